@@ -1,0 +1,21 @@
+// CHECK states what only a bug in this code can break; it stays on in release builds.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace ballast {
+
+class InvariantError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+[[noreturn]] inline void check_failed(const char* expression, const char* file, int line) {
+  throw InvariantError(std::string("broken invariant: ") + expression + " at " + file + ":" + std::to_string(line));
+}
+
+}  // namespace ballast
+
+#define BALLAST_CHECK(condition) \
+  ((condition) ? static_cast<void>(0) : ::ballast::check_failed(#condition, __FILE__, __LINE__))

@@ -1,0 +1,110 @@
+"""CPU kernels over GGUF blocks as they lie in the file: the plain reference of every format and operation.
+
+Float arrays are float32, C-contiguous. Every row of every output is computed by the same sequence of float
+operations whatever the number of rows or threads, so results do not depend on what else is in the batch.
+Shapes: T tokens, D hidden, H heads. All calls release the GIL; wrong shapes and types raise ValueError.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+
+class ThreadPool:
+    def __init__(self, num_threads: int) -> None:
+        """num_threads counts the caller, who works too. Waiting threads spin briefly, then sleep."""
+    num_threads: int
+
+class Matrix:
+    """A row-major matrix in one of GGUF's types, seen in place (the buffer is kept alive, never copied)."""
+
+    def __init__(self, data: NDArray[Any], ggml_type: int, rows: int, cols: int) -> None:
+        """`data`: contiguous bytes. Raises ValueError when the type is unknown, cols is no multiple of the type's
+        block, or the byte count does not match."""
+    ggml_type: int
+    rows: int
+    cols: int
+    nbytes: int
+
+def supported_types() -> list[int]:
+    """ggml type numbers that Matrix takes."""
+
+def dequantize(matrix: Matrix, row_begin: int, row_end: int) -> F32:
+    """Rows as float32 [rows, cols]."""
+
+def embed(matrix: Matrix, ids: I32, out: F32) -> None:
+    """out[t] = row ids[t]. IndexError when an id is outside the matrix."""
+
+def linear(pool: ThreadPool, x: F32, weight: Matrix, out: F32) -> None:
+    """out [T, rows] = x [T, cols] · weightᵀ."""
+
+def head_linear(
+    pool: ThreadPool, x: F32, weight: Matrix, head_stride: int, row_offset: int, out: F32
+) -> None:
+    """Per head: out [T, H, N] with out[t, h] = W_h x[t, h], x [T, H, cols];
+    W_h = weight rows h * head_stride + row_offset … + N."""
+
+def head_linear_transposed(
+    pool: ThreadPool, x: F32, weight: Matrix, head_stride: int, row_offset: int, out: F32
+) -> None:
+    """Per head: out [T, H, cols] with out[t, h] = W_hᵀ x[t, h], x [T, H, N]; W_h as in head_linear."""
+
+def rms_norm(x: F32, weight: F32, eps: float, out: F32) -> None:
+    """x, out [T, D]; weight [D]. out may be x."""
+
+def rope_interleaved(x: F32, cos: F32, sin: F32) -> None:
+    """Rotate pairs (2i, 2i+1) in place. x [T, H, R]; cos, sin [T, R / 2]."""
+
+def mla_attention(
+    pool: ThreadPool,
+    query: F32,
+    kv_cache: F32,
+    block_tokens: int,
+    query_indptr: I32,
+    positions: I32,
+    kv_indptr: I32,
+    kv_indices: I32,
+    value_dim: int,
+    scale: float,
+    out: F32,
+) -> None:
+    """Causal attention over the paged latent cache, in its absorbed form.
+
+    query [T, H, L] with L = kv_lora_rank + rope; kv_cache [slots, L]; the value is the first `value_dim`
+    (kv_lora_rank) entries of a cache row; out [T, H, value_dim]. Token t of request r sees positions
+    0…positions[t] through r's blocks kv_indices[kv_indptr[r]:kv_indptr[r + 1]] of block_tokens slots each.
+    """
+
+def silu_mul(gate: F32, up: F32, out: F32) -> None:
+    """out = silu(gate) * up, element by element. out may be gate."""
+
+def route(
+    logits: F32,
+    bias: F32 | None,
+    *,
+    sigmoid: bool,
+    num_groups: int,
+    num_groups_used: int,
+    group_score_top2: bool,
+    normalize: bool,
+    scale: float,
+    ids: I32,
+    weights: F32,
+) -> None:
+    """Choose experts. logits [T, E]; ids, weights [T, k].
+
+    Scores are sigmoid or softmax of the logits; selection uses score + bias; groups are ranked by the sum of
+    their two best selection scores (group_score_top2, DeepSeek-V3) or their maximum (V2). Weights are unbiased
+    scores, divided by their sum when `normalize`, times `scale`. Ties go to the lower index.
+    """
+
+class Experts:
+    """The routed experts of one layer. Matrices are stacked: gate and up [E * I, D], down [E * D, I]."""
+
+    def __init__(self, gate: Matrix, up: Matrix, down: Matrix, num_experts: int) -> None: ...
+    def forward(self, pool: ThreadPool, x: F32, ids: I32, weights: F32, out: F32) -> None:
+        """out [T, D] = Σ_k weights[t, k] · down_e(silu(gate_e x) * up_e x), e = ids[t, k]; x [T, D].
+        Tokens are grouped by expert: each selected expert's weights are read once per call."""

@@ -1,0 +1,37 @@
+"""One step's input for the model, seen straight through to the scheduler's arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast._core import sched
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """T tokens of R requests. The arrays are views of the plan, valid until the next `plan()`."""
+
+    token_ids: NDArray[np.int32]  # [T]
+    positions: NDArray[np.int32]  # [T]
+    slots: NDArray[np.int32]  # [T], where each token's KV goes
+    query_indptr: NDArray[np.int32]  # [R + 1], tokens of each request
+    kv_indptr: NDArray[np.int32]  # [R + 1], blocks of each request
+    kv_indices: NDArray[np.int32]  # block ids
+    sampled: NDArray[np.int64]  # [S], the tokens whose logits are wanted, in plan order
+
+    @classmethod
+    def from_plan(cls, plan: sched.Plan) -> Batch:
+        """View a plan as a batch."""
+        last_tokens = plan.query_indptr[1:].astype(np.int64) - 1
+        return cls(
+            token_ids=plan.token_ids,
+            positions=plan.positions,
+            slots=plan.slots,
+            query_indptr=plan.query_indptr,
+            kv_indptr=plan.kv_indptr,
+            kv_indices=plan.kv_indices,
+            sampled=last_tokens[plan.samples.astype(bool)],
+        )

@@ -1,0 +1,398 @@
+"""The engine thread: takes requests from the event loop, steps the core, hands tokens back one hop a step."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import secrets
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ballast._core import sched
+from ballast.engine.core import EngineCore, StepResult
+from ballast.engine.observer import EngineObserver, SilentObserver
+from ballast.engine.request import FinishReason, Output, Request, SamplingParams
+from ballast.engine.runner import Runner
+from ballast.engine.stream import RequestStream
+from ballast.errors import CapacityError, EngineDeadError, RequestError
+
+log = logging.getLogger(__name__)
+
+# No wait in this file is endless; an idle engine wakes this often to find that it is still idle.
+IDLE_WAKE_S = 60.0
+MAX_RETRY_AFTER_S = 60
+WARM_UP_SEQ = 0
+
+Delivery = tuple[RequestStream, Output | Exception]
+
+Loader = Callable[[Callable[[float], None]], Runner]
+"""Builds the runner on the engine thread, reporting progress from 0 to 1."""
+
+
+class EngineState(StrEnum):
+    """Where the engine is in its life."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request may ask for."""
+
+    max_new_tokens: int
+    max_model_tokens: int
+    """Prompt and generated tokens of one request, together."""
+    max_batch_size: int
+    max_queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The engine's numbers after its last step, for metrics and debugging. Token counts unless named otherwise."""
+
+    batch_slots: int
+    running: int
+    waiting: int
+    capacity_tokens: int
+    used_tokens: int
+    cached_tokens: int
+    preemptions: int
+    prefix_query_tokens: int
+    prefix_hit_tokens: int
+    prompt_tokens: int
+    generation_tokens: int
+    heartbeat: float
+    """Unix time at which the engine last made progress, in seconds."""
+    has_work: bool
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request that the engine holds, from submission to its last output."""
+
+    stream: RequestStream
+    request: Request
+    submitted: float
+    seed: int
+    admitted: float = 0.0
+    last_token: float = 0.0
+    cached_tokens: int = 0
+    num_generated: int = 0
+
+
+class Engine:
+    """Owns one engine thread. `submit` and streams belong to an event loop; everything else is thread-safe."""
+
+    def __init__(
+        self,
+        load: Loader,
+        config: sched.SchedulerConfig,
+        limits: Limits,
+        *,
+        observer: EngineObserver | None = None,
+        on_death: Callable[[], None] | None = None,
+    ) -> None:
+        self.limits = limits
+        self._load = load
+        self._config = config
+        self._observer = observer or SilentObserver()
+        self._on_death = on_death
+        self._thread = threading.Thread(target=self._run, name="ballast-engine", daemon=True)
+
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        # Guarded by the lock: what the event loop wants of the engine thread.
+        self._state = EngineState.LOADING
+        self._inbox: list[tuple[int, _Live]] = []
+        self._aborts: list[int] = []
+        self._stopping = False
+        self._next_seq = WARM_UP_SEQ + 1
+        self._num_waiting = 0
+
+        # Touched by the engine thread alone.
+        self._live: dict[int, _Live] = {}
+        self._prompt_tokens = 0
+        self._generation_tokens = 0
+        self._mean_duration_s = 1.0
+
+        # Written by the engine thread, read by anyone: each is replaced whole.
+        self._heartbeat = time.time()
+        self._load_progress = 0.0
+        self._failure: BaseException | None = None
+        self._stats: sched.Stats | None = None
+        self._description: list[tuple[int, str, int, int, int]] = []
+
+    # --- from the event loop and other threads -----------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin loading, then serving, on the engine thread."""
+        self._thread.start()
+
+    @property
+    def state(self) -> EngineState:
+        """Where the engine is in its life."""
+        return self._state
+
+    @property
+    def load_progress(self) -> float:
+        """Share of the model that is loaded, 0…1."""
+        return self._load_progress
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What killed the engine, when its state is DEAD."""
+        return self._failure
+
+    def submit(self, request: Request) -> RequestStream:
+        """Queue a request; call it on the event loop that will read the stream.
+
+        Raises RequestError when it can never fit, CapacityError (429) when the queue is full and (503) while the
+        engine loads or drains, EngineDeadError after a failure.
+        """
+        self._check_fits(request)
+        with self._lock:
+            self._check_accepts()
+            seq = self._next_seq
+            self._next_seq += 1
+            stream = RequestStream(seq, self._abort)
+            seed = request.sampling.seed
+            live = _Live(stream, request, time.monotonic(), secrets.randbits(63) if seed is None else seed)
+            self._inbox.append((seq, live))
+            self._wake.notify()
+        return stream
+
+    def begin_drain(self) -> None:
+        """Refuse new requests from now on; those that the engine holds go on."""
+        with self._lock:
+            if self._state in (EngineState.LOADING, EngineState.READY):
+                self._state = EngineState.DRAINING
+
+    def stop(self, drain_timeout_s: float) -> None:
+        """Drain, then end the thread. Requests still alive after `drain_timeout_s` get a CapacityError. Blocks."""
+        self.begin_drain()
+        deadline = time.monotonic() + drain_timeout_s
+        while self.has_work and self._thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(min(0.02, max(0.0, deadline - time.monotonic())))
+        with self._lock:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout=IDLE_WAKE_S)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is in the inbox, waiting or running."""
+        return bool(self._inbox or self._live)
+
+    def snapshot(self) -> Snapshot:
+        """The numbers after the last step."""
+        stats = self._stats
+        with self._lock:
+            queued = len(self._inbox)
+        return Snapshot(
+            batch_slots=self.limits.max_batch_size,
+            running=stats.running if stats else 0,
+            waiting=(stats.waiting if stats else 0) + queued,
+            capacity_tokens=self._config.num_blocks * self._config.block_tokens,
+            used_tokens=stats.used_tokens if stats else 0,
+            cached_tokens=stats.cached_tokens if stats else 0,
+            preemptions=stats.preemptions if stats else 0,
+            prefix_query_tokens=stats.prefix_query_tokens if stats else 0,
+            prefix_hit_tokens=stats.prefix_hit_tokens if stats else 0,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens,
+            heartbeat=self._heartbeat,
+            has_work=self.has_work,
+        )
+
+    def describe(self) -> list[dict[str, object]]:
+        """One entry per request that the scheduler holds, in arrival order."""
+        live = dict(self._live)
+        now = time.monotonic()
+        return [
+            {
+                "id": live[seq].request.id,
+                "state": state,
+                "tokens": num_tokens,
+                "computed_tokens": num_computed,
+                "kv_blocks": num_blocks,
+                "generated_tokens": live[seq].num_generated,
+                "cached_tokens": live[seq].cached_tokens,
+                "age_s": round(now - live[seq].submitted, 3),
+            }
+            for seq, state, num_tokens, num_computed, num_blocks in self._description
+            if seq in live
+        ]
+
+    def _abort(self, seq: int) -> None:
+        with self._lock:
+            self._aborts.append(seq)
+            self._wake.notify()
+
+    def _check_fits(self, request: Request) -> None:
+        prompt, limit = len(request.prompt_ids), self.limits.max_model_tokens
+        if prompt + request.sampling.max_tokens > limit:
+            raise RequestError(
+                f"This model's maximum context length is {limit} tokens. However, you requested "
+                f"{prompt + request.sampling.max_tokens} tokens ({prompt} in the prompt, "
+                f"{request.sampling.max_tokens} for the completion). Shorten the prompt or lower max_tokens.",
+                param="messages",
+                code="context_length_exceeded",
+            )
+
+    def _check_accepts(self) -> None:
+        if self._state is EngineState.DEAD:
+            raise EngineDeadError(f"the engine stopped on an internal error: {self._failure}")
+        if self._state is not EngineState.READY:
+            raise CapacityError(
+                f"the server is {self._state}, try again later", retry_after_s=5, status=503
+            )
+        num_waiting = self._num_waiting + len(self._inbox)
+        if num_waiting >= self.limits.max_queue:
+            turns = (num_waiting + 1) / self.limits.max_batch_size
+            retry_after_s = min(MAX_RETRY_AFTER_S, max(1, math.ceil(turns * self._mean_duration_s)))
+            raise CapacityError(
+                f"{num_waiting} requests wait and the queue holds {self.limits.max_queue}; "
+                f"try again in {retry_after_s} s",
+                retry_after_s=retry_after_s,
+            )
+
+    # --- on the engine thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            core = EngineCore(self._load(self._report_progress), self._config, self._beat)
+            self._warm_up(core)
+            with self._lock:
+                if self._state is EngineState.LOADING:
+                    self._state = EngineState.READY
+            while not self._stopping:
+                self._take_inbox(core)
+                started = time.monotonic()
+                result = core.step()
+                if result.num_tokens == 0:
+                    self._idle(core)
+                else:
+                    self._account(core, result, started)
+            self._end_all(CapacityError("the server is shutting down", retry_after_s=5, status=503))
+            with self._lock:
+                self._state = EngineState.STOPPED
+        except BaseException as failure:  # noqa: BLE001  the thread's last line of defence: fail every request, tell the owner
+            self._die(failure)
+
+    def _report_progress(self, share: float) -> None:
+        self._load_progress = share
+        self._beat()
+
+    def _beat(self) -> None:
+        self._heartbeat = time.time()
+
+    def _warm_up(self, core: EngineCore) -> None:
+        """Run one real token through everything, so that ready means ready."""
+        core.add(WARM_UP_SEQ, Request("warm-up", (0,), SamplingParams(max_tokens=1, temperature=0.0)), seed=0)
+        core.step()
+        core.check()
+        self._load_progress = 1.0
+        self._publish(core)
+
+    def _take_inbox(self, core: EngineCore) -> None:
+        with self._lock:
+            arrivals, self._inbox = self._inbox, []
+            aborts, self._aborts = self._aborts, []
+            self._num_waiting += len(arrivals)
+            for seq, live in arrivals:
+                self._live[seq] = live
+        for seq, live in arrivals:
+            core.add(seq, live.request, live.seed)
+        for seq in aborts:
+            if self._live.pop(seq, None) is not None:
+                core.abort(seq)
+        if arrivals or aborts:
+            self._publish(core)
+
+    def _idle(self, core: EngineCore) -> None:
+        """Prove the invariants once, then sleep until something arrives."""
+        core.check()
+        self._publish(core)
+        with self._lock:
+            while not (self._inbox or self._aborts or self._stopping):
+                self._wake.wait(timeout=IDLE_WAKE_S)
+            self._beat()
+
+    def _account(self, core: EngineCore, result: StepResult, started: float) -> None:
+        now = time.monotonic()
+        self._observer.on_step(result.kind, now - started, result.num_tokens)
+        for seq, cached_tokens in result.admitted:
+            live = self._live[seq]
+            live.admitted, live.cached_tokens = started, cached_tokens
+            self._prompt_tokens += len(live.request.prompt_ids)
+        deliveries: defaultdict[asyncio.AbstractEventLoop, list[Delivery]] = defaultdict(list)
+        for event in result.events:
+            live = self._live[event.seq]
+            self._observe_token(live, now, event.finish_reason)
+            output = Output((event.token_id,), event.finish_reason, live.cached_tokens)
+            deliveries[live.stream.loop].append((live.stream, output))
+            if event.finish_reason is not None:
+                del self._live[event.seq]
+        self._generation_tokens += len(result.events)
+        for seq in result.preempted:
+            log.info("preempted", extra={"request_id": self._live[seq].request.id})
+        self._publish(core)
+        for loop, items in deliveries.items():
+            _call(loop, items)
+
+    def _observe_token(self, live: _Live, now: float, finish_reason: FinishReason | None) -> None:
+        if live.num_generated == 0:
+            self._observer.on_first_token(now - live.submitted, live.admitted - live.submitted)
+        else:
+            self._observer.on_inter_token(now - live.last_token)
+        live.last_token = now
+        live.num_generated += 1
+        if finish_reason is not None:
+            duration_s = now - live.submitted
+            self._mean_duration_s += 0.1 * (duration_s - self._mean_duration_s)
+            self._observer.on_finish(duration_s)
+
+    def _publish(self, core: EngineCore) -> None:
+        self._beat()
+        self._stats = core.stats()
+        self._description = core.describe()
+        with self._lock:
+            self._num_waiting = self._stats.waiting
+
+    def _end_all(self, error: Exception) -> None:
+        """Fail every request that is still held, wherever it is."""
+        with self._lock:
+            pending, self._inbox = self._inbox, []
+        for live in [*self._live.values(), *(live for _, live in pending)]:
+            _call(live.stream.loop, [(live.stream, error)])
+        self._live.clear()
+
+    def _die(self, failure: BaseException) -> None:
+        log.critical("engine died", exc_info=failure, extra={"requests": self.describe()})
+        self._failure = failure
+        with self._lock:
+            self._state = EngineState.DEAD
+        self._end_all(EngineDeadError(f"the engine stopped on an internal error: {failure}"))
+        if self._on_death is not None:
+            self._on_death()
+
+
+def _call(loop: asyncio.AbstractEventLoop, items: list[Delivery]) -> None:
+    """Deliver on the streams' own loop; a loop that is gone has nobody left to read."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(_deliver, items)
+
+
+def _deliver(items: list[Delivery]) -> None:
+    for stream, item in items:
+        stream.deliver(item)

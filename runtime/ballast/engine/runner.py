@@ -1,0 +1,21 @@
+"""What the engine needs of a model: a batch goes in, logits come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast.engine.batch import Batch
+
+
+class Runner(Protocol):
+    """A loaded model together with its KV memory."""
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
+        """Write the batch's KV and return logits [sampled tokens, real vocabulary].
+
+        Calls `alive` at least once a layer, so that a long step is told from a dead one.
+        """

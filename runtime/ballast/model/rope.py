@@ -1,0 +1,60 @@
+"""Rotary position tables, with YaRN as DeepSeek uses it (YaRN: arXiv 2309.00071)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast.model.spec import ModelSpec, YarnSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTable:
+    """cos and sin of every position that can occur. One table, so a token's angle never depends on its batch."""
+
+    cos: NDArray[np.float32]  # [positions, rope_dim / 2]
+    sin: NDArray[np.float32]  # [positions, rope_dim / 2]
+
+
+def build_rope_table(spec: ModelSpec, num_positions: int) -> RopeTable:
+    """Tables for positions 0…num_positions - 1, YaRN's attention factor included."""
+    angles = np.outer(np.arange(num_positions, dtype=np.float64), inverse_frequencies(spec))
+    factor = spec.yarn.attention_factor if spec.yarn else 1.0
+    return RopeTable(
+        cos=np.ascontiguousarray(np.cos(angles) * factor, dtype=np.float32),
+        sin=np.ascontiguousarray(np.sin(angles) * factor, dtype=np.float32),
+    )
+
+
+def inverse_frequencies(spec: ModelSpec) -> NDArray[np.float64]:
+    """Radians per position for each of the rope_dim / 2 pairs."""
+    pairs = np.arange(0, spec.rope_dim, 2, dtype=np.float64) / spec.rope_dim
+    plain = spec.rope_theta**-pairs
+    if spec.yarn is None:
+        return plain
+    # Fast pairs keep their frequency, slow ones are stretched by `factor`, with a ramp between.
+    low, high = _correction_range(spec.yarn, spec.rope_dim, spec.rope_theta)
+    stretch = np.clip((np.arange(spec.rope_dim // 2) - low) / (high - low), 0.0, 1.0)
+    return plain * (1.0 - stretch) + plain / spec.yarn.factor * stretch
+
+
+def softmax_scale(spec: ModelSpec) -> float:
+    """What attention scores are multiplied by, YaRN's correction included."""
+    scale = (spec.nope_dim + spec.rope_dim) ** -0.5
+    if spec.yarn is not None and spec.yarn.factor > 1.0:
+        scale *= (0.1 * spec.yarn.mscale_all_dim * math.log(spec.yarn.factor) + 1.0) ** 2
+    return scale
+
+
+def _correction_range(yarn: YarnSpec, dim: int, theta: float) -> tuple[float, float]:
+    """Pair indices between which the ramp runs."""
+
+    def pair_with_turns(turns: float) -> float:
+        return dim * math.log(yarn.original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(pair_with_turns(yarn.beta_fast)), 0)
+    high = min(math.ceil(pair_with_turns(yarn.beta_slow)), dim - 1)
+    return (low, high) if high > low else (low, low + 0.001)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ballast._core import sched
-from ballast.engine.batch import Batch
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason, Request
 from ballast.engine.runner import Runner
 from ballast.engine.sampler import SequenceSampler
+from ballast.model.batch import Batch
 
 FINISH_REASONS = {sched.Finish.STOP: FinishReason.STOP, sched.Finish.LENGTH: FinishReason.LENGTH}
 
@@ -44,9 +44,7 @@ IDLE = StepResult("decode", 0, (), (), ())
 class EngineCore:
     """One scheduler, one runner, one sampler a sequence. Not thread-safe."""
 
-    def __init__(
-        self, runner: Runner, config: sched.SchedulerConfig, alive: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, runner: Runner, config: sched.SchedulerConfig, alive: Callable[[], None] = lambda: None) -> None:
         self._runner = runner
         self._scheduler = sched.Scheduler(config)
         self._samplers: dict[int, SequenceSampler] = {}
@@ -79,9 +77,7 @@ class EngineCore:
             return IDLE
         kind = _kind(plan)
         num_tokens = plan.num_tokens
-        admitted = tuple(
-            (seq, self._scheduler.cached_tokens(seq)) for seq in plan.seqs.tolist() if seq in self._queued
-        )
+        admitted = tuple((seq, self._scheduler.cached_tokens(seq)) for seq in plan.seqs.tolist() if seq in self._queued)
         self._queued.difference_update(seq for seq, _ in admitted)
         preempted = tuple(plan.preempted.tolist())
         logits = self._runner.forward(Batch.from_plan(plan), self._alive)

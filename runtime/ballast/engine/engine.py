@@ -253,9 +253,7 @@ class Engine:
         if self._state is EngineState.DEAD:
             raise EngineDeadError(f"the engine stopped on an internal error: {self._failure}")
         if self._state is not EngineState.READY:
-            raise CapacityError(
-                f"the server is {self._state}, try again later", retry_after_s=5, status=503
-            )
+            raise CapacityError(f"the server is {self._state}, try again later", retry_after_s=5, status=503)
         num_waiting = self._num_waiting + len(self._inbox)
         if num_waiting >= self.limits.max_queue:
             turns = (num_waiting + 1) / self.limits.max_batch_size

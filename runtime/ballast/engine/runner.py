@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast.engine.batch import Batch
+from ballast.model.batch import Batch
 
 
 class Runner(Protocol):

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from ballast.engine.batch import Batch
-from ballast.engine.kv_pool import KvPool
+from ballast.model.batch import Batch
+from ballast.model.kv_pool import KvPool
 from ballast.model.rope import RopeTable, build_rope_table, softmax_scale
 from ballast.model.spec import ModelSpec
-from ballast.model.weights import HeadMatrix, ModelWeights, LayerWeights
+from ballast.model.weights import AttentionWeights, ExpertWeights, LayerWeights, MlpWeights, ModelWeights
 
 F32 = NDArray[np.float32]
 
@@ -67,11 +67,11 @@ class Ops:
         kernels.rms_norm(x, weight, self._rms_eps, out)
         return out
 
-    def mlp(self, x: F32, gate: kernels.Matrix, up: kernels.Matrix, down: kernels.Matrix) -> F32:
+    def mlp(self, x: F32, weights: MlpWeights) -> F32:
         """down(silu(gate x) * up x), [T, D] → [T, D]."""
-        hidden = self.linear(x, gate)
-        kernels.silu_mul(hidden, self.linear(x, up), hidden)
-        return self.linear(hidden, down)
+        hidden = self.linear(x, weights.gate)
+        kernels.silu_mul(hidden, self.linear(x, weights.up), hidden)
+        return self.linear(hidden, weights.down)
 
 
 class Layer:
@@ -80,23 +80,25 @@ class Layer:
     def __init__(self, spec: ModelSpec, weights: LayerWeights, ops: Ops) -> None:
         self._weights = weights
         self._ops = ops
-        self._attention = LatentAttention(spec, weights, ops)
-        self._experts = MixtureOfExperts(spec, weights, ops) if weights.experts is not None else None
+        self._attention = LatentAttention(spec, weights.attention, ops)
+        self._experts = MixtureOfExperts(spec, weights.experts, ops) if weights.experts else None
 
     def forward(self, x: F32, batch: Batch, rope: RopeTable, cache: F32, block_tokens: int) -> None:
         """Update the residual stream x [T, D] in place; write this layer's cache [slots, L]."""
-        w = self._weights
-        x += self._attention.forward(self._ops.norm(x, w.attention_norm), batch, rope, cache, block_tokens)
-        normed = self._ops.norm(x, w.ffn_norm)
+        weights = self._weights
+        normed = self._ops.norm(x, weights.attention.norm)
+        x += self._attention.forward(normed, batch, rope, cache, block_tokens)
+        normed = self._ops.norm(x, weights.ffn_norm)
         if self._experts is not None:
             x += self._experts.forward(normed)
-        x += self._ops.mlp(normed, w.ffn_gate, w.ffn_up, w.ffn_down)
+        if weights.mlp is not None:
+            x += self._ops.mlp(normed, weights.mlp)
 
 
 class LatentAttention:
     """Multi-head latent attention in its absorbed form (DeepSeek-V2 §2.1.2, appendix C)."""
 
-    def __init__(self, spec: ModelSpec, weights: LayerWeights, ops: Ops) -> None:
+    def __init__(self, spec: ModelSpec, weights: AttentionWeights, ops: Ops) -> None:
         self._spec = spec
         self._weights = weights
         self._ops = ops
@@ -135,27 +137,27 @@ class LatentAttention:
         )
         values = np.empty((num_tokens, spec.num_heads, spec.v_dim), np.float32)
         kernels.head_linear(self._ops.pool, out, w.v_up.matrix, w.v_up.head_stride, w.v_up.row_offset, values)
-        return self._ops.linear(values.reshape(num_tokens, -1), w.attention_output)
+        return self._ops.linear(values.reshape(num_tokens, -1), w.output)
 
     def _queries(self, x: F32) -> F32:
-        w = self._weights
-        if w.q_a is None or w.q_a_norm is None:
-            return self._ops.linear(x, w.q)
-        return self._ops.linear(self._ops.norm(self._ops.linear(x, w.q_a), w.q_a_norm), w.q)
+        query = self._weights.query
+        if query.down is not None and query.norm is not None:
+            x = self._ops.norm(self._ops.linear(x, query.down), query.norm)
+        return self._ops.linear(x, query.up)
 
     def _absorb(self, q_nope: F32) -> F32:
         """Carry queries [T, H, nope] into the latent space [T, H, kv_lora_rank]."""
-        k_up: HeadMatrix = self._weights.k_up
+        k_up = self._weights.k_up
         out = np.empty((*q_nope.shape[:2], self._spec.kv_lora_rank), np.float32)
-        absorb = kernels.head_linear_transposed if k_up.transposed else kernels.head_linear
-        absorb(self._ops.pool, q_nope, k_up.matrix, k_up.head_stride, k_up.row_offset, out)
+        apply = kernels.head_linear_transposed if k_up.transposed else kernels.head_linear
+        apply(self._ops.pool, q_nope, k_up.matrix, k_up.head_stride, k_up.row_offset, out)
         return out
 
 
 class MixtureOfExperts:
     """Router and routed experts; the shared expert is the layer's ordinary feed-forward."""
 
-    def __init__(self, spec: ModelSpec, weights: LayerWeights, ops: Ops) -> None:
+    def __init__(self, spec: ModelSpec, weights: ExpertWeights, ops: Ops) -> None:
         self._spec = spec
         self._weights = weights
         self._ops = ops
@@ -167,7 +169,7 @@ class MixtureOfExperts:
         scales = np.empty((x.shape[0], spec.num_experts_used), np.float32)
         kernels.route(
             self._ops.linear(x, w.router),
-            w.router_bias,
+            w.bias,
             sigmoid=spec.gating == "sigmoid",
             num_groups=spec.num_groups,
             num_groups_used=spec.num_groups_used,

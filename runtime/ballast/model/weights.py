@@ -1,0 +1,187 @@
+"""A model's weights as the CPU kernels take them: matrices seen in place in the mapped file, norms as float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast._core import kernels
+from ballast.model.spec import ModelSpec
+from ballast.weights.gguf import GgufModel
+
+F32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadMatrix:
+    """One matrix per head inside a larger one: head h owns rows from h * head_stride + row_offset."""
+
+    matrix: kernels.Matrix
+    head_stride: int
+    row_offset: int
+    transposed: bool
+    """Whether the head's matrix is to be applied transposed (the joint layout keeps W_UK that way)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MlpWeights:
+    """A gated feed-forward: gate and up [I, D], down [D, I]."""
+
+    gate: kernels.Matrix
+    up: kernels.Matrix
+    down: kernels.Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class QueryWeights:
+    """Queries through a low rank (V2, V3): down, norm, up; or at once (V2-Lite): up alone."""
+
+    down: kernels.Matrix | None  # [q_lora_rank, D]
+    norm: F32 | None  # [q_lora_rank]
+    up: kernels.Matrix  # [H * (nope + rope), q_lora_rank or D]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWeights:
+    """Latent attention. W_UK and W_UV carry queries into the latent space and results out of it."""
+
+    norm: F32  # [D]
+    query: QueryWeights
+    kv_a: kernels.Matrix  # [kv_lora_rank + rope, D]
+    kv_a_norm: F32  # [kv_lora_rank]
+    k_up: HeadMatrix  # per head [kv_lora_rank, nope], or transposed
+    v_up: HeadMatrix  # per head [v, kv_lora_rank]
+    output: kernels.Matrix  # [D, H * v]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertWeights:
+    """Router and routed experts of one layer."""
+
+    router: kernels.Matrix  # [E, D]
+    bias: F32 | None  # [E], for selection only
+    experts: kernels.Experts
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One transformer layer. `mlp` is the dense feed-forward, or the shared expert beside routed ones."""
+
+    attention: AttentionWeights
+    ffn_norm: F32  # [D]
+    mlp: MlpWeights | None
+    experts: ExpertWeights | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWeights:
+    """The whole model."""
+
+    embedding: kernels.Matrix  # [vocabulary, D]
+    layers: tuple[LayerWeights, ...]
+    output_norm: F32  # [D]
+    output: kernels.Matrix  # [sampled vocabulary, D]
+
+
+def load_weights(
+    gguf_model: GgufModel, spec: ModelSpec, num_sampled_ids: int, report: Callable[[float], None]
+) -> ModelWeights:
+    """View every tensor of a checked file in place. `report` gets the share of layers done, 0…1.
+
+    The output head ends at `num_sampled_ids` rows: a row without a token is never computed, so never sampled.
+    """
+    tensors = _Tensors(gguf_model)
+    layers = []
+    for index in range(spec.num_layers):
+        layers.append(_load_layer(tensors, spec, index))
+        report((index + 1) / spec.num_layers)
+    output = "token_embd.weight" if spec.tied_output else "output.weight"
+    return ModelWeights(
+        embedding=tensors.matrix("token_embd.weight"),
+        layers=tuple(layers),
+        output_norm=tensors.vector("output_norm.weight"),
+        output=tensors.matrix(output, num_rows=min(num_sampled_ids, spec.vocab_size)),
+    )
+
+
+class _Tensors:
+    """Tensors of a file by name, as kernels take them. Stacked tensors are seen as one tall matrix."""
+
+    def __init__(self, gguf_model: GgufModel) -> None:
+        self._gguf = gguf_model
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._gguf.tensors
+
+    def matrix(self, name: str, num_rows: int | None = None) -> kernels.Matrix:
+        info = self._gguf.tensors[name]
+        cols = info.shape[-1]
+        all_rows = int(np.prod(info.shape[:-1]))
+        rows = all_rows if num_rows is None else num_rows
+        data = self._gguf.data(name)[: info.num_bytes // all_rows * rows]
+        return kernels.Matrix(data, int(info.ggml_type), rows, cols)
+
+    def vector(self, name: str) -> F32:
+        info = self._gguf.tensors[name]
+        values = gguf.quants.dequantize(self._gguf.data(name), info.ggml_type)
+        return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
+
+    def mlp(self, block: str, suffix: str) -> MlpWeights:
+        return MlpWeights(*(self.matrix(f"{block}.ffn_{part}{suffix}.weight") for part in ("gate", "up", "down")))
+
+
+def _load_layer(tensors: _Tensors, spec: ModelSpec, index: int) -> LayerWeights:
+    block = f"blk.{index}"
+    dense = index < spec.num_dense_layers
+    if dense:
+        mlp: MlpWeights | None = tensors.mlp(block, "")
+    else:
+        mlp = tensors.mlp(block, "_shexp") if spec.num_shared_experts else None
+    return LayerWeights(
+        attention=_load_attention(tensors, spec, block),
+        ffn_norm=tensors.vector(f"{block}.ffn_norm.weight"),
+        mlp=mlp,
+        experts=None if dense else _load_experts(tensors, spec, block),
+    )
+
+
+def _load_attention(tensors: _Tensors, spec: ModelSpec, block: str) -> AttentionWeights:
+    if spec.q_lora_rank is None:
+        query = QueryWeights(None, None, tensors.matrix(f"{block}.attn_q.weight"))
+    else:
+        query = QueryWeights(
+            tensors.matrix(f"{block}.attn_q_a.weight"),
+            tensors.vector(f"{block}.attn_q_a_norm.weight"),
+            tensors.matrix(f"{block}.attn_q_b.weight"),
+        )
+    if spec.mla_layout == "joint":
+        # Per head: nope rows of W_UK transposed, then v rows of W_UV.
+        joint, stride = tensors.matrix(f"{block}.attn_kv_b.weight"), spec.nope_dim + spec.v_dim
+        k_up = HeadMatrix(joint, stride, 0, transposed=True)
+        v_up = HeadMatrix(joint, stride, spec.nope_dim, transposed=False)
+    else:
+        k_up = HeadMatrix(tensors.matrix(f"{block}.attn_k_b.weight"), spec.kv_lora_rank, 0, transposed=False)
+        v_up = HeadMatrix(tensors.matrix(f"{block}.attn_v_b.weight"), spec.v_dim, 0, transposed=False)
+    return AttentionWeights(
+        norm=tensors.vector(f"{block}.attn_norm.weight"),
+        query=query,
+        kv_a=tensors.matrix(f"{block}.attn_kv_a_mqa.weight"),
+        kv_a_norm=tensors.vector(f"{block}.attn_kv_a_norm.weight"),
+        k_up=k_up,
+        v_up=v_up,
+        output=tensors.matrix(f"{block}.attn_output.weight"),
+    )
+
+
+def _load_experts(tensors: _Tensors, spec: ModelSpec, block: str) -> ExpertWeights:
+    bias = f"{block}.exp_probs_b.bias"
+    gate, up, down = (tensors.matrix(f"{block}.ffn_{part}_exps.weight") for part in ("gate", "up", "down"))
+    return ExpertWeights(
+        router=tensors.matrix(f"{block}.ffn_gate_inp.weight"),
+        bias=tensors.vector(bias) if bias in tensors else None,
+        experts=kernels.Experts(gate, up, down, spec.num_experts),
+    )

@@ -1,0 +1,1 @@
+"""Stand-ins and builders for tests and benchmarks; nothing here is used in serving."""

@@ -1,0 +1,76 @@
+"""From a checked model file and resolved numbers to an engine ready to start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ballast._core import kernels, sched
+from ballast.engine.engine import Engine, Limits, Loader
+from ballast.engine.observer import EngineObserver
+from ballast.engine.runner import Runner
+from ballast.model.deepseek import DeepseekModel
+from ballast.model.kv_pool import KvPool, num_kv_blocks
+from ballast.model.spec import ModelSpec
+from ballast.model.weights import load_weights
+from ballast.weights.gguf import GgufModel
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """The numbers that shape an engine; see the command line's options of the same names."""
+
+    cache_lens: int
+    max_batch_size: int
+    max_new_tokens: int
+    chunk_size: int
+    prefill_chunk_size: int
+    max_queue: int
+    block_tokens: int = 32
+    cpu_threads: int = 1
+
+
+def scheduler_config(settings: EngineSettings) -> sched.SchedulerConfig:
+    """The C++ scheduler's configuration."""
+    return sched.SchedulerConfig(
+        num_blocks=num_kv_blocks(settings.cache_lens, settings.block_tokens),
+        block_tokens=settings.block_tokens,
+        max_batch_size=settings.max_batch_size,
+        chunk_size=settings.chunk_size,
+        prefill_chunk_size=settings.prefill_chunk_size,
+        max_queue=settings.max_queue,
+    )
+
+
+def load_runner(
+    gguf_model: GgufModel,
+    spec: ModelSpec,
+    num_sampled_ids: int,
+    settings: EngineSettings,
+    report: Callable[[float], None] = lambda _: None,
+) -> Runner:
+    """Load the model for CPU computation. Only the first `num_sampled_ids` ids can ever be sampled."""
+    num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
+    weights = load_weights(gguf_model, spec, num_sampled_ids, report)
+    kv = KvPool(spec.num_layers, num_blocks, settings.block_tokens, spec.latent_dim)
+    num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
+    return DeepseekModel(spec, weights, kernels.ThreadPool(settings.cpu_threads), kv, num_positions)
+
+
+def build_engine(
+    load: Loader,
+    settings: EngineSettings,
+    context_length: int,
+    *,
+    observer: EngineObserver | None = None,
+    on_death: Callable[[], None] | None = None,
+) -> Engine:
+    """An engine around `load`, with limits that follow from the settings and the model's context length."""
+    config = scheduler_config(settings)
+    limits = Limits(
+        max_new_tokens=settings.max_new_tokens,
+        max_model_tokens=min(context_length, config.num_blocks * config.block_tokens),
+        max_batch_size=settings.max_batch_size,
+        max_queue=settings.max_queue,
+    )
+    return Engine(load, config, limits, observer=observer, on_death=on_death)

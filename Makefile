@@ -1,13 +1,64 @@
-# Every command of the project, for people and for CI alike. `make help` lists them.
+# Every command of the project, for people and for CI alike.
 SHELL := /bin/bash
-VENV  := .venv
-BIN   := $(VENV)/bin
-SAN_BUILD := build/sanitize
+BIN   := .venv/bin
+# Tools of the virtual environment (cmake, ninja, clang-format) come before the system's.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup demo test test-cpp lint bench sanitize lock clean
+CXX_SOURCES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h')
+# Sanitizers need a C++ runtime of their own, so the C++ tests are built apart from the extension.
+CXX_TESTS   = cmake -S csrc -G Ninja -DBALLAST_PYTHON=OFF -DBALLAST_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo --log-level=WARNING
+
+.PHONY: help setup demo demo-stop test test-cpp test-python lint format bench sanitize lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: ## make .venv, install the pinned dependencies, build the C++ part
-	@.ci/setup
+	@tools/setup.sh
+
+demo: setup ## start the server on the built-in model and chat with it once
+	@$(BIN)/python tools/demo.py start
+
+demo-stop: ## stop the server that the demo left running
+	@$(BIN)/python tools/demo.py stop
+
+test: setup test-cpp test-python ## every test that needs no GPU
+
+test-cpp: ## C++ unit tests under ASan and UBSan
+	@$(CXX_TESTS) -B build/asan -DBALLAST_SANITIZE=address,undefined > build/asan.log || (cat build/asan.log; exit 1)
+	@ninja -C build/asan --quiet
+	@ctest --test-dir build/asan --output-on-failure --no-tests=error
+
+test-python: ## Python tests
+	@$(BIN)/pytest
+
+lint: ## formatting, style, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: ## put everything into the agreed form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+bench: setup ## every benchmark, one JSON line a case
+	@for file in benchmarks/*/*.py; do echo "# $$file" >&2; $(BIN)/python $$file || exit 1; done
+
+sanitize: setup ## C++ unit tests under TSan
+	@$(CXX_TESTS) -B build/tsan -DBALLAST_SANITIZE=thread
+	@ninja -C build/tsan --quiet
+	@ctest --test-dir build/tsan --output-on-failure --no-tests=error
+
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+          --no-annotate --custom-compile-command "make lock"
+lock: ## pin all dependencies anew from pyproject.toml
+	$(COMPILE) requirements/build.in -o requirements/build.txt
+	$(COMPILE) pyproject.toml --extra runtime -o requirements/runtime.txt
+	$(COMPILE) pyproject.toml --extra operator -o requirements/operator.txt
+	$(COMPILE) pyproject.toml --extra runtime --extra operator --group dev -o requirements/dev.txt
+
+clean: ## remove everything that the other targets made
+	rm -rf .venv build .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

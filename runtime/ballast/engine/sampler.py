@@ -23,7 +23,7 @@ class SequenceSampler:
 
     def __init__(self, params: SamplingParams, prompt_ids: Sequence[int], seed: int) -> None:
         self._params = params
-        self._seed = seed
+        self._seed = seed & (2**64 - 1)  # clients may send negative seeds; Philox takes none
         self._generated: Counter[int] = Counter()
         self._num_generated = 0
         self._seen: set[int] = set(prompt_ids) if params.repetition_penalty != 1.0 else set()

@@ -1,0 +1,107 @@
+"""Token ids to text, step by step: whole characters only, and nothing that may yet become a stop string."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ballast.errors import RequestError
+from ballast.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one push, or the end, makes visible."""
+
+    text: str
+    stopped: bool
+    """A stop string was completed, now or earlier. Nothing more will come out."""
+    num_tokens: int
+    """Tokens taken by this push, up to and including the one that completed a stop string."""
+
+
+class Detokenizer:
+    """Text of one token stream, the same however the stream is cut into pushes.
+
+    The stop string that is complete first ends the text, and is cut off; of several complete at the same
+    character, the longest. Text that could begin a stop string is held back until that is decided.
+    Time is linear in the text, whatever the stop strings. Raises RequestError for an empty stop string.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), *, skip_control: bool = True) -> None:
+        if "" in stop:
+            raise RequestError("a stop string must not be empty", param="stop")
+        self._tokenizer = tokenizer
+        self._skip_control = skip_control
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._matchers = [_StopMatcher(text) for text in stop]
+        self._held = ""
+        self._stopped = False
+
+    def push(self, token_ids: Iterable[int]) -> Delta:
+        """Take the next tokens. After a stop they are ignored."""
+        text: list[str] = []
+        num_tokens = 0
+        for token_id in token_ids:
+            if self._stopped:
+                break
+            num_tokens += 1
+            if not (self._skip_control and self._tokenizer.is_control(token_id)):
+                text.append(self._release(self._utf8.decode(self._tokenizer.token_bytes(token_id))))
+        return Delta("".join(text), self._stopped, num_tokens)
+
+    def finish(self) -> Delta:
+        """What was held back, an incomplete character as U+FFFD. Call once, after the last push."""
+        text = ""
+        if not self._stopped:
+            text = self._release(self._utf8.decode(b"", final=True)) + self._held
+            self._held = ""
+        return Delta(text, self._stopped, 0)
+
+    def _release(self, text: str) -> str:
+        """Take new text, give back what is certain."""
+        if not self._matchers:
+            return text
+        held_before = len(self._held)
+        text = self._held + text
+        for at in range(held_before, len(text)):
+            complete = max(matcher.feed(text[at]) for matcher in self._matchers)
+            if complete:
+                self._stopped = True
+                self._held = ""
+                return text[: at + 1 - complete]
+        certain = len(text) - max(matcher.num_matched for matcher in self._matchers)
+        self._held = text[certain:]
+        return text[:certain]
+
+
+class _StopMatcher:
+    """Knuth-Morris-Pratt search for one stop string, fed a character at a time."""
+
+    def __init__(self, stop: str) -> None:
+        self._stop = stop
+        self._fallback = _fallbacks(stop)
+        self.num_matched = 0
+        """Length of the longest prefix of the stop string that the text so far ends in."""
+
+    def feed(self, char: str) -> int:
+        """The stop string's length when `char` completes it, else 0."""
+        matched = self.num_matched
+        while matched and self._stop[matched] != char:
+            matched = self._fallback[matched - 1]
+        self.num_matched = matched + 1 if self._stop[matched] == char else 0
+        return self.num_matched if self.num_matched == len(self._stop) else 0
+
+
+def _fallbacks(stop: str) -> list[int]:
+    """[len(stop)] for each prefix, the length of its longest proper prefix that is also its suffix."""
+    table = [0] * len(stop)
+    length = 0
+    for at in range(1, len(stop)):
+        while length and stop[at] != stop[length]:
+            length = table[length - 1]
+        if stop[at] == stop[length]:
+            length += 1
+        table[at] = length
+    return table

@@ -1,0 +1,168 @@
+"""The tokenizer that a GGUF file carries in its own metadata (`tokenizer.ggml.*`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
+
+from ballast.errors import ModelError
+from ballast.text.tokenizer import Tokenizer
+
+
+class TokenType(IntEnum):
+    """`tokenizer.ggml.token_type`, one per token. Source: the GGUF specification."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+def _char_class(ranges: str) -> str:
+    """A regex class from hexadecimal code points. Literal characters would not survive Unicode normalisation."""
+    spans = ("-".join(rf"\x{{{point}}}" for point in span.split("-")) for span in ranges.split())
+    return f"[{''.join(spans)}]"
+
+
+# Letters of the alphabets that DeepSeek's first tokenizer keeps together: Latin, Greek, Cyrillic, Armenian, Georgian,
+# Cherokee, Coptic, Glagolitic, Deseret and their kin.
+_ALPHABETIC = _char_class(
+    """
+    0041-005A 0061-007A 00B5 00C0-00D6 00D8-00F6 00F8-01BA 01BC-01BF 01C4-0293 0295-02AF 0370-0373 0376
+    0377 037B-037D 037F 0386 0388-038A 038C 038E-03A1 03A3-03F5 03F7-0481 048A-052F 0531-0556 10A0-10C5
+    13A0-13F5 13F8-13FD 1C90-1CBA 1CBD-1CBF 1D00-1D2B 1D6B-1D77 1D79-1D9A 1E00-1F15 1F18-1F1D 1F20-1F45
+    1F48-1F4D 1F50-1F57 1F59 1F5B 1F5D 1F5F-1F7D 1F80-1FB4 1FB6-1FBC 1FBE 1FC2-1FC4 1FC6-1FCC 1FD0-1FD3
+    1FD6-1FDB 1FE0-1FEC 1FF2-1FF4 1FF6-1FFC 2102 2107 210A-2113 2115 2119-211D 2124 2126 2128 212A-212D
+    212F-2134 2139 213C-213F 2145-2149 214E 2183 2184 2C00-2C7B 2C7E-2CE4 2CEB-2CEE 2CF2 2CF3 A640-A66D
+    A680-A69B A722-A76F A771-A787 A78B-A78E AB70-ABBF FB00-FB06 FB13-FB17 FF21-FF3A FF41-FF5A
+    10400-1044F 104B0-104D3 104D8-104FB 10C80-10CB2 10CC0-10CF2 118A0-118DF 1E900-1E943
+    """
+)
+_PUNCTUATION = _char_class("0021-002F 003A-007E FF01-FF0F FF1A-FF5E 2018-201F 3000-3002")
+_HAN_AND_HANGUL = _char_class("4E00-9FA5 0800-4E00 AC00-D7FF")
+_HAN_AND_KANA = _char_class("4E00-9FA5 3040-309F 30A0-30FF")
+_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+_CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+
+# `tokenizer.ggml.pre` → the splits, applied one after the other. Sources: the tokenizer.json of DeepSeek V2 and V3,
+# llama.cpp's table for deepseek-coder, and `pat_str` of Moonshot's tokenization_kimi.py.
+SPLITS: Mapping[str, Sequence[str]] = {
+    "deepseek-llm": (
+        r"[\r\n]",
+        rf"\s?{_ALPHABETIC}+",
+        rf"\s?{_PUNCTUATION}+",
+        # The lookbehind changes no match; without it a long run of spaces costs the square of its length.
+        r"(?<!\s)\s+$",
+        rf"{_HAN_AND_HANGUL}+",
+        r"\p{N}",
+    ),
+    "deepseek-coder": (
+        r"[\r\n]",
+        r"\s?\p{L}+",
+        r"\s?\p{P}+",
+        rf"{_HAN_AND_HANGUL}+",
+        r"\p{N}",
+    ),
+    "deepseek-v3": (
+        r"\p{N}{1,3}",
+        rf"{_HAN_AND_KANA}+",
+        r"[!-/:-@\[-`{-~][A-Za-z]+"
+        r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+        r"| ?[\p{P}\p{S}]+[\r\n]*"
+        r"|\s*[\r\n]+"
+        r"|\s+(?!\S)"
+        r"|\s+",
+    ),
+    "kimi-k2": (
+        r"\p{Han}+"
+        rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTION}"
+        rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTION}"
+        r"|\p{N}{1,3}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+"
+        r"|\s+(?!\S)"
+        r"|\s+",
+    ),
+}
+
+_WAY_OUT = "pass --model_path with a directory that holds the model's tokenizer.json"
+
+
+def tokenizer_from_gguf(metadata: Mapping[str, Any], gguf_name: str) -> Tokenizer:
+    """The tokenizer that `metadata` describes. `gguf_name` is for messages.
+
+    Raises ModelError when a key is missing or its value is not supported.
+    """
+    bos_id = _optional_id(metadata, "bos_token_id")
+    ends = (_optional_id(metadata, key) for key in ("eos_token_id", "eot_token_id"))
+    return Tokenizer(
+        build_backend(metadata, gguf_name),
+        bos_id=bos_id,
+        eos_ids=[end for end in ends if end is not None],
+        add_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", False)),
+        name=gguf_name,
+    )
+
+
+def build_backend(metadata: Mapping[str, Any], gguf_name: str) -> tokenizers.Tokenizer:
+    """Byte-level BPE with the file's tokens, merges and splits. Raises ModelError as `tokenizer_from_gguf` does."""
+    _require_value(metadata, "model", ("gpt2",), gguf_name)
+    pre = _require_value(metadata, "pre", tuple(SPLITS), gguf_name)
+    tokens: Sequence[str] = _require(metadata, "tokens", gguf_name)
+    types: Sequence[int] = metadata.get("tokenizer.ggml.token_type", [TokenType.NORMAL] * len(tokens))
+    if len(types) != len(tokens):
+        raise ModelError(
+            gguf_name,
+            f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens; {_WAY_OUT}",
+        )
+    merges = [tuple(merge.split(" ", 1)) for merge in _require(metadata, "merges", gguf_name)]
+    # UNUSED rows pad the embedding; leaving them out keeps them out of encoding and out of the vocabulary's size.
+    vocab = {text: n for n, text in enumerate(tokens) if types[n] != TokenType.UNUSED}
+    try:
+        backend = tokenizers.Tokenizer(models.BPE(vocab, merges))
+    except Exception as error:  # the library raises nothing more specific
+        raise ModelError(gguf_name, f"tokenizer.ggml.merges: {error}; {_WAY_OUT}") from error
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITS[pre]),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    backend.add_tokens(
+        [
+            AddedToken(text, special=kind == TokenType.CONTROL, normalized=False)
+            for text, kind in zip(tokens, types, strict=True)
+            if kind in (TokenType.CONTROL, TokenType.USER_DEFINED)
+        ]
+    )
+    return backend
+
+
+def _require(metadata: Mapping[str, Any], key: str, gguf_name: str) -> Any:
+    value = metadata.get(f"tokenizer.ggml.{key}")
+    if value is None:
+        raise ModelError(gguf_name, f"tokenizer.ggml.{key} is missing; {_WAY_OUT}")
+    return value
+
+
+def _require_value(metadata: Mapping[str, Any], key: str, supported: Sequence[str], gguf_name: str) -> str:
+    value = str(_require(metadata, key, gguf_name))
+    if value not in supported:
+        raise ModelError(
+            gguf_name,
+            f"tokenizer.ggml.{key}={value} is not supported, only {', '.join(supported)}; {_WAY_OUT}",
+        )
+    return value
+
+
+def _optional_id(metadata: Mapping[str, Any], key: str) -> int | None:
+    value = metadata.get(f"tokenizer.ggml.{key}")
+    return None if value is None else int(value)

@@ -1,0 +1,82 @@
+"""Chat messages as templates expect them.
+
+Templates of this family index fields without asking, drop roles they do not know, and add strings to whatever they
+find. What a client may legally send is therefore brought into one shape first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ballast.errors import RequestError
+
+_ROLES = ("system", "user", "assistant", "tool")
+
+
+def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """New messages, each with a known role and a string as content; the originals are not touched.
+
+    Raises RequestError with the dotted path of what cannot be used.
+    """
+    if not messages:
+        raise RequestError("messages must hold at least one message", param="messages")
+    return [_normalize(message, f"messages.{n}") for n, message in enumerate(messages)]
+
+
+def _normalize(message: Mapping[str, Any], path: str) -> dict[str, Any]:
+    # A key with null means the same as no key, but templates test with `in`.
+    out = {key: value for key, value in message.items() if value is not None}
+    out["role"] = _role(out.get("role"), path)
+    out["content"] = _content(out.get("content"), f"{path}.content")
+    tool_calls = out.pop("tool_calls", None)
+    if tool_calls:
+        out["tool_calls"] = [_tool_call(call, f"{path}.tool_calls.{n}") for n, call in enumerate(tool_calls)]
+    reasoning = out.pop("reasoning", None)
+    if reasoning is not None:
+        out.setdefault("reasoning_content", reasoning)
+    return out
+
+
+def _role(role: object, path: str) -> str:
+    if role == "developer":
+        return "system"
+    if role not in _ROLES:
+        raise RequestError(
+            f"{path}.role is {role!r}; it must be one of {', '.join(_ROLES)}, developer", param=f"{path}.role"
+        )
+    return str(role)
+
+
+def _content(content: object, path: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence):
+        return "\n".join(_text_part(part, f"{path}.{n}") for n, part in enumerate(content))
+    raise RequestError(f"{path} must be a string or a list of text parts", param=path)
+
+
+def _text_part(part: object, path: str) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind != "text":
+        raise RequestError(f"{path}.type is {kind!r}; this model reads only text parts", param=f"{path}.type")
+    text = part.get("text") if isinstance(part, Mapping) else None
+    if not isinstance(text, str):
+        raise RequestError(f"{path}.text must be a string", param=f"{path}.text")
+    return text
+
+
+def _tool_call(call: object, path: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(name, str):
+        raise RequestError(f"{path}.function.name must be a string", param=f"{path}.function.name")
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    return {**call, "type": call.get("type") or "function", "function": {**function, "arguments": arguments}}

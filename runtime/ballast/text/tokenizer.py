@@ -1,0 +1,137 @@
+"""Text to token ids and back: the `tokenizers` library plus the rules that serving needs.
+
+What is added here: one BOS and never two, control tokens that text cannot forge when the caller says so, and the
+raw bytes of every token, because a token may hold half a character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import tokenizers
+
+from ballast.errors import ModelError, RequestError
+from ballast.text import byte_alphabet
+
+# Spellings under which families mark the end of a turn, whatever their metadata calls it.
+_END_SPELLINGS = (
+    "<｜end▁of▁sentence｜>",
+    "<|EOT|>",
+    "<|im_end|>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "[EOS]",
+    "[EOT]",
+)
+
+
+class Tokenizer:
+    """A byte-level BPE tokenizer. Every method may be called from several threads at once.
+
+    `backend` is taken over: its truncation and padding are switched off. Of `eos_ids` the first becomes `eos_id`;
+    end tokens with well-known spellings are added. Raises ModelError when a vocabulary entry is not byte-level.
+    """
+
+    vocab_size: int
+    """Highest real id + 1. The model's embedding may have more rows; those are never sampled."""
+    bos_id: int | None
+    eos_id: int | None
+    """The end token that a chat template writes."""
+    eos_ids: frozenset[int]
+    """Every token that ends a generation, `eos_id` among them."""
+    add_bos: bool
+    """Whether a raw text prompt of this model begins with BOS."""
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        bos_id: int | None,
+        eos_ids: Sequence[int],
+        add_bos: bool,
+        name: str = "tokenizer",
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self._plain = _without_added_tokens(backend)
+        added = backend.get_added_tokens_decoder()
+        self._control = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._bytes = _token_bytes(backend, name)
+        self.vocab_size = len(self._bytes)
+        self.bos_id = bos_id
+        self.add_bos = add_bos and bos_id is not None
+        self.eos_id = eos_ids[0] if eos_ids else None
+        spelled = {backend.token_to_id(text) for text in _END_SPELLINGS}
+        self.eos_ids = frozenset(eos_ids) | (spelled & self._control)
+        for token_id in self.eos_ids | ({bos_id} if bos_id is not None else set()):
+            if not 0 <= token_id < self.vocab_size:
+                raise ModelError(name, f"BOS or EOS id {token_id} is outside the vocabulary of {self.vocab_size}")
+
+    def encode(self, text: str, *, parse_special: bool = True, add_bos: bool = False) -> list[int]:
+        """Token ids of `text`.
+
+        `parse_special=False` reads the spellings of added tokens as plain text. `add_bos` puts BOS in front,
+        unless the ids already start with it. Raises RequestError for an unpaired surrogate.
+        """
+        backend = self._backend if parse_special else self._plain
+        try:
+            # False: BOS is added below or not at all; what the file's post-processor would do differs by release.
+            ids = backend.encode(text, add_special_tokens=False).ids
+        except TypeError as error:
+            at = _first_surrogate(text)
+            if at is None:
+                raise
+            raise RequestError(f"the text holds an unpaired surrogate at character {at}") from error
+        if add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+            ids.insert(0, self.bos_id)
+        return ids
+
+    def decode(self, ids: Iterable[int], skip_control: bool = True) -> str:
+        """Text of `ids`, bytes that are not UTF-8 as U+FFFD. Raises RequestError for an id outside the vocabulary."""
+        data = b"".join(
+            self.token_bytes(token_id) for token_id in ids if not (skip_control and self.is_control(token_id))
+        )
+        return data.decode("utf-8", errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Raw bytes of one token, perhaps half a character; empty for an id that the vocabulary leaves out."""
+        if not 0 <= token_id < self.vocab_size:
+            raise RequestError(f"token id {token_id} is not in the vocabulary: ids go from 0 to {self.vocab_size - 1}")
+        return self._bytes[token_id]
+
+    def is_control(self, token_id: int) -> bool:
+        """True for tokens that steer the model and are hidden from text."""
+        return token_id in self._control
+
+    def id_of(self, text: str) -> int | None:
+        """The id of the added token spelled `text`, or of a vocabulary entry in byte-level spelling."""
+        return self._backend.token_to_id(text)
+
+
+def _without_added_tokens(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The same vocabulary and splits, shared and not copied, in which no spelling is special."""
+    plain = tokenizers.Tokenizer(backend.model)
+    if backend.normalizer is not None:
+        plain.normalizer = backend.normalizer
+    if backend.pre_tokenizer is not None:
+        plain.pre_tokenizer = backend.pre_tokenizer
+    return plain
+
+
+def _token_bytes(backend: tokenizers.Tokenizer, name: str) -> list[bytes]:
+    """[vocab_size] bytes of every token."""
+    added = {token_id: token.content for token_id, token in backend.get_added_tokens_decoder().items()}
+    vocab = backend.get_vocab(with_added_tokens=True)
+    table = [b""] * (max(vocab.values(), default=-1) + 1)
+    for text, token_id in vocab.items():
+        raw = added[token_id].encode() if token_id in added else byte_alphabet.to_bytes(text)
+        if raw is None:
+            raise ModelError(name, f"token {token_id} {text!r} is not byte-level BPE, the only kind that is supported")
+        table[token_id] = raw
+    return table
+
+
+def _first_surrogate(text: str) -> int | None:
+    return next((at for at, char in enumerate(text) if "\ud800" <= char <= "\udfff"), None)

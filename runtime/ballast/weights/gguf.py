@@ -214,7 +214,7 @@ class _Reader(GGUFReader):
         return end - orig_offs, [values], [0], [GGUFValueType.ARRAY, item_type]
 
     def _strings(self, start: int, count: int) -> tuple[NDArray[Any], int]:
-        buffer = memoryview(self.data.view(np.ndarray))
+        buffer = self.data.data
         size = len(buffer)
         strings: list[str] = []
         for _ in range(count):

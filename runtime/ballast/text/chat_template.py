@@ -1,7 +1,7 @@
 """Chat messages to prompt text, by the model's own Jinja template, in a sandbox.
 
-The template is a program that came with a model file. It can read what it is given and build a string of bounded
-size; it reaches no Python object beyond that.
+The template is a program that came with a model file. The sandbox keeps it from every Python object but its values,
+and its output is bounded. It does not bound the time or memory of one expression: who picks the model trusts that much.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 
 import jinja2
 from jinja2.ext import loopcontrols
-from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ballast.errors import ModelError, RequestError
@@ -48,13 +47,14 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> str:
-        """The prompt, BOS included when the template writes it. `kwargs` reach the template as they are.
+        """The prompt, BOS included when the template writes it. `kwargs` reach the template as they are, under
+        names of their own: they cannot replace the messages or the special tokens.
 
         Raises RequestError for messages that cannot be used, and when the template fails, with its message.
         """
         values = {
-            **self._specials,
             **kwargs,
+            **self._specials,
             "messages": normalize_messages(messages),
             "tools": list(tools) if tools else None,
             "add_generation_prompt": add_generation_prompt,
@@ -77,31 +77,9 @@ def force_think(prompt: str) -> str:
     return f"{prompt.removesuffix(_END_THINK)}{_THINK}\n"
 
 
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, in which one expression cannot ask for more text or a larger number than a prompt may hold."""
-
-    intercepted_binops = frozenset({"*", "**", "%"})
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "*" and _repeated_size(left, right) > MAX_PROMPT_CHARS:
-            raise jinja2.TemplateRuntimeError(f"a repetition exceeds {MAX_PROMPT_CHARS} elements")
-        if operator == "**" and not (abs(left) <= 1 << 16 and abs(right) <= 16):
-            raise jinja2.TemplateRuntimeError("a power is too large")
-        if operator == "%" and isinstance(left, str):
-            raise jinja2.TemplateRuntimeError("text formatting with % is not supported")
-        return super().call_binop(context, operator, left, right)
-
-
-def _repeated_size(left: Any, right: Any) -> int:
-    for sequence, count in ((left, right), (right, left)):
-        if isinstance(sequence, str | list | tuple) and isinstance(count, int):
-            return len(sequence) * count
-    return 0
-
-
 def _environment() -> jinja2.Environment:
     # The options, `tojson` and the two functions are what transformers gives to templates (apply_chat_template).
-    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now

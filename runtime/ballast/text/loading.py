@@ -45,104 +45,111 @@ def load_text(model_path: Path | None, metadata: Mapping[str, Any], gguf_name: s
 
     `gguf_name` is for messages. Raises ModelError when neither has a tokenizer, or a file cannot be used.
     """
-    config = _read_json(model_path, "tokenizer_config.json")
-    generation = _read_json(model_path, "generation_config.json")
-    tokenizer, tokenizer_source = _load_tokenizer(model_path, config, generation, metadata, gguf_name)
-    template, template_source = _load_template(model_path, config, metadata, gguf_name, tokenizer)
-    return Text(tokenizer, template, tokenizer_source, template_source, generation)
+    directory = _Directory.read(model_path)
+    tokenizer, tokenizer_source = _load_tokenizer(directory, metadata, gguf_name)
+    template, template_source = _load_template(directory, metadata, gguf_name, tokenizer)
+    return Text(tokenizer, template, tokenizer_source, template_source, directory.generation_config)
 
 
-def _load_tokenizer(
-    model_path: Path | None,
-    config: Mapping[str, Any],
-    generation: Mapping[str, Any],
-    metadata: Mapping[str, Any],
-    gguf_name: str,
-) -> tuple[Tokenizer, str]:
-    file = None if model_path is None else model_path / "tokenizer.json"
-    if file is not None and file.is_file():
-        return _tokenizer_from_json(file, config, generation, metadata), str(file)
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    """The model directory and its small JSON files; a file that is not there is an empty object."""
+
+    path: Path | None
+    tokenizer_config: Mapping[str, Any]
+    generation_config: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path | None) -> _Directory:
+        return cls(path, *(_read_json(path, name) for name in ("tokenizer_config.json", "generation_config.json")))
+
+    def file(self, name: str) -> Path | None:
+        """The path of a file that exists."""
+        return self.path / name if self.path is not None and (self.path / name).is_file() else None
+
+
+def _load_tokenizer(directory: _Directory, metadata: Mapping[str, Any], gguf_name: str) -> tuple[Tokenizer, str]:
+    """The tokenizer, and where it came from and why."""
+    file = directory.file("tokenizer.json")
+    if file is not None:
+        return _tokenizer_from_json(file, directory, metadata), str(file)
+    path = directory.path
+    why = "--model_path is not given" if path is None else f"{path} has no tokenizer.json"
     kind = metadata.get("tokenizer.ggml.model")
     if kind is None or kind == "none":
-        holds = "has no tokenizer" if kind is None else "says that it has no tokenizer (tokenizer.ggml.model=none)"
+        holds = "holds no tokenizer" if kind is None else "says tokenizer.ggml.model=none"
         raise ModelError(
             gguf_name,
-            f"the file {holds}, and {_no_tokenizer_json(model_path)}; "
-            "pass --model_path with a directory that holds the model's tokenizer.json",
+            f"the file {holds} and {why}; pass --model_path with a directory that holds the model's tokenizer.json",
         )
-    return (
-        tokenizer_from_gguf(metadata, gguf_name),
-        f"{gguf_name} (metadata), because {_no_tokenizer_json(model_path)}",
-    )
+    return tokenizer_from_gguf(metadata, gguf_name), f"{gguf_name} (metadata), because {why}"
 
 
-def _no_tokenizer_json(model_path: Path | None) -> str:
-    return "--model_path is not given" if model_path is None else f"{model_path} has no tokenizer.json"
-
-
-def _tokenizer_from_json(
-    file: Path, config: Mapping[str, Any], generation: Mapping[str, Any], metadata: Mapping[str, Any]
-) -> Tokenizer:
+def _tokenizer_from_json(file: Path, directory: _Directory, metadata: Mapping[str, Any]) -> Tokenizer:
     try:
         backend = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more specific
         raise ModelError(file, f"not a tokenizer.json that can be read: {error}") from error
-    bos_id, eos_id = (_special_id(key, backend, config, generation, metadata) for key in ("bos", "eos"))
-    end_ids = generation.get("eos_token_id", [])
-    ends = [eos_id, *(end_ids if isinstance(end_ids, list) else [end_ids])]
+    bos_ids = _special_ids("bos", file, backend, directory, metadata)
+    bos_id = bos_ids[0] if bos_ids else None
     # Without the key, the file itself says what it would put in front of a text.
-    adds_bos = config.get("add_bos_token", bos_id in backend.encode("", add_special_tokens=True).ids)
+    adds_bos = directory.tokenizer_config.get(
+        "add_bos_token", bos_id in backend.encode("", add_special_tokens=True).ids
+    )
     return Tokenizer(
         backend,
         bos_id=bos_id,
-        eos_ids=[end for end in ends if end is not None],
+        eos_ids=_special_ids("eos", file, backend, directory, metadata),
         add_bos=bool(adds_bos),
         name=str(file),
     )
 
 
-def _special_id(
-    key: str,
-    backend: tokenizers.Tokenizer,
-    config: Mapping[str, Any],
-    generation: Mapping[str, Any],
-    metadata: Mapping[str, Any],
-) -> int | None:
-    """The id of the `bos` or `eos` token, from the first file that names it."""
-    text = _token_text(config.get(f"{key}_token"))
+def _special_ids(
+    kind: str, file: Path, backend: tokenizers.Tokenizer, directory: _Directory, metadata: Mapping[str, Any]
+) -> list[int]:
+    """Ids of the `bos` or `eos` tokens by every file of the directory; by the GGUF when the directory has none."""
+    ids: list[int] = []
+    text = _token_text(directory.tokenizer_config.get(f"{kind}_token"))
     if text is not None:
-        return backend.token_to_id(text)
-    ids = generation.get(f"{key}_token_id", metadata.get(f"tokenizer.ggml.{key}_token_id"))
-    return ids[0] if isinstance(ids, list) else ids
+        token_id = backend.token_to_id(text)
+        if token_id is None:
+            raise ModelError(file, f"{kind}_token {text!r} of tokenizer_config.json is not in the vocabulary")
+        ids.append(token_id)
+    key = f"{kind}_token_id"
+    more = directory.generation_config.get(key)
+    if more is None and not ids:
+        more = metadata.get(f"tokenizer.ggml.{key}")
+    for token_id in more if isinstance(more, list) else [] if more is None else [more]:
+        if not isinstance(token_id, int):
+            raise ModelError(file.parent / "generation_config.json", f"{key}={token_id!r} is not a token id")
+        ids.append(token_id)
+    return ids
 
 
 def _load_template(
-    model_path: Path | None,
-    config: Mapping[str, Any],
-    metadata: Mapping[str, Any],
-    gguf_name: str,
-    tokenizer: Tokenizer,
+    directory: _Directory, metadata: Mapping[str, Any], gguf_name: str, tokenizer: Tokenizer
 ) -> tuple[ChatTemplate | None, str]:
-    found = _find_template(model_path, config, metadata, gguf_name)
+    """The template, and where it came from."""
+    found = _find_template(directory, metadata, gguf_name)
     if found is None:
         return None, "none: chat requests will be refused"
     source, name = found
-    bos_token = _token_text(config.get("bos_token")) or _text_of(tokenizer, tokenizer.bos_id)
-    eos_token = _token_text(config.get("eos_token")) or _text_of(tokenizer, tokenizer.eos_id)
+    bos_token, eos_token = (
+        "" if token_id is None else tokenizer.decode([token_id], skip_control=False)
+        for token_id in (tokenizer.bos_id, tokenizer.eos_id)
+    )
     return ChatTemplate(source, bos_token=bos_token, eos_token=eos_token, name=name), name
 
 
-def _find_template(
-    model_path: Path | None, config: Mapping[str, Any], metadata: Mapping[str, Any], gguf_name: str
-) -> tuple[str, str] | None:
+def _find_template(directory: _Directory, metadata: Mapping[str, Any], gguf_name: str) -> tuple[str, str] | None:
     """(source, where it was), from the most specific place to the least."""
-    if model_path is not None:
-        file = model_path / "chat_template.jinja"
-        if file.is_file():
-            return file.read_text(encoding="utf-8"), str(file)
-        source = _default_template(config.get("chat_template"))
-        if source is not None:
-            return source, str(model_path / "tokenizer_config.json")
+    file = directory.file("chat_template.jinja")
+    if file is not None:
+        return file.read_text(encoding="utf-8"), str(file)
+    source = _default_template(directory.tokenizer_config.get("chat_template"))
+    if source is not None:
+        return source, f"{directory.path}/tokenizer_config.json"
     source = metadata.get("tokenizer.chat_template")
     return None if source is None else (str(source), f"{gguf_name} (metadata)")
 
@@ -150,19 +157,15 @@ def _find_template(
 def _default_template(value: Any) -> str | None:
     """`chat_template` of tokenizer_config.json: one template, or a list of named ones."""
     if isinstance(value, list):
-        value = {entry["name"]: entry["template"] for entry in value}.get("default")
+        value = {entry.get("name"): entry.get("template") for entry in value}.get("default")
     return None if value is None else str(value)
 
 
 def _token_text(value: Any) -> str | None:
     """A token in tokenizer_config.json: a string, or an object with its content."""
     if isinstance(value, Mapping):
-        value = value["content"]
+        value = value.get("content")
     return None if value is None else str(value)
-
-
-def _text_of(tokenizer: Tokenizer, token_id: int | None) -> str:
-    return "" if token_id is None else tokenizer.decode([token_id], skip_control=False)
 
 
 def _read_json(model_path: Path | None, name: str) -> Mapping[str, Any]:

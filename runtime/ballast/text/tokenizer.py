@@ -64,7 +64,7 @@ class Tokenizer:
         self.add_bos = add_bos and bos_id is not None
         self.eos_id = eos_ids[0] if eos_ids else None
         spelled = {backend.token_to_id(text) for text in _END_SPELLINGS}
-        self.eos_ids = frozenset(eos_ids) | (spelled & self._control)
+        self.eos_ids = frozenset(eos_ids) | self._control.intersection(spelled)
         for token_id in self.eos_ids | ({bos_id} if bos_id is not None else set()):
             if not 0 <= token_id < self.vocab_size:
                 raise ModelError(name, f"BOS or EOS id {token_id} is outside the vocabulary of {self.vocab_size}")

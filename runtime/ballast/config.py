@@ -1,0 +1,264 @@
+"""Every option of `ballast serve`, once: the dataclass fields below are what the command line, the environment and the
+documentation are made from.
+
+`None` in a field that says so means "auto" or "not given"; `resolve` replaces it. Values are checked where they are
+set, so a `Config` that exists is one whose single values are in range.
+"""
+
+# ruff: noqa: RUF009  option() makes a dataclasses.field, which is meant to be called in a class body
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from ballast.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "BALLAST_"
+
+BackendType = Literal["balance_serve", "ktransformers"]
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+MetricsAlias = Literal["vllm", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How an option's text becomes its value."""
+
+    allowed: str
+    """What is allowed, as the end of a sentence: "a whole number, at least 1"."""
+    metavar: str
+    parse: Callable[[str], Any]
+    """Raises ValueError for text that is not allowed."""
+    accepts: Callable[[Any], bool] = lambda _: True
+    """Whether a parsed value is in range."""
+    repeatable: bool = False
+    flag: bool = False
+
+
+def whole(minimum: int, maximum: int | None = None, *, auto: bool = False) -> Kind:
+    """A whole number; with `auto`, the word auto stands for None."""
+    upper = "" if maximum is None else f" and at most {maximum}"
+    return Kind(
+        f"{'auto, or ' if auto else ''}a whole number, at least {minimum}{upper}",
+        "auto|N" if auto else "N",
+        lambda text: None if auto and text == "auto" else int(text),
+        lambda value: (
+            (value is None and auto)
+            or (isinstance(value, int) and minimum <= value and (maximum is None or value <= maximum))
+        ),
+    )
+
+
+def seconds() -> Kind:
+    """A duration in seconds."""
+    return Kind("a number of seconds, at least 0", "S", float, lambda value: 0 <= value < float("inf"))
+
+
+def one_of(*choices: Any) -> Kind:
+    """One of a few values, all of one type."""
+    convert = type(choices[0])
+    return Kind(
+        f"one of {', '.join(map(str, choices))}", "|".join(map(str, choices)), convert, lambda value: value in choices
+    )
+
+
+def text(allowed: str, metavar: str, pattern: str = r".+", *, repeatable: bool = False) -> Kind:
+    """Text that matches a pattern as a whole."""
+    whole_text = re.compile(pattern)
+
+    def accepts(value: Any) -> bool:
+        return all(whole_text.fullmatch(item) for item in (value if repeatable else (value,)))
+
+    return Kind(allowed, metavar, str, accepts, repeatable=repeatable)
+
+
+PATH = Kind("a path", "PATH", Path)
+SWITCH = Kind(
+    "true or false",
+    "",
+    lambda word: {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[word.lower()],
+    flag=True,
+)
+
+
+def option(default: Any, kind: Kind, help_text: str) -> Any:
+    """A dataclass field that is an option."""
+    return field(default=default, metadata={"kind": kind, "help": help_text})
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A group of options that belong together. Raises ConfigError for a value out of range."""
+
+    title: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            kind: Kind = item.metadata["kind"]
+            value = getattr(self, item.name)
+            if value is not item.default and not kind.accepts(value):
+                raise ConfigError(item.name, value, f"must be {kind.allowed}")
+
+
+@dataclass(frozen=True)
+class ModelConfig(_Section):
+    title = "model"
+
+    model_path: Path | None = option(
+        None,
+        PATH,
+        "local directory with config.json and the tokenizer files; without it they come from the GGUF",
+    )
+    gguf_path: Path | None = option(
+        None,
+        PATH,
+        "a GGUF file, or a directory that holds one model's shards; without it the built-in tiny model is served",
+    )
+    optimize_config_path: Path | None = option(None, PATH, "YAML file of placement rules; built-in rules without it")
+    served_model_name: tuple[str, ...] = option(
+        (),
+        text("a name", "NAME", r"\S(.*\S)?", repeatable=True),
+        "name in replies and in /v1/models; repeat it for more than one. Default: the model's own name",
+    )
+    strict_model_name: bool = option(False, SWITCH, "refuse requests that name another model")
+    force_think: bool = option(False, SWITCH, "begin every reply inside <think> (useful for R1)")
+
+
+@dataclass(frozen=True)
+class SchedulingConfig(_Section):
+    title = "scheduling and KV cache"
+
+    max_new_tokens: int = option(1024, whole(1), "most tokens one request may generate; its default as well")
+    cache_lens: int = option(
+        32768,
+        whole(1),
+        "KV tokens that all requests share; must be greater than max_batch_size * max_new_tokens",
+    )
+    max_batch_size: int = option(4, whole(1, 4096), "most requests in one step")
+    chunk_size: int = option(256, whole(1), "most tokens in one step")
+    prefill_chunk_size: int | None = option(
+        None,
+        whole(1, auto=True),
+        "most tokens in a step in which nothing decodes; auto: chunk_size",
+    )
+    block_tokens: int = option(32, one_of(16, 32, 64), "tokens in one KV block; smaller shares more of a prefix")
+    max_queue: int = option(256, whole(1), "most requests that wait; more are answered with 429")
+    backend_type: BackendType = option(
+        "balance_serve",
+        one_of("balance_serve", "ktransformers"),
+        "balance_serve: continuous batching; ktransformers: one request at a time",
+    )
+
+
+@dataclass(frozen=True)
+class MachineConfig(_Section):
+    title = "machine"
+
+    cpu_threads: int | None = option(
+        None, whole(1, 4096, auto=True), "threads that compute; auto: one for each physical core this process may use"
+    )
+    device: str = option("auto", text("auto or cpu", "auto|cpu"), "where to compute; this version computes on the CPU")
+
+
+@dataclass(frozen=True)
+class ServerConfig(_Section):
+    title = "server"
+
+    host: str = option("127.0.0.1", text("an address or host name", "ADDRESS", r"\S+"), "address to listen on")
+    port: int = option(10002, whole(0, 65535), "port to listen on; 0: any free one, which the log names")
+    request_timeout_s: float = option(0.0, seconds(), "longest a request may take in all; 0: no limit")
+    drain_timeout_s: float = option(60.0, seconds(), "longest wait for running requests when told to stop")
+    max_body_bytes: int = option(32 << 20, whole(1024), "largest request body; a larger one is answered with 413")
+    metrics_alias: MetricsAlias = option(
+        "vllm", one_of("vllm", "none"), "offer the main metrics under vLLM's names as well"
+    )
+
+
+@dataclass(frozen=True)
+class LogConfig(_Section):
+    title = "log"
+
+    log_level: LogLevel = option("info", one_of("debug", "info", "warning", "error"), "least level that is logged")
+    log_format: LogFormat = option("text", one_of("text", "json"), "one line an event, for people or for machines")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that `ballast serve` can be told."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
+    machine: MachineConfig = field(default_factory=MachineConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table of options."""
+
+    name: str
+    section: str
+    """Field of Config in which the option lives."""
+    group: str
+    default: Any
+    kind: Kind
+    help: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+
+SECTIONS: Mapping[str, type[_Section]] = {
+    "model": ModelConfig,
+    "scheduling": SchedulingConfig,
+    "machine": MachineConfig,
+    "server": ServerConfig,
+    "log": LogConfig,
+}
+
+OPTIONS = tuple(
+    Option(item.name, name, section.title, item.default, item.metadata["kind"], item.metadata["help"])
+    for name, section in SECTIONS.items()
+    for item in dataclasses.fields(section)
+)
+
+
+def read_config(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Config:
+    """The configuration that command-line values (by option name, as text) and the environment ask for.
+
+    A value in `arguments` wins over the environment; a name that is missing there was not given. Repeatable options
+    are lists in `arguments` and comma-separated in the environment; flags are bool. Raises ConfigError.
+    """
+    values: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
+    for opt in OPTIONS:
+        if opt.name in arguments:
+            values[opt.section][opt.name] = _parse(opt, arguments[opt.name])
+        elif (given := _from_environment(opt, environment)) is not None:
+            values[opt.section][opt.name] = _parse(opt, given)
+    sections: dict[str, Any] = {name: section(**values[name]) for name, section in SECTIONS.items()}
+    return Config(**sections)
+
+
+def _from_environment(opt: Option, environment: Mapping[str, str]) -> str | list[str] | None:
+    given = environment.get(opt.variable, "")
+    # Kubernetes announces a Service named "ballast" to its neighbours as BALLAST_PORT=tcp://ADDRESS:PORT.
+    if not given or (opt.name == "port" and given.startswith("tcp://")):
+        return None
+    return [item.strip() for item in given.split(",")] if opt.kind.repeatable else given
+
+
+def _parse(opt: Option, given: Any) -> Any:
+    try:
+        if opt.kind.repeatable:
+            return tuple(opt.kind.parse(item) for item in given)
+        return given if isinstance(given, bool) else opt.kind.parse(given)
+    except (ValueError, KeyError):
+        raise ConfigError(opt.name, given, f"must be {opt.kind.allowed}") from None

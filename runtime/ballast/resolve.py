@@ -1,0 +1,108 @@
+"""From what was asked to what will be done: relations between options are checked, and no "auto" is left."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ballast.config import Config, MachineConfig, ModelConfig, SchedulingConfig
+from ballast.errors import ConfigError
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The facts about this host that options depend on."""
+
+    num_physical_cores: int
+    """Physical cores among the CPUs that this process may use."""
+
+
+def resolve(config: Config, machine: Machine) -> Config:
+    """The same configuration, complete. Raises ConfigError; reads nothing of a path but whether it is there."""
+    _check_cache(config.scheduling)
+    return replace(
+        config,
+        model=_check_paths(config.model),
+        scheduling=_resolve_scheduling(config.scheduling),
+        machine=_resolve_machine(config.machine, machine),
+    )
+
+
+def _check_cache(scheduling: SchedulingConfig) -> None:
+    batch, new, cache = scheduling.max_batch_size, scheduling.max_new_tokens, scheduling.cache_lens
+    if cache <= batch * new:
+        raise ConfigError(
+            "cache_lens",
+            cache,
+            f"must be greater than max_batch_size * max_new_tokens = {batch} * {new} = {batch * new}, so that a full "
+            f"batch of full-length replies fits; the smallest cache_lens that passes is {batch * new + 1}",
+        )
+
+
+def _check_paths(model: ModelConfig) -> ModelConfig:
+    if model.model_path is not None and not model.model_path.is_dir():
+        if _HUB_ID.fullmatch(str(model.model_path)) and not model.model_path.exists():
+            raise ConfigError(
+                "model_path",
+                model.model_path,
+                "a local directory is needed, and this looks like a Hugging Face id; nothing is downloaded here: "
+                "fetch the model's config.json and tokenizer files into a directory and name that",
+            )
+        raise ConfigError(
+            "model_path",
+            model.model_path,
+            "a local directory with the model's config.json and tokenizer files is needed, and this is not one",
+        )
+    for name in ("gguf_path", "optimize_config_path"):
+        path: Path | None = getattr(model, name)
+        if path is not None and not path.exists():
+            raise ConfigError(name, path, "no such file or directory")
+    return model
+
+
+def _resolve_scheduling(scheduling: SchedulingConfig) -> SchedulingConfig:
+    max_batch_size = 1 if scheduling.backend_type == "ktransformers" else scheduling.max_batch_size
+    if scheduling.chunk_size < max_batch_size:
+        raise ConfigError(
+            "chunk_size",
+            scheduling.chunk_size,
+            f"must be at least max_batch_size = {max_batch_size}: every request that decodes takes one token a step",
+        )
+    prefill_chunk_size = scheduling.prefill_chunk_size or scheduling.chunk_size
+    if prefill_chunk_size < scheduling.chunk_size:
+        raise ConfigError(
+            "prefill_chunk_size",
+            prefill_chunk_size,
+            f"must be auto or at least chunk_size = {scheduling.chunk_size}: it is the limit where no decode waits",
+        )
+    return replace(
+        scheduling,
+        max_batch_size=max_batch_size,
+        prefill_chunk_size=prefill_chunk_size,
+        cache_lens=-(-scheduling.cache_lens // scheduling.block_tokens) * scheduling.block_tokens,
+    )
+
+
+def _resolve_machine(asked: MachineConfig, machine: Machine) -> MachineConfig:
+    if asked.device not in ("auto", "cpu"):
+        way_out = "this version computes on the CPU only; " if asked.device.startswith("cuda") else ""
+        raise ConfigError("device", asked.device, f"{way_out}must be auto or cpu")
+    return replace(asked, device="cpu", cpu_threads=asked.cpu_threads or machine.num_physical_cores)
+
+
+def this_machine() -> Machine:
+    """What the running process sees of its host."""
+    return Machine(num_physical_cores=_num_physical_cores(os.sched_getaffinity(0)))
+
+
+def _num_physical_cores(cpus: set[int], sysfs: Path = Path("/sys/devices/system/cpu")) -> int:
+    """Distinct sets of sibling threads among `cpus`; every CPU counts as a core where the kernel does not tell."""
+    siblings = set()
+    for cpu in cpus:
+        file = sysfs / f"cpu{cpu}" / "topology" / "thread_siblings_list"
+        siblings.add(file.read_text().strip() if file.is_file() else str(cpu))
+    return len(siblings)

@@ -32,7 +32,7 @@ def build_rope_table(spec: ModelSpec, num_positions: int) -> RopeTable:
 def inverse_frequencies(spec: ModelSpec) -> NDArray[np.float64]:
     """Radians per position for each of the rope_dim / 2 pairs."""
     pairs = np.arange(0, spec.rope_dim, 2, dtype=np.float64) / spec.rope_dim
-    plain = spec.rope_theta**-pairs
+    plain: NDArray[np.float64] = np.power(spec.rope_theta, -pairs)
     if spec.yarn is None:
         return plain
     # Fast pairs keep their frequency, slow ones are stretched by `factor`, with a ramp between.
@@ -43,7 +43,7 @@ def inverse_frequencies(spec: ModelSpec) -> NDArray[np.float64]:
 
 def softmax_scale(spec: ModelSpec) -> float:
     """What attention scores are multiplied by, YaRN's correction included."""
-    scale = (spec.nope_dim + spec.rope_dim) ** -0.5
+    scale = 1.0 / math.sqrt(spec.nope_dim + spec.rope_dim)
     if spec.yarn is not None and spec.yarn.factor > 1.0:
         scale *= (0.1 * spec.yarn.mscale_all_dim * math.log(spec.yarn.factor) + 1.0) ** 2
     return scale

@@ -1,0 +1,153 @@
+"""Which tensors a model must have, their shapes and types: checked whole before anything is loaded."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal, get_args
+
+from gguf import GGMLQuantizationType as GgmlType
+
+from ballast.errors import ModelError
+from ballast.model.spec import ModelSpec
+from ballast.weights.gguf import GgufModel, TensorInfo
+
+log = logging.getLogger(__name__)
+
+Group = Literal[
+    "embedding", "attention", "router", "routed experts", "shared experts", "dense feed-forward", "norms", "output"
+]
+GROUPS: tuple[Group, ...] = get_args(Group)
+"""What tensors are summed up by, in the order of a report."""
+
+TYPES = frozenset(
+    {
+        GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.Q8_0,
+        GgmlType.Q4_0, GgmlType.Q4_1, GgmlType.Q5_0, GgmlType.Q5_1,
+        GgmlType.Q2_K, GgmlType.Q3_K, GgmlType.Q4_K, GgmlType.Q5_K, GgmlType.Q6_K,
+        GgmlType.IQ4_NL, GgmlType.IQ4_XS,
+    }
+)  # fmt: skip
+"""Types that matrices may have. Norms and biases are F32."""
+
+_GROUP_OF: dict[str, Group] = {
+    "token_embd": "embedding",
+    "output": "output",
+    "output_norm": "norms",
+    "attn_norm": "norms",
+    "attn_q_a_norm": "norms",
+    "attn_kv_a_norm": "norms",
+    "ffn_norm": "norms",
+    "ffn_gate_inp": "router",
+    "exp_probs_b": "router",
+}
+
+
+def expected_tensors(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Name → row-major shape of every tensor that the model reads."""
+    tensors: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (spec.vocab_size, spec.hidden),
+        "output_norm.weight": (spec.hidden,),
+    }
+    if not spec.tied_output:
+        tensors["output.weight"] = (spec.vocab_size, spec.hidden)
+    for layer in range(spec.num_layers):
+        parts = _attention(spec) | (_dense(spec) if layer < spec.num_dense_layers else _experts(spec))
+        tensors.update({f"blk.{layer}.{part}": shape for part, shape in parts.items()})
+    return tensors
+
+
+def group_of(name: str) -> Group:
+    """The group that an expected tensor is summed up in."""
+    part = name.split(".")[-2]
+    if part in _GROUP_OF:
+        return _GROUP_OF[part]
+    if part.startswith("attn_"):
+        return "attention"
+    if part.endswith("_exps"):
+        return "routed experts"
+    return "shared experts" if part.endswith("_shexp") else "dense feed-forward"
+
+
+def check_tensors(gguf: GgufModel, spec: ModelSpec) -> None:
+    """Raises ModelError naming file, tensor, expected and found for the first tensor that is missing, has another
+    shape, or is of a type that cannot be read. Tensors beyond the expected ones are left alone."""
+    expected = expected_tensors(spec)
+    for name, shape in expected.items():
+        info = gguf.tensors.get(name)
+        if info is None:
+            raise _missing(gguf, name, shape)
+        if info.shape != shape:
+            raise ModelError(info.file, f"expected shape {shape}, found {info.shape}", tensor=name)
+        _check_type(info)
+    extra = [name for name in gguf.tensors if name not in expected]
+    if extra:
+        log.info("%s: %d tensors are not used, %s the first", gguf.path, len(extra), extra[0])
+
+
+def _missing(gguf: GgufModel, name: str, shape: tuple[int, ...]) -> ModelError:
+    fused = name.replace("ffn_gate_exps", "ffn_gate_up_exps").replace("ffn_up_exps", "ffn_gate_up_exps")
+    if fused != name and fused in gguf.tensors:
+        return ModelError(
+            gguf.tensors[fused].file,
+            "holds gate and up of the experts in one tensor, which is not supported; expected ffn_gate_exps and "
+            "ffn_up_exps: convert the model without fusing them",
+            tensor=fused,
+        )
+    return ModelError(gguf.path, f"is missing; expected shape {shape}", tensor=name)
+
+
+def _check_type(info: TensorInfo) -> None:
+    allowed = {GgmlType.F32} if len(info.shape) == 1 else TYPES
+    if info.ggml_type not in allowed:
+        names = ", ".join(kind.name for kind in sorted(allowed))
+        raise ModelError(info.file, f"type {info.ggml_type.name} cannot be read; expected {names}", tensor=info.name)
+
+
+def _attention(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    heads, rank, query_dim = spec.num_heads, spec.kv_lora_rank, spec.num_heads * (spec.nope_dim + spec.rope_dim)
+    shapes: dict[str, tuple[int, ...]] = {
+        "attn_norm.weight": (spec.hidden,),
+        "attn_kv_a_mqa.weight": (spec.latent_dim, spec.hidden),
+        "attn_kv_a_norm.weight": (rank,),
+        "attn_output.weight": (spec.hidden, heads * spec.v_dim),
+    }
+    if spec.q_lora_rank is None:
+        shapes["attn_q.weight"] = (query_dim, spec.hidden)
+    else:
+        shapes["attn_q_a.weight"] = (spec.q_lora_rank, spec.hidden)
+        shapes["attn_q_a_norm.weight"] = (spec.q_lora_rank,)
+        shapes["attn_q_b.weight"] = (query_dim, spec.q_lora_rank)
+    if spec.mla_layout == "joint":
+        shapes["attn_kv_b.weight"] = (heads * (spec.nope_dim + spec.v_dim), rank)
+    else:
+        shapes["attn_k_b.weight"] = (heads, rank, spec.nope_dim)
+        shapes["attn_v_b.weight"] = (heads, spec.v_dim, rank)
+    return shapes
+
+
+def _dense(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    return {"ffn_norm.weight": (spec.hidden,)} | _gated("", spec.ffn_dim, spec.hidden)
+
+
+def _experts(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    count, width, hidden = spec.num_experts, spec.expert_dim, spec.hidden
+    shapes: dict[str, tuple[int, ...]] = {
+        "ffn_norm.weight": (hidden,),
+        "ffn_gate_inp.weight": (count, hidden),
+        "ffn_gate_exps.weight": (count, width, hidden),
+        "ffn_up_exps.weight": (count, width, hidden),
+        "ffn_down_exps.weight": (count, hidden, width),
+    }
+    if spec.gating == "sigmoid":
+        shapes["exp_probs_b.bias"] = (count,)
+    if spec.num_shared_experts:
+        shapes |= _gated("_shexp", width * spec.num_shared_experts, hidden)
+    return shapes
+
+
+def _gated(suffix: str, width: int, hidden: int) -> dict[str, tuple[int, ...]]:
+    return {
+        f"ffn_gate{suffix}.weight": (width, hidden),
+        f"ffn_up{suffix}.weight": (width, hidden),
+        f"ffn_down{suffix}.weight": (hidden, width),
+    }

@@ -122,7 +122,7 @@ def build_backend(metadata: Mapping[str, Any], gguf_name: str) -> tokenizers.Tok
             gguf_name,
             f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens; {_WAY_OUT}",
         )
-    merges = [tuple(merge.split(" ", 1)) for merge in _require(metadata, "merges", gguf_name)]
+    merges = [_merge(entry, n, gguf_name) for n, entry in enumerate(_require(metadata, "merges", gguf_name))]
     # UNUSED rows pad the embedding; leaving them out keeps them out of encoding and out of the vocabulary's size.
     vocab = {text: n for n, text in enumerate(tokens) if types[n] != TokenType.UNUSED}
     try:
@@ -161,6 +161,13 @@ def _require_value(metadata: Mapping[str, Any], key: str, supported: Sequence[st
             f"tokenizer.ggml.{key}={value} is not supported, only {', '.join(supported)}; {_WAY_OUT}",
         )
     return value
+
+
+def _merge(entry: str, index: int, gguf_name: str) -> tuple[str, str]:
+    left, space, right = entry.partition(" ")
+    if not space:
+        raise ModelError(gguf_name, f"tokenizer.ggml.merges: entry {index}, {entry!r}, is not two tokens; {_WAY_OUT}")
+    return left, right
 
 
 def _optional_id(metadata: Mapping[str, Any], key: str) -> int | None:

@@ -1,1 +1,77 @@
-// In work.
+#include "ops/linear.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "numa/index_range.h"
+#include "ops/tile.h"
+#include "ops/vector.h"
+
+namespace ballast {
+namespace {
+
+// A multiple of every format's block, and few enough floats that a token's piece of output stays in the
+// nearest cache.
+constexpr int64_t kPieceCols = 512;
+
+}  // namespace
+
+void linear(ThreadPool& pool, const float* x, int64_t num_tokens, const Matrix& weight, float* out) {
+  head_linear(pool, x, num_tokens, weight, {1, 0, 0, weight.rows()}, out);
+}
+
+void head_linear(ThreadPool& pool, const float* x, int64_t num_tokens, const Matrix& weight,
+                 const HeadRows& heads, float* out) {
+  if (num_tokens == 0) return;
+  const int64_t cols = weight.cols();
+  std::vector<const float*> tokens(static_cast<size_t>(heads.num_heads * num_tokens));  // [H, T]
+  for (int64_t head = 0; head < heads.num_heads; ++head) {
+    for (int64_t token = 0; token < num_tokens; ++token) {
+      tokens[static_cast<size_t>(head * num_tokens + token)] = x + (token * heads.num_heads + head) * cols;
+    }
+  }
+  const Chunks tiles(heads.num_rows, kTileRows);
+  pool.parallel_for(heads.num_heads * tiles.count(), [&](int64_t task) {
+    const int64_t head = task / tiles.count();
+    const IndexRange tile = tiles[task % tiles.count()];
+    float* rows = row_buffer(kTileRows * cols);
+    dequantize_rows(weight, {heads.begin(head) + tile.begin, heads.begin(head) + tile.end}, rows);
+    multiply_tile(rows, tile.size(), cols, tokens.data() + head * num_tokens, num_tokens,
+                  [&](int64_t token, int64_t row, float product) {
+                    out[(token * heads.num_heads + head) * heads.num_rows + tile.begin + row] = product;
+                  });
+  });
+}
+
+void head_linear_transposed(ThreadPool& pool, const float* x, int64_t num_tokens, const Matrix& weight,
+                            const HeadRows& heads, float* out) {
+  if (num_tokens == 0) return;
+  const int64_t cols = weight.cols();
+  const Chunks pieces(cols, kPieceCols);
+  const Chunks tiles(heads.num_rows, kTileRows);
+  pool.parallel_for(heads.num_heads * pieces.count(), [&](int64_t task) {
+    const int64_t head = task / pieces.count();
+    const IndexRange piece = pieces[task % pieces.count()];
+    const auto out_piece = [&](int64_t token) {
+      return out + (token * heads.num_heads + head) * cols + piece.begin;
+    };
+    for (int64_t token = 0; token < num_tokens; ++token) std::fill_n(out_piece(token), piece.size(), 0.0f);
+
+    float* buffer = row_buffer(kTileRows * kPieceCols);
+    const float* rows[kTileRows];
+    for (int64_t i = 0; i < kTileRows; ++i) rows[i] = buffer + i * kPieceCols;
+    for (int64_t t = 0; t < tiles.count(); ++t) {
+      const IndexRange tile = tiles[t];
+      for (int64_t i = 0; i < tile.size(); ++i) {
+        weight.dequantize_piece(heads.begin(head) + tile.begin + i, piece.begin, piece.end,
+                                buffer + i * kPieceCols);
+      }
+      for (int64_t token = 0; token < num_tokens; ++token) {
+        const float* scales = x + (token * heads.num_heads + head) * heads.num_rows + tile.begin;
+        add_scaled(scales, rows, tile.size(), piece.size(), out_piece(token));
+      }
+    }
+  });
+}
+
+}  // namespace ballast

@@ -1,1 +1,23 @@
-// In work.
+#include "ops/rope.h"
+
+namespace ballast {
+
+void rope_interleaved(float* x, int64_t num_tokens, int64_t num_heads, int64_t width, const float* cos,
+                      const float* sin) {
+  const int64_t num_pairs = width / 2;
+  for (int64_t token = 0; token < num_tokens; ++token) {
+    const float* c = cos + token * num_pairs;
+    const float* s = sin + token * num_pairs;
+    for (int64_t head = 0; head < num_heads; ++head) {
+      float* row = x + (token * num_heads + head) * width;
+      for (int64_t i = 0; i < num_pairs; ++i) {
+        const float a = row[2 * i];
+        const float b = row[2 * i + 1];
+        row[2 * i] = a * c[i] - b * s[i];
+        row[2 * i + 1] = a * s[i] + b * c[i];
+      }
+    }
+  }
+}
+
+}  // namespace ballast

@@ -1,0 +1,81 @@
+// Checked views of NumPy arrays: what an array must be is said once, and nothing is ever cast or copied
+// silently.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ballast {
+
+// One dimension of an expected shape: a size, or any size, and its name for messages.
+struct Dim {
+  static constexpr int64_t kAny = -1;
+  const char* name;
+  int64_t size = kAny;
+};
+
+inline std::string describe(const pybind11::array& array) {
+  std::string text = pybind11::str(array.dtype()).cast<std::string>() + " [";
+  for (pybind11::ssize_t i = 0; i < array.ndim(); ++i)
+    text += (i ? ", " : "") + std::to_string(array.shape(i));
+  text += "]";
+  const int flags = array.flags();
+  if ((flags & pybind11::array::c_style) == 0) text += ", not C-contiguous";
+  if ((flags & pybind11::detail::npy_api::NPY_ARRAY_ALIGNED_) == 0) text += ", not aligned";
+  return text;
+}
+
+inline std::string describe(const char* dtype, const std::vector<Dim>& dims) {
+  std::string text = std::string(dtype) + " [";
+  for (size_t i = 0; i < dims.size(); ++i) {
+    text += (i ? ", " : "") + std::string(dims[i].name);
+    if (dims[i].size != Dim::kAny) text += " = " + std::to_string(dims[i].size);
+  }
+  return text + "], C-contiguous and aligned";
+}
+
+// Throws ValueError naming the argument, what it is and what it must be.
+template <class T>
+void check_array(const char* name, const pybind11::array& array, const std::vector<Dim>& dims) {
+  constexpr int kWanted = pybind11::array::c_style | pybind11::detail::npy_api::NPY_ARRAY_ALIGNED_;
+  bool fits = pybind11::isinstance<pybind11::array_t<T>>(array) && (array.flags() & kWanted) == kWanted &&
+              array.ndim() == static_cast<pybind11::ssize_t>(dims.size());
+  for (size_t i = 0; fits && i < dims.size(); ++i) {
+    fits = dims[i].size == Dim::kAny || array.shape(static_cast<pybind11::ssize_t>(i)) == dims[i].size;
+  }
+  if (!fits) {
+    const std::string dtype = pybind11::str(pybind11::dtype::of<T>()).template cast<std::string>();
+    throw pybind11::value_error(std::string(name) + " is " + describe(array) + "; expected " +
+                                describe(dtype.c_str(), dims));
+  }
+}
+
+template <class T>
+const T* read(const char* name, const pybind11::array& array, const std::vector<Dim>& dims) {
+  check_array<T>(name, array, dims);
+  return static_cast<const T*>(array.data());
+}
+
+template <class T>
+T* write(const char* name, pybind11::array& array, const std::vector<Dim>& dims) {
+  check_array<T>(name, array, dims);
+  if (!array.writeable())
+    throw pybind11::value_error(std::string(name) + " is read-only; expected a writable array");
+  return static_cast<T*>(array.mutable_data());
+}
+
+// For operations that read their input after they have begun to write.
+inline void check_disjoint(const char* name, const pybind11::array& out, const char* input_name,
+                           const pybind11::array& input) {
+  const auto begin = [](const pybind11::array& array) { return static_cast<const char*>(array.data()); };
+  if (begin(out) < begin(input) + input.nbytes() && begin(input) < begin(out) + out.nbytes()) {
+    throw pybind11::value_error(std::string(name) + " shares memory with " + input_name +
+                                "; expected its own");
+  }
+}
+
+}  // namespace ballast

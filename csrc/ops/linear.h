@@ -1,0 +1,32 @@
+// Products of activations with weight matrices. Shapes are the caller's to check; kernels do not throw.
+#pragma once
+
+#include <cstdint>
+
+#include "numa/thread_pool.h"
+#include "quant/matrix.h"
+
+namespace ballast {
+
+// out [T, rows] = x [T, cols] · weightᵀ
+void linear(ThreadPool& pool, const float* x, int64_t num_tokens, const Matrix& weight, float* out);
+
+// Head h owns the rows h * stride + offset … + num_rows of a matrix.
+struct HeadRows {
+  int64_t num_heads;
+  int64_t stride;
+  int64_t offset;
+  int64_t num_rows;
+
+  int64_t begin(int64_t head) const { return head * stride + offset; }
+};
+
+// out [T, H, num_rows], out[t, h] = W_h x[t, h]; x [T, H, cols]
+void head_linear(ThreadPool& pool, const float* x, int64_t num_tokens, const Matrix& weight,
+                 const HeadRows& heads, float* out);
+
+// out [T, H, cols], out[t, h] = W_hᵀ x[t, h]; x [T, H, num_rows]
+void head_linear_transposed(ThreadPool& pool, const float* x, int64_t num_tokens, const Matrix& weight,
+                            const HeadRows& heads, float* out);
+
+}  // namespace ballast

@@ -1,0 +1,17 @@
+// Operations on single rows and elements.
+#pragma once
+
+#include <cstdint>
+
+namespace ballast {
+
+// out[t] = x[t] / sqrt(mean(x[t]²) + eps) * weight; x, out [T, width], weight [width]. out may be x.
+void rms_norm(const float* x, int64_t num_tokens, int64_t width, const float* weight, float eps, float* out);
+
+// silu(x) = x / (1 + e^-x)
+float silu(float x);
+
+// out = silu(gate) * up, num elements. out may be gate or up.
+void silu_mul(const float* gate, const float* up, int64_t num, float* out);
+
+}  // namespace ballast

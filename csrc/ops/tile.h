@@ -1,0 +1,53 @@
+// A few weight rows times the rows of all tokens: the middle loop of every matrix product here.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "numa/index_range.h"
+#include "ops/vector.h"
+#include "quant/matrix.h"
+
+namespace ballast {
+
+// Weight rows that are dequantised at a time; with any usual width they fit the second-level cache.
+constexpr int64_t kTileRows = 8;
+
+// Room for float rows, valid until this thread asks again. Kept from call to call, because fresh memory would
+// be paged in anew each time.
+inline float* row_buffer(int64_t num_floats) {
+  thread_local std::vector<float> buffer;
+  if (static_cast<int64_t>(buffer.size()) < num_floats) buffer.resize(static_cast<size_t>(num_floats));
+  return buffer.data();
+}
+
+inline void dequantize_rows(const Matrix& matrix, IndexRange rows, float* out) {
+  for (int64_t row = rows.begin; row < rows.end; ++row)
+    matrix.dequantize_row(row, out + (row - rows.begin) * matrix.cols());
+}
+
+// store(token, row, tokens[token] · row) for each of num_tokens pointers and each of num_rows rows [cols].
+template <class Store>
+void multiply_tile(const float* rows, int64_t num_rows, int64_t cols, const float* const* tokens,
+                   int64_t num_tokens, const Store& store) {
+  float products[4];
+  int64_t token = 0;
+  for (; token + 4 <= num_tokens; token += 4) {
+    for (int64_t row = 0; row < num_rows; ++row) {
+      dot<4>(rows + row * cols, tokens + token, cols, products);
+      for (int k = 0; k < 4; ++k) store(token + k, row, products[k]);
+    }
+  }
+  for (; token < num_tokens; ++token) {
+    int64_t row = 0;
+    for (; row + 4 <= num_rows; row += 4) {
+      const float* four_rows[4];
+      for (int k = 0; k < 4; ++k) four_rows[k] = rows + (row + k) * cols;
+      dot<4>(tokens[token], four_rows, cols, products);
+      for (int k = 0; k < 4; ++k) store(token, row + k, products[k]);
+    }
+    for (; row < num_rows; ++row) store(token, row, dot(rows + row * cols, tokens[token], cols));
+  }
+}
+
+}  // namespace ballast

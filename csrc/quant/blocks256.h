@@ -1,0 +1,166 @@
+// The formats of 256 weights a block, whose groups of 16 or 32 weights have small integer scales of their
+// own: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K and IQ4_XS. Products are formed as (block scale * group scale) * quant,
+// the order in which the gguf package forms them, so results are equal to the bit.
+#pragma once
+
+#include <cstdint>
+
+#include "quant/blocks32.h"
+#include "quant/floats.h"
+
+namespace ballast {
+
+struct BlockQ2_K {
+  uint8_t scales[16];  // of 16 weights each: low nibble scale, high nibble minimum
+  uint8_t pairs[64];   // two bits a weight; 32 bytes hold 128 weights, weights 32 s + i in bits 2 s of byte i
+  F16 scale;
+  F16 minimum;
+};
+static_assert(sizeof(BlockQ2_K) == 84);
+
+struct BlockQ3_K {
+  uint8_t third_bits[32];  // bit s of byte i belongs to weight 32 s + i; clear means 4 less
+  uint8_t pairs[64];       // as in Q2_K
+  uint8_t scales[12];      // 16 scales of six bits, offset 32: eight bytes of low nibbles, then high pairs
+  F16 scale;
+};
+static_assert(sizeof(BlockQ3_K) == 110);
+
+struct BlockQ4_K {
+  F16 scale;
+  F16 minimum;
+  uint8_t scales[12];    // eight scales and eight minima of six bits, see unpack_scales
+  uint8_t nibbles[128];  // 32 bytes hold 64 weights: low halves the first 32, high halves the others
+};
+static_assert(sizeof(BlockQ4_K) == 144);
+
+struct BlockQ5_K {
+  F16 scale;
+  F16 minimum;
+  uint8_t scales[12];
+  uint8_t fifth_bits[32];  // bit s of byte i belongs to weight 32 s + i
+  uint8_t nibbles[128];
+};
+static_assert(sizeof(BlockQ5_K) == 176);
+
+struct BlockQ6_K {
+  uint8_t nibbles[128];  // 64 bytes hold 128 weights: low halves the first 64, high halves the others
+  uint8_t pairs[64];     // bits 4 and 5, laid out as in Q2_K
+  int8_t scales[16];
+  F16 scale;
+};
+static_assert(sizeof(BlockQ6_K) == 210);
+
+struct BlockIQ4_XS {
+  F16 scale;
+  uint8_t scales_high[2];  // bits 4 and 5 of the eight scales, two a scale
+  uint8_t scales_low[4];   // bits 0…3, offset 32
+  uint8_t nibbles[128];    // 16 bytes hold 32 weights, as in IQ4_NL
+};
+static_assert(sizeof(BlockIQ4_XS) == 136);
+
+inline void dequantize_block(const BlockQ2_K& block, float* __restrict out) {
+  const float scale = block.scale.to_float();
+  const float minimum = block.minimum.to_float();
+  for (int group = 0; group < 16; ++group) {
+    const uint8_t* pairs = block.pairs + group / 8 * 32 + group % 2 * 16;
+    const int shift = group % 8 / 2 * 2;
+    const float group_scale = scale * static_cast<float>(block.scales[group] & 15);
+    const float group_minimum = minimum * static_cast<float>(block.scales[group] >> 4);
+    for (int i = 0; i < 16; ++i) {
+      out[16 * group + i] = group_scale * static_cast<float>((pairs[i] >> shift) & 3) - group_minimum;
+    }
+  }
+}
+
+inline void dequantize_block(const BlockQ3_K& block, float* __restrict out) {
+  const float scale = block.scale.to_float();
+  for (int group = 0; group < 16; ++group) {
+    const uint8_t* pairs = block.pairs + group / 8 * 32 + group % 2 * 16;
+    const uint8_t* third_bits = block.third_bits + group % 2 * 16;
+    const int shift = group % 8 / 2 * 2;
+    const int bit = group / 2;
+    const int low = (block.scales[group % 8] >> (group / 8 * 4)) & 15;
+    const int high = (block.scales[8 + group % 4] >> (group / 4 * 2)) & 3;
+    const float group_scale = scale * static_cast<float>((low | high << 4) - 32);
+    for (int i = 0; i < 16; ++i) {
+      const int quant = ((pairs[i] >> shift) & 3) + (((third_bits[i] >> bit) & 1) << 2) - 4;
+      out[16 * group + i] = group_scale * static_cast<float>(quant);
+    }
+  }
+}
+
+struct GroupScale {
+  int scale;
+  int minimum;
+};
+
+// Groups 0…3: the low six bits of bytes 0…3 (scales) and 4…7 (minima). Groups 4…7: the nibbles of bytes 8…11,
+// and above them the two bits that the first eight bytes have left.
+inline GroupScale unpack_scales(const uint8_t (&scales)[12], int group) {
+  if (group < 4) return {scales[group] & 63, scales[group + 4] & 63};
+  return {(scales[group + 4] & 15) | (scales[group - 4] >> 6) << 4,
+          (scales[group + 4] >> 4) | (scales[group] >> 6) << 4};
+}
+
+inline void dequantize_block(const BlockQ4_K& block, float* __restrict out) {
+  const float scale = block.scale.to_float();
+  const float minimum = block.minimum.to_float();
+  for (int group = 0; group < 8; ++group) {
+    const uint8_t* nibbles = block.nibbles + group / 2 * 32;
+    const int shift = group % 2 * 4;
+    const GroupScale packed = unpack_scales(block.scales, group);
+    const float group_scale = scale * static_cast<float>(packed.scale);
+    const float group_minimum = minimum * static_cast<float>(packed.minimum);
+    for (int i = 0; i < 32; ++i) {
+      out[32 * group + i] = group_scale * static_cast<float>((nibbles[i] >> shift) & 15) - group_minimum;
+    }
+  }
+}
+
+inline void dequantize_block(const BlockQ5_K& block, float* __restrict out) {
+  const float scale = block.scale.to_float();
+  const float minimum = block.minimum.to_float();
+  for (int group = 0; group < 8; ++group) {
+    const uint8_t* nibbles = block.nibbles + group / 2 * 32;
+    const int shift = group % 2 * 4;
+    const GroupScale packed = unpack_scales(block.scales, group);
+    const float group_scale = scale * static_cast<float>(packed.scale);
+    const float group_minimum = minimum * static_cast<float>(packed.minimum);
+    for (int i = 0; i < 32; ++i) {
+      const int quant = ((nibbles[i] >> shift) & 15) | ((block.fifth_bits[i] >> group) & 1) << 4;
+      out[32 * group + i] = group_scale * static_cast<float>(quant) - group_minimum;
+    }
+  }
+}
+
+inline void dequantize_block(const BlockQ6_K& block, float* __restrict out) {
+  const float scale = block.scale.to_float();
+  for (int group = 0; group < 16; ++group) {
+    const uint8_t* nibbles = block.nibbles + group / 8 * 64 + group % 4 * 16;
+    const uint8_t* pairs = block.pairs + group / 8 * 32 + group % 2 * 16;
+    const int nibble_shift = group % 8 / 4 * 4;
+    const int pair_shift = group % 8 / 2 * 2;
+    const float group_scale = scale * static_cast<float>(block.scales[group]);
+    for (int i = 0; i < 16; ++i) {
+      const int quant = ((nibbles[i] >> nibble_shift) & 15) | ((pairs[i] >> pair_shift) & 3) << 4;
+      out[16 * group + i] = group_scale * static_cast<float>(quant - 32);
+    }
+  }
+}
+
+inline void dequantize_block(const BlockIQ4_XS& block, float* __restrict out) {
+  const float scale = block.scale.to_float();
+  for (int group = 0; group < 8; ++group) {
+    const uint8_t* nibbles = block.nibbles + 16 * group;
+    const int low = (block.scales_low[group / 2] >> (group % 2 * 4)) & 15;
+    const int high = (block.scales_high[group / 4] >> (group % 4 * 2)) & 3;
+    const float group_scale = scale * static_cast<float>((low | high << 4) - 32);
+    for (int i = 0; i < 16; ++i) {
+      out[32 * group + i] = group_scale * kIQ4Steps[nibbles[i] & 15];
+      out[32 * group + 16 + i] = group_scale * kIQ4Steps[nibbles[i] >> 4];
+    }
+  }
+}
+
+}  // namespace ballast

@@ -1,0 +1,106 @@
+// The formats of 32 weights a block with one scale: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and IQ4_NL.
+// Nibbles: the low halves of the 16 bytes are weights 0…15, the high halves weights 16…31.
+#pragma once
+
+#include <cstdint>
+
+#include "quant/floats.h"
+
+namespace ballast {
+
+struct BlockQ8_0 {
+  F16 scale;
+  int8_t quants[32];
+};
+static_assert(sizeof(BlockQ8_0) == 34);
+
+struct BlockQ4_0 {
+  F16 scale;
+  uint8_t nibbles[16];
+};
+static_assert(sizeof(BlockQ4_0) == 18);
+
+struct BlockQ4_1 {
+  F16 scale;
+  F16 minimum;
+  uint8_t nibbles[16];
+};
+static_assert(sizeof(BlockQ4_1) == 20);
+
+struct BlockQ5_0 {
+  F16 scale;
+  uint8_t fifth_bits[4];  // bit i of the little-endian word belongs to weight i
+  uint8_t nibbles[16];
+};
+static_assert(sizeof(BlockQ5_0) == 22);
+
+struct BlockQ5_1 {
+  F16 scale;
+  F16 minimum;
+  uint8_t fifth_bits[4];
+  uint8_t nibbles[16];
+};
+static_assert(sizeof(BlockQ5_1) == 24);
+
+struct BlockIQ4_NL {
+  F16 scale;
+  uint8_t nibbles[16];
+};
+static_assert(sizeof(BlockIQ4_NL) == 18);
+
+// The unequal steps that an IQ4 nibble stands for, closer together around zero.
+inline constexpr float kIQ4Steps[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                        1,    13,   25,  38,  53,  69,  89,  113};
+
+inline void dequantize_block(const BlockQ8_0& block, float* __restrict out) {
+  const float scale = block.scale.to_float();
+  for (int i = 0; i < 32; ++i) out[i] = static_cast<float>(block.quants[i]) * scale;
+}
+
+inline void dequantize_block(const BlockQ4_0& block, float* __restrict out) {
+  const float scale = block.scale.to_float();
+  for (int i = 0; i < 16; ++i) out[i] = scale * static_cast<float>((block.nibbles[i] & 15) - 8);
+  for (int i = 0; i < 16; ++i) out[16 + i] = scale * static_cast<float>((block.nibbles[i] >> 4) - 8);
+}
+
+inline void dequantize_block(const BlockQ4_1& block, float* __restrict out) {
+  const float scale = block.scale.to_float();
+  const float minimum = block.minimum.to_float();
+  for (int i = 0; i < 16; ++i) out[i] = scale * static_cast<float>(block.nibbles[i] & 15) + minimum;
+  for (int i = 0; i < 16; ++i) out[16 + i] = scale * static_cast<float>(block.nibbles[i] >> 4) + minimum;
+}
+
+inline int fifth_bit(const uint8_t (&bits)[4], int weight) {
+  return ((bits[weight / 8] >> (weight % 8)) & 1) << 4;
+}
+
+inline void dequantize_block(const BlockQ5_0& block, float* __restrict out) {
+  const float scale = block.scale.to_float();
+  for (int i = 0; i < 16; ++i) {
+    const int low = (block.nibbles[i] & 15) | fifth_bit(block.fifth_bits, i);
+    const int high = (block.nibbles[i] >> 4) | fifth_bit(block.fifth_bits, 16 + i);
+    out[i] = scale * static_cast<float>(low - 16);
+    out[16 + i] = scale * static_cast<float>(high - 16);
+  }
+}
+
+inline void dequantize_block(const BlockQ5_1& block, float* __restrict out) {
+  const float scale = block.scale.to_float();
+  const float minimum = block.minimum.to_float();
+  for (int i = 0; i < 16; ++i) {
+    const int low = (block.nibbles[i] & 15) | fifth_bit(block.fifth_bits, i);
+    const int high = (block.nibbles[i] >> 4) | fifth_bit(block.fifth_bits, 16 + i);
+    out[i] = scale * static_cast<float>(low) + minimum;
+    out[16 + i] = scale * static_cast<float>(high) + minimum;
+  }
+}
+
+inline void dequantize_block(const BlockIQ4_NL& block, float* __restrict out) {
+  const float scale = block.scale.to_float();
+  for (int i = 0; i < 16; ++i) {
+    out[i] = scale * kIQ4Steps[block.nibbles[i] & 15];
+    out[16 + i] = scale * kIQ4Steps[block.nibbles[i] >> 4];
+  }
+}
+
+}  // namespace ballast

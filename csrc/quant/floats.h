@@ -1,0 +1,48 @@
+// F32, F16 and BF16: one weight a block. Also the half-precision scale inside most quantised blocks.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace ballast {
+
+inline float float_from_bits(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+// A little-endian IEEE half. Held as bytes, so that blocks may lie at any address of a mapped file.
+struct F16 {
+  uint8_t bytes[2];
+
+  float to_float() const {
+    const uint32_t half = static_cast<uint32_t>(bytes[0] | (bytes[1] << 8));
+    const uint32_t magnitude = half & 0x7fffu;
+    // Shifted into place the exponent is 112 too small; a product with 2^112 mends that exactly, subnormals
+    // included.
+    const float finite = float_from_bits(magnitude << 13) * 0x1p112f;
+    uint32_t bits;
+    std::memcpy(&bits, &finite, sizeof(bits));
+    if (magnitude >= 0x7c00u) bits = (magnitude << 13) | 0x7f800000u;  // infinity and NaN
+    return float_from_bits(bits | ((half & 0x8000u) << 16));
+  }
+};
+static_assert(sizeof(F16) == 2 && alignof(F16) == 1);
+
+inline void dequantize_f32(const uint8_t* data, int64_t num_weights, float* out) {
+  std::memcpy(out, data, static_cast<size_t>(num_weights) * sizeof(float));
+}
+
+inline void dequantize_f16(const uint8_t* data, int64_t num_weights, float* __restrict out) {
+  for (int64_t i = 0; i < num_weights; ++i) out[i] = F16{{data[2 * i], data[2 * i + 1]}}.to_float();
+}
+
+inline void dequantize_bf16(const uint8_t* data, int64_t num_weights, float* __restrict out) {
+  for (int64_t i = 0; i < num_weights; ++i) {
+    const uint32_t high_half = static_cast<uint32_t>(data[2 * i] | (data[2 * i + 1] << 8));
+    out[i] = float_from_bits(high_half << 16);
+  }
+}
+
+}  // namespace ballast

@@ -1,0 +1,23 @@
+// The weight formats of GGUF that can be read, as a table. Block layouts: blocks32.h, blocks256.h, floats.h.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace ballast {
+
+struct FormatTraits {
+  const char* name;  // as GGUF spells it
+  int ggml_type;     // GGUF's number
+  int block_weights;
+  int block_bytes;
+  // num_weights: a multiple of block_weights. The data may lie at any address.
+  void (*dequantize_row)(const uint8_t* data, int64_t num_weights, float* out);
+};
+
+const std::vector<FormatTraits>& all_formats();
+
+// Null when the type is not supported.
+const FormatTraits* find_format(int ggml_type);
+
+}  // namespace ballast

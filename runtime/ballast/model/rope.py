@@ -38,7 +38,8 @@ def inverse_frequencies(spec: ModelSpec) -> NDArray[np.float64]:
     # Fast pairs keep their frequency, slow ones are stretched by `factor`, with a ramp between.
     low, high = _correction_range(spec.yarn, spec.rope_dim, spec.rope_theta)
     stretch = np.clip((np.arange(spec.rope_dim // 2) - low) / (high - low), 0.0, 1.0)
-    return plain * (1.0 - stretch) + plain / spec.yarn.factor * stretch
+    stretched: NDArray[np.float64] = plain * (1.0 - stretch) + plain / spec.yarn.factor * stretch
+    return stretched
 
 
 def softmax_scale(spec: ModelSpec) -> float:

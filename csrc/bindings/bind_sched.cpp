@@ -1,3 +1,165 @@
+// ballast._core.sched: the scheduler as Python sees it. Its contract is runtime/ballast/_core/sched.pyi.
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
-void bind_sched(pybind11::module_ m) { (void)m; }
+#include <limits>
+#include <string>
+#include <tuple>
+#include <type_traits>
+
+#include "sched/scheduler.h"
+
+namespace py = pybind11;
+using namespace ballast;
+
+namespace {
+
+using Tokens = py::array_t<int32_t, py::array::c_style>;
+
+template <class T, bool = std::is_enum_v<T>>
+struct Number {
+  using type = T;
+};
+template <class T>
+struct Number<T, true> {
+  using type = std::underlying_type_t<T>;
+};
+
+// A read-only NumPy view. `owner`, the Python object that holds the vector, lives as long as the view does.
+template <class T>
+py::array view(const std::vector<T>& values, py::handle owner) {
+  using Element = typename Number<T>::type;
+  py::array array(py::dtype::of<Element>(), {static_cast<py::ssize_t>(values.size())}, values.data(), owner);
+  array.attr("flags").attr("writeable") = false;
+  return array;
+}
+
+template <class Owner, class T>
+auto view_of(std::vector<T> Owner::* values) {
+  return [values](const py::object& self) { return view(self.cast<const Owner&>().*values, self); };
+}
+
+std::vector<int32_t> to_vector(const Tokens& tokens, const char* name) {
+  if (tokens.ndim() != 1) {
+    throw std::invalid_argument(std::string(name) + " has " + std::to_string(tokens.ndim()) +
+                                " dimensions, not 1");
+  }
+  return {tokens.data(), tokens.data() + tokens.size()};
+}
+
+int32_t to_int32(const char* field, int64_t value) {
+  if (value < std::numeric_limits<int32_t>::min() || value > std::numeric_limits<int32_t>::max()) {
+    throw std::invalid_argument(std::string(field) + "=" + std::to_string(value) +
+                                ": does not fit in 32 bits");
+  }
+  return static_cast<int32_t>(value);
+}
+
+SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t max_batch_size,
+                            int64_t chunk_size, int64_t prefill_chunk_size, int64_t max_queue,
+                            bool prefix_cache) {
+  const SchedulerConfig config{to_int32("num_blocks", num_blocks),
+                               to_int32("block_tokens", block_tokens),
+                               to_int32("max_batch_size", max_batch_size),
+                               to_int32("chunk_size", chunk_size),
+                               to_int32("prefill_chunk_size", prefill_chunk_size),
+                               to_int32("max_queue", max_queue),
+                               prefix_cache};
+  config.validate();
+  return config;
+}
+
+std::vector<std::tuple<int64_t, std::string, int32_t, int32_t, int32_t>> describe(
+    const Scheduler& scheduler) {
+  std::vector<std::tuple<int64_t, std::string, int32_t, int32_t, int32_t>> lines;
+  for (const Description& each : scheduler.describe()) {
+    lines.emplace_back(static_cast<int64_t>(each.seq), each.state, each.num_tokens, each.num_computed_tokens,
+                       each.num_blocks);
+  }
+  return lines;
+}
+
+}  // namespace
+
+void bind_sched(py::module_ m) {
+  py::register_exception<QueueFullError>(m, "QueueFullError", PyExc_RuntimeError);
+
+  py::class_<SchedulerConfig>(m, "SchedulerConfig")
+      .def(py::init(&make_config), py::kw_only(), py::arg("num_blocks"), py::arg("block_tokens"),
+           py::arg("max_batch_size"), py::arg("chunk_size"), py::arg("prefill_chunk_size"),
+           py::arg("max_queue"), py::arg("prefix_cache") = true)
+      .def_readonly("num_blocks", &SchedulerConfig::num_blocks)
+      .def_readonly("block_tokens", &SchedulerConfig::block_tokens)
+      .def_readonly("max_batch_size", &SchedulerConfig::max_batch_size)
+      .def_readonly("chunk_size", &SchedulerConfig::chunk_size)
+      .def_readonly("prefill_chunk_size", &SchedulerConfig::prefill_chunk_size)
+      .def_readonly("max_queue", &SchedulerConfig::max_queue)
+      .def_readonly("prefix_cache", &SchedulerConfig::prefix_cache);
+
+  py::class_<Finish> finish(m, "Finish");
+  finish.attr("NONE") = static_cast<int>(Finish::kNone);
+  finish.attr("STOP") = static_cast<int>(Finish::kStop);
+  finish.attr("LENGTH") = static_cast<int>(Finish::kLength);
+
+  py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan")
+      .def_property_readonly("num_requests", &Plan::num_requests)
+      .def_property_readonly("num_tokens", &Plan::num_tokens)
+      .def_readonly("num_decode", &Plan::num_decode)
+      .def_property_readonly("seqs", view_of(&Plan::seqs))
+      .def_property_readonly("query_indptr", view_of(&Plan::query_indptr))
+      .def_property_readonly("token_ids", view_of(&Plan::token_ids))
+      .def_property_readonly("positions", view_of(&Plan::positions))
+      .def_property_readonly("slots", view_of(&Plan::slots))
+      .def_property_readonly("kv_indptr", view_of(&Plan::kv_indptr))
+      .def_property_readonly("kv_indices", view_of(&Plan::kv_indices))
+      .def_property_readonly("kv_lens", view_of(&Plan::kv_lens))
+      .def_property_readonly("samples", view_of(&Plan::samples))
+      .def_property_readonly("preempted", view_of(&Plan::preempted));
+
+  py::class_<Committed, std::shared_ptr<Committed>>(m, "Committed")
+      .def_property_readonly("seqs", view_of(&Committed::seqs))
+      .def_property_readonly("tokens", view_of(&Committed::tokens))
+      .def_property_readonly("finish", view_of(&Committed::finish));
+
+  py::class_<Stats>(m, "Stats")
+      .def_readonly("waiting", &Stats::waiting)
+      .def_readonly("running", &Stats::running)
+      .def_readonly("capacity_tokens", &Stats::capacity_tokens)
+      .def_readonly("used_tokens", &Stats::used_tokens)
+      .def_readonly("cached_tokens", &Stats::cached_tokens)
+      .def_readonly("preemptions", &Stats::preemptions)
+      .def_readonly("prefix_query_tokens", &Stats::prefix_query_tokens)
+      .def_readonly("prefix_hit_tokens", &Stats::prefix_hit_tokens);
+
+  py::class_<Scheduler>(m, "Scheduler")
+      .def(py::init<const SchedulerConfig&>(), py::arg("config"))
+      .def(
+          "add",
+          [](Scheduler& self, int64_t seq, const Tokens& prompt, int64_t max_tokens,
+             const Tokens& stop_tokens, int64_t min_tokens) {
+            auto prompt_ids = to_vector(prompt, "prompt");
+            auto stop_ids = to_vector(stop_tokens, "stop_tokens");
+            const py::gil_scoped_release no_gil;
+            self.add(SeqId{seq}, std::move(prompt_ids), max_tokens, std::move(stop_ids), min_tokens);
+          },
+          py::arg("seq"), py::arg("prompt").noconvert(), py::arg("max_tokens"),
+          py::arg("stop_tokens").noconvert(), py::arg("min_tokens") = 0)
+      .def(
+          "abort", [](Scheduler& self, int64_t seq) { return self.abort(SeqId{seq}); }, py::arg("seq"))
+      .def("plan", &Scheduler::plan, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "commit",
+          [](Scheduler& self, const Tokens& tokens) {
+            const auto sampled = to_vector(tokens, "tokens");
+            const py::gil_scoped_release no_gil;
+            return self.commit(sampled);
+          },
+          py::arg("tokens").noconvert())
+      .def(
+          "cached_tokens", [](const Scheduler& self, int64_t seq) { return self.cached_tokens(SeqId{seq}); },
+          py::arg("seq"))
+      .def("stats", &Scheduler::stats)
+      .def("check", &Scheduler::check)
+      .def("describe", &describe);
+}

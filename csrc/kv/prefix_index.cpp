@@ -1,1 +1,116 @@
-// In work.
+#include "kv/prefix_index.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace ballast {
+
+PrefixIndex::PrefixIndex(int32_t num_blocks, int32_t block_tokens)
+    : block_tokens_(block_tokens),
+      nodes_(static_cast<size_t>(num_blocks) + 1),
+      tokens_(nodes_.size() * static_cast<size_t>(block_tokens)) {
+  size_t num_buckets = 1;
+  while (num_buckets < nodes_.size()) num_buckets *= 2;
+  buckets_.resize(num_buckets, kNullBlock);
+}
+
+uint32_t PrefixIndex::bucket_of(BlockId parent, const int32_t* tokens) const {
+  uint64_t hash = 0x9e3779b97f4a7c15u * (index_of(parent) + 1);
+  for (int32_t i = 0; i < block_tokens_; ++i) {
+    hash = (hash ^ static_cast<uint32_t>(tokens[i])) * 0xff51afd7ed558ccdu;
+    hash ^= hash >> 32;  // high bits come down: the bucket is taken from the low ones
+  }
+  return static_cast<uint32_t>(hash & (buckets_.size() - 1));
+}
+
+bool PrefixIndex::matches(BlockId block, BlockId parent, const int32_t* tokens) const {
+  const int32_t* own = &tokens_[index_of(block) * static_cast<size_t>(block_tokens_)];
+  return contains(block) && node(block).parent == parent && std::equal(tokens, tokens + block_tokens_, own);
+}
+
+BlockId PrefixIndex::find(BlockId parent, const int32_t* tokens) const {
+  BlockId block = buckets_[bucket_of(parent, tokens)];
+  while (block != kNullBlock && !matches(block, parent, tokens)) block = node(block).chain_next;
+  return block;
+}
+
+void PrefixIndex::insert(BlockId block, BlockId parent, const int32_t* tokens) {
+  BALLAST_CHECK(block != kNullBlock && !contains(block));
+  BALLAST_CHECK(parent == kNullBlock || contains(parent));
+  Node& added = node(block);
+  added.present = true;
+  added.parent = parent;
+  added.bucket = bucket_of(parent, tokens);
+  added.chain_prev = kNullBlock;
+  added.chain_next = buckets_[added.bucket];
+  if (added.chain_next != kNullBlock) node(added.chain_next).chain_prev = block;
+  buckets_[added.bucket] = block;
+  ++node(parent).num_children;
+  std::copy(tokens, tokens + block_tokens_, &tokens_[index_of(block) * static_cast<size_t>(block_tokens_)]);
+}
+
+void PrefixIndex::park(BlockId block) {
+  Node& parked = node(block);
+  BALLAST_CHECK(parked.present && !parked.parked);
+  Node& ring = node(kNullBlock);
+  parked.parked = true;
+  parked.line_prev = ring.line_prev;
+  parked.line_next = kNullBlock;
+  node(ring.line_prev).line_next = block;
+  ring.line_prev = block;
+  ++num_parked_;
+}
+
+void PrefixIndex::unpark(BlockId block) {
+  Node& held = node(block);
+  BALLAST_CHECK(held.parked);
+  node(held.line_prev).line_next = held.line_next;
+  node(held.line_next).line_prev = held.line_prev;
+  held.parked = false;
+  --num_parked_;
+}
+
+BlockId PrefixIndex::evict() {
+  BALLAST_CHECK(num_parked_ > 0);
+  const BlockId block = node(kNullBlock).line_next;
+  Node& evicted = node(block);
+  BALLAST_CHECK(evicted.num_children == 0);
+  unpark(block);
+  if (evicted.chain_prev == kNullBlock)
+    buckets_[evicted.bucket] = evicted.chain_next;
+  else
+    node(evicted.chain_prev).chain_next = evicted.chain_next;
+  if (evicted.chain_next != kNullBlock) node(evicted.chain_next).chain_prev = evicted.chain_prev;
+  --node(evicted.parent).num_children;
+  evicted.present = false;
+  return block;
+}
+
+void PrefixIndex::check() const {
+  std::vector<int32_t> children(nodes_.size(), 0);
+  for (size_t id = 1; id < nodes_.size(); ++id) {
+    const Node& each = nodes_[id];
+    BALLAST_CHECK(each.present || (!each.parked && each.num_children == 0));
+    if (!each.present) continue;
+    BALLAST_CHECK(each.parent == kNullBlock || contains(each.parent));
+    BALLAST_CHECK(find(each.parent, &tokens_[id * static_cast<size_t>(block_tokens_)]) ==
+                  BlockId{static_cast<int32_t>(id)});
+    BALLAST_CHECK(!node(each.parent).parked || each.parked);
+    ++children[index_of(each.parent)];
+  }
+  for (size_t id = 0; id < nodes_.size(); ++id) BALLAST_CHECK(children[id] == nodes_[id].num_children);
+
+  int32_t num_listed = 0;
+  for (BlockId block = node(kNullBlock).line_next; block != kNullBlock; block = node(block).line_next) {
+    BALLAST_CHECK(node(block).parked);
+    BALLAST_CHECK(node(node(block).line_next).line_prev == block);
+    // Every child was counted down before its parent came: children are evicted first.
+    BALLAST_CHECK(children[index_of(block)] == 0);
+    --children[index_of(node(block).parent)];
+    BALLAST_CHECK(++num_listed <= num_parked_);
+  }
+  BALLAST_CHECK(num_listed == num_parked_);
+}
+
+}  // namespace ballast

@@ -1,1 +1,393 @@
-// In work.
+#include "sched/scheduler.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+
+namespace ballast {
+
+namespace {
+
+void require(bool works, const char* field, int64_t value, const std::string& way_out) {
+  if (!works) throw std::invalid_argument(std::string(field) + "=" + std::to_string(value) + ": " + way_out);
+}
+
+}  // namespace
+
+void SchedulerConfig::validate() const {
+  require(num_blocks >= 1, "num_blocks", num_blocks, "at least 1 block is needed");
+  require(block_tokens >= 1, "block_tokens", block_tokens, "a block holds at least 1 token");
+  require((int64_t{num_blocks} + 1) * block_tokens <= std::numeric_limits<int32_t>::max(), "num_blocks",
+          num_blocks,
+          "with block_tokens=" + std::to_string(block_tokens) + " the slots do not fit in 32 bits");
+  require(max_batch_size >= 1, "max_batch_size", max_batch_size, "at least 1 request must run");
+  require(chunk_size >= max_batch_size, "chunk_size", chunk_size,
+          "at least max_batch_size=" + std::to_string(max_batch_size) +
+              ", one token for each request that decodes");
+  require(prefill_chunk_size >= 1, "prefill_chunk_size", prefill_chunk_size,
+          "a step computes at least 1 token");
+  require(max_queue >= 1, "max_queue", max_queue, "at least 1 request must be able to wait");
+}
+
+Scheduler::Scheduler(const SchedulerConfig& config)
+    : config_((config.validate(), config)),
+      blocks_(config.num_blocks, config.block_tokens, config.prefix_cache) {}
+
+void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
+                    std::vector<int32_t> stop_tokens, int64_t min_tokens) {
+  const std::string name = "sequence " + std::to_string(static_cast<int64_t>(seq));
+  if (requests_.count(seq) != 0) throw std::invalid_argument(name + " is live already; ids must be unique");
+  if (prompt.empty()) throw std::invalid_argument(name + " has an empty prompt; at least 1 token is needed");
+  if (max_tokens < 1) {
+    throw std::invalid_argument(name + " has max_tokens=" + std::to_string(max_tokens) +
+                                "; at least 1 is needed");
+  }
+  const int64_t capacity = config_.capacity_tokens();
+  const int64_t prompt_tokens = static_cast<int64_t>(prompt.size());
+  if (prompt_tokens > capacity || max_tokens > capacity + 1 - prompt_tokens) {
+    throw std::invalid_argument(name + " never fits: " + std::to_string(prompt_tokens) +
+                                " prompt tokens and max_tokens=" + std::to_string(max_tokens) +
+                                " need more than the " + std::to_string(capacity) + " tokens of KV cache");
+  }
+  if (num_new_waiting_ >= config_.max_queue) {
+    throw QueueFullError("the queue is full: max_queue=" + std::to_string(config_.max_queue) +
+                         " requests wait");
+  }
+
+  auto request = std::make_unique<Request>();
+  request->seq = seq;
+  request->arrival = num_arrivals_++;
+  request->tokens = std::move(prompt);
+  request->prompt_tokens = static_cast<int32_t>(prompt_tokens);
+  request->max_tokens = static_cast<int32_t>(max_tokens);
+  request->min_tokens = static_cast<int32_t>(std::min(min_tokens, max_tokens));
+  request->stop_tokens = std::move(stop_tokens);
+  waiting_.push_back(request.get());
+  ++num_new_waiting_;
+  requests_.emplace(seq, std::move(request));
+}
+
+bool Scheduler::abort(SeqId seq) {
+  const auto found = requests_.find(seq);
+  if (found == requests_.end()) return false;
+  Request& request = *found->second;
+  if (request.num_planned > 0) {
+    request.aborted = true;  // the step that is under way still writes to its blocks
+    return true;
+  }
+  const auto waiting = std::find(waiting_.begin(), waiting_.end(), &request);
+  if (waiting != waiting_.end()) {
+    waiting_.erase(waiting);
+    num_new_waiting_ -= !request.admitted_before;
+  } else {
+    running_.erase(std::find(running_.begin(), running_.end(), &request));
+  }
+  blocks_.release(request.blocks);
+  requests_.erase(found);
+  return true;
+}
+
+// ---- plan
+// ----------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<Plan> Scheduler::plan() {
+  if (plan_ && plan_->num_requests() > 0)
+    throw std::logic_error("plan() came before commit() of the previous plan");
+  plan_.reset();
+  rows_.clear();
+  preempted_.clear();
+  bool any_decodes = false;
+  for (Request* request : running_) any_decodes |= request->decodes = request->wants_decode();
+  budget_ = any_decodes ? config_.chunk_size : config_.prefill_chunk_size;
+
+  plan_decodes();
+  plan_prefills();
+  admit();
+
+  auto plan = std::make_shared<Plan>();
+  fill(*plan);
+  plan_ = plan;
+  return plan;
+}
+
+void Scheduler::plan_decodes() {
+  for (size_t i = 0; i < running_.size(); ++i) {  // preemption shortens running_ from the back
+    Request& request = *running_[i];
+    if (!request.decodes) continue;
+    if (make_room(request, blocks_short(request, 1)))
+      schedule(request, 1);
+    else
+      preempt_youngest();  // which is the request itself
+  }
+}
+
+void Scheduler::plan_prefills() {
+  for (size_t i = 0; i < running_.size() && budget_ > 0; ++i) {
+    Request& request = *running_[i];
+    if (request.decodes) continue;
+    int32_t chunk = std::min(request.num_uncomputed(), budget_);
+    if (!make_room(request, blocks_short(request, chunk))) {
+      const int32_t num_blocks = static_cast<int32_t>(request.blocks.size()) + blocks_.num_available();
+      chunk = num_blocks * config_.block_tokens - request.num_computed;
+    }
+    schedule(request, chunk);
+  }
+}
+
+void Scheduler::admit() {
+  int32_t reserved = blocks_for_running_prompts();
+  while (!waiting_.empty() && budget_ > 0 && static_cast<int32_t>(running_.size()) < config_.max_batch_size) {
+    Request& request = *waiting_.front();
+    blocks_.match(request.tokens, matched_);
+    const int32_t num_matched = static_cast<int32_t>(matched_.size());
+    const auto unheld =
+        std::count_if(matched_.begin(), matched_.end(), [&](BlockId b) { return !blocks_.is_held(b); });
+
+    // One block more than its tokens take, so that it does not fall again at once; but never more than it can
+    // come to need, or a request as large as the cache would wait for ever.
+    const int32_t blocks_in_all =
+        std::min(blocks_for(request.num_tokens()) + 1, blocks_for(request.num_kv_tokens_at_most()));
+    if (blocks_in_all - num_matched > blocks_.num_available() - static_cast<int32_t>(unheld) - reserved)
+      return;
+
+    blocks_.hold(matched_);
+    request.blocks = matched_;
+    request.num_published = num_matched;
+    request.num_computed = num_matched * config_.block_tokens;
+    if (!request.admitted_before) {
+      request.admitted_before = true;
+      request.num_cached_tokens = request.num_computed;
+      prefix_hit_tokens_ += request.num_computed;
+      if (config_.prefix_cache) prefix_query_tokens_ += request.prompt_tokens;
+      --num_new_waiting_;
+    }
+    waiting_.pop_front();
+    running_.push_back(&request);
+    request.decodes = false;  // the budget was chosen without it
+    schedule(request, std::min(request.num_uncomputed(), budget_));
+    reserved += blocks_short(request, request.num_uncomputed());
+  }
+}
+
+int32_t Scheduler::blocks_for(int32_t num_tokens) const {
+  return (num_tokens - 1) / config_.block_tokens + 1;  // num_tokens >= 1; no sum that could overflow
+}
+
+// Blocks that the request lacks to compute num_tokens more.
+int32_t Scheduler::blocks_short(const Request& request, int32_t num_tokens) const {
+  return std::max(
+      0, blocks_for(request.num_computed + num_tokens) - static_cast<int32_t>(request.blocks.size()));
+}
+
+int32_t Scheduler::blocks_for_running_prompts() const {
+  int32_t num_blocks = 0;
+  for (const Request* request : running_) num_blocks += blocks_short(*request, request->num_uncomputed());
+  return num_blocks;
+}
+
+// num_tokens <= 0 plans nothing; the blocks must be there.
+void Scheduler::schedule(Request& request, int32_t num_tokens) {
+  if (num_tokens <= 0) return;
+  for (int32_t missing = blocks_short(request, num_tokens); missing > 0; --missing) {
+    request.blocks.push_back(blocks_.allocate());
+  }
+  request.num_planned = num_tokens;
+  budget_ -= num_tokens;
+}
+
+// Make num_blocks available, at the cost of requests younger than this one only. Whether that was enough.
+bool Scheduler::make_room(const Request& request, int32_t num_blocks) {
+  while (blocks_.num_available() < num_blocks && running_.back() != &request) preempt_youngest();
+  return blocks_.num_available() >= num_blocks;
+}
+
+void Scheduler::preempt_youngest() {
+  Request& victim = *running_.back();
+  running_.pop_back();
+  waiting_.push_front(&victim);
+  budget_ += victim.num_planned;
+  victim.num_planned = 0;
+  victim.num_computed = 0;
+  victim.num_published = 0;
+  victim.decodes = false;
+  blocks_.release(victim.blocks);
+  preempted_.push_back(victim.seq);
+  ++num_preemptions_;
+}
+
+void Scheduler::fill(Plan& plan) {
+  size_t num_rows = 0, num_tokens = 0, num_blocks = 0;
+  for (const Request* request : running_) {
+    if (request->num_planned == 0) continue;
+    ++num_rows;
+    num_tokens += static_cast<size_t>(request->num_planned);
+    num_blocks += request->blocks.size();
+  }
+  plan.seqs.reserve(num_rows);
+  plan.kv_lens.reserve(num_rows);
+  plan.samples.reserve(num_rows);
+  plan.query_indptr.reserve(num_rows + 1);
+  plan.kv_indptr.reserve(num_rows + 1);
+  plan.token_ids.reserve(num_tokens);
+  plan.positions.reserve(num_tokens);
+  plan.slots.reserve(num_tokens);
+  plan.kv_indices.reserve(num_blocks);
+
+  plan.query_indptr.push_back(0);
+  plan.kv_indptr.push_back(0);
+  for (Request* request : running_) {
+    if (request->decodes && request->num_planned > 0) append_row(plan, *request);
+  }
+  plan.num_decode = plan.num_requests();
+  for (Request* request : running_) {
+    if (!request->decodes && request->num_planned > 0) append_row(plan, *request);
+  }
+  plan.preempted = preempted_;
+}
+
+void Scheduler::append_row(Plan& plan, Request& request) {
+  const int32_t begin = request.num_computed, end = begin + request.num_planned;
+  plan.seqs.push_back(request.seq);
+  plan.token_ids.insert(plan.token_ids.end(), request.tokens.begin() + begin, request.tokens.begin() + end);
+  for (int32_t position = begin; position < end; ++position) {
+    const BlockId block = request.blocks[static_cast<size_t>(position / config_.block_tokens)];
+    plan.positions.push_back(position);
+    plan.slots.push_back(static_cast<int32_t>(block) * config_.block_tokens +
+                         position % config_.block_tokens);
+  }
+  plan.query_indptr.push_back(plan.num_tokens());
+  plan.kv_indices.insert(plan.kv_indices.end(), request.blocks.begin(), request.blocks.end());
+  plan.kv_indptr.push_back(static_cast<int32_t>(plan.kv_indices.size()));
+  plan.kv_lens.push_back(end);
+  plan.samples.push_back(request.samples());
+  plan.num_samples += request.samples();
+  rows_.push_back(&request);
+}
+
+// ---- commit
+// --------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled) {
+  if (!plan_) throw std::logic_error("commit() came without a plan()");
+  if (sampled.size() != static_cast<size_t>(plan_->num_samples)) {
+    throw std::invalid_argument("commit() got " + std::to_string(sampled.size()) +
+                                " tokens for a plan that samples " + std::to_string(plan_->num_samples));
+  }
+  auto committed = std::make_shared<Committed>();
+  auto token = sampled.begin();
+  std::vector<const Request*> done;
+  for (Request* request : rows_) {
+    const bool samples = request->samples();
+    request->num_computed += request->num_planned;
+    request->num_planned = 0;
+    publish(*request);
+    Finish finish = Finish::kNone;
+    if (samples && !request->aborted) {
+      finish = append_sampled(*request, *token);
+      committed->seqs.push_back(request->seq);
+      committed->tokens.push_back(*token);
+      committed->finish.push_back(finish);
+    }
+    token += samples;
+    if (finish != Finish::kNone || request->aborted) {
+      blocks_.release(request->blocks);
+      done.push_back(request);
+    }
+  }
+  const auto is_done = [&](const Request* r) { return std::find(done.begin(), done.end(), r) != done.end(); };
+  if (!done.empty())
+    running_.erase(std::remove_if(running_.begin(), running_.end(), is_done), running_.end());
+  for (const Request* request : done) requests_.erase(request->seq);
+  plan_.reset();
+  rows_.clear();
+  return committed;
+}
+
+void Scheduler::publish(Request& request) {
+  const int32_t num_full = request.num_computed / config_.block_tokens;
+  for (; request.num_published < num_full; ++request.num_published) {
+    blocks_.publish(request.blocks, static_cast<size_t>(request.num_published), request.tokens);
+  }
+}
+
+Finish Scheduler::append_sampled(Request& request, int32_t token) const {
+  request.tokens.push_back(token);
+  if (request.num_generated() >= request.min_tokens && request.stops_at(token)) return Finish::kStop;
+  return request.num_generated() == request.max_tokens ? Finish::kLength : Finish::kNone;
+}
+
+// ---- what is there
+// -------------------------------------------------------------------------------------------------
+
+int32_t Scheduler::cached_tokens(SeqId seq) const {
+  const auto found = requests_.find(seq);
+  if (found == requests_.end()) {
+    throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(seq)) + " is not live");
+  }
+  return found->second->num_cached_tokens;
+}
+
+Stats Scheduler::stats() const {
+  Stats stats{};
+  stats.waiting = static_cast<int64_t>(waiting_.size());
+  stats.running = static_cast<int64_t>(running_.size());
+  stats.capacity_tokens = config_.capacity_tokens();
+  stats.used_tokens = int64_t{blocks_.num_held()} * config_.block_tokens;
+  stats.cached_tokens = int64_t{blocks_.num_cached()} * config_.block_tokens;
+  stats.preemptions = num_preemptions_;
+  stats.prefix_query_tokens = prefix_query_tokens_;
+  stats.prefix_hit_tokens = prefix_hit_tokens_;
+  return stats;
+}
+
+std::vector<Description> Scheduler::describe() const {
+  std::vector<Description> all;
+  const auto describe = [&](const Request& r, const char* state) {
+    all.push_back({r.seq, state, r.num_tokens(), r.num_computed, static_cast<int32_t>(r.blocks.size())});
+  };
+  for (const Request* r : running_)
+    describe(*r, r->aborted ? "aborted" : r->wants_decode() ? "decode" : "prefill");
+  for (const Request* r : waiting_) describe(*r, r->admitted_before ? "preempted" : "waiting");
+  return all;
+}
+
+void Scheduler::check() const {
+  BALLAST_CHECK(requests_.size() == running_.size() + waiting_.size());
+  BALLAST_CHECK(running_.size() <= static_cast<size_t>(config_.max_batch_size));
+  std::vector<int32_t> owners(static_cast<size_t>(config_.num_blocks) + 1, 0);
+  int64_t last_arrival = -1;
+  const auto check_live = [&](const Request& request) {
+    const auto found = requests_.find(request.seq);
+    BALLAST_CHECK(found != requests_.end() && found->second.get() == &request);
+    BALLAST_CHECK(last_arrival < request.arrival);
+    BALLAST_CHECK(request.num_generated() < request.max_tokens);
+    last_arrival = request.arrival;
+  };
+  for (const Request* request : running_) {
+    check_live(*request);
+    const int32_t num_covered = request->num_computed + request->num_planned;
+    BALLAST_CHECK(num_covered >= 1 && num_covered <= request->num_tokens());
+    BALLAST_CHECK(request->num_computed < request->num_tokens());
+    BALLAST_CHECK(static_cast<int32_t>(request->blocks.size()) == blocks_for(num_covered));
+    BALLAST_CHECK(request->num_published == request->num_computed / config_.block_tokens);
+    BALLAST_CHECK(request->admitted_before);
+    BALLAST_CHECK(plan_ || (request->num_planned == 0 && !request->aborted));
+    blocks_.check_published(request->blocks, static_cast<size_t>(request->num_published), request->tokens);
+    for (const BlockId block : request->blocks) ++owners[index_of(block)];
+  }
+  int32_t num_new = 0;
+  for (const Request* request : waiting_) {
+    check_live(*request);
+    BALLAST_CHECK(request->blocks.empty() && request->num_computed == 0 && request->num_planned == 0);
+    BALLAST_CHECK(!request->aborted);
+    BALLAST_CHECK(request->admitted_before ? num_new == 0 : request->num_generated() == 0);
+    num_new += !request->admitted_before;
+  }
+  BALLAST_CHECK(num_new == num_new_waiting_ && num_new <= config_.max_queue);
+  blocks_.check(owners);
+}
+
+}  // namespace ballast

@@ -1,0 +1,88 @@
+#include "kv/block_manager.h"
+
+#include "base/check.h"
+
+namespace ballast {
+
+BlockManager::BlockManager(int32_t num_blocks, int32_t block_tokens, bool prefix_cache)
+    : block_tokens_(static_cast<size_t>(block_tokens)),
+      prefix_cache_(prefix_cache),
+      pool_(num_blocks),
+      index_(num_blocks, block_tokens) {}
+
+BlockId BlockManager::allocate() {
+  if (pool_.num_free() == 0) pool_.free(index_.evict());
+  return pool_.allocate();
+}
+
+void BlockManager::match(const std::vector<int32_t>& tokens, std::vector<BlockId>& found) const {
+  found.clear();
+  if (!prefix_cache_) return;
+  BlockId parent = kNullBlock;
+  for (size_t begin = 0; begin + block_tokens_ < tokens.size(); begin += block_tokens_) {
+    parent = index_.find(parent, &tokens[begin]);
+    if (parent == kNullBlock) return;
+    found.push_back(parent);
+  }
+}
+
+void BlockManager::hold(BlockId block) {
+  if (!is_held(block)) index_.unpark(block);
+  pool_.retain(block);
+}
+
+void BlockManager::hold(const std::vector<BlockId>& blocks) {
+  for (const BlockId block : blocks) hold(block);
+}
+
+void BlockManager::release(BlockId block) {
+  if (pool_.release(block) > 0) return;
+  if (index_.contains(block))
+    index_.park(block);
+  else
+    pool_.free(block);
+}
+
+void BlockManager::release(std::vector<BlockId>& blocks) {
+  for (; !blocks.empty(); blocks.pop_back()) release(blocks.back());
+}
+
+void BlockManager::publish(std::vector<BlockId>& table, size_t i, const std::vector<int32_t>& tokens) {
+  if (!prefix_cache_) return;
+  const BlockId parent = i == 0 ? kNullBlock : table[i - 1];
+  const int32_t* content = &tokens[i * block_tokens_];
+  const BlockId known = index_.find(parent, content);
+  if (known == kNullBlock) {
+    index_.insert(table[i], parent, content);
+    return;
+  }
+  hold(known);
+  release(table[i]);
+  table[i] = known;
+}
+
+void BlockManager::check(const std::vector<int32_t>& owners) const {
+  pool_.check();
+  index_.check();
+  int32_t num_held = 0;
+  for (int32_t id = 1; id <= pool_.num_blocks(); ++id) {
+    const BlockId block{id};
+    BALLAST_CHECK(pool_.refs(block) == owners[index_of(block)]);
+    BALLAST_CHECK(pool_.is_free(block) ? !index_.contains(block) : is_held(block) != index_.is_parked(block));
+    num_held += is_held(block);
+  }
+  BALLAST_CHECK(owners[index_of(kNullBlock)] == 0);
+  BALLAST_CHECK(pool_.num_free() + num_cached() + num_held == pool_.num_blocks());
+}
+
+void BlockManager::check_published(const std::vector<BlockId>& table, size_t num_published,
+                                   const std::vector<int32_t>& tokens) const {
+  if (!prefix_cache_) return;
+  BlockId parent = kNullBlock;
+  for (size_t i = 0; i < num_published; ++i) {
+    BALLAST_CHECK(index_.matches(table[i], parent, &tokens[i * block_tokens_]));
+    parent = table[i];
+  }
+}
+
+}  // namespace ballast

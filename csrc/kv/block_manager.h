@@ -1,0 +1,50 @@
+// Blocks for requests: pool and prefix index together. A block leaves the index only to be handed out anew.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+#include "kv/block_pool.h"
+#include "kv/prefix_index.h"
+
+namespace ballast {
+
+class BlockManager {
+ public:
+  BlockManager(int32_t num_blocks, int32_t block_tokens, bool prefix_cache);
+
+  int32_t num_available() const { return pool_.num_free() + index_.num_parked(); }  // free or evictable
+  int32_t num_cached() const { return index_.num_parked(); }
+  int32_t num_held() const { return pool_.num_blocks() - num_available(); }
+
+  BlockId allocate();  // evicts the least recently released cached block when none is free
+
+  // The longest run of cached blocks that `tokens` begins with and that leaves at least one token to compute:
+  // without a computed token there are no logits to sample from. Nothing is held yet.
+  void match(const std::vector<int32_t>& tokens, std::vector<BlockId>& found) const;
+  bool is_held(BlockId block) const { return pool_.refs(block) > 0; }
+  void hold(const std::vector<BlockId>& blocks);
+  void release(std::vector<BlockId>& blocks);  // tail first, see PrefixIndex; leaves the list empty
+
+  // Make block `i` of a request's table known to the cache, now that `tokens` fill it. When the same content
+  // is already there the table takes that block and gives its own back. Blocks before `i` must be published.
+  void publish(std::vector<BlockId>& table, size_t i, const std::vector<int32_t>& tokens);
+
+  // `owners`: for each block id, how many tables hold it.
+  void check(const std::vector<int32_t>& owners) const;
+  // Whether the first `num_published` blocks of a table are known under exactly these tokens.
+  void check_published(const std::vector<BlockId>& table, size_t num_published,
+                       const std::vector<int32_t>& tokens) const;
+
+ private:
+  void hold(BlockId block);
+  void release(BlockId block);
+
+  size_t block_tokens_;
+  bool prefix_cache_;
+  BlockPool pool_;
+  PrefixIndex index_;
+};
+
+}  // namespace ballast

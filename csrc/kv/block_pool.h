@@ -1,0 +1,38 @@
+// Which blocks exist, and how many requests hold each of them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace ballast {
+
+// Ids run 1…num_blocks; the null block is never handed out. A block is free, held (refs >= 1), or
+// unreferenced (refs == 0): nobody holds it, but it is not on the free list because its content may still
+// serve the prefix cache.
+class BlockPool {
+ public:
+  explicit BlockPool(int32_t num_blocks);
+
+  int32_t num_blocks() const { return static_cast<int32_t>(refs_.size()) - 1; }
+  int32_t num_free() const { return static_cast<int32_t>(free_.size()); }
+  bool is_free(BlockId block) const { return refs_[index_of(block)] == kFree; }
+  int32_t refs(BlockId block) const { return is_free(block) ? 0 : refs_[index_of(block)]; }
+
+  BlockId allocate();          // a free block, held once; there must be one
+  void retain(BlockId block);  // one holder more; the block must not be free
+  int32_t release(
+      BlockId block);        // one holder less; how many are left. At 0 the caller frees or caches the block
+  void free(BlockId block);  // back to the free list; nobody may hold the block
+
+  void check() const;
+
+ private:
+  static constexpr int32_t kFree = -1;
+
+  std::vector<int32_t> refs_;  // by block id
+  std::vector<BlockId> free_;  // a stack: the block freed last is handed out first
+};
+
+}  // namespace ballast

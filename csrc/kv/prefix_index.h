@@ -1,0 +1,57 @@
+// Finds a full block by what it holds: its own tokens, and through its parent every token before them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace ballast {
+
+// One node a cached block. A node's key is its parent block and its block_tokens tokens; a hash only picks
+// the chain to search, parent and tokens are always compared. Equal content has one node at most.
+//
+// A parent is known by its block id, so it must outlive its children: were it evicted first, the id would
+// come to mean other content and the children would match the wrong prefix. Holders release their blocks tail
+// first, hence every unheld child was parked before its parent, and evict() takes the block parked longest
+// ago.
+class PrefixIndex {
+ public:
+  PrefixIndex(int32_t num_blocks, int32_t block_tokens);
+
+  // The block holding `tokens` [block_tokens] after `parent` (kNullBlock: at the start), or kNullBlock.
+  BlockId find(BlockId parent, const int32_t* tokens) const;
+  void insert(BlockId block, BlockId parent, const int32_t* tokens);  // the key must be new
+  bool contains(BlockId block) const { return nodes_[index_of(block)].present; }
+  bool matches(BlockId block, BlockId parent, const int32_t* tokens) const;
+
+  void park(BlockId block);    // nobody holds it any more: the last in line to be evicted
+  void unpark(BlockId block);  // held again
+  BlockId evict();             // forget the block first in line; O(1); num_parked() must not be 0
+  int32_t num_parked() const { return num_parked_; }
+  bool is_parked(BlockId block) const { return nodes_[index_of(block)].parked; }
+
+  void check() const;
+
+ private:
+  struct Node {
+    BlockId parent{};
+    BlockId chain_prev{}, chain_next{};  // nodes of one bucket
+    BlockId line_prev{}, line_next{};    // parked nodes, longest ago first
+    uint32_t bucket = 0;
+    int32_t num_children = 0;
+    bool present = false, parked = false;
+  };
+
+  Node& node(BlockId block) { return nodes_[index_of(block)]; }
+  const Node& node(BlockId block) const { return nodes_[index_of(block)]; }
+  uint32_t bucket_of(BlockId parent, const int32_t* tokens) const;
+
+  int32_t block_tokens_;
+  std::vector<Node> nodes_;       // by block id; node 0 closes the ring of parked nodes
+  std::vector<int32_t> tokens_;   // [blocks, block_tokens]
+  std::vector<BlockId> buckets_;  // first node of each chain; a power of two of them
+  int32_t num_parked_ = 0;
+};
+
+}  // namespace ballast

@@ -1,0 +1,23 @@
+// The scheduler's limits, fixed for its life.
+#pragma once
+
+#include <cstdint>
+
+namespace ballast {
+
+struct SchedulerConfig {
+  int32_t num_blocks;          // usable blocks; the null block comes on top
+  int32_t block_tokens;        // tokens per block
+  int32_t max_batch_size;      // most requests that run, and so most rows of a step
+  int32_t chunk_size;          // most tokens of a step in which something decodes
+  int32_t prefill_chunk_size;  // most tokens of any other step
+  int32_t max_queue;           // most requests that wait for their first step
+  bool prefix_cache;
+
+  int64_t capacity_tokens() const { return int64_t{num_blocks} * block_tokens; }
+
+  // Throws std::invalid_argument naming the field, its value and what would work.
+  void validate() const;
+};
+
+}  // namespace ballast

@@ -1,0 +1,54 @@
+// What a step is to do, and what it meant: structures of arrays that the engine reads without copies.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace ballast {
+
+// One step's decision. Filled by Scheduler::plan, never changed afterwards.
+// Rows: first those that decode, then prefill chunks, each group in arrival order.
+struct Plan {
+  std::vector<SeqId> seqs;            // [rows]
+  std::vector<int32_t> query_indptr;  // [rows + 1]
+  std::vector<int32_t> token_ids;     // [tokens]
+  std::vector<int32_t> positions;     // [tokens]
+  std::vector<int32_t> slots;         // [tokens] block * block_tokens + offset
+  std::vector<int32_t> kv_indptr;     // [rows + 1]
+  std::vector<BlockId> kv_indices;    // blocks of all rows, flattened
+  std::vector<int32_t> kv_lens;       // [rows] tokens, this step's included
+  std::vector<uint8_t> samples;       // [rows]
+  std::vector<SeqId> preempted;       // victims of this step, in the order in which they fell
+  int32_t num_decode = 0;
+  int32_t num_samples = 0;
+
+  int32_t num_requests() const { return static_cast<int32_t>(seqs.size()); }
+  int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
+};
+
+enum class Finish : uint8_t { kNone = 0, kStop = 1, kLength = 2 };
+
+// What a step brought, one entry a sampled row that was not aborted, in plan order. Filled by
+// Scheduler::commit.
+struct Committed {
+  std::vector<SeqId> seqs;
+  std::vector<int32_t> tokens;
+  std::vector<Finish> finish;
+};
+
+struct Stats {
+  int64_t waiting, running;
+  int64_t capacity_tokens, used_tokens, cached_tokens;
+  int64_t preemptions, prefix_query_tokens, prefix_hit_tokens;
+};
+
+// A live sequence in one line, for people.
+struct Description {
+  SeqId seq;
+  const char* state;
+  int32_t num_tokens, num_computed_tokens, num_blocks;
+};
+
+}  // namespace ballast

@@ -1,0 +1,45 @@
+// One live request, as the scheduler sees it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace ballast {
+
+//        0            num_computed      num_computed + num_planned      tokens.size()
+//        |  KV written  |  this step's chunk  |  later chunks            |
+//        |  blocks cover both                 |
+struct Request {
+  SeqId seq{};
+  int64_t arrival = 0;
+  std::vector<int32_t> tokens;  // the prompt, then what was generated
+  int32_t prompt_tokens = 0;
+  int32_t max_tokens = 0;
+  int32_t min_tokens = 0;
+  std::vector<int32_t> stop_tokens;
+
+  std::vector<BlockId> blocks;
+  int32_t num_computed = 0;
+  int32_t num_planned = 0;        // tokens of the outstanding plan
+  int32_t num_published = 0;      // leading blocks that the prefix cache knows
+  int32_t num_cached_tokens = 0;  // prompt tokens served by the prefix cache at the first admission
+  bool admitted_before = false;
+  bool decodes = false;  // planned as a decode row
+  bool aborted = false;  // to be freed at commit
+
+  int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
+  int32_t num_generated() const { return num_tokens() - prompt_tokens; }
+  int32_t num_uncomputed() const { return num_tokens() - num_computed; }
+  bool wants_decode() const { return num_generated() > 0 && num_uncomputed() == 1; }
+  bool samples() const { return num_planned > 0 && num_planned == num_uncomputed(); }
+  // Tokens whose KV is written if the request runs to its end. The last sampled token is never read back.
+  int32_t num_kv_tokens_at_most() const { return prompt_tokens + max_tokens - 1; }
+  bool stops_at(int32_t token) const {
+    return std::find(stop_tokens.begin(), stop_tokens.end(), token) != stop_tokens.end();
+  }
+};
+
+}  // namespace ballast

@@ -101,7 +101,7 @@ def _model_files(path: Path) -> list[Path]:
 def _files_in(folder: Path) -> list[Path]:
     models: dict[str, list[Path]] = {}
     try:
-        for file in sorted(folder.glob("*.gguf")):
+        for file in sorted(found for found in folder.glob("*.gguf") if not found.is_dir()):
             shard = _SHARD.fullmatch(file.name)
             key = file.name if shard is None else f"{shard['stem']}-*-of-{shard['count']}.gguf"
             models.setdefault(key, []).append(file)
@@ -113,8 +113,8 @@ def _files_in(folder: Path) -> list[Path]:
     if not models:
         hint = f"; there are some in its folders {', '.join(below)}: name one of these" if below else ""
         raise ConfigError("gguf_path", folder, f"no *.gguf file in this folder{hint}")
-    [found] = models.values()
-    return _model_files(found[0])
+    [files] = models.values()
+    return _model_files(files[0])
 
 
 def _siblings(folder: Path, stem: str, count: int) -> list[Path]:

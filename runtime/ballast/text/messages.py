@@ -30,9 +30,9 @@ def _normalize(message: Mapping[str, Any], path: str) -> dict[str, Any]:
     out = {key: value for key, value in message.items() if value is not None}
     out["role"] = _role(out.get("role"), path)
     out["content"] = _content(out.get("content"), f"{path}.content")
-    tool_calls = out.pop("tool_calls", None)
+    tool_calls = _tool_calls(out.pop("tool_calls", []), f"{path}.tool_calls")
     if tool_calls:
-        out["tool_calls"] = [_tool_call(call, f"{path}.tool_calls.{n}") for n, call in enumerate(tool_calls)]
+        out["tool_calls"] = tool_calls
     reasoning = out.pop("reasoning", None)
     if reasoning is not None:
         out.setdefault("reasoning_content", reasoning)
@@ -69,6 +69,12 @@ def _text_part(part: object, path: str) -> str:
     if not isinstance(text, str):
         raise RequestError(f"{path}.text must be a string", param=f"{path}.text")
     return text
+
+
+def _tool_calls(calls: object, path: str) -> list[dict[str, Any]]:
+    if not isinstance(calls, list | tuple):
+        raise RequestError(f"{path} must be a list", param=path)
+    return [_tool_call(call, f"{path}.{n}") for n, call in enumerate(calls)]
 
 
 def _tool_call(call: object, path: str) -> dict[str, Any]:

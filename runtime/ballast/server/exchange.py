@@ -1,0 +1,193 @@
+"""One generation over one HTTP exchange: admitted before the first byte goes out, given up when the client has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from ballast.server.errors import RequestTimeoutError, error_reply
+from ballast.server.generation import Generation, admitted
+from ballast.server.openai_reply import DONE, Reply, Usage, event
+from ballast.server.port import EnginePort
+from ballast.server.prepare import Job
+from ballast.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+STALLED_CLIENT_S = 60.0
+"""A client that takes no byte for this long has gone, whatever its connection says."""
+
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+JSON_HEADERS = [(b"content-type", b"application/json")]
+
+
+class ClientGoneError(Exception):
+    """The client left before its reply was complete."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What became of one request, for the access log and the metrics. Never any text."""
+
+    request_id: str
+    started: float = field(default_factory=time.monotonic)
+    status: int = 0
+    outcome: str = ""
+    """Set by whoever knows better than the status code: client_gone, timeout, error."""
+    endpoint: str = "other"
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def note_usage(self, usage: Usage) -> None:
+        """Remember what the request cost."""
+        self.fields["prompt_tokens"] = usage.prompt_tokens
+        self.fields["completion_tokens"] = usage.completion_tokens
+        self.fields["cached_tokens"] = usage.cached_tokens
+
+
+class Exchange(Response):
+    """The response to a generation request, streamed or whole.
+
+    Raises, before anything was sent, what is to become an HTTP error; afterwards errors travel in the stream.
+    """
+
+    def __init__(
+        self,
+        engine: EnginePort,
+        tokenizer: Tokenizer,
+        job: Job,
+        reply: Reply,
+        record: Record,
+        *,
+        stream: bool,
+        include_usage: bool,
+        timeout_s: float,
+    ) -> None:
+        super().__init__()
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._job = job
+        self._reply = reply
+        self._record = record
+        self._stream = stream
+        self._include_usage = include_usage
+        self._timeout_s = timeout_s
+        self._started = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the generation and send what comes of it."""
+        try:
+            with admitted(self._engine, self._job, self._record.request_id, self._tokenizer) as generation:
+                try:
+                    async with _while_wanted(receive, self._remaining_s()):
+                        await (self._send_stream if self._stream else self._send_whole)(generation, send)
+                finally:
+                    self._record.note_usage(generation.usage)
+                    self._record.fields["finish_reason"] = generation.finish_reason
+        except ClientGoneError:
+            self._record.outcome = "client_gone"
+            self._record.status = self._record.status or 499
+        except _TookTooLongError:
+            await self._fail(RequestTimeoutError(self._timeout_s), send)
+        except Exception as error:  # noqa: BLE001  whatever it was, the client is owed an answer in its own format
+            await self._fail(error, send)
+
+    def _remaining_s(self) -> float | None:
+        """Of the time the request may take; None without a limit. Reading and preparing it have taken their part."""
+        if not self._timeout_s:
+            return None
+        return max(0.0, self._record.started + self._timeout_s - time.monotonic())
+
+    async def _fail(self, error: Exception, send: Send) -> None:
+        if not self._started:
+            raise error
+        reply = error_reply(error)
+        self._record.outcome = "timeout" if isinstance(error, RequestTimeoutError) else "error"
+        self._record.fields["error"] = f"{type(error).__name__}: {error}"
+        with contextlib.suppress(ClientGoneError):
+            await _send(send, {"type": "http.response.body", "body": event(reply.body) + DONE, "more_body": False})
+
+    async def _send_whole(self, generation: Generation, send: Send) -> None:
+        text = ""
+        while generation.finish_reason is None:
+            text += await self._next_piece(generation)
+        body = self._reply.whole(text, generation.finish_reason, generation.usage)
+        length = (b"content-length", str(len(body)).encode())
+        await self._start(send, [*JSON_HEADERS, length])
+        await _send(send, {"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _send_stream(self, generation: Generation, send: Send) -> None:
+        reply = self._reply
+        frames = b""
+        while generation.finish_reason is None:
+            if frames:
+                await _send(send, {"type": "http.response.body", "body": frames, "more_body": True})
+            piece = await self._next_piece(generation)
+            frames = reply.text(piece) if piece else b""
+            if not self._started:
+                await self._start(send, STREAM_HEADERS)
+                frames = reply.opening() + frames
+        frames += reply.finish(generation.finish_reason)
+        if self._include_usage:
+            frames += reply.usage(generation.usage)
+        await _send(send, {"type": "http.response.body", "body": frames + DONE, "more_body": False})
+
+    async def _next_piece(self, generation: Generation) -> str:
+        piece = await generation.next_piece()
+        self._record.fields.setdefault("first_token_s", round(time.monotonic() - self._record.started, 4))
+        return piece
+
+    async def _start(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+        self._started = True
+        await _send(send, {"type": "http.response.start", "status": 200, "headers": headers})
+
+
+class _TookTooLongError(Exception):
+    """The time limit of `_while_wanted` has passed."""
+
+
+@contextlib.asynccontextmanager
+async def _while_wanted(receive: Receive, timeout_s: float | None) -> AsyncIterator[None]:
+    """Cancel the block, with ClientGoneError, when the client leaves, or with _TookTooLongError after `timeout_s`."""
+    gone = False
+    limit = asyncio.timeout(timeout_s)
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass  # a body that nobody asked for
+        gone = True
+        # Already past: expires at the loop's next turn, and only if the block is still running.
+        with contextlib.suppress(RuntimeError):
+            limit.reschedule(asyncio.get_running_loop().time())
+
+    watcher = asyncio.create_task(watch())
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise (ClientGoneError if gone else _TookTooLongError) from None
+    finally:
+        watcher.cancel()
+
+
+async def _send(send: Send, message: Message) -> None:
+    """Send, but do not wait for ever for a client that takes nothing."""
+    try:
+        async with asyncio.timeout(STALLED_CLIENT_S):
+            await send(message)
+    except TimeoutError:
+        raise ClientGoneError from None

@@ -1,0 +1,83 @@
+"""Whether the process lives, whether it can serve, and what it is doing."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from ballast import __version__
+from ballast.engine.engine import EngineState
+from ballast.server.openai_reply import to_json
+
+if TYPE_CHECKING:
+    from ballast.server.app import Service
+
+router = APIRouter()
+
+MAX_SILENCE_S = 30.0
+"""An engine that has work and shows no progress for this long hangs."""
+
+RETRY_AFTER_S = 5
+
+
+@router.get("/livez")
+async def livez(request: Request) -> Response:
+    """200 while a restart would not help: the engine makes progress, or has nothing to do, or is loading."""
+    engine = _service(request).engine
+    now = engine.snapshot()
+    silence_s = time.time() - now.heartbeat
+    if engine.state is EngineState.DEAD:
+        return _status(503, status="dead", reason=f"the engine stopped on an internal error: {engine.failure}")
+    if now.has_work and silence_s > MAX_SILENCE_S:
+        return _status(503, status="hangs", reason=f"no progress for {silence_s:.0f} s although requests are held")
+    return _status(200, status="alive")
+
+
+@router.get("/readyz")
+async def readyz(request: Request) -> Response:
+    """200 once the model is loaded and has computed a token, until the server is told to stop."""
+    engine = _service(request).engine
+    if engine.state is EngineState.READY:
+        return _status(200, status="ready")
+    return _status(503, status=engine.state.value, progress=round(engine.load_progress, 4))
+
+
+@router.get("/version")
+async def version() -> Response:
+    """The program's version."""
+    return _status(200, version=__version__)
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Prometheus metrics."""
+    page, content_type = _service(request).metrics.expose(request.headers.get("accept", ""))
+    return Response(page, headers={"Content-Type": content_type})
+
+
+@router.get("/debug/state")
+async def debug_state(request: Request) -> Response:
+    """The live requests and the engine's numbers; never any text."""
+    service = _service(request)
+    now = service.engine.snapshot()
+    return _status(
+        200,
+        state=service.engine.state.value,
+        load_progress=service.engine.load_progress,
+        preparing=service.num_preparing,
+        numbers={name: getattr(now, name) for name in now.__dataclass_fields__},
+        requests=service.engine.describe(),
+    )
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def _status(code: int, **body: Any) -> Response:
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if code == 503 else {}
+    return Response(to_json(body), code, headers, media_type="application/json")

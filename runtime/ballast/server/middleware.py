@@ -1,0 +1,142 @@
+"""What surrounds every request: an id, a limit to the body, one log line, one count. Plain ASGI, so that a
+disconnect reaches the handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ballast.server.errors import error_reply
+from ballast.server.exchange import Record
+
+log = logging.getLogger("ballast.access")
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+# Probes and scrapes come every few seconds for ever; they are logged when they fail or at level debug.
+QUIET_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
+
+BODY_TIMEOUT_S = 60.0
+"""Longest wait for the next part of a request's body."""
+
+
+class RequestScope:
+    """Gives every request its Record and id; logs and counts how it ended."""
+
+    def __init__(self, app: ASGIApp, count: Callable[[str, str], None]) -> None:
+        """`count(endpoint, outcome)` is called once a request."""
+        self._app = app
+        self._count = count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = Record(_request_id(scope))
+        scope.setdefault("state", {})["record"] = record
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = record.request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            log.exception("request failed", extra={"request_id": record.request_id, "path": scope["path"]})
+            record.outcome = "error"
+        finally:
+            record.outcome = record.outcome or _outcome(record.status)
+            self._count(record.endpoint, record.outcome)
+            _log(scope, record)
+
+
+class BodyLimit:
+    """Refuses a body that is too large or too slow, also one whose length was not announced."""
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isdigit() and int(announced) > self._max_body_bytes:
+            # The rest of the body is not read, so the connection cannot serve another request.
+            response = error_reply(self._too_large()).response()
+            response.headers["Connection"] = "close"
+            await response(scope, receive, send)
+            return
+        num_bytes, complete = 0, False
+
+        async def receive_limited() -> Message:
+            nonlocal num_bytes, complete
+            if complete:
+                return await receive()
+            try:
+                async with asyncio.timeout(BODY_TIMEOUT_S):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(
+                    408, f"the request's body did not arrive within {BODY_TIMEOUT_S:g} s", {"Connection": "close"}
+                ) from None
+            num_bytes += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
+            if num_bytes > self._max_body_bytes:
+                raise self._too_large()
+            return message
+
+        await self._app(scope, receive_limited, send)
+
+    def _too_large(self) -> HTTPException:
+        return HTTPException(
+            413, f"the request's body is larger than {self._max_body_bytes} bytes", {"Connection": "close"}
+        )
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's X-Request-Id where it can be echoed safely, else a new one."""
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _outcome(status: int) -> str:
+    if status == 0:
+        return "client_gone"
+    if status < 400:
+        return "ok"
+    if status in (429, 503):
+        return "rejected"
+    if status == 504:
+        return "timeout"
+    return "client_error" if status < 500 else "error"
+
+
+def _log(scope: Scope, record: Record) -> None:
+    quiet = scope["path"] in QUIET_PATHS and record.outcome == "ok"
+    log.log(
+        logging.DEBUG if quiet else logging.INFO,
+        "request",
+        extra={
+            "request_id": record.request_id,
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": record.status,
+            "outcome": record.outcome,
+            "duration_s": round(time.monotonic() - record.started, 4),
+            **record.fields,
+        },
+    )

@@ -1,0 +1,222 @@
+"""What a client may send: OpenAI's request bodies, each field honoured, refused by name, or known to change nothing.
+
+Nothing that changes the result is ignored. A field that is not listed here is refused as unknown; a listed field that
+this version cannot do is accepted only with the value that asks for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from ballast.engine.request import SamplingParams
+from ballast.errors import RequestError
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 1024
+MAX_LOGIT_BIAS = 1024
+MAX_SEED = 2**63 - 1
+
+
+def _only(*neutral: Any) -> Any:
+    """A field whose function does not exist here: only values that ask for nothing pass."""
+
+    def check(value: Any) -> Any:
+        if value is None or any(value == item and type(value) is type(item) for item in neutral):
+            return value
+        shown = " or ".join(orjson.dumps(item).decode() for item in neutral) or "null"
+        raise ValueError(f"this server does not support it; leave it out or send {shown}")
+
+    return Annotated[Any, AfterValidator(check)]
+
+
+def _strings(value: Any) -> Any:
+    """One string is a list of one; null is none."""
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else value
+
+
+def _token_ids_as_keys(value: Any) -> Any:
+    """JSON's keys are strings; those of logit_bias are token ids."""
+    if not isinstance(value, Mapping):
+        return value
+    if not all(key.isascii() and key.isdigit() for key in value):
+        raise ValueError("keys must be token ids")
+    return {int(key): bias for key, bias in value.items()}
+
+
+def _one_prompt(value: Any) -> Any:
+    """A string, token ids, or a list of exactly one of these."""
+    is_one = not isinstance(value, list) or (value and all(type(item) is int for item in value))
+    prompts = [value] if is_one else value
+    if len(prompts) != 1:
+        raise ValueError(f"must be one prompt, this is {len(prompts)}; send a request for each")
+    prompt = prompts[0]
+    if isinstance(prompt, str) or (isinstance(prompt, list) and all(type(item) is int for item in prompt)):
+        return prompt
+    raise ValueError("must be a string or a list of token ids")
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class StreamOptions(_Body):
+    """`stream_options` of both endpoints."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: _only(False) = None  # type: ignore[valid-type]  # built once, at import
+    include_obfuscation: bool | None = None
+    """Pads chunks against traffic analysis; never changes what they say."""
+
+
+class GenerationRequest(_Body):
+    """What chat and text completions have in common."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    """0 and -1 keep every token."""
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    stop: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
+        BeforeValidator(_strings),
+        Field(max_length=MAX_STOP_STRINGS),
+    ] = []
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=256)] | None = None
+    ignore_eos: bool | None = None
+    logit_bias: (
+        Annotated[
+            dict[int, Annotated[float, Field(ge=-100, le=100)]],
+            BeforeValidator(_token_ids_as_keys),
+            Field(max_length=MAX_LOGIT_BIAS),
+        ]
+        | None
+    ) = None
+
+    n: _only(1) = None  # type: ignore[valid-type]
+    service_tier: Any = None
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether the stream ends with a usage chunk."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+class ChatCompletionRequest(GenerationRequest):
+    """Body of POST /v1/chat/completions. Messages are checked where they are normalised, in `ballast.text`."""
+
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    logprobs: _only(False) = None  # type: ignore[valid-type]
+    top_logprobs: _only(0) = None  # type: ignore[valid-type]
+    response_format: _only({"type": "text"}) = None  # type: ignore[valid-type]
+    tools: _only([]) = None  # type: ignore[valid-type]
+    tool_choice: _only("none", "auto") = None  # type: ignore[valid-type]
+    parallel_tool_calls: Any = None
+    functions: _only([]) = None  # type: ignore[valid-type]
+    function_call: _only("none", "auto") = None  # type: ignore[valid-type]
+    modalities: _only(["text"]) = None  # type: ignore[valid-type]
+    add_generation_prompt: _only(True) = None  # type: ignore[valid-type]
+    continue_final_message: _only(False) = None  # type: ignore[valid-type]
+    audio: _only() = None  # type: ignore[valid-type]
+    prediction: _only() = None  # type: ignore[valid-type]
+    web_search_options: _only() = None  # type: ignore[valid-type]
+    reasoning_effort: _only() = None  # type: ignore[valid-type]
+
+
+class CompletionRequest(GenerationRequest):
+    """Body of POST /v1/completions."""
+
+    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)]
+
+    logprobs: _only() = None  # type: ignore[valid-type]
+    echo: _only(False) = None  # type: ignore[valid-type]
+    best_of: _only(1) = None  # type: ignore[valid-type]
+    suffix: _only("") = None  # type: ignore[valid-type]
+
+
+Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest)
+
+
+def parse_body(kind: type[Body], data: bytes) -> Body:
+    """The body as `kind`. Raises RequestError that names the first field that is wrong."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(f"the body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise RequestError("the body must be a JSON object")
+    try:
+        body = kind.model_validate(value)
+    except ValidationError as error:
+        raise _first_problem(error.errors(include_url=False)) from None
+    if body.stream_options is not None and not body.stream:
+        raise RequestError("stream_options is only allowed with stream: true", param="stream_options")
+    return body
+
+
+def to_sampling(body: GenerationRequest, *, max_tokens: int, eos_ids: frozenset[int]) -> SamplingParams:
+    """How the engine is to choose tokens. `max_tokens` is what was granted; what the client left out is OpenAI's
+    default."""
+    stop_token_ids = frozenset(body.stop_token_ids or ()) | (frozenset() if body.ignore_eos else eos_ids)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=_or(body.temperature, 1.0),
+        top_p=_or(body.top_p, 1.0),
+        top_k=max(0, _or(body.top_k, 0)),
+        min_p=_or(body.min_p, 0.0),
+        seed=body.seed,
+        presence_penalty=_or(body.presence_penalty, 0.0),
+        frequency_penalty=_or(body.frequency_penalty, 0.0),
+        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        stop_token_ids=stop_token_ids,
+        min_tokens=_or(body.min_tokens, 0),
+        logit_bias=body.logit_bias or {},
+    )
+
+
+Value = TypeVar("Value", int, float)
+
+
+def _or(value: Value | None, default: Value) -> Value:
+    return default if value is None else value
+
+
+def _first_problem(problems: Sequence[ErrorDetails]) -> RequestError:
+    problem = problems[0]
+    # Pydantic puts the names of its own types into the path; what the client wrote are fields and indices.
+    path = ".".join(str(step) for step in problem["loc"] if not str(step).endswith("]"))
+    say = _SENTENCES.get(problem["type"])
+    sentence = say(problem) if say else problem["msg"][:1].lower() + problem["msg"][1:]
+    return RequestError(f"{path}: {sentence}" if path else sentence, param=path or None)
+
+
+_SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
+    "missing": lambda _: "this field is required",
+    "extra_forbidden": lambda _: "this server does not know this field; leave it out",
+    "value_error": lambda problem: problem["msg"].removeprefix("Value error, "),
+}

@@ -1,0 +1,46 @@
+"""What the server needs of an engine. `ballast.engine.engine.Engine` is one; wire tests bring another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ballast.engine.engine import EngineState, Limits, Snapshot
+from ballast.engine.request import Output, Request
+
+
+class OutputStream(Protocol):
+    """One request's outputs; see `ballast.engine.stream.RequestStream`."""
+
+    async def __anext__(self) -> Output:
+        """The next output. Raises CapacityError or EngineDeadError when the request was ended from outside."""
+
+    def abort(self) -> None:
+        """Give the request up. Idempotent."""
+
+
+class EnginePort(Protocol):
+    """The engine as HTTP handlers see it."""
+
+    limits: Limits
+
+    @property
+    def state(self) -> EngineState:
+        """Where the engine is in its life."""
+
+    @property
+    def load_progress(self) -> float:
+        """Share of the model that is loaded, 0…1."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What killed the engine."""
+
+    def submit(self, request: Request) -> OutputStream:
+        """Queue a request. Raises RequestError, CapacityError, EngineDeadError."""
+
+    def snapshot(self) -> Snapshot:
+        """The engine's numbers now."""
+
+    def describe(self) -> Sequence[dict[str, object]]:
+        """One entry per live request."""

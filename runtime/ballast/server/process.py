@@ -1,0 +1,167 @@
+"""The server's process: it listens at once, tells when the engine is ready, drains when told to, and ends with a code
+that says why."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+import uvloop
+from starlette.types import ASGIApp
+
+from ballast.config import ServerConfig
+from ballast.engine.engine import Engine, EngineState
+from ballast.errors import BallastError, ConfigError, EngineDeadError
+
+log = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+KEEP_ALIVE_S = 75
+"""Longer than the 60 s for which proxies and clients commonly keep an idle connection, so that they close it first."""
+
+BACKLOG = 2048
+
+FAREWELL_S = 5
+"""What connections get to take their last bytes once no request is running."""
+
+STUCK_S = 10
+"""An engine thread that has not ended this long after its deadline never will."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens, so that a taken port is known before anything is loaded. Raises ConfigError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise ConfigError("host", host, f"not an address to listen on: {error.strerror}") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        reason = (
+            "another process listens there; choose another port" if error.errno == errno.EADDRINUSE else error.strerror
+        )
+        raise ConfigError("port", port, f"cannot listen on {host}: {reason}") from None
+    listener.setblocking(False)
+    return listener
+
+
+Build = Callable[[Callable[[], None]], tuple[Engine, ASGIApp]]
+"""Makes an engine and the application around it; its argument is what the engine is to call when it dies."""
+
+
+def run_server(build: Build, listener: socket.socket, config: ServerConfig) -> None:
+    """Serve until a signal or the engine's death. Returns after a clean stop.
+
+    Raises what killed the engine: a BallastError as it is, anything else as EngineDeadError.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(build, listener, config))
+
+
+async def _run(build: Build, listener: socket.socket, config: ServerConfig) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, _on_signal, number, stopping)
+
+    def on_death() -> None:
+        loop.call_soon_threadsafe(stopping.set)
+
+    engine, app = build(on_death)
+    http = _HttpServer(
+        uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level=logging.WARNING,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=FAREWELL_S,
+        )
+    )
+    engine.start()
+    serving = asyncio.create_task(http.serve(sockets=[listener]))
+    log.info("listening", extra={"host": config.host, "port": listener.getsockname()[1]})
+    ready = asyncio.create_task(_announce_ready(engine))
+    await stopping.wait()
+    ready.cancel()
+    await _stop_engine(engine, config.drain_timeout_s)
+    http.leave()
+    await serving
+    if engine.failure is not None:
+        raise _reason(engine.failure)
+    log.info("stopped")
+
+
+def _on_signal(number: int, stopping: asyncio.Event) -> None:
+    if stopping.is_set():
+        log.warning("stopping at once", extra={"signal": signal.Signals(number).name})
+        os._exit(128 + number)
+    log.info("stopping", extra={"signal": signal.Signals(number).name})
+    stopping.set()
+
+
+async def _announce_ready(engine: Engine) -> None:
+    """Say in the log when the engine begins to serve."""
+    while engine.state is EngineState.LOADING:  # noqa: ASYNC110  it changes on a thread that knows no event loop
+        await asyncio.sleep(0.1)
+    if engine.state is EngineState.READY:
+        log.info("ready")
+
+
+async def _stop_engine(engine: Engine, drain_timeout_s: float) -> None:
+    """Let what is running end, up to the deadline; requests that come meanwhile are refused."""
+    if engine.state is EngineState.LOADING:
+        # Nothing runs yet, and loading cannot be interrupted: its thread ends with the process.
+        engine.begin_drain()
+        return
+    try:
+        async with asyncio.timeout(drain_timeout_s + STUCK_S):
+            await asyncio.to_thread(engine.stop, drain_timeout_s)
+    except TimeoutError:
+        # Its thread cannot be ended from here, and the interpreter would wait for it.
+        log.critical("the engine does not stop", extra={"waited_s": drain_timeout_s + STUCK_S})
+        os._exit(EngineDeadError.exit_code)
+
+
+def _reason(failure: BaseException) -> BallastError:
+    if isinstance(failure, BallastError):
+        return failure
+    return EngineDeadError(f"the engine stopped on an internal error: {type(failure).__name__}: {failure}")
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn without its signal handlers and without its clock: an idle server does not wake up."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """Stop listening, let open replies end, and return from serve()."""
+        self._leaving.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        await self._leaving.wait()

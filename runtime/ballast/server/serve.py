@@ -1,0 +1,121 @@
+"""`ballast serve`: check everything that can be checked, then listen, load, and answer."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from starlette.types import ASGIApp
+
+from ballast import __version__
+from ballast.config import Config, ModelConfig
+from ballast.engine.build import EngineSettings, build_engine, load_runner
+from ballast.engine.engine import Engine
+from ballast.engine.runner import Runner
+from ballast.log import configure_logging
+from ballast.model.metadata import read_config, read_spec
+from ballast.model.tensors import check_tensors
+from ballast.server.app import Service, create_app
+from ballast.server.metrics import Metrics
+from ballast.server.prepare import Preparer
+from ballast.server.process import listen, run_server
+from ballast.text.loading import Text, load_text
+from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import GgufModel, open_gguf
+
+log = logging.getLogger(__name__)
+
+TEXT_THREADS = 2
+"""Tokenising is short and frequent; more threads would take cores from the model."""
+
+
+def serve(config: Config) -> int:
+    """Run the server to its end; returns the exit code of a clean stop. Raises BallastError for any other end."""
+    configure_logging(config.log)
+    # Until the server has its own handlers; as a container's first process it would otherwise ignore SIGTERM.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+
+    gguf = _open_model(config.model)
+    spec = read_spec(gguf, None if config.model.model_path is None else read_config(config.model.model_path))
+    check_tensors(gguf, spec)
+    text = load_text(config.model.model_path, gguf.metadata, str(gguf.path))
+    log.info(
+        "model",
+        extra={
+            "gguf": str(gguf.path),
+            "model": spec.name,
+            "layers": spec.num_layers,
+            "tokenizer": text.tokenizer_source,
+            "chat_template": text.template_source,
+        },
+    )
+    settings = engine_settings(config)
+
+    def load(report: Callable[[float], None]) -> Runner:
+        return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report)
+
+    with ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-text") as executor:
+
+        def build(on_death: Callable[[], None]) -> tuple[Engine, ASGIApp]:
+            metrics = Metrics()
+            engine = build_engine(load, settings, spec.context_length, observer=metrics, on_death=on_death)
+            return engine, make_app(engine, metrics, text, spec.name, config, executor)
+
+        run_server(build, listen(config.server.host, config.server.port), config.server)
+    return 0
+
+
+def engine_settings(config: Config) -> EngineSettings:
+    """The engine's part of a resolved configuration."""
+    scheduling, machine = config.scheduling, config.machine
+    assert scheduling.prefill_chunk_size is not None, "the configuration is resolved"
+    assert machine.cpu_threads is not None, "the configuration is resolved"
+    return EngineSettings(
+        cache_lens=scheduling.cache_lens,
+        max_batch_size=scheduling.max_batch_size,
+        max_new_tokens=scheduling.max_new_tokens,
+        chunk_size=scheduling.chunk_size,
+        prefill_chunk_size=scheduling.prefill_chunk_size,
+        max_queue=scheduling.max_queue,
+        block_tokens=scheduling.block_tokens,
+        cpu_threads=machine.cpu_threads,
+    )
+
+
+def make_app(
+    engine: Engine, metrics: Metrics, text: Text, name: str, config: Config, executor: ThreadPoolExecutor
+) -> ASGIApp:
+    """The application around one engine, measured by `metrics`."""
+    names = config.model.served_model_name or (name,)
+    metrics.watch(
+        engine,
+        model_name=names[0],
+        build={"version": __version__, "isa": "reference", "device": config.machine.device},
+        alias=config.server.metrics_alias == "vllm",
+    )
+    return create_app(
+        Service(
+            engine=engine,
+            preparer=Preparer(text, engine.limits, config.model.force_think),
+            metrics=metrics,
+            executor=executor,
+            model_names=names,
+            strict_model_name=config.model.strict_model_name,
+            request_timeout_s=config.server.request_timeout_s,
+            max_body_bytes=config.server.max_body_bytes,
+        )
+    )
+
+
+def _open_model(config: ModelConfig) -> GgufModel:
+    if config.gguf_path is not None:
+        return open_gguf(config.gguf_path)
+    # The file is mapped, so its name may go at once: nothing is left behind however the process ends.
+    with tempfile.TemporaryDirectory(prefix="ballast-") as directory:
+        write_tiny_model(Path(directory))
+        return open_gguf(Path(directory) / "model.gguf")

@@ -1,0 +1,167 @@
+"""What a tiny model says about itself: the keys of its GGUF, and its config.json."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from gguf import ExpertGatingFuncType, GGUFWriter, LlamaFileType
+
+from ballast.text.gguf_vocab import TokenType
+from ballast.tiny.shape import TinyShape
+from ballast.tiny.tokenizer import BOS, EOS, TinyTokenizer
+
+ARCHITECTURE = "deepseek2"
+MlaLayout = Literal["split", "joint"]
+
+
+def context_length(shape: TinyShape) -> int:
+    return 4096 if shape.yarn is None else int(shape.yarn.factor * shape.yarn.original_context)
+
+
+def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: MlaLayout, num_rows: int, file_type: LlamaFileType) -> None:
+    """The `general.*` and `deepseek2.*` keys, as conversions of the real models write them."""
+    writer.add_type("model")
+    writer.add_name(shape.name)
+    writer.add_file_type(file_type)
+    writer.add_quantization_version(2)
+    latent = shape.kv_lora_rank
+    head_lengths = {"key_length": shape.nope_dim + shape.rope_dim, "value_length": shape.v_dim}
+    attention = {"head_count": shape.num_heads, "kv_lora_rank": latent}
+    if shape.q_lora_rank is not None:
+        attention["q_lora_rank"] = shape.q_lora_rank
+    if mla == "joint":
+        attention |= {"head_count_kv": shape.num_heads, **head_lengths}
+    else:
+        # Seen absorbed, all heads share one key and value: the latent.
+        attention |= {"head_count_kv": 1, "key_length": latent + shape.rope_dim, "value_length": latent}
+        attention |= {f"{name}_mla": length for name, length in head_lengths.items()}
+    numbers = {
+        "block_count": shape.num_layers,
+        "context_length": context_length(shape),
+        "embedding_length": shape.hidden,
+        "feed_forward_length": shape.ffn_dim,
+        "leading_dense_block_count": shape.num_dense_layers,
+        "vocab_size": num_rows,
+        "rope.dimension_count": shape.rope_dim,
+        "expert_feed_forward_length": shape.expert_dim,
+        "expert_count": shape.num_experts,
+        "expert_used_count": shape.num_experts_used,
+        "expert_shared_count": shape.num_shared_experts,
+        **{f"attention.{name}": value for name, value in attention.items()},
+    }
+    if not shape.old_keys:
+        numbers |= {"expert_group_count": shape.num_groups, "expert_group_used_count": shape.num_groups_used}
+    for name, value in numbers.items():
+        writer.add_uint32(f"{ARCHITECTURE}.{name}", value)
+    writer.add_float32(f"{ARCHITECTURE}.attention.layer_norm_rms_epsilon", shape.rms_eps)
+    writer.add_float32(f"{ARCHITECTURE}.rope.freq_base", shape.rope_theta)
+    _add_routing(writer, shape)
+    _add_yarn(writer, shape)
+
+
+def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:
+    writer.add_float32(f"{ARCHITECTURE}.expert_weights_scale", shape.weights_scale)
+    if shape.gating == "softmax" and shape.old_keys:
+        return
+    gating = ExpertGatingFuncType.SIGMOID if shape.gating == "sigmoid" else ExpertGatingFuncType.SOFTMAX
+    writer.add_uint32(f"{ARCHITECTURE}.expert_gating_func", gating)
+    writer.add_bool(f"{ARCHITECTURE}.expert_weights_norm", shape.normalize_weights)
+
+
+def _add_yarn(writer: GGUFWriter, shape: TinyShape) -> None:
+    if shape.yarn is None:
+        return
+    scaling = f"{ARCHITECTURE}.rope.scaling"
+    writer.add_string(f"{scaling}.type", "yarn")
+    writer.add_float32(f"{scaling}.factor", shape.yarn.factor)
+    writer.add_uint32(f"{scaling}.original_context_length", shape.yarn.original_context)
+    writer.add_float32(f"{scaling}.yarn_log_multiplier", 0.1 * shape.yarn.mscale_all_dim)
+
+
+def add_tokenizer(writer: GGUFWriter, tokenizer: TinyTokenizer, num_rows: int) -> None:
+    """The `tokenizer.*` keys. Rows without a token are listed too, as `[PADn]` of type UNUSED: conversions do that."""
+    padding = range(tokenizer.num_tokens, num_rows)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(tokenizer.pre)
+    writer.add_token_list([*tokenizer.tokens(), *(f"[PAD{row}]" for row in padding)])
+    writer.add_token_types([*tokenizer.token_types(), *(TokenType.UNUSED for _ in padding)])
+    writer.add_token_merges(tokenizer.merges())
+    writer.add_bos_token_id(tokenizer.token_id(BOS))
+    writer.add_eos_token_id(tokenizer.token_id(EOS))
+    writer.add_pad_token_id(tokenizer.token_id(tokenizer.pad))
+    writer.add_add_bos_token(True)
+    writer.add_add_eos_token(False)
+    writer.add_chat_template(tokenizer.chat_template)
+
+
+def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict[str, Any]:
+    """config.json in the form of the real models'."""
+    is_v3 = shape.family == "v3"
+    if is_v3:
+        topk_method = "noaux_tc"
+    else:
+        topk_method = "greedy" if shape.num_groups == 1 else "group_limited_greedy"
+    return {
+        "architectures": ["DeepseekV3ForCausalLM" if is_v3 else "DeepseekV2ForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": tokenizer.token_id(BOS),
+        "eos_token_id": tokenizer.token_id(EOS),
+        "first_k_dense_replace": shape.num_dense_layers,
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden,
+        "initializer_range": 0.02,
+        "intermediate_size": shape.ffn_dim,
+        "kv_lora_rank": shape.kv_lora_rank,
+        "max_position_embeddings": context_length(shape),
+        "model_type": "deepseek_v3" if is_v3 else "deepseek_v2",
+        "moe_intermediate_size": shape.expert_dim,
+        "moe_layer_freq": 1,
+        "n_group": shape.num_groups,
+        "n_routed_experts": shape.num_experts,
+        "n_shared_experts": shape.num_shared_experts,
+        "norm_topk_prob": shape.normalize_weights,
+        "num_attention_heads": shape.num_heads,
+        "num_experts_per_tok": shape.num_experts_used,
+        "num_hidden_layers": shape.num_layers,
+        "num_key_value_heads": shape.num_heads,
+        "num_nextn_predict_layers": 0,
+        "q_lora_rank": shape.q_lora_rank,
+        "qk_nope_head_dim": shape.nope_dim,
+        "qk_rope_head_dim": shape.rope_dim,
+        "rms_norm_eps": shape.rms_eps,
+        "rope_scaling": None if shape.yarn is None else _rope_scaling(shape),
+        "rope_theta": shape.rope_theta,
+        "routed_scaling_factor": shape.weights_scale,
+        "scoring_func": shape.gating,
+        "tie_word_embeddings": False,
+        "topk_group": shape.num_groups_used,
+        "topk_method": topk_method,
+        "torch_dtype": "float32",
+        "use_cache": True,
+        "v_head_dim": shape.v_dim,
+        "vocab_size": num_rows,
+    }
+
+
+def _rope_scaling(shape: TinyShape) -> dict[str, Any]:
+    assert shape.yarn is not None
+    return {
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": shape.yarn.factor,
+        "mscale": shape.yarn.mscale,
+        "mscale_all_dim": shape.yarn.mscale_all_dim,
+        "original_max_position_embeddings": shape.yarn.original_context,
+        "type": "yarn",
+    }
+
+
+def generation_config(shape: TinyShape, tokenizer: TinyTokenizer) -> dict[str, Any]:
+    return {
+        "bos_token_id": tokenizer.token_id(BOS),
+        "do_sample": True,
+        "eos_token_id": tokenizer.token_id(EOS),
+        "temperature": 0.6 if shape.family == "v3" else 0.3,
+        "top_p": 0.95,
+    }

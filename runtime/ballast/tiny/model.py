@@ -1,0 +1,129 @@
+"""Writes a tiny model of the DeepSeek family: real layouts, real latent sizes, random weights, a few megabytes."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGUFWriter
+
+from ballast.errors import ConfigError
+from ballast.tiny import metadata, weights
+from ballast.tiny.quant_mix import check_quant, file_type, type_for
+from ballast.tiny.shape import PRESETS, TinyShape
+from ballast.tiny.tokenizer import TinyTokenizer, make_tokenizer
+from ballast.weights.quantize import quantize
+
+_STEM = "model"
+_OURS = re.compile(rf"{_STEM}(-\d{{5}}-of-\d{{5}})?\.gguf")
+_ROWS_MULTIPLE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TinyModel:
+    """Where a tiny model lies."""
+
+    gguf: Path
+    """The file, or the first of its shards."""
+    config_dir: Path
+    """config.json, tokenizer.json, tokenizer_config.json, generation_config.json: what --model_path wants."""
+
+
+def write_tiny_model(
+    directory: Path,
+    *,
+    arch: str = "v3",
+    mla: str = "split",
+    quant: str = "q4_k",
+    seed: int = 0,
+    overrides: TinyShape | None = None,
+    num_shards: int = 1,
+) -> TinyModel:
+    """Write `directory`/model.gguf (or its shards) and `directory`/config/, replacing what was written there before.
+
+    The same arguments give the same bytes. Equal seed and shape mean equal weights before quantisation, whatever the
+    layout and type. `overrides` takes the place of `arch`'s shape.
+    Raises ConfigError for an unknown arch, mla or quant, and for a number of shards that cannot be made.
+    """
+    if arch not in PRESETS:
+        raise ConfigError("arch", arch, f"one of {', '.join(PRESETS)}")
+    if mla != "split" and mla != "joint":
+        raise ConfigError("mla", mla, "one of split, joint")
+    check_quant(quant)
+    shape = overrides or PRESETS[arch]
+    tokenizer = make_tokenizer(shape.family)
+    # At least one row more than there are tokens, as the real models have.
+    num_rows = (tokenizer.num_tokens // _ROWS_MULTIPLE + 1) * _ROWS_MULTIPLE
+    tensors = list(_in_layout(weights.tensors(shape, tokenizer.num_tokens, num_rows, seed), shape, mla))
+
+    directory.mkdir(parents=True, exist_ok=True)
+    # Nobody, least of all a server that has the old file mapped, sees a half-written one.
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".writing-") as scratch:
+        writer = GGUFWriter(
+            Path(scratch) / f"{_STEM}.gguf", metadata.ARCHITECTURE, split_max_tensors=_per_shard(tensors, num_shards)
+        )
+        metadata.add_metadata(writer, shape, mla, num_rows, file_type(quant))
+        metadata.add_tokenizer(writer, tokenizer, num_rows)
+        for name, values in tensors:
+            ggml_type = type_for(name, values.ndim, values.shape[-1], quant)
+            writer.add_tensor(name, quantize(values, ggml_type), raw_dtype=ggml_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        files = _replace(directory, Path(scratch))
+    _write_config(directory / "config", shape, tokenizer, num_rows)
+    return TinyModel(files[0], directory / "config")
+
+
+def _in_layout(
+    tensors: Iterator[tuple[str, weights.Floats]], shape: TinyShape, mla: str
+) -> Iterator[tuple[str, weights.Floats]]:
+    for name, values in tensors:
+        if mla == "joint" or not name.endswith("attn_kv_b.weight"):
+            yield name, values
+            continue
+        heads = values.reshape(shape.num_heads, shape.nope_dim + shape.v_dim, shape.kv_lora_rank)
+        keys, of_values = heads[:, : shape.nope_dim], heads[:, shape.nope_dim :]
+        # The key half is stored the way absorption multiplies by it: [heads, kv_lora_rank, nope].
+        yield name.replace("kv_b", "k_b"), np.ascontiguousarray(keys.transpose(0, 2, 1))
+        yield name.replace("kv_b", "v_b"), np.ascontiguousarray(of_values)
+
+
+def _per_shard(tensors: list[Any], num_shards: int) -> int:
+    """Tensors in a shard, 0 for a single file."""
+    if num_shards == 1:
+        return 0
+    per_shard = math.ceil(len(tensors) / num_shards) if num_shards > 1 else 0
+    if per_shard == 0 or math.ceil(len(tensors) / per_shard) != num_shards:
+        raise ConfigError("num_shards", num_shards, f"a number that {len(tensors)} tensors can be spread over evenly")
+    return per_shard
+
+
+def _replace(directory: Path, scratch: Path) -> list[Path]:
+    """Move what is in `scratch` to `directory`, drop an earlier model's files, return the new ones in order."""
+    new = sorted(file.name for file in scratch.iterdir())
+    for file in directory.iterdir():
+        if _OURS.fullmatch(file.name) and file.name not in new:
+            file.unlink()
+    return [(scratch / name).replace(directory / name) for name in new]
+
+
+def _write_config(config_dir: Path, shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> None:
+    config_dir.mkdir(exist_ok=True)
+    files = {
+        "config.json": metadata.hf_config(shape, tokenizer, num_rows),
+        "tokenizer.json": json.loads(tokenizer.backend.to_str()),
+        "tokenizer_config.json": tokenizer.config(metadata.context_length(shape)),
+        "generation_config.json": metadata.generation_config(shape, tokenizer),
+    }
+    for name, content in files.items():
+        text = json.dumps(content, ensure_ascii=False, indent=2)
+        (config_dir / name).write_text(f"{text}\n", encoding="utf-8")

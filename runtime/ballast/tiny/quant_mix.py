@@ -1,0 +1,71 @@
+"""Which GGML type each tensor of a tiny model gets."""
+
+from __future__ import annotations
+
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
+
+from ballast.errors import ConfigError
+
+_T = GGMLQuantizationType
+_PLAIN = {
+    "f32": (_T.F32, LlamaFileType.ALL_F32),
+    "f16": (_T.F16, LlamaFileType.MOSTLY_F16),
+    "bf16": (_T.BF16, LlamaFileType.MOSTLY_BF16),
+    "q8_0": (_T.Q8_0, LlamaFileType.MOSTLY_Q8_0),
+    "q4_0": (_T.Q4_0, LlamaFileType.MOSTLY_Q4_0),
+    "q4_1": (_T.Q4_1, LlamaFileType.MOSTLY_Q4_1),
+    "q5_0": (_T.Q5_0, LlamaFileType.MOSTLY_Q5_0),
+    "q5_1": (_T.Q5_1, LlamaFileType.MOSTLY_Q5_1),
+    "q2_k": (_T.Q2_K, LlamaFileType.MOSTLY_Q2_K),
+    "q3_k": (_T.Q3_K, LlamaFileType.MOSTLY_Q3_K_S),
+    "q4_k": (_T.Q4_K, LlamaFileType.MOSTLY_Q4_K_S),
+    "q5_k": (_T.Q5_K, LlamaFileType.MOSTLY_Q5_K_S),
+    "q6_k": (_T.Q6_K, LlamaFileType.MOSTLY_Q6_K),
+    "iq4_nl": (_T.IQ4_NL, LlamaFileType.MOSTLY_IQ4_NL),
+    "iq4_xs": (_T.IQ4_XS, LlamaFileType.MOSTLY_IQ4_XS),
+}
+_MIX = "q4_k_m"
+QUANTS = (*_PLAIN, _MIX)
+"""Plain types, each for every matrix, and one mix as published files have it."""
+
+# What llama.cpp's quantiser takes for rows that blocks of 256 do not divide.
+_FALLBACK = {
+    _T.Q2_K: _T.IQ4_NL,
+    _T.Q3_K: _T.IQ4_NL,
+    _T.IQ4_XS: _T.IQ4_NL,
+    _T.Q4_K: _T.Q5_0,
+    _T.Q5_K: _T.Q5_1,
+    _T.Q6_K: _T.Q8_0,
+}
+
+
+def type_for(name: str, num_dims: int, cols: int, quant: str) -> GGMLQuantizationType:
+    """The type of tensor `name` with rows of `cols` weights under `quant`, one of QUANTS.
+
+    Norms, biases and the router stay F32, as everywhere. In the mix, down-projections and the output are Q6_K, the
+    rest Q4_K, and rows that these do not fit Q8_0.
+    """
+    if num_dims == 1 or name.endswith("ffn_gate_inp.weight"):
+        return _T.F32
+    if quant == _MIX:
+        wanted = _T.Q6_K if "ffn_down" in name or name == "output.weight" else _T.Q4_K
+        return wanted if _fits(wanted, cols) else _T.Q8_0
+    wanted = _PLAIN[quant][0]
+    if not _fits(wanted, cols):
+        wanted = _FALLBACK.get(wanted, _T.F16)
+    return wanted if _fits(wanted, cols) else _T.F16
+
+
+def file_type(quant: str) -> LlamaFileType:
+    """`general.file_type`."""
+    return LlamaFileType.MOSTLY_Q4_K_M if quant == _MIX else _PLAIN[quant][1]
+
+
+def check_quant(quant: str) -> None:
+    """Raises ConfigError for a name that is not one of QUANTS."""
+    if quant not in QUANTS:
+        raise ConfigError("quant", quant, f"one of {', '.join(QUANTS)}")
+
+
+def _fits(ggml_type: GGMLQuantizationType, cols: int) -> bool:
+    return cols % GGML_QUANT_SIZES[ggml_type][0] == 0

@@ -1,0 +1,103 @@
+"""The sizes and rules of the tiny models, one preset for each member of the family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class TinyYarn:
+    """YaRN as config.json spells it. A GGUF carries `mscale_all_dim` only; every real model has both the same."""
+
+    factor: float = 40.0
+    original_context: int = 4096
+    mscale: float = 1.0
+    mscale_all_dim: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TinyShape:
+    """Everything that decides a tiny model but its seed, layout and quantisation. Change one with `dataclasses.replace`.
+
+    The latent sizes are the real ones, which GPU kernels for latent attention are built for.
+    """
+
+    name: str
+    family: Literal["v2", "v3"]
+    """Tokenizer, chat template and transformers class."""
+    gating: Literal["softmax", "sigmoid"]
+    num_layers: int = 4
+    num_dense_layers: int = 1
+    hidden: int = 256
+    ffn_dim: int = 512
+    num_heads: int = 4
+    q_lora_rank: int | None = 256
+    kv_lora_rank: int = 512
+    nope_dim: int = 64
+    rope_dim: int = 64
+    v_dim: int = 64
+    num_experts: int = 16
+    num_experts_used: int = 4
+    num_shared_experts: int = 1
+    expert_dim: int = 256
+    num_groups: int = 1
+    """1: chosen among all; a V2 shape is then plain greedy top-k, as V2-Lite is."""
+    num_groups_used: int = 1
+    normalize_weights: bool = False
+    weights_scale: float = 1.0
+    rms_eps: float = 1e-6
+    """transformers norms the latents with 1e-6 whatever config.json says; another value here would part from it."""
+    rope_theta: float = 10000.0
+    yarn: TinyYarn | None = field(default_factory=TinyYarn)
+    old_keys: bool = False
+    """Leave out the keys that older conversions did not write: gating, groups, norm, the softmax scale's multiplier."""
+
+
+V2_LITE = TinyShape(
+    name="Tiny DeepSeek V2-Lite",
+    family="v2",
+    gating="softmax",
+    q_lora_rank=None,
+    v_dim=32,
+    num_shared_experts=2,
+    expert_dim=352,  # like the real 1408, no multiple of 256: rows that no 256-weight block fits
+    yarn=TinyYarn(mscale=0.707, mscale_all_dim=0.707),
+)
+
+V2 = TinyShape(
+    name="Tiny DeepSeek V2",
+    family="v2",
+    gating="softmax",
+    q_lora_rank=128,
+    nope_dim=32,  # unlike v_dim, so that mixed-up halves of a head cannot go unnoticed
+    num_shared_experts=2,
+    num_groups=4,
+    num_groups_used=2,
+    weights_scale=16.0,
+)
+
+V3 = TinyShape(
+    name="Tiny DeepSeek V3",
+    family="v3",
+    gating="sigmoid",
+    num_groups=4,
+    num_groups_used=2,
+    normalize_weights=True,
+    weights_scale=2.5,
+)
+
+K2 = TinyShape(
+    name="Tiny Kimi K2",
+    family="v3",
+    gating="sigmoid",
+    num_layers=3,
+    num_experts=24,
+    num_experts_used=6,
+    normalize_weights=True,
+    weights_scale=2.827,
+    rope_theta=50000.0,
+    yarn=TinyYarn(factor=32.0),
+)
+
+PRESETS = {"v2lite": V2_LITE, "v2": V2, "v3": V3, "k2": K2}

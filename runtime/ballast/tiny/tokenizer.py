@@ -1,0 +1,180 @@
+"""The tiny models' tokenizer: byte-level BPE learnt from corpus.txt, with the special tokens of the real models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from ballast.text.gguf_vocab import SPLITS, TokenType
+
+BOS = "<｜begin▁of▁sentence｜>"
+EOS = "<｜end▁of▁sentence｜>"
+PAD = "<｜▁pad▁｜>"
+_NUM_LEARNT = 1024
+"""Tokens of the BPE itself: 256 bytes, what was learnt, and for V3 its first three special tokens."""
+
+# V3's added tokens in the order of their ids. Only those marked True are `special`: the others appear in decoded text.
+_V3_ADDED = (
+    ("<think>", False),
+    ("</think>", False),
+    ("<｜fim▁hole｜>", False),
+    ("<｜fim▁begin｜>", False),
+    ("<｜fim▁end｜>", False),
+    ("<｜User｜>", False),
+    ("<｜Assistant｜>", False),
+    ("<|EOT|>", True),
+    ("<｜tool▁calls▁begin｜>", False),
+    ("<｜tool▁calls▁end｜>", False),
+    ("<｜tool▁call▁begin｜>", False),
+    ("<｜tool▁call▁end｜>", False),
+    ("<｜tool▁outputs▁begin｜>", False),
+    ("<｜tool▁outputs▁end｜>", False),
+    ("<｜tool▁output▁begin｜>", False),
+    ("<｜tool▁output▁end｜>", False),
+    ("<｜tool▁sep｜>", False),
+)
+
+# As the real models do: system texts first, the reasoning of earlier turns dropped, no turn for the assistant after
+# tool outputs, which the model goes on from.
+_V3_TEMPLATE = (
+    "{{ bos_token }}"
+    "{{ messages | selectattr('role', 'equalto', 'system') | map(attribute='content') | join('\\n\\n') }}"
+    "{% set state = namespace(after_tool=false) %}"
+    "{% for message in messages %}"
+    "{% if state.after_tool and message.role != 'tool' %}{{ '<｜tool▁outputs▁end｜>' }}{% endif %}"
+    "{% if message.role == 'user' %}{{ '<｜User｜>' + message.content }}"
+    "{% elif message.role == 'assistant' %}"
+    "{% if not state.after_tool %}{{ '<｜Assistant｜>' }}{% endif %}"
+    "{{ (message.content or '').split('</think>')[-1] }}"
+    "{% if message.tool_calls %}"
+    "{{ '<｜tool▁calls▁begin｜>' }}"
+    "{% for call in message.tool_calls %}"
+    "{{ '<｜tool▁call▁begin｜>' + call.type + '<｜tool▁sep｜>' + call.function.name }}"
+    "{{ '\\n```json\\n' + call.function.arguments + '\\n```<｜tool▁call▁end｜>' }}"
+    "{% if not loop.last %}{{ '\\n' }}{% endif %}"
+    "{% endfor %}"
+    "{{ '<｜tool▁calls▁end｜>' }}"
+    "{% endif %}"
+    "{{ eos_token }}"
+    "{% elif message.role == 'tool' %}"
+    "{{ '\\n' if state.after_tool else '<｜tool▁outputs▁begin｜>' }}"
+    "{{ '<｜tool▁output▁begin｜>' + message.content + '<｜tool▁output▁end｜>' }}"
+    "{% endif %}"
+    "{% if message.role != 'system' %}{% set state.after_tool = message.role == 'tool' %}{% endif %}"
+    "{% endfor %}"
+    "{% if state.after_tool %}{{ '<｜tool▁outputs▁end｜>' }}"
+    "{% elif add_generation_prompt %}{{ '<｜Assistant｜>' }}{% endif %}"
+)
+
+_V2_TEMPLATE = (
+    "{{ bos_token }}"
+    "{% for message in messages %}"
+    "{% if message.role == 'system' %}{{ message.content + '\\n\\n' }}"
+    "{% elif message.role == 'user' %}{{ 'User: ' + message.content + '\\n\\n' }}"
+    "{% elif message.role == 'assistant' %}{{ 'Assistant: ' + message.content + eos_token }}"
+    "{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TinyTokenizer:
+    """A backend with what surrounds it. Ids 0…num_tokens-1 all have a token."""
+
+    backend: tokenizers.Tokenizer
+    pre: str
+    """`tokenizer.ggml.pre`."""
+    pad: str
+    chat_template: str
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.backend.get_vocab_size())
+
+    def token_id(self, text: str) -> int:
+        found = self.backend.token_to_id(text)
+        assert found is not None, text
+        return int(found)
+
+    def tokens(self) -> list[str]:
+        """Every token's spelling in the byte alphabet, by id."""
+        by_id = {number: text for text, number in self.backend.get_vocab().items()}
+        return [by_id[number] for number in range(len(by_id))]
+
+    def merges(self) -> list[str]:
+        """Every merge as two spellings with a space between, best first."""
+        return [" ".join(pair) for pair in _model_json(self.backend)["merges"]]
+
+    def token_types(self) -> list[TokenType]:
+        """As conversions decide them: whatever looks like a control token is one, though tokenizer.json disagrees."""
+        types = [TokenType.NORMAL] * self.num_tokens
+        for number, added in self.backend.get_added_tokens_decoder().items():
+            is_control = added.special or added.content.startswith(("<｜", "<|"))
+            types[number] = TokenType.CONTROL if is_control else TokenType.USER_DEFINED
+        return types
+
+    def config(self, context_length: int) -> dict[str, Any]:
+        """tokenizer_config.json."""
+        return {
+            "add_bos_token": True,
+            "add_eos_token": False,
+            "bos_token": BOS,
+            "chat_template": self.chat_template,
+            "clean_up_tokenization_spaces": False,
+            "eos_token": EOS,
+            "model_max_length": context_length,
+            "pad_token": self.pad,
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "unk_token": None,
+        }
+
+
+def make_tokenizer(family: Literal["v2", "v3"]) -> TinyTokenizer:
+    """V2: BOS and EOS after the learnt tokens, no other. V3: BOS, EOS and padding first, the others last."""
+    if family == "v2":
+        backend = _train(SPLITS["deepseek-llm"], first=[])
+        backend.add_special_tokens([_special(BOS), _special(EOS)])
+        return TinyTokenizer(backend, "deepseek-llm", EOS, _V2_TEMPLATE)
+    backend = _train(SPLITS["deepseek-v3"], first=[_special(BOS), _special(EOS), _special(PAD)])
+    for text, special in _V3_ADDED:
+        backend.add_tokens([AddedToken(text, special=special, normalized=True)])
+    return TinyTokenizer(backend, "deepseek-v3", PAD, _V3_TEMPLATE)
+
+
+def _train(splits: Sequence[str], first: list[AddedToken]) -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.normalizer = normalizers.Sequence([])
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in splits),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.post_processor = processors.ByteLevel(add_prefix_space=True, trim_offsets=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_NUM_LEARNT,
+        special_tokens=first,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    corpus = Path(__file__).with_name("corpus.txt").read_text(encoding="utf-8")
+    backend.train_from_iterator(corpus.splitlines(keepends=True), trainer)
+    assert backend.get_vocab_size() == _NUM_LEARNT, "corpus.txt is too short for so many tokens"
+    return backend
+
+
+def _special(text: str) -> AddedToken:
+    return AddedToken(text, special=True, normalized=False)
+
+
+def _model_json(backend: tokenizers.Tokenizer) -> dict[str, Any]:
+    model: dict[str, Any] = json.loads(backend.to_str())["model"]
+    return model

@@ -1,0 +1,112 @@
+"""Random weights with the scales of a trained model, a function of shape and seed alone."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast.tiny.shape import TinyShape
+
+Floats = NDArray[np.float32]
+
+_BRANCH_GAIN = 0.6
+"""Size of what one attention or feed-forward adds to the residual stream, whose rows start at about 1."""
+_SILU_RMS = 0.6
+"""Root mean square of silu(g)·u for normal g and u of variance 1."""
+_LOGIT_STD = 3.0
+"""Over a thousand tokens: about 2.5 nats of entropy, the best token about 1 above the next."""
+_PADDING_GAIN = 2.0
+"""Rows without a token speak louder than the others, so that a sampler which forgets to mask them is found out."""
+
+
+def tensors(shape: TinyShape, num_tokens: int, num_rows: int, seed: int) -> Iterator[tuple[str, Floats]]:
+    """Every tensor under its GGUF name, rows last but one and contiguous columns last.
+
+    The heads' up-projection appears as `blk.N.attn_kv_b.weight` [heads · (nope + v), kv_lora_rank] for both layouts;
+    the writer splits it. Rows num_tokens…num_rows-1 of embedding and output belong to no token.
+    """
+    output = _matrix(seed, "output.weight", (num_rows, shape.hidden), _LOGIT_STD)
+    output[num_tokens:] *= _PADDING_GAIN
+    yield "token_embd.weight", _matrix(seed, "token_embd.weight", (num_rows, shape.hidden), shape.hidden**0.5)
+    yield "output_norm.weight", _norm(seed, "output_norm.weight", shape.hidden)
+    yield "output.weight", output
+    for layer in range(shape.num_layers):
+        yield from _attention(shape, f"blk.{layer}.", seed)
+        if layer < shape.num_dense_layers:
+            yield from _mlp(shape, f"blk.{layer}.", "", shape.ffn_dim, seed)
+        else:
+            yield from _experts(shape, f"blk.{layer}.", seed)
+
+
+def _attention(shape: TinyShape, prefix: str, seed: int) -> Iterator[tuple[str, Floats]]:
+    heads, hidden, latent = shape.num_heads, shape.hidden, shape.kv_lora_rank
+    query_rows = heads * (shape.nope_dim + shape.rope_dim)
+
+    def matrix(name: str, rows: int, cols: int, gain: float = 1.0) -> tuple[str, Floats]:
+        return f"{prefix}{name}.weight", _matrix(seed, f"{prefix}{name}.weight", (rows, cols), gain)
+
+    def norm(name: str, size: int) -> tuple[str, Floats]:
+        return f"{prefix}{name}.weight", _norm(seed, f"{prefix}{name}.weight", size)
+
+    yield norm("attn_norm", hidden)
+    if shape.q_lora_rank is None:
+        yield matrix("attn_q", query_rows, hidden)
+    else:
+        yield matrix("attn_q_a", shape.q_lora_rank, hidden)
+        yield norm("attn_q_a_norm", shape.q_lora_rank)
+        yield matrix("attn_q_b", query_rows, shape.q_lora_rank)
+    yield matrix("attn_kv_a_mqa", latent + shape.rope_dim, hidden)
+    yield norm("attn_kv_a_norm", latent)
+    yield matrix("attn_kv_b", heads * (shape.nope_dim + shape.v_dim), latent)
+    # Attention averages over tokens, which shrinks it.
+    yield matrix("attn_output", hidden, heads * shape.v_dim, 2 * _BRANCH_GAIN)
+    yield norm("ffn_norm", hidden)
+
+
+def _mlp(shape: TinyShape, prefix: str, suffix: str, width: int, seed: int) -> Iterator[tuple[str, Floats]]:
+    for part in ("gate", "up"):
+        name = f"{prefix}ffn_{part}{suffix}.weight"
+        yield name, _matrix(seed, name, (width, shape.hidden), 1.0)
+    name = f"{prefix}ffn_down{suffix}.weight"
+    yield name, _matrix(seed, name, (shape.hidden, width), _BRANCH_GAIN / _SILU_RMS)
+
+
+def _experts(shape: TinyShape, prefix: str, seed: int) -> Iterator[tuple[str, Floats]]:
+    router = f"{prefix}ffn_gate_inp.weight"
+    # Rows of unequal length: some experts are called often and surely, others seldom.
+    spread = np.exp(_normal(seed, f"{router}.spread", (shape.num_experts, 1)) * np.float32(0.4))
+    yield router, _matrix(seed, router, (shape.num_experts, shape.hidden), 1.5) * spread
+    if shape.gating == "sigmoid":
+        name = f"{prefix}exp_probs_b.bias"
+        yield name, _normal(seed, name, (shape.num_experts,)) * np.float32(0.15)
+    for part in ("gate", "up"):
+        name = f"{prefix}ffn_{part}_exps.weight"
+        yield name, _matrix(seed, name, (shape.num_experts, shape.expert_dim, shape.hidden), 1.0)
+    name = f"{prefix}ffn_down_exps.weight"
+    gain = _BRANCH_GAIN / _SILU_RMS / _routed_gain(shape)
+    yield name, _matrix(seed, name, (shape.num_experts, shape.hidden, shape.expert_dim), gain)
+    yield from _mlp(shape, prefix, "_shexp", shape.num_shared_experts * shape.expert_dim, seed)
+
+
+def _routed_gain(shape: TinyShape) -> float:
+    """How much larger the weighted sum of the chosen experts is than one expert's output, roughly."""
+    total_weight = 1.0 if shape.normalize_weights else 0.8
+    return shape.weights_scale * total_weight / float(shape.num_experts_used) ** 0.5
+
+
+def _matrix(seed: int, name: str, dims: tuple[int, ...], gain: float) -> Floats:
+    """Normal weights that turn a vector of variance 1 into one of variance gain²."""
+    return _normal(seed, name, dims) * np.float32(gain / dims[-1] ** 0.5)
+
+
+def _norm(seed: int, name: str, size: int) -> Floats:
+    return 1 + _normal(seed, name, (size,)) * np.float32(0.1)
+
+
+def _normal(seed: int, name: str, dims: tuple[int, ...]) -> Floats:
+    """Drawn from a generator of the tensor's own: no tensor's weights depend on which others are in the file."""
+    generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    return generator.standard_normal(dims, dtype=np.float32)

@@ -1,0 +1,215 @@
+"""Floats to GGUF blocks, in NumPy: for tests and the tiny models, not for making good quantisations of real ones.
+
+Block layouts: ggml's `ggml-common.h`. Every sub-block gets the scale that spans its values, and every value the nearest
+step. Types that the gguf package can quantise are left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import gguf.quants
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+_HALF_MAX = float(np.finfo(np.float16).max)
+_NO_SCALES = frozenset({GGMLQuantizationType.F32, GGMLQuantizationType.BF16})
+_FLUSH_BELOW = np.float32(1e-12)
+"""Far below what a half-precision scale can tell from zero; its reciprocal would overflow."""
+_IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+_IQ4_MIDPOINTS = (_IQ4_VALUES[1:] + _IQ4_VALUES[:-1]) / 2
+
+
+def quantize(values: Floats, ggml_type: GGMLQuantizationType) -> Bytes:
+    """The rows of `values`, float32 [..., cols], as blocks: uint8 [..., row_bytes].
+
+    Raises ValueError when cols is no multiple of the type's block, when the type is not one that Ballast reads, and for
+    values that are not finite or beyond what the type's half-precision scales hold (±65504).
+    """
+    block_size, block_bytes = GGML_QUANT_SIZES[ggml_type]
+    cols = values.shape[-1]
+    if cols % block_size:
+        raise ValueError(f"rows of {cols} weights: {ggml_type.name} needs a multiple of {block_size}")
+    limit = float(np.finfo(np.float32).max) if ggml_type in _NO_SCALES else _HALF_MAX
+    if values.size and not float(np.abs(values).max()) <= limit:
+        raise ValueError(f"{ggml_type.name} holds finite weights of at most {limit:g}; found others")
+    row_bytes = cols // block_size * block_bytes
+    if values.size == 0:
+        return np.empty((*values.shape[:-1], row_bytes), np.uint8)
+    if ggml_type not in _NO_SCALES:
+        values = np.where(np.abs(values) < _FLUSH_BELOW, np.float32(0), values)
+    if ggml_type in _OWN:
+        blocks = _OWN[ggml_type](values.reshape(-1, block_size))
+    elif ggml_type in _FROM_GGUF:
+        blocks = gguf.quants.quantize(np.ascontiguousarray(values), ggml_type).view(np.uint8)
+    else:
+        raise ValueError(f"{ggml_type.name} is not among the types written here")
+    return blocks.reshape(*values.shape[:-1], row_bytes)
+
+
+def _q2_k(blocks: Floats) -> Bytes:
+    """16 sub-blocks of 16: 4-bit scale and minimum each; value = d·scale·q - dmin·minimum, q in 0…3."""
+    subs = blocks.reshape(-1, 16, 16)
+    d, dmin, scales, minimums, q = _scale_and_minimum(subs, levels=3, scale_levels=15)
+    pairs = q.reshape(-1, 2, 4, 32)  # two halves of 128; in each, four runs of 32 share 32 bytes
+    packed = pairs[:, :, 0] | pairs[:, :, 1] << 2 | pairs[:, :, 2] << 4 | pairs[:, :, 3] << 6
+    return _join(scales | minimums << 4, packed, _half(d), _half(dmin))
+
+
+def _q3_k(blocks: Floats) -> Bytes:
+    """16 sub-blocks of 16: signed 6-bit scale each; value = d·scale·q, q in -4…3 as two low bits and one high bit."""
+    subs = blocks.reshape(-1, 16, 16)
+    d, scales, q = _signed_scale(subs, lowest=-4, highest=3, scale_levels=32)
+    q = (q + 4).astype(np.uint8)
+    runs = (q & 3).reshape(-1, 2, 4, 32)
+    low = runs[:, :, 0] | runs[:, :, 1] << 2 | runs[:, :, 2] << 4 | runs[:, :, 3] << 6
+    high = np.packbits((q >> 2).reshape(-1, 8, 32), axis=1, bitorder="little")
+    s = (scales + 32).astype(np.uint8)
+    nibbles = s[:, :8] & 15 | (s[:, 8:] & 15) << 4
+    tops = (s >> 4).reshape(-1, 4, 4)
+    top = tops[:, 0] | tops[:, 1] << 2 | tops[:, 2] << 4 | tops[:, 3] << 6
+    return _join(high, low, nibbles, top, _half(d))
+
+
+def _q4_k(blocks: Floats) -> Bytes:
+    """8 sub-blocks of 32: 6-bit scale and minimum each; value = d·scale·q - dmin·minimum, q in 0…15."""
+    d, dmin, scales, minimums, q = _scale_and_minimum(blocks.reshape(-1, 8, 32), levels=15, scale_levels=63)
+    pairs = q.reshape(-1, 4, 2, 32)
+    return _join(_half(d), _half(dmin), _pack_six_bit(scales, minimums), pairs[:, :, 0] | pairs[:, :, 1] << 4)
+
+
+def _q5_k(blocks: Floats) -> Bytes:
+    """As Q4_K with q in 0…31, the fifth bits apart."""
+    d, dmin, scales, minimums, q = _scale_and_minimum(blocks.reshape(-1, 8, 32), levels=31, scale_levels=63)
+    high = np.packbits(q >> 4, axis=1, bitorder="little")
+    pairs = (q & 15).reshape(-1, 4, 2, 32)
+    low = pairs[:, :, 0] | pairs[:, :, 1] << 4
+    return _join(_half(d), _half(dmin), _pack_six_bit(scales, minimums), high, low)
+
+
+def _q6_k(blocks: Floats) -> Bytes:
+    """16 sub-blocks of 16: signed 8-bit scale each; value = d·scale·q, q in -32…31 as four low and two high bits."""
+    d, scales, q = _signed_scale(blocks.reshape(-1, 16, 16), lowest=-32, highest=31, scale_levels=128)
+    q = (q + 32).astype(np.uint8)
+    runs = (q & 15).reshape(-1, 2, 2, 64)
+    low = runs[:, :, 0] | runs[:, :, 1] << 4
+    tops = (q >> 4).reshape(-1, 2, 4, 32)
+    high = tops[:, :, 0] | tops[:, :, 1] << 2 | tops[:, :, 2] << 4 | tops[:, :, 3] << 6
+    return _join(low, high, scales.astype(np.int8).view(np.uint8), _half(d))
+
+
+def _iq4_nl(blocks: Floats) -> Bytes:
+    """32 weights: value = d·table[q]."""
+    d = _rounded(_extreme(blocks) / _IQ4_VALUES[0])
+    q = _nearest_iq4(blocks * _inverse(d))
+    return _join(_half(d), _pack_iq4(q))
+
+
+def _iq4_xs(blocks: Floats) -> Bytes:
+    """8 sub-blocks of 32: signed 6-bit scale each; value = d·scale·table[q]."""
+    subs = blocks.reshape(-1, 8, 32)
+    d, scales = _block_of_scales(_extreme(subs)[..., 0] / _IQ4_VALUES[0], scale_levels=32)
+    q = _nearest_iq4(subs * _inverse(d * scales)[..., None])
+    s = (scales + 32).astype(np.uint8)
+    low = s[:, 0::2] & 15 | (s[:, 1::2] & 15) << 4
+    high = np.bitwise_or.reduce((s >> 4).astype(np.uint16) << np.arange(0, 16, 2, dtype=np.uint16), axis=1)
+    return _join(_half(d), high.astype("<u2")[:, None].view(np.uint8), low, _pack_iq4(q))
+
+
+_OWN: dict[GGMLQuantizationType, Callable[[Floats], Bytes]] = {
+    GGMLQuantizationType.Q2_K: _q2_k,
+    GGMLQuantizationType.Q3_K: _q3_k,
+    GGMLQuantizationType.Q4_K: _q4_k,
+    GGMLQuantizationType.Q5_K: _q5_k,
+    GGMLQuantizationType.Q6_K: _q6_k,
+    GGMLQuantizationType.IQ4_NL: _iq4_nl,
+    GGMLQuantizationType.IQ4_XS: _iq4_xs,
+}
+_FROM_GGUF = frozenset(
+    {
+        GGMLQuantizationType.F32,
+        GGMLQuantizationType.F16,
+        GGMLQuantizationType.BF16,
+        GGMLQuantizationType.Q8_0,
+        GGMLQuantizationType.Q4_0,
+        GGMLQuantizationType.Q4_1,
+        GGMLQuantizationType.Q5_0,
+        GGMLQuantizationType.Q5_1,
+    }
+)
+
+
+def _scale_and_minimum(subs: Floats, levels: int, scale_levels: int) -> tuple[Floats, Floats, Bytes, Bytes, Bytes]:
+    """subs [blocks, n, width] → d, dmin [blocks, 1], scales, minimums [blocks, n], q [blocks, n, width].
+
+    A minimum is subtracted and unsigned, so a sub-block that lies above 0 starts at 0.
+    """
+    lowest = np.minimum(subs.min(axis=-1), 0)
+    span = np.maximum(subs.max(axis=-1), 0) - lowest
+    d, scales = _block_of_scales(span / levels, scale_levels + 1)
+    dmin, minimums = _block_of_scales(-lowest, scale_levels + 1)
+    shifted = subs + (dmin * minimums)[..., None]
+    q = np.clip(np.rint(shifted * _inverse(d * scales)[..., None]), 0, levels)
+    return d, dmin, scales.astype(np.uint8), minimums.astype(np.uint8), q.astype(np.uint8)
+
+
+def _signed_scale(subs: Floats, lowest: int, highest: int, scale_levels: int) -> tuple[Floats, Floats, Floats]:
+    """subs [blocks, n, width] → d [blocks, 1], scales [blocks, n], q [blocks, n, width], still as floats.
+
+    The value of largest magnitude becomes `lowest`, the longer side of the range; its sign goes into the scale.
+    """
+    d, scales = _block_of_scales(_extreme(subs)[..., 0] / lowest, scale_levels)
+    q = np.clip(np.rint(subs * _inverse(d * scales)[..., None]), lowest, highest)
+    return d, scales, q
+
+
+def _block_of_scales(wanted: Floats, scale_levels: int) -> tuple[Floats, Floats]:
+    """wanted [blocks, n] → d [blocks, 1] and whole scales within ±(scale_levels - 1), so that d·scales ≈ wanted."""
+    top = scale_levels - 1
+    d = _rounded(np.abs(wanted).max(axis=-1, keepdims=True) / top)
+    return d, np.clip(np.rint(wanted * _inverse(d)), -top, top)
+
+
+def _extreme(values: Floats) -> Floats:
+    """The entry of largest magnitude along the last axis, with its sign, keeping the axis."""
+    index = np.abs(values).argmax(axis=-1, keepdims=True)
+    return np.take_along_axis(values, index, axis=-1)
+
+
+def _inverse(values: Floats) -> Floats:
+    """1/x, and 0 for 0: a scale of nothing quantises everything to nothing."""
+    return np.divide(np.float32(1), values, out=np.zeros_like(values), where=values != 0)
+
+
+def _rounded(values: Floats) -> Floats:
+    """As the file will hold it."""
+    return values.astype(np.float16).astype(np.float32)
+
+
+def _half(values: Floats) -> Bytes:
+    return values.astype("<f2").view(np.uint8)
+
+
+def _pack_six_bit(scales: Bytes, minimums: Bytes) -> Bytes:
+    """Eight 6-bit scales and eight minimums in 12 bytes: the first four whole, the others' top bits above them."""
+    low = scales[:, :4] | scales[:, 4:] >> 4 << 6
+    middle = minimums[:, :4] | minimums[:, 4:] >> 4 << 6
+    return _join(low, middle, scales[:, 4:] & 15 | (minimums[:, 4:] & 15) << 4)
+
+
+def _nearest_iq4(scaled: Floats) -> Bytes:
+    return np.searchsorted(_IQ4_MIDPOINTS, scaled).astype(np.uint8)
+
+
+def _pack_iq4(q: Bytes) -> Bytes:
+    halves = q.reshape(q.shape[0], -1, 2, 16)
+    return halves[:, :, 0] | halves[:, :, 1] << 4
+
+
+def _join(*parts: Bytes) -> Bytes:
+    """Fields of every block, side by side: uint8 [blocks, bytes]."""
+    return np.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)

@@ -251,7 +251,7 @@ def test_flipped_bytes_in_a_header_never_raise_anything_but_a_model_error(model:
     flipped = model.parent / "flipped.gguf"
     generator = random.Random(20)
     num_refused = 0
-    for _ in range(1500):
+    for _ in range(600):
         damaged = bytearray(content)
         for _ in range(generator.choice((1, 1, 1, 4))):
             damaged[generator.randrange(8, end)] = generator.choice((0, 1, 0x7F, 0x80, 0xFF, generator.randrange(256)))
@@ -260,7 +260,7 @@ def test_flipped_bytes_in_a_header_never_raise_anything_but_a_model_error(model:
             open_all(flipped)
         except ModelError:
             num_refused += 1
-    assert num_refused > 500
+    assert num_refused > 200
 
 
 @settings(max_examples=200, deadline=None)

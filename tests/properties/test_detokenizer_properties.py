@@ -22,11 +22,15 @@ TOKENIZER = byte_tokenizer(
 LETTERS = "ab中👍"
 
 any_token = st.integers(0, TOKENIZER.vocab_size - 1)
-text_tokens = st.text(LETTERS, max_size=8).map(lambda text: TOKENIZER.encode(text, parse_special=False))
+text_tokens = (st.text(LETTERS, max_size=8) | st.text("ab", max_size=16)).map(
+    lambda text: TOKENIZER.encode(text, parse_special=False)
+)
 streams = st.lists(any_token.map(lambda token_id: [token_id]) | text_tokens, max_size=12).map(
     lambda parts: [token_id for part in parts for token_id in part]
 )
-stops = st.lists(st.text(LETTERS + "\ufffd", min_size=1, max_size=5), max_size=4)
+stops = st.lists(
+    st.text(LETTERS + "\ufffd", min_size=1, max_size=5) | st.text("ab", min_size=3, max_size=8), max_size=4
+)
 
 
 def cut(ids: list[int], at: list[int]) -> list[list[int]]:

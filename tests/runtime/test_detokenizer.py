@@ -116,6 +116,7 @@ def test_at_most_one_character_less_than_the_longest_stop_is_held(tokenizer: Tok
         (["cd", "abcd"], "xabcd", "x"),  # both at once: the longest
         (["bcd", "abce"], "xabcd", "xa"),  # one gives way to the other
         (["aba", "bab"], "xabab", "x"),
+        (["aabaaac"], "aabaaabaaac", "aaba"),  # it begins again inside itself
         (["b", "b"], "ab", "a"),
         (["中文", "文"], "看中国文", "看中国"),
     ],

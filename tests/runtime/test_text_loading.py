@@ -134,6 +134,12 @@ def test_a_tokenizer_without_its_config_takes_bos_and_eos_from_the_gguf(tmp_path
     assert (tokenizer.bos_id, tokenizer.eos_id) == (0, 1)
 
 
+def test_end_tokens_of_the_gguf_do_not_mix_with_those_of_the_directory(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    values = metadata() | {"tokenizer.ggml.eos_token_id": 258}
+    assert load_text(tmp_path, values, "m.gguf").tokenizer.eos_ids == {1}
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [({}, "holds no tokenizer"), (NO_TOKENIZER, r"tokenizer\.ggml\.model=none")],

@@ -1,9 +1,10 @@
 """Which module lives on which device, by rules in the form of KTransformers' optimize_config files.
 
-A file is a list of `{match: {name, class}, replace: {class, kwargs}, recursive}`. Modules are visited parents first; the
-first rule whose name (a regular expression, searched) and class (the last part of its import path) both match claims a
-module, and `recursive: false` leaves everything below it unvisited. Ballast takes the devices from the rules. Which
-kernel computes a module is its own choice: KTransformers' kernel and class names are accepted, and reported as not used.
+A file is a list of `{match: {name, class}, replace: {class, kwargs}, recursive}`. Modules are visited parents first;
+the first rule whose name (a regular expression, searched) and class (the last part of its import path) both match
+claims a module, and `recursive: false` leaves everything below it unvisited. Ballast takes the devices from the rules.
+Which kernel computes a module is its own choice: KTransformers' names for kernels and classes are accepted, and
+reported as not used.
 """
 
 from __future__ import annotations

@@ -1,0 +1,47 @@
+"""Random weights in every GGUF format, for tests and benchmarks of the kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+from numpy.typing import NDArray
+
+T = GGMLQuantizationType
+
+# Byte offsets of the half-precision fields in a block; every other byte of a block may hold anything.
+_HALF_OFFSETS = {
+    T.Q4_0: (0,),
+    T.Q4_1: (0, 2),
+    T.Q5_0: (0,),
+    T.Q5_1: (0, 2),
+    T.Q8_0: (0,),
+    T.Q2_K: (80, 82),
+    T.Q3_K: (108,),
+    T.Q4_K: (0, 2),
+    T.Q5_K: (0, 2),
+    T.Q6_K: (208,),
+    T.IQ4_NL: (0,),
+    T.IQ4_XS: (0,),
+}
+
+
+def random_blocks(
+    rng: np.random.Generator, ggml_type: int, rows: int, cols: int, scale: float = 0.002
+) -> NDArray[np.uint8]:
+    """Bytes [rows, row bytes] of a random matrix: any bits at all, but finite block scales of about `scale`."""
+    kind = GGMLQuantizationType(ggml_type)
+    block_weights, block_bytes = GGML_QUANT_SIZES[kind]
+    if block_weights == 1:
+        values = rng.standard_normal((rows, cols), dtype=np.float32)
+        return quants.quantize(values, kind).view(np.uint8).reshape(rows, cols * block_bytes)
+    blocks = rng.integers(0, 256, (rows, cols // block_weights, block_bytes), dtype=np.uint8)
+    for offset in _HALF_OFFSETS[kind]:
+        halves = rng.normal(0.0, scale, blocks.shape[:2]).astype(np.float16)
+        blocks[:, :, offset : offset + 2] = halves[..., None].view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+def dequantized(data: NDArray[np.uint8], ggml_type: int) -> NDArray[np.float32]:
+    """The gguf package's reading of such bytes, [rows, cols]: the oracle."""
+    values: NDArray[np.float32] = quants.dequantize(data, GGMLQuantizationType(ggml_type))
+    return values

@@ -1,0 +1,31 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ballast._core import kernels
+from ballast.testing.blocks import dequantized, random_blocks
+
+MakeMatrix = Callable[[int, int, int], tuple[kernels.Matrix, NDArray[np.float64]]]
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    return np.random.default_rng(list(request.node.name.encode()))
+
+
+@pytest.fixture(scope="session")
+def pool() -> kernels.ThreadPool:
+    return kernels.ThreadPool(2)
+
+
+@pytest.fixture
+def make_matrix(rng: np.random.Generator) -> MakeMatrix:
+    """(ggml_type, rows, cols) → a random matrix and its values in float64."""
+
+    def make(ggml_type: int, rows: int, cols: int) -> tuple[kernels.Matrix, NDArray[np.float64]]:
+        data = random_blocks(rng, ggml_type, rows, cols)
+        return kernels.Matrix(data, ggml_type, rows, cols), dequantized(data, ggml_type).astype(np.float64)
+
+    return make

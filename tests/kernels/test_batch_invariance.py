@@ -1,0 +1,161 @@
+"""A row's bits depend on its own inputs only: not on the other rows, their number, or the number of threads."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+from numpy.typing import NDArray
+
+from ballast._core import kernels
+
+T = GGMLQuantizationType
+F32 = NDArray[np.float32]
+NUM_TOKENS = 23
+POOLS = [kernels.ThreadPool(n) for n in (1, 2, 3)]
+
+
+def assert_rows_are_independent(run: Callable[[kernels.ThreadPool, NDArray[np.int64]], F32]) -> None:
+    """`run(pool, tokens)` gives the rows of the chosen tokens; whoever else is chosen must not matter."""
+    everything = np.arange(NUM_TOKENS)
+    whole = run(POOLS[0], everything)
+    assert np.all(np.isfinite(whole))
+    batches = [
+        *([token] for token in everything),
+        *np.split(everything, [2, 5, 9, 16]),
+        everything[::-1],
+        everything[::3],
+    ]
+    for pool in POOLS:
+        for tokens in (everything, *map(np.asarray, batches)):
+            got = run(pool, tokens)
+            assert got.tobytes() == whole[tokens].tobytes(), f"{pool.num_threads} threads, tokens {tokens}"
+
+
+def normal(rng, *shape):
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+@pytest.mark.parametrize("kind", [T.F32, T.Q4_K, T.IQ4_NL], ids=lambda kind: kind.name)
+def test_linear(rng, make_matrix, kind):
+    cols = 259 if kind == T.F32 else 512
+    weight, _ = make_matrix(kind, 21, cols)
+    x = normal(rng, NUM_TOKENS, cols)
+
+    def run(pool, tokens):
+        out = np.empty((len(tokens), 21), np.float32)
+        kernels.linear(pool, x[tokens], weight, out)
+        return out
+
+    assert_rows_are_independent(run)
+
+
+def test_head_linear(rng, make_matrix):
+    weight, _ = make_matrix(T.Q8_0, 3 * 20, 96)
+    x = normal(rng, NUM_TOKENS, 3, 96)
+
+    def run(pool, tokens):
+        out = np.empty((len(tokens), 3, 13), np.float32)
+        kernels.head_linear(pool, x[tokens], weight, 20, 7, out)
+        return out
+
+    assert_rows_are_independent(run)
+
+
+def test_head_linear_transposed(rng, make_matrix):
+    weight, _ = make_matrix(T.F16, 3 * 20, 515)
+    x = normal(rng, NUM_TOKENS, 3, 13)
+
+    def run(pool, tokens):
+        out = np.empty((len(tokens), 3, 515), np.float32)
+        kernels.head_linear_transposed(pool, x[tokens], weight, 20, 7, out)
+        return out
+
+    assert_rows_are_independent(run)
+
+
+def test_experts(rng, make_matrix):
+    gate, up, down = (make_matrix(T.Q8_0, rows, cols)[0] for rows, cols in [(5 * 32, 64), (5 * 32, 64), (5 * 64, 32)])
+    experts = kernels.Experts(gate, up, down, 5)
+    x = normal(rng, NUM_TOKENS, 64)
+    ids = np.array([rng.permutation(5)[:3] for _ in range(NUM_TOKENS)], np.int32)
+    weights = rng.uniform(0, 1, (NUM_TOKENS, 3)).astype(np.float32)
+
+    def run(pool, tokens):
+        out = np.empty((len(tokens), 64), np.float32)
+        experts.forward(pool, x[tokens], ids[tokens], weights[tokens], out)
+        return out
+
+    assert_rows_are_independent(run)
+
+
+@pytest.mark.parametrize("heads", [4, 7])
+def test_attention_whatever_the_chunks_blocks_and_neighbours(rng, heads):
+    """One sequence of 70 positions; its last 23 tokens are asked in any grouping and from any paging."""
+    length, width = 70, 36
+    rows, query = normal(rng, length, width), normal(rng, NUM_TOKENS, heads, width)
+    num_runs = 0
+
+    def run(pool, tokens):
+        nonlocal num_runs
+        num_runs += 1
+        block_tokens = (1, 16, 32)[num_runs % 3]
+        num_blocks = -(-length // block_tokens)
+        blocks = rng.permutation(num_blocks + 2)[:num_blocks].astype(np.int32)
+        cache = normal(rng, (num_blocks + 2) * block_tokens, width)
+        at = np.arange(length)
+        cache[blocks[at // block_tokens] * block_tokens + at % block_tokens] = rows
+        out = np.empty((len(tokens) + 1, heads, 32), np.float32)
+        kernels.mla_attention(
+            pool,
+            np.concatenate([normal(rng, 1, heads, width), query[tokens]]),
+            cache,
+            block_tokens,
+            np.array([0, 1, len(tokens) + 1], np.int32),  # a stranger comes first, in a block of its own
+            np.concatenate([[0], length - NUM_TOKENS + tokens]).astype(np.int32),
+            np.array([0, 1, num_blocks + 1], np.int32),
+            np.concatenate([blocks[:1], blocks]),
+            32,
+            0.2,
+            out,
+        )
+        return out[1:]
+
+    assert_rows_are_independent(run)
+
+
+def test_norm_rope_and_activation(rng):
+    x, weight = normal(rng, NUM_TOKENS, 38), normal(rng, 38)
+    cos, sin = normal(rng, NUM_TOKENS, 19), normal(rng, NUM_TOKENS, 19)
+
+    def run(pool, tokens):
+        out = np.empty((len(tokens), 38), np.float32)
+        kernels.rms_norm(x[tokens], weight, 1e-6, out)
+        kernels.rope_interleaved(out.reshape(-1, 1, 38), cos[tokens], sin[tokens])
+        kernels.silu_mul(out, x[tokens], out)
+        return out
+
+    assert_rows_are_independent(run)
+
+
+@pytest.mark.parametrize("sigmoid", [True, False])
+def test_route(rng, sigmoid):
+    logits, bias = normal(rng, NUM_TOKENS, 24), normal(rng, 24)
+
+    def run(pool, tokens):
+        ids, weights = np.empty((len(tokens), 3), np.int32), np.empty((len(tokens), 3), np.float32)
+        kernels.route(
+            logits[tokens],
+            bias,
+            sigmoid=sigmoid,
+            num_groups=4,
+            num_groups_used=2,
+            group_score_top2=True,
+            normalize=True,
+            scale=2.5,
+            ids=ids,
+            weights=weights,
+        )
+        return np.concatenate([ids.astype(np.float32), weights], axis=1)
+
+    assert_rows_are_independent(run)

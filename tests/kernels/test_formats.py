@@ -1,0 +1,67 @@
+"""Every format against the gguf package's own dequantisation, to the bit."""
+
+import numpy as np
+import pytest
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+
+from ballast._core import kernels
+from ballast.testing.blocks import dequantized, random_blocks
+
+T = GGMLQuantizationType
+PROMISED = {
+    *(T.F32, T.F16, T.BF16, T.Q8_0, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1),
+    *(T.Q2_K, T.Q3_K, T.Q4_K, T.Q5_K, T.Q6_K, T.IQ4_NL, T.IQ4_XS),
+}
+
+
+def test_the_promised_types_are_supported():
+    assert set(kernels.supported_types()) == {int(kind) for kind in PROMISED}
+
+
+@pytest.mark.parametrize("kind", sorted(PROMISED), ids=lambda kind: kind.name)
+@pytest.mark.parametrize(("rows", "blocks"), [(1, 1), (3, 5), (17, 2)])
+def test_rows_are_equal_to_the_bit_to_the_gguf_package(rng, kind, rows, blocks):
+    cols = blocks * GGML_QUANT_SIZES[kind][0]
+    data = random_blocks(rng, kind, rows, cols)
+    matrix = kernels.Matrix(data, kind, rows, cols)
+
+    got = kernels.dequantize(matrix, 0, rows)
+
+    np.testing.assert_array_equal(got.view(np.uint32), dequantized(data, kind).view(np.uint32))
+    assert (matrix.rows, matrix.cols, matrix.ggml_type, matrix.nbytes) == (rows, cols, kind, data.nbytes)
+
+
+@pytest.mark.parametrize("kind", sorted(PROMISED), ids=lambda kind: kind.name)
+def test_a_range_of_rows_is_those_rows_at_any_address(rng, kind):
+    cols = 2 * GGML_QUANT_SIZES[kind][0]
+    data = random_blocks(rng, kind, 5, cols)
+    shifted = np.empty(data.nbytes + 1, np.uint8)[1:]
+    shifted[:] = data.ravel()
+
+    got = kernels.dequantize(kernels.Matrix(shifted, kind, 5, cols), 2, 4)
+
+    np.testing.assert_array_equal(got, dequantized(data, kind)[2:4])
+
+
+@pytest.mark.parametrize("kind", [T.F16, T.BF16], ids=lambda kind: kind.name)
+def test_all_65536_short_floats_convert_exactly(kind):
+    data = np.arange(65536, dtype=np.uint16)
+    want = quants.dequantize(data.view(np.uint8) if kind == T.BF16 else data, kind)
+
+    got = kernels.dequantize(kernels.Matrix(data, kind, 1, 65536), 0, 1)[0]
+
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    numbers = ~np.isnan(want)
+    np.testing.assert_array_equal(got[numbers].view(np.uint32), want[numbers].view(np.uint32))
+
+
+@pytest.mark.parametrize("kind", sorted(PROMISED), ids=lambda kind: kind.name)
+def test_embed_picks_rows_in_any_order_and_again(rng, kind):
+    cols = 3 * GGML_QUANT_SIZES[kind][0]
+    data = random_blocks(rng, kind, 7, cols)
+    ids = np.array([6, 0, 3, 3], np.int32)
+    out = np.empty((4, cols), np.float32)
+
+    kernels.embed(kernels.Matrix(data, kind, 7, cols), ids, out)
+
+    np.testing.assert_array_equal(out, dequantized(data, kind)[ids])

@@ -94,17 +94,21 @@ bool Scheduler::abort(SeqId seq) {
 // ----------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<Plan> Scheduler::plan() {
-  if (plan_ && plan_->num_requests() > 0)
+  if (plan_ && plan_->num_requests() > 0) {
     throw std::logic_error("plan() came before commit() of the previous plan");
+  }
   plan_.reset();
   rows_.clear();
   preempted_.clear();
   bool any_decodes = false;
-  for (Request* request : running_) any_decodes |= request->decodes = request->wants_decode();
+  for (Request* request : running_) {
+    request->decodes = request->wants_decode();
+    any_decodes = any_decodes || request->decodes;
+  }
   budget_ = any_decodes ? config_.chunk_size : config_.prefill_chunk_size;
 
   plan_decodes();
-  plan_prefills();
+  continue_prefill();
   admit();
 
   auto plan = std::make_shared<Plan>();
@@ -114,31 +118,27 @@ std::shared_ptr<Plan> Scheduler::plan() {
 }
 
 void Scheduler::plan_decodes() {
-  for (size_t i = 0; i < running_.size(); ++i) {  // preemption shortens running_ from the back
+  for (size_t i = 0; i < running_.size(); ++i) {
     Request& request = *running_[i];
     if (!request.decodes) continue;
-    if (make_room(request, blocks_short(request, 1)))
-      schedule(request, 1);
-    else
-      preempt_youngest();  // which is the request itself
+    // The last victim may be the request itself.
+    while (i < running_.size() && blocks_.num_available() < blocks_short(request, 1)) preempt_youngest();
+    if (i < running_.size()) schedule(request, 1);
   }
 }
 
-void Scheduler::plan_prefills() {
-  for (size_t i = 0; i < running_.size() && budget_ > 0; ++i) {
-    Request& request = *running_[i];
-    if (request.decodes) continue;
-    int32_t chunk = std::min(request.num_uncomputed(), budget_);
-    if (!make_room(request, blocks_short(request, chunk))) {
-      const int32_t num_blocks = static_cast<int32_t>(request.blocks.size()) + blocks_.num_available();
-      chunk = num_blocks * config_.block_tokens - request.num_computed;
-    }
-    schedule(request, chunk);
-  }
+void Scheduler::continue_prefill() {
+  if (running_.empty() || running_.back()->decodes) return;
+  Request& request = *running_.back();
+  const int32_t num_blocks = static_cast<int32_t>(request.blocks.size()) + blocks_.num_available();
+  const int32_t room = num_blocks * config_.block_tokens - request.num_computed;
+  schedule(request, std::min({request.num_uncomputed(), budget_, room}));
 }
 
+// After continue_prefill() has left a request part-way, either the budget or the last block is gone, so that
+// nothing is admitted behind it; and a request that is admitted part-way takes the whole budget. That is why
+// one request at most is part-way, and why its blocks need no reserve.
 void Scheduler::admit() {
-  int32_t reserved = blocks_for_running_prompts();
   while (!waiting_.empty() && budget_ > 0 && static_cast<int32_t>(running_.size()) < config_.max_batch_size) {
     Request& request = *waiting_.front();
     blocks_.match(request.tokens, matched_);
@@ -150,8 +150,7 @@ void Scheduler::admit() {
     // come to need, or a request as large as the cache would wait for ever.
     const int32_t blocks_in_all =
         std::min(blocks_for(request.num_tokens()) + 1, blocks_for(request.num_kv_tokens_at_most()));
-    if (blocks_in_all - num_matched > blocks_.num_available() - static_cast<int32_t>(unheld) - reserved)
-      return;
+    if (blocks_in_all - num_matched > blocks_.num_available() - static_cast<int32_t>(unheld)) return;
 
     blocks_.hold(matched_);
     request.blocks = matched_;
@@ -166,9 +165,7 @@ void Scheduler::admit() {
     }
     waiting_.pop_front();
     running_.push_back(&request);
-    request.decodes = false;  // the budget was chosen without it
     schedule(request, std::min(request.num_uncomputed(), budget_));
-    reserved += blocks_short(request, request.num_uncomputed());
   }
 }
 
@@ -182,15 +179,8 @@ int32_t Scheduler::blocks_short(const Request& request, int32_t num_tokens) cons
       0, blocks_for(request.num_computed + num_tokens) - static_cast<int32_t>(request.blocks.size()));
 }
 
-int32_t Scheduler::blocks_for_running_prompts() const {
-  int32_t num_blocks = 0;
-  for (const Request* request : running_) num_blocks += blocks_short(*request, request->num_uncomputed());
-  return num_blocks;
-}
-
-// num_tokens <= 0 plans nothing; the blocks must be there.
+// The blocks for num_tokens more must be there; 0 plans nothing.
 void Scheduler::schedule(Request& request, int32_t num_tokens) {
-  if (num_tokens <= 0) return;
   for (int32_t missing = blocks_short(request, num_tokens); missing > 0; --missing) {
     request.blocks.push_back(blocks_.allocate());
   }
@@ -198,18 +188,11 @@ void Scheduler::schedule(Request& request, int32_t num_tokens) {
   budget_ -= num_tokens;
 }
 
-// Make num_blocks available, at the cost of requests younger than this one only. Whether that was enough.
-bool Scheduler::make_room(const Request& request, int32_t num_blocks) {
-  while (blocks_.num_available() < num_blocks && running_.back() != &request) preempt_youngest();
-  return blocks_.num_available() >= num_blocks;
-}
-
 void Scheduler::preempt_youngest() {
   Request& victim = *running_.back();
   running_.pop_back();
   waiting_.push_front(&victim);
-  budget_ += victim.num_planned;
-  victim.num_planned = 0;
+  BALLAST_CHECK(victim.num_planned == 0);  // decodes are planned oldest first, and every victim is younger
   victim.num_computed = 0;
   victim.num_published = 0;
   victim.decodes = false;
@@ -374,6 +357,7 @@ void Scheduler::check() const {
     BALLAST_CHECK(static_cast<int32_t>(request->blocks.size()) == blocks_for(num_covered));
     BALLAST_CHECK(request->num_published == request->num_computed / config_.block_tokens);
     BALLAST_CHECK(request->admitted_before);
+    BALLAST_CHECK(request == running_.back() || request->wants_decode() || request->samples());
     BALLAST_CHECK(plan_ || (request->num_planned == 0 && !request->aborted));
     blocks_.check_published(request->blocks, static_cast<size_t>(request->num_published), request->tokens);
     for (const BlockId block : request->blocks) ++owners[index_of(block)];

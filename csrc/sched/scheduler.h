@@ -25,7 +25,8 @@ class QueueFullError : public std::runtime_error {
 //
 // Requests are admitted in arrival order, and the victim of a preemption is always the one that arrived last.
 // So everything that runs arrived before everything that waits: running_ and waiting_, one after the other,
-// are all live requests in arrival order, and the oldest of them makes progress in every step.
+// are all live requests in arrival order, and the oldest of them makes progress in every step. At most one
+// running request is part-way through the tokens it has, and that is the youngest; all others decode.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);
@@ -43,25 +44,22 @@ class Scheduler {
 
  private:
   void plan_decodes();
-  void plan_prefills();
+  void continue_prefill();
   void admit();
   void fill(Plan& plan);
   void append_row(Plan& plan, Request& request);
 
   int32_t blocks_for(int32_t num_tokens) const;
   int32_t blocks_short(const Request& request, int32_t num_tokens) const;
-  int32_t blocks_for_running_prompts() const;
   void schedule(Request& request, int32_t num_tokens);
-  bool make_room(const Request& request, int32_t num_blocks);
   void preempt_youngest();
   Finish append_sampled(Request& request, int32_t token) const;
   void publish(Request& request);
 
   SchedulerConfig config_;
   BlockManager blocks_;
-  std::unordered_map<SeqId, std::unique_ptr<Request>>
-      requests_;                  // looked up by id only, never walked in order
-  std::deque<Request*> waiting_;  // preempted ones first, then new ones
+  std::unordered_map<SeqId, std::unique_ptr<Request>> requests_;  // for look-ups by id; never walked
+  std::deque<Request*> waiting_;                                  // preempted ones first, then new ones
   std::vector<Request*> running_;
   int32_t num_new_waiting_ = 0;  // those of waiting_ that never ran; max_queue bounds them
   int64_t num_arrivals_ = 0;

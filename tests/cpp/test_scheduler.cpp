@@ -1,1 +1,416 @@
+#include <functional>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "base/check.h"
 #include "check.h"
+#include "sched/scheduler.h"
+
+using namespace ballast;
+
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+constexpr int32_t kStopToken = 999;
+
+SchedulerConfig config(int32_t num_blocks, int32_t block_tokens = 4, int32_t chunk_size = 8) {
+  return {num_blocks, block_tokens, /*max_batch_size=*/4, chunk_size, chunk_size, /*max_queue=*/8, true};
+}
+
+// `count` tokens that no other `seed` shares.
+Tokens prompt(int32_t seed, int32_t count) {
+  Tokens tokens(static_cast<size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), seed * 10000);
+  return tokens;
+}
+
+// A scheduler whose rows sample their sequence's 1st, 2nd, 3rd … token as 1, 2, 3 …, checked after every
+// call.
+struct Run {
+  explicit Run(const SchedulerConfig& c) : scheduler(c) {}
+
+  void add(int64_t seq, Tokens tokens, int64_t max_tokens, int64_t min_tokens = 0) {
+    scheduler.add(SeqId{seq}, std::move(tokens), max_tokens, {kStopToken}, min_tokens);
+    scheduler.check();
+  }
+
+  std::shared_ptr<Plan> plan() {
+    auto decided = scheduler.plan();
+    scheduler.check();
+    for (const int32_t slot : decided->slots) EXPECT(slot >= 1);
+    return decided;
+  }
+
+  void commit(const Plan& decided) {
+    Tokens sampled;
+    for (size_t row = 0; row < decided.seqs.size(); ++row) {
+      if (decided.samples[row]) sampled.push_back(next_token(decided.seqs[row]));
+    }
+    const auto committed = scheduler.commit(sampled);
+    scheduler.check();
+    for (size_t i = 0; i < committed->seqs.size(); ++i) {
+      got[committed->seqs[i]].push_back(committed->tokens[i]);
+      if (committed->finish[i] != Finish::kNone) finished[committed->seqs[i]] = committed->finish[i];
+    }
+  }
+
+  std::shared_ptr<Plan> step() {
+    auto decided = plan();
+    commit(*decided);
+    return decided;
+  }
+
+  void run_dry() {
+    for (int steps = 0; step()->num_requests() > 0; ++steps) {
+      if (steps > 1000) throw std::runtime_error("the scheduler does not come to an end");
+    }
+  }
+
+  bool abort(int64_t seq) {
+    const bool live = scheduler.abort(SeqId{seq});
+    scheduler.check();
+    return live;
+  }
+
+  Scheduler scheduler;
+  std::function<int32_t(SeqId)> next_token = [this](SeqId seq) {
+    return static_cast<int32_t>(got[seq].size()) + 1;
+  };
+  std::map<SeqId, Tokens> got;
+  std::map<SeqId, Finish> finished;
+};
+
+std::vector<int64_t> seqs(const Plan& plan) {
+  std::vector<int64_t> ids;
+  for (const SeqId seq : plan.seqs) ids.push_back(static_cast<int64_t>(seq));
+  return ids;
+}
+
+Tokens row_sizes(const Plan& plan) {
+  Tokens sizes;
+  for (size_t i = 0; i + 1 < plan.query_indptr.size(); ++i) {
+    sizes.push_back(plan.query_indptr[i + 1] - plan.query_indptr[i]);
+  }
+  return sizes;
+}
+
+using Ids = std::vector<int64_t>;
+
+}  // namespace
+
+TEST(an_idle_scheduler_plans_nothing_and_may_be_asked_again) {
+  Run run(config(4));
+  EXPECT_EQ(run.plan()->num_requests(), 0);
+  EXPECT_EQ(run.plan()->num_requests(), 0);
+  EXPECT(run.plan()->query_indptr == Tokens{0});
+}
+
+TEST(a_prompt_is_computed_in_chunks_and_then_decoded_to_its_length) {
+  Run run(config(8));
+  run.add(1, prompt(1, 10), 3);
+
+  auto plan = run.step();
+  EXPECT(row_sizes(*plan) == Tokens{8});
+  EXPECT(plan->samples == std::vector<uint8_t>{0});
+  EXPECT(plan->slots == (Tokens{4, 5, 6, 7, 8, 9, 10, 11}));
+  EXPECT(plan->kv_lens == Tokens{8});
+
+  plan = run.step();
+  EXPECT(plan->token_ids == (Tokens{10008, 10009}));
+  EXPECT(plan->positions == (Tokens{8, 9}));
+  EXPECT(plan->samples == std::vector<uint8_t>{1});
+  EXPECT_EQ(plan->num_decode, 0);
+
+  plan = run.step();
+  EXPECT(plan->token_ids == Tokens{1});
+  EXPECT(plan->positions == Tokens{10});
+  EXPECT(plan->slots == Tokens{14});
+  EXPECT(plan->kv_lens == Tokens{11});
+  EXPECT(plan->kv_indptr == (Tokens{0, 3}));
+  EXPECT_EQ(plan->num_decode, 1);
+
+  run.step();
+  EXPECT(run.got[SeqId{1}] == (Tokens{1, 2, 3}));
+  EXPECT(run.finished[SeqId{1}] == Finish::kLength);
+  EXPECT_EQ(run.step()->num_requests(), 0);
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 0);
+}
+
+TEST(decoding_requests_come_first_and_a_prompt_fills_the_rest_of_the_budget) {
+  Run run(config(32));
+  run.add(1, prompt(1, 3), 9);
+  run.add(2, prompt(2, 4), 9);
+  run.step();
+  run.add(3, prompt(3, 20), 9);
+  const auto plan = run.step();
+  EXPECT(seqs(*plan) == (Ids{1, 2, 3}));
+  EXPECT(row_sizes(*plan) == (Tokens{1, 1, 6}));
+  EXPECT_EQ(plan->num_decode, 2);
+  EXPECT(plan->samples == (std::vector<uint8_t>{1, 1, 0}));
+}
+
+TEST(a_step_in_which_nothing_decodes_has_the_larger_budget) {
+  SchedulerConfig limits = config(32);
+  limits.prefill_chunk_size = 16;
+  Run run(limits);
+  run.add(1, prompt(1, 12), 9);
+  EXPECT(row_sizes(*run.step()) == Tokens{12});
+  run.add(2, prompt(2, 12), 9);
+  EXPECT(row_sizes(*run.step()) == (Tokens{1, 7}));
+}
+
+TEST(no_more_than_max_batch_size_requests_share_a_step) {
+  Run run(config(32));
+  for (int64_t seq = 1; seq <= 6; ++seq) run.add(seq, prompt(static_cast<int32_t>(seq), 1), 2);
+  EXPECT(seqs(*run.step()) == (Ids{1, 2, 3, 4}));
+  EXPECT(seqs(*run.step()) == (Ids{1, 2, 3, 4}));
+  EXPECT(seqs(*run.step()) == (Ids{5, 6}));
+}
+
+TEST(a_request_that_would_fit_does_not_overtake_one_that_does_not) {
+  Run run(config(8));
+  run.add(1, prompt(1, 8), 9);
+  run.step();
+  run.add(2, prompt(2, 24), 4);  // 7 blocks with its spare one, and 6 are left
+  run.add(3, prompt(3, 2), 1);
+  EXPECT(seqs(*run.step()) == Ids{1});
+  EXPECT_EQ(run.scheduler.stats().waiting, 2);
+}
+
+TEST(the_youngest_request_is_preempted_and_keeps_what_it_generated) {
+  Run run(config(4));
+  run.add(1, prompt(1, 4), 8);
+  run.add(2, prompt(2, 4), 8);
+  run.step();
+  for (int i = 0; i < 4; ++i) run.step();  // both fill their second block
+  const auto plan = run.step();
+  EXPECT(seqs(*plan) == Ids{1});
+  EXPECT(plan->preempted == std::vector<SeqId>{SeqId{2}});
+  EXPECT_EQ(run.scheduler.stats().preemptions, 1);
+  run.run_dry();
+  EXPECT(run.got[SeqId{1}] == (Tokens{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT(run.got[SeqId{2}] == (Tokens{1, 2, 3, 4, 5, 6, 7, 8}));
+}
+
+TEST(the_youngest_request_preempts_itself_when_only_older_ones_are_left) {
+  Run run(config(4));
+  run.add(1, prompt(1, 6), 7);
+  run.add(2, prompt(2, 4), 8);
+  run.step();
+  run.step();
+  Ids preempted;
+  for (int i = 0; i < 5; ++i) {
+    const auto plan = run.step();
+    for (const SeqId seq : plan->preempted) preempted.push_back(static_cast<int64_t>(seq));
+    EXPECT(seqs(*plan).front() == 1);
+  }
+  EXPECT(preempted == Ids{2});
+  run.run_dry();
+  EXPECT_EQ(run.got[SeqId{2}].size(), size_t{8});
+}
+
+TEST(a_preempted_request_waits_in_front_of_younger_ones) {
+  Run run(config(4));
+  run.add(1, prompt(1, 4), 8);
+  run.add(2, prompt(2, 4), 8);
+  run.step();
+  run.add(3, prompt(3, 4), 1);
+  while (run.step()->preempted.empty()) continue;
+  const auto lines = run.scheduler.describe();
+  EXPECT_EQ(lines.size(), size_t{3});
+  EXPECT(lines[1].seq == SeqId{2} && std::string(lines[1].state) == "preempted");
+  EXPECT(lines[2].seq == SeqId{3} && std::string(lines[2].state) == "waiting");
+}
+
+TEST(a_request_as_large_as_the_cache_runs_alone) {
+  Run run(config(4));
+  run.add(1, prompt(1, 1), 2);
+  run.add(2, prompt(2, 9), 8);  // 16 tokens of KV at most, all there are
+  run.add(3, prompt(3, 16), 1);
+  run.run_dry();
+  EXPECT_EQ(run.got[SeqId{2}].size(), size_t{8});
+  EXPECT_EQ(run.got[SeqId{3}].size(), size_t{1});
+}
+
+TEST(a_request_that_can_never_fit_is_refused_at_once) {
+  Run run(config(4));
+  EXPECT_THROWS(run.add(1, prompt(1, 10), 8), std::invalid_argument);
+  EXPECT_THROWS(run.add(1, prompt(1, 17), 1), std::invalid_argument);
+  EXPECT_THROWS(run.add(1, prompt(1, 1), std::numeric_limits<int64_t>::max()), std::invalid_argument);
+  EXPECT_THROWS(run.add(1, prompt(1, 1), 0), std::invalid_argument);
+  EXPECT_THROWS(run.add(1, {}, 1), std::invalid_argument);
+  run.add(1, prompt(1, 10), 7);
+  EXPECT_THROWS(run.add(1, prompt(1, 1), 1), std::invalid_argument);
+}
+
+TEST(a_stop_token_ends_a_request_in_the_step_that_made_it) {
+  Run run(config(8));
+  run.next_token = [&](SeqId seq) { return run.got[seq].size() == 2 ? kStopToken : 1; };
+  run.add(1, prompt(1, 4), 9);
+  run.run_dry();
+  EXPECT(run.got[SeqId{1}] == (Tokens{1, 1, kStopToken}));
+  EXPECT(run.finished[SeqId{1}] == Finish::kStop);
+}
+
+TEST(a_stop_token_means_nothing_before_min_tokens) {
+  Run run(config(8));
+  run.next_token = [](SeqId) { return kStopToken; };
+  run.add(1, prompt(1, 4), 9, /*min_tokens=*/3);
+  run.run_dry();
+  EXPECT_EQ(run.got[SeqId{1}].size(), size_t{3});
+}
+
+TEST(a_stop_token_at_the_length_limit_counts_as_a_stop) {
+  Run run(config(8));
+  run.next_token = [](SeqId) { return kStopToken; };
+  run.add(1, prompt(1, 4), 1);
+  run.run_dry();
+  EXPECT(run.finished[SeqId{1}] == Finish::kStop);
+}
+
+TEST(an_abort_between_steps_frees_every_block_at_once) {
+  Run run(config(16));
+  run.add(1, prompt(1, 3), 5);  // decodes
+  run.step();
+  run.add(2, prompt(2, 20), 5);  // part-way through its prompt
+  run.step();
+  run.add(3, prompt(3, 3), 5);  // queued
+  for (int64_t seq = 1; seq <= 3; ++seq) EXPECT(run.abort(seq));
+  EXPECT(!run.abort(1));
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 0);
+  EXPECT_EQ(run.step()->num_requests(), 0);
+}
+
+TEST(an_abort_during_a_step_drops_the_token_and_frees_at_commit) {
+  Run run(config(16));
+  run.add(1, prompt(1, 3), 5);
+  run.add(2, prompt(2, 3), 5);
+  run.step();
+  const auto plan = run.plan();
+  EXPECT(run.abort(1));
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 8);
+  run.commit(*plan);
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 4);
+  EXPECT_EQ(run.got[SeqId{1}].size(), size_t{1});
+  EXPECT_EQ(run.got[SeqId{2}].size(), size_t{2});
+  EXPECT(!run.abort(1));
+}
+
+TEST(a_request_preempted_by_the_plan_can_be_aborted_before_its_commit) {
+  Run run(config(4));
+  run.add(1, prompt(1, 4), 8);
+  run.add(2, prompt(2, 4), 8);
+  auto plan = run.plan();
+  while (plan->preempted.empty()) {
+    run.commit(*plan);
+    plan = run.plan();
+  }
+  EXPECT(run.abort(2));
+  EXPECT_EQ(run.scheduler.stats().waiting, 0);
+  run.commit(*plan);
+  run.run_dry();
+  EXPECT_EQ(run.got[SeqId{1}].size(), size_t{8});
+}
+
+TEST(a_shared_prefix_is_read_from_the_same_blocks) {
+  Run run(config(16));
+  run.add(1, prompt(1, 10), 5);
+  run.step();
+  run.step();
+  Tokens same_start = prompt(1, 9);
+  same_start.push_back(5);
+  run.add(2, same_start, 5);
+  const auto plan = run.plan();
+  EXPECT(row_sizes(*plan) == (Tokens{1, 2}));
+  EXPECT(plan->positions == (Tokens{10, 8, 9}));
+  EXPECT(plan->kv_indices[0] == plan->kv_indices[3]);
+  EXPECT(plan->kv_indices[1] == plan->kv_indices[4]);
+  EXPECT(plan->kv_indices[2] != plan->kv_indices[5]);
+  EXPECT_EQ(run.scheduler.cached_tokens(SeqId{2}), 8);
+  EXPECT_EQ(run.scheduler.stats().prefix_query_tokens, 20);
+  EXPECT_EQ(run.scheduler.stats().prefix_hit_tokens, 8);
+}
+
+TEST(a_prompt_that_is_cached_whole_computes_its_last_block_again) {
+  Run run(config(16));
+  run.add(1, prompt(1, 8), 1);
+  run.run_dry();
+  run.add(2, prompt(1, 8), 1);
+  const auto plan = run.step();
+  EXPECT(plan->positions == (Tokens{4, 5, 6, 7}));
+  EXPECT_EQ(run.scheduler.stats().cached_tokens, 8);  // and finds that it is known
+}
+
+TEST(a_preempted_request_is_served_by_the_cache_and_counted_once) {
+  Run run(config(5));
+  run.add(1, prompt(1, 5), 12);
+  run.add(2, prompt(2, 5), 12);
+  std::shared_ptr<Plan> plan;
+  bool came_back = false;
+  for (bool fell = false; (plan = run.step())->num_requests() > 0;) {
+    fell = fell || !plan->preempted.empty();
+    // 12 tokens were known when it fell; anything above one block of them was found, not computed.
+    came_back = came_back || (fell && seqs(*plan) == Ids{2} && plan->positions.front() > 0);
+  }
+  EXPECT(came_back);
+  EXPECT_EQ(run.scheduler.stats().prefix_query_tokens, 10);
+  EXPECT_EQ(run.scheduler.stats().prefix_hit_tokens, 0);
+}
+
+TEST(without_a_prefix_cache_every_token_is_computed) {
+  SchedulerConfig limits = config(16);
+  limits.prefix_cache = false;
+  Run run(limits);
+  for (int64_t seq = 1; seq <= 2; ++seq) {
+    run.add(seq, prompt(1, 8), 1);
+    EXPECT_EQ(run.step()->num_tokens(), 8);
+  }
+  EXPECT_EQ(run.scheduler.stats().cached_tokens, 0);
+  EXPECT_EQ(run.scheduler.stats().prefix_query_tokens, 0);
+}
+
+TEST(the_queue_is_bounded_and_preempted_requests_do_not_count) {
+  SchedulerConfig limits = config(4);
+  limits.max_queue = 1;
+  Run run(limits);
+  run.add(1, prompt(1, 4), 8);
+  EXPECT_THROWS(run.add(2, prompt(2, 4), 8), QueueFullError);
+  run.step();
+  run.add(2, prompt(2, 4), 8);
+  while (run.step()->preempted.empty()) continue;
+  run.add(3, prompt(3, 1), 1);
+  EXPECT_EQ(run.scheduler.stats().waiting, 2);
+  EXPECT_THROWS(run.add(4, prompt(4, 1), 1), QueueFullError);
+  run.abort(3);
+  run.add(4, prompt(4, 1), 1);
+}
+
+TEST(plan_and_commit_take_turns) {
+  Run run(config(8));
+  EXPECT_THROWS(run.scheduler.commit({}), std::logic_error);
+  run.add(1, prompt(1, 4), 3);
+  run.plan();
+  EXPECT_THROWS(run.scheduler.plan(), std::logic_error);
+  EXPECT_THROWS(run.scheduler.commit({}), std::invalid_argument);
+  EXPECT_THROWS(run.scheduler.commit({1, 2}), std::invalid_argument);
+  run.scheduler.commit({1});
+  EXPECT_THROWS(run.scheduler.commit({1}), std::logic_error);
+}
+
+TEST(limits_that_cannot_work_are_refused) {
+  const auto refuses = [](int32_t SchedulerConfig::* field, int32_t value) {
+    SchedulerConfig limits = config(8);
+    limits.*field = value;
+    EXPECT_THROWS(limits.validate(), std::invalid_argument);
+  };
+  refuses(&SchedulerConfig::num_blocks, 0);
+  refuses(&SchedulerConfig::num_blocks, std::numeric_limits<int32_t>::max());
+  refuses(&SchedulerConfig::block_tokens, 0);
+  refuses(&SchedulerConfig::max_batch_size, 0);
+  refuses(&SchedulerConfig::chunk_size, 3);  // max_batch_size is 4
+  refuses(&SchedulerConfig::prefill_chunk_size, 0);
+  refuses(&SchedulerConfig::max_queue, 0);
+}

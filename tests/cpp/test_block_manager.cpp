@@ -1,0 +1,154 @@
+#include "base/check.h"
+#include "check.h"
+#include "kv/block_manager.h"
+
+using ballast::BlockId;
+using ballast::BlockManager;
+
+namespace {
+
+using Table = std::vector<BlockId>;
+using Tokens = std::vector<int32_t>;
+
+Table allocate(BlockManager& blocks, size_t count) {
+  Table table;
+  for (size_t i = 0; i < count; ++i) table.push_back(blocks.allocate());
+  return table;
+}
+
+void publish(BlockManager& blocks, Table& table, const Tokens& tokens) {
+  for (size_t i = 0; i < table.size(); ++i) blocks.publish(table, i, tokens);
+}
+
+Table match(const BlockManager& blocks, const Tokens& tokens) {
+  Table found;
+  blocks.match(tokens, found);
+  return found;
+}
+
+void check_owned(const BlockManager& blocks, std::initializer_list<const Table*> tables) {
+  std::vector<int32_t> owners(static_cast<size_t>(blocks.num_available() + blocks.num_held()) + 1, 0);
+  for (const Table* table : tables) {
+    for (const BlockId block : *table) ++owners[index_of(block)];
+  }
+  blocks.check(owners);
+}
+
+}  // namespace
+
+TEST(published_blocks_serve_a_prompt_that_begins_with_them) {
+  BlockManager blocks(4, 2, true);
+  Table table = allocate(blocks, 2);
+  publish(blocks, table, {1, 2, 3, 4});
+  EXPECT(match(blocks, {1, 2, 3, 4, 5}) == table);
+  EXPECT(match(blocks, {1, 2, 9, 4, 5}) == Table{table[0]});
+  EXPECT(match(blocks, {9, 2, 3, 4, 5}).empty());
+  check_owned(blocks, {&table});
+}
+
+TEST(a_match_leaves_one_token_to_compute) {
+  BlockManager blocks(4, 2, true);
+  Table table = allocate(blocks, 2);
+  publish(blocks, table, {1, 2, 3, 4});
+  EXPECT(match(blocks, {1, 2, 3, 4}) == Table{table[0]});
+  EXPECT(match(blocks, {1, 2}).empty());
+  EXPECT(match(blocks, {1}).empty());
+}
+
+TEST(published_blocks_stay_when_released_and_others_are_free_at_once) {
+  BlockManager blocks(4, 2, true);
+  Table table = allocate(blocks, 3);
+  const Table first_two{table[0], table[1]};
+  for (size_t i = 0; i < 2; ++i) blocks.publish(table, i, {1, 2, 3, 4, 5});
+  blocks.release(table);
+  EXPECT(table.empty());
+  EXPECT_EQ(blocks.num_cached(), 2);
+  EXPECT_EQ(blocks.num_held(), 0);
+  EXPECT_EQ(blocks.num_available(), 4);
+  Table again = match(blocks, {1, 2, 3, 4, 5});
+  EXPECT(again == first_two);
+  blocks.hold(again);
+  EXPECT_EQ(blocks.num_cached(), 0);
+  EXPECT_EQ(blocks.num_held(), 2);
+  check_owned(blocks, {&again});
+}
+
+TEST(content_that_is_known_already_is_kept_once) {
+  BlockManager blocks(4, 2, true);
+  Table first = allocate(blocks, 2), second = allocate(blocks, 2);
+  publish(blocks, first, {1, 2, 3, 4});
+  publish(blocks, second, {1, 2, 3, 4});
+  EXPECT(first == second);
+  EXPECT_EQ(blocks.num_held(), 2);
+  EXPECT_EQ(blocks.num_available(), 2);
+  check_owned(blocks, {&first, &second});
+}
+
+TEST(a_known_block_that_nobody_holds_is_taken_over_too) {
+  BlockManager blocks(2, 1, true);
+  Table first = allocate(blocks, 1);
+  publish(blocks, first, {1});
+  blocks.release(first);
+  Table second = allocate(blocks, 1);
+  publish(blocks, second, {1});
+  EXPECT_EQ(blocks.num_cached(), 0);
+  EXPECT_EQ(blocks.num_held(), 1);
+  check_owned(blocks, {&second});
+}
+
+TEST(children_are_evicted_before_their_parents) {
+  BlockManager blocks(3, 1, true);
+  Table table = allocate(blocks, 3);
+  const Table chain = table;
+  publish(blocks, table, {1, 2, 3});
+  blocks.release(table);
+  EXPECT(blocks.allocate() == chain[2]);
+  EXPECT(match(blocks, {1, 2, 3, 4}) == (Table{chain[0], chain[1]}));
+  EXPECT(blocks.allocate() == chain[1]);
+  EXPECT(match(blocks, {1, 2, 3, 4}) == Table{chain[0]});
+}
+
+TEST(a_parent_shared_by_two_chains_outlives_both) {
+  BlockManager blocks(3, 1, true);
+  Table left = allocate(blocks, 2);
+  publish(blocks, left, {1, 2});
+  Table right{left[0]};
+  blocks.hold(right);
+  right.push_back(blocks.allocate());
+  blocks.publish(right, 1, {1, 3});
+  const BlockId root = left[0], left_leaf = left[1], right_leaf = right[1];
+  blocks.release(left);
+  blocks.release(right);
+  check_owned(blocks, {});
+  EXPECT(blocks.allocate() == left_leaf);
+  EXPECT(blocks.allocate() == right_leaf);
+  EXPECT(blocks.allocate() == root);
+}
+
+TEST(free_blocks_are_used_before_cached_ones) {
+  BlockManager blocks(2, 1, true);
+  Table table = allocate(blocks, 1);
+  publish(blocks, table, {1});
+  blocks.release(table);
+  blocks.allocate();
+  EXPECT_EQ(blocks.num_cached(), 1);
+  blocks.allocate();
+  EXPECT_EQ(blocks.num_cached(), 0);
+}
+
+TEST(without_a_prefix_cache_nothing_is_remembered) {
+  BlockManager blocks(2, 1, false);
+  Table table = allocate(blocks, 2);
+  publish(blocks, table, {1, 2});
+  EXPECT(match(blocks, {1, 2, 3}).empty());
+  blocks.release(table);
+  EXPECT_EQ(blocks.num_cached(), 0);
+  EXPECT_EQ(blocks.num_available(), 2);
+}
+
+TEST(a_wrong_count_of_owners_is_caught) {
+  BlockManager blocks(1, 1, true);
+  Table table = allocate(blocks, 1);
+  EXPECT_THROWS(check_owned(blocks, {}), ballast::InvariantError);
+  EXPECT_THROWS(check_owned(blocks, {&table, &table}), ballast::InvariantError);
+}

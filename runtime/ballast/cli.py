@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ballast import __version__
@@ -26,9 +26,14 @@ EXIT_OUR_FAULT = 70
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. Usage errors and --help leave through SystemExit, as argparse does."""
-    arguments = _parser().parse_args(_underscored(sys.argv[1:] if argv is None else argv))
+    arguments = _parse(sys.argv[1:] if argv is None else argv)
+    return exit_code(lambda: int(arguments.run(arguments)))
+
+
+def exit_code(command: Callable[[], int]) -> int:
+    """What `command` returns, or the code of the error that it raised, which is reported."""
     try:
-        return int(arguments.run(arguments))
+        return command()
     except BallastError as error:
         _report(f"ballast: {error}")
         return error.exit_code
@@ -36,6 +41,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         _report(f"ballast: internal error: {type(error).__name__}: {error}")
         return EXIT_OUR_FAULT
+
+
+def serve_config(argv: Sequence[str]) -> Config:
+    """The resolved configuration that the arguments after `serve`, and the environment, ask for. Raises ConfigError."""
+    return _config(_parse(["serve", *argv]))
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    return _parser().parse_args(_underscored(argv))
 
 
 def _parser() -> argparse.ArgumentParser:

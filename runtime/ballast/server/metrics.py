@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -20,6 +20,9 @@ from prometheus_client.registry import Collector
 
 from ballast.engine.observer import StepKind
 from ballast.server.port import EnginePort
+
+# A second series for each counter, of use to nobody here.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the library left this one out
 
 # Bounds in seconds and tokens, those of vLLM, so that quantiles of both can be compared.
 FIRST_TOKEN_BUCKETS = (

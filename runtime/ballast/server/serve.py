@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from ballast import __version__
 from ballast.config import Config, ModelConfig
 from ballast.engine.build import EngineSettings, build_engine, load_runner
-from ballast.engine.engine import Engine
+from ballast.engine.engine import Engine, Loader
 from ballast.engine.runner import Runner
 from ballast.log import configure_logging
 from ballast.model.metadata import read_config, read_spec
@@ -54,20 +54,25 @@ def serve(config: Config) -> int:
             "chat_template": text.template_source,
         },
     )
-    settings = engine_settings(config)
 
     def load(report: Callable[[float], None]) -> Runner:
-        return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report)
+        return load_runner(gguf, spec, text.tokenizer.vocab_size, engine_settings(config), report)
 
+    run(config, load, text, spec.name, spec.context_length)
+    return 0
+
+
+def run(config: Config, load: Loader, text: Text, name: str, context_length: int) -> None:
+    """Serve the model that `load` gives, until told to stop. `name` is what it calls itself."""
     with ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-text") as executor:
 
         def build(on_death: Callable[[], None]) -> tuple[Engine, ASGIApp]:
             metrics = Metrics()
-            engine = build_engine(load, settings, spec.context_length, observer=metrics, on_death=on_death)
-            return engine, make_app(engine, metrics, text, spec.name, config, executor)
+            settings = engine_settings(config)
+            engine = build_engine(load, settings, context_length, observer=metrics, on_death=on_death)
+            return engine, make_app(engine, metrics, text, name, config, executor)
 
         run_server(build, listen(config.server.host, config.server.port), config.server)
-    return 0
 
 
 def engine_settings(config: Config) -> EngineSettings:

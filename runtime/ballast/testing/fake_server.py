@@ -1,0 +1,83 @@
+"""The real server and engine around a model that is quick, slow or broken on demand, as a process.
+
+    python -m ballast.testing.fake_server --step_s 0.01 --port 0 [any option of `ballast serve`]
+
+Its replies spell the alphabet: the token after position p is the letter number p mod 26. One letter of a prompt is one
+token. It never ends by itself before max_tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast import cli
+from ballast.config import Config
+from ballast.engine.runner import Runner
+from ballast.log import configure_logging
+from ballast.model.batch import Batch
+from ballast.server.serve import run
+from ballast.testing.vocabulary import byte_metadata
+from ballast.text.loading import load_text
+
+FIRST_BYTE_ID = 2
+CONTEXT_LENGTH = 65536
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+CHAT_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
+
+
+class AlphabetModel:
+    """A Runner that takes `step_s` for each step and fails in step `fail_at`, counted from 1, the warm-up's first."""
+
+    def __init__(self, vocab_size: int, step_s: float, fail_at: int | None) -> None:
+        self._vocab_size = vocab_size
+        self._step_s = step_s
+        self._fail_at = fail_at
+        self._num_steps = 0
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
+        """Logits [sampled, vocabulary], one-hot."""
+        alive()
+        self._num_steps += 1
+        if self._num_steps == self._fail_at:
+            raise FloatingPointError("the fake model was told to fail")
+        if self._step_s:
+            time.sleep(self._step_s)
+        logits = np.zeros((batch.sampled.size, self._vocab_size), np.float32)
+        letters = FIRST_BYTE_ID + ord("a") + batch.positions[batch.sampled] % len(ALPHABET)
+        logits[np.arange(batch.sampled.size), letters] = 100.0
+        return logits
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until told to stop."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--step_s", type=float, default=0.0, help="how long a step takes")
+    parser.add_argument("--load_s", type=float, default=0.0, help="how long loading takes")
+    parser.add_argument("--fail_at", type=int, help="the step in which the model fails")
+    fake, rest = parser.parse_known_args(argv)
+    return cli.exit_code(lambda: _serve(cli.serve_config(rest), fake))
+
+
+def _serve(config: Config, fake: argparse.Namespace) -> int:
+    configure_logging(config.log)
+    metadata = byte_metadata() | {"tokenizer.chat_template": CHAT_TEMPLATE}
+    text = load_text(None, metadata, "bytes.gguf")
+
+    def load(report: Callable[[float], None]) -> Runner:
+        for tenth in range(10):
+            report(tenth / 10)
+            time.sleep(fake.load_s / 10)
+        return AlphabetModel(text.tokenizer.vocab_size, fake.step_s, fake.fail_at)
+
+    run(config, load, text, "alphabet", CONTEXT_LENGTH)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

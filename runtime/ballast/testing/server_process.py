@@ -1,0 +1,159 @@
+"""A server in a process of its own, as tests and benchmarks use it: started, watched, always ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from email.message import Message
+from types import TracebackType
+from typing import Any, Self
+
+from prometheus_client.parser import text_string_to_metric_families
+
+SERVE = ("ballast", "serve")
+FAKE = ("ballast.testing.fake_server",)
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+
+
+class ServerProcess:
+    """A running server; a context manager that ends it.
+
+    `module` is SERVE or FAKE, `options` are its arguments; it listens on a free port unless they name one.
+    """
+
+    def __init__(
+        self,
+        *options: str,
+        module: Sequence[str] = SERVE,
+        environment: Mapping[str, str] | None = None,
+        until_ready: bool = True,
+    ) -> None:
+        self._command = [sys.executable, "-m", *module, "--log_format", "json", *options]
+        if "--port" not in options:
+            self._command += ["--port", "0"]
+        self._environment = {**os.environ, **(environment or {})}
+        self._until_ready = until_ready
+        self._changed = threading.Condition()
+        self.events: list[dict[str, Any]] = []
+        """What it logged so far."""
+        self.stderr = ""
+        """What else it wrote to standard error so far."""
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        self.process = subprocess.Popen(  # noqa: S603  the command is the caller's
+            self._command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=self._environment, text=True
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        try:
+            self.port = self.event("listening")["port"]
+            if self._until_ready:
+                self.event("ready")
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    @property
+    def url(self) -> str:
+        """Where it serves, without a path."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def event(self, name: str, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
+        """The first event of that name, waited for. Raises AssertionError with the log when it does not come."""
+        found: list[dict[str, Any]] = []
+
+        def seen() -> bool:
+            found[:] = [event for event in self.events if event["event"] == name]
+            return bool(found) or self._ended
+
+        with self._changed:
+            self._changed.wait_for(seen, timeout_s)
+            seen()
+        assert found, f"the server did not log {name!r}; its log:\n{self.events}\n{self.stderr}"
+        return found[0]
+
+    def get(self, path: str, timeout_s: float = 10.0) -> tuple[int, Message, bytes]:
+        """Status, headers and body of a GET."""
+        request = urllib.request.Request(self.url + path)  # noqa: S310  always http, on this machine
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310  as above
+                return response.status, response.headers, response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.headers, error.read()
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample of /metrics; labels, where there are any, in the form name{key="value"}."""
+        _, _, page = self.get("/metrics")
+        return {
+            sample.name + _labels(sample.labels): sample.value
+            for family in text_string_to_metric_families(page.decode())
+            for sample in family.samples
+        }
+
+    def wait_for(self, condition: Callable[[dict[str, float]], bool], timeout_s: float = 10.0) -> dict[str, float]:
+        """The metrics once they meet the condition. Raises AssertionError when they do not in time."""
+        deadline = time.monotonic() + timeout_s
+        while not condition(metrics := self.metrics()):
+            assert time.monotonic() < deadline, f"not within {timeout_s} s; the metrics are {metrics}"
+            time.sleep(0.01)
+        return metrics
+
+    def wait_until_empty(self, timeout_s: float = 10.0) -> None:
+        """Wait until no request is queued or running and no KV is held."""
+        names = ("ballast_requests_waiting", "ballast_batch_running", "ballast_kv_cache_used_tokens")
+        self.wait_for(lambda metrics: not any(metrics[name] for name in names), timeout_s)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """Its exit code, once it has ended by itself."""
+        code = self.process.wait(timeout_s)
+        self._reader.join(STOP_TIMEOUT_S)
+        return code
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as stream:
+            for line in stream:
+                with self._changed:
+                    if line.startswith('{"time"'):
+                        self.events.append(json.loads(line))
+                    else:
+                        self.stderr += line
+                    self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def _ended(self) -> bool:
+        return not self._reader.is_alive() or self.process.poll() is not None
+
+    def _end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(STOP_TIMEOUT_S)
+        self._reader.join(STOP_TIMEOUT_S)
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "}" if labels else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from gguf import ExpertGatingFuncType, GGUFWriter, LlamaFileType
 
@@ -11,14 +11,13 @@ from ballast.tiny.shape import TinyShape
 from ballast.tiny.tokenizer import BOS, EOS, TinyTokenizer
 
 ARCHITECTURE = "deepseek2"
-MlaLayout = Literal["split", "joint"]
 
 
 def context_length(shape: TinyShape) -> int:
     return 4096 if shape.yarn is None else int(shape.yarn.factor * shape.yarn.original_context)
 
 
-def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: MlaLayout, num_rows: int, file_type: LlamaFileType) -> None:
+def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, file_type: LlamaFileType) -> None:
     """The `general.*` and `deepseek2.*` keys, as conversions of the real models write them."""
     writer.add_type("model")
     writer.add_name(shape.name)
@@ -97,10 +96,7 @@ def add_tokenizer(writer: GGUFWriter, tokenizer: TinyTokenizer, num_rows: int) -
 def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict[str, Any]:
     """config.json in the form of the real models'."""
     is_v3 = shape.family == "v3"
-    if is_v3:
-        topk_method = "noaux_tc"
-    else:
-        topk_method = "greedy" if shape.num_groups == 1 else "group_limited_greedy"
+    v2_topk_method = "greedy" if shape.num_groups == 1 else "group_limited_greedy"
     return {
         "architectures": ["DeepseekV3ForCausalLM" if is_v3 else "DeepseekV2ForCausalLM"],
         "attention_bias": False,
@@ -136,7 +132,7 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "scoring_func": shape.gating,
         "tie_word_embeddings": False,
         "topk_group": shape.num_groups_used,
-        "topk_method": topk_method,
+        "topk_method": "noaux_tc" if is_v3 else v2_topk_method,
         "torch_dtype": "float32",
         "use_cache": True,
         "v_head_dim": shape.v_dim,

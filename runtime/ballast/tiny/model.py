@@ -21,6 +21,7 @@ from ballast.tiny.shape import PRESETS, TinyShape
 from ballast.tiny.tokenizer import TinyTokenizer, make_tokenizer
 from ballast.weights.quantize import quantize
 
+LAYOUTS = ("split", "joint")
 _STEM = "model"
 _OURS = re.compile(rf"{_STEM}(-\d{{5}}-of-\d{{5}})?\.gguf")
 _ROWS_MULTIPLE = 64
@@ -54,8 +55,8 @@ def write_tiny_model(
     """
     if arch not in PRESETS:
         raise ConfigError("arch", arch, f"one of {', '.join(PRESETS)}")
-    if mla != "split" and mla != "joint":
-        raise ConfigError("mla", mla, "one of split, joint")
+    if mla not in LAYOUTS:
+        raise ConfigError("mla", mla, f"one of {', '.join(LAYOUTS)}")
     check_quant(quant)
     shape = overrides or PRESETS[arch]
     tokenizer = make_tokenizer(shape.family)

@@ -18,7 +18,7 @@ class TinyYarn:
 
 @dataclass(frozen=True, slots=True)
 class TinyShape:
-    """Everything that decides a tiny model but its seed, layout and quantisation. Change one with `dataclasses.replace`.
+    """Everything that decides a tiny model but its seed, layout and quantisation.
 
     The latent sizes are the real ones, which GPU kernels for latent attention are built for.
     """
@@ -51,7 +51,7 @@ class TinyShape:
     rope_theta: float = 10000.0
     yarn: TinyYarn | None = field(default_factory=TinyYarn)
     old_keys: bool = False
-    """Leave out the keys that older conversions did not write: gating, groups, norm, the softmax scale's multiplier."""
+    """Leave out what older conversions did: the group counts, and for softmax gating also its name and the norm."""
 
 
 V2_LITE = TinyShape(

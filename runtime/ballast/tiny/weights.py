@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator
 
@@ -30,7 +31,7 @@ def tensors(shape: TinyShape, num_tokens: int, num_rows: int, seed: int) -> Iter
     """
     output = _matrix(seed, "output.weight", (num_rows, shape.hidden), _LOGIT_STD)
     output[num_tokens:] *= _PADDING_GAIN
-    yield "token_embd.weight", _matrix(seed, "token_embd.weight", (num_rows, shape.hidden), shape.hidden**0.5)
+    yield "token_embd.weight", _matrix(seed, "token_embd.weight", (num_rows, shape.hidden), math.sqrt(shape.hidden))
     yield "output_norm.weight", _norm(seed, "output_norm.weight", shape.hidden)
     yield "output.weight", output
     for layer in range(shape.num_layers):
@@ -94,12 +95,12 @@ def _experts(shape: TinyShape, prefix: str, seed: int) -> Iterator[tuple[str, Fl
 def _routed_gain(shape: TinyShape) -> float:
     """How much larger the weighted sum of the chosen experts is than one expert's output, roughly."""
     total_weight = 1.0 if shape.normalize_weights else 0.8
-    return shape.weights_scale * total_weight / float(shape.num_experts_used) ** 0.5
+    return shape.weights_scale * total_weight / math.sqrt(shape.num_experts_used)
 
 
 def _matrix(seed: int, name: str, dims: tuple[int, ...], gain: float) -> Floats:
     """Normal weights that turn a vector of variance 1 into one of variance gain²."""
-    return _normal(seed, name, dims) * np.float32(gain / dims[-1] ** 0.5)
+    return _normal(seed, name, dims) * np.float32(gain / math.sqrt(dims[-1]))
 
 
 def _norm(seed: int, name: str, size: int) -> Floats:

@@ -7,6 +7,7 @@ step. Types that the gguf package can quantise are left to it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import gguf.quants
 import numpy as np
@@ -63,8 +64,8 @@ def _q2_k(blocks: Floats) -> Bytes:
 def _q3_k(blocks: Floats) -> Bytes:
     """16 sub-blocks of 16: signed 6-bit scale each; value = d·scale·q, q in -4…3 as two low bits and one high bit."""
     subs = blocks.reshape(-1, 16, 16)
-    d, scales, q = _signed_scale(subs, lowest=-4, highest=3, scale_levels=32)
-    q = (q + 4).astype(np.uint8)
+    d, scales, steps = _signed_scale(subs, lowest=-4, highest=3, scale_levels=32)
+    q = (steps + 4).astype(np.uint8)
     runs = (q & 3).reshape(-1, 2, 4, 32)
     low = runs[:, :, 0] | runs[:, :, 1] << 2 | runs[:, :, 2] << 4 | runs[:, :, 3] << 6
     high = np.packbits((q >> 2).reshape(-1, 8, 32), axis=1, bitorder="little")
@@ -93,8 +94,8 @@ def _q5_k(blocks: Floats) -> Bytes:
 
 def _q6_k(blocks: Floats) -> Bytes:
     """16 sub-blocks of 16: signed 8-bit scale each; value = d·scale·q, q in -32…31 as four low and two high bits."""
-    d, scales, q = _signed_scale(blocks.reshape(-1, 16, 16), lowest=-32, highest=31, scale_levels=128)
-    q = (q + 32).astype(np.uint8)
+    d, scales, steps = _signed_scale(blocks.reshape(-1, 16, 16), lowest=-32, highest=31, scale_levels=128)
+    q = (steps + 32).astype(np.uint8)
     runs = (q & 15).reshape(-1, 2, 2, 64)
     low = runs[:, :, 0] | runs[:, :, 1] << 4
     tops = (q >> 4).reshape(-1, 2, 4, 32)
@@ -148,9 +149,9 @@ def _scale_and_minimum(subs: Floats, levels: int, scale_levels: int) -> tuple[Fl
 
     A minimum is subtracted and unsigned, so a sub-block that lies above 0 starts at 0.
     """
-    lowest = np.minimum(subs.min(axis=-1), 0)
-    span = np.maximum(subs.max(axis=-1), 0) - lowest
-    d, scales = _block_of_scales(span / levels, scale_levels + 1)
+    lowest = np.minimum(subs.min(axis=-1), np.float32(0))
+    span = np.maximum(subs.max(axis=-1), np.float32(0)) - lowest
+    d, scales = _block_of_scales(span / np.float32(levels), scale_levels + 1)
     dmin, minimums = _block_of_scales(-lowest, scale_levels + 1)
     shifted = subs + (dmin * minimums)[..., None]
     q = np.clip(np.rint(shifted * _inverse(d * scales)[..., None]), 0, levels)
@@ -207,9 +208,9 @@ def _nearest_iq4(scaled: Floats) -> Bytes:
 
 def _pack_iq4(q: Bytes) -> Bytes:
     halves = q.reshape(q.shape[0], -1, 2, 16)
-    return halves[:, :, 0] | halves[:, :, 1] << 4
+    return _join(halves[:, :, 0] | halves[:, :, 1] << 4)
 
 
-def _join(*parts: Bytes) -> Bytes:
-    """Fields of every block, side by side: uint8 [blocks, bytes]."""
-    return np.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)
+def _join(*parts: NDArray[Any]) -> Bytes:
+    """Fields of every block, uint8 [blocks, …] each, side by side: uint8 [blocks, bytes]."""
+    return np.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1, dtype=np.uint8, casting="no")

@@ -1,0 +1,231 @@
+"""What this host offers to this process: CPUs, NUMA nodes, memory, huge pages, GPUs. Parsing is pure; `read_machine`
+does the reading. What the system does not tell is absent here, never guessed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ISA_FLAGS = (
+    "avx2",
+    "fma",
+    "f16c",
+    "avx_vnni",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+)
+"""Instruction sets that matter for the arithmetic of quantised weights, as /proc/cpuinfo names them."""
+
+_UNLIMITED_BYTES = 1 << 60
+"""cgroup v1 writes a number near 2⁶³ where there is no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """One node, with all of its CPUs, whether this process may use them or not."""
+
+    index: int
+    cpus: frozenset[int]
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """`available_bytes` can be had without swapping: free, or page cache that the kernel gives up. `limited_by` is the
+    cgroup directory whose limit is the tightest, None where the machine itself is."""
+
+    total_bytes: int
+    available_bytes: int
+    limited_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HugePages:
+    """One pool of reserved huge pages."""
+
+    page_bytes: int
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The facts that plans and defaults depend on."""
+
+    cpus: frozenset[int]
+    """Logical CPUs that this process may use."""
+    num_physical_cores: int
+    """Physical cores among `cpus`."""
+    cpu_model: str
+    isa: tuple[str, ...]
+    """Those of ISA_FLAGS that the CPU has and the kernel has switched on."""
+    nodes: tuple[NumaNode, ...]
+    memory_nodes: frozenset[int]
+    """NUMA nodes that this process may take memory from."""
+    memory: Memory
+    huge_pages: tuple[HugePages, ...]
+    transparent_huge_pages: str | None
+    """always, madvise or never; None where the kernel has none."""
+    gpus: tuple[str, ...]
+    """Model names, as NVIDIA's driver lists them."""
+
+
+def read_machine(root: Path = Path("/"), cpus: Iterable[int] | None = None) -> Machine:
+    """This machine, or the one whose /proc and /sys lie under `root`."""
+    allowed = frozenset(os.sched_getaffinity(0) if cpus is None else cpus)
+    proc, sys = root / "proc", root / "sys"
+    cpu_model, isa = parse_cpuinfo(_text(proc / "cpuinfo"))
+    nodes = tuple(_nodes(sys / "devices/system/node"))
+    status = re.search(r"^Mems_allowed_list:\s*(\S+)", _text(proc / "self/status"), re.MULTILINE)
+    return Machine(
+        cpus=allowed,
+        num_physical_cores=_num_physical_cores(sys / "devices/system/cpu", allowed),
+        cpu_model=cpu_model,
+        isa=isa,
+        nodes=nodes,
+        memory_nodes=parse_list(status[1]) if status else frozenset(node.index for node in nodes),
+        memory=_memory(proc, sys / "fs/cgroup"),
+        huge_pages=tuple(_huge_pages(sys / "kernel/mm/hugepages")),
+        transparent_huge_pages=parse_choice(_text(sys / "kernel/mm/transparent_hugepage/enabled")),
+        gpus=tuple(_gpus(proc / "driver/nvidia/gpus")),
+    )
+
+
+# --- parsing ----------------------------------------------------------------------------------------------------
+
+
+def parse_list(text: str) -> frozenset[int]:
+    """The kernel's lists: "0-3,8,10-11"."""
+    numbers: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)
+
+
+def parse_cpuinfo(text: str) -> tuple[str, tuple[str, ...]]:
+    """Model name and usable instruction sets, both from the first CPU listed."""
+    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
+    found = set(flags[1].split()) if flags else set()
+    return (model[1].strip() if model else "unknown"), tuple(flag for flag in ISA_FLAGS if flag in found)
+
+
+def parse_meminfo(text: str) -> dict[str, int]:
+    """Name → bytes, of /proc/meminfo or of a node's meminfo."""
+    entries = re.findall(r"^(?:Node \d+ )?([\w()]+):\s+(\d+) kB$", text, re.MULTILINE)
+    return {name: int(kib) * 1024 for name, kib in entries}
+
+
+def parse_choice(text: str) -> str | None:
+    """The chosen word of a file like "always [madvise] never"."""
+    chosen = re.search(r"\[(\w+)\]", text)
+    return chosen[1] if chosen else None
+
+
+def cgroup_available(limit: str, usage: str, stat: str) -> int | None:
+    """Bytes that a cgroup still allows, counting its page cache as free; None without a limit.
+
+    Reads version 2 (memory.max, memory.current, memory.stat) and version 1 (limit_in_bytes, usage_in_bytes, whose
+    stat counts the groups below it under `total_` names).
+    """
+    if not limit.strip().isdecimal() or int(limit) >= _UNLIMITED_BYTES:
+        return None
+    counts = {name: int(count) for name, count in re.findall(r"^(\w+) (\d+)$", stat, re.MULTILINE)}
+    cache = sum(counts.get(f"total_{name}", counts.get(name, 0)) for name in ("inactive_file", "active_file"))
+    return max(0, int(limit) - int(usage.strip() or 0) + cache)
+
+
+def parse_cgroups(text: str) -> tuple[str | None, str | None]:
+    """This process's paths in /proc/self/cgroup: the unified hierarchy's, and version 1's memory controller's."""
+    unified = memory = None
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            unified = path
+        elif "memory" in controllers.split(","):
+            memory = path
+    return unified, memory
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+def _text(file: Path) -> str:
+    """A file's text; empty where the system has no such file or keeps it from us."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _num_physical_cores(folder: Path, cpus: frozenset[int]) -> int:
+    """Distinct groups of sibling threads. A CPU whose siblings are not told counts as a core of its own."""
+    return len({_text(folder / f"cpu{cpu}/topology/thread_siblings_list").strip() or f"{cpu}" for cpu in cpus})
+
+
+def _nodes(folder: Path) -> Iterator[NumaNode]:
+    for node in sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
+        memory = parse_meminfo(_text(node / "meminfo"))
+        yield NumaNode(
+            index=int(node.name[4:]),
+            cpus=parse_list(_text(node / "cpulist")),
+            total_bytes=memory.get("MemTotal", 0),
+            free_bytes=memory.get("MemFree", 0),
+        )
+
+
+def _memory(proc: Path, cgroup: Path) -> Memory:
+    meminfo = parse_meminfo(_text(proc / "meminfo"))
+    available, limited_by = meminfo.get("MemAvailable", 0), None
+    for folder, left in _cgroup_limits(proc, cgroup):
+        if left < available:
+            available, limited_by = left, str(folder)
+    return Memory(meminfo.get("MemTotal", 0), available, limited_by)
+
+
+def _cgroup_limits(proc: Path, cgroup: Path) -> Iterator[tuple[Path, int]]:
+    """(directory, bytes left) of this process's cgroup and of every one above it that has a limit.
+
+    Inside a container the path is often that of the host, while the mount shows the container's own group as its root.
+    """
+    unified, memory = parse_cgroups(_text(proc / "self/cgroup"))
+    hierarchies: list[tuple[Path, str | None, Mapping[str, str]]] = [
+        (cgroup, unified, {"limit": "memory.max", "usage": "memory.current"}),
+        (cgroup / "memory", memory, {"limit": "memory.limit_in_bytes", "usage": "memory.usage_in_bytes"}),
+    ]
+    for mount, path, names in hierarchies:
+        if path is None:
+            continue
+        group = mount / path.strip("/")
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(mount):
+                break
+            left = cgroup_available(
+                _text(folder / names["limit"]), _text(folder / names["usage"]), _text(folder / "memory.stat")
+            )
+            if left is not None:
+                yield folder, left
+
+
+def _huge_pages(folder: Path) -> Iterator[HugePages]:
+    for pool in sorted(folder.glob("hugepages-*kB")):
+        page_bytes = int(pool.name.removeprefix("hugepages-").removesuffix("kB")) * 1024
+        total, free = (int(_text(pool / name).strip() or 0) for name in ("nr_hugepages", "free_hugepages"))
+        yield HugePages(page_bytes, total, free)
+
+
+def _gpus(folder: Path) -> Iterator[str]:
+    for gpu in sorted(folder.glob("*/information")):
+        model = re.search(r"^Model:\s*(.+)$", _text(gpu), re.MULTILINE)
+        yield model[1].strip() if model else "unknown"

@@ -1,0 +1,163 @@
+"""What a machine offers, read from trees of /proc and /sys as different hosts show them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ballast.machine import (
+    HugePages,
+    Memory,
+    NumaNode,
+    cgroup_available,
+    parse_cgroups,
+    parse_choice,
+    parse_cpuinfo,
+    parse_list,
+    read_machine,
+)
+
+GIB = 1 << 30
+
+TWO_SOCKETS = {
+    "proc/cpuinfo": "processor\t: 0\nmodel name\t: Xeon Gold\nflags\t\t: fpu avx2 fma avx512f amx_tile amx_int8\n\n"
+    "processor\t: 1\nmodel name\t: Xeon Gold\n",
+    "proc/meminfo": "MemTotal:       8388608 kB\nMemFree:         100 kB\nMemAvailable:    4194304 kB\n",
+    "proc/self/status": "Name:\tpython\nMems_allowed:\t3\nMems_allowed_list:\t0-1\n",
+    "proc/self/cgroup": "0::/\n",
+    "proc/driver/nvidia/gpus/0000:01:00.0/information": "Model: \t\t NVIDIA H200\nIRQ: 40\n",
+    "sys/devices/system/node/node0/cpulist": "0-1,4-5\n",
+    "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal:  4194304 kB\nNode 0 MemFree:  1048576 kB\n",
+    "sys/devices/system/node/node1/cpulist": "2-3,6-7\n",
+    "sys/devices/system/node/node1/meminfo": "Node 1 MemTotal:  4194304 kB\nNode 1 MemFree:  2097152 kB\n",
+    **{
+        f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": f"{cpu % 4},{cpu % 4 + 4}\n"
+        for cpu in range(8)
+    },
+    "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "512\n",
+    "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "500\n",
+    "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+}
+"""Two nodes of two cores with two threads each."""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return plant(tmp_path, TWO_SOCKETS)
+
+
+def plant(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_two_nodes_with_sibling_threads(root: Path) -> None:
+    machine = read_machine(root, cpus=range(8))
+    assert machine.num_physical_cores == 4
+    assert machine.nodes == (
+        NumaNode(0, frozenset({0, 1, 4, 5}), 4 * GIB, 1 * GIB),
+        NumaNode(1, frozenset({2, 3, 6, 7}), 4 * GIB, 2 * GIB),
+    )
+    assert machine.memory_nodes == {0, 1}
+    assert machine.memory == Memory(8 * GIB, 4 * GIB, None)
+    assert machine.cpu_model == "Xeon Gold"
+    assert machine.isa == ("avx2", "fma", "avx512f", "amx_tile", "amx_int8")
+    assert machine.huge_pages == (HugePages(2 << 20, 512, 500),)
+    assert machine.transparent_huge_pages == "madvise"
+    assert machine.gpus == ("NVIDIA H200",)
+
+
+@pytest.mark.parametrize(("cpus", "cores"), [({0, 4}, 1), ({0, 1}, 2), ({0, 1, 2, 3}, 4), ({3, 7, 2}, 2)])
+def test_only_cores_of_allowed_cpus_count(root: Path, cpus: set[int], cores: int) -> None:
+    assert read_machine(root, cpus).num_physical_cores == cores
+
+
+def test_a_cpu_whose_siblings_are_not_told_is_a_core(tmp_path: Path) -> None:
+    assert read_machine(tmp_path, cpus={0, 3, 5}).num_physical_cores == 3
+
+
+def test_a_machine_that_tells_nothing_is_described_as_unknown(tmp_path: Path) -> None:
+    machine = read_machine(tmp_path, cpus={0})
+    assert machine.memory == Memory(0, 0, None)
+    assert machine.nodes == machine.gpus == machine.isa == machine.huge_pages == ()
+    assert machine.cpu_model == "unknown"
+    assert machine.transparent_huge_pages is None
+
+
+def test_a_version_2_limit_counts_the_groups_page_cache_as_free(root: Path) -> None:
+    plant(
+        root,
+        {
+            "sys/fs/cgroup/memory.max": f"{3 * GIB}\n",
+            "sys/fs/cgroup/memory.current": f"{2 * GIB}\n",
+            "sys/fs/cgroup/memory.stat": f"anon 5\ninactive_file {GIB // 2}\nactive_file {GIB // 4}\nshmem 7\n",
+        },
+    )
+    memory = read_machine(root, {0}).memory
+    assert memory.available_bytes == 3 * GIB - 2 * GIB + GIB // 2 + GIB // 4
+    assert memory.limited_by == str(root / "sys/fs/cgroup")
+
+
+def test_the_tightest_group_above_the_process_is_the_limit(root: Path) -> None:
+    plant(
+        root,
+        {
+            "proc/self/cgroup": "0::/pod/container\n",
+            "sys/fs/cgroup/pod/memory.max": f"{GIB}\n",
+            "sys/fs/cgroup/pod/memory.current": "0\n",
+            "sys/fs/cgroup/pod/container/memory.max": "max\n",
+            "sys/fs/cgroup/pod/container/memory.current": "0\n",
+        },
+    )
+    memory = read_machine(root, {0}).memory
+    assert (memory.available_bytes, memory.limited_by) == (GIB, str(root / "sys/fs/cgroup/pod"))
+
+
+def test_a_version_1_limit_is_found_under_the_containers_own_root(root: Path) -> None:
+    plant(
+        root,
+        {
+            "proc/self/cgroup": "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{2 * GIB}\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GIB}\n",
+            "sys/fs/cgroup/memory/memory.stat": "inactive_file 1\nactive_file 1\n"
+            "total_inactive_file 1000\ntotal_active_file 24\n",
+        },
+    )
+    memory = read_machine(root, {0}).memory
+    assert memory.available_bytes == GIB + 1024
+    assert memory.limited_by == str(root / "sys/fs/cgroup/memory")
+
+
+def test_a_limit_above_what_the_machine_has_does_not_limit(root: Path) -> None:
+    plant(root, {"sys/fs/cgroup/memory.max": f"{100 * GIB}\n", "sys/fs/cgroup/memory.current": "0\n"})
+    assert read_machine(root, {0}).memory == Memory(8 * GIB, 4 * GIB, None)
+
+
+def test_no_limit_in_either_version() -> None:
+    assert cgroup_available("max\n", "5\n", "") is None
+    assert cgroup_available("9223372036854771712\n", "5\n", "") is None
+    assert cgroup_available("", "", "") is None
+
+
+def test_a_group_over_its_limit_has_nothing_left() -> None:
+    assert cgroup_available("100", "200", "") == 0
+
+
+def test_small_formats() -> None:
+    assert parse_list("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
+    assert parse_list("\n") == frozenset()
+    assert parse_choice("[always] madvise never") == "always"
+    assert parse_cpuinfo("Features\t: fp asimd\n") == ("unknown", ())
+    assert parse_cgroups("4:memory:/a:b\n1:name=systemd:/x\n") == (None, "/a:b")
+
+
+def test_this_machine_can_be_read() -> None:
+    machine = read_machine()
+    assert machine.cpus == os.sched_getaffinity(0)
+    assert 1 <= machine.num_physical_cores <= len(machine.cpus)
+    assert 0 < machine.memory.available_bytes <= machine.memory.total_bytes

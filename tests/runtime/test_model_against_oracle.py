@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ballast.model.metadata import read_spec
 from ballast.testing.hf_oracle import hf_logits, hf_model
 
 from ballast.engine.build import EngineSettings, load_runner, scheduler_config
@@ -19,6 +18,7 @@ from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import Runner
 from ballast.model.batch import Batch
+from ballast.model.metadata import read_spec
 from ballast.testing.generate import generate
 from ballast.tiny import TinyModel, write_tiny_model
 from ballast.weights.gguf import open_gguf

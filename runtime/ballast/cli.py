@@ -129,10 +129,11 @@ def _underscored(argv: Sequence[str]) -> list[str]:
 
 
 def _config(arguments: argparse.Namespace) -> Config:
-    from ballast.resolve import resolve, this_machine
+    from ballast.machine import read_machine
+    from ballast.resolve import resolve
 
     given = {opt.name: getattr(arguments, opt.name) for opt in OPTIONS if opt.name in arguments}
-    return resolve(read_config(given, os.environ), this_machine())
+    return resolve(read_config(given, os.environ), read_machine().num_physical_cores)
 
 
 def _serve(arguments: argparse.Namespace) -> int:

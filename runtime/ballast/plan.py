@@ -186,7 +186,8 @@ def rule_lines(assignment: Assignment) -> list[str]:
         if report.shadowed:
             effect = f"shadowed: everything it matches went to rule {others}"
         else:
-            effect = f"{len(report.modules)} modules, {report.modules[0] or 'the whole model'} the first"
+            count = "1 module" if len(report.modules) == 1 else f"{len(report.modules)} modules"
+            effect = f"{count}, {report.modules[0] or 'the whole model'} the first"
             effect += f"; others it matches went to rule {others}" if others else ""
         lines.append(f"rule {report.rule.index} ({report.rule.match}): {effect}")
     return [*lines, *assignment.notes]

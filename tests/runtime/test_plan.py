@@ -113,8 +113,8 @@ def test_too_much_is_refused_with_the_numbers_and_the_cache_that_fits(gguf: Gguf
         check_memory(plan)
     assert raised.value.exit_code == 4
     assert re.fullmatch(
-        r"small-v3 needs 1\.\d GiB \(weights [\d.]+ MiB, KV cache 960\.0 MiB, work buffers .*, tables .*, program .*\), "
-        r"available are 1\.0 GiB, the limit of cgroup /sys/fs/cgroup/pod; "
+        r"small-v3 needs 1\.\d GiB \(weights [\d.]+ MiB, KV cache 960\.0 MiB, work buffers .*, tables .*, program .*"
+        r"\), available are 1\.0 GiB, the limit of cgroup /sys/fs/cgroup/pod; "
         rf"the largest cache_lens that fits is {plan.max_cache_lens}",
         str(raised.value),
     )
@@ -132,7 +132,7 @@ def test_the_text_names_every_row_and_the_sum(gguf: GgufModel) -> None:
     assert lines[0] == "small-v3"
     assert "routed experts cpu Q6_K 1 420.0 KiB" in lines
     assert any(line.startswith("KV cache ") and "1024 tokens and the null block" in line for line in lines)
-    assert "rule 1 (name: ^model$): 1 modules, model the first" in lines
+    assert "rule 1 (name: ^model$): 1 module, model the first" in lines
     assert "available 32.0 GiB of the machine's memory" in lines
     assert lines[-1] == "It fits."
 
@@ -140,7 +140,7 @@ def test_the_text_names_every_row_and_the_sum(gguf: GgufModel) -> None:
 def test_a_shadowed_rule_is_reported_as_such(gguf: GgufModel) -> None:
     rule = "- match: {name: lm_head}\n  replace: {kwargs: {generate_device: cpu}}\n"
     assert rule_lines(plan_of(gguf, rules=rule * 2).assignment) == [
-        "rule 1 (name: lm_head): 1 modules, lm_head the first",
+        "rule 1 (name: lm_head): 1 module, lm_head the first",
         "rule 2 (name: lm_head): shadowed: everything it matches went to rule 1",
     ]
 

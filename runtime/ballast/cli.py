@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         "against the memory that is there. Takes the options of serve.",
         allow_abbrev=False,
     )
+    plan.add_argument("--json", action="store_true", help="print it for programs")
     _add_options(plan, OPTIONS)
     plan.set_defaults(run=_plan)
 
@@ -146,13 +147,13 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _plan(arguments: argparse.Namespace) -> int:
     from ballast import plan
 
-    return int(plan.run(_config(arguments)))
+    return plan.run(_config(arguments), as_json=arguments.json)
 
 
 def _doctor(_: argparse.Namespace) -> int:
     from ballast import doctor
 
-    return int(doctor.run())
+    return doctor.run()
 
 
 def _tiny_model(arguments: argparse.Namespace) -> int:

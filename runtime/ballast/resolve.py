@@ -13,7 +13,10 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def resolve(config: Config, num_physical_cores: int) -> Config:
-    """The same configuration, complete. `num_physical_cores`: those that this process may use. Raises ConfigError; reads nothing of a path but whether it is there."""
+    """The same configuration, complete. `num_physical_cores`: those that this process may use.
+
+    Raises ConfigError. Reads nothing of a path but whether it is there.
+    """
     _check_cache(config.scheduling)
     return replace(
         config,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ballast._core import sched
-from ballast.testing.bench_record import print_record
+from ballast.testing.bench_record import bench_record
 
 NUM_RUNNING = 256
 NUM_STEPS = 1000
@@ -87,11 +87,9 @@ CASES = {
 if __name__ == "__main__":
     for case, steps in CASES.items():
         plan_us, commit_us = np.array(list(steps())).T
-        print_record(
-            "scheduler/plan",
-            case,
-            plan_p50_us=round(float(np.percentile(plan_us, 50)), 1),
-            plan_p99_us=round(float(np.percentile(plan_us, 99)), 1),
-            commit_p50_us=round(float(np.percentile(commit_us, 50)), 1),
-            commit_p99_us=round(float(np.percentile(commit_us, 99)), 1),
-        )
+        figures = {
+            f"{call}_p{percent}_us": round(float(np.percentile(times_us, percent)), 1)
+            for call, times_us in (("plan", plan_us), ("commit", commit_us))
+            for percent in (50, 99)
+        }
+        print(bench_record("scheduler/plan", case, **figures), flush=True)

@@ -9,17 +9,23 @@ from datetime import UTC, datetime
 from ballast.machine import read_machine
 
 
-def print_record(benchmark: str, case: str, **figures: float) -> None:
-    """Print one line. Figures carry their unit in their name."""
+def bench_record(benchmark: str, case: str, **figures: float) -> str:
+    """One line. Figures carry their unit in their name."""
     machine = read_machine()
-    where = {"cpu": machine.cpu_model, "cores": len(machine.cpus)}
-    what = {"benchmark": benchmark, "case": case, **figures}
-    print(
-        json.dumps({**what, "commit": _commit(), "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}", **where}), flush=True
+    return json.dumps(
+        {
+            "benchmark": benchmark,
+            "case": case,
+            **figures,
+            "commit": _commit(),
+            "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}",
+            "cpu": machine.cpu_model,
+            "cores": len(machine.cpus),
+        }
     )
 
 
 def _commit() -> str:
     """The checkout's commit, with + when tracked files differ from it."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12"]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()  # noqa: S603
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()

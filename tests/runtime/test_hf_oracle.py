@@ -105,14 +105,14 @@ V2_RULES = {
     "groups used": {"topk_group": 1},
     "experts used": {"num_experts_per_tok": 3},
 }
-RULES = [("v3", rule, change) for rule, change in V3_RULES.items()] + [
-    ("v2", rule, change) for rule, change in V2_RULES.items()
+RULES = [
+    pytest.param(arch, change, id=f"{arch}: {rule}")
+    for arch, rules in (("v3", V3_RULES), ("v2", V2_RULES))
+    for rule, change in rules.items()
 ]
 
 
-@pytest.mark.parametrize(
-    ("arch", "change"), [(arch, change) for arch, _, change in RULES], ids=lambda value: str(value)
-)
+@pytest.mark.parametrize(("arch", "change"), RULES)
 def test_every_rule_shows_in_the_logits(made: Make, tmp_path: Path, arch: str, change: dict[str, Any]):
     """Otherwise agreement with the oracle on these weights would prove nothing about the rule."""
     model = made(arch)

@@ -75,7 +75,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         def choose(live: list[int]) -> list[int]:
             return data.draw(st.lists(st.sampled_from(live), unique=True))
 
-        self.witness.step(lambda request: 1, choose)
+        self.witness.step(lambda request: request.seq % 3, choose)
 
     @rule()
     def run_dry(self) -> None:

@@ -15,6 +15,7 @@ from ballast.config import Config
 from ballast.engine.build import EngineSettings, build_engine, load_runner
 from ballast.engine.engine import Engine, Loader
 from ballast.engine.runner import Runner
+from ballast.errors import ModelError
 from ballast.log import configure_logging
 from ballast.model.metadata import read_config, read_spec
 from ballast.model.tensors import check_tensors
@@ -45,6 +46,12 @@ def serve(config: Config) -> int:
         log.info("placement", extra={"rule": line})
     check_memory(plan)
     text = load_text(config.model.model_path, gguf.metadata, str(gguf.path))
+    if text.tokenizer.vocab_size > spec.vocab_size:
+        raise ModelError(
+            config.model.model_path or gguf.path,
+            f"the tokenizer has {text.tokenizer.vocab_size} tokens and the model {spec.vocab_size} embedding rows "
+            f"({gguf.path}); they do not belong together",
+        )
     log.info(
         "model",
         extra={

@@ -142,7 +142,9 @@ class ModelConfig(_Section):
 class SchedulingConfig(_Section):
     title = "scheduling and KV cache"
 
-    max_new_tokens: int = option(1024, whole(1, MAX_TOKENS), "most tokens one request may generate; its default as well")
+    max_new_tokens: int = option(
+        1024, whole(1, MAX_TOKENS), "most tokens one request may generate; its default as well"
+    )
     cache_lens: int = option(
         32768,
         whole(1, MAX_TOKENS),

@@ -1,0 +1,89 @@
+// AVX-512 with VNNI under the names that shared/ is written in. A vector holds all 16 rows of a panel.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "cpu/panel_layout.h"
+
+#define BALLAST_INLINE static inline __attribute__((always_inline))
+
+namespace ballast {
+namespace {
+
+using Bytes = __m512i;
+using Ints = __m512i;
+using Floats = __m512;
+
+constexpr int kVectorRows = 16;
+constexpr int kQuantTokens = 8;
+constexpr int kFloatTokens = 4;
+// Codes of eight bits are multiplied as unsigned bytes, 128 too large.
+constexpr bool kWideIsBiased = true;
+
+BALLAST_INLINE Bytes load_bytes(const uint8_t* from) { return _mm512_loadu_si512(from); }
+BALLAST_INLINE Bytes bytes_of(int value) { return _mm512_set1_epi8(static_cast<char>(value)); }
+BALLAST_INLINE Bytes and_bytes(Bytes a, Bytes b) { return _mm512_and_si512(a, b); }
+BALLAST_INLINE Bytes or_bytes(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
+// Bits that cross from byte to byte are the caller's to mask off.
+template <int kShift>
+BALLAST_INLINE Bytes shift_left(Bytes a) {
+  return _mm512_slli_epi16(a, kShift);
+}
+template <int kShift>
+BALLAST_INLINE Bytes shift_right(Bytes a) {
+  return _mm512_srli_epi16(a, kShift);
+}
+
+// Steps of IQ4 plus 128, by code.
+BALLAST_INLINE Bytes table_steps(Bytes codes) {
+  const __m128i steps = _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, -127, -115, -103, -90, -75, -59, -39, -15);
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(steps), codes);
+}
+BALLAST_INLINE Bytes wide_codes(Bytes codes) { return codes; }
+
+BALLAST_INLINE Floats halves_to_floats(const uint8_t* from) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+BALLAST_INLINE Floats bfloats_to_floats(const uint8_t* from) {
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+BALLAST_INLINE Ints load_int8(const uint8_t* from) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+BALLAST_INLINE Ints low_nibbles(Ints a) { return _mm512_and_si512(a, _mm512_set1_epi32(15)); }
+BALLAST_INLINE Ints high_nibbles(Ints a) { return low_nibbles(_mm512_srli_epi32(a, 4)); }
+
+BALLAST_INLINE Ints zero_ints() { return _mm512_setzero_si512(); }
+BALLAST_INLINE Ints broadcast_int(int32_t value) { return _mm512_set1_epi32(value); }
+template <int kShift>
+BALLAST_INLINE Ints shift_left_ints(Ints a) {
+  return _mm512_slli_epi32(a, kShift);
+}
+
+// sum + the dot products of kQuads quads with as many groups of four activations.
+template <bool kWide, int kQuads>
+BALLAST_INLINE Ints add_dot(Ints sum, const Bytes* quads, const int8_t* activations) {
+#pragma GCC unroll 8
+  for (int quad = 0; quad < kQuads; ++quad) {
+    int32_t four;
+    __builtin_memcpy(&four, activations + 4 * quad, sizeof(four));
+    sum = _mm512_dpbusd_epi32(sum, quads[quad], _mm512_set1_epi32(four));
+  }
+  return sum;
+}
+
+BALLAST_INLINE Floats load_floats(const float* from) { return _mm512_loadu_ps(from); }
+BALLAST_INLINE void store_floats(float* to, Floats a) { _mm512_storeu_ps(to, a); }
+BALLAST_INLINE Floats zero_floats() { return _mm512_setzero_ps(); }
+BALLAST_INLINE Floats broadcast_float(float value) { return _mm512_set1_ps(value); }
+BALLAST_INLINE Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
+BALLAST_INLINE Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+BALLAST_INLINE Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+BALLAST_INLINE Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+BALLAST_INLINE Floats multiply_subtract_from(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
+
+}  // namespace
+}  // namespace ballast

@@ -12,6 +12,7 @@
 #include "cpu/dispatch.h"
 #include "moe/experts.h"
 #include "moe/router.h"
+#include "numa/read_speed.h"
 #include "numa/thread_pool.h"
 #include "ops/linear.h"
 #include "ops/mla_attention.h"
@@ -309,6 +310,8 @@ void bind_kernels(py::module_ m) {
       .def("forward", &forward_experts, arg("pool"), arg("x"), arg("ids"), arg("weights"), arg("out"));
 
   m.def("supported_types", &supported_types);
+  m.def("measure_read_speed", &measure_read_speed, arg("pool"), arg("num_bytes"),
+        py::call_guard<py::gil_scoped_release>());
   m.def("isa", &chosen_isa);
   m.def("usable_isas", &usable_isas);
   m.def("pack", &pack, arg("pool"), arg("matrix"), arg("isa"), py::kw_only(), arg("num_heads") = 1,

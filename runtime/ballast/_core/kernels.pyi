@@ -35,6 +35,10 @@ class Matrix:
     isa: str
     """Whose kernels multiply it; "reference" when it is seen in place."""
 
+def measure_read_speed(pool: ThreadPool, num_bytes: int) -> float:
+    """Bytes a second at which the pool's threads read memory: the best of a few passes over num_bytes, which should be
+    well beyond the caches."""
+
 def isa() -> str:
     """The instruction set named in BALLAST_CPU_ISA, or the best that is usable here. ValueError, listing the usable
     ones, when the name is not one of them."""

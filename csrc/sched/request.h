@@ -18,7 +18,7 @@ struct Request {
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int32_t prompt_tokens = 0;
   int32_t max_tokens = 0;
-  int32_t min_tokens = 0;
+  int64_t min_tokens = 0;  // may exceed max_tokens: then no stop token counts
   std::vector<int32_t> stop_tokens;
 
   std::vector<BlockId> blocks;

@@ -63,7 +63,7 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
   request->tokens = std::move(prompt);
   request->prompt_tokens = static_cast<int32_t>(prompt_tokens);
   request->max_tokens = static_cast<int32_t>(max_tokens);
-  request->min_tokens = static_cast<int32_t>(std::min(min_tokens, max_tokens));
+  request->min_tokens = min_tokens;
   request->stop_tokens = std::move(stop_tokens);
   waiting_.push_back(request.get());
   ++num_new_waiting_;

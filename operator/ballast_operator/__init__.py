@@ -1,1 +1,1 @@
-"""The Kubernetes operator of Ballast. It shares contracts with the runtime (flags, endpoints, metric names), no code."""
+"""The Kubernetes operator of Ballast. It shares contracts with the runtime (flags, metric names), and no code."""

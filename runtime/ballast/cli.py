@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         "against the memory that is there. Takes the options of serve.",
         allow_abbrev=False,
     )
+    plan.add_argument("--json", action="store_true", help="print it for programs")
     _add_options(plan, OPTIONS)
     plan.set_defaults(run=_plan)
 
@@ -129,10 +130,11 @@ def _underscored(argv: Sequence[str]) -> list[str]:
 
 
 def _config(arguments: argparse.Namespace) -> Config:
-    from ballast.resolve import resolve, this_machine
+    from ballast.machine import read_machine
+    from ballast.resolve import resolve
 
     given = {opt.name: getattr(arguments, opt.name) for opt in OPTIONS if opt.name in arguments}
-    return resolve(read_config(given, os.environ), this_machine())
+    return resolve(read_config(given, os.environ), read_machine().num_physical_cores)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -145,13 +147,13 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _plan(arguments: argparse.Namespace) -> int:
     from ballast import plan
 
-    return int(plan.run(_config(arguments)))
+    return plan.run(_config(arguments), as_json=arguments.json)
 
 
 def _doctor(_: argparse.Namespace) -> int:
     from ballast import doctor
 
-    return int(doctor.run())
+    return doctor.run()
 
 
 def _tiny_model(arguments: argparse.Namespace) -> int:

@@ -19,10 +19,12 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def configure_logging(config: LogConfig) -> None:
-    """Send every record of this process to standard error in the configured form."""
+    """Send every record of this process to standard error in the configured form, from the configured level."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
-    logging.basicConfig(handlers=[handler], level=config.log_level.upper(), force=True)
+    # Libraries talk about their own affairs; of those only warnings matter here.
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger("ballast").setLevel(config.log_level.upper())
     logging.captureWarnings(True)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ballast.config import Config, MachineConfig, ModelConfig, SchedulingConfig
@@ -13,22 +12,17 @@ from ballast.errors import ConfigError
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The facts about this host that options depend on."""
+def resolve(config: Config, num_physical_cores: int) -> Config:
+    """The same configuration, complete. `num_physical_cores`: those that this process may use.
 
-    num_physical_cores: int
-    """Physical cores among the CPUs that this process may use."""
-
-
-def resolve(config: Config, machine: Machine) -> Config:
-    """The same configuration, complete. Raises ConfigError; reads nothing of a path but whether it is there."""
+    Raises ConfigError. Reads nothing of a path but whether it is there.
+    """
     _check_cache(config.scheduling)
     return replace(
         config,
         model=_check_paths(config.model),
         scheduling=_resolve_scheduling(config.scheduling),
-        machine=_resolve_machine(config.machine, machine),
+        machine=_resolve_machine(config.machine, num_physical_cores),
     )
 
 
@@ -87,22 +81,8 @@ def _resolve_scheduling(scheduling: SchedulingConfig) -> SchedulingConfig:
     )
 
 
-def _resolve_machine(asked: MachineConfig, machine: Machine) -> MachineConfig:
+def _resolve_machine(asked: MachineConfig, num_physical_cores: int) -> MachineConfig:
     if asked.device not in ("auto", "cpu"):
         way_out = "this version computes on the CPU only; " if asked.device.startswith("cuda") else ""
         raise ConfigError("device", asked.device, f"{way_out}must be auto or cpu")
-    return replace(asked, device="cpu", cpu_threads=asked.cpu_threads or machine.num_physical_cores)
-
-
-def this_machine() -> Machine:
-    """What the running process sees of its host."""
-    return Machine(num_physical_cores=_num_physical_cores(os.sched_getaffinity(0)))
-
-
-def _num_physical_cores(cpus: set[int], sysfs: Path = Path("/sys/devices/system/cpu")) -> int:
-    """Distinct sets of sibling threads among `cpus`; every CPU counts as a core where the kernel does not tell."""
-    siblings = set()
-    for cpu in cpus:
-        file = sysfs / f"cpu{cpu}" / "topology" / "thread_siblings_list"
-        siblings.add(file.read_text().strip() if file.is_file() else str(cpu))
-    return len(siblings)
+    return replace(asked, device="cpu", cpu_threads=asked.cpu_threads or num_physical_cores)

@@ -23,12 +23,10 @@ constexpr F16 kOne{{0x00, 0x3c}};
 constexpr F16 kHalf{{0x00, 0x38}};
 
 float half(uint16_t bits) {
-  return F16{
-      {static_cast<uint8_t>(bits & 0xff), static_cast<uint8_t>(bits >> 8)}}
-      .to_float();
+  return F16{{static_cast<uint8_t>(bits & 0xff), static_cast<uint8_t>(bits >> 8)}}.to_float();
 }
 
-} // namespace
+}  // namespace
 
 TEST(halves_convert_exactly_with_subnormals_signs_and_infinities) {
   EXPECT_EQ(half(0x3c00), 1.0f);
@@ -46,7 +44,7 @@ TEST(halves_convert_exactly_with_subnormals_signs_and_infinities) {
 TEST(the_table_names_each_type_once_and_finds_it) {
   std::set<int> types;
   std::set<std::string> names;
-  for (const FormatTraits &format : all_formats()) {
+  for (const FormatTraits& format : all_formats()) {
     types.insert(format.ggml_type);
     names.insert(format.name);
     EXPECT(find_format(format.ggml_type) == &format);
@@ -58,27 +56,21 @@ TEST(the_table_names_each_type_once_and_finds_it) {
 }
 
 TEST(every_format_reads_its_blocks_and_writes_its_weights_and_nothing_beyond) {
-  for (const FormatTraits &format : all_formats()) {
+  for (const FormatTraits& format : all_formats()) {
     for (int num_blocks : {1, 3}) {
       // Heap blocks of the exact size, the bytes at an odd address: a sanitizer
       // sees any step outside.
-      std::vector<uint8_t> bytes(
-          static_cast<size_t>(num_blocks * format.block_bytes) + 1, 0);
-      std::vector<float> weights(
-          static_cast<size_t>(num_blocks * format.block_weights), NAN);
-      format.dequantize_row(bytes.data() + 1,
-                            static_cast<int64_t>(weights.size()),
-                            weights.data());
-      for (float weight : weights)
-        EXPECT_EQ(weight, 0.0f);
+      std::vector<uint8_t> bytes(static_cast<size_t>(num_blocks * format.block_bytes) + 1, 0);
+      std::vector<float> weights(static_cast<size_t>(num_blocks * format.block_weights), NAN);
+      format.dequantize_row(bytes.data() + 1, static_cast<int64_t>(weights.size()), weights.data());
+      for (float weight : weights) EXPECT_EQ(weight, 0.0f);
     }
   }
 }
 
 TEST(a_q4_0_block_holds_its_first_half_in_low_nibbles) {
   BlockQ4_0 block{kHalf, {}};
-  for (int i = 0; i < 16; ++i)
-    block.nibbles[i] = static_cast<uint8_t>(i | (15 - i) << 4);
+  for (int i = 0; i < 16; ++i) block.nibbles[i] = static_cast<uint8_t>(i | (15 - i) << 4);
   float out[32];
   dequantize_block(block, out);
   for (int i = 0; i < 16; ++i) {
@@ -92,30 +84,26 @@ TEST(a_q4_k_block_unpacks_six_bit_scales_from_three_places) {
   const int scales[8] = {1, 17, 33, 63, 2, 18, 34, 62};
   const int minima[8] = {5, 21, 37, 61, 6, 22, 38, 60};
   for (int g = 0; g < 4; ++g) {
-    block.scales[g] =
-        static_cast<uint8_t>(scales[g] | (scales[g + 4] >> 4) << 6);
-    block.scales[g + 4] =
-        static_cast<uint8_t>(minima[g] | (minima[g + 4] >> 4) << 6);
-    block.scales[g + 8] =
-        static_cast<uint8_t>((scales[g + 4] & 15) | (minima[g + 4] & 15) << 4);
+    block.scales[g] = static_cast<uint8_t>(scales[g] | (scales[g + 4] >> 4) << 6);
+    block.scales[g + 4] = static_cast<uint8_t>(minima[g] | (minima[g + 4] >> 4) << 6);
+    block.scales[g + 8] = static_cast<uint8_t>((scales[g + 4] & 15) | (minima[g + 4] & 15) << 4);
   }
   std::memset(block.nibbles, 0x31,
-              sizeof(block.nibbles)); // 1 in even groups, 3 in odd ones
+              sizeof(block.nibbles));  // 1 in even groups, 3 in odd ones
   float out[256];
   dequantize_block(block, out);
   for (int i = 0; i < 256; ++i) {
     const int g = i / 32;
-    EXPECT_EQ(out[i], static_cast<float>(scales[g] * (g % 2 == 0 ? 1 : 3)) -
-                          0.5f * static_cast<float>(minima[g]));
+    EXPECT_EQ(out[i],
+              static_cast<float>(scales[g] * (g % 2 == 0 ? 1 : 3)) - 0.5f * static_cast<float>(minima[g]));
   }
 }
 
 TEST(a_matrix_finds_its_rows_and_pieces) {
-  std::vector<BlockQ8_0> blocks(6); // 2 rows of 96
+  std::vector<BlockQ8_0> blocks(6);  // 2 rows of 96
   for (size_t b = 0; b < blocks.size(); ++b) {
     blocks[b].scale = kOne;
-    for (int8_t &quant : blocks[b].quants)
-      quant = static_cast<int8_t>(b);
+    for (int8_t& quant : blocks[b].quants) quant = static_cast<int8_t>(b);
   }
   const Matrix matrix(blocks.data(), 6 * 34, 8, 2, 96);
   std::vector<float> row(96);
@@ -135,10 +123,8 @@ TEST(a_matrix_that_does_not_hold_together_is_refused) {
   EXPECT_THROWS(Matrix(bytes.data(), 68, 8, 2, 33), std::invalid_argument);
   EXPECT_THROWS(Matrix(bytes.data(), 67, 8, 2, 32), std::invalid_argument);
   EXPECT_THROWS(Matrix(bytes.data(), 68, 8, -2, -32), std::invalid_argument);
-  EXPECT_THROWS(Matrix(bytes.data(), 68, 8, int64_t{1} << 60, 32),
-                std::invalid_argument);
-  EXPECT_THROWS(Matrix(bytes.data(), 68, 8, 1, int64_t{1} << 62),
-                std::invalid_argument);
+  EXPECT_THROWS(Matrix(bytes.data(), 68, 8, int64_t{1} << 60, 32), std::invalid_argument);
+  EXPECT_THROWS(Matrix(bytes.data(), 68, 8, 1, int64_t{1} << 62), std::invalid_argument);
   EXPECT_EQ(Matrix(bytes.data(), 68, 8, 2, 32).rows(), 2);
   EXPECT_EQ(Matrix(nullptr, 0, 8, 0, 32).num_bytes(), 0);
 }

@@ -271,6 +271,14 @@ TEST(a_stop_token_at_the_length_limit_counts_as_a_stop) {
   EXPECT(run.finished[SeqId{1}] == Finish::kStop);
 }
 
+TEST(no_stop_token_counts_when_min_tokens_is_above_max_tokens) {
+  Run run(config(8));
+  run.next_token = [](SeqId) { return kStopToken; };
+  run.add(1, prompt(1, 4), 2, /*min_tokens=*/3);
+  run.run_dry();
+  EXPECT(run.finished[SeqId{1}] == Finish::kLength);
+}
+
 TEST(an_abort_between_steps_frees_every_block_at_once) {
   Run run(config(16));
   run.add(1, prompt(1, 3), 5);  // decodes

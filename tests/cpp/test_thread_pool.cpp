@@ -17,16 +17,14 @@ using ballast::ThreadPool;
 
 namespace {
 
-std::vector<int> count_visits(ThreadPool &pool, int64_t count) {
-  const auto visits =
-      std::make_unique<std::atomic<int>[]>(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i)
-    visits[i] = 0;
+std::vector<int> count_visits(ThreadPool& pool, int64_t count) {
+  const auto visits = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) visits[i] = 0;
   pool.parallel_for(count, [&](int64_t index) { ++visits[index]; });
   return std::vector<int>(visits.get(), visits.get() + count);
 }
 
-} // namespace
+}  // namespace
 
 TEST(chunks_cover_every_index_once_and_in_order) {
   for (int64_t total : {0, 1, 7, 8, 9, 64}) {
@@ -49,8 +47,7 @@ TEST(each_index_is_visited_exactly_once) {
     ThreadPool pool(num_threads);
     EXPECT_EQ(pool.num_threads(), num_threads);
     for (int64_t count : {0, 1, 2, 3, 100, 1000}) {
-      for (int visits : count_visits(pool, count))
-        EXPECT_EQ(visits, 1);
+      for (int visits : count_visits(pool, count)) EXPECT_EQ(visits, 1);
     }
   }
 }
@@ -59,8 +56,7 @@ TEST(writes_of_tasks_are_seen_after_the_loop_in_thousands_of_short_loops) {
   ThreadPool pool(3);
   std::vector<int64_t> values(5, 0);
   for (int64_t round = 1; round <= 5000; ++round) {
-    pool.parallel_for(
-        5, [&](int64_t index) { values[static_cast<size_t>(index)] += index; });
+    pool.parallel_for(5, [&](int64_t index) { values[static_cast<size_t>(index)] += index; });
     EXPECT_EQ(values[4], 4 * round);
   }
 }
@@ -74,10 +70,8 @@ TEST(threads_that_fell_asleep_wake_for_the_next_loop) {
     // part.
     pool.parallel_for(3, [&](int64_t) {
       ++arrived;
-      const auto limit =
-          std::chrono::steady_clock::now() + std::chrono::seconds(60);
-      while (arrived < 3 && std::chrono::steady_clock::now() < limit)
-        std::this_thread::yield();
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+      while (arrived < 3 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
     });
     EXPECT_EQ(arrived.load(), 3);
   }
@@ -90,10 +84,8 @@ TEST(the_caller_sleeps_until_a_slow_worker_is_done) {
   std::atomic<bool> worker_began{false};
   pool.parallel_for(2, [&](int64_t) {
     if (std::this_thread::get_id() == caller) {
-      const auto limit =
-          std::chrono::steady_clock::now() + std::chrono::seconds(60);
-      while (!worker_began && std::chrono::steady_clock::now() < limit)
-        std::this_thread::yield();
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+      while (!worker_began && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
     } else {
       worker_began = true;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -103,8 +95,7 @@ TEST(the_caller_sleeps_until_a_slow_worker_is_done) {
   EXPECT(finished);
 }
 
-TEST(
-    an_exception_reaches_the_caller_cancels_the_rest_and_leaves_the_pool_usable) {
+TEST(an_exception_reaches_the_caller_cancels_the_rest_and_leaves_the_pool_usable) {
   for (int num_threads : {1, 3}) {
     ThreadPool pool(num_threads);
     for (int round = 0; round < 50; ++round) {
@@ -112,27 +103,21 @@ TEST(
       EXPECT_THROWS(pool.parallel_for(1000000,
                                       [&](int64_t index) {
                                         ++begun;
-                                        if (index >= 10)
-                                          throw std::runtime_error(
-                                              "task failed");
+                                        if (index >= 10) throw std::runtime_error("task failed");
                                       }),
                     std::runtime_error);
       EXPECT(begun < 1000000);
     }
-    for (int visits : count_visits(pool, 20))
-      EXPECT_EQ(visits, 1);
+    for (int visits : count_visits(pool, 20)) EXPECT_EQ(visits, 1);
   }
 }
 
 TEST(a_loop_inside_a_task_breaks_an_invariant_instead_of_hanging) {
   for (int num_threads : {1, 2}) {
     ThreadPool pool(num_threads);
-    EXPECT_THROWS(
-        pool.parallel_for(
-            4, [&](int64_t) { pool.parallel_for(4, [](int64_t) {}); }),
-        ballast::InvariantError);
-    for (int visits : count_visits(pool, 20))
-      EXPECT_EQ(visits, 1);
+    EXPECT_THROWS(pool.parallel_for(4, [&](int64_t) { pool.parallel_for(4, [](int64_t) {}); }),
+                  ballast::InvariantError);
+    for (int visits : count_visits(pool, 20)) EXPECT_EQ(visits, 1);
   }
 }
 
@@ -143,13 +128,11 @@ TEST(callers_on_several_threads_take_turns) {
   for (int i = 0; i < 4; ++i) {
     callers.emplace_back([&] {
       for (int round = 0; round < 200; ++round) {
-        for (int visits : count_visits(pool, 17))
-          wrong += visits != 1;
+        for (int visits : count_visits(pool, 17)) wrong += visits != 1;
       }
     });
   }
-  for (std::thread &caller : callers)
-    caller.join();
+  for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(wrong.load(), 0);
 }
 
@@ -157,16 +140,14 @@ TEST(pools_come_and_go_whether_used_or_not) {
   for (int round = 0; round < 100; ++round) {
     ThreadPool unused(3);
     ThreadPool pool(3);
-    for (int visits : count_visits(pool, 3))
-      EXPECT_EQ(visits, 1);
+    for (int visits : count_visits(pool, 3)) EXPECT_EQ(visits, 1);
   }
 }
 
 TEST(an_idle_pool_uses_no_processor_time) {
   ThreadPool pool(4);
   count_visits(pool, 100);
-  std::this_thread::sleep_for(std::chrono::milliseconds(
-      50)); // many times the 100 µs that a thread may spin
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // many times the 100 µs that a thread may spin
   const std::clock_t before = std::clock();
   std::this_thread::sleep_for(std::chrono::milliseconds(400));
   // Spinning threads would take 400 ms each; a tenth of one is allowed for

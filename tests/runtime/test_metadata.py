@@ -19,6 +19,8 @@ from ballast.model.metadata import read_config, read_spec
 from ballast.model.spec import ModelSpec, YarnSpec
 from ballast.model.tensors import TYPES, check_tensors, expected_tensors, group_of
 from ballast.testing.gguf_files import V2_LITE_SPEC, V3_SPEC, write_model
+from ballast.tiny import write_tiny_model
+from ballast.tiny.shape import PRESETS
 from ballast.weights.gguf import open_gguf
 
 
@@ -70,6 +72,16 @@ def test_every_member_of_the_family_is_read_back_as_written(tmp_path: Path, spec
     found = read_spec(gguf)
     assert_same(found, spec)
     check_tensors(gguf, found)
+
+
+@pytest.mark.parametrize("mla", ["split", "joint"])
+@pytest.mark.parametrize("arch", PRESETS)
+def test_the_config_of_a_model_changes_nothing_that_its_file_says(tmp_path: Path, arch: str, mla: str) -> None:
+    tiny = write_tiny_model(tmp_path, arch=arch, mla=mla, num_shards=2)
+    gguf = open_gguf(tiny.gguf)
+    spec = read_spec(gguf, read_config(tmp_path / "config"))
+    assert spec == read_spec(gguf)
+    check_tensors(gguf, spec)
 
 
 # --- layers and layout ------------------------------------------------------------------------------------------

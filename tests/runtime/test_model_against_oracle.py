@@ -6,25 +6,26 @@ Everything goes through the real scheduler: chunks, decode steps, and a second p
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from ballast.model.metadata import read_spec
-from ballast.testing.hf_oracle import hf_logits, hf_model
+from transformers import PreTrainedModel
 
 from ballast.engine.build import EngineSettings, load_runner, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import Runner
 from ballast.model.batch import Batch
+from ballast.model.metadata import read_spec
 from ballast.testing.generate import generate
+from ballast.testing.hf_oracle import hf_logits, hf_model
 from ballast.tiny import TinyModel, write_tiny_model
 from ballast.weights.gguf import open_gguf
 
 MAX_RELATIVE_ERROR = 1e-3
-PROMPT_TOKENS = 100
+PROMPT_TOKENS = 80
 NEW_TOKENS = 12
 VARIANTS = [(arch, mla) for arch in ("v2lite", "v2", "v3", "k2") for mla in ("split", "joint")]
 QUANTS = [
@@ -44,6 +45,14 @@ QUANTS = [
     "iq4_nl",
     "iq4_xs",
 ]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A tiny model and the same weights in transformers."""
+
+    model: TinyModel
+    oracle: PreTrainedModel
 
 
 class RecordingRunner:
@@ -81,18 +90,17 @@ def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
 
 
-def compare(model: TinyModel, chunk_size: int) -> None:
+def compare(subject: Subject, chunk_size: int) -> None:
     prompt = tuple(np.random.default_rng(7).integers(0, 300, PROMPT_TOKENS).tolist())
-    core, runner = make_core(model, chunk_size)
+    core, runner = make_core(subject.model, chunk_size)
     request = Request("oracle", prompt, SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0))
-    oracle = hf_model(model.gguf, model.config_dir)
     texts = []
     for seq, min_cached in ((1, 0), (2, PROMPT_TOKENS // 2)):
         runner.logits.clear()
         (result,) = generate(core, [request], first_seq=seq)
         assert result.cached_tokens >= min_cached
         assert len(runner.logits) == PROMPT_TOKENS + NEW_TOKENS - 1 - result.cached_tokens
-        theirs = hf_logits(oracle, [*prompt, *result.token_ids[:-1]])
+        theirs = hf_logits(subject.oracle, [*prompt, *result.token_ids[:-1]])
         positions = sorted(runner.logits)
         ours = np.stack([runner.logits[position] for position in positions])
         assert relative_error(ours, theirs[positions, : ours.shape[1]]) <= MAX_RELATIVE_ERROR
@@ -101,14 +109,15 @@ def compare(model: TinyModel, chunk_size: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TinyModel]:
-    made: dict[tuple[str, str, str], TinyModel] = {}
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Subject]:
+    made: dict[tuple[str, str, str], Subject] = {}
 
-    def get(arch: str, mla: str, quant: str) -> TinyModel:
+    def get(arch: str, mla: str, quant: str) -> Subject:
         key = (arch, mla, quant)
         if key not in made:
             directory: Path = tmp_path_factory.mktemp("-".join(key))
-            made[key] = write_tiny_model(directory, arch=arch, mla=mla, quant=quant)
+            model = write_tiny_model(directory, arch=arch, mla=mla, quant=quant)
+            made[key] = Subject(model, hf_model(model.gguf, model.config_dir))
         return made[key]
 
     return get
@@ -117,11 +126,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TinyModel]
 @pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
 @pytest.mark.parametrize(("arch", "mla"), VARIANTS)
 def test_logits_agree_in_every_architecture_and_layout(
-    models: Callable[..., TinyModel], arch: str, mla: str, chunk_size: int
+    subjects: Callable[..., Subject], arch: str, mla: str, chunk_size: int
 ):
-    compare(models(arch, mla, "q4_k"), chunk_size)
+    compare(subjects(arch, mla, "q4_k"), chunk_size)
 
 
 @pytest.mark.parametrize("quant", QUANTS)
-def test_logits_agree_in_every_quantisation(models: Callable[..., TinyModel], quant: str):
-    compare(models("v3", "split", quant), 256)
+def test_logits_agree_in_every_quantisation(subjects: Callable[..., Subject], quant: str):
+    compare(subjects("v3", "split", quant), 256)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ballast.model.metadata import read_spec
 
 from ballast.engine.build import EngineSettings, load_runner, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
+from ballast.model.metadata import read_spec
 from ballast.testing.generate import generate
+from ballast.text.loading import load_text
 from ballast.tiny import TinyModel, write_tiny_model
 from ballast.weights.gguf import open_gguf
 
@@ -121,7 +122,7 @@ def test_ids_beyond_the_tokenizer_are_never_sampled(model: TinyModel):
     """The embedding has more rows than the tokenizer has tokens; at high temperature every id would turn up."""
     gguf_model = open_gguf(model.gguf)
     spec = read_spec(gguf_model, None)
-    num_real = len(gguf_model.metadata["tokenizer.ggml.tokens"])
+    num_real = load_text(None, gguf_model.metadata, "model.gguf").tokenizer.vocab_size
     assert num_real < spec.vocab_size
     settings = EngineSettings(
         cache_lens=1024, max_batch_size=4, max_new_tokens=64, chunk_size=64, prefill_chunk_size=64, max_queue=64

@@ -3,7 +3,8 @@ blocks that were packed for an instruction set.
 
 Float arrays are float32, C-contiguous. Every row of every output is computed by the same sequence of float
 operations whatever the number of rows or threads, so results do not depend on what else is in the batch.
-Shapes: T tokens, D hidden, H heads. All calls release the GIL; wrong shapes and types raise ValueError.
+Shapes: T tokens, D hidden, H heads. All calls release the GIL; wrong shapes and types raise ValueError naming the
+argument. `out` must not share memory with an input unless a function says that it may.
 """
 
 from typing import Any
@@ -16,7 +17,8 @@ I32 = NDArray[np.int32]
 
 class ThreadPool:
     def __init__(self, num_threads: int) -> None:
-        """num_threads counts the caller, who works too. Waiting threads spin briefly, then sleep."""
+        """num_threads (1…1024) counts the caller, who works too. Waiting threads spin for 100 µs, then sleep.
+        Python threads may share a pool: their calls take turns."""
     num_threads: int
 
 class Matrix:
@@ -70,7 +72,8 @@ def supported_types() -> list[int]:
     """ggml type numbers that Matrix takes."""
 
 def dequantize(matrix: Matrix, row_begin: int, row_end: int) -> F32:
-    """Rows of a matrix seen in place as float32 [rows, cols]."""
+    """Rows row_begin…row_end of a matrix seen in place as float32 [row_end - row_begin, cols]. IndexError when
+    outside the matrix."""
 
 def embed(matrix: Matrix, ids: I32, out: F32) -> None:
     """out[t] = row ids[t]. IndexError when an id is outside the matrix."""
@@ -78,9 +81,7 @@ def embed(matrix: Matrix, ids: I32, out: F32) -> None:
 def linear(pool: ThreadPool, x: F32, weight: Matrix, out: F32) -> None:
     """out [T, rows] = x [T, cols] · weightᵀ."""
 
-def head_linear(
-    pool: ThreadPool, x: F32, weight: Matrix, head_stride: int, row_offset: int, out: F32
-) -> None:
+def head_linear(pool: ThreadPool, x: F32, weight: Matrix, head_stride: int, row_offset: int, out: F32) -> None:
     """Per head: out [T, H, N] with out[t, h] = W_h x[t, h], x [T, H, cols];
     W_h = weight rows h * head_stride + row_offset … + N."""
 
@@ -113,10 +114,11 @@ def mla_attention(
     query [T, H, L] with L = kv_lora_rank + rope; kv_cache [slots, L]; the value is the first `value_dim`
     (kv_lora_rank) entries of a cache row; out [T, H, value_dim]. Token t of request r sees positions
     0…positions[t] through r's blocks kv_indices[kv_indptr[r]:kv_indptr[r + 1]] of block_tokens slots each.
+    ValueError when the tables would lead outside the cache.
     """
 
 def silu_mul(gate: F32, up: F32, out: F32) -> None:
-    """out = silu(gate) * up, element by element. out may be gate."""
+    """out = silu(gate) * up, element by element; all [T, I]. out may be gate or up."""
 
 def route(
     logits: F32,
@@ -135,7 +137,8 @@ def route(
 
     Scores are sigmoid or softmax of the logits; selection uses score + bias; groups are ranked by the sum of
     their two best selection scores (group_score_top2, DeepSeek-V3) or their maximum (V2). Weights are unbiased
-    scores, divided by their sum when `normalize`, times `scale`. Ties go to the lower index.
+    scores, divided by their sum when `normalize`, times `scale`. Experts come in descending order of selection
+    score; ties go to the lower index.
     """
 
 class Experts:
@@ -145,4 +148,5 @@ class Experts:
     def __init__(self, gate: Matrix, up: Matrix, down: Matrix, num_experts: int) -> None: ...
     def forward(self, pool: ThreadPool, x: F32, ids: I32, weights: F32, out: F32) -> None:
         """out [T, D] = Σ_k weights[t, k] · down_e(silu(gate_e x) * up_e x), e = ids[t, k]; x [T, D].
-        Tokens are grouped by expert: each selected expert's weights are read once per call."""
+        Tokens are grouped by expert: each selected expert's weights are read once per call. A token's experts are
+        added in ascending order of e. IndexError when an id is no expert."""

@@ -314,9 +314,10 @@ def _attention_factor(factor: float, mscale_all_dim: float, config: Mapping[str,
     to it, so the quotient is 1 unless config.json says otherwise."""
     if "attention_factor" in config:
         return config["attention_factor"]
-    mscale = config.get("mscale") if config else mscale_all_dim
-    if mscale and mscale_all_dim:
-        return _mscale(factor, mscale) / _mscale(factor, mscale_all_dim)
+    # config.json has both without the file's rounding to float32.
+    mscale, all_dim = (config.get("mscale"), config.get("mscale_all_dim")) if config else (mscale_all_dim,) * 2
+    if mscale and all_dim:
+        return _mscale(factor, mscale) / _mscale(factor, all_dim)
     return _mscale(factor, 1.0)
 
 

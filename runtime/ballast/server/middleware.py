@@ -21,8 +21,8 @@ log = logging.getLogger("ballast.access")
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
-# Probes and scrapes come every few seconds for ever; they are logged when they fail or at level debug.
-QUIET_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
+# Probes and scrapes come every few seconds for ever. Not being ready is an answer; not being alive is worth a line.
+QUIET = frozenset({("/livez", 200), ("/readyz", 200), ("/readyz", 503), ("/metrics", 200)})
 
 BODY_TIMEOUT_S = 60.0
 """Longest wait for the next part of a request's body."""
@@ -126,9 +126,8 @@ def _outcome(status: int) -> str:
 
 
 def _log(scope: Scope, record: Record) -> None:
-    quiet = scope["path"] in QUIET_PATHS and record.outcome == "ok"
     log.log(
-        logging.DEBUG if quiet else logging.INFO,
+        logging.DEBUG if (scope["path"], record.status) in QUIET else logging.INFO,
         "request",
         extra={
             "request_id": record.request_id,

@@ -20,6 +20,7 @@ from ballast.engine.runner import Runner
 from ballast.log import configure_logging
 from ballast.model.metadata import read_config, read_spec
 from ballast.model.tensors import check_tensors
+from ballast.plan import check_memory, plan_for, rule_lines
 from ballast.server.app import Service, create_app
 from ballast.server.metrics import Metrics
 from ballast.server.prepare import Preparer
@@ -43,13 +44,18 @@ def serve(config: Config) -> int:
     gguf = _open_model(config.model)
     spec = read_spec(gguf, None if config.model.model_path is None else read_config(config.model.model_path))
     check_tensors(gguf, spec)
+    plan = plan_for(config, gguf, spec)
+    for line in rule_lines(plan.assignment):
+        log.info("placement", extra={"rule": line})
+    check_memory(plan)
     text = load_text(config.model.model_path, gguf.metadata, str(gguf.path))
     log.info(
         "model",
         extra={
             "gguf": str(gguf.path),
             "model": spec.name,
-            "layers": spec.num_layers,
+            "needed_bytes": plan.needed_bytes,
+            "available_bytes": plan.memory.available_bytes,
             "tokenizer": text.tokenizer_source,
             "chat_template": text.template_source,
         },
@@ -122,5 +128,4 @@ def _open_model(config: ModelConfig) -> GgufModel:
         return open_gguf(config.gguf_path)
     # The file is mapped, so its name may go at once: nothing is left behind however the process ends.
     with tempfile.TemporaryDirectory(prefix="ballast-") as directory:
-        write_tiny_model(Path(directory))
-        return open_gguf(Path(directory) / "model.gguf")
+        return open_gguf(write_tiny_model(Path(directory)).gguf)

@@ -149,8 +149,8 @@ def _scale_and_minimum(subs: Floats, levels: int, scale_levels: int) -> tuple[Fl
 
     A minimum is subtracted and unsigned, so a sub-block that lies above 0 starts at 0.
     """
-    lowest = np.minimum(subs.min(axis=-1), np.float32(0))
-    span = np.maximum(subs.max(axis=-1), np.float32(0)) - lowest
+    lowest: Floats = np.minimum(subs.min(axis=-1), 0)
+    span: Floats = np.maximum(subs.max(axis=-1), 0) - lowest
     d, scales = _block_of_scales(span / np.float32(levels), scale_levels + 1)
     dmin, minimums = _block_of_scales(-lowest, scale_levels + 1)
     shifted = subs + (dmin * minimums)[..., None]
@@ -163,7 +163,7 @@ def _signed_scale(subs: Floats, lowest: int, highest: int, scale_levels: int) ->
 
     The value of largest magnitude becomes `lowest`, the longer side of the range; its sign goes into the scale.
     """
-    d, scales = _block_of_scales(_extreme(subs)[..., 0] / lowest, scale_levels)
+    d, scales = _block_of_scales(_extreme(subs)[..., 0] / np.float32(lowest), scale_levels)
     q = np.clip(np.rint(subs * _inverse(d * scales)[..., None]), lowest, highest)
     return d, scales, q
 

@@ -1,0 +1,109 @@
+"""Speed of the CPU kernels at DeepSeek-V2-Lite's sizes: one JSON line a case, best of several runs.
+
+python benchmarks/kernels/cpu_kernels.py [--threads N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from gguf import GGMLQuantizationType
+
+from ballast._core import kernels
+from ballast.testing.bench_record import bench_record
+from ballast.testing.blocks import random_blocks
+
+RNG = np.random.default_rng(0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=1)
+    pool = kernels.ThreadPool(parser.parse_args().threads)
+    for cases in (linear_cases, expert_cases, attention_cases):
+        for case, operations, weights, run in cases(pool):
+            seconds = best_of(run)
+            figures = {"seconds": round(seconds, 6), "gflops": round(operations / seconds / 1e9, 2)}
+            if weights:
+                figures["gweights_per_s"] = round(weights / seconds / 1e9, 2)
+            print(bench_record("kernels/cpu_kernels", case, threads=pool.num_threads, **figures), flush=True)
+
+
+Case = tuple[str, int, int, Callable[[], None]]  # name, operations, weights read, what to time
+
+
+def best_of(run: Callable[[], None], times: int = 5) -> float:
+    best = float("inf")
+    for _ in range(times):
+        begin = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+def random_matrix(ggml_type: int, rows: int, cols: int) -> kernels.Matrix:
+    return kernels.Matrix(random_blocks(RNG, ggml_type, rows, cols), ggml_type, rows, cols)
+
+
+def linear_cases(pool: kernels.ThreadPool) -> Iterator[Case]:
+    rows, cols = 4096, 2048
+    for ggml_type in kernels.supported_types():
+        weight = random_matrix(ggml_type, rows, cols)
+        for num_tokens in (1, 32):
+            x = RNG.standard_normal((num_tokens, cols), dtype=np.float32)
+            out = np.empty((num_tokens, rows), np.float32)
+            case = f"linear {GGMLQuantizationType(ggml_type).name} {rows} x {cols}, {num_tokens} tokens"
+            yield (
+                case,
+                2 * num_tokens * rows * cols,
+                rows * cols,
+                lambda x=x, weight=weight, out=out: kernels.linear(pool, x, weight, out),
+            )
+
+
+def expert_cases(pool: kernels.ThreadPool) -> Iterator[Case]:
+    num_experts, hidden, width, num_chosen = 64, 2048, 1408, 6
+    gate, up = (random_matrix(GGMLQuantizationType.Q4_K, num_experts * width, hidden) for _ in ("gate", "up"))
+    down = random_matrix(GGMLQuantizationType.Q8_0, num_experts * hidden, width)
+    experts = kernels.Experts(gate, up, down, num_experts)
+    for num_tokens in (1, 2, 4, 16, 64):
+        x = RNG.standard_normal((num_tokens, hidden), dtype=np.float32)
+        ids = np.array([RNG.permutation(num_experts)[:num_chosen] for _ in range(num_tokens)], np.int32)
+        weights = np.full(ids.shape, 1 / num_chosen, np.float32)
+        out = np.empty_like(x)
+        yield (
+            f"experts Q4_K, down Q8_0, 6 of 64, {hidden} x {width}, {num_tokens} tokens",
+            6 * ids.size * hidden * width,
+            3 * np.unique(ids).size * hidden * width,
+            lambda x=x, ids=ids, weights=weights, out=out: experts.forward(pool, x, ids, weights, out),
+        )
+
+
+def attention_cases(pool: kernels.ThreadPool) -> Iterator[Case]:
+    heads, width, value_dim, block_tokens = 16, 576, 512, 32
+    for num_tokens, length in ((1, 4096), (64, 1024)):
+        num_blocks = length // block_tokens
+        query = RNG.standard_normal((num_tokens, heads, width), dtype=np.float32)
+        cache = RNG.standard_normal((length, width), dtype=np.float32)
+        tables = (
+            np.array([0, num_tokens], np.int32),
+            np.arange(length - num_tokens, length, dtype=np.int32),
+            np.array([0, num_blocks], np.int32),
+            np.arange(num_blocks, dtype=np.int32),
+        )
+        out = np.empty((num_tokens, heads, value_dim), np.float32)
+        yield (
+            f"mla_attention {heads} heads, {num_tokens} tokens at the end of {length}",
+            2 * num_tokens * heads * length * (width + value_dim),
+            0,
+            lambda q=query, c=cache, t=tables, o=out: kernels.mla_attention(
+                pool, q, c, block_tokens, *t, value_dim, width**-0.5, o
+            ),
+        )
+
+
+if __name__ == "__main__":
+    main()

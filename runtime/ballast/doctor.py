@@ -1,0 +1,172 @@
+"""`ballast doctor`: what this machine offers, what is missing, and what for."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Literal, TextIO
+
+from ballast import __version__
+from ballast.machine import Machine, read_machine
+
+_DISTRIBUTION = "ballast-serve"
+_OPTIONAL = {"flashinfer-python": "attention on a GPU"}
+"""Distributions that no installation needs → what they are for."""
+
+Level = Literal["ok", "note", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """What is installed. Versions by distribution, None where it is missing."""
+
+    python: str
+    required: Mapping[str, str | None]
+    optional: Mapping[str, str | None]
+    extension_problem: str | None
+    """Why the compiled part cannot be imported; None when it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. Level "missing": Ballast cannot run until it is put right."""
+
+    level: Level
+    subject: str
+    text: str
+
+
+def run(out: TextIO | None = None) -> int:
+    """Print the report; 1 when Ballast cannot run here at all, else 0."""
+    findings = diagnose(read_machine(), read_software())
+    (out or sys.stdout).write(render(findings))
+    return 1 if any(finding.level == "missing" for finding in findings) else 0
+
+
+def diagnose(machine: Machine, software: Software) -> list[Finding]:
+    """Every finding, machine first. Pure."""
+    return [*_cpu(machine), *_memory(machine), *_gpus(machine), *_software(software)]
+
+
+def render(findings: list[Finding]) -> str:
+    """The report for people, and its conclusion."""
+    width = max(len(finding.subject) for finding in findings)
+    lines = [f"{finding.level:7}  {finding.subject:{width}}  {finding.text}" for finding in findings]
+    missing = [finding.subject for finding in findings if finding.level == "missing"]
+    lines.append(f"\nBallast cannot run: {', '.join(missing)}." if missing else "\nBallast can run here.")
+    return "\n".join(lines) + "\n"
+
+
+def read_software() -> Software:
+    """What is installed in the running Python."""
+    return Software(
+        python=platform.python_version(),
+        required={name: _version(name) for name in _requirements()},
+        optional={name: _version(name) for name in _OPTIONAL},
+        extension_problem=_extension_problem(),
+    )
+
+
+def _requirements() -> list[str]:
+    """Names of the distributions that the `runtime` extra asks for."""
+    asked = metadata.requires(_DISTRIBUTION) or []
+    names = (text.partition(";") for text in asked)
+    return sorted(
+        _name(requirement)
+        for requirement, _, marker in names
+        if marker.replace("'", '"').strip() == 'extra == "runtime"'
+    )
+
+
+def _name(requirement: str) -> str:
+    length = next(
+        (at for at, char in enumerate(requirement) if not (char.isalnum() or char in "-_.")), len(requirement)
+    )
+    return requirement[:length]
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _extension_problem() -> str | None:
+    try:
+        importlib.import_module("ballast._core")
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+def _cpu(machine: Machine) -> Iterator[Finding]:
+    yield Finding(
+        "ok", "cpu", f"{machine.cpu_model}: {machine.num_physical_cores} cores, {len(machine.cpus)} logical CPUs usable"
+    )
+    if "avx2" in machine.isa:
+        yield Finding("ok", "instructions", ", ".join(machine.isa))
+    else:
+        known = ", ".join(machine.isa) or "none that is known here"
+        yield Finding("note", "instructions", f"{known}; without AVX2 the arithmetic of quantised weights is slow")
+    if not machine.nodes:
+        yield Finding("note", "NUMA", "the kernel does not tell the nodes; memory is taken as one")
+    for node in machine.nodes:
+        usable = len(node.cpus & machine.cpus)
+        memory = f"{_gib(node.total_bytes)}, {_gib(node.free_bytes)} free"
+        text = f"{memory}, {usable} of {len(node.cpus)} CPUs usable"
+        if usable and node.index not in machine.memory_nodes:
+            text += "; its memory may not be used from here, so every access is remote"
+        yield Finding("ok" if node.index in machine.memory_nodes or not usable else "note", f"NUMA {node.index}", text)
+
+
+def _memory(machine: Machine) -> Iterator[Finding]:
+    memory = machine.memory
+    limit = "" if memory.limited_by is None else f", the limit of cgroup {memory.limited_by}"
+    text = f"{_gib(memory.available_bytes)} available of {_gib(memory.total_bytes)}{limit}"
+    yield Finding("ok", "memory", text)
+    transparent = machine.transparent_huge_pages
+    if transparent in ("always", "madvise"):
+        yield Finding("ok", "huge pages", f"transparent: {transparent}")
+    else:
+        yield Finding(
+            "note", "huge pages", f"transparent: {transparent or 'not in this kernel'}; large reads are slower"
+        )
+    for pool in machine.huge_pages:
+        if pool.total:
+            text = f"{pool.free} of {pool.total} pages of {pool.page_bytes >> 20} MiB free"
+            yield Finding("ok", "huge pages", text)
+
+
+def _gpus(machine: Machine) -> Iterator[Finding]:
+    for gpu in machine.gpus:
+        yield Finding("note", "GPU", f"{gpu}: not used, this version computes on the CPU")
+    if not machine.gpus:
+        yield Finding("note", "GPU", "none with NVIDIA's driver; everything is computed on the CPU")
+
+
+def _software(software: Software) -> Iterator[Finding]:
+    yield Finding("ok", "Ballast", f"{__version__}, Python {software.python}")
+    if software.extension_problem is None:
+        yield Finding("ok", "compiled part", "loads")
+    else:
+        problem = f"{software.extension_problem}; build it with `make setup`, or install the package again"
+        yield Finding("missing", "compiled part", problem)
+    for name, version in software.required.items():
+        if version is None:
+            yield Finding("missing", name, "not installed; install the package with its extra, ballast-serve[runtime]")
+        else:
+            yield Finding("ok", name, version)
+    for name, version in software.optional.items():
+        if version is None:
+            yield Finding("note", name, f"not installed; it is for {_OPTIONAL[name]}")
+        else:
+            yield Finding("ok", name, version)
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 30):.1f} GiB"

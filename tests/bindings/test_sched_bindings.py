@@ -1,0 +1,276 @@
+"""The compiled scheduler as Python meets it: views, ownership, exceptions, the interpreter lock."""
+
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ballast._core import InvariantError, sched
+
+PLAN_ARRAYS = {
+    "seqs": np.int64,
+    "query_indptr": np.int32,
+    "token_ids": np.int32,
+    "positions": np.int32,
+    "slots": np.int32,
+    "kv_indptr": np.int32,
+    "kv_indices": np.int32,
+    "kv_lens": np.int32,
+    "samples": np.uint8,
+    "preempted": np.int64,
+}
+COMMITTED_ARRAYS = {"seqs": np.int64, "tokens": np.int32, "finish": np.uint8}
+LIMITS: dict[str, Any] = {
+    "num_blocks": 64,
+    "block_tokens": 4,
+    "max_batch_size": 4,
+    "chunk_size": 64,
+    "prefill_chunk_size": 64,
+    "max_queue": 8,
+}
+
+
+def ids(*tokens: int) -> NDArray[np.int32]:
+    return np.array(tokens, dtype=np.int32)
+
+
+def new_scheduler(**limits: Any) -> sched.Scheduler:
+    return sched.Scheduler(sched.SchedulerConfig(**{**LIMITS, **limits}))
+
+
+@pytest.fixture
+def scheduler() -> sched.Scheduler:
+    """A scheduler with two requests of 5 and 9 prompt tokens waiting."""
+    scheduler = new_scheduler()
+    scheduler.add(1, ids(*range(5)), 3, ids())
+    scheduler.add(2, ids(*range(100, 109)), 3, ids())
+    return scheduler
+
+
+def test_a_plan_says_what_the_step_computes(scheduler: sched.Scheduler) -> None:
+    plan = scheduler.plan()
+    assert (plan.num_requests, plan.num_tokens, plan.num_decode) == (2, 14, 0)
+    assert plan.seqs.tolist() == [1, 2]
+    assert plan.query_indptr.tolist() == [0, 5, 14]
+    assert plan.token_ids.tolist() == [*range(5), *range(100, 109)]
+    assert plan.positions.tolist() == [*range(5), *range(9)]
+    assert plan.slots.tolist() == [*range(4, 9), *range(12, 21)]
+    assert plan.kv_indptr.tolist() == [0, 2, 5]
+    assert plan.kv_indices.tolist() == [1, 2, 3, 4, 5]
+    assert plan.kv_lens.tolist() == [5, 9]
+    assert plan.samples.tolist() == [1, 1]
+    assert plan.preempted.tolist() == []
+
+
+def test_a_commit_says_what_was_sampled_and_what_ended(scheduler: sched.Scheduler) -> None:
+    scheduler.add(3, ids(7), 1, ids())
+    scheduler.add(4, ids(8), 9, ids(70, 71))
+    scheduler.plan()
+    committed = scheduler.commit(ids(50, 60, 70, 71))
+    assert committed.seqs.tolist() == [1, 2, 3, 4]
+    assert committed.tokens.tolist() == [50, 60, 70, 71]
+    assert committed.finish.tolist() == [0, 0, sched.Finish.LENGTH, sched.Finish.STOP]
+    assert (sched.Finish.NONE, sched.Finish.STOP, sched.Finish.LENGTH) == (0, 1, 2)
+
+
+def arrays_of(scheduler: sched.Scheduler) -> Iterator[tuple[Any, str, Any]]:
+    plan = scheduler.plan()
+    for name, dtype in PLAN_ARRAYS.items():
+        yield plan, name, dtype
+    committed = scheduler.commit(ids(1, 1))
+    for name, dtype in COMMITTED_ARRAYS.items():
+        yield committed, name, dtype
+
+
+def test_arrays_are_views_of_the_same_memory_with_the_documented_types(scheduler: sched.Scheduler) -> None:
+    for owner, name, dtype in arrays_of(scheduler):
+        array = getattr(owner, name)
+        assert array.dtype == dtype, name
+        assert array.ndim == 1, name
+        if array.size:
+            assert not array.flags.owndata, name
+            assert array.base is owner, name
+            again = getattr(owner, name)
+            assert array.__array_interface__["data"][0] == again.__array_interface__["data"][0], name
+
+
+def test_arrays_cannot_be_written_to(scheduler: sched.Scheduler) -> None:
+    for owner, name, _ in arrays_of(scheduler):
+        array = getattr(owner, name)
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+        if array.size:
+            with pytest.raises(ValueError, match="WRITEABLE"):
+                array.flags.writeable = True
+
+
+def test_arrays_keep_their_memory_alive_and_unchanged(scheduler: sched.Scheduler) -> None:
+    """The contract promises less: views valid until the next plan. Memory that was freed would be worse than stale."""
+    token_ids = scheduler.plan().token_ids
+    before = token_ids.tolist()
+    seqs = scheduler.commit(ids(1, 1)).seqs
+    scheduler.plan()
+    scheduler.commit(ids(2, 2))
+    del scheduler
+    gc.collect()
+    assert token_ids.tolist() == before
+    assert seqs.tolist() == [1, 2]
+
+
+def test_stats_and_descriptions_follow_a_request(scheduler: sched.Scheduler) -> None:
+    assert scheduler.describe() == [(1, "waiting", 5, 0, 0), (2, "waiting", 9, 0, 0)]
+    scheduler.plan()
+    scheduler.commit(ids(1, 1))
+    assert scheduler.describe() == [(1, "decode", 6, 5, 2), (2, "decode", 10, 9, 3)]
+    stats = scheduler.stats()
+    assert (stats.waiting, stats.running) == (0, 2)
+    assert (stats.capacity_tokens, stats.used_tokens, stats.cached_tokens) == (256, 20, 0)
+    assert (stats.prefix_query_tokens, stats.prefix_hit_tokens, stats.preemptions) == (14, 0, 0)
+    assert scheduler.abort(1)
+    assert not scheduler.abort(1)
+    assert scheduler.describe() == [(2, "decode", 10, 9, 3)]
+    assert scheduler.stats().cached_tokens == 4
+    scheduler.check()
+
+
+def test_the_prefix_cache_says_what_it_saved() -> None:
+    scheduler = new_scheduler()
+    for seq in (1, 2):
+        scheduler.add(seq, ids(*range(10)), 1, ids())
+        plan = scheduler.plan()
+        assert plan.num_tokens == (10 if seq == 1 else 2)
+        assert scheduler.cached_tokens(seq) == (0 if seq == 1 else 8)
+        scheduler.commit(ids(5))
+    assert scheduler.stats().prefix_hit_tokens == 8
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_blocks", 0),
+        ("num_blocks", 2**31 - 1),
+        ("num_blocks", 2**40),
+        ("block_tokens", 0),
+        ("max_batch_size", 0),
+        ("prefill_chunk_size", 0),
+        ("max_queue", -1),
+    ],
+)
+def test_a_limit_that_cannot_work_is_named(field: str, value: int) -> None:
+    with pytest.raises(ValueError, match=f"{field}={value}"):
+        new_scheduler(**{field: value})
+
+
+def test_a_chunk_smaller_than_the_batch_names_both() -> None:
+    with pytest.raises(ValueError, match=r"chunk_size=3: .*max_batch_size=4"):
+        new_scheduler(chunk_size=3)
+
+
+def test_the_configuration_can_be_read_and_not_changed() -> None:
+    config = sched.SchedulerConfig(**LIMITS)
+    assert {field: getattr(config, field) for field in LIMITS} == LIMITS
+    assert config.prefix_cache
+    with pytest.raises(AttributeError):
+        config.num_blocks = 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "problem"),
+    [
+        (ids(), 1, "empty prompt"),
+        (ids(1), 0, "max_tokens=0"),
+        (ids(1), 257, "never fits: 1 prompt tokens and max_tokens=257"),
+        (np.zeros((2, 2), np.int32), 1, "prompt has 2 dimensions"),
+    ],
+)
+def test_a_request_that_is_wrong_in_itself_is_a_value_error(
+    prompt: NDArray[np.int32], max_tokens: int, problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        new_scheduler().add(1, prompt, max_tokens, ids())
+
+
+def test_an_id_that_is_live_is_a_value_error(scheduler: sched.Scheduler) -> None:
+    with pytest.raises(ValueError, match="sequence 1 is live already"):
+        scheduler.add(1, ids(1), 1, ids())
+
+
+def test_the_cache_hit_of_an_unknown_sequence_is_a_value_error(scheduler: sched.Scheduler) -> None:
+    with pytest.raises(ValueError, match="sequence 9 is not live"):
+        scheduler.cached_tokens(9)
+
+
+@pytest.mark.parametrize("tokens", [np.array([1], np.int64), np.array([1.0]), np.arange(4, dtype=np.int32)[::2]])
+def test_arrays_of_another_type_or_layout_are_refused_rather_than_converted(tokens: NDArray[Any]) -> None:
+    with pytest.raises(TypeError):
+        new_scheduler().add(1, tokens, 1, ids())
+
+
+def test_a_full_queue_is_an_error_of_its_own() -> None:
+    assert issubclass(sched.QueueFullError, RuntimeError)
+    scheduler = new_scheduler(max_queue=1)
+    scheduler.add(1, ids(1), 1, ids())
+    with pytest.raises(sched.QueueFullError, match="max_queue=1"):
+        scheduler.add(2, ids(1), 1, ids())
+
+
+def test_plan_and_commit_out_of_turn_are_errors(scheduler: sched.Scheduler) -> None:
+    with pytest.raises(RuntimeError, match="without a plan"):
+        scheduler.commit(ids())
+    scheduler.plan()
+    with pytest.raises(RuntimeError, match="before commit"):
+        scheduler.plan()
+    with pytest.raises(ValueError, match="1 tokens for a plan that samples 2"):
+        scheduler.commit(ids(1))
+    scheduler.commit(ids(1, 1))
+    assert issubclass(InvariantError, RuntimeError)
+
+
+def add_until_refused(scheduler: sched.Scheduler) -> None:
+    with pytest.raises(sched.QueueFullError):
+        scheduler.add(99, ids(1), 1, ids())
+
+
+def commit_out_of_turn(scheduler: sched.Scheduler) -> None:
+    with pytest.raises(RuntimeError):
+        scheduler.commit(ids())
+
+
+def plan_nothing(scheduler: sched.Scheduler) -> None:
+    scheduler.plan()
+
+
+@pytest.mark.parametrize(("call", "num_waiting"), [(add_until_refused, 1), (commit_out_of_turn, 0), (plan_nothing, 0)])
+def test_other_threads_run_while_the_scheduler_works(call: Callable[[sched.Scheduler], None], num_waiting: int) -> None:
+    """With a switch interval of an hour, a thread runs only when another one gives the interpreter lock away."""
+    scheduler = new_scheduler(max_queue=1)
+    for seq in range(num_waiting):
+        scheduler.add(seq, ids(1), 1, ids())
+    gate = threading.Lock()
+    reached: list[bool] = []
+
+    def other_thread() -> None:
+        with gate:
+            reached.append(True)
+
+    interval = sys.getswitchinterval()
+    gate.acquire()
+    thread = threading.Thread(target=other_thread)
+    thread.start()
+    try:
+        sys.setswitchinterval(3600)
+        gate.release()
+        for _ in range(200_000):
+            call(scheduler)
+            if reached:
+                break
+        ran = bool(reached)
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join(timeout=60)
+    assert ran

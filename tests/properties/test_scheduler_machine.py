@@ -1,0 +1,91 @@
+"""Whatever is asked of the scheduler, in whatever order: the witness finds nothing wrong."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ballast._core import sched
+from ballast.testing.scheduler_witness import SchedulerWitness
+
+# Few tokens and short blocks, so that prefixes are shared and blocks are short all the time.
+STOP = 3
+TOKENS = st.integers(0, 2)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
+    max_batch_size = draw(st.integers(1, 4))
+    return sched.SchedulerConfig(
+        num_blocks=draw(st.integers(2, 14)),
+        block_tokens=draw(st.integers(1, 4)),
+        max_batch_size=max_batch_size,
+        chunk_size=max_batch_size + draw(st.integers(0, 8)),
+        prefill_chunk_size=draw(st.integers(1, 16)),
+        max_queue=draw(st.integers(1, 6)),
+        prefix_cache=draw(st.booleans()),
+    )
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    @initialize(config=configs())
+    def start(self, config: sched.SchedulerConfig) -> None:
+        self.witness = SchedulerWitness(config)
+        self.next_seq = 0
+
+    def _add(self, prompt: list[int], max_tokens: int, min_tokens: int) -> None:
+        self.witness.add(self.next_seq, prompt, max_tokens, {STOP}, min_tokens)
+        self.next_seq += 1
+
+    @rule(prompt=st.lists(TOKENS, min_size=1, max_size=20), max_tokens=st.integers(1, 12), min_tokens=st.integers(0, 4))
+    def add(self, prompt: list[int], max_tokens: int, min_tokens: int) -> None:
+        self._add(prompt, max_tokens, min_tokens)
+
+    @rule(count=st.integers(2, 4), repeated=st.integers(1, 6), data=st.data())
+    def exhaust_blocks(self, count: int, repeated: int, data: st.DataObject) -> None:
+        """Several requests, each of which would like to have the whole cache."""
+        capacity = self.witness.config.num_blocks * self.witness.config.block_tokens
+        for _ in range(count):
+            prompt = data.draw(st.lists(TOKENS, min_size=1, max_size=2)) * repeated
+            if len(prompt) <= capacity:
+                self._add(prompt, capacity + 1 - len(prompt), 0)
+
+    @precondition(lambda self: self.witness.live)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        self.witness.abort(data.draw(st.sampled_from(list(self.witness.live))))
+
+    @rule()
+    def abort_an_unknown_sequence(self) -> None:
+        self.witness.abort(self.next_seq)
+
+    @rule(tokens=st.lists(TOKENS, min_size=4, max_size=4), steps=st.integers(1, 6))
+    def step(self, tokens: list[int], steps: int) -> None:
+        for _ in range(steps):
+            self.witness.step(lambda request: tokens[request.seq % 4])
+
+    @precondition(lambda self: self.witness.live)
+    @rule(data=st.data())
+    def finish_by_stop_token(self, data: st.DataObject) -> None:
+        stopping = data.draw(st.sampled_from(list(self.witness.live)))
+        self.witness.step(lambda request: STOP if request.seq == stopping else 0)
+
+    @precondition(lambda self: self.witness.live)
+    @rule(data=st.data())
+    def abort_during_a_step(self, data: st.DataObject) -> None:
+        def choose(live: list[int]) -> list[int]:
+            return data.draw(st.lists(st.sampled_from(live), unique=True))
+
+        self.witness.step(lambda request: 1, choose)
+
+    @rule()
+    def run_dry(self) -> None:
+        self.witness.run_dry(lambda request: 2, max_steps=2000)
+
+    @invariant()
+    def invariants_hold(self) -> None:
+        self.witness.scheduler.check()
+
+
+
+SchedulerMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestScheduler = SchedulerMachine.TestCase

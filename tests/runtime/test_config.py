@@ -1,0 +1,158 @@
+"""Options: one table, three places to set them, and refusals that say what is allowed."""
+
+import dataclasses
+
+import pytest
+
+from ballast.config import OPTIONS, Config, SchedulingConfig, ServerConfig, read_config
+from ballast.errors import ConfigError
+from ballast.resolve import resolve
+
+
+def resolved(**arguments):
+    return resolve(read_config({name: str(value) for name, value in arguments.items()}, {}), num_physical_cores=6)
+
+
+def test_the_defaults_are_those_of_the_contract():
+    config = read_config({}, {})
+    assert config == Config()
+    assert config.scheduling == SchedulingConfig(
+        max_new_tokens=1024,
+        cache_lens=32768,
+        max_batch_size=4,
+        chunk_size=256,
+        prefill_chunk_size=None,
+        max_queue=256,
+        backend_type="balance_serve",
+    )
+    assert (config.server.host, config.server.port) == ("127.0.0.1", 10002)
+    assert (config.server.request_timeout_s, config.server.drain_timeout_s) == (0, 60)
+    assert config.server.metrics_alias == "vllm"
+    assert config.model.force_think is False
+
+
+def test_every_default_is_itself_allowed():
+    for opt in OPTIONS:
+        assert opt.default in (None, ()) or opt.kind.accepts(opt.default), opt.name
+
+
+def test_every_option_can_be_set_by_the_environment():
+    values = {"PATH": "/tmp", "N": "16", "auto|N": "300", "S": "7.5", "NAME": "x", "ADDRESS": "::1", "": "true"}
+    for opt in OPTIONS:
+        text = values.get(opt.kind.metavar) or str(opt.kind.metavar.split("|")[-1])
+        text = {"max_body_bytes": "4096", "device": "cpu"}.get(opt.name, text)
+        section = getattr(read_config({}, {opt.variable: text}), opt.section)
+        assert str(getattr(section, opt.name)).lower() in (text, f"('{text}',)"), opt.name
+
+
+def test_the_command_line_wins_over_the_environment():
+    environment = {"BALLAST_PORT": "1", "BALLAST_CHUNK_SIZE": "64", "BALLAST_FORCE_THINK": "true"}
+    config = read_config({"port": "2", "force_think": False}, environment)
+    assert (config.server.port, config.scheduling.chunk_size, config.model.force_think) == (2, 64, False)
+
+
+def test_an_empty_variable_counts_as_not_set():
+    assert read_config({}, {"BALLAST_PORT": "", "BALLAST_GGUF_PATH": ""}) == Config()
+
+
+def test_a_service_named_ballast_does_not_set_the_port():
+    assert read_config({}, {"BALLAST_PORT": "tcp://10.43.0.7:10002"}).server.port == 10002
+
+
+def test_names_may_be_repeated_or_separated_by_commas():
+    assert read_config({"served_model_name": ["a", "b"]}, {}).model.served_model_name == ("a", "b")
+    assert read_config({}, {"BALLAST_SERVED_MODEL_NAME": "a, b"}).model.served_model_name == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("port", "http", "a whole number, at least 0 and at most 65535"),
+        ("port", "70000", "a whole number, at least 0 and at most 65535"),
+        ("max_batch_size", "0", "a whole number, at least 1"),
+        ("max_batch_size", "1.5", "a whole number, at least 1"),
+        ("prefill_chunk_size", "some", "auto, or a whole number"),
+        ("block_tokens", "24", "one of 16, 32, 64"),
+        ("backend_type", "sglang", "one of balance_serve, ktransformers"),
+        ("drain_timeout_s", "-1", "a number of seconds, at least 0"),
+        ("drain_timeout_s", "nan", "a number of seconds, at least 0"),
+        ("force_think", "maybe", "true or false"),
+        ("served_model_name", [" "], "a name"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_with_key_value_and_what_is(name, value, allowed):
+    with pytest.raises(ConfigError) as caught:
+        read_config({name: value}, {})
+    assert caught.value.key == name
+    assert allowed in str(caught.value)
+    shown = value[0] if isinstance(value, list) else value.removesuffix(".5")
+    assert shown in str(caught.value)
+
+
+def test_a_config_made_in_code_is_checked_too():
+    with pytest.raises(ConfigError, match="port=-1: must be"):
+        ServerConfig(port=-1)
+
+
+@pytest.mark.parametrize(("batch", "new", "cache"), [(4, 1024, 4096), (4, 1024, 1), (1, 1, 1), (8, 4096, 32768)])
+def test_a_cache_too_small_for_a_full_batch_is_refused_with_all_values_and_the_smallest_that_passes(batch, new, cache):
+    with pytest.raises(ConfigError) as caught:
+        resolved(max_batch_size=batch, max_new_tokens=new, cache_lens=cache)
+    message = str(caught.value)
+    assert message.startswith(f"cache_lens={cache}: ")
+    assert f"max_batch_size * max_new_tokens = {batch} * {new} = {batch * new}" in message
+    assert message.endswith(f"the smallest cache_lens that passes is {batch * new + 1}")
+    passes = resolved(max_batch_size=batch, max_new_tokens=new, cache_lens=batch * new + 1)
+    assert passes.scheduling.cache_lens > batch * new
+
+
+def test_the_cache_is_checked_before_anything_else():
+    with pytest.raises(ConfigError, match="cache_lens"):
+        resolved(cache_lens=5, model_path="deepseek-ai/DeepSeek-R1", gguf_path="/nowhere", chunk_size=1, device="tpu")
+
+
+def test_resolving_leaves_no_auto():
+    config = resolved(cache_lens=5000, block_tokens=64)
+    assert config.scheduling.cache_lens == 5056, "rounded up to whole blocks"
+    assert config.scheduling.prefill_chunk_size == 256
+    assert (config.machine.cpu_threads, config.machine.device) == (6, "cpu")
+    assert resolved(cpu_threads=3, prefill_chunk_size=512).machine.cpu_threads == 3
+    for section in dataclasses.fields(config):
+        values = dataclasses.asdict(getattr(config, section.name))
+        assert [name for name, value in values.items() if value in (None, "auto")] in (
+            [],
+            ["model_path", "gguf_path", "optimize_config_path"],
+        )
+
+
+def test_the_ktransformers_backend_is_a_batch_of_one():
+    assert resolved(backend_type="ktransformers", max_batch_size=4).scheduling.max_batch_size == 1
+
+
+def test_chunks_must_hold_every_decoding_request():
+    with pytest.raises(ConfigError, match="chunk_size=3: must be at least max_batch_size = 4"):
+        resolved(chunk_size=3)
+    with pytest.raises(ConfigError, match="prefill_chunk_size=100: must be auto or at least chunk_size = 256"):
+        resolved(prefill_chunk_size=100)
+
+
+def test_a_hub_id_is_refused_with_the_sentence_that_a_directory_is_needed(tmp_path):
+    with pytest.raises(ConfigError, match="model_path=deepseek-ai/DeepSeek-R1: a local directory is needed"):
+        resolved(model_path="deepseek-ai/DeepSeek-R1")
+    with pytest.raises(ConfigError, match=r"a local directory .* is needed, and this is not one"):
+        resolved(model_path=tmp_path / "absent" / "deeper")
+    assert resolved(model_path=tmp_path).model.model_path == tmp_path
+
+
+@pytest.mark.parametrize("name", ["gguf_path", "optimize_config_path"])
+def test_a_path_that_is_not_there_is_refused(name, tmp_path):
+    with pytest.raises(ConfigError, match=f"{name}=.*absent: no such file or directory"):
+        resolved(**{name: tmp_path / "absent"})
+
+
+@pytest.mark.parametrize(
+    ("device", "sentence"), [("cuda:0", "computes on the CPU only"), ("tpu", "must be auto or cpu")]
+)
+def test_a_device_that_is_not_served_is_refused(device, sentence):
+    with pytest.raises(ConfigError, match=f"device={device}: .*{sentence}"):
+        resolved(device=device)

@@ -1,0 +1,104 @@
+"""The doctor: every fact on a line, and exit code 1 only when nothing can run."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+
+from ballast.doctor import Finding, Software, diagnose, read_software, render, run
+from ballast.machine import HugePages, Machine, Memory, NumaNode
+
+GIB = 1 << 30
+
+MACHINE = Machine(
+    cpus=frozenset({0, 1, 4}),
+    num_physical_cores=2,
+    cpu_model="Xeon Gold",
+    isa=("avx2", "avx512f"),
+    nodes=(
+        NumaNode(0, frozenset({0, 1, 4, 5}), 64 * GIB, 32 * GIB),
+        NumaNode(1, frozenset({2, 3, 6, 7}), 64 * GIB, 48 * GIB),
+    ),
+    memory_nodes=frozenset({0, 1}),
+    memory=Memory(128 * GIB, 80 * GIB, None),
+    huge_pages=(HugePages(2 << 20, 0, 0), HugePages(1 << 30, 8, 6)),
+    transparent_huge_pages="madvise",
+    gpus=(),
+)
+SOFTWARE = Software(
+    python="3.12.1", required={"numpy": "2.4.6"}, optional={"flashinfer-python": None}, extension_problem=None
+)
+
+
+def found(machine: Machine = MACHINE, software: Software = SOFTWARE) -> dict[str, list[Finding]]:
+    findings: dict[str, list[Finding]] = {}
+    for finding in diagnose(machine, software):
+        findings.setdefault(finding.subject, []).append(finding)
+    return findings
+
+
+def test_a_healthy_machine_is_described() -> None:
+    findings = found()
+    assert findings["cpu"][0].text == "Xeon Gold: 2 cores, 3 logical CPUs usable"
+    assert findings["instructions"][0].text == "avx2, avx512f"
+    assert findings["NUMA 0"][0].text == "64.0 GiB, 32.0 GiB free, 3 of 4 CPUs usable"
+    assert findings["NUMA 1"][0].text == "64.0 GiB, 48.0 GiB free, 0 of 4 CPUs usable"
+    assert findings["memory"][0].text == "80.0 GiB available of 128.0 GiB"
+    assert [finding.text for finding in findings["huge pages"]] == [
+        "transparent: madvise",
+        "6 of 8 pages of 1024 MiB free",
+    ]
+    assert render(diagnose(MACHINE, SOFTWARE)).endswith("\nBallast can run here.\n")
+
+
+@pytest.mark.parametrize(
+    ("machine", "subject", "text"),
+    [
+        (replace(MACHINE, isa=("fma",)), "instructions", "fma; without AVX2"),
+        (replace(MACHINE, isa=()), "instructions", "none that is known here; without AVX2"),
+        (replace(MACHINE, nodes=()), "NUMA", "the kernel does not tell the nodes"),
+        (replace(MACHINE, memory_nodes=frozenset({1})), "NUMA 0", "its memory may not be used from here"),
+        (replace(MACHINE, transparent_huge_pages="never"), "huge pages", "transparent: never; large reads are slower"),
+        (replace(MACHINE, transparent_huge_pages=None), "huge pages", "transparent: not in this kernel"),
+        (replace(MACHINE, gpus=("NVIDIA H200",)), "GPU", "NVIDIA H200: not used, this version computes on the CPU"),
+        (MACHINE, "GPU", "none with NVIDIA's driver; everything is computed on the CPU"),
+    ],
+)
+def test_what_is_less_than_ideal_is_a_note(machine: Machine, subject: str, text: str) -> None:
+    [finding] = [finding for finding in found(machine)[subject] if finding.level != "ok"]
+    assert finding.level == "note"
+    assert text in finding.text
+
+
+def test_a_memory_limit_is_named() -> None:
+    limited = replace(MACHINE, memory=Memory(128 * GIB, 4 * GIB, "/sys/fs/cgroup/pod"))
+    assert found(limited)["memory"][0].text == "4.0 GiB available of 128.0 GiB, the limit of cgroup /sys/fs/cgroup/pod"
+
+
+@pytest.mark.parametrize(
+    ("software", "subject"),
+    [
+        (replace(SOFTWARE, extension_problem="no module named _core"), "compiled part"),
+        (replace(SOFTWARE, required={"numpy": None}), "numpy"),
+    ],
+)
+def test_what_nothing_can_run_without_is_missing(software: Software, subject: str) -> None:
+    findings = diagnose(MACHINE, software)
+    assert [finding.subject for finding in findings if finding.level == "missing"] == [subject]
+    assert render(findings).endswith(f"\nBallast cannot run: {subject}.\n")
+
+
+def test_an_optional_package_says_what_it_is_for() -> None:
+    [finding] = found()["flashinfer-python"]
+    assert (finding.level, finding.text) == ("note", "not installed; it is for attention on a GPU")
+
+
+def test_this_installation_knows_its_requirements_and_can_run() -> None:
+    software = read_software()
+    assert {"numpy", "gguf", "pyyaml", "uvicorn"} <= set(software.required)
+    assert "kopf" not in software.required
+    out = io.StringIO()
+    assert run(out) == 0
+    assert "Ballast can run here." in out.getvalue()

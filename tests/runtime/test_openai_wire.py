@@ -1,0 +1,180 @@
+"""Bodies in, frames out: the parts of the wire format that need no server."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ballast.engine.engine import Limits
+from ballast.errors import CapacityError, EngineDeadError, RequestError
+from ballast.server.errors import error_reply
+from ballast.server.openai_reply import ChatReply, TextReply, Usage, to_json
+from ballast.server.openai_request import ChatCompletionRequest, CompletionRequest, parse_body, to_sampling
+from ballast.server.prepare import Preparer
+from ballast.testing.vocabulary import byte_metadata
+from ballast.text.loading import load_text
+
+TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}{{ extra }}"
+LIMITS = Limits(max_new_tokens=50, max_model_tokens=100, max_batch_size=4, max_queue=8)
+
+
+@pytest.fixture(scope="module")
+def text():
+    return load_text(None, byte_metadata() | {"tokenizer.chat_template": TEMPLATE}, "bytes.gguf")
+
+
+def body(kind, **fields):
+    return parse_body(kind, json.dumps(fields).encode())
+
+
+def chat(**fields):
+    return body(ChatCompletionRequest, **({"messages": [{"role": "user", "content": "hi"}]} | fields))
+
+
+def test_what_the_client_leaves_out_is_openais_default():
+    params = to_sampling(chat(), max_tokens=9, eos_ids=frozenset({1}))
+    assert (params.temperature, params.top_p, params.top_k, params.min_p, params.seed) == (1.0, 1.0, 0, 0.0, None)
+    assert (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (0.0, 0.0, 1.0)
+    assert (params.max_tokens, params.min_tokens, params.stop_token_ids) == (9, 0, {1})
+
+
+def test_every_sampling_field_reaches_the_engine():
+    params = to_sampling(
+        chat(
+            temperature=0,
+            top_p=0.5,
+            top_k=7,
+            min_p=0.1,
+            seed=-3,
+            presence_penalty=1,
+            frequency_penalty=-1,
+            repetition_penalty=1.2,
+            min_tokens=2,
+            stop_token_ids=[5, 6],
+            logit_bias={"4": -100, "7": 2},
+        ),
+        max_tokens=9,
+        eos_ids=frozenset({1}),
+    )
+    assert (params.temperature, params.top_p, params.top_k, params.min_p, params.seed) == (0, 0.5, 7, 0.1, -3)
+    assert (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (1, -1, 1.2)
+    assert (params.min_tokens, params.stop_token_ids) == (2, {1, 5, 6})
+    assert params.logit_bias == {4: -100, 7: 2}
+
+
+def test_ignore_eos_leaves_only_the_clients_own_stop_tokens():
+    assert to_sampling(chat(ignore_eos=True), max_tokens=9, eos_ids=frozenset({1})).stop_token_ids == frozenset()
+
+
+def test_top_k_of_minus_one_keeps_every_token():
+    assert to_sampling(chat(top_k=-1), max_tokens=9, eos_ids=frozenset()).top_k == 0
+
+
+@pytest.mark.parametrize(("stop", "expected"), [(None, []), ("a", ["a"]), (["a", "b"], ["a", "b"]), ([], [])])
+def test_stop_is_one_text_several_or_none(stop, expected):
+    assert chat(stop=stop).stop == expected
+
+
+def refusal_of(data):
+    try:
+        parse_body(CompletionRequest, data)
+    except RequestError as refusal:
+        return refusal
+    return None
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=5,
+    )
+)
+def test_any_value_in_any_field_is_taken_or_refused_by_name(value):
+    for name in CompletionRequest.model_fields:
+        refusal = refusal_of(to_json({"prompt": "x", "stream": True, name: value}))
+        if refusal is not None:
+            assert refusal.status == 400
+            assert refusal.param is not None
+            assert refusal.param.split(".")[0] in (name, "stream_options")
+
+
+def test_max_tokens_defaults_to_what_is_allowed_and_fits(text):
+    preparer = Preparer(text, LIMITS)
+    assert preparer.completion(body(CompletionRequest, prompt="x" * 9)).sampling.max_tokens == 50
+    assert preparer.completion(body(CompletionRequest, prompt="x" * 79)).sampling.max_tokens == 20
+    assert preparer.completion(body(CompletionRequest, prompt="x" * 98)).sampling.max_tokens == 1
+    with pytest.raises(RequestError, match="maximum context length is 100 tokens"):
+        preparer.completion(body(CompletionRequest, prompt="x" * 99))
+
+
+def test_bos_comes_once_from_the_template_or_the_tokenizer_and_never_before_token_ids(text):
+    preparer = Preparer(text, LIMITS)
+    h, i = 2 + ord("h"), 2 + ord("i")
+    assert preparer.chat(chat()).prompt_ids == (0, h, i)
+    assert preparer.completion(body(CompletionRequest, prompt="hi")).prompt_ids == (0, h, i)
+    assert preparer.completion(body(CompletionRequest, prompt=[h, i])).prompt_ids == (h, i)
+
+
+def test_template_arguments_reach_the_template(text):
+    job = Preparer(text, LIMITS).chat(chat(chat_template_kwargs={"extra": "!"}))
+    assert job.prompt_ids[-1] == 2 + ord("!")
+
+
+def test_force_think_opens_the_prompt_and_the_reply(text):
+    job = Preparer(text, LIMITS, force_think=True).chat(chat())
+    assert text.tokenizer.decode(job.prompt_ids, skip_control=False).endswith("hi<think>\n")
+    assert job.opening == "<think>\n"
+
+
+def test_a_model_without_a_template_refuses_chats_but_continues_texts():
+    preparer = Preparer(load_text(None, byte_metadata(), "bytes.gguf"), LIMITS)
+    with pytest.raises(RequestError, match="template"):
+        preparer.chat(chat())
+    assert preparer.completion(body(CompletionRequest, prompt="hi")).prompt_ids
+
+
+@given(st.text())
+def test_json_breaks_in_no_clients_line_splitter_and_keeps_the_text(value):
+    data = to_json({"text": value})
+    assert json.loads(data) == {"text": value}
+    assert len(data.decode().splitlines()) == 1
+
+
+@given(st.text(), st.text())
+def test_a_frame_is_one_line_whatever_the_text_or_the_model_is_called(piece, model):
+    for reply in (ChatReply("id", 1, model, include_usage=True), TextReply("id", 1, model, include_usage=True)):
+        frame = reply.text(piece).decode()
+        assert frame.startswith("data: ")
+        assert frame.endswith("\n\n")
+        assert len(frame.splitlines()) == 2
+        chunk = json.loads(frame.removeprefix("data: "))
+        (choice,) = chunk["choices"]
+        assert (choice["delta"]["content"] if "delta" in choice else choice["text"]) == piece
+        assert chunk["model"] == model
+
+
+def test_usage_adds_up():
+    assert Usage(5, 7, 3).to_wire() == {
+        "prompt_tokens": 5,
+        "completion_tokens": 7,
+        "total_tokens": 12,
+        "prompt_tokens_details": {"cached_tokens": 3},
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "retry_after"),
+    [
+        (RequestError("no", param="x", code="c"), 400, "c", None),
+        (CapacityError("full", retry_after_s=7), 429, "queue_full", "7"),
+        (CapacityError("loading", retry_after_s=5, status=503), 503, "not_ready", "5"),
+        (EngineDeadError("secret"), 500, "engine_dead", None),
+        (ZeroDivisionError("secret"), 500, None, None),
+    ],
+)
+def test_every_error_has_a_status_and_gives_nothing_away(error, status, code, retry_after):
+    reply = error_reply(error)
+    assert (reply.status, reply.body["error"]["code"], reply.headers.get("Retry-After")) == (status, code, retry_after)
+    assert "secret" not in reply.body["error"]["message"]

@@ -1,0 +1,192 @@
+"""Starting, draining, dying: what clients, probes and the shell that started the server see of each."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import pytest
+
+from ballast.testing.server_process import FAKE, ServerProcess
+
+SLOW = ("--step_s", "0.05", "--max_batch_size", "2", "--max_new_tokens", "1000")
+
+
+def post(server, **body):
+    data = json.dumps({"prompt": "abc", **body}).encode()
+    return urllib.request.Request(server.url + "/v1/completions", data=data)
+
+
+def frames(response):
+    return [line.removeprefix("data: ") for line in response.read().decode().split("\n\n") if line]
+
+
+class Background(threading.Thread):
+    """Reads one reply on a thread; `result()` is (status, headers, body)."""
+
+    def __init__(self, request):
+        super().__init__(daemon=True)
+        self.request = request
+        self.start()
+
+    def run(self):
+        try:
+            with urllib.request.urlopen(self.request, timeout=30) as response:
+                self.reply = response.status, response.headers, response.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                self.reply = error.code, error.headers, error.read().decode()
+
+    def result(self):
+        self.join(30)
+        return self.reply
+
+
+def test_while_it_loads_the_server_lives_is_not_ready_and_refuses_with_retry_after():
+    with ServerProcess("--load_s", "20", module=FAKE, until_ready=False) as server:
+        status, headers, body = server.get("/readyz")
+        assert (status, json.loads(body)["status"]) == (503, "loading")
+        assert 0 <= json.loads(body)["progress"] < 1
+        assert headers["Retry-After"]
+        assert server.get("/livez")[0] == 200
+        assert server.metrics()["ballast_model_load_progress_ratio"] < 1
+        status, headers, body = Background(post(server)).result()
+        assert status == 503
+        assert int(headers["Retry-After"]) > 0
+        assert json.loads(body)["error"]["code"] == "not_ready"
+
+
+def test_a_signal_while_it_loads_stops_the_server_at_once():
+    with ServerProcess("--load_s", "60", module=FAKE, until_ready=False) as server:
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout_s=20) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_running_requests_end_refuses_new_ones_and_exits_cleanly(number):
+    with ServerProcess(*SLOW, module=FAKE) as server:
+        with urllib.request.urlopen(post(server, max_tokens=30, stream=True), timeout=30) as stream:
+            assert server.get("/readyz")[0] == 200
+            server.send_signal(number)
+            server.event("stopping")
+            status, _, body = server.get("/readyz")
+            assert (status, json.loads(body)["status"]) == (503, "draining")
+            status, headers, _ = Background(post(server)).result()
+            assert (status, bool(headers["Retry-After"])) == (503, True)
+            *chunks, last, done = frames(stream)
+        assert done == "[DONE]"
+        assert json.loads(last)["choices"][0]["finish_reason"] == "length"
+        assert len(chunks) == 30
+        assert server.wait() == 0
+
+
+def test_requests_that_outlast_the_drain_get_an_error_and_the_exit_is_clean():
+    with ServerProcess(*SLOW, "--drain_timeout_s", "0.5", module=FAKE) as server:
+        whole = Background(post(server, max_tokens=1000))
+        queued = [Background(post(server, max_tokens=1000)) for _ in range(3)]
+        server.wait_for(lambda now: (now["ballast_batch_running"], now["ballast_requests_waiting"]) == (2, 2))
+        server.send_signal(signal.SIGTERM)
+        for waiting in (whole, *queued):
+            status, headers, body = waiting.result()
+            assert status == 503
+            assert headers["Retry-After"]
+            assert json.loads(body)["error"]["message"] == "the server is shutting down"
+        assert server.wait() == 0
+
+
+def test_a_stream_that_outlasts_the_drain_ends_with_an_error_frame():
+    with ServerProcess(*SLOW, "--drain_timeout_s", "0.5", module=FAKE) as server:
+        with urllib.request.urlopen(post(server, max_tokens=1000, stream=True), timeout=30) as stream:
+            server.send_signal(signal.SIGTERM)
+            *_, error, done = frames(stream)
+        assert json.loads(error)["error"]["message"] == "the server is shutting down"
+        assert done == "[DONE]"
+        assert server.wait() == 0
+
+
+def test_a_second_signal_ends_the_server_at_once():
+    with (
+        ServerProcess(*SLOW, module=FAKE) as server,
+        urllib.request.urlopen(post(server, max_tokens=1000, stream=True), timeout=30),
+    ):
+        server.send_signal(signal.SIGTERM)
+        server.event("stopping")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout_s=10) == 128 + signal.SIGTERM
+
+
+def test_an_engine_that_dies_answers_everyone_and_ends_the_process_as_our_fault():
+    with ServerProcess(*SLOW, "--fail_at", "10", "--max_batch_size", "1", module=FAKE) as server:
+        with urllib.request.urlopen(post(server, max_tokens=1000, stream=True), timeout=30) as stream:
+            queued = Background(post(server, max_tokens=1000))
+            *chunks, error, done = frames(stream)
+        assert len(chunks) == 8
+        assert json.loads(error)["error"]["code"] == "engine_dead"
+        assert done == "[DONE]"
+        status, _, body = queued.result()
+        assert (status, json.loads(body)["error"]["code"]) == (500, "engine_dead")
+        assert server.wait() == 70
+        assert "the fake model was told to fail" in server.stderr.splitlines()[-1]
+
+
+def test_a_port_in_use_is_a_configuration_error():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = subprocess.run(
+            [sys.executable, "-m", *FAKE, "--port", port], capture_output=True, text=True, timeout=60, check=False
+        )
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1] == (
+        f"ballast: port={port}: cannot listen on 127.0.0.1: another process listens there; choose another port"
+    )
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_request_that_takes_too_long_is_ended_and_leaves_nothing(stream):
+    with ServerProcess(*SLOW, "--request_timeout_s", "0.5", module=FAKE) as server:
+        status, headers, body = Background(post(server, max_tokens=1000, stream=stream)).result()
+        if stream:
+            assert status == 200
+            *_, error, done, _ = body.split("\n\n")
+            assert done == "data: [DONE]"
+            error = error.removeprefix("data: ")
+        else:
+            assert (status, headers["X-Should-Retry"]) == (504, "false")
+            error = body
+        assert json.loads(error)["error"]["code"] == "request_timeout"
+        server.wait_until_empty()
+        server.wait_for(lambda now: now['ballast_requests_total{endpoint="completions",outcome="timeout"}'] == 1)
+
+
+def test_a_queued_request_that_takes_too_long_is_ended_too():
+    with ServerProcess(*SLOW, "--request_timeout_s", "1", "--backend_type", "ktransformers", module=FAKE) as server:
+        replies = [Background(post(server, max_tokens=1000)) for _ in range(3)]
+        assert [reply.result()[0] for reply in replies] == [504, 504, 504]
+        server.wait_until_empty()
+
+
+def test_ktransformers_backend_runs_one_request_at_a_time():
+    with ServerProcess(*SLOW, "--backend_type", "ktransformers", module=FAKE) as server:
+        replies = [Background(post(server, max_tokens=10)) for _ in range(4)]
+        seen = set()
+        while any(reply.is_alive() for reply in replies):
+            seen.add(server.metrics()["ballast_batch_running"])
+            time.sleep(0.01)
+        assert [reply.result()[0] for reply in replies] == [200] * 4
+        assert max(seen) == 1
+
+
+def test_an_idle_server_uses_no_processor_time():
+    """A short look; benchmarks/serving/idle_cpu.py takes the full minute."""
+    with ServerProcess(module=FAKE) as server:
+        Background(post(server, max_tokens=50)).result()
+        server.wait_until_empty()
+        before, started = server.metrics()["process_cpu_seconds_total"], time.monotonic()
+        time.sleep(3)
+        used = server.metrics()["process_cpu_seconds_total"] - before
+        # The two scrapes themselves cost a few milliseconds, which is why the share is not that of a full minute.
+        assert used / (time.monotonic() - started) < 0.02

@@ -1,0 +1,88 @@
+"""A seeded day in the life: thousands of requests that share prefixes, stop, give up and crowd each other out."""
+
+import hashlib
+import random
+
+from ballast._core import sched
+from ballast.testing.scheduler_witness import Expected, SchedulerWitness
+
+STOP = 0
+CONFIG = {
+    "num_blocks": 48,
+    "block_tokens": 8,
+    "max_batch_size": 12,
+    "chunk_size": 48,
+    "prefill_chunk_size": 96,
+    "max_queue": 24,
+}
+
+
+class Simulation:
+    def __init__(self, seed: int, num_requests: int, *, prefix_cache: bool = True) -> None:
+        self.random = random.Random(seed)
+        self.witness = SchedulerWitness(sched.SchedulerConfig(**CONFIG, prefix_cache=prefix_cache))
+        self.num_requests = num_requests
+        self.num_added = 0
+        self.num_refused = 0
+        self.digest = hashlib.sha256()
+        self._system_prompts = [
+            [self.random.randrange(1, 1000) for _ in range(self.random.randrange(70))] for _ in range(8)
+        ]
+
+    def run(self) -> None:
+        while self.num_added < self.num_requests:
+            # Somewhat more arrivals than can be served, and in bursts, so that the queue fills up and drains.
+            burst = self.random.randrange(1, 12) if self.random.random() < 0.065 else 0
+            for seq in range(self.num_added, self.num_added + burst):
+                self._add(seq)
+            self.num_added += burst
+            if self.witness.live and self.random.random() < 0.01:
+                self.witness.abort(self.random.choice(list(self.witness.live)))
+            plan = self.witness.step(self._next_token, self._abort_some)
+            for array in (plan.seqs, plan.token_ids, plan.slots, plan.kv_indices, plan.preempted):
+                self.digest.update(array.tobytes())
+        self.witness.run_dry(self._next_token, max_steps=10_000)
+
+    def _add(self, seq: int) -> None:
+        tail = [self.random.randrange(1, 1000) for _ in range(self.random.randrange(1, 50))]
+        prompt = self.random.choice(self._system_prompts) + tail
+        max_tokens = self.random.choice((1, 8, 40, 200))
+        self.num_refused += not self.witness.add(seq, prompt, max_tokens, {STOP}, min_tokens=2)
+
+    def _next_token(self, request: Expected) -> int:
+        return STOP if self.random.random() < 0.04 else self.random.randrange(1, 1000)
+
+    def _abort_some(self, live: list[int]) -> list[int]:
+        return [self.random.choice(live)] if live and self.random.random() < 0.01 else []
+
+
+def test_ten_thousand_requests_leave_no_block_behind() -> None:
+    simulation = Simulation(seed=20250117, num_requests=14_000)
+    simulation.run()
+    witness = simulation.witness
+    stats = witness.scheduler.stats()
+    assert (stats.waiting, stats.running, stats.used_tokens) == (0, 0, 0)
+    totals = witness.totals
+    assert totals.finished + totals.aborted + simulation.num_refused == simulation.num_added
+    # The run is worth something only if it went through all of this, often.
+    assert totals.finished + totals.aborted >= 10_000
+    assert totals.aborted > 500
+    assert totals.preemptions > 500
+    assert totals.prefix_hit_tokens > 100_000
+    assert simulation.num_refused > 500
+
+
+def test_the_same_calls_give_the_same_plans() -> None:
+    digests = set()
+    for _ in range(2):
+        simulation = Simulation(seed=7, num_requests=500)
+        simulation.run()
+        digests.add(simulation.digest.hexdigest())
+    assert len(digests) == 1
+
+
+def test_without_a_prefix_cache_everything_is_still_served_once() -> None:
+    simulation = Simulation(seed=11, num_requests=500, prefix_cache=False)
+    simulation.run()
+    assert simulation.witness.totals.prefix_hit_tokens == 0
+    assert simulation.witness.totals.preemptions > 0

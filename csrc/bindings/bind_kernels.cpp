@@ -203,7 +203,7 @@ void bind_rope(py::array x, const py::array& cos, const py::array& sin) {
 void bind_mla_attention(ThreadPool& pool, const py::array& query, const py::array& kv_cache,
                         int64_t block_tokens, const py::array& query_indptr, const py::array& positions,
                         const py::array& kv_indptr, const py::array& kv_indices, int64_t value_dim,
-                        float scale, py::array out) {
+                        float scale, py::array out, const std::optional<std::string>& isa) {
   const float* q = read<float>("query", query, {{"T"}, {"H"}, {"L"}});
   const int64_t num_tokens = query.shape(0);
   const AttentionShape shape{query.shape(1), query.shape(2), value_dim, scale};
@@ -230,9 +230,11 @@ void bind_mla_attention(ThreadPool& pool, const py::array& query, const py::arra
   float* to = write<float>("out", out, {{"T", num_tokens}, {"H", shape.num_heads}, {"value_dim", value_dim}});
   check_disjoint("out", out, "query", query);
   check_disjoint("out", out, "kv_cache", kv_cache);
+  const Kernels* kernels = find_isa(isa.value_or(chosen_isa()));
+  const LatentQuery queries{q, shape.row_width, q + value_dim, shape.row_width};
   const py::gil_scoped_release unlocked;
   batch.check();
-  mla_attention(pool, q, cache, batch, shape, to);
+  mla_attention(pool, kernels, queries, cache, batch, shape, to);
 }
 
 void bind_silu_mul(const py::array& gate, const py::array& up, py::array out) {
@@ -328,7 +330,7 @@ void bind_kernels(py::module_ m) {
   m.def("rope_interleaved", &bind_rope, arg("x"), arg("cos"), arg("sin"));
   m.def("mla_attention", &bind_mla_attention, arg("pool"), arg("query"), arg("kv_cache"), arg("block_tokens"),
         arg("query_indptr"), arg("positions"), arg("kv_indptr"), arg("kv_indices"), arg("value_dim"),
-        arg("scale"), arg("out"));
+        arg("scale"), arg("out"), py::kw_only(), arg("isa") = py::none());
   m.def("silu_mul", &bind_silu_mul, arg("gate"), arg("up"), arg("out"));
   m.def("route", &bind_route, arg("logits"), arg("bias").none(true), py::kw_only(), arg("sigmoid"),
         arg("num_groups"), arg("num_groups_used"), arg("group_score_top2"), arg("normalize"), arg("scale"),

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cpu/attention.h"
 #include "cpu/cpu_features.h"
 #include "cpu/panel_layout.h"
 
@@ -22,6 +23,7 @@ struct Kernels {
   void (*quantize)(const float* x, int64_t num_blocks, ActivationBlock* out);
   // out = silu(gate) * up, n a multiple of 8; out may be gate or up.
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);
+  AttentionKernels attention;
 };
 
 // One for each folder beside this file.

@@ -19,6 +19,9 @@ using Floats = __m256;
 constexpr int kVectorRows = 8;
 constexpr int kQuantTokens = 4;
 constexpr int kFloatTokens = 2;
+// Cache entries that attention takes together, for one vector of rows and for two.
+constexpr int kSingleItems = 12;
+constexpr int kPairItems = 6;
 // Codes of eight bits are multiplied as signed bytes.
 constexpr bool kWideIsBiased = false;
 
@@ -107,6 +110,21 @@ BALLAST_INLINE Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
 BALLAST_INLINE Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 BALLAST_INLINE Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 BALLAST_INLINE Floats multiply_subtract_from(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }
+
+BALLAST_INLINE Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
+// b where either is NaN.
+BALLAST_INLINE Floats larger(Floats a, Floats b) { return _mm256_max_ps(a, b); }
+BALLAST_INLINE Floats where_less(Floats a, Floats bound, Floats value, Floats otherwise) {
+  return _mm256_blendv_ps(otherwise, value, _mm256_cmp_ps(a, bound, _CMP_LT_OQ));
+}
+BALLAST_INLINE Floats zero_where_less(Floats a, Floats bound, Floats value) {
+  return _mm256_andnot_ps(_mm256_cmp_ps(a, bound, _CMP_LT_OQ), value);
+}
+// 2 to the power of the whole number, of either sign, in the low bits of a's fraction.
+BALLAST_INLINE Floats exponent_of_low_bits(Floats a) {
+  return _mm256_castsi256_ps(
+      _mm256_add_epi32(_mm256_slli_epi32(_mm256_castps_si256(a), 23), _mm256_set1_epi32(0x3f800000)));
+}
 
 }  // namespace
 }  // namespace ballast

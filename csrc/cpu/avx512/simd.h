@@ -19,6 +19,9 @@ using Floats = __m512;
 constexpr int kVectorRows = 16;
 constexpr int kQuantTokens = 8;
 constexpr int kFloatTokens = 4;
+// Cache entries that attention takes together, for one vector of rows and for two.
+constexpr int kSingleItems = 12;
+constexpr int kPairItems = 12;
 // Codes of eight bits are multiplied as unsigned bytes, 128 too large.
 constexpr bool kWideIsBiased = true;
 
@@ -84,6 +87,21 @@ BALLAST_INLINE Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
 BALLAST_INLINE Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 BALLAST_INLINE Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 BALLAST_INLINE Floats multiply_subtract_from(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
+
+BALLAST_INLINE Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+// b where either is NaN.
+BALLAST_INLINE Floats larger(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+BALLAST_INLINE Floats where_less(Floats a, Floats bound, Floats value, Floats otherwise) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, bound, _CMP_LT_OQ), otherwise, value);
+}
+BALLAST_INLINE Floats zero_where_less(Floats a, Floats bound, Floats value) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, bound, _CMP_NLT_UQ), value);
+}
+// 2 to the power of the whole number, of either sign, in the low bits of a's fraction.
+BALLAST_INLINE Floats exponent_of_low_bits(Floats a) {
+  return _mm512_castsi512_ps(
+      _mm512_add_epi32(_mm512_slli_epi32(_mm512_castps_si512(a), 23), _mm512_set1_epi32(0x3f800000)));
+}
 
 }  // namespace
 }  // namespace ballast

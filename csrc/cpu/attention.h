@@ -12,7 +12,8 @@ constexpr int64_t kAttentionRows = 16;
 // Positions between two corrections of the running maximum.
 constexpr int64_t kSpanPositions = 48;
 
-// Softmax over some positions: weights are relative to `maximum`, `sum` is theirs, `values` their sum of values.
+// Softmax over some positions: weights are relative to `maximum`, `sum` is theirs, `values` their sum of
+// values.
 struct AttentionState {
   float* maximum;  // [rows]
   float* sum;      // [rows]
@@ -20,11 +21,12 @@ struct AttentionState {
 };
 
 struct AttentionStretch {
-  const float* query;        // [row_width][rows]
-  const float* num_seen;     // [rows]; a row sees the positions before this one, counted from the stretch's begin
-  float fewest_seen;         // of num_seen
-  int64_t num_rows;          // a multiple of kAttentionRows
-  const float* const* cache; // a cached row [row_width] for each position
+  const float* query;  // [row_width][rows]
+  const float*
+      num_seen;       // [rows]; a row sees the positions before this one, counted from the stretch's begin
+  float fewest_seen;  // of num_seen
+  int64_t num_rows;   // a multiple of kAttentionRows
+  const float* const* cache;  // a cached row [row_width] for each position
   int64_t num_positions;
   int64_t row_width;
   int64_t value_width;  // the first entries of a cached row, which are its value
@@ -36,7 +38,8 @@ struct AttentionKernels {
   // A row's state depends on the row and the positions that it sees, whatever other rows are in the group.
   void (*attend)(const AttentionStretch& stretch, const AttentionState& state);
   // Takes `next`, the state of positions that follow, into `state`.
-  void (*merge)(int64_t num_rows, int64_t value_width, const AttentionState& next, const AttentionState& state);
+  void (*merge)(int64_t num_rows, int64_t value_width, const AttentionState& next,
+                const AttentionState& state);
 };
 
 // Runs everywhere.

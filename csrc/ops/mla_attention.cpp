@@ -13,12 +13,12 @@
 namespace ballast {
 namespace {
 
-// Query rows that share a pass over the cache: with their values and a span of the cache they fit the second-level
-// cache.
+// Query rows that share a pass over the cache: with their values and a span of the cache they fit the
+// second-level cache.
 constexpr int64_t kGroupRows = 64;
-// Positions whose state is formed by itself and then merged in order. Stretches begin at multiples of this in the
-// sequence, so the arithmetic of a row does not depend on who computes them, nor on how its sequence was cut into
-// steps, chunks or blocks.
+// Positions whose state is formed by itself and then merged in order. Stretches begin at multiples of this in
+// the sequence, so the arithmetic of a row does not depend on who computes them, nor on how its sequence was
+// cut into steps, chunks or blocks.
 constexpr int64_t kStretchPositions = 4 * kSpanPositions;
 
 // Rows begin…end of one request, row i being head i % H of its token i / H.
@@ -26,8 +26,8 @@ struct RowGroup {
   int64_t request;
   int64_t first_token;  // of the request
   IndexRange rows;
-  int64_t num_positions;   // that its last row sees
-  int64_t first_stretch;   // among those of all groups
+  int64_t num_positions;  // that its last row sees
+  int64_t first_stretch;  // among those of all groups
 
   int64_t num_padded() const { return Chunks(rows.size(), kAttentionRows).count() * kAttentionRows; }
   Chunks stretches() const { return {num_positions, kStretchPositions}; }
@@ -42,7 +42,8 @@ std::vector<RowGroup> group_rows(const PagedBatch& batch, int64_t num_heads) {
     for (int64_t chunk = 0; chunk < chunks.count(); ++chunk) {
       const IndexRange rows = chunks[chunk];
       const int32_t* positions = batch.positions + first_token;
-      const int32_t last = *std::max_element(positions + rows.begin / num_heads, positions + (rows.end - 1) / num_heads + 1);
+      const int32_t last =
+          *std::max_element(positions + rows.begin / num_heads, positions + (rows.end - 1) / num_heads + 1);
       groups.push_back({request, first_token, rows, int64_t{last} + 1, num_stretches});
       num_stretches += groups.back().stretches().count();
     }
@@ -102,7 +103,8 @@ class GroupAttention {
 
   void write(const RowGroup& group, const AttentionState& state) const {
     float* out = out_ + (group.first_token * shape_.num_heads + group.rows.begin) * shape_.value_width;
-    transpose(state.values, group.num_padded(), shape_.value_width, group.rows.size(), out, shape_.value_width);
+    transpose(state.values, group.num_padded(), shape_.value_width, group.rows.size(), out,
+              shape_.value_width);
     for (int64_t row = 0; row < group.rows.size(); ++row) {
       const float share = 1.0f / state.sum[row];
       for (int64_t i = 0; i < shape_.value_width; ++i) out[row * shape_.value_width + i] *= share;
@@ -124,7 +126,8 @@ class GroupAttention {
     }
   }
 
-  // Of the positions from `begin` on, those that each row sees; returns the fewest that a row of the request sees.
+  // Of the positions from `begin` on, those that each row sees; returns the fewest that a row of the request
+  // sees.
   float count_seen(const RowGroup& group, int64_t begin, float* num_seen) const {
     for (int64_t row = group.rows.begin; row < group.rows.end; ++row) {
       const int32_t position = batch_.positions[group.first_token + row / shape_.num_heads];
@@ -196,8 +199,8 @@ void PagedBatch::check() const {
 
 void mla_attention(ThreadPool& pool, const Kernels* kernels, const LatentQuery& query, const float* cache,
                    const PagedBatch& batch, const AttentionShape& shape, float* out) {
-  const GroupAttention attention(kernels == nullptr ? reference_attention() : kernels->attention, query, cache, batch,
-                                 shape, out);
+  const GroupAttention attention(kernels == nullptr ? reference_attention() : kernels->attention, query,
+                                 cache, batch, shape, out);
   const std::vector<RowGroup> groups = group_rows(batch, shape.num_heads);
   const int64_t num_groups = static_cast<int64_t>(groups.size());
   const int64_t state_floats = attention.state_floats();

@@ -34,8 +34,8 @@ struct AttentionShape {
   float scale;
 };
 
-// Row t * H + h is the query of token t's head h: value_width entries that meet the values, and the row_width -
-// value_width others. Strides are in floats.
+// Row t * H + h is the query of token t's head h: value_width entries that meet the values, and the row_width
+// - value_width others. Strides are in floats.
 struct LatentQuery {
   const float* latent;
   int64_t latent_stride;
@@ -43,8 +43,8 @@ struct LatentQuery {
   int64_t rope_stride;
 };
 
-// out [T, H, value_width] from T * H queries and cache [num_slots, row_width]. `batch` has passed its check. A null
-// `kernels` stands for the reference.
+// out [T, H, value_width] from T * H queries and cache [num_slots, row_width]. `batch` has passed its check.
+// A null `kernels` stands for the reference.
 void mla_attention(ThreadPool& pool, const Kernels* kernels, const LatentQuery& query, const float* cache,
                    const PagedBatch& batch, const AttentionShape& shape, float* out);
 

@@ -1,5 +1,5 @@
-// Four floats of one register on every 64-bit x86 and Arm, under the names that shared/ is written in; GCC and Clang
-// write +, * for them lane by lane.
+// Four floats of one register on every 64-bit x86 and Arm, under the names that shared/ is written in; GCC
+// and Clang write +, * for them lane by lane.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,8 @@ BALLAST_INLINE Floats multiply(Floats a, Floats b) { return a * b; }
 BALLAST_INLINE Floats multiply_add(Floats a, Floats b, Floats c) { return a * b + c; }
 BALLAST_INLINE Floats multiply_subtract_from(Floats a, Floats b, Floats c) { return c - a * b; }
 BALLAST_INLINE Floats select(FloatBits where, Floats a, Floats b) {
-  return reinterpret_cast<Floats>((where & reinterpret_cast<FloatBits>(a)) | (~where & reinterpret_cast<FloatBits>(b)));
+  return reinterpret_cast<Floats>((where & reinterpret_cast<FloatBits>(a)) |
+                                  (~where & reinterpret_cast<FloatBits>(b)));
 }
 BALLAST_INLINE Floats larger(Floats a, Floats b) { return select(a > b, a, b); }
 BALLAST_INLINE Floats zero_where_less(Floats a, Floats bound, Floats value) {

@@ -1,5 +1,6 @@
-// Latent attention in flash style. A lane is a query row throughout, so that a row's arithmetic is one fixed sequence
-// whatever the rows beside it: scores and values are both sums of broadcast cache entries times vectors of rows.
+// Latent attention in flash style. A lane is a query row throughout, so that a row's arithmetic is one fixed
+// sequence whatever the rows beside it: scores and values are both sums of broadcast cache entries times
+// vectors of rows.
 #pragma once
 
 #include "cpu/attention.h"
@@ -12,7 +13,8 @@ constexpr float kNoMaximum = -1e30f;
 
 // e to the power of a <= 0, within 2 units in the last place; zero below -87. NaN stays.
 BALLAST_INLINE Floats exp_of_negative(Floats a) {
-  const Floats to_low_bits = broadcast_float(12582912.0f);  // 1.5 * 2^23: what is added is rounded to whole numbers
+  const Floats to_low_bits =
+      broadcast_float(12582912.0f);  // 1.5 * 2^23: what is added is rounded to whole numbers
   const Floats shifted = add(multiply(a, broadcast_float(1.44269504f)), to_low_bits);
   const Floats n = subtract(shifted, to_low_bits);
   // a - n ln 2, with ln 2 in two parts, of which the first times n is exact.
@@ -32,7 +34,8 @@ BALLAST_INLINE Floats exp_of_negative(Floats a) {
 
 // Scores of kItems positions from `position` on for kVectors vectors of rows from `row` on.
 template <int kVectors, int kItems>
-BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const float* const* cache, float* scores) {
+BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const float* const* cache,
+                                float* scores) {
   const int64_t num_rows = in.num_rows;
   const int64_t row_width = in.row_width;
   const float* query = in.query + row;
@@ -66,8 +69,9 @@ BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const f
 
 // values = values * correction + the weighted sum of kItems value entries from `dim` on.
 template <int kVectors, int kItems>
-BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const float* const* cache, int64_t size,
-                                int64_t dim, bool is_first, const float* correction, float* values) {
+BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const float* const* cache,
+                                int64_t size, int64_t dim, bool is_first, const float* correction,
+                                float* values) {
   const int64_t num_rows = in.num_rows;
   const float* weights = in.scores + row;
   float* out = values + dim * num_rows + row;
@@ -112,8 +116,8 @@ void score_positions(const AttentionStretch& in, int64_t row, const float* const
 }
 
 template <int kVectors, int kMost>
-void add_values(const AttentionStretch& in, int64_t row, const float* const* cache, int64_t size, bool is_first,
-                const float* correction, float* values) {
+void add_values(const AttentionStretch& in, int64_t row, const float* const* cache, int64_t size,
+                bool is_first, const float* correction, float* values) {
   int64_t dim = 0;
   for (; dim + kMost <= in.value_width; dim += kMost) {
     value_block<kVectors, kMost>(in, row, cache, size, dim, is_first, correction, values);
@@ -139,7 +143,8 @@ BALLAST_INLINE void hide_unseen(const AttentionStretch& in, int64_t begin, int64
 }
 
 // Turns a span's scores into weights; `correction` is what earlier weights are to be multiplied with.
-BALLAST_INLINE void weigh(const AttentionStretch& in, int64_t size, const AttentionState& state, float* correction) {
+BALLAST_INLINE void weigh(const AttentionStretch& in, int64_t size, const AttentionState& state,
+                          float* correction) {
   for (int64_t row = 0; row < in.num_rows; row += kVectorRows) {
     float* scores = in.scores + row;
     const Floats old_maximum = load_floats(state.maximum + row);
@@ -171,7 +176,8 @@ void attend_stretch(const AttentionStretch& in, const AttentionState& state) {
     const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
     const float* const* cache = in.cache + begin;
     int64_t row = 0;
-    for (; row + kPairRows <= in.num_rows; row += kPairRows) score_positions<2, kPairItems>(in, row, cache, size);
+    for (; row + kPairRows <= in.num_rows; row += kPairRows)
+      score_positions<2, kPairItems>(in, row, cache, size);
     for (; row < in.num_rows; row += kVectorRows) score_positions<1, kSingleItems>(in, row, cache, size);
     if (in.fewest_seen < static_cast<float>(begin + size)) hide_unseen(in, begin, size);
     weigh(in, size, state, correction);
@@ -186,7 +192,8 @@ void attend_stretch(const AttentionStretch& in, const AttentionState& state) {
   }
 }
 
-void merge_states(int64_t num_rows, int64_t value_width, const AttentionState& next, const AttentionState& state) {
+void merge_states(int64_t num_rows, int64_t value_width, const AttentionState& next,
+                  const AttentionState& state) {
   for (int64_t row = 0; row < num_rows; row += kVectorRows) {
     const Floats old_maximum = load_floats(state.maximum + row);
     const Floats next_maximum = load_floats(next.maximum + row);
@@ -199,7 +206,8 @@ void merge_states(int64_t num_rows, int64_t value_width, const AttentionState& n
     float* values = state.values + row;
     const float* next_values = next.values + row;
     for (int64_t dim = 0; dim < value_width; ++dim, values += num_rows, next_values += num_rows) {
-      store_floats(values, multiply_add(load_floats(next_values), taken, multiply(load_floats(values), kept)));
+      store_floats(values,
+                   multiply_add(load_floats(next_values), taken, multiply(load_floats(values), kept)));
     }
   }
 }

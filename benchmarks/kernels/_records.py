@@ -22,7 +22,9 @@ def random_matrix(
     """Random weights [rows, cols], packed for `isa` with `num_heads` heads of equal size."""
     rng = np.random.default_rng(0)
     distinct = min(rows, 1 << 12)
-    data = np.resize(random_blocks(rng, kind, distinct, cols), (rows, cols // GGML_QUANT_SIZES[kind][0] * GGML_QUANT_SIZES[kind][1]))
+    data = np.resize(
+        random_blocks(rng, kind, distinct, cols), (rows, cols // GGML_QUANT_SIZES[kind][0] * GGML_QUANT_SIZES[kind][1])
+    )
     matrix = kernels.Matrix(data, kind, rows, cols)
     head_rows = rows // num_heads
     if num_heads == 1:
@@ -48,7 +50,9 @@ def emit(record: dict[str, object]) -> None:
 
 def _where() -> dict[str, object]:
     here = Path(__file__).parent
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=True
+    )
     return {"commit": commit.stdout.strip(), "cpu": _cpu()}
 
 

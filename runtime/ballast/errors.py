@@ -44,9 +44,7 @@ class OutOfMemoryError(BallastError):
 class RequestError(BallastError):
     """A request that is wrong in itself. `param` is the dotted path of the offending field."""
 
-    def __init__(
-        self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400
-    ) -> None:
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> None:
         super().__init__(message)
         self.message, self.param, self.code, self.status = message, param, code, status
 

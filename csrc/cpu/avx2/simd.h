@@ -83,22 +83,23 @@ BALLAST_INLINE __m256i pair_products(Bytes quad, const int8_t* activations) {
   return _mm256_maddubs_epi16(quad, four);
 }
 
-// sum + the dot products of kQuads quads with as many groups of four activations.
-template <bool kWide, int kQuads>
-BALLAST_INLINE Ints add_dot(Ints sum, const Bytes* quads, const int8_t* activations) {
+// Adds to each token's sums the dot products of two neighbouring quads with the eight activations at `offset`.
+template <bool kWide, int kTokens>
+BALLAST_INLINE void add_two_quads(Ints* sums, Bytes first, Bytes second, const ActivationBlock* const* blocks,
+                                  int64_t index, int offset) {
   const __m256i ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 8
-  for (int quad = 0; quad < kQuads; quad += 2) {
-    const __m256i first = pair_products<kWide>(quads[quad], activations + 4 * quad);
-    const __m256i second = pair_products<kWide>(quads[quad + 1], activations + 4 * quad + 4);
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    const int8_t* activations = blocks[token][index].quants + offset;
+    const __m256i one = pair_products<kWide>(first, activations);
+    const __m256i other = pair_products<kWide>(second, activations + 4);
     if (kWide) {
-      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(first, ones));
-      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(second, ones));
+      const __m256i both = _mm256_add_epi32(_mm256_madd_epi16(one, ones), _mm256_madd_epi16(other, ones));
+      sums[token] = _mm256_add_epi32(sums[token], both);
     } else {
-      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_add_epi16(first, second), ones));
+      sums[token] = _mm256_add_epi32(sums[token], _mm256_madd_epi16(_mm256_add_epi16(one, other), ones));
     }
   }
-  return sum;
 }
 
 BALLAST_INLINE Floats load_floats(const float* from) { return _mm256_loadu_ps(from); }

@@ -66,16 +66,25 @@ BALLAST_INLINE Ints shift_left_ints(Ints a) {
   return _mm512_slli_epi32(a, kShift);
 }
 
-// sum + the dot products of kQuads quads with as many groups of four activations.
-template <bool kWide, int kQuads>
-BALLAST_INLINE Ints add_dot(Ints sum, const Bytes* quads, const int8_t* activations) {
-#pragma GCC unroll 8
-  for (int quad = 0; quad < kQuads; ++quad) {
-    int32_t four;
-    __builtin_memcpy(&four, activations + 4 * quad, sizeof(four));
-    sum = _mm512_dpbusd_epi32(sum, quads[quad], _mm512_set1_epi32(four));
+BALLAST_INLINE __m512i broadcast_four(const int8_t* activations) {
+  int32_t four;
+  __builtin_memcpy(&four, activations, sizeof(four));
+  return _mm512_set1_epi32(four);
+}
+
+// Adds to each token's sums the dot products of two neighbouring quads with the eight activations at `offset`. One quad
+// after the other: the sums of the other tokens fill the time that each needs.
+template <bool kWide, int kTokens>
+BALLAST_INLINE void add_two_quads(Ints* sums, Bytes first, Bytes second, const ActivationBlock* const* blocks,
+                                  int64_t index, int offset) {
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    sums[token] = _mm512_dpbusd_epi32(sums[token], first, broadcast_four(blocks[token][index].quants + offset));
   }
-  return sum;
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    sums[token] = _mm512_dpbusd_epi32(sums[token], second, broadcast_four(blocks[token][index].quants + offset + 4));
+  }
 }
 
 BALLAST_INLINE Floats load_floats(const float* from) { return _mm512_loadu_ps(from); }

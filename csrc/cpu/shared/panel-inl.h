@@ -58,18 +58,6 @@ BALLAST_INLINE Bytes decode_quad(const uint8_t* group) {
   if constexpr (kBits == 8) return wide_codes(load_bytes(group + kQuad * kQuadBytes));
 }
 
-template <const QuantLayout& kLayout>
-BALLAST_INLINE void decode_group(const uint8_t* group, Bytes* quads) {
-  quads[0] = decode_quad<kLayout, 0>(group);
-  quads[1] = decode_quad<kLayout, 1>(group);
-  quads[2] = decode_quad<kLayout, 2>(group);
-  quads[3] = decode_quad<kLayout, 3>(group);
-  quads[4] = decode_quad<kLayout, 4>(group);
-  quads[5] = decode_quad<kLayout, 5>(group);
-  quads[6] = decode_quad<kLayout, 6>(group);
-  quads[7] = decode_quad<kLayout, 7>(group);
-}
-
 // Scales of the sub-blocks of a group, and their minima with the sign of an addend.
 template <const QuantLayout& kLayout>
 struct GroupScales {
@@ -118,21 +106,36 @@ BALLAST_INLINE Floats add_minimum(Floats minimum, float scaled_sum, Floats sum) 
   return multiply_subtract_from(minimum, broadcast_float(scaled_sum), sum);
 }
 
-template <const QuantLayout& kLayout>
-BALLAST_INLINE Floats add_group(const Bytes* quads, const GroupScales<kLayout>& scales, const ActivationBlock& block,
-                                Floats sum) {
-  constexpr int kSubs = kLayout.subs_per_group();
-  constexpr int kQuads = kGroupQuads / kSubs;
-#pragma GCC unroll 2
-  for (int sub = 0; sub < kSubs; ++sub) {
-    const int32_t negative = kSubs == 1 ? block.negative_sum : block.negative_half_sums[sub];
-    const Ints dot = add_dot<kLayout.is_wide(), kQuads>(first_sum<kLayout>(negative), quads + sub * kQuads,
-                                                        block.quants + sub * kLayout.sub_block);
-    sum = multiply_add(to_floats(dot), multiply(scales.scale[sub], broadcast_float(block.scale)), sum);
-    const float scaled = kSubs == 1 ? block.scaled_sum : block.scaled_half_sums[sub];
-    sum = add_minimum<kLayout>(scales.minimum[sub], scaled, sum);
+// Quads kQuad…kEnd of a group, decoded once for all tokens.
+template <const QuantLayout& kLayout, int kTokens, int kQuad, int kEnd>
+BALLAST_INLINE void add_quads(const uint8_t* group, const ActivationBlock* const* blocks, int64_t index, Ints* dots) {
+  if constexpr (kQuad < kEnd) {
+    add_two_quads<kLayout.is_wide(), kTokens>(dots, decode_quad<kLayout, kQuad>(group),
+                                              decode_quad<kLayout, kQuad + 1>(group), blocks, index, 4 * kQuad);
+    add_quads<kLayout, kTokens, kQuad + 2, kEnd>(group, blocks, index, dots);
   }
-  return sum;
+}
+
+template <const QuantLayout& kLayout, int kTokens, int kSub>
+BALLAST_INLINE void add_sub_block(const uint8_t* group, const GroupScales<kLayout>& scales,
+                                  const ActivationBlock* const* blocks, int64_t index, Floats* sums) {
+  constexpr bool kWhole = kLayout.subs_per_group() == 1;
+  constexpr int kQuads = kGroupQuads / kLayout.subs_per_group();
+  Ints dots[kTokens];
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    const ActivationBlock& block = blocks[token][index];
+    dots[token] = first_sum<kLayout>(kWhole ? block.negative_sum : block.negative_half_sums[kSub]);
+  }
+  add_quads<kLayout, kTokens, kSub * kQuads, (kSub + 1) * kQuads>(group, blocks, index, dots);
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    const ActivationBlock& block = blocks[token][index];
+    const Floats scale = multiply(scales.scale[kSub], broadcast_float(block.scale));
+    sums[token] = multiply_add(to_floats(dots[token]), scale, sums[token]);
+    const float scaled_sum = kWhole ? block.scaled_sum : block.scaled_half_sums[kSub];
+    sums[token] = add_minimum<kLayout>(scales.minimum[kSub], scaled_sum, sums[token]);
+  }
 }
 
 // How far ahead of their use weights are asked for; the panels of a matrix lie one behind the other.
@@ -153,14 +156,11 @@ BALLAST_INLINE void multiply_tokens(const PanelPart& panel, int64_t num_groups, 
     for (int line = 0; line < kLayout.group_bytes(); line += 64) {
       _mm_prefetch(reinterpret_cast<const char*>(group + kPrefetchBytes + line), _MM_HINT_T0);
     }
-    Bytes quads[kGroupQuads];
     GroupScales<kLayout> scales;
-    decode_group<kLayout>(group + panel.part * kPartBytes, quads);
     decode_scales<kLayout>(panel, index, scales);
-#pragma GCC unroll 16
-    for (int token = 0; token < kTokens; ++token) {
-      sums[token] = add_group<kLayout>(quads, scales, blocks[token][index], sums[token]);
-    }
+    const uint8_t* part = group + panel.part * kPartBytes;
+    add_sub_block<kLayout, kTokens, 0>(part, scales, blocks, index, sums);
+    if constexpr (kLayout.subs_per_group() == 2) add_sub_block<kLayout, kTokens, 1>(part, scales, blocks, index, sums);
   }
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
@@ -168,7 +168,7 @@ BALLAST_INLINE void multiply_tokens(const PanelPart& panel, int64_t num_groups, 
   }
 }
 
-// kTokens at a time, then the rest in halves: 4, 2, 1.
+// As many at a time as registers hold, then the rest together.
 template <const QuantLayout& kLayout, int kTokens>
 void multiply_rest(const PanelPart& panel, int64_t num_groups, const void* const* tokens, int64_t num_tokens,
                    float* out) {
@@ -176,7 +176,7 @@ void multiply_rest(const PanelPart& panel, int64_t num_groups, const void* const
     multiply_tokens<kLayout, kTokens>(panel, num_groups, tokens, out);
   }
   if constexpr (kTokens > 1) {
-    if (num_tokens > 0) multiply_rest<kLayout, kTokens / 2>(panel, num_groups, tokens, num_tokens, out);
+    if (num_tokens > 0) multiply_rest<kLayout, kTokens - 1>(panel, num_groups, tokens, num_tokens, out);
   }
 }
 

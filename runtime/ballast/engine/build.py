@@ -57,7 +57,7 @@ def load_runner(
     weights = load_weights(gguf_model, spec, num_sampled_ids, pool, settings.cpu_isa, report)
     kv = KvPool(spec.num_layers, num_blocks, settings.block_tokens, spec.latent_dim)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
-    return DeepseekModel(spec, weights, pool, kv, num_positions)
+    return DeepseekModel(spec, weights, pool, settings.cpu_isa, kv, num_positions)
 
 
 def build_engine(

@@ -19,12 +19,18 @@ class DeepseekModel:
     """A loaded model and its KV pool; implements the engine's Runner."""
 
     def __init__(
-        self, spec: ModelSpec, weights: ModelWeights, pool: kernels.ThreadPool, kv: KvPool, num_positions: int
+        self,
+        spec: ModelSpec,
+        weights: ModelWeights,
+        pool: kernels.ThreadPool,
+        isa: str,
+        kv: KvPool,
+        num_positions: int,
     ) -> None:
         rope = build_rope_table(spec, num_positions)
         self._model = model.DeepseekModel(
             pool,
-            isa=kernels.isa(),
+            isa=isa,
             shape=_shape(spec),
             embedding=weights.embedding,
             layers=[_layer(layer) for layer in weights.layers],
@@ -72,11 +78,11 @@ def _shape(spec: ModelSpec) -> model.Shape:
 
 
 def _layer(weights: LayerWeights) -> model.Layer:
-    mlp, routed = weights.mlp, weights.experts
+    routed = weights.experts
     return model.Layer(
         attention=_attention(weights.attention),
         ffn_norm=weights.ffn_norm,
-        mlp=kernels.Experts(mlp.gate, mlp.up, mlp.down, 1) if mlp else None,
+        mlp=weights.mlp,
         router=routed.router if routed else None,
         bias=routed.bias if routed else None,
         experts=routed.experts if routed else None,

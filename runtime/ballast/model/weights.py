@@ -30,15 +30,6 @@ class HeadMatrix:
 
 
 @dataclass(frozen=True, slots=True)
-class MlpWeights:
-    """A gated feed-forward: gate and up [I, D], down [D, I]."""
-
-    gate: kernels.Matrix
-    up: kernels.Matrix
-    down: kernels.Matrix
-
-
-@dataclass(frozen=True, slots=True)
 class QueryWeights:
     """Queries through a low rank (V2, V3): down, norm, up; or at once (V2-Lite): up alone."""
 
@@ -71,11 +62,12 @@ class ExpertWeights:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One transformer layer. `mlp` is the dense feed-forward, or the shared expert beside routed ones."""
+    """One transformer layer. `mlp`, one expert that every token goes to, is the dense feed-forward, or the shared expert
+    beside routed ones."""
 
     attention: AttentionWeights
     ffn_norm: F32  # [D]
-    mlp: MlpWeights | None
+    mlp: kernels.Experts | None
     experts: ExpertWeights | None
 
 
@@ -172,17 +164,20 @@ class _Tensors:
         values = gguf.quants.dequantize(self._gguf.data(name), info.ggml_type)
         return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
 
-    def mlp(self, block: str, suffix: str) -> MlpWeights:
-        return MlpWeights(*(self.matrix(f"{block}.ffn_{part}{suffix}.weight") for part in ("gate", "up", "down")))
+    def experts(self, block: str, suffix: str, num_experts: int) -> kernels.Experts:
+        gate, up, down = (
+            self.stacked(f"{block}.ffn_{part}{suffix}.weight", num_experts) for part in ("gate", "up", "down")
+        )
+        return kernels.Experts(gate, up, down, num_experts)
 
 
 def _load_layer(tensors: _Tensors, spec: ModelSpec, index: int) -> LayerWeights:
     block = f"blk.{index}"
     dense = index < spec.num_dense_layers
     if dense:
-        mlp: MlpWeights | None = tensors.mlp(block, "")
+        mlp: kernels.Experts | None = tensors.experts(block, "", 1)
     else:
-        mlp = tensors.mlp(block, "_shexp") if spec.num_shared_experts else None
+        mlp = tensors.experts(block, "_shexp", 1) if spec.num_shared_experts else None
     return LayerWeights(
         attention=_load_attention(tensors, spec, block),
         ffn_norm=tensors.vector(f"{block}.ffn_norm.weight"),
@@ -222,11 +217,8 @@ def _load_attention(tensors: _Tensors, spec: ModelSpec, block: str) -> Attention
 
 def _load_experts(tensors: _Tensors, spec: ModelSpec, block: str) -> ExpertWeights:
     bias = f"{block}.exp_probs_b.bias"
-    gate, up, down = (
-        tensors.stacked(f"{block}.ffn_{part}_exps.weight", spec.num_experts) for part in ("gate", "up", "down")
-    )
     return ExpertWeights(
         router=tensors.matrix(f"{block}.ffn_gate_inp.weight"),
         bias=tensors.vector(bias) if bias in tensors else None,
-        experts=kernels.Experts(gate, up, down, spec.num_experts),
+        experts=tensors.experts(block, "_exps", spec.num_experts),
     )

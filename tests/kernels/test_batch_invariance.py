@@ -103,10 +103,12 @@ def test_experts(rng, make_matrix, isa):
     assert_rows_are_independent(run)
 
 
-@pytest.mark.parametrize("heads", [4, 7])
-def test_attention_whatever_the_chunks_blocks_and_neighbours(rng, heads):
-    """One sequence of 70 positions; its last 23 tokens are asked in any grouping and from any paging."""
-    length, width = 70, 36
+@pytest.mark.parametrize("isa", kernels.usable_isas())
+@pytest.mark.parametrize(("length", "heads"), [(70, 4), (70, 7), (390, 16)])
+def test_attention_whatever_the_chunks_blocks_and_neighbours(rng, isa, length, heads):
+    """One sequence; its last 23 tokens are asked in any grouping and from any paging. Those of the longest one lie on
+    both sides of a border between two stretches of positions, which are attended to apart."""
+    width = 36
     rows, query = normal(rng, length, width), normal(rng, NUM_TOKENS, heads, width)
     num_runs = 0
 
@@ -132,6 +134,7 @@ def test_attention_whatever_the_chunks_blocks_and_neighbours(rng, heads):
             32,
             0.2,
             out,
+            isa=isa,
         )
         return out[1:]
 

@@ -108,12 +108,15 @@ def mla_attention(
     value_dim: int,
     scale: float,
     out: F32,
+    *,
+    isa: str | None = None,
 ) -> None:
     """Causal attention over the paged latent cache, in its absorbed form.
 
     query [T, H, L] with L = kv_lora_rank + rope; kv_cache [slots, L]; the value is the first `value_dim`
     (kv_lora_rank) entries of a cache row; out [T, H, value_dim]. Token t of request r sees positions
     0…positions[t] through r's blocks kv_indices[kv_indptr[r]:kv_indptr[r + 1]] of block_tokens slots each.
+    `isa` is the one chosen by the environment unless given.
     ValueError when the tables would lead outside the cache.
     """
 

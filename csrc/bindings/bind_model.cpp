@@ -117,7 +117,7 @@ class ModelView {
 
   py::array_t<float> forward(const py::array& token_ids, const py::array& positions, const py::array& slots,
                              const py::array& query_indptr, const py::array& kv_indptr, const py::array& kv_indices,
-                             const py::array& sampled, const py::function& alive) {
+                             const py::array& sampled, const py::function& alive, double alive_every_s) {
     const int32_t* ids = read<int32_t>("token_ids", token_ids, {{"T"}});
     const int64_t num_tokens = token_ids.shape(0);
     const int32_t* query_ends = read<int32_t>("query_indptr", query_indptr, {{"requests + 1"}});
@@ -135,19 +135,19 @@ class ModelView {
     py::array_t<float> logits({step.num_sampled, model_.num_logits()});
     float* to = logits.mutable_data();
     const py::gil_scoped_release unlocked;
-    model_.forward(step, to, Heartbeat(alive));
+    model_.forward(step, to, Heartbeat(alive, alive_every_s));
     return logits;
   }
 
  private:
-  // Calls Python after a layer when the last call is a while ago: each waits for the GIL, which a busy server holds
-  // for up to 5 ms.
+  // Calls Python when the last call, or the step's begin, is a while ago: each waits for the GIL, which a busy server
+  // holds for up to 5 ms.
   class Heartbeat {
    public:
-    explicit Heartbeat(const py::function& alive) : alive_(alive) {}
+    Heartbeat(const py::function& alive, double every_s) : alive_(alive), every_(every_s) {}
     void operator()() {
       const Clock::time_point now = Clock::now();
-      if (now - last_ < std::chrono::milliseconds(100)) return;
+      if (now - last_ < every_) return;
       last_ = now;
       const py::gil_scoped_acquire locked;
       alive_();
@@ -156,6 +156,7 @@ class ModelView {
    private:
     using Clock = std::chrono::steady_clock;
     const py::function& alive_;
+    const std::chrono::duration<double> every_;
     Clock::time_point last_ = Clock::now();
   };
 
@@ -236,5 +237,5 @@ void bind_model(py::module_ m) {
            arg("layers"), arg("output_norm"), arg("output"), arg("rope_cos"), arg("rope_sin"), arg("kv_layers"),
            arg("block_tokens"))
       .def("forward", &ModelView::forward, py::kw_only(), arg("token_ids"), arg("positions"), arg("slots"),
-           arg("query_indptr"), arg("kv_indptr"), arg("kv_indices"), arg("sampled"), arg("alive"));
+           arg("query_indptr"), arg("kv_indptr"), arg("kv_indices"), arg("sampled"), arg("alive"), arg("alive_every_s"));
 }

@@ -40,8 +40,10 @@ BALLAST_INLINE Floats zero_where_less(Floats a, Floats bound, Floats value) {
 BALLAST_INLINE Floats where_less(Floats a, Floats bound, Floats value, Floats otherwise) {
   return select(a < bound, value, otherwise);
 }
+// 2 to the power of the whole number, of either sign, in the low bits of a's fraction.
 BALLAST_INLINE Floats exponent_of_low_bits(Floats a) {
-  return reinterpret_cast<Floats>((reinterpret_cast<FloatBits>(a) << 23) + 0x3f800000);
+  typedef uint32_t Unsigned __attribute__((vector_size(16)));
+  return reinterpret_cast<Floats>((reinterpret_cast<Unsigned>(a) << 23) + 0x3f800000);
 }
 
 }  // namespace

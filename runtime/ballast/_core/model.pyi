@@ -106,9 +106,10 @@ class DeepseekModel:
         kv_indices: I32,
         sampled: NDArray[np.int64],
         alive: Callable[[], None],
+        alive_every_s: float,
     ) -> F32:
         """Write the step's rows of the cache; logits [sampled, rows of output]. Token t goes to cache slot slots[t];
         the other tables are those of mla_attention. Calls `alive` after a layer when its last call, or the step's
-        begin, is 100 ms ago. Releases the GIL; not to be called from two threads at once.
+        begin, is `alive_every_s` ago. Releases the GIL; not to be called from two threads at once.
         IndexError and ValueError name the entry that leads outside vocabulary, table or cache; nothing is written
         then."""

@@ -14,6 +14,9 @@ from ballast.model.rope import build_rope_table, softmax_scale
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import AttentionWeights, HeadMatrix, LayerWeights, ModelWeights
 
+ALIVE_EVERY_S = 0.1
+"""Far below what makes a step count as dead, far above the milliseconds that waiting for the GIL may take."""
+
 
 class DeepseekModel:
     """A loaded model and its KV pool; implements the engine's Runner."""
@@ -53,6 +56,7 @@ class DeepseekModel:
             kv_indices=batch.kv_indices,
             sampled=batch.sampled,
             alive=alive,
+            alive_every_s=ALIVE_EVERY_S,
         )
 
 

@@ -13,9 +13,9 @@
 namespace ballast {
 namespace {
 
-// Query rows that share a pass over the cache: with their values and a span of the cache they fit the
-// second-level cache.
-constexpr int64_t kGroupRows = 64;
+// Query rows that share a pass over the cache: few enough that a line of them, two vectors at most of the
+// widest instruction set, stays in registers while cache entries go by.
+constexpr int64_t kGroupRows = 32;
 // Positions whose state is formed by itself and then merged in order. Stretches begin at multiples of this in
 // the sequence, so the arithmetic of a row does not depend on who computes them, nor on how its sequence was
 // cut into steps, chunks or blocks.
@@ -80,14 +80,30 @@ class GroupAttention {
     return {memory, memory + group.num_padded(), memory + 2 * group.num_padded()};
   }
 
-  // The state of one stretch of the group's positions.
-  void attend(const RowGroup& group, int64_t stretch, const AttentionState& state) const {
+  // The group's queries [row_width][rows], in this thread's memory until it gathers again; zeros in surplus
+  // rows.
+  const float* gather(const RowGroup& group) const {
     thread_local Room room;
     const int64_t num_rows = group.num_padded();
-    float* query = room.of(num_rows * (shape_.row_width + 1 + kSpanPositions + 1));
-    float* num_seen = query + num_rows * shape_.row_width;
+    float* query = room.of(num_rows * shape_.row_width);
+    const int64_t first = group.first_token * shape_.num_heads + group.rows.begin;
+    const int64_t rope_width = shape_.row_width - shape_.value_width;
+    transpose(query_.latent + first * query_.latent_stride, query_.latent_stride, group.rows.size(),
+              shape_.value_width, query, num_rows);
+    transpose(query_.rope + first * query_.rope_stride, query_.rope_stride, group.rows.size(), rope_width,
+              query + shape_.value_width * num_rows, num_rows);
+    for (int64_t k = 0; k < shape_.row_width; ++k) {
+      std::fill(query + k * num_rows + group.rows.size(), query + (k + 1) * num_rows, 0.0f);
+    }
+    return query;
+  }
+
+  // The state of one stretch of the group's positions.
+  void attend(const RowGroup& group, const float* query, int64_t stretch, const AttentionState& state) const {
+    thread_local Room room;
+    const int64_t num_rows = group.num_padded();
+    float* num_seen = room.of(num_rows * (1 + kSpanPositions + 1));
     float* scores = num_seen + num_rows;
-    gather_queries(group, query);
     const IndexRange positions = group.stretches()[stretch];
     const float fewest_seen = count_seen(group, positions.begin, num_seen);
     const float* rows[kStretchPositions];
@@ -112,20 +128,6 @@ class GroupAttention {
   }
 
  private:
-  // query [row_width][rows], zeros in surplus rows.
-  void gather_queries(const RowGroup& group, float* query) const {
-    const int64_t num_rows = group.num_padded();
-    const int64_t first = group.first_token * shape_.num_heads + group.rows.begin;
-    const int64_t rope_width = shape_.row_width - shape_.value_width;
-    transpose(query_.latent + first * query_.latent_stride, query_.latent_stride, group.rows.size(),
-              shape_.value_width, query, num_rows);
-    transpose(query_.rope + first * query_.rope_stride, query_.rope_stride, group.rows.size(), rope_width,
-              query + shape_.value_width * num_rows, num_rows);
-    for (int64_t k = 0; k < shape_.row_width; ++k) {
-      std::fill(query + k * num_rows + group.rows.size(), query + (k + 1) * num_rows, 0.0f);
-    }
-  }
-
   // Of the positions from `begin` on, those that each row sees; returns the fewest that a row of the request
   // sees.
   float count_seen(const RowGroup& group, int64_t begin, float* num_seen) const {
@@ -212,9 +214,10 @@ void mla_attention(ThreadPool& pool, const Kernels* kernels, const LatentQuery& 
       const RowGroup& group = groups[static_cast<size_t>(index)];
       const AttentionState state = attention.state_at(memory, group);
       const AttentionState next = attention.state_at(memory + state_floats, group);
-      attention.attend(group, 0, state);
+      const float* queries = attention.gather(group);
+      attention.attend(group, queries, 0, state);
       for (int64_t stretch = 1; stretch < group.stretches().count(); ++stretch) {
-        attention.attend(group, stretch, next);
+        attention.attend(group, queries, stretch, next);
         attention.merge(group, next, state);
       }
       attention.write(group, state);
@@ -240,7 +243,7 @@ void mla_attention(ThreadPool& pool, const Kernels* kernels, const LatentQuery& 
       return attention.state_at(states + (group.first_stretch + stretch) * state_floats, group);
     };
     const int64_t stretch = task - group.first_stretch;
-    attention.attend(group, stretch, state_of(stretch));
+    attention.attend(group, attention.gather(group), stretch, state_of(stretch));
     if (num_unfinished[index].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
     for (int64_t next = 1; next < group.stretches().count(); ++next) {
       attention.merge(group, state_of(next), state_of(0));

@@ -209,7 +209,7 @@ void bind_mla_attention(ThreadPool& pool, const py::array& query, const py::arra
   float* to = write<float>("out", out, {{"T", num_tokens}, {"H", shape.num_heads}, {"value_dim", value_dim}});
   check_disjoint("out", out, "query", query);
   check_disjoint("out", out, "kv_cache", kv_cache);
-  const Kernels* kernels = find_isa(isa.value_or(chosen_isa()));
+  const Kernels* kernels = find_isa(isa ? *isa : chosen_isa());
   const LatentQuery queries{q, shape.row_width, q + value_dim, shape.row_width};
   const py::gil_scoped_release unlocked;
   batch.check();

@@ -6,7 +6,7 @@
 namespace ballast {
 namespace {
 
-std::vector<const Kernels*> usable_kernels() {
+std::vector<const Kernels*> find_usable_kernels() {
   std::vector<const Kernels*> usable;
 #if defined(__x86_64__)
   const CpuFeatures features = usable_cpu_features();
@@ -14,6 +14,12 @@ std::vector<const Kernels*> usable_kernels() {
     if ((features & kernels->needs) == kernels->needs) usable.push_back(kernels);
   }
 #endif
+  return usable;
+}
+
+// Asked once: a virtual machine answers CPUID in tens of microseconds.
+const std::vector<const Kernels*>& usable_kernels() {
+  static const std::vector<const Kernels*> usable = find_usable_kernels();
   return usable;
 }
 

@@ -77,9 +77,7 @@ def main() -> None:
         )
 
 
-def cases(
-    core: EngineCore, ids: Iterator[int], options: argparse.Namespace
-) -> Iterator[tuple[str, dict[str, float]]]:
+def cases(core: EngineCore, ids: Iterator[int], options: argparse.Namespace) -> Iterator[tuple[str, dict[str, float]]]:
     seq = 1
     for num_tokens in options.prefill:
         times = []

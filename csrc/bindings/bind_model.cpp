@@ -30,7 +30,9 @@ class Owners {
     for (const MatrixView* matrix : {&view.gate, &view.up, &view.down}) add(*matrix);
   }
   void add(const py::array& array) { arrays_.push_back(array); }
-  void add(const Owners& others) { arrays_.insert(arrays_.end(), others.arrays_.begin(), others.arrays_.end()); }
+  void add(const Owners& others) {
+    arrays_.insert(arrays_.end(), others.arrays_.begin(), others.arrays_.end());
+  }
 
  private:
   std::vector<py::array> arrays_;
@@ -79,9 +81,9 @@ AttentionView make_attention(const py::array& norm, const std::optional<MatrixVi
           std::move(owners)};
 }
 
-LayerView make_layer(const AttentionView& attention, const py::array& ffn_norm, const std::optional<ExpertsView>& mlp,
-                     const std::optional<MatrixView>& router, const std::optional<py::array>& bias,
-                     const std::optional<ExpertsView>& experts) {
+LayerView make_layer(const AttentionView& attention, const py::array& ffn_norm,
+                     const std::optional<ExpertsView>& mlp, const std::optional<MatrixView>& router,
+                     const std::optional<py::array>& bias, const std::optional<ExpertsView>& experts) {
   if (router.has_value() != experts.has_value()) {
     throw py::value_error("router and experts go together; expected both or neither");
   }
@@ -116,22 +118,22 @@ class ModelView {
   }
 
   py::array_t<float> forward(const py::array& token_ids, const py::array& positions, const py::array& slots,
-                             const py::array& query_indptr, const py::array& kv_indptr, const py::array& kv_indices,
-                             const py::array& sampled, const py::function& alive, double alive_every_s) {
+                             const py::array& query_indptr, const py::array& kv_indptr,
+                             const py::array& kv_indices, const py::array& sampled, const py::function& alive,
+                             double alive_every_s) {
     const int32_t* ids = read<int32_t>("token_ids", token_ids, {{"T"}});
     const int64_t num_tokens = token_ids.shape(0);
     const int32_t* query_ends = read<int32_t>("query_indptr", query_indptr, {{"requests + 1"}});
     const int64_t num_requests = query_indptr.shape(0) - 1;
     if (num_requests < 0) throw py::value_error("query_indptr is empty; expected requests + 1 entries");
-    const Step step{
-        ids,
-        read<int32_t>("slots", slots, {{"T", num_tokens}}),
-        {num_requests, num_tokens, model_.num_slots(), kv_indices.size(), block_tokens_, query_ends,
-         read<int32_t>("positions", positions, {{"T", num_tokens}}),
-         read<int32_t>("kv_indptr", kv_indptr, {{"requests + 1", num_requests + 1}}),
-         read<int32_t>("kv_indices", kv_indices, {{"blocks"}})},
-        read<int64_t>("sampled", sampled, {{"S"}}),
-        sampled.shape(0)};
+    const Step step{ids,
+                    read<int32_t>("slots", slots, {{"T", num_tokens}}),
+                    {num_requests, num_tokens, model_.num_slots(), kv_indices.size(), block_tokens_,
+                     query_ends, read<int32_t>("positions", positions, {{"T", num_tokens}}),
+                     read<int32_t>("kv_indptr", kv_indptr, {{"requests + 1", num_requests + 1}}),
+                     read<int32_t>("kv_indices", kv_indices, {{"blocks"}})},
+                    read<int64_t>("sampled", sampled, {{"S"}}),
+                    sampled.shape(0)};
     py::array_t<float> logits({step.num_sampled, model_.num_logits()});
     float* to = logits.mutable_data();
     const py::gil_scoped_release unlocked;
@@ -140,8 +142,8 @@ class ModelView {
   }
 
  private:
-  // Calls Python when the last call, or the step's begin, is a while ago: each waits for the GIL, which a busy server
-  // holds for up to 5 ms.
+  // Calls Python when the last call, or the step's begin, is a while ago: each waits for the GIL, which a
+  // busy server holds for up to 5 ms.
   class Heartbeat {
    public:
     Heartbeat(const py::function& alive, double every_s) : alive_(alive), every_(every_s) {}
@@ -160,8 +162,8 @@ class ModelView {
     Clock::time_point last_ = Clock::now();
   };
 
-  ModelWeights gather(const MatrixView& embedding, const std::vector<LayerView>& layers, const py::array& output_norm,
-                      const MatrixView& output) {
+  ModelWeights gather(const MatrixView& embedding, const std::vector<LayerView>& layers,
+                      const py::array& output_norm, const MatrixView& output) {
     ModelWeights weights{embedding.matrix, {}, copy_vector("output_norm", output_norm), output.matrix};
     owners_.add(embedding);
     owners_.add(output);
@@ -202,21 +204,26 @@ class ModelView {
 void bind_model(py::module_ m) {
   using py::arg;
   py::class_<DeepseekShape>(m, "Shape")
-      .def(py::init([](int64_t hidden, int64_t num_heads, int64_t kv_lora_rank, int64_t nope_dim, int64_t rope_dim,
-                       int64_t v_dim, float rms_eps, float softmax_scale, int64_t num_experts,
-                       int64_t num_experts_used, int64_t num_groups, int64_t num_groups_used, bool sigmoid,
-                       bool group_score_top2, bool normalize_weights, float weights_scale) {
-             return DeepseekShape{hidden,        num_heads,
-                                  kv_lora_rank,  nope_dim,
-                                  rope_dim,      v_dim,
-                                  rms_eps,       softmax_scale,
+      .def(py::init([](int64_t hidden, int64_t num_heads, int64_t kv_lora_rank, int64_t nope_dim,
+                       int64_t rope_dim, int64_t v_dim, float rms_eps, float softmax_scale,
+                       int64_t num_experts, int64_t num_experts_used, int64_t num_groups,
+                       int64_t num_groups_used, bool sigmoid, bool group_score_top2, bool normalize_weights,
+                       float weights_scale) {
+             return DeepseekShape{hidden,
+                                  num_heads,
+                                  kv_lora_rank,
+                                  nope_dim,
+                                  rope_dim,
+                                  v_dim,
+                                  rms_eps,
+                                  softmax_scale,
                                   {num_experts, num_experts_used, num_groups, num_groups_used, sigmoid,
                                    group_score_top2, normalize_weights, weights_scale}};
            }),
-           py::kw_only(), arg("hidden"), arg("num_heads"), arg("kv_lora_rank"), arg("nope_dim"), arg("rope_dim"),
-           arg("v_dim"), arg("rms_eps"), arg("softmax_scale"), arg("num_experts"), arg("num_experts_used"),
-           arg("num_groups"), arg("num_groups_used"), arg("sigmoid"), arg("group_score_top2"),
-           arg("normalize_weights"), arg("weights_scale"));
+           py::kw_only(), arg("hidden"), arg("num_heads"), arg("kv_lora_rank"), arg("nope_dim"),
+           arg("rope_dim"), arg("v_dim"), arg("rms_eps"), arg("softmax_scale"), arg("num_experts"),
+           arg("num_experts_used"), arg("num_groups"), arg("num_groups_used"), arg("sigmoid"),
+           arg("group_score_top2"), arg("normalize_weights"), arg("weights_scale"));
   py::class_<HeadMatrixView>(m, "HeadMatrix")
       .def(py::init([](const MatrixView& matrix, int64_t head_stride, int64_t row_offset, bool transposed) {
              return HeadMatrixView{matrix, head_stride, row_offset, transposed};
@@ -224,8 +231,8 @@ void bind_model(py::module_ m) {
            arg("matrix"), arg("head_stride"), arg("row_offset"), arg("transposed"));
   py::class_<AttentionView>(m, "Attention")
       .def(py::init(&make_attention), py::kw_only(), arg("norm"), arg("query_down").none(true),
-           arg("query_norm").none(true), arg("query_up"), arg("kv_a"), arg("kv_a_norm"), arg("k_up"), arg("v_up"),
-           arg("output"));
+           arg("query_norm").none(true), arg("query_up"), arg("kv_a"), arg("kv_a_norm"), arg("k_up"),
+           arg("v_up"), arg("output"));
   py::class_<LayerView>(m, "Layer")
       .def(py::init(&make_layer), py::kw_only(), arg("attention"), arg("ffn_norm"), arg("mlp").none(true),
            arg("router").none(true), arg("bias").none(true), arg("experts").none(true));
@@ -234,8 +241,9 @@ void bind_model(py::module_ m) {
                     const std::vector<LayerView>&, const py::array&, const MatrixView&, const py::array&,
                     const py::array&, std::vector<py::array>, int64_t>(),
            py::keep_alive<1, 2>(), arg("pool"), py::kw_only(), arg("isa"), arg("shape"), arg("embedding"),
-           arg("layers"), arg("output_norm"), arg("output"), arg("rope_cos"), arg("rope_sin"), arg("kv_layers"),
-           arg("block_tokens"))
+           arg("layers"), arg("output_norm"), arg("output"), arg("rope_cos"), arg("rope_sin"),
+           arg("kv_layers"), arg("block_tokens"))
       .def("forward", &ModelView::forward, py::kw_only(), arg("token_ids"), arg("positions"), arg("slots"),
-           arg("query_indptr"), arg("kv_indptr"), arg("kv_indices"), arg("sampled"), arg("alive"), arg("alive_every_s"));
+           arg("query_indptr"), arg("kv_indptr"), arg("kv_indices"), arg("sampled"), arg("alive"),
+           arg("alive_every_s"));
 }

@@ -1,4 +1,5 @@
-// The forward pass over small random models: the same logits in any cut into steps, and nothing but them written.
+// The forward pass over small random models: the same logits in any cut into steps, and nothing but them
+// written.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -55,8 +56,8 @@ class SmallModel {
     const std::vector<int32_t> kv_indptr{0, static_cast<int32_t>(blocks_.size())};
     const Step step{ids.data(),
                     slots.data(),
-                    {1, end - begin, kPositions, kv_indptr[1], kBlockTokens, query_indptr.data(), positions.data(),
-                     kv_indptr.data(), blocks_.data()},
+                    {1, end - begin, kPositions, kv_indptr[1], kBlockTokens, query_indptr.data(),
+                     positions.data(), kv_indptr.data(), blocks_.data()},
                     sampled.data(),
                     end - begin};
     std::vector<float> logits(static_cast<size_t>((end - begin) * kVocabulary), NAN);
@@ -96,7 +97,8 @@ class SmallModel {
                                matrix(kShape.hidden, heads * kShape.v_dim)};
     if (!dense) attention.query_down = QueryDown{matrix(11, kShape.hidden), floats(11)};
     LayerWeights weights{std::move(attention), floats(kShape.hidden), experts(1), std::nullopt};
-    if (!dense) weights.routed = RoutedWeights{matrix(num_experts, kShape.hidden), floats(num_experts), experts(5)};
+    if (!dense)
+      weights.routed = RoutedWeights{matrix(num_experts, kShape.hidden), floats(num_experts), experts(5)};
     return weights;
   }
 
@@ -144,7 +146,8 @@ TEST(logits_do_not_depend_on_how_tokens_are_cut_into_steps_or_threads) {
         for (int64_t begin = 0; begin < kNumTokens; begin += step) {
           const int64_t end = std::min(begin + step, kNumTokens);
           const std::vector<float> logits = model.run(begin, end);
-          EXPECT(std::memcmp(logits.data(), whole.data() + begin * kVocabulary, logits.size() * sizeof(float)) == 0);
+          EXPECT(std::memcmp(logits.data(), whole.data() + begin * kVocabulary,
+                             logits.size() * sizeof(float)) == 0);
         }
       }
     }
@@ -164,8 +167,9 @@ TEST(a_step_without_tokens_is_no_work) {
 }
 
 TEST(a_weight_that_does_not_fit_is_refused_by_name) {
-  EXPECT(begins_with(refusal([](ModelWeights& w, SmallModel& m) { w.layers[1].attention.kv_a = m.matrix(9, 32); }),
-                     "layers[1].attention.kv_a is [9, 32]; expected [26, 32]"));
+  EXPECT(begins_with(
+      refusal([](ModelWeights& w, SmallModel& m) { w.layers[1].attention.kv_a = m.matrix(9, 32); }),
+      "layers[1].attention.kv_a is [9, 32]; expected [26, 32]"));
   EXPECT(begins_with(refusal([](ModelWeights& w, SmallModel&) { w.layers[0].ffn_norm.pop_back(); }),
                      "layers[0].ffn_norm has 31 entries; expected 32"));
   EXPECT(begins_with(refusal([](ModelWeights& w, SmallModel&) { w.layers[0].attention.k_up.row_offset = 8; }),

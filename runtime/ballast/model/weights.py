@@ -62,8 +62,8 @@ class ExpertWeights:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One transformer layer. `mlp`, one expert that every token goes to, is the dense feed-forward, or the shared expert
-    beside routed ones."""
+    """One transformer layer. `mlp`, as one expert that every token goes to, is the dense feed-forward, or the shared
+    expert beside routed ones."""
 
     attention: AttentionWeights
     ffn_norm: F32  # [D]

@@ -159,10 +159,10 @@ def _doctor(_: argparse.Namespace) -> int:
 def _tiny_model(arguments: argparse.Namespace) -> int:
     from ballast.tiny import write_tiny_model
 
-    write_tiny_model(
+    model = write_tiny_model(
         arguments.directory, arch=arguments.arch, mla=arguments.mla, quant=arguments.quant, seed=arguments.seed
     )
-    sys.stdout.write(f"{arguments.directory / 'model.gguf'}\n{arguments.directory / 'config'}\n")
+    sys.stdout.write(f"{model.gguf}\n{model.config_dir}\n")
     return 0
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from ballast.config import Config
+from ballast.config import Config, ModelConfig
 from ballast.errors import OutOfMemoryError
 from ballast.machine import Memory, read_machine
 from ballast.model.kv_pool import num_kv_blocks
@@ -148,7 +148,7 @@ def check_memory(plan: MemoryPlan) -> None:
 def run(config: Config, *, as_json: bool = False, out: TextIO | None = None) -> int:
     """Print the plan of a resolved configuration; 0 when it fits. Raises as `plan_for` and `check_memory` do, and
     ModelError; the plan is printed before it is refused."""
-    gguf = _open_model(config)
+    gguf = open_model(config.model)
     model_path = config.model.model_path
     spec = read_spec(gguf, None if model_path is None else read_config(model_path))
     check_tensors(gguf, spec)
@@ -156,6 +156,15 @@ def run(config: Config, *, as_json: bool = False, out: TextIO | None = None) -> 
     (out or sys.stdout).write(json.dumps(to_json(plan), indent=2) + "\n" if as_json else render(plan))
     check_memory(plan)
     return 0
+
+
+def open_model(config: ModelConfig) -> GgufModel:
+    """The model that the options name, or the built-in one. Raises ModelError."""
+    if config.gguf_path is not None:
+        return open_gguf(config.gguf_path)
+    # The file is mapped, so its name may go at once: nothing is left behind however the process ends.
+    with tempfile.TemporaryDirectory(prefix="ballast-") as directory:
+        return open_gguf(write_tiny_model(Path(directory)).gguf)
 
 
 def render(plan: MemoryPlan) -> str:
@@ -226,13 +235,6 @@ def to_json(plan: MemoryPlan) -> dict[str, Any]:
         ],
         "notes": list(plan.assignment.notes),
     }
-
-
-def _open_model(config: Config) -> GgufModel:
-    if config.model.gguf_path is not None:
-        return open_gguf(config.model.gguf_path)
-    with tempfile.TemporaryDirectory(prefix="ballast-") as folder:  # mapped, so the file may go
-        return open_gguf(write_tiny_model(Path(folder)).gguf)
 
 
 def _weight_rows(gguf: GgufModel, spec: ModelSpec, assignment: Assignment) -> Iterator[WeightRow]:

@@ -1,5 +1,6 @@
 """The command line as a shell sees it: spellings, exit codes, last words."""
 
+import json
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 
 from ballast import __version__, cli
 from ballast.errors import ConfigError, ModelError, OutOfMemoryError
+from ballast.tiny import write_tiny_model
 
 
 def ballast(*arguments, **environment):
@@ -83,6 +85,19 @@ def test_a_file_that_is_no_model_exits_with_3_and_names_it(tmp_path):
     ended = ballast("serve", "--gguf_path", str(file))
     assert ended.returncode == 3
     assert ended.stderr.splitlines()[-1].startswith(f"ballast: {file}: ")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_exits_with_3(tmp_path):
+    model = write_tiny_model(tmp_path / "small", arch="v2")
+    other = write_tiny_model(tmp_path / "other", arch="v2")
+    file = other.config_dir / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    last = tokenizer["added_tokens"][-1]
+    tokenizer["added_tokens"] += [last | {"id": 1026 + more, "content": f"<more {more}>"} for more in range(100)]
+    file.write_text(json.dumps(tokenizer))
+    ended = ballast("serve", "--gguf_path", str(model.gguf), "--model_path", str(other.config_dir))
+    assert ended.returncode == 3
+    assert "1126 tokens and the model 1088 embedding rows" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,23 @@ async def test_a_full_queue_is_refused_with_a_time_to_come_back():
         assert len((await collect(engine.submit(make_request([1], 1))))[0]) == 1
 
 
+async def test_a_burst_that_finds_free_slots_does_not_count_as_waiting():
+    async with running_engine(step_s=0.02, max_batch_size=4, max_queue=1) as engine:
+        streams = [engine.submit(make_request([seed], 3)) for seed in range(5)]
+        with pytest.raises(CapacityError):
+            engine.submit(make_request([9], 3))
+        assert [len(tokens) for tokens, _ in await asyncio.gather(*map(collect, streams))] == [3] * 5
+
+
+async def test_abort_ends_the_iteration_of_whoever_waits():
+    async with running_engine(step_s=0.05, chunk_size=8) as engine:
+        stream = engine.submit(make_request([1] * 400, 10))
+        waiting = asyncio.create_task(collect(stream))
+        await until(lambda: engine.snapshot().used_tokens > 0)
+        stream.abort()
+        assert await waiting == ([], None)
+
+
 async def test_a_prompt_that_cannot_fit_is_a_request_error_with_the_openai_code():
     async with running_engine(cache_lens=256) as engine:
         with pytest.raises(RequestError, match="maximum context length is 256 tokens") as refusal:

@@ -100,6 +100,13 @@ def test_any_value_in_any_field_is_taken_or_refused_by_name(value):
             assert refusal.param.split(".")[0] in (name, "stream_options")
 
 
+def test_max_tokens_is_lowered_to_the_servers_cap(text):
+    preparer = Preparer(text, LIMITS)
+    assert preparer.completion(body(CompletionRequest, prompt="x", max_tokens=49)).sampling.max_tokens == 49
+    assert preparer.completion(body(CompletionRequest, prompt="x", max_tokens=9999)).sampling.max_tokens == 50
+    assert preparer.chat(chat(max_completion_tokens=9999)).sampling.max_tokens == 50
+
+
 def test_max_tokens_defaults_to_what_is_allowed_and_fits(text):
     preparer = Preparer(text, LIMITS)
     assert preparer.completion(body(CompletionRequest, prompt="x" * 9)).sampling.max_tokens == 50

@@ -1,5 +1,6 @@
 """A client that leaves takes its request with it, whatever state that is in: no slot, no place, no KV stays held."""
 
+import http.client
 import json
 import socket
 
@@ -67,6 +68,13 @@ def test_leaving_the_queue_frees_the_place(server, stream):
     server.wait_until_empty(timeout_s=5)
 
 
+def test_leaving_is_noticed_after_a_body_of_many_packets_too(server):
+    connection = post(server, {"prompt": "abc", "user": "x" * 1_000_000})
+    server.wait_for(lambda now: now["ballast_batch_running"] == 1)
+    connection.close()
+    server.wait_until_empty(timeout_s=5)
+
+
 def test_a_departure_is_counted_as_one(server):
     name = 'ballast_requests_total{endpoint="completions",outcome="client_gone"}'
     before = server.metrics().get(name, 0)
@@ -92,3 +100,12 @@ def test_a_hundred_clients_that_leave_at_any_moment_leave_nothing_behind(server)
         leave_rudely(connection)
     server.wait_until_empty(timeout_s=20)
     assert server.get("/readyz")[0] == 200
+
+
+def test_a_stop_string_frees_the_request_at_once(server):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.request("POST", "/v1/completions", json.dumps({"prompt": "abc", "stop": "ef", "max_tokens": 1000}))
+    (choice,) = json.loads(connection.getresponse().read())["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("d", "stop")
+    server.wait_until_empty(timeout_s=5)
+    connection.close()

@@ -22,6 +22,7 @@ from gguf import GGMLQuantizationType, GGUFReader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ballast.errors import ConfigError
+from ballast.text.gguf_vocab import build_backend
 from ballast.tiny import K2, V2, V2_LITE, V3, TinyModel, TinyShape, write_tiny_model
 from ballast.tiny.quant_mix import QUANTS, type_for
 
@@ -229,6 +230,17 @@ def test_tokens_of_the_file_and_of_tokenizer_json_are_the_same(made: Make, arch:
         assert tokens[keys[f"tokenizer.ggml.{kind}_token_id"]] == config[f"{kind}_token"]
         assert keys[f"tokenizer.ggml.{kind}_token_id"] == generation[f"{kind}_token_id"]
     assert tokens[keys["tokenizer.ggml.padding_token_id"]] == config["pad_token"]
+
+
+@pytest.mark.parametrize("arch", ["v2", "v3"])
+def test_text_comes_back_whole_through_either_tokenizer(made: Make, arch: str):
+    model = made(arch=arch)
+    from_json = tokenizers.Tokenizer.from_file(str(model.config_dir / "tokenizer.json"))
+    from_gguf = build_backend(keys_of(model.gguf), str(model.gguf))
+    text = "Ünïcödé 😀, 船要走得稳 \r\n\n   12345 def f(x): return x<think>so</think><｜User｜>it is."
+    ids = from_json.encode(text).ids
+    assert from_gguf.encode(text).ids == ids
+    assert from_json.decode(ids, skip_special_tokens=False) == text
 
 
 @pytest.mark.parametrize("arch", ["v2", "v3"])

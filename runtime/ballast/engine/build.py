@@ -40,7 +40,8 @@ def scheduler_config(settings: EngineSettings) -> sched.SchedulerConfig:
         max_batch_size=settings.max_batch_size,
         chunk_size=settings.chunk_size,
         prefill_chunk_size=settings.prefill_chunk_size,
-        max_queue=settings.max_queue,
+        # The engine keeps the bound; what it lets in on the way to a free slot passes through the queue as well.
+        max_queue=settings.max_queue + settings.max_batch_size,
     )
 
 

@@ -117,6 +117,7 @@ class Engine:
         self._stopping = False
         self._next_seq = WARM_UP_SEQ + 1
         self._num_waiting = 0
+        self._num_free_slots = limits.max_batch_size
 
         # Touched by the engine thread alone.
         self._live: dict[int, _Live] = {}
@@ -254,7 +255,8 @@ class Engine:
             raise EngineDeadError(f"the engine stopped on an internal error: {self._failure}")
         if self._state is not EngineState.READY:
             raise CapacityError(f"the server is {self._state}, try again later", retry_after_s=5, status=503)
-        num_waiting = self._num_waiting + len(self._inbox)
+        # Of a burst that finds the engine idle, those that will start at once do not wait.
+        num_waiting = self._num_waiting + len(self._inbox) - self._num_free_slots
         if num_waiting >= self.limits.max_queue:
             turns = (num_waiting + 1) / self.limits.max_batch_size
             retry_after_s = min(MAX_RETRY_AFTER_S, max(1, math.ceil(turns * self._mean_duration_s)))
@@ -366,6 +368,7 @@ class Engine:
         self._description = core.describe()
         with self._lock:
             self._num_waiting = self._stats.waiting
+            self._num_free_slots = self.limits.max_batch_size - self._stats.running
 
     def _end_all(self, error: Exception) -> None:
         """Fail every request that is still held, wherever it is."""

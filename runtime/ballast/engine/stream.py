@@ -19,7 +19,7 @@ class RequestStream:
         self.seq = seq
         self.loop = asyncio.get_running_loop()
         self._abort = abort
-        self._queue: asyncio.Queue[Output | Exception] = asyncio.Queue()
+        self._queue: asyncio.Queue[Output | Exception | None] = asyncio.Queue()  # None: given up
         self._ended = False
 
     def deliver(self, item: Output | Exception) -> None:
@@ -27,10 +27,14 @@ class RequestStream:
         self._queue.put_nowait(item)
 
     def abort(self) -> None:
-        """Give the request up in whatever state it is; its KV is free within one step. Idempotent."""
+        """Give the request up in whatever state it is; its KV is free within one step. Idempotent.
+
+        Whoever waits for the next output gets the end of the iteration.
+        """
         if not self._ended:
             self._ended = True
             self._abort(self.seq)
+            self._queue.put_nowait(None)
 
     def __aiter__(self) -> RequestStream:
         return self
@@ -39,6 +43,8 @@ class RequestStream:
         if self._ended and self._queue.empty():
             raise StopAsyncIteration
         item = await self._queue.get()
+        if item is None:
+            raise StopAsyncIteration
         if isinstance(item, Exception):
             self._ended = True
             raise item

@@ -93,8 +93,7 @@ def create_app(service: Service) -> ASGIApp:
         title="Ballast",
         version=__version__,
         redirect_slashes=False,
-        docs_url=None,
-        redoc_url=None,
+        openapi_url=None,
         exception_handlers={
             ClientDisconnect: _note_departure,
             **dict.fromkeys((*EXPECTED_ERRORS, Exception), _answer_error),

@@ -4,6 +4,7 @@ disconnect reaches the handlers."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import time
@@ -26,6 +27,9 @@ QUIET = frozenset({("/livez", 200), ("/readyz", 200), ("/readyz", 503), ("/metri
 
 BODY_TIMEOUT_S = 60.0
 """Longest wait for the next part of a request's body."""
+
+DISCARD_TIMEOUT_S = 5.0
+"""Longest look at a body that is too large."""
 
 
 class RequestScope:
@@ -75,7 +79,8 @@ class BodyLimit:
             return
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdigit() and int(announced) > self._max_body_bytes:
-            # The rest of the body is not read, so the connection cannot serve another request.
+            if "expect" not in Headers(scope=scope):
+                await self._discard(receive)
             response = error_reply(self._too_large()).response()
             response.headers["Connection"] = "close"
             await response(scope, receive, send)
@@ -96,10 +101,23 @@ class BodyLimit:
             num_bytes += len(message.get("body", b""))
             complete = not message.get("more_body", False)
             if num_bytes > self._max_body_bytes:
+                if not complete:
+                    await self._discard(receive)
                 raise self._too_large()
             return message
 
         await self._app(scope, receive_limited, send)
+
+    async def _discard(self, receive: Receive) -> None:
+        """Read on for a while: a client that is cut off while it sends does not get to read why."""
+        num_bytes = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_TIMEOUT_S):
+                while num_bytes < self._max_body_bytes:
+                    message = await receive()
+                    num_bytes += len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        break
 
     def _too_large(self) -> HTTPException:
         return HTTPException(

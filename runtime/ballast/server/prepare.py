@@ -86,21 +86,20 @@ class Preparer:
         return Job(tuple(ids), sampling, tuple(body.stop), sampling.stop_token_ids, opening)
 
     def _grant(self, num_prompt: int, prompt_field: str, max_field: str, asked: int | None) -> int:
-        """Tokens this request may generate: what it asked for, or else as many as the limits leave."""
+        """Tokens this request may generate: what it asked for within the server's cap, or what the limits leave."""
         context, most = self.limits.max_model_tokens, self.limits.max_new_tokens
-        if asked is not None and asked > most:
-            _refuse(max_field, f"{asked} is more than this server's max_new_tokens, which is {most}")
-        if num_prompt + (asked or 1) > context:
+        granted = min(asked or 1, most)
+        if num_prompt + granted > context:
             needs = f"at least {num_prompt + 1} tokens ({num_prompt} in the prompt)"
             if asked is not None:
-                needs = f"{num_prompt + asked} tokens ({num_prompt} in the prompt, {asked} for the completion)"
+                needs = f"{num_prompt + granted} tokens ({num_prompt} in the prompt, {granted} for the completion)"
             raise RequestError(
                 f"This model's maximum context length is {context} tokens. However, your request needs {needs}. "
                 f"Shorten the prompt or lower {max_field}.",
                 param=prompt_field,
                 code="context_length_exceeded",
             )
-        return asked or min(most, context - num_prompt)
+        return granted if asked is not None else min(most, context - num_prompt)
 
     def _check_ids(self, name: str, ids: Sequence[int]) -> None:
         size = self.text.tokenizer.vocab_size

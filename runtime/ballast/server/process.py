@@ -99,6 +99,7 @@ async def _run(build: Build, listener: socket.socket, config: ServerConfig) -> N
     )
     engine.start()
     serving = asyncio.create_task(http.serve(sockets=[listener]))
+    serving.add_done_callback(lambda _: stopping.set())
     log.info("listening", extra={"host": config.host, "port": listener.getsockname()[1]})
     ready = asyncio.create_task(_announce_ready(engine))
     await stopping.wait()

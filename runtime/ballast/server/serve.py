@@ -5,30 +5,27 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from starlette.types import ASGIApp
 
 from ballast import __version__
-from ballast.config import Config, ModelConfig
+from ballast.config import Config
 from ballast.engine.build import EngineSettings, build_engine, load_runner
 from ballast.engine.engine import Engine, Loader
 from ballast.engine.runner import Runner
+from ballast.errors import ModelError
 from ballast.log import configure_logging
 from ballast.model.isa import chosen_isa
 from ballast.model.metadata import read_config, read_spec
 from ballast.model.tensors import check_tensors
-from ballast.plan import check_memory, plan_for, rule_lines
+from ballast.plan import check_memory, open_model, plan_for, rule_lines
 from ballast.server.app import Service, create_app
 from ballast.server.metrics import Metrics
 from ballast.server.prepare import Preparer
 from ballast.server.process import listen, run_server
 from ballast.text.loading import Text, load_text
-from ballast.tiny import write_tiny_model
-from ballast.weights.gguf import GgufModel, open_gguf
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +40,7 @@ def serve(config: Config) -> int:
     # Until the server has its own handlers; as a container's first process it would otherwise ignore SIGTERM.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
-    gguf = _open_model(config.model)
+    gguf = open_model(config.model)
     spec = read_spec(gguf, None if config.model.model_path is None else read_config(config.model.model_path))
     check_tensors(gguf, spec)
     plan = plan_for(config, gguf, spec)
@@ -51,6 +48,12 @@ def serve(config: Config) -> int:
         log.info("placement", extra={"rule": line})
     check_memory(plan)
     text = load_text(config.model.model_path, gguf.metadata, str(gguf.path))
+    if text.tokenizer.vocab_size > spec.vocab_size:
+        raise ModelError(
+            config.model.model_path or gguf.path,
+            f"the tokenizer has {text.tokenizer.vocab_size} tokens and the model {spec.vocab_size} embedding rows "
+            f"({gguf.path}); they do not belong together",
+        )
     log.info(
         "model",
         extra={
@@ -123,11 +126,3 @@ def make_app(
             max_body_bytes=config.server.max_body_bytes,
         )
     )
-
-
-def _open_model(config: ModelConfig) -> GgufModel:
-    if config.gguf_path is not None:
-        return open_gguf(config.gguf_path)
-    # The file is mapped, so its name may go at once: nothing is left behind however the process ends.
-    with tempfile.TemporaryDirectory(prefix="ballast-") as directory:
-        return open_gguf(write_tiny_model(Path(directory)).gguf)

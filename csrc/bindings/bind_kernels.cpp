@@ -108,11 +108,12 @@ void check_packed_for(const Matrix& weight, const HeadRows& heads, PanelRows row
   const Panels* panels = weight.panels();
   if (panels == nullptr || (panels->heads() == heads && panels->panel_rows() == rows)) return;
   const HeadRows& packed = panels->heads();
-  throw py::value_error("weight is packed for " + std::to_string(packed.num_heads) + " heads of " +
-                        std::to_string(packed.num_rows) + " rows, head_stride " + std::to_string(packed.stride) +
-                        ", row_offset " + std::to_string(packed.offset) +
-                        (panels->panel_rows() == PanelRows::kTransposed ? ", transposed" : ", not transposed") +
-                        "; pack it for the product that it is used in");
+  throw py::value_error(
+      "weight is packed for " + std::to_string(packed.num_heads) + " heads of " +
+      std::to_string(packed.num_rows) + " rows, head_stride " + std::to_string(packed.stride) +
+      ", row_offset " + std::to_string(packed.offset) +
+      (panels->panel_rows() == PanelRows::kTransposed ? ", transposed" : ", not transposed") +
+      "; pack it for the product that it is used in");
 }
 
 MatrixView pack(ThreadPool& pool, const MatrixView& view, const std::string& isa, int64_t num_heads,
@@ -123,12 +124,13 @@ MatrixView pack(ThreadPool& pool, const MatrixView& view, const std::string& isa
       head_rows(view.matrix, num_heads, head_stride, row_offset, num_rows.value_or(view.matrix.rows()));
   if (kernels == nullptr) return view;
   const py::gil_scoped_release unlocked;
-  return {std::nullopt,
-          view.matrix.packed(pool, *kernels, heads, transposed ? PanelRows::kTransposed : PanelRows::kAsStored)};
+  return {std::nullopt, view.matrix.packed(pool, *kernels, heads,
+                                           transposed ? PanelRows::kTransposed : PanelRows::kAsStored)};
 }
 
 const Panels& packed_panels(const MatrixView& view) {
-  if (view.matrix.panels() == nullptr) throw py::value_error("matrix is seen where it lies; expected a packed one");
+  if (view.matrix.panels() == nullptr)
+    throw py::value_error("matrix is seen where it lies; expected a packed one");
   return *view.matrix.panels();
 }
 
@@ -138,7 +140,8 @@ py::array_t<float> unpack(const MatrixView& view) {
   float* data = out.mutable_data();
   const py::gil_scoped_release unlocked;
   for (int64_t head = 0; head < panels.heads().num_heads; ++head) {
-    for (int64_t row = 0; row < panels.head_rows(); ++row, data += panels.cols()) panels.unpack_row(head, row, data);
+    for (int64_t row = 0; row < panels.head_rows(); ++row, data += panels.cols())
+      panels.unpack_row(head, row, data);
   }
   return out;
 }
@@ -315,7 +318,8 @@ void bind_kernels(py::module_ m) {
   m.def("isa", &chosen_isa);
   m.def("usable_isas", &usable_isas);
   m.def("pack", &pack, arg("pool"), arg("matrix"), arg("isa"), py::kw_only(), arg("num_heads") = 1,
-        arg("head_stride") = 0, arg("row_offset") = 0, arg("num_rows") = py::none(), arg("transposed") = false);
+        arg("head_stride") = 0, arg("row_offset") = 0, arg("num_rows") = py::none(),
+        arg("transposed") = false);
   m.def("unpack", &unpack, arg("matrix"));
   m.def("dequantize", &dequantize, arg("matrix"), arg("row_begin"), arg("row_end"));
   m.def("embed", &embed, arg("matrix"), arg("ids"), arg("out"));

@@ -8,7 +8,8 @@
 namespace ballast {
 
 const Kernels* avx512_kernels() {
-  static constexpr Kernels kKernels{"avx512", kAvx2 | kAvx512 | kAvx512Vnni, BALLAST_PANEL_KERNELS, quantize_activations, silu_times};
+  static constexpr Kernels kKernels{"avx512", kAvx2 | kAvx512 | kAvx512Vnni, BALLAST_PANEL_KERNELS,
+                                    quantize_activations, silu_times};
   return &kKernels;
 }
 

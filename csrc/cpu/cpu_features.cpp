@@ -44,7 +44,8 @@ CpuFeatures usable_cpu_features() {
   if (has_all(saved, kYmm) && has_all(one.ecx, bit(12) | bit(28) | bit(29)) && has_all(seven.ebx, bit(5))) {
     features |= kAvx2;
   }
-  if ((features & kAvx2) && has_all(saved, kZmm) && has_all(seven.ebx, bit(16) | bit(17) | bit(30) | bit(31))) {
+  if ((features & kAvx2) && has_all(saved, kZmm) &&
+      has_all(seven.ebx, bit(16) | bit(17) | bit(30) | bit(31))) {
     features |= kAvx512;
     if (has_all(seven.ecx, bit(11))) features |= kAvx512Vnni;
   }

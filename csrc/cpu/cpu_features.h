@@ -7,8 +7,8 @@ namespace ballast {
 
 using CpuFeatures = uint32_t;  // a set of the following
 
-constexpr CpuFeatures kAvx2 = 1;         // with FMA and F16C
-constexpr CpuFeatures kAvx512 = 2;       // F, BW, DQ, VL
+constexpr CpuFeatures kAvx2 = 1;    // with FMA and F16C
+constexpr CpuFeatures kAvx512 = 2;  // F, BW, DQ, VL
 constexpr CpuFeatures kAvx512Vnni = 4;
 
 CpuFeatures usable_cpu_features();

@@ -1,8 +1,8 @@
 // How weights lie in memory once they are repacked for the CPU kernels.
 //
-// A panel is 16 rows. Its columns are cut into groups of 32; of a group, four neighbouring columns of the 16 rows
-// form a quad: 64 bytes, [row][column], the operand of a byte dot product with one 32-bit lane a row. Eight
-// quads make a group. Formats of fewer than eight bits keep their bits in planes, which hold of a group
+// A panel is 16 rows. Its columns are cut into groups of 32; of a group, four neighbouring columns of the 16
+// rows form a quad: 64 bytes, [row][column], the operand of a byte dot product with one 32-bit lane a row.
+// Eight quads make a group. Formats of fewer than eight bits keep their bits in planes, which hold of a group
 //   nibbles  4 x 64 bytes: quad q in the low halves of line q, quad q + 4 in the high halves;
 //   pairs    2 x 64 bytes: quad 4 l + s in bits 2 s, 2 s + 1 of line l;
 //   bits     1 x 64 bytes: quad q in bit q.
@@ -31,11 +31,11 @@ enum class Scales {
 // scale * step[code].
 struct QuantLayout {
   int bits;
-  int sub_block;   // columns with a scale of their own: 16 or 32
-  int offset_log2; // offset = 1 << offset_log2; 0 stands for no offset
+  int sub_block;    // columns with a scale of their own: 16 or 32
+  int offset_log2;  // offset = 1 << offset_log2; 0 stands for no offset
   Scales scales;
   bool has_minimum;
-  bool is_table;   // codes index the IQ4 steps
+  bool is_table;  // codes index the IQ4 steps
 
   constexpr bool is_wide() const { return bits == 8 || is_table; }
   constexpr int group_bytes() const { return bits * kGroupCols * kPanelRows / 8; }
@@ -44,7 +44,7 @@ struct QuantLayout {
   constexpr int scale_stride() const {
     const int block = 2 * kPanelRows * (has_minimum ? 2 : 1);
     const int subs = kSuperGroups * subs_per_group() * kPanelRows;
-    return scales == Scales::kFlat     ? block
+    return scales == Scales::kFlat      ? block
            : scales == Scales::kNibbles ? block + subs
                                         : block + subs * (has_minimum ? 2 : 1);
   }
@@ -52,7 +52,9 @@ struct QuantLayout {
     const int64_t records = cols / (scales == Scales::kFlat ? kGroupCols : kGroupCols * kSuperGroups);
     return (records * scale_stride() + 63) / 64 * 64;
   }
-  constexpr int64_t panel_bytes(int64_t cols) const { return scale_bytes(cols) + cols / kGroupCols * group_bytes(); }
+  constexpr int64_t panel_bytes(int64_t cols) const {
+    return scale_bytes(cols) + cols / kGroupCols * group_bytes();
+  }
 };
 
 //                                       bits sub log2 scales            minimum table
@@ -71,7 +73,21 @@ static constexpr QuantLayout kPanelIQ4_XS{4, 32, 7, Scales::kNested, false, true
 
 // One kernel each. Float panels are [column][16 rows].
 enum class PanelKind : int {
-  kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL, kIQ4_XS,
+  kF32,
+  kF16,
+  kBF16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL,
+  kIQ4_XS,
 };
 constexpr int kNumPanelKinds = 15;
 

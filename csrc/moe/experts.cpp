@@ -44,8 +44,8 @@ Experts::Experts(const Matrix& gate, const Matrix& up, const Matrix& down, int64
   };
   const bool none_packed = !gate.panels() && !up.panels() && !down.panels();
   require(none_packed || (one_head_each(gate) && one_head_each(up) && one_head_each(down)),
-          "gate, up and down must all be packed with one head for each of the " + std::to_string(num_experts) +
-              " experts, or none of them packed");
+          "gate, up and down must all be packed with one head for each of the " +
+              std::to_string(num_experts) + " experts, or none of them packed");
 }
 
 void Experts::forward(ThreadPool& pool, const float* x, int64_t num_tokens, const int32_t* ids,

@@ -9,13 +9,16 @@
 namespace ballast {
 namespace {
 
-constexpr int kUnitPanels = kGroupCols / kPanelRows;  // panels of gate that make a block of down's activations
+constexpr int kUnitPanels =
+    kGroupCols / kPanelRows;  // panels of gate that make a block of down's activations
 
 // What goes into down: [members][width], rounded or as floats.
 class Hidden {
  public:
   Hidden(const Panels& down, int64_t num_members)
-      : quantized_(down.takes_quantized()), width_(down.cols()), blocks_(quantized_ ? width_ / kGroupCols : 0) {
+      : quantized_(down.takes_quantized()),
+        width_(down.cols()),
+        blocks_(quantized_ ? width_ / kGroupCols : 0) {
     if (quantized_) {
       quants_ = uninitialized<ActivationBlock>(num_members * blocks_);
     } else {
@@ -36,7 +39,8 @@ class Hidden {
       kernels.quantize(values, 1, quants_.get() + member * blocks_ + unit);
     } else {
       const int64_t begin = unit * kGroupCols;
-      std::copy_n(values, std::min<int64_t>(kGroupCols, width_ - begin), floats_.get() + member * width_ + begin);
+      std::copy_n(values, std::min<int64_t>(kGroupCols, width_ - begin),
+                  floats_.get() + member * width_ + begin);
     }
   }
 
@@ -98,13 +102,14 @@ void Experts::forward_packed(ThreadPool& pool, const float* x, int64_t num_token
             std::copy_n(gates + token * kPanelRows, kPanelRows, unit_values[token] + half * kPanelRows);
           }
         }
-        for (int64_t token = 0; token < size; ++token) hidden.store(kernels, first + token, unit, unit_values[token]);
+        for (int64_t token = 0; token < size; ++token)
+          hidden.store(kernels, first + token, unit, unit_values[token]);
       }
     }
   });
 
-  // A task owns some columns of the output and walks the experts in ascending order: that fixes the order of the
-  // sum.
+  // A task owns some columns of the output and walks the experts in ascending order: that fixes the order of
+  // the sum.
   const int64_t width = hidden_width();
   const Chunks runs(down.panels_per_head(), panels_per_task(down.panels_per_head(), 1, pool.num_threads()));
   const int64_t down_tokens = tokens_per_block(down);
@@ -127,7 +132,8 @@ void Experts::forward_packed(ThreadPool& pool, const float* x, int64_t num_token
           for (int64_t i = 0; i < blocks[block].size(); ++i) {
             const size_t member = static_cast<size_t>(first + i);
             float* to = out + all.tokens[member] * width + col;
-            for (int64_t k = 0; k < num_cols; ++k) to[k] += all.weights[member] * products[i * kPanelRows + k];
+            for (int64_t k = 0; k < num_cols; ++k)
+              to[k] += all.weights[member] * products[i * kPanelRows + k];
           }
         }
       }

@@ -15,7 +15,9 @@ double measure_read_speed(ThreadPool& pool, int64_t num_bytes) {
   constexpr int kPasses = 5;
   const Chunks tasks(num_bytes / kTaskBytes * kTaskBytes, kTaskBytes);
   const Pages pages(static_cast<size_t>(num_bytes));
-  const auto part = [&](int64_t task) { return reinterpret_cast<uint64_t*>(pages.data() + tasks[task].begin); };
+  const auto part = [&](int64_t task) {
+    return reinterpret_cast<uint64_t*>(pages.data() + tasks[task].begin);
+  };
   constexpr int64_t kWords = kTaskBytes / 8;
   pool.parallel_for(tasks.count(), [&](int64_t task) { std::fill_n(part(task), kWords, uint64_t{1}); });
   std::atomic<uint64_t> total{0};  // looked at, so that the reads cannot be left out

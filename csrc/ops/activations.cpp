@@ -15,7 +15,8 @@ Activations::Activations(ThreadPool& pool, const Panels& panels, const float* x,
   }
   const int64_t row_blocks = cols / kGroupCols;
   blocks_ = uninitialized<ActivationBlock>(num_rows * row_blocks);
-  for (int64_t row = 0; row < num_rows; ++row) rows_[static_cast<size_t>(row)] = blocks_.get() + row * row_blocks;
+  for (int64_t row = 0; row < num_rows; ++row)
+    rows_[static_cast<size_t>(row)] = blocks_.get() + row * row_blocks;
   constexpr int64_t kTaskBlocks = 1024;  // some microseconds; a few tokens are not worth waking a thread
   const Chunks chunks(num_rows * row_blocks, kTaskBlocks);
   pool.parallel_for(chunks.count(), [&](int64_t task) {
@@ -26,15 +27,17 @@ Activations::Activations(ThreadPool& pool, const Panels& panels, const float* x,
 
 int64_t tokens_per_block(const Panels& panels) {
   constexpr int64_t kCacheBytes = 512 << 10;
-  const int64_t token_bytes =
-      panels.takes_quantized() ? panels.cols() / kGroupCols * int64_t{sizeof(ActivationBlock)} : panels.cols() * 4;
+  const int64_t token_bytes = panels.takes_quantized()
+                                  ? panels.cols() / kGroupCols * int64_t{sizeof(ActivationBlock)}
+                                  : panels.cols() * 4;
   return std::clamp<int64_t>(kCacheBytes / token_bytes / 8 * 8, 16, kMostBlockTokens);
 }
 
 int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int num_threads) {
   constexpr int64_t kTasksPerThread = 8;
   constexpr int64_t kMostPanels = 16;
-  const int64_t tasks_per_group = (kTasksPerThread * num_threads + num_groups - 1) / std::max<int64_t>(num_groups, 1);
+  const int64_t tasks_per_group =
+      (kTasksPerThread * num_threads + num_groups - 1) / std::max<int64_t>(num_groups, 1);
   return std::clamp<int64_t>(num_panels / std::max<int64_t>(tasks_per_group, 1), 1, kMostPanels);
 }
 

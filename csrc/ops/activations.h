@@ -29,11 +29,12 @@ class Activations {
   std::vector<const void*> rows_;
 };
 
-// Tokens that are multiplied with a run of panels before the next run is begun: few enough that their activations
-// stay in the second-level cache.
+// Tokens that are multiplied with a run of panels before the next run is begun: few enough that their
+// activations stay in the second-level cache.
 int64_t tokens_per_block(const Panels& panels);
 
-// How many of num_panels panels make a task: enough tasks that threads finish together, and none needlessly small.
+// How many of num_panels panels make a task: enough tasks that threads finish together, and none needlessly
+// small.
 int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int num_threads);
 
 constexpr int64_t kMostBlockTokens = 64;

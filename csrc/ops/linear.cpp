@@ -16,8 +16,8 @@ namespace {
 // nearest cache.
 constexpr int64_t kPieceCols = 512;
 
-// out [T, H, rows of a head], x [T, H, cols]. A task is a run of panels and a block of tokens; the blocks of one run
-// follow each other, so that its weights are read from memory once.
+// out [T, H, rows of a head], x [T, H, cols]. A task is a run of panels and a block of tokens; the blocks of
+// one run follow each other, so that its weights are read from memory once.
 void multiply_panels(ThreadPool& pool, const float* x, int64_t num_tokens, const Panels& panels, float* out) {
   const int64_t num_heads = panels.heads().num_heads;
   const int64_t num_rows = panels.head_rows();

@@ -1,5 +1,5 @@
-// A row-major matrix in one of GGUF's formats: seen where it lies, or repacked for the kernels of an instruction
-// set.
+// A row-major matrix in one of GGUF's formats: seen where it lies, or repacked for the kernels of an
+// instruction set.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ class Matrix {
   // Of the blocks as GGUF has them.
   int64_t num_bytes() const { return rows_ * row_bytes_; }
 
-  // The same matrix, its heads' rows repacked; the data that it was made over is not needed any more. Such a matrix
-  // serves products with these very heads, and its rows outside them are gone.
+  // The same matrix, its heads' rows repacked; the data that it was made over is not needed any more. Such a
+  // matrix serves products with these very heads, and its rows outside them are gone.
   Matrix packed(ThreadPool& pool, const Kernels& kernels, const HeadRows& heads, PanelRows rows) const {
     Matrix copy = *this;
     copy.panels_ = std::make_shared<const Panels>(pool, kernels, *this, heads, rows);

@@ -85,7 +85,8 @@ void pack_quantized(const uint8_t* const* rows, int num_rows, int64_t cols, uint
       RawBlock raw;
       read_raw(reinterpret_cast<const Block*>(rows[row])[block], raw);
       pack_scales(kLayout, raw, row, panel + block * kLayout.scale_stride());
-      for (int group = 0; group < kBlockGroups; ++group) place_row(raw.codes + group * kGroupCols, row, codes[group]);
+      for (int group = 0; group < kBlockGroups; ++group)
+        place_row(raw.codes + group * kGroupCols, row, codes[group]);
     }
     for (int group = 0; group < kBlockGroups; ++group) {
       pack_group<kLayout.bits>(codes[group], groups + (block * kBlockGroups + group) * kLayout.group_bytes());
@@ -111,7 +112,9 @@ int code_at(int bits, const uint8_t* group, int row, int col) {
   const int quad = col / 4;
   const uint8_t* in_line = group + 4 * row + col % 4;
   const auto nibble = [&] { return bits_at(in_line + quad % 4 * kQuadBytes, quad / 4 * 4, 4); };
-  const auto pair = [&](int plane) { return bits_at(in_line + plane + quad / 4 * kQuadBytes, quad % 4 * 2, 2); };
+  const auto pair = [&](int plane) {
+    return bits_at(in_line + plane + quad / 4 * kQuadBytes, quad % 4 * 2, 2);
+  };
   const auto bit = [&](int plane) { return bits_at(in_line + plane, quad, 1); };
   if (bits == 2) return pair(0);
   if (bits == 3) return pair(0) | bit(kPairPlane) << 2;
@@ -144,7 +147,8 @@ void unpack_quantized(const uint8_t* panel, int64_t cols, int row, float* out) {
         minimum *= static_cast<float>(byte >> 4);
       } else {
         scale *= static_cast<float>(static_cast<int8_t>(byte));
-        if (kLayout.has_minimum) minimum *= static_cast<float>(subs[(kSuperGroups * kSubs + sub) * kPanelRows]);
+        if (kLayout.has_minimum)
+          minimum *= static_cast<float>(subs[(kSuperGroups * kSubs + sub) * kPanelRows]);
       }
     }
     const int code = code_at(kLayout.bits, groups + group * kLayout.group_bytes(), row, in_group);
@@ -157,7 +161,8 @@ void unpack_quantized(const uint8_t* panel, int64_t cols, int row, float* out) {
 
 template <void (*kDequantize)(const uint8_t*, int64_t, float*), int kBytes>
 void unpack_floats(const uint8_t* panel, int64_t cols, int row, float* out) {
-  for (int64_t col = 0; col < cols; ++col) kDequantize(panel + (col * kPanelRows + row) * kBytes, 1, out + col);
+  for (int64_t col = 0; col < cols; ++col)
+    kDequantize(panel + (col * kPanelRows + row) * kBytes, 1, out + col);
 }
 
 // --- the table ---------------------------------------------------------------------------------------------
@@ -172,8 +177,8 @@ struct PanelFormat {
 
 template <const QuantLayout& kLayout, class Block>
 constexpr PanelFormat quantized(int ggml_type, PanelKind kind) {
-  return {ggml_type, kind, [](int64_t cols) { return kLayout.panel_bytes(cols); }, pack_quantized<kLayout, Block>,
-          unpack_quantized<kLayout>};
+  return {ggml_type, kind, [](int64_t cols) { return kLayout.panel_bytes(cols); },
+          pack_quantized<kLayout, Block>, unpack_quantized<kLayout>};
 }
 
 template <int kBytes>
@@ -228,7 +233,8 @@ void pack_transposed(const Matrix& source, int64_t first_row, int64_t num_rows, 
 
 }  // namespace
 
-Panels::Panels(ThreadPool& pool, const Kernels& kernels, const Matrix& source, const HeadRows& heads, PanelRows rows)
+Panels::Panels(ThreadPool& pool, const Kernels& kernels, const Matrix& source, const HeadRows& heads,
+               PanelRows rows)
     : kernels_(kernels),
       heads_(heads),
       panel_rows_(rows),

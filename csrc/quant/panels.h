@@ -1,4 +1,5 @@
-// A matrix repacked into panels for the CPU kernels (cpu/panel_layout.h): its one copy in memory from then on.
+// A matrix repacked into panels for the CPU kernels (cpu/panel_layout.h): its one copy in memory from then
+// on.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +35,10 @@ enum class PanelRows {
 
 class Panels {
  public:
-  // Packs the rows of each head apart, on all threads of the pool. `source` must not be packed itself and is not
-  // needed afterwards.
-  Panels(ThreadPool& pool, const Kernels& kernels, const Matrix& source, const HeadRows& heads, PanelRows rows);
+  // Packs the rows of each head apart, on all threads of the pool. `source` must not be packed itself and is
+  // not needed afterwards.
+  Panels(ThreadPool& pool, const Kernels& kernels, const Matrix& source, const HeadRows& heads,
+         PanelRows rows);
 
   const Kernels& kernels() const { return kernels_; }
   const HeadRows& heads() const { return heads_; }
@@ -54,7 +56,8 @@ class Panels {
   }
 
   // out [T, 16] of one panel; tokens as MultiplyPanel takes them.
-  void multiply(int64_t head, int64_t index, const void* const* tokens, int64_t num_tokens, float* out) const {
+  void multiply(int64_t head, int64_t index, const void* const* tokens, int64_t num_tokens,
+                float* out) const {
     kernels_.multiply[static_cast<int>(kind_)](panel(head, index), cols_, tokens, num_tokens, out);
   }
 

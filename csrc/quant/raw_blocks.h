@@ -82,7 +82,8 @@ inline void read_raw(const BlockQ3_K& block, RawBlock& raw) {
   read_pairs256(block.pairs, raw.codes);
   for (int s = 0; s < 8; ++s) {
     for (int i = 0; i < 32; ++i) {
-      raw.codes[32 * s + i] = static_cast<uint8_t>(raw.codes[32 * s + i] | ((block.third_bits[i] >> s) & 1) << 2);
+      raw.codes[32 * s + i] =
+          static_cast<uint8_t>(raw.codes[32 * s + i] | ((block.third_bits[i] >> s) & 1) << 2);
     }
   }
   for (int group = 0; group < 16; ++group) {
@@ -120,7 +121,8 @@ inline void read_raw(const BlockQ5_K& block, RawBlock& raw) {
   read_nibbles256(block.nibbles, raw.codes);
   for (int s = 0; s < 8; ++s) {
     for (int i = 0; i < 32; ++i) {
-      raw.codes[32 * s + i] = static_cast<uint8_t>(raw.codes[32 * s + i] | ((block.fifth_bits[i] >> s) & 1) << 4);
+      raw.codes[32 * s + i] =
+          static_cast<uint8_t>(raw.codes[32 * s + i] | ((block.fifth_bits[i] >> s) & 1) << 4);
     }
   }
   read_scales_and_minima(block.scales, raw);

@@ -43,7 +43,8 @@ BALLAST_INLINE Bytes shift_right(Bytes a) {
 
 // Steps of IQ4 by code.
 BALLAST_INLINE Bytes table_steps(Bytes codes) {
-  const __m128i steps = _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+  const __m128i steps =
+      _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(steps), codes);
 }
 BALLAST_INLINE Bytes wide_codes(Bytes codes) { return _mm256_xor_si256(codes, bytes_of(128)); }
@@ -74,8 +75,8 @@ BALLAST_INLINE __m256i broadcast_four(const int8_t* activations) {
   return _mm256_set1_epi32(four);
 }
 
-// Sums of two products in 16 bits. Narrow codes are at most 63 and 63 * 127 * 2 fits, even twice; wide codes go
-// by their magnitude, at most 128, with their sign given to the activation: 128 * 127 * 2 fits once.
+// Sums of two products in 16 bits. Narrow codes are at most 63 and 63 * 127 * 2 fits, even twice; wide codes
+// go by their magnitude, at most 128, with their sign given to the activation: 128 * 127 * 2 fits once.
 template <bool kWide>
 BALLAST_INLINE __m256i pair_products(Bytes quad, const int8_t* activations) {
   const __m256i four = broadcast_four(activations);
@@ -83,7 +84,8 @@ BALLAST_INLINE __m256i pair_products(Bytes quad, const int8_t* activations) {
   return _mm256_maddubs_epi16(quad, four);
 }
 
-// Adds to each token's sums the dot products of two neighbouring quads with the eight activations at `offset`.
+// Adds to each token's sums the dot products of two neighbouring quads with the eight activations at
+// `offset`.
 template <bool kWide, int kTokens>
 BALLAST_INLINE void add_two_quads(Ints* sums, Bytes first, Bytes second, const ActivationBlock* const* blocks,
                                   int64_t index, int offset) {
@@ -110,7 +112,9 @@ BALLAST_INLINE Floats to_floats(Ints a) { return _mm256_cvtepi32_ps(a); }
 BALLAST_INLINE Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
 BALLAST_INLINE Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 BALLAST_INLINE Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
-BALLAST_INLINE Floats multiply_subtract_from(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }
+BALLAST_INLINE Floats multiply_subtract_from(Floats a, Floats b, Floats c) {
+  return _mm256_fnmadd_ps(a, b, c);
+}
 
 BALLAST_INLINE Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
 // b where either is NaN.

@@ -41,7 +41,8 @@ BALLAST_INLINE Bytes shift_right(Bytes a) {
 
 // Steps of IQ4 plus 128, by code.
 BALLAST_INLINE Bytes table_steps(Bytes codes) {
-  const __m128i steps = _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, -127, -115, -103, -90, -75, -59, -39, -15);
+  const __m128i steps =
+      _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, -127, -115, -103, -90, -75, -59, -39, -15);
   return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(steps), codes);
 }
 BALLAST_INLINE Bytes wide_codes(Bytes codes) { return codes; }
@@ -72,18 +73,20 @@ BALLAST_INLINE __m512i broadcast_four(const int8_t* activations) {
   return _mm512_set1_epi32(four);
 }
 
-// Adds to each token's sums the dot products of two neighbouring quads with the eight activations at `offset`. One quad
-// after the other: the sums of the other tokens fill the time that each needs.
+// Adds to each token's sums the dot products of two neighbouring quads with the eight activations at
+// `offset`. One quad after the other: the sums of the other tokens fill the time that each needs.
 template <bool kWide, int kTokens>
 BALLAST_INLINE void add_two_quads(Ints* sums, Bytes first, Bytes second, const ActivationBlock* const* blocks,
                                   int64_t index, int offset) {
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
-    sums[token] = _mm512_dpbusd_epi32(sums[token], first, broadcast_four(blocks[token][index].quants + offset));
+    sums[token] =
+        _mm512_dpbusd_epi32(sums[token], first, broadcast_four(blocks[token][index].quants + offset));
   }
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
-    sums[token] = _mm512_dpbusd_epi32(sums[token], second, broadcast_four(blocks[token][index].quants + offset + 4));
+    sums[token] =
+        _mm512_dpbusd_epi32(sums[token], second, broadcast_four(blocks[token][index].quants + offset + 4));
   }
 }
 
@@ -95,7 +98,9 @@ BALLAST_INLINE Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
 BALLAST_INLINE Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
 BALLAST_INLINE Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 BALLAST_INLINE Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
-BALLAST_INLINE Floats multiply_subtract_from(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
+BALLAST_INLINE Floats multiply_subtract_from(Floats a, Floats b, Floats c) {
+  return _mm512_fnmadd_ps(a, b, c);
+}
 
 BALLAST_INLINE Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
 // b where either is NaN.

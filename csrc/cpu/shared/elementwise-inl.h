@@ -30,11 +30,15 @@ void quantize_activations(const float* x, int64_t num_blocks, ActivationBlock* o
       largest = _mm256_max_ps(largest, _mm256_and_ps(values[i], magnitude));
       is_nan = _mm256_or_ps(is_nan, _mm256_cmp_ps(values[i], values[i], _CMP_UNORD_Q));
     }
-    float peak = largest_of(largest);
-    if (_mm256_movemask_ps(is_nan) != 0) peak = __builtin_nanf("");
-    const __m256 to_quants = _mm256_set1_ps(peak > 0.0f ? 127.0f / peak : 0.0f);
+    const bool is_finite = _mm256_movemask_ps(is_nan) == 0 && largest_of(largest) <= __FLT_MAX__;
+    const float peak = is_finite ? largest_of(largest) : __builtin_nanf("");
+    // Below 2^-100 the quotient would overflow; such activations count as zero.
+    const __m256 to_quants = _mm256_set1_ps(peak > 0x1p-100f ? 127.0f / peak : 0.0f);
+    const __m256i kept = _mm256_set1_epi32(is_finite ? -1 : 0);
     __m256i quants[4];
-    for (int i = 0; i < 4; ++i) quants[i] = _mm256_cvtps_epi32(_mm256_mul_ps(values[i], to_quants));
+    for (int i = 0; i < 4; ++i) {
+      quants[i] = _mm256_and_si256(kept, _mm256_cvtps_epi32(_mm256_mul_ps(values[i], to_quants)));
+    }
     const int32_t low = sum_of(add_halves(_mm256_add_epi32(quants[0], quants[1])));
     const int32_t high = sum_of(add_halves(_mm256_add_epi32(quants[2], quants[3])));
     // Packing works within halves of a vector, so its groups of four come out in the order 0 2 4 6 1 3 5 7.
@@ -71,7 +75,8 @@ BALLAST_INLINE __m256 exp_of(__m256 a) {
   sum = _mm256_fmadd_ps(sum, r, _mm256_set1_ps(0.5f));
   sum = _mm256_fmadd_ps(sum, r, _mm256_set1_ps(1.0f));
   sum = _mm256_fmadd_ps(sum, r, _mm256_set1_ps(1.0f));
-  const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+  const __m256i power =
+      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
   return _mm256_mul_ps(sum, _mm256_castsi256_ps(power));
 }
 

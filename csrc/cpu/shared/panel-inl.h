@@ -1,9 +1,10 @@
 // Products of a panel with activations, written on the names of an instruction set's simd.h. Included once by
-// each kernels.cpp; everything has internal linkage, so that no copy of it can be taken by the linker for code
-// that runs elsewhere.
+// each kernels.cpp; everything has internal linkage, so that no copy of it can be taken by the linker for
+// code that runs elsewhere.
 //
-// Order of the float sums, for every row and token and whatever the number of tokens: sub-block after sub-block,
-// integer dot product times (weight scale * activation scale) added with one rounding, then the minimum's part.
+// Order of the float sums, for every row and token and whatever the number of tokens: sub-block after
+// sub-block, integer dot product times (weight scale * activation scale) added with one rounding, then the
+// minimum's part.
 #pragma once
 
 namespace ballast {
@@ -51,10 +52,13 @@ BALLAST_INLINE Bytes decode_quad(const uint8_t* group) {
   constexpr int kBits = kLayout.bits;
   if constexpr (kLayout.is_table) return table_steps(nibble_quad<kQuad>(group));
   if constexpr (kBits == 2) return pair_quad<kQuad, 0>(group);
-  if constexpr (kBits == 3) return or_bytes(pair_quad<kQuad, 0>(group), bit_quad<kQuad, 2>(group + kPairPlane));
+  if constexpr (kBits == 3)
+    return or_bytes(pair_quad<kQuad, 0>(group), bit_quad<kQuad, 2>(group + kPairPlane));
   if constexpr (kBits == 4) return nibble_quad<kQuad>(group);
-  if constexpr (kBits == 5) return or_bytes(nibble_quad<kQuad>(group), bit_quad<kQuad, 4>(group + kNibblePlane));
-  if constexpr (kBits == 6) return or_bytes(nibble_quad<kQuad>(group), pair_quad<kQuad, 4>(group + kNibblePlane));
+  if constexpr (kBits == 5)
+    return or_bytes(nibble_quad<kQuad>(group), bit_quad<kQuad, 4>(group + kNibblePlane));
+  if constexpr (kBits == 6)
+    return or_bytes(nibble_quad<kQuad>(group), pair_quad<kQuad, 4>(group + kNibblePlane));
   if constexpr (kBits == 8) return wide_codes(load_bytes(group + kQuad * kQuadBytes));
 }
 
@@ -102,16 +106,19 @@ BALLAST_INLINE Ints first_sum(int32_t negative_sum) {
 template <const QuantLayout& kLayout>
 BALLAST_INLINE Floats add_minimum(Floats minimum, float scaled_sum, Floats sum) {
   if constexpr (!kLayout.has_minimum) return sum;
-  if constexpr (kLayout.scales == Scales::kFlat) return multiply_add(minimum, broadcast_float(scaled_sum), sum);
+  if constexpr (kLayout.scales == Scales::kFlat)
+    return multiply_add(minimum, broadcast_float(scaled_sum), sum);
   return multiply_subtract_from(minimum, broadcast_float(scaled_sum), sum);
 }
 
 // Quads kQuad…kEnd of a group, decoded once for all tokens.
 template <const QuantLayout& kLayout, int kTokens, int kQuad, int kEnd>
-BALLAST_INLINE void add_quads(const uint8_t* group, const ActivationBlock* const* blocks, int64_t index, Ints* dots) {
+BALLAST_INLINE void add_quads(const uint8_t* group, const ActivationBlock* const* blocks, int64_t index,
+                              Ints* dots) {
   if constexpr (kQuad < kEnd) {
     add_two_quads<kLayout.is_wide(), kTokens>(dots, decode_quad<kLayout, kQuad>(group),
-                                              decode_quad<kLayout, kQuad + 1>(group), blocks, index, 4 * kQuad);
+                                              decode_quad<kLayout, kQuad + 1>(group), blocks, index,
+                                              4 * kQuad);
     add_quads<kLayout, kTokens, kQuad + 2, kEnd>(group, blocks, index, dots);
   }
 }
@@ -160,7 +167,8 @@ BALLAST_INLINE void multiply_tokens(const PanelPart& panel, int64_t num_groups, 
     decode_scales<kLayout>(panel, index, scales);
     const uint8_t* part = group + panel.part * kPartBytes;
     add_sub_block<kLayout, kTokens, 0>(part, scales, blocks, index, sums);
-    if constexpr (kLayout.subs_per_group() == 2) add_sub_block<kLayout, kTokens, 1>(part, scales, blocks, index, sums);
+    if constexpr (kLayout.subs_per_group() == 2)
+      add_sub_block<kLayout, kTokens, 1>(part, scales, blocks, index, sums);
   }
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
@@ -181,16 +189,19 @@ void multiply_rest(const PanelPart& panel, int64_t num_groups, const void* const
 }
 
 template <const QuantLayout& kLayout>
-void multiply_quantized(const uint8_t* panel, int64_t cols, const void* const* tokens, int64_t num_tokens, float* out) {
+void multiply_quantized(const uint8_t* panel, int64_t cols, const void* const* tokens, int64_t num_tokens,
+                        float* out) {
   for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-    multiply_rest<kLayout, kQuantTokens>({panel, panel + kLayout.scale_bytes(cols), part}, cols / kGroupCols, tokens,
-                                         num_tokens, out);
+    multiply_rest<kLayout, kQuantTokens>({panel, panel + kLayout.scale_bytes(cols), part}, cols / kGroupCols,
+                                         tokens, num_tokens, out);
   }
 }
 
 struct FloatsAsFloats {
   static constexpr int kBytes = 4;
-  BALLAST_INLINE Floats load(const uint8_t* from) { return load_floats(reinterpret_cast<const float*>(from)); }
+  BALLAST_INLINE Floats load(const uint8_t* from) {
+    return load_floats(reinterpret_cast<const float*>(from));
+  }
 };
 struct HalvesAsFloats {
   static constexpr int kBytes = 2;
@@ -203,7 +214,8 @@ struct BfloatsAsFloats {
 
 // Column c goes to partial sum c % 4: one sum alone would wait for itself.
 template <class Format, int kTokens>
-BALLAST_INLINE void multiply_float_tokens(const uint8_t* panel, int64_t cols, const void* const* tokens, float* out) {
+BALLAST_INLINE void multiply_float_tokens(const uint8_t* panel, int64_t cols, const void* const* tokens,
+                                          float* out) {
   constexpr int kColumnBytes = kPanelRows * Format::kBytes;
   constexpr int kSums = 4;
   const float* rows[kTokens];
@@ -219,7 +231,8 @@ BALLAST_INLINE void multiply_float_tokens(const uint8_t* panel, int64_t cols, co
 #pragma GCC unroll 4
     for (int k = 0; k < kSums; ++k) {
       const Floats weights = Format::load(panel + (col + k) * kColumnBytes);
-      _mm_prefetch(reinterpret_cast<const char*>(panel + (col + k) * kColumnBytes + kPrefetchBytes), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(panel + (col + k) * kColumnBytes + kPrefetchBytes),
+                   _MM_HINT_T0);
 #pragma GCC unroll 16
       for (int token = 0; token < kTokens; ++token) {
         sums[token][k] = multiply_add(weights, broadcast_float(rows[token][col + k]), sums[token][k]);
@@ -235,12 +248,14 @@ BALLAST_INLINE void multiply_float_tokens(const uint8_t* panel, int64_t cols, co
   }
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
-    store_floats(out + token * kPanelRows, add(add(sums[token][0], sums[token][1]), add(sums[token][2], sums[token][3])));
+    store_floats(out + token * kPanelRows,
+                 add(add(sums[token][0], sums[token][1]), add(sums[token][2], sums[token][3])));
   }
 }
 
 template <class Format, int kTokens>
-void multiply_float_rest(const uint8_t* panel, int64_t cols, const void* const* tokens, int64_t num_tokens, float* out) {
+void multiply_float_rest(const uint8_t* panel, int64_t cols, const void* const* tokens, int64_t num_tokens,
+                         float* out) {
   for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out += kTokens * kPanelRows) {
     multiply_float_tokens<Format, kTokens>(panel, cols, tokens, out);
   }
@@ -250,10 +265,11 @@ void multiply_float_rest(const uint8_t* panel, int64_t cols, const void* const* 
 }
 
 template <class Format>
-void multiply_floats(const uint8_t* panel, int64_t cols, const void* const* tokens, int64_t num_tokens, float* out) {
+void multiply_floats(const uint8_t* panel, int64_t cols, const void* const* tokens, int64_t num_tokens,
+                     float* out) {
   for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-    multiply_float_rest<Format, kFloatTokens>(panel + part * kVectorRows * Format::kBytes, cols, tokens, num_tokens,
-                                              out + part * kVectorRows);
+    multiply_float_rest<Format, kFloatTokens>(panel + part * kVectorRows * Format::kBytes, cols, tokens,
+                                              num_tokens, out + part * kVectorRows);
   }
 }
 

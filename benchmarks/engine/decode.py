@@ -1,14 +1,16 @@
 """Whole-engine speed on the CPU, from scheduler to sampling: decode at several batch sizes, and prefill.
 
-python benchmarks/engine/decode.py MODEL.gguf [--threads N] [--batch 1 4 8 16] [--prefill 512] [--steps 64]
+python benchmarks/engine/decode.py [MODEL.gguf] [--threads N] [--batch 1 4 8 16] [--prefill 512] [--steps 64]
 
-Prompts are random token ids, so the file needs no vocabulary and tokens choose different experts. One JSON line a case.
+Without a file, a tiny model shows what a step costs beside its arithmetic. Prompts are random token ids, so the file
+needs no vocabulary and tokens choose different experts. One JSON line a case.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from ballast.model.isa import chosen_isa
 from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.testing.bench_record import bench_record
+from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 
 READ_BYTES = 1 << 29
@@ -30,15 +33,19 @@ READ_BYTES = 1 << 29
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 4, 8, 16])
     parser.add_argument("--prompt", type=int, default=64, help="tokens of context before decoding")
     parser.add_argument("--steps", type=int, default=64, help="decode steps that are timed")
     parser.add_argument("--prefill", type=int, nargs="*", default=[512])
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        path = options.model or write_tiny_model(Path(directory)).gguf
+        measure(open_gguf(path), path.name, options)
 
-    gguf_model = open_gguf(options.model)
+
+def measure(gguf_model: GgufModel, name: str, options: argparse.Namespace) -> None:
     spec = read_spec(gguf_model, None)
     most_tokens = max([max(options.batch, default=0) * (options.prompt + options.steps + 2), *options.prefill])
     settings = EngineSettings(
@@ -67,7 +74,7 @@ def main() -> None:
         print(
             bench_record(
                 "engine/decode",
-                f"{options.model.name}: {case}",
+                f"{name}: {case}",
                 isa=settings.cpu_isa,
                 threads=options.threads,
                 load_s=round(load_s, 2),

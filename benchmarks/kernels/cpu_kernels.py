@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     pool = kernels.ThreadPool(parser.parse_args().threads)
-    for cases in (linear_cases, expert_cases, attention_cases):
+    for cases in (linear_cases, expert_cases):
         for case, operations, weights, run in cases(pool):
             seconds = best_of(run)
             figures = {"seconds": round(seconds, 6), "gflops": round(operations / seconds / 1e9, 2)}
@@ -79,29 +79,6 @@ def expert_cases(pool: kernels.ThreadPool) -> Iterator[Case]:
             6 * ids.size * hidden * width,
             3 * np.unique(ids).size * hidden * width,
             lambda x=x, ids=ids, weights=weights, out=out: experts.forward(pool, x, ids, weights, out),
-        )
-
-
-def attention_cases(pool: kernels.ThreadPool) -> Iterator[Case]:
-    heads, width, value_dim, block_tokens = 16, 576, 512, 32
-    for num_tokens, length in ((1, 4096), (64, 1024)):
-        num_blocks = length // block_tokens
-        query = RNG.standard_normal((num_tokens, heads, width), dtype=np.float32)
-        cache = RNG.standard_normal((length, width), dtype=np.float32)
-        tables = (
-            np.array([0, num_tokens], np.int32),
-            np.arange(length - num_tokens, length, dtype=np.int32),
-            np.array([0, num_blocks], np.int32),
-            np.arange(num_blocks, dtype=np.int32),
-        )
-        out = np.empty((num_tokens, heads, value_dim), np.float32)
-        yield (
-            f"mla_attention {heads} heads, {num_tokens} tokens at the end of {length}",
-            2 * num_tokens * heads * length * (width + value_dim),
-            0,
-            lambda q=query, c=cache, t=tables, o=out: kernels.mla_attention(
-                pool, q, c, block_tokens, *t, value_dim, width**-0.5, o
-            ),
         )
 
 

@@ -9,8 +9,11 @@
 #include <vector>
 
 #include "bindings/arrays.h"
+#include "bindings/views.h"
+#include "cpu/dispatch.h"
 #include "moe/experts.h"
 #include "moe/router.h"
+#include "numa/read_speed.h"
 #include "numa/thread_pool.h"
 #include "ops/linear.h"
 #include "ops/mla_attention.h"
@@ -24,30 +27,9 @@ using namespace ballast;
 
 namespace {
 
-// A matrix and the array that it looks into.
-struct MatrixView {
-  py::array owner;
-  Matrix matrix;
-
-  static MatrixView over(py::array data, int ggml_type, int64_t rows, int64_t cols) {
-    if ((data.flags() & py::array::c_style) == 0) {
-      throw py::value_error("data is " + describe(data) + "; expected C-contiguous bytes");
-    }
-    const Matrix matrix(data.data(), data.nbytes(), ggml_type, rows, cols);
-    return {std::move(data), matrix};
-  }
-};
-
-// Keeps the arrays of its matrices alive as a MatrixView does.
-struct ExpertsView {
-  MatrixView gate, up, down;
-  Experts experts;
-
-  static ExpertsView over(const MatrixView& gate, const MatrixView& up, const MatrixView& down,
-                          int64_t num_experts) {
-    return {gate, up, down, Experts(gate.matrix, up.matrix, down.matrix, num_experts)};
-  }
-};
+void require_in_place(const Matrix& matrix) {
+  if (matrix.panels() != nullptr) throw py::value_error("matrix is packed; expected one seen where it lies");
+}
 
 void check_rows(const Matrix& matrix, int64_t begin, int64_t end) {
   if (begin < 0 || end < begin || end > matrix.rows()) {
@@ -57,6 +39,7 @@ void check_rows(const Matrix& matrix, int64_t begin, int64_t end) {
 }
 
 py::array_t<float> dequantize(const MatrixView& view, int64_t row_begin, int64_t row_end) {
+  require_in_place(view.matrix);
   check_rows(view.matrix, row_begin, row_end);
   py::array_t<float> out({row_end - row_begin, view.matrix.cols()});
   float* data = out.mutable_data();
@@ -68,6 +51,7 @@ py::array_t<float> dequantize(const MatrixView& view, int64_t row_begin, int64_t
 }
 
 void embed(const MatrixView& view, const py::array& ids, py::array out) {
+  require_in_place(view.matrix);
   const int32_t* rows = read<int32_t>("ids", ids, {{"T"}});
   const int64_t num_tokens = ids.shape(0);
   float* data = write<float>("out", out, {{"T", num_tokens}, {"cols", view.matrix.cols()}});
@@ -83,15 +67,6 @@ void embed(const MatrixView& view, const py::array& ids, py::array out) {
   }
 }
 
-void bind_linear(ThreadPool& pool, const py::array& x, const MatrixView& weight, py::array out) {
-  const float* from = read<float>("x", x, {{"T"}, {"cols", weight.matrix.cols()}});
-  const int64_t num_tokens = x.shape(0);
-  float* to = write<float>("out", out, {{"T", num_tokens}, {"rows", weight.matrix.rows()}});
-  check_disjoint("out", out, "x", x);
-  const py::gil_scoped_release unlocked;
-  linear(pool, from, num_tokens, weight.matrix, to);
-}
-
 HeadRows head_rows(const Matrix& weight, int64_t num_heads, int64_t stride, int64_t offset,
                    int64_t num_rows) {
   if (stride < 0 || offset < 0 ||
@@ -104,6 +79,59 @@ HeadRows head_rows(const Matrix& weight, int64_t num_heads, int64_t stride, int6
   return {num_heads, stride, offset, num_rows};
 }
 
+// A packed matrix serves the heads that it was packed for.
+void check_packed_for(const Matrix& weight, const HeadRows& heads, PanelRows rows) {
+  const Panels* panels = weight.panels();
+  if (panels == nullptr || (panels->heads() == heads && panels->panel_rows() == rows)) return;
+  const HeadRows& packed = panels->heads();
+  throw py::value_error(
+      "weight is packed for " + std::to_string(packed.num_heads) + " heads of " +
+      std::to_string(packed.num_rows) + " rows, head_stride " + std::to_string(packed.stride) +
+      ", row_offset " + std::to_string(packed.offset) +
+      (panels->panel_rows() == PanelRows::kTransposed ? ", transposed" : ", not transposed") +
+      "; pack it for the product that it is used in");
+}
+
+MatrixView pack(ThreadPool& pool, const MatrixView& view, const std::string& isa, int64_t num_heads,
+                int64_t head_stride, int64_t row_offset, std::optional<int64_t> num_rows, bool transposed) {
+  require_in_place(view.matrix);
+  const Kernels* kernels = find_isa(isa);
+  const HeadRows heads =
+      head_rows(view.matrix, num_heads, head_stride, row_offset, num_rows.value_or(view.matrix.rows()));
+  if (kernels == nullptr) return view;
+  const py::gil_scoped_release unlocked;
+  return {std::nullopt, view.matrix.packed(pool, *kernels, heads,
+                                           transposed ? PanelRows::kTransposed : PanelRows::kAsStored)};
+}
+
+const Panels& packed_panels(const MatrixView& view) {
+  if (view.matrix.panels() == nullptr)
+    throw py::value_error("matrix is seen where it lies; expected a packed one");
+  return *view.matrix.panels();
+}
+
+py::array_t<float> unpack(const MatrixView& view) {
+  const Panels& panels = packed_panels(view);
+  py::array_t<float> out({panels.heads().num_heads, panels.head_rows(), panels.cols()});
+  float* data = out.mutable_data();
+  const py::gil_scoped_release unlocked;
+  for (int64_t head = 0; head < panels.heads().num_heads; ++head) {
+    for (int64_t row = 0; row < panels.head_rows(); ++row, data += panels.cols())
+      panels.unpack_row(head, row, data);
+  }
+  return out;
+}
+
+void bind_linear(ThreadPool& pool, const py::array& x, const MatrixView& weight, py::array out) {
+  const float* from = read<float>("x", x, {{"T"}, {"cols", weight.matrix.cols()}});
+  const int64_t num_tokens = x.shape(0);
+  float* to = write<float>("out", out, {{"T", num_tokens}, {"rows", weight.matrix.rows()}});
+  check_disjoint("out", out, "x", x);
+  check_packed_for(weight.matrix, {1, 0, 0, weight.matrix.rows()}, PanelRows::kAsStored);
+  const py::gil_scoped_release unlocked;
+  linear(pool, from, num_tokens, weight.matrix, to);
+}
+
 void bind_head_linear(ThreadPool& pool, const py::array& x, const MatrixView& weight, int64_t head_stride,
                       int64_t row_offset, py::array out) {
   const float* from = read<float>("x", x, {{"T"}, {"H"}, {"cols", weight.matrix.cols()}});
@@ -111,6 +139,7 @@ void bind_head_linear(ThreadPool& pool, const py::array& x, const MatrixView& we
   float* to = write<float>("out", out, {{"T", num_tokens}, {"H", x.shape(1)}, {"N"}});
   check_disjoint("out", out, "x", x);
   const HeadRows heads = head_rows(weight.matrix, x.shape(1), head_stride, row_offset, out.shape(2));
+  check_packed_for(weight.matrix, heads, PanelRows::kAsStored);
   const py::gil_scoped_release unlocked;
   head_linear(pool, from, num_tokens, weight.matrix, heads, to);
 }
@@ -123,6 +152,7 @@ void bind_head_linear_transposed(ThreadPool& pool, const py::array& x, const Mat
       write<float>("out", out, {{"T", num_tokens}, {"H", x.shape(1)}, {"cols", weight.matrix.cols()}});
   check_disjoint("out", out, "x", x);
   const HeadRows heads = head_rows(weight.matrix, x.shape(1), head_stride, row_offset, x.shape(2));
+  check_packed_for(weight.matrix, heads, PanelRows::kTransposed);
   const py::gil_scoped_release unlocked;
   head_linear_transposed(pool, from, num_tokens, weight.matrix, heads, to);
 }
@@ -152,7 +182,7 @@ void bind_rope(py::array x, const py::array& cos, const py::array& sin) {
 void bind_mla_attention(ThreadPool& pool, const py::array& query, const py::array& kv_cache,
                         int64_t block_tokens, const py::array& query_indptr, const py::array& positions,
                         const py::array& kv_indptr, const py::array& kv_indices, int64_t value_dim,
-                        float scale, py::array out) {
+                        float scale, py::array out, const std::optional<std::string>& isa) {
   const float* q = read<float>("query", query, {{"T"}, {"H"}, {"L"}});
   const int64_t num_tokens = query.shape(0);
   const AttentionShape shape{query.shape(1), query.shape(2), value_dim, scale};
@@ -179,9 +209,11 @@ void bind_mla_attention(ThreadPool& pool, const py::array& query, const py::arra
   float* to = write<float>("out", out, {{"T", num_tokens}, {"H", shape.num_heads}, {"value_dim", value_dim}});
   check_disjoint("out", out, "query", query);
   check_disjoint("out", out, "kv_cache", kv_cache);
+  const Kernels* kernels = find_isa(isa ? *isa : chosen_isa());
+  const LatentQuery queries{q, shape.row_width, q + value_dim, shape.row_width};
   const py::gil_scoped_release unlocked;
   batch.check();
-  mla_attention(pool, q, cache, batch, shape, to);
+  mla_attention(pool, kernels, queries, cache, batch, shape, to);
 }
 
 void bind_silu_mul(const py::array& gate, const py::array& up, py::array out) {
@@ -243,12 +275,30 @@ void bind_kernels(py::module_ m) {
                              [](const MatrixView& view) { return view.matrix.format().ggml_type; })
       .def_property_readonly("rows", [](const MatrixView& view) { return view.matrix.rows(); })
       .def_property_readonly("cols", [](const MatrixView& view) { return view.matrix.cols(); })
+      .def_property_readonly("isa",
+                             [](const MatrixView& view) {
+                               const Panels* panels = view.matrix.panels();
+                               return panels == nullptr ? kReferenceIsa : panels->kernels().name;
+                             })
+      .def_property_readonly("packed_nbytes",
+                             [](const MatrixView& view) {
+                               const Panels* panels = view.matrix.panels();
+                               return panels == nullptr ? 0 : panels->num_bytes();
+                             })
       .def_property_readonly("nbytes", [](const MatrixView& view) { return view.matrix.num_bytes(); });
   py::class_<ExpertsView>(m, "Experts")
       .def(py::init(&ExpertsView::over), arg("gate"), arg("up"), arg("down"), arg("num_experts"))
       .def("forward", &forward_experts, arg("pool"), arg("x"), arg("ids"), arg("weights"), arg("out"));
 
   m.def("supported_types", &supported_types);
+  m.def("measure_read_speed", &measure_read_speed, arg("pool"), arg("num_bytes"),
+        py::call_guard<py::gil_scoped_release>());
+  m.def("isa", &chosen_isa);
+  m.def("usable_isas", &usable_isas);
+  m.def("pack", &pack, arg("pool"), arg("matrix"), arg("isa"), py::kw_only(), arg("num_heads") = 1,
+        arg("head_stride") = 0, arg("row_offset") = 0, arg("num_rows") = py::none(),
+        arg("transposed") = false);
+  m.def("unpack", &unpack, arg("matrix"));
   m.def("dequantize", &dequantize, arg("matrix"), arg("row_begin"), arg("row_end"));
   m.def("embed", &embed, arg("matrix"), arg("ids"), arg("out"));
   m.def("linear", &bind_linear, arg("pool"), arg("x"), arg("weight"), arg("out"));
@@ -260,7 +310,7 @@ void bind_kernels(py::module_ m) {
   m.def("rope_interleaved", &bind_rope, arg("x"), arg("cos"), arg("sin"));
   m.def("mla_attention", &bind_mla_attention, arg("pool"), arg("query"), arg("kv_cache"), arg("block_tokens"),
         arg("query_indptr"), arg("positions"), arg("kv_indptr"), arg("kv_indices"), arg("value_dim"),
-        arg("scale"), arg("out"));
+        arg("scale"), arg("out"), py::kw_only(), arg("isa") = py::none());
   m.def("silu_mul", &bind_silu_mul, arg("gate"), arg("up"), arg("out"));
   m.def("route", &bind_route, arg("logits"), arg("bias").none(true), py::kw_only(), arg("sigmoid"),
         arg("num_groups"), arg("num_groups_used"), arg("group_score_top2"), arg("normalize"), arg("scale"),

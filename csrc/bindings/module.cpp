@@ -5,10 +5,12 @@
 
 void bind_sched(pybind11::module_ m);
 void bind_kernels(pybind11::module_ m);
+void bind_model(pybind11::module_ m);
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Ballast's compiled part: scheduler and CPU kernels.";
   pybind11::register_exception<ballast::InvariantError>(m, "InvariantError", PyExc_RuntimeError);
   bind_sched(m.def_submodule("sched", "Continuous batching over a paged, shared KV space."));
   bind_kernels(m.def_submodule("kernels", "CPU kernels over GGUF blocks."));
+  bind_model(m.def_submodule("model", "The forward pass on the CPU."));
 }

@@ -12,47 +12,6 @@
 namespace ballast {
 namespace {
 
-// The (token, expert) pairs of a call in order of expert, then token.
-struct Assignments {
-  struct Group {
-    int64_t expert;
-    IndexRange members;
-  };
-  std::vector<Group> groups;    // one a chosen expert, ascending
-  std::vector<int64_t> tokens;  // [assignments]
-  std::vector<float> weights;   // [assignments]
-};
-
-Assignments group_by_expert(const int32_t* ids, const float* weights, int64_t num_tokens, int64_t num_chosen,
-                            int64_t num_experts) {
-  const int64_t num_assignments = num_tokens * num_chosen;
-  std::vector<int64_t> ends(static_cast<size_t>(num_experts), 0);
-  for (int64_t i = 0; i < num_assignments; ++i) {
-    if (ids[i] < 0 || ids[i] >= num_experts) {
-      throw std::out_of_range("ids[" + std::to_string(i / num_chosen) + ", " +
-                              std::to_string(i % num_chosen) + "] is " + std::to_string(ids[i]) +
-                              "; expected 0 to " + std::to_string(num_experts - 1));
-    }
-    ++ends[static_cast<size_t>(ids[i])];
-  }
-  Assignments all;
-  all.tokens.resize(static_cast<size_t>(num_assignments));
-  all.weights.resize(static_cast<size_t>(num_assignments));
-  int64_t begin = 0;
-  for (int64_t expert = 0; expert < num_experts; ++expert) {
-    const int64_t size = ends[static_cast<size_t>(expert)];
-    if (size > 0) all.groups.push_back({expert, {begin, begin + size}});
-    ends[static_cast<size_t>(expert)] = begin;  // from here on the end of what has been placed
-    begin += size;
-  }
-  for (int64_t i = 0; i < num_assignments; ++i) {
-    const size_t place = static_cast<size_t>(ends[static_cast<size_t>(ids[i])]++);
-    all.tokens[place] = i / num_chosen;
-    all.weights[place] = weights[i];
-  }
-  return all;
-}
-
 void require(bool holds, const std::string& story) {
   if (!holds) throw std::invalid_argument(story);
 }
@@ -77,11 +36,30 @@ Experts::Experts(const Matrix& gate, const Matrix& up, const Matrix& down, int64
   require(down.rows() == num_experts * gate.cols(), "down is " + shape_of(down) + "; expected " +
                                                         std::to_string(num_experts * gate.cols()) +
                                                         " rows, experts times gate's columns");
+  const auto one_head_each = [&](const Matrix& matrix) {
+    const int64_t num_rows = matrix.rows() / num_experts;
+    const Panels* panels = matrix.panels();
+    return panels != nullptr && panels->heads() == HeadRows{num_experts, num_rows, 0, num_rows} &&
+           panels->panel_rows() == PanelRows::kAsStored;
+  };
+  const bool none_packed = !gate.panels() && !up.panels() && !down.panels();
+  require(none_packed || (one_head_each(gate) && one_head_each(up) && one_head_each(down)),
+          "gate, up and down must all be packed with one head for each of the " +
+              std::to_string(num_experts) + " experts, or none of them packed");
 }
 
 void Experts::forward(ThreadPool& pool, const float* x, int64_t num_tokens, const int32_t* ids,
                       const float* weights, int64_t num_chosen, float* out) const {
-  const Assignments all = group_by_expert(ids, weights, num_tokens, num_chosen, num_experts_);
+  const Grouping all = group_by_expert(ids, weights, num_tokens, num_chosen, num_experts_);
+  if (gate_.panels() != nullptr) {
+    forward_packed(pool, x, num_tokens, all, out);
+  } else {
+    forward_in_place(pool, x, num_tokens, all, out);
+  }
+}
+
+void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tokens, const Grouping& all,
+                               float* out) const {
   const int64_t hidden = hidden_width();
   const int64_t width = expert_width();
   std::vector<float> activations(all.tokens.size() * static_cast<size_t>(width));  // [assignments, I]
@@ -94,7 +72,7 @@ void Experts::forward(ThreadPool& pool, const float* x, int64_t num_tokens, cons
 
   const Chunks up_tiles(width, kTileRows);
   pool.parallel_for(static_cast<int64_t>(all.groups.size()) * up_tiles.count(), [&](int64_t task) {
-    const Assignments::Group& group = all.groups[static_cast<size_t>(task / up_tiles.count())];
+    const Grouping::Group& group = all.groups[static_cast<size_t>(task / up_tiles.count())];
     const IndexRange tile = up_tiles[task % up_tiles.count()];
     const IndexRange rows{group.expert * width + tile.begin, group.expert * width + tile.end};
     const int64_t size = group.members.size();
@@ -118,7 +96,7 @@ void Experts::forward(ThreadPool& pool, const float* x, int64_t num_tokens, cons
     for (int64_t token = 0; token < num_tokens; ++token)
       std::fill_n(out + token * hidden + tile.begin, tile.size(), 0.0f);
     float* buffer = row_buffer(kTileRows * width);
-    for (const Assignments::Group& group : all.groups) {
+    for (const Grouping::Group& group : all.groups) {
       dequantize_rows(down_, {group.expert * hidden + tile.begin, group.expert * hidden + tile.end}, buffer);
       multiply_tile(buffer, tile.size(), width, activated.data() + group.members.begin, group.members.size(),
                     [&](int64_t member, int64_t row, float product) {

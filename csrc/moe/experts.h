@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "moe/grouping.h"
 #include "numa/thread_pool.h"
 #include "quant/matrix.h"
 
@@ -11,8 +12,8 @@ namespace ballast {
 
 class Experts {
  public:
-  // Stacked matrices: gate and up [E * I, D], down [E * D, I]. Throws std::invalid_argument when they do not
-  // fit.
+  // Stacked matrices: gate and up [E * I, D], down [E * D, I]; all packed, with a head for each expert, or
+  // none. Throws std::invalid_argument when they do not fit.
   Experts(const Matrix& gate, const Matrix& up, const Matrix& down, int64_t num_experts);
 
   int64_t num_experts() const { return num_experts_; }
@@ -26,6 +27,11 @@ class Experts {
                int64_t num_chosen, float* out) const;
 
  private:
+  void forward_in_place(ThreadPool& pool, const float* x, int64_t num_tokens, const Grouping& all,
+                        float* out) const;
+  void forward_packed(ThreadPool& pool, const float* x, int64_t num_tokens, const Grouping& all,
+                      float* out) const;
+
   Matrix gate_;
   Matrix up_;
   Matrix down_;

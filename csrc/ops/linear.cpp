@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/check.h"
 #include "numa/index_range.h"
+#include "ops/activations.h"
 #include "ops/tile.h"
 #include "ops/vector.h"
 
@@ -14,6 +16,38 @@ namespace {
 // nearest cache.
 constexpr int64_t kPieceCols = 512;
 
+// out [T, H, rows of a head], x [T, H, cols]. A task is a run of panels and a block of tokens; the blocks of
+// one run follow each other, so that its weights are read from memory once.
+void multiply_panels(ThreadPool& pool, const float* x, int64_t num_tokens, const Panels& panels, float* out) {
+  const int64_t num_heads = panels.heads().num_heads;
+  const int64_t num_rows = panels.head_rows();
+  const Activations activations(pool, panels, x, num_tokens * num_heads);
+  std::vector<const void*> by_head(static_cast<size_t>(num_heads * num_tokens));  // [H, T]
+  for (int64_t head = 0; head < num_heads; ++head) {
+    for (int64_t token = 0; token < num_tokens; ++token) {
+      by_head[static_cast<size_t>(head * num_tokens + token)] = activations.row(token * num_heads + head);
+    }
+  }
+  const Chunks runs(panels.panels_per_head(),
+                    panels_per_task(panels.panels_per_head(), num_heads, pool.num_threads()));
+  const Chunks blocks(num_tokens, tokens_per_block(panels));
+  pool.parallel_for(num_heads * runs.count() * blocks.count(), [&](int64_t task) {
+    const IndexRange block = blocks[task % blocks.count()];
+    const int64_t head = task / blocks.count() / runs.count();
+    const IndexRange run = runs[task / blocks.count() % runs.count()];
+    float products[kMostBlockTokens * kPanelRows];
+    for (int64_t index = run.begin; index < run.end; ++index) {
+      panels.multiply(head, index, by_head.data() + head * num_tokens + block.begin, block.size(), products);
+      const int64_t first = index * kPanelRows;
+      const int64_t size = std::min<int64_t>(kPanelRows, num_rows - first);
+      for (int64_t token = 0; token < block.size(); ++token) {
+        std::copy_n(products + token * kPanelRows, size,
+                    out + ((block.begin + token) * num_heads + head) * num_rows + first);
+      }
+    }
+  });
+}
+
 }  // namespace
 
 void linear(ThreadPool& pool, const float* x, int64_t num_tokens, const Matrix& weight, float* out) {
@@ -23,6 +57,10 @@ void linear(ThreadPool& pool, const float* x, int64_t num_tokens, const Matrix& 
 void head_linear(ThreadPool& pool, const float* x, int64_t num_tokens, const Matrix& weight,
                  const HeadRows& heads, float* out) {
   if (num_tokens == 0) return;
+  if (const Panels* panels = weight.panels()) {
+    BALLAST_CHECK(panels->heads() == heads && panels->panel_rows() == PanelRows::kAsStored);
+    return multiply_panels(pool, x, num_tokens, *panels, out);
+  }
   const int64_t cols = weight.cols();
   std::vector<const float*> tokens(static_cast<size_t>(heads.num_heads * num_tokens));  // [H, T]
   for (int64_t head = 0; head < heads.num_heads; ++head) {
@@ -46,6 +84,10 @@ void head_linear(ThreadPool& pool, const float* x, int64_t num_tokens, const Mat
 void head_linear_transposed(ThreadPool& pool, const float* x, int64_t num_tokens, const Matrix& weight,
                             const HeadRows& heads, float* out) {
   if (num_tokens == 0) return;
+  if (const Panels* panels = weight.panels()) {
+    BALLAST_CHECK(panels->heads() == heads && panels->panel_rows() == PanelRows::kTransposed);
+    return multiply_panels(pool, x, num_tokens, *panels, out);
+  }
   const int64_t cols = weight.cols();
   const Chunks pieces(cols, kPieceCols);
   const Chunks tiles(heads.num_rows, kTileRows);

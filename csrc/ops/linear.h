@@ -11,16 +11,6 @@ namespace ballast {
 // out [T, rows] = x [T, cols] · weightᵀ
 void linear(ThreadPool& pool, const float* x, int64_t num_tokens, const Matrix& weight, float* out);
 
-// Head h owns the rows h * stride + offset … + num_rows of a matrix.
-struct HeadRows {
-  int64_t num_heads;
-  int64_t stride;
-  int64_t offset;
-  int64_t num_rows;
-
-  int64_t begin(int64_t head) const { return head * stride + offset; }
-};
-
 // out [T, H, num_rows], out[t, h] = W_h x[t, h]; x [T, H, cols]
 void head_linear(ThreadPool& pool, const float* x, int64_t num_tokens, const Matrix& weight,
                  const HeadRows& heads, float* out);

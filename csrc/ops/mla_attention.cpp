@@ -1,99 +1,160 @@
 #include "ops/mla_attention.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <atomic>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "numa/index_range.h"
-#include "ops/vector.h"
+#include "ops/transpose.h"
 
 namespace ballast {
 namespace {
 
-// Heads of one token that share a pass over the cache.
-constexpr int64_t kGroupHeads = 4;
-// Positions between two corrections of the running maximum. Spans begin at multiples of this in the sequence,
-// so the arithmetic of a token does not depend on how its sequence was cut into steps, chunks or blocks.
-constexpr int64_t kSpanTokens = 32;
+// Query rows that share a pass over the cache: few enough that a line of them, two vectors at most of the
+// widest instruction set, stays in registers while cache entries go by.
+constexpr int64_t kGroupRows = 32;
+// Positions whose state is formed by itself and then merged in order. Stretches begin at multiples of this in
+// the sequence, so the arithmetic of a row does not depend on who computes them, nor on how its sequence was
+// cut into steps, chunks or blocks.
+constexpr int64_t kStretchPositions = 4 * kSpanPositions;
 
-struct Span {
-  const float* rows[kSpanTokens];
-  int64_t size;
+// Rows begin…end of one request, row i being head i % H of its token i / H.
+struct RowGroup {
+  int64_t request;
+  int64_t first_token;  // of the request
+  IndexRange rows;
+  int64_t num_positions;  // that its last row sees
+  int64_t first_stretch;  // among those of all groups
+
+  int64_t num_padded() const { return Chunks(rows.size(), kAttentionRows).count() * kAttentionRows; }
+  Chunks stretches() const { return {num_positions, kStretchPositions}; }
 };
 
-Span locate(const PagedBatch& batch, const float* cache, int64_t row_width, int64_t request, int64_t begin,
-            int64_t end) {
-  Span span;
-  span.size = end - begin;
-  const int32_t* blocks = batch.kv_indices + batch.kv_indptr[request];
-  for (int64_t position = begin; position < end; ++position) {
-    const int64_t slot =
-        blocks[position / batch.block_tokens] * batch.block_tokens + position % batch.block_tokens;
-    span.rows[position - begin] = cache + slot * row_width;
-  }
-  return span;
-}
-
-// Softmax seen so far: weights are relative to `maximum`, `sum` is theirs.
-struct RunningSoftmax {
-  float maximum = -std::numeric_limits<float>::infinity();
-  float sum = 0.0f;
-
-  // Turns a span's scores into weights; `out` is brought to the new maximum first.
-  void take(float* scores, int64_t size, float* out, int64_t width) {
-    const float new_maximum = std::max(maximum, *std::max_element(scores, scores + size));
-    const float correction = std::exp(maximum - new_maximum);
-    for (int64_t i = 0; i < width; ++i) out[i] *= correction;
-    sum *= correction;
-    for (int64_t i = 0; i < size; ++i) {
-      scores[i] = std::exp(scores[i] - new_maximum);
-      sum += scores[i];
-    }
-    maximum = new_maximum;
-  }
-};
-
-void attend(const float* const* queries, float* const* outs, int64_t num_heads, const float* cache,
-            const PagedBatch& batch, const AttentionShape& shape, int64_t request, int64_t num_positions) {
-  RunningSoftmax softmax[kGroupHeads];
-  float scores[kGroupHeads][kSpanTokens];
-  for (int64_t head = 0; head < num_heads; ++head) std::fill_n(outs[head], shape.value_width, 0.0f);
-  const Chunks spans(num_positions, kSpanTokens);
-  for (int64_t s = 0; s < spans.count(); ++s) {
-    const Span span = locate(batch, cache, shape.row_width, request, spans[s].begin, spans[s].end);
-    for (int64_t i = 0; i < span.size; ++i) {
-      if (num_heads == kGroupHeads) {
-        float products[kGroupHeads];
-        dot<kGroupHeads>(span.rows[i], queries, shape.row_width, products);
-        for (int64_t head = 0; head < kGroupHeads; ++head) scores[head][i] = products[head] * shape.scale;
-      } else {
-        for (int64_t head = 0; head < num_heads; ++head) {
-          scores[head][i] = dot(span.rows[i], queries[head], shape.row_width) * shape.scale;
-        }
-      }
-    }
-    for (int64_t head = 0; head < num_heads; ++head) {
-      softmax[head].take(scores[head], span.size, outs[head], shape.value_width);
-      add_scaled(scores[head], span.rows, span.size, shape.value_width, outs[head]);
-    }
-  }
-  for (int64_t head = 0; head < num_heads; ++head) {
-    for (int64_t i = 0; i < shape.value_width; ++i) outs[head][i] /= softmax[head].sum;
-  }
-}
-
-std::vector<int64_t> request_of_tokens(const PagedBatch& batch) {
-  std::vector<int64_t> requests;
-  requests.reserve(static_cast<size_t>(batch.num_tokens));
+std::vector<RowGroup> group_rows(const PagedBatch& batch, int64_t num_heads) {
+  std::vector<RowGroup> groups;
+  int64_t num_stretches = 0;
   for (int64_t request = 0; request < batch.num_requests; ++request) {
-    const int64_t num_tokens = batch.query_indptr[request + 1] - batch.query_indptr[request];
-    requests.insert(requests.end(), static_cast<size_t>(num_tokens), request);
+    const int64_t first_token = batch.query_indptr[request];
+    const Chunks chunks((batch.query_indptr[request + 1] - first_token) * num_heads, kGroupRows);
+    for (int64_t chunk = 0; chunk < chunks.count(); ++chunk) {
+      const IndexRange rows = chunks[chunk];
+      const int32_t* positions = batch.positions + first_token;
+      const int32_t last =
+          *std::max_element(positions + rows.begin / num_heads, positions + (rows.end - 1) / num_heads + 1);
+      groups.push_back({request, first_token, rows, int64_t{last} + 1, num_stretches});
+      num_stretches += groups.back().stretches().count();
+    }
   }
-  return requests;
+  return groups;
 }
+
+// Float memory that a thread keeps from call to call, because fresh memory would be paged in anew each time.
+class Room {
+ public:
+  float* of(int64_t num_floats) {
+    if (num_floats > size_) {
+      memory_.reset(new float[static_cast<size_t>(num_floats)]);
+      size_ = num_floats;
+    }
+    return memory_.get();
+  }
+
+ private:
+  std::unique_ptr<float[]> memory_;
+  int64_t size_ = 0;
+};
+
+// A call's constants, and its steps on one group.
+class GroupAttention {
+ public:
+  GroupAttention(const AttentionKernels& kernels, const LatentQuery& query, const float* cache,
+                 const PagedBatch& batch, const AttentionShape& shape, float* out)
+      : kernels_(kernels), query_(query), cache_(cache), batch_(batch), shape_(shape), out_(out) {}
+
+  int64_t state_floats() const { return kGroupRows * (shape_.value_width + 2); }
+
+  AttentionState state_at(float* memory, const RowGroup& group) const {
+    return {memory, memory + group.num_padded(), memory + 2 * group.num_padded()};
+  }
+
+  // The group's queries [row_width][rows], in this thread's memory until it gathers again; zeros in surplus
+  // rows.
+  const float* gather(const RowGroup& group) const {
+    thread_local Room room;
+    const int64_t num_rows = group.num_padded();
+    float* query = room.of(num_rows * shape_.row_width);
+    const int64_t first = group.first_token * shape_.num_heads + group.rows.begin;
+    const int64_t rope_width = shape_.row_width - shape_.value_width;
+    transpose(query_.latent + first * query_.latent_stride, query_.latent_stride, group.rows.size(),
+              shape_.value_width, query, num_rows);
+    transpose(query_.rope + first * query_.rope_stride, query_.rope_stride, group.rows.size(), rope_width,
+              query + shape_.value_width * num_rows, num_rows);
+    for (int64_t k = 0; k < shape_.row_width; ++k) {
+      std::fill(query + k * num_rows + group.rows.size(), query + (k + 1) * num_rows, 0.0f);
+    }
+    return query;
+  }
+
+  // The state of one stretch of the group's positions.
+  void attend(const RowGroup& group, const float* query, int64_t stretch, const AttentionState& state) const {
+    thread_local Room room;
+    const int64_t num_rows = group.num_padded();
+    float* num_seen = room.of(num_rows * (1 + kSpanPositions + 1));
+    float* scores = num_seen + num_rows;
+    const IndexRange positions = group.stretches()[stretch];
+    const float fewest_seen = count_seen(group, positions.begin, num_seen);
+    const float* rows[kStretchPositions];
+    locate(group.request, positions, rows);
+    kernels_.attend({query, num_seen, fewest_seen, num_rows, rows, positions.size(), shape_.row_width,
+                     shape_.value_width, shape_.scale, scores},
+                    state);
+  }
+
+  void merge(const RowGroup& group, const AttentionState& next, const AttentionState& state) const {
+    kernels_.merge(group.num_padded(), shape_.value_width, next, state);
+  }
+
+  void write(const RowGroup& group, const AttentionState& state) const {
+    float* out = out_ + (group.first_token * shape_.num_heads + group.rows.begin) * shape_.value_width;
+    transpose(state.values, group.num_padded(), shape_.value_width, group.rows.size(), out,
+              shape_.value_width);
+    for (int64_t row = 0; row < group.rows.size(); ++row) {
+      const float share = 1.0f / state.sum[row];
+      for (int64_t i = 0; i < shape_.value_width; ++i) out[row * shape_.value_width + i] *= share;
+    }
+  }
+
+ private:
+  // Of the positions from `begin` on, those that each row sees; returns the fewest that a row of the request
+  // sees.
+  float count_seen(const RowGroup& group, int64_t begin, float* num_seen) const {
+    for (int64_t row = group.rows.begin; row < group.rows.end; ++row) {
+      const int32_t position = batch_.positions[group.first_token + row / shape_.num_heads];
+      num_seen[row - group.rows.begin] = static_cast<float>(position + 1 - begin);
+    }
+    std::fill(num_seen + group.rows.size(), num_seen + group.num_padded(), 0.0f);
+    return *std::min_element(num_seen, num_seen + group.rows.size());
+  }
+
+  void locate(int64_t request, IndexRange positions, const float** rows) const {
+    const int32_t* blocks = batch_.kv_indices + batch_.kv_indptr[request];
+    for (int64_t position = positions.begin; position < positions.end; ++position) {
+      const int64_t slot =
+          blocks[position / batch_.block_tokens] * batch_.block_tokens + position % batch_.block_tokens;
+      rows[position - positions.begin] = cache_ + slot * shape_.row_width;
+    }
+  }
+
+  const AttentionKernels& kernels_;
+  const LatentQuery& query_;
+  const float* cache_;
+  const PagedBatch& batch_;
+  const AttentionShape& shape_;
+  float* out_;
+};
 
 void check_indptr(const char* name, const int32_t* indptr, int64_t num_requests, int64_t total) {
   const std::string what = name;
@@ -138,21 +199,56 @@ void PagedBatch::check() const {
   }
 }
 
-void mla_attention(ThreadPool& pool, const float* query, const float* cache, const PagedBatch& batch,
-                   const AttentionShape& shape, float* out) {
-  const std::vector<int64_t> requests = request_of_tokens(batch);
-  const Chunks groups(shape.num_heads, kGroupHeads);
-  pool.parallel_for(batch.num_tokens * groups.count(), [&](int64_t task) {
-    const int64_t token = task / groups.count();
-    const IndexRange heads = groups[task % groups.count()];
-    const float* queries[kGroupHeads] = {};
-    float* outs[kGroupHeads] = {};
-    for (int64_t head = heads.begin; head < heads.end; ++head) {
-      queries[head - heads.begin] = query + (token * shape.num_heads + head) * shape.row_width;
-      outs[head - heads.begin] = out + (token * shape.num_heads + head) * shape.value_width;
+void mla_attention(ThreadPool& pool, const Kernels* kernels, const LatentQuery& query, const float* cache,
+                   const PagedBatch& batch, const AttentionShape& shape, float* out) {
+  const GroupAttention attention(kernels == nullptr ? reference_attention() : kernels->attention, query,
+                                 cache, batch, shape, out);
+  const std::vector<RowGroup> groups = group_rows(batch, shape.num_heads);
+  const int64_t num_groups = static_cast<int64_t>(groups.size());
+  const int64_t state_floats = attention.state_floats();
+  constexpr int64_t kGroupsPerThread = 4;  // enough that threads finish together
+  if (num_groups >= kGroupsPerThread * pool.num_threads()) {
+    pool.parallel_for(num_groups, [&](int64_t index) {
+      thread_local Room room;
+      float* memory = room.of(2 * state_floats);
+      const RowGroup& group = groups[static_cast<size_t>(index)];
+      const AttentionState state = attention.state_at(memory, group);
+      const AttentionState next = attention.state_at(memory + state_floats, group);
+      const float* queries = attention.gather(group);
+      attention.attend(group, queries, 0, state);
+      for (int64_t stretch = 1; stretch < group.stretches().count(); ++stretch) {
+        attention.attend(group, queries, stretch, next);
+        attention.merge(group, next, state);
+      }
+      attention.write(group, state);
+    });
+    return;
+  }
+
+  // A task is a stretch; who finishes a group's last one merges them all.
+  std::vector<std::atomic<int64_t>> num_unfinished(groups.size());
+  std::vector<int64_t> group_of;
+  for (int64_t index = 0; index < num_groups; ++index) {
+    const int64_t num_stretches = groups[static_cast<size_t>(index)].stretches().count();
+    num_unfinished[static_cast<size_t>(index)] = num_stretches;
+    group_of.insert(group_of.end(), static_cast<size_t>(num_stretches), index);
+  }
+  thread_local Room room;
+  const int64_t num_tasks = static_cast<int64_t>(group_of.size());
+  float* states = room.of(num_tasks * state_floats);
+  pool.parallel_for(num_tasks, [&](int64_t task) {
+    const size_t index = static_cast<size_t>(group_of[static_cast<size_t>(task)]);
+    const RowGroup& group = groups[index];
+    const auto state_of = [&](int64_t stretch) {
+      return attention.state_at(states + (group.first_stretch + stretch) * state_floats, group);
+    };
+    const int64_t stretch = task - group.first_stretch;
+    attention.attend(group, attention.gather(group), stretch, state_of(stretch));
+    if (num_unfinished[index].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    for (int64_t next = 1; next < group.stretches().count(); ++next) {
+      attention.merge(group, state_of(next), state_of(0));
     }
-    attend(queries, outs, heads.size(), cache, batch, shape, requests[static_cast<size_t>(token)],
-           int64_t{batch.positions[token]} + 1);
+    attention.write(group, state_of(0));
   });
 }
 

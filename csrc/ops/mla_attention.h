@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cpu/kernels.h"
 #include "numa/thread_pool.h"
 
 namespace ballast {
@@ -33,9 +34,18 @@ struct AttentionShape {
   float scale;
 };
 
-// out [T, H, value_width] from query [T, H, row_width] and cache [num_slots, row_width]. `batch` has passed
-// its check.
-void mla_attention(ThreadPool& pool, const float* query, const float* cache, const PagedBatch& batch,
-                   const AttentionShape& shape, float* out);
+// Row t * H + h is the query of token t's head h: value_width entries that meet the values, and the row_width
+// - value_width others. Strides are in floats.
+struct LatentQuery {
+  const float* latent;
+  int64_t latent_stride;
+  const float* rope;
+  int64_t rope_stride;
+};
+
+// out [T, H, value_width] from T * H queries and cache [num_slots, row_width]. `batch` has passed its check.
+// A null `kernels` stands for the reference.
+void mla_attention(ThreadPool& pool, const Kernels* kernels, const LatentQuery& query, const float* cache,
+                   const PagedBatch& batch, const AttentionShape& shape, float* out);
 
 }  // namespace ballast

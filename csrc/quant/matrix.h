@@ -1,9 +1,12 @@
-// A row-major matrix in one of GGUF's formats, seen where it lies.
+// A row-major matrix in one of GGUF's formats: seen where it lies, or repacked for the kernels of an
+// instruction set.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "quant/formats.h"
+#include "quant/panels.h"
 
 namespace ballast {
 
@@ -16,7 +19,22 @@ class Matrix {
   const FormatTraits& format() const { return *format_; }
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
+  // Of the blocks as GGUF has them.
   int64_t num_bytes() const { return rows_ * row_bytes_; }
+
+  // The same matrix, its heads' rows repacked; the data that it was made over is not needed any more. Such a
+  // matrix serves products with these very heads, and its rows outside them are gone.
+  Matrix packed(ThreadPool& pool, const Kernels& kernels, const HeadRows& heads, PanelRows rows) const {
+    Matrix copy = *this;
+    copy.panels_ = std::make_shared<const Panels>(pool, kernels, *this, heads, rows);
+    copy.data_ = nullptr;
+    return copy;
+  }
+
+  // Null for a matrix that is seen where it lies. The methods below are for those alone.
+  const Panels* panels() const { return panels_.get(); }
+
+  const uint8_t* row_data(int64_t row) const { return data_ + row * row_bytes_; }
 
   // The whole row, [cols].
   void dequantize_row(int64_t row, float* out) const { format_->dequantize_row(row_data(row), cols_, out); }
@@ -28,13 +46,12 @@ class Matrix {
   }
 
  private:
-  const uint8_t* row_data(int64_t row) const { return data_ + row * row_bytes_; }
-
   const uint8_t* data_;
   const FormatTraits* format_;
   int64_t rows_;
   int64_t cols_;
   int64_t row_bytes_;
+  std::shared_ptr<const Panels> panels_;
 };
 
 }  // namespace ballast

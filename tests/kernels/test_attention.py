@@ -51,10 +51,15 @@ def paged(rng, lengths, num_queries, width, block_tokens) -> Paged:
     )
 
 
-def attend(pool, query, p: Paged, value_dim, scale):
+@pytest.fixture(params=kernels.usable_isas())
+def isa(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def attend(pool, query, p: Paged, value_dim, scale, isa):
     out = np.full((query.shape[0], query.shape[1], value_dim), np.nan, np.float32)
     tables = (p.query_indptr, p.positions, p.kv_indptr, p.kv_indices)
-    kernels.mla_attention(pool, query, p.cache, p.block_tokens, *tables, value_dim, scale, out)
+    kernels.mla_attention(pool, query, p.cache, p.block_tokens, *tables, value_dim, scale, out, isa=isa)
     return out
 
 
@@ -80,34 +85,86 @@ TOLERANCE = {"rtol": 0, "atol": 2e-5}
     [([1], [1]), ([2, 33, 64, 65], [1, 1, 1, 1]), ([17], [17]), ([100, 3], [64, 0]), ([70, 1, 40], [3, 1, 15])],
     ids=["first token", "decode", "prefill", "chunk and idle", "mixed"],
 )
-def test_each_token_attends_to_its_own_past(rng, pool, heads, block_tokens, lengths, num_queries):
+def test_each_token_attends_to_its_own_past(rng, pool, isa, heads, block_tokens, lengths, num_queries):
     p = paged(rng, lengths, num_queries, 45, block_tokens)
     query = rng.standard_normal((p.num_tokens, heads, 45), dtype=np.float32)
 
-    out = attend(pool, query, p, 37, 0.3)
+    out = attend(pool, query, p, 37, 0.3, isa)
 
     np.testing.assert_allclose(out, reference(query, p, 37, 0.3), **TOLERANCE)
 
 
-def test_the_true_latent_sizes(rng, pool):
+def test_the_true_latent_sizes(rng, pool, isa):
     p = paged(rng, [131, 5], [2, 5], 576, 16)
     query = rng.standard_normal((7, 16, 576), dtype=np.float32)
 
-    out = attend(pool, query, p, 512, 576**-0.5)
+    out = attend(pool, query, p, 512, 576**-0.5, isa)
 
     np.testing.assert_allclose(out, reference(query, p, 512, 576**-0.5), **TOLERANCE)
 
 
-def test_scores_far_beyond_exp_do_not_overflow(rng, pool):
+def test_scores_far_beyond_exp_do_not_overflow(rng, pool, isa):
     p = paged(rng, [90], [1], 16, 16)
     query = 100 * rng.standard_normal((1, 2, 16), dtype=np.float32)
 
-    out = attend(pool, query, p, 16, 1.0)
+    out = attend(pool, query, p, 16, 1.0, isa)
 
     # Scores near 1000 err by about 1e-4, and with them the weights.
     np.testing.assert_allclose(out, reference(query, p, 16, 1.0), rtol=0, atol=2e-3)
 
 
-def test_no_tokens_is_no_work(rng, pool):
+def test_no_tokens_is_no_work(rng, pool, isa):
     p = paged(rng, [], [], 8, 16)
-    assert attend(pool, np.empty((0, 4, 8), np.float32), p, 8, 1.0).shape == (0, 4, 8)
+    assert attend(pool, np.empty((0, 4, 8), np.float32), p, 8, 1.0, isa).shape == (0, 4, 8)
+
+
+@pytest.mark.parametrize(("width", "value_dim"), [(1, 1), (2, 1), (5, 5), (13, 12), (49, 47)])
+@pytest.mark.parametrize("heads", [1, 7, 17, 63, 65])
+def test_odd_widths_and_heads(rng, pool, isa, width, value_dim, heads):
+    p = paged(rng, [50, 3], [3, 2], width, 16)
+    query = rng.standard_normal((5, heads, width), dtype=np.float32)
+
+    out = attend(pool, query, p, value_dim, 0.5, isa)
+
+    np.testing.assert_allclose(out, reference(query, p, value_dim, 0.5), **TOLERANCE)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 16])
+@pytest.mark.parametrize(
+    ("lengths", "num_queries"),
+    [([1500], [1]), ([192, 193, 383, 385], [1, 1, 2, 3]), ([700], [300]), ([1] * 40, [1] * 40)],
+    ids=["one long", "at the borders of stretches", "prefill", "many short"],
+)
+def test_long_contexts_on_any_number_of_threads(rng, isa, num_threads, lengths, num_queries):
+    p = paged(rng, lengths, num_queries, 24, 32)
+    query = rng.standard_normal((p.num_tokens, 5, 24), dtype=np.float32)
+
+    out = attend(kernels.ThreadPool(num_threads), query, p, 20, 0.3, isa)
+
+    np.testing.assert_allclose(out, reference(query, p, 20, 0.3), **TOLERANCE)
+
+
+def test_a_weight_too_small_for_float32_is_none(rng, pool, isa):
+    """e to the power of -87 and less counts as zero, in whatever lane it comes."""
+    p = paged(rng, [100], [1], 4, 16)
+    p.cache[np.isfinite(p.cache[:, 0])] = 0
+    first, last = (p.kv_indices[at // 16] * 16 + at % 16 for at in (0, 99))
+    p.cache[first], p.cache[last] = [0, 1, 1, 1], [0, 3, 3, 3]
+    query = np.ones((1, 9, 4), np.float32) * np.array([1, 40, 40, 40], np.float32)
+
+    out = attend(pool, query, p, 4, 1.0, isa)
+
+    np.testing.assert_array_equal(out, np.broadcast_to(np.array([0, 3, 3, 3], np.float32), (1, 9, 4)))
+
+
+def test_a_nan_in_a_query_shows_in_that_row_alone(rng, pool, isa):
+    p = paged(rng, [60], [2], 8, 16)
+    query = rng.standard_normal((2, 3, 8), dtype=np.float32)
+    clean = attend(pool, query, p, 8, 1.0, isa)
+    query[1, 2, 3] = np.nan
+
+    out = attend(pool, query, p, 8, 1.0, isa)
+
+    assert np.all(np.isnan(out[1, 2]))
+    out[1, 2] = clean[1, 2]
+    np.testing.assert_array_equal(out, clean)

@@ -32,14 +32,18 @@ def assert_rows_are_independent(run: Callable[[kernels.ThreadPool, NDArray[np.in
             assert got.tobytes() == whole[tokens].tobytes(), f"{pool.num_threads} threads, tokens {tokens}"
 
 
+every_isa = pytest.mark.parametrize("isa", kernels.usable_isas())
+
+
 def normal(rng, *shape):
     return rng.standard_normal(shape, dtype=np.float32)
 
 
-@pytest.mark.parametrize("kind", [T.F32, T.Q4_K, T.IQ4_NL], ids=lambda kind: kind.name)
-def test_linear(rng, make_matrix, kind):
-    cols = 259 if kind == T.F32 else 512
-    weight, _ = make_matrix(kind, 21, cols)
+@every_isa
+@pytest.mark.parametrize("kind", [T.F32, T.BF16, T.Q4_K, T.Q6_K, T.Q8_0, T.IQ4_NL], ids=lambda kind: kind.name)
+def test_linear(rng, make_matrix, kind, isa):
+    cols = 259 if kind in (T.F32, T.BF16) else 512
+    weight = kernels.pack(POOLS[1], make_matrix(kind, 21, cols)[0], isa)
     x = normal(rng, NUM_TOKENS, cols)
 
     def run(pool, tokens):
@@ -50,8 +54,10 @@ def test_linear(rng, make_matrix, kind):
     assert_rows_are_independent(run)
 
 
-def test_head_linear(rng, make_matrix):
-    weight, _ = make_matrix(T.Q8_0, 3 * 20, 96)
+@every_isa
+def test_head_linear(rng, make_matrix, isa):
+    place = {"num_heads": 3, "head_stride": 20, "row_offset": 7, "num_rows": 13}
+    weight = kernels.pack(POOLS[1], make_matrix(T.Q8_0, 3 * 20, 96)[0], isa, **place)
     x = normal(rng, NUM_TOKENS, 3, 96)
 
     def run(pool, tokens):
@@ -62,8 +68,10 @@ def test_head_linear(rng, make_matrix):
     assert_rows_are_independent(run)
 
 
-def test_head_linear_transposed(rng, make_matrix):
-    weight, _ = make_matrix(T.F16, 3 * 20, 515)
+@every_isa
+def test_head_linear_transposed(rng, make_matrix, isa):
+    place = {"num_heads": 3, "head_stride": 20, "row_offset": 7, "num_rows": 13, "transposed": True}
+    weight = kernels.pack(POOLS[1], make_matrix(T.F16, 3 * 20, 515)[0], isa, **place)
     x = normal(rng, NUM_TOKENS, 3, 13)
 
     def run(pool, tokens):
@@ -74,8 +82,14 @@ def test_head_linear_transposed(rng, make_matrix):
     assert_rows_are_independent(run)
 
 
-def test_experts(rng, make_matrix):
-    gate, up, down = (make_matrix(T.Q8_0, rows, cols)[0] for rows, cols in [(5 * 32, 64), (5 * 32, 64), (5 * 64, 32)])
+@every_isa
+def test_experts(rng, make_matrix, isa):
+    gate, up, down = (
+        kernels.pack(
+            POOLS[1], make_matrix(T.Q8_0, 5 * rows, cols)[0], isa, num_heads=5, head_stride=rows, num_rows=rows
+        )
+        for rows, cols in [(32, 64), (32, 64), (64, 32)]
+    )
     experts = kernels.Experts(gate, up, down, 5)
     x = normal(rng, NUM_TOKENS, 64)
     ids = np.array([rng.permutation(5)[:3] for _ in range(NUM_TOKENS)], np.int32)
@@ -89,10 +103,12 @@ def test_experts(rng, make_matrix):
     assert_rows_are_independent(run)
 
 
-@pytest.mark.parametrize("heads", [4, 7])
-def test_attention_whatever_the_chunks_blocks_and_neighbours(rng, heads):
-    """One sequence of 70 positions; its last 23 tokens are asked in any grouping and from any paging."""
-    length, width = 70, 36
+@pytest.mark.parametrize("isa", kernels.usable_isas())
+@pytest.mark.parametrize(("length", "heads"), [(70, 4), (70, 7), (390, 16)])
+def test_attention_whatever_the_chunks_blocks_and_neighbours(rng, isa, length, heads):
+    """One sequence; its last 23 tokens are asked in any grouping and from any paging. Those of the longest one lie on
+    both sides of a border between two stretches of positions, which are attended to apart."""
+    width = 36
     rows, query = normal(rng, length, width), normal(rng, NUM_TOKENS, heads, width)
     num_runs = 0
 
@@ -118,6 +134,7 @@ def test_attention_whatever_the_chunks_blocks_and_neighbours(rng, heads):
             32,
             0.2,
             out,
+            isa=isa,
         )
         return out[1:]
 

@@ -1,4 +1,5 @@
 from . import kernels as kernels
+from . import model as model
 from . import sched as sched
 
 class InvariantError(RuntimeError): ...

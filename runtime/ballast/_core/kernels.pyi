@@ -1,4 +1,5 @@
-"""CPU kernels over GGUF blocks as they lie in the file: the plain reference of every format and operation.
+"""CPU kernels over GGUF weights: the plain reference over blocks as they lie in the file, and fast ones over
+blocks that were packed for an instruction set.
 
 Float arrays are float32, C-contiguous. Every row of every output is computed by the same sequence of float
 operations whatever the number of rows or threads, so results do not depend on what else is in the batch.
@@ -21,7 +22,7 @@ class ThreadPool:
     num_threads: int
 
 class Matrix:
-    """A row-major matrix in one of GGUF's types, seen in place (the buffer is kept alive, never copied)."""
+    """A row-major matrix in one of GGUF's types: seen in place (the buffer is kept alive, never copied), or packed."""
 
     def __init__(self, data: NDArray[Any], ggml_type: int, rows: int, cols: int) -> None:
         """`data`: contiguous bytes. Raises ValueError when the type is unknown, cols is no multiple of the type's
@@ -30,12 +31,49 @@ class Matrix:
     rows: int
     cols: int
     nbytes: int
+    """Of the blocks as GGUF has them."""
+    packed_nbytes: int
+    """0 when it is seen in place."""
+    isa: str
+    """Whose kernels multiply it; "reference" when it is seen in place."""
+
+def measure_read_speed(pool: ThreadPool, num_bytes: int) -> float:
+    """Bytes a second at which the pool's threads read memory: the best of a few passes over num_bytes, which should be
+    well beyond the caches."""
+
+def isa() -> str:
+    """The instruction set named in BALLAST_CPU_ISA, or the best that is usable here. ValueError, listing the usable
+    ones, when the name is not one of them."""
+
+def usable_isas() -> list[str]:
+    """Instruction sets that this machine and its system can run, best first; the last is "reference"."""
+
+def pack(
+    pool: ThreadPool,
+    matrix: Matrix,
+    isa: str,
+    *,
+    num_heads: int = 1,
+    head_stride: int = 0,
+    row_offset: int = 0,
+    num_rows: int | None = None,
+    transposed: bool = False,
+) -> Matrix:
+    """The matrix repacked for `isa`, on all threads of the pool; the original's buffer is not needed afterwards. For
+    "reference" the matrix itself. Heads as in head_linear (or, transposed, as in head_linear_transposed); the result
+    serves these heads alone: one head of all rows for linear, one an expert for Experts. Products with it round
+    activations to eight bits, 32 at a time, where the weights are quantised.
+    ValueError: unusable isa, already packed, heads beyond the matrix."""
+
+def unpack(matrix: Matrix) -> F32:
+    """A packed matrix's weights, exactly as its type defines them, [heads, rows, cols]."""
 
 def supported_types() -> list[int]:
     """ggml type numbers that Matrix takes."""
 
 def dequantize(matrix: Matrix, row_begin: int, row_end: int) -> F32:
-    """Rows row_begin…row_end as float32 [row_end - row_begin, cols]. IndexError when outside the matrix."""
+    """Rows row_begin…row_end of a matrix seen in place as float32 [row_end - row_begin, cols]. IndexError when
+    outside the matrix."""
 
 def embed(matrix: Matrix, ids: I32, out: F32) -> None:
     """out[t] = row ids[t]. IndexError when an id is outside the matrix."""
@@ -70,12 +108,15 @@ def mla_attention(
     value_dim: int,
     scale: float,
     out: F32,
+    *,
+    isa: str | None = None,
 ) -> None:
     """Causal attention over the paged latent cache, in its absorbed form.
 
     query [T, H, L] with L = kv_lora_rank + rope; kv_cache [slots, L]; the value is the first `value_dim`
     (kv_lora_rank) entries of a cache row; out [T, H, value_dim]. Token t of request r sees positions
     0…positions[t] through r's blocks kv_indices[kv_indptr[r]:kv_indptr[r + 1]] of block_tokens slots each.
+    `isa` is the one chosen by the environment unless given.
     ValueError when the tables would lead outside the cache.
     """
 
@@ -104,7 +145,8 @@ def route(
     """
 
 class Experts:
-    """The routed experts of one layer. Matrices are stacked: gate and up [E * I, D], down [E * D, I]."""
+    """The routed experts of one layer. Matrices are stacked: gate and up [E * I, D], down [E * D, I]; all packed with
+    one head an expert, or none of them."""
 
     def __init__(self, gate: Matrix, up: Matrix, down: Matrix, num_experts: int) -> None: ...
     def forward(self, pool: ThreadPool, x: F32, ids: I32, weights: F32, out: F32) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ballast._core import kernels, sched
 from ballast.engine.engine import Engine, Limits, Loader
 from ballast.engine.observer import EngineObserver
 from ballast.engine.runner import Runner
 from ballast.model.deepseek import DeepseekModel
+from ballast.model.isa import chosen_isa
 from ballast.model.kv_pool import KvPool, num_kv_blocks
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import load_weights
@@ -28,6 +29,7 @@ class EngineSettings:
     max_queue: int
     block_tokens: int = 32
     cpu_threads: int = 1
+    cpu_isa: str = field(default_factory=chosen_isa)
 
 
 def scheduler_config(settings: EngineSettings) -> sched.SchedulerConfig:
@@ -52,10 +54,11 @@ def load_runner(
 ) -> Runner:
     """Load the model for CPU computation. Only the first `num_sampled_ids` ids can ever be sampled."""
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
-    weights = load_weights(gguf_model, spec, num_sampled_ids, report)
+    pool = kernels.ThreadPool(settings.cpu_threads)
+    weights = load_weights(gguf_model, spec, num_sampled_ids, pool, settings.cpu_isa, report)
     kv = KvPool(spec.num_layers, num_blocks, settings.block_tokens, spec.latent_dim)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
-    return DeepseekModel(spec, weights, kernels.ThreadPool(settings.cpu_threads), kv, num_positions)
+    return DeepseekModel(spec, weights, pool, settings.cpu_isa, kv, num_positions)
 
 
 def build_engine(

@@ -17,5 +17,5 @@ class Runner(Protocol):
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
         """Write the batch's KV and return logits [sampled tokens, real vocabulary].
 
-        Calls `alive` at least once a layer, so that a long step is told from a dead one.
+        Calls `alive` after a layer when its last call is 100 ms ago, so that a long step is told from a dead one.
         """

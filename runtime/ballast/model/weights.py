@@ -1,4 +1,6 @@
-"""A model's weights as the CPU kernels take them: matrices seen in place in the mapped file, norms as float32."""
+"""A model's weights as the CPU kernels take them: matrices packed for the instruction set that will multiply them,
+norms as float32. What is packed leaves the mapped file's pages: one copy stays in memory.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,6 @@ class HeadMatrix:
     row_offset: int
     transposed: bool
     """Whether the head's matrix is to be applied transposed (the joint layout keeps W_UK that way)."""
-
-
-@dataclass(frozen=True, slots=True)
-class MlpWeights:
-    """A gated feed-forward: gate and up [I, D], down [D, I]."""
-
-    gate: kernels.Matrix
-    up: kernels.Matrix
-    down: kernels.Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +62,12 @@ class ExpertWeights:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One transformer layer. `mlp` is the dense feed-forward, or the shared expert beside routed ones."""
+    """One transformer layer. `mlp`, as one expert that every token goes to, is the dense feed-forward, or the shared
+    expert beside routed ones."""
 
     attention: AttentionWeights
     ffn_norm: F32  # [D]
-    mlp: MlpWeights | None
+    mlp: kernels.Experts | None
     experts: ExpertWeights | None
 
 
@@ -88,20 +82,26 @@ class ModelWeights:
 
 
 def load_weights(
-    gguf_model: GgufModel, spec: ModelSpec, num_sampled_ids: int, report: Callable[[float], None]
+    gguf_model: GgufModel,
+    spec: ModelSpec,
+    num_sampled_ids: int,
+    pool: kernels.ThreadPool,
+    isa: str,
+    report: Callable[[float], None],
 ) -> ModelWeights:
-    """View every tensor of a checked file in place. `report` gets the share of layers done, 0…1.
+    """Pack every tensor of a checked file for `isa`, on the pool's threads; for "reference", and the embedding always,
+    they are seen in place. `report` gets the share of layers done, 0…1.
 
     The output head ends at `num_sampled_ids` rows: a row without a token is never computed, so never sampled.
     """
-    tensors = _Tensors(gguf_model)
+    tensors = _Tensors(gguf_model, pool, isa)
     layers = []
     for index in range(spec.num_layers):
         layers.append(_load_layer(tensors, spec, index))
         report((index + 1) / spec.num_layers)
     output = "token_embd.weight" if spec.tied_output else "output.weight"
     return ModelWeights(
-        embedding=tensors.matrix("token_embd.weight"),
+        embedding=tensors.view("token_embd.weight"),
         layers=tuple(layers),
         output_norm=tensors.vector("output_norm.weight"),
         output=tensors.matrix(output, num_rows=min(num_sampled_ids, spec.vocab_size)),
@@ -111,13 +111,16 @@ def load_weights(
 class _Tensors:
     """Tensors of a file by name, as kernels take them. Stacked tensors are seen as one tall matrix."""
 
-    def __init__(self, gguf_model: GgufModel) -> None:
+    def __init__(self, gguf_model: GgufModel, pool: kernels.ThreadPool, isa: str) -> None:
         self._gguf = gguf_model
+        self._pool = pool
+        self._isa = isa
 
     def __contains__(self, name: str) -> bool:
         return name in self._gguf.tensors
 
-    def matrix(self, name: str, num_rows: int | None = None) -> kernels.Matrix:
+    def view(self, name: str, num_rows: int | None = None) -> kernels.Matrix:
+        """The tensor, or its first rows, in place."""
         info = self._gguf.tensors[name]
         cols = info.shape[-1]
         all_rows = int(np.prod(info.shape[:-1]))
@@ -125,22 +128,56 @@ class _Tensors:
         data = self._gguf.data(name)[: info.num_bytes // all_rows * rows]
         return kernels.Matrix(data, int(info.ggml_type), rows, cols)
 
+    def matrix(self, name: str, num_rows: int | None = None) -> kernels.Matrix:
+        """The tensor, or its first rows, packed as one matrix."""
+        packed = kernels.pack(self._pool, self.view(name, num_rows), self._isa)
+        self._gguf.release(name)
+        return packed
+
+    def stacked(self, name: str, num_heads: int) -> kernels.Matrix:
+        """The tensor packed as `num_heads` matrices of equal height."""
+        view = self.view(name)
+        height = view.rows // num_heads
+        packed = kernels.pack(self._pool, view, self._isa, num_heads=num_heads, head_stride=height, num_rows=height)
+        self._gguf.release(name)
+        return packed
+
+    def heads(
+        self, name: str, num_heads: int, num_rows: int, stride: int, offset: int = 0, *, transposed: bool = False
+    ) -> HeadMatrix:
+        """One matrix a head out of the tensor, packed."""
+        packed = kernels.pack(
+            self._pool,
+            self.view(name),
+            self._isa,
+            num_heads=num_heads,
+            head_stride=stride,
+            row_offset=offset,
+            num_rows=num_rows,
+            transposed=transposed,
+        )
+        self._gguf.release(name)
+        return HeadMatrix(packed, stride, offset, transposed)
+
     def vector(self, name: str) -> F32:
         info = self._gguf.tensors[name]
         values = gguf.quants.dequantize(self._gguf.data(name), info.ggml_type)
         return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
 
-    def mlp(self, block: str, suffix: str) -> MlpWeights:
-        return MlpWeights(*(self.matrix(f"{block}.ffn_{part}{suffix}.weight") for part in ("gate", "up", "down")))
+    def experts(self, block: str, suffix: str, num_experts: int) -> kernels.Experts:
+        gate, up, down = (
+            self.stacked(f"{block}.ffn_{part}{suffix}.weight", num_experts) for part in ("gate", "up", "down")
+        )
+        return kernels.Experts(gate, up, down, num_experts)
 
 
 def _load_layer(tensors: _Tensors, spec: ModelSpec, index: int) -> LayerWeights:
     block = f"blk.{index}"
     dense = index < spec.num_dense_layers
     if dense:
-        mlp: MlpWeights | None = tensors.mlp(block, "")
+        mlp: kernels.Experts | None = tensors.experts(block, "", 1)
     else:
-        mlp = tensors.mlp(block, "_shexp") if spec.num_shared_experts else None
+        mlp = tensors.experts(block, "_shexp", 1) if spec.num_shared_experts else None
     return LayerWeights(
         attention=_load_attention(tensors, spec, block),
         ffn_norm=tensors.vector(f"{block}.ffn_norm.weight"),
@@ -158,14 +195,15 @@ def _load_attention(tensors: _Tensors, spec: ModelSpec, block: str) -> Attention
             tensors.vector(f"{block}.attn_q_a_norm.weight"),
             tensors.matrix(f"{block}.attn_q_b.weight"),
         )
+    heads = spec.num_heads
     if spec.mla_layout == "joint":
         # Per head: nope rows of W_UK transposed, then v rows of W_UV.
-        joint, stride = tensors.matrix(f"{block}.attn_kv_b.weight"), spec.nope_dim + spec.v_dim
-        k_up = HeadMatrix(joint, stride, 0, transposed=True)
-        v_up = HeadMatrix(joint, stride, spec.nope_dim, transposed=False)
+        joint, stride = f"{block}.attn_kv_b.weight", spec.nope_dim + spec.v_dim
+        k_up = tensors.heads(joint, heads, spec.nope_dim, stride, transposed=True)
+        v_up = tensors.heads(joint, heads, spec.v_dim, stride, spec.nope_dim)
     else:
-        k_up = HeadMatrix(tensors.matrix(f"{block}.attn_k_b.weight"), spec.kv_lora_rank, 0, transposed=False)
-        v_up = HeadMatrix(tensors.matrix(f"{block}.attn_v_b.weight"), spec.v_dim, 0, transposed=False)
+        k_up = tensors.heads(f"{block}.attn_k_b.weight", heads, spec.kv_lora_rank, spec.kv_lora_rank)
+        v_up = tensors.heads(f"{block}.attn_v_b.weight", heads, spec.v_dim, spec.v_dim)
     return AttentionWeights(
         norm=tensors.vector(f"{block}.attn_norm.weight"),
         query=query,
@@ -179,9 +217,8 @@ def _load_attention(tensors: _Tensors, spec: ModelSpec, block: str) -> Attention
 
 def _load_experts(tensors: _Tensors, spec: ModelSpec, block: str) -> ExpertWeights:
     bias = f"{block}.exp_probs_b.bias"
-    gate, up, down = (tensors.matrix(f"{block}.ffn_{part}_exps.weight") for part in ("gate", "up", "down"))
     return ExpertWeights(
         router=tensors.matrix(f"{block}.ffn_gate_inp.weight"),
         bias=tensors.vector(bias) if bias in tensors else None,
-        experts=kernels.Experts(gate, up, down, spec.num_experts),
+        experts=tensors.experts(block, "_exps", spec.num_experts),
     )

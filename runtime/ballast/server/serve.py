@@ -17,6 +17,7 @@ from ballast.engine.engine import Engine, Loader
 from ballast.engine.runner import Runner
 from ballast.errors import ModelError
 from ballast.log import configure_logging
+from ballast.model.isa import chosen_isa
 from ballast.model.metadata import read_config, read_spec
 from ballast.model.tensors import check_tensors
 from ballast.plan import check_memory, open_model, plan_for, rule_lines
@@ -35,6 +36,7 @@ TEXT_THREADS = 2
 def serve(config: Config) -> int:
     """Run the server to its end; returns the exit code of a clean stop. Raises BallastError for any other end."""
     configure_logging(config.log)
+    log.info("kernels", extra={"isa": chosen_isa(), "threads": config.machine.cpu_threads})
     # Until the server has its own handlers; as a container's first process it would otherwise ignore SIGTERM.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
@@ -109,7 +111,7 @@ def make_app(
     metrics.watch(
         engine,
         model_name=names[0],
-        build={"version": __version__, "isa": "reference", "device": config.machine.device},
+        build={"version": __version__, "isa": chosen_isa(), "device": config.machine.device},
         alias=config.server.metrics_alias == "vllm",
     )
     return create_app(

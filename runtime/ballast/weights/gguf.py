@@ -7,6 +7,7 @@ can trust every offset in it. Opening reads headers only; the weights stay on di
 from __future__ import annotations
 
 import itertools
+import mmap
 import re
 import struct
 from collections.abc import Mapping
@@ -60,6 +61,18 @@ class GgufModel:
         if info is None:
             raise ModelError(self.path, "is not in this model", tensor=name)
         return self._maps[info.file][info.offset : info.offset + info.num_bytes]
+
+    def release(self, name: str) -> None:
+        """Say that a tensor's bytes will not be read again soon: its whole pages leave this process's memory. Reading
+        them all the same brings them back from the file."""
+        info = self.tensors[name]
+        begin = -(-info.offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = (info.offset + info.num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped: Any = self._maps[info.file]
+        while not isinstance(mapped, mmap.mmap):
+            mapped = mapped.base
+        if end > begin:
+            mapped.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
 def open_gguf(path: Path) -> GgufModel:

@@ -1,0 +1,42 @@
+// Weights together with the Python memory that they lie in.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "bindings/arrays.h"
+#include "moe/experts.h"
+#include "quant/matrix.h"
+
+namespace ballast {
+
+// A matrix and the array that it looks into; none for a packed one.
+struct MatrixView {
+  std::optional<pybind11::array> owner;
+  Matrix matrix;
+
+  static MatrixView over(pybind11::array data, int ggml_type, int64_t rows, int64_t cols) {
+    if ((data.flags() & pybind11::array::c_style) == 0) {
+      throw pybind11::value_error("data is " + describe(data) + "; expected C-contiguous bytes");
+    }
+    const Matrix matrix(data.data(), data.nbytes(), ggml_type, rows, cols);
+    return {std::move(data), matrix};
+  }
+};
+
+// Keeps the arrays of its matrices alive as a MatrixView does.
+struct ExpertsView {
+  MatrixView gate, up, down;
+  Experts experts;
+
+  static ExpertsView over(const MatrixView& gate, const MatrixView& up, const MatrixView& down,
+                          int64_t num_experts) {
+    return {gate, up, down, Experts(gate.matrix, up.matrix, down.matrix, num_experts)};
+  }
+};
+
+}  // namespace ballast

@@ -1,0 +1,17 @@
+#include "cpu/kernels.h"
+
+#include "cpu/avx2/simd.h"
+#include "cpu/shared/attention-inl.h"
+#include "cpu/shared/elementwise-inl.h"
+#include "cpu/shared/panel-inl.h"
+#include "cpu/shared/table-inl.h"
+
+namespace ballast {
+
+const Kernels* avx2_kernels() {
+  static constexpr Kernels kKernels{
+      "avx2", kAvx2, BALLAST_PANEL_KERNELS, quantize_activations, silu_times, {attend_stretch, merge_states}};
+  return &kKernels;
+}
+
+}  // namespace ballast

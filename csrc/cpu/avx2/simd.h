@@ -1,0 +1,135 @@
+// AVX2 with FMA and F16C under the names that shared/ is written in. A vector holds 8 of a panel's 16 rows.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "cpu/panel_layout.h"
+
+#define BALLAST_INLINE static inline __attribute__((always_inline))
+
+namespace ballast {
+namespace {
+
+using Bytes = __m256i;
+using Ints = __m256i;
+using Floats = __m256;
+
+constexpr int kVectorRows = 8;
+constexpr int kQuantTokens = 4;
+constexpr int kFloatTokens = 2;
+// Cache entries that attention takes together, for one vector of rows and for two.
+constexpr int kSingleItems = 12;
+constexpr int kPairItems = 6;
+// Codes of eight bits are multiplied as signed bytes.
+constexpr bool kWideIsBiased = false;
+
+BALLAST_INLINE Bytes load_bytes(const uint8_t* from) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+}
+BALLAST_INLINE Bytes bytes_of(int value) { return _mm256_set1_epi8(static_cast<char>(value)); }
+BALLAST_INLINE Bytes and_bytes(Bytes a, Bytes b) { return _mm256_and_si256(a, b); }
+BALLAST_INLINE Bytes or_bytes(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
+// Bits that cross from byte to byte are the caller's to mask off.
+template <int kShift>
+BALLAST_INLINE Bytes shift_left(Bytes a) {
+  return _mm256_slli_epi16(a, kShift);
+}
+template <int kShift>
+BALLAST_INLINE Bytes shift_right(Bytes a) {
+  return _mm256_srli_epi16(a, kShift);
+}
+
+// Steps of IQ4 by code.
+BALLAST_INLINE Bytes table_steps(Bytes codes) {
+  const __m128i steps =
+      _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(steps), codes);
+}
+BALLAST_INLINE Bytes wide_codes(Bytes codes) { return _mm256_xor_si256(codes, bytes_of(128)); }
+
+BALLAST_INLINE Floats halves_to_floats(const uint8_t* from) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+BALLAST_INLINE Floats bfloats_to_floats(const uint8_t* from) {
+  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+BALLAST_INLINE Ints load_int8(const uint8_t* from) {
+  return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+}
+BALLAST_INLINE Ints low_nibbles(Ints a) { return _mm256_and_si256(a, _mm256_set1_epi32(15)); }
+BALLAST_INLINE Ints high_nibbles(Ints a) { return low_nibbles(_mm256_srli_epi32(a, 4)); }
+
+BALLAST_INLINE Ints zero_ints() { return _mm256_setzero_si256(); }
+BALLAST_INLINE Ints broadcast_int(int32_t value) { return _mm256_set1_epi32(value); }
+template <int kShift>
+BALLAST_INLINE Ints shift_left_ints(Ints a) {
+  return _mm256_slli_epi32(a, kShift);
+}
+
+BALLAST_INLINE __m256i broadcast_four(const int8_t* activations) {
+  int32_t four;
+  __builtin_memcpy(&four, activations, sizeof(four));
+  return _mm256_set1_epi32(four);
+}
+
+// Sums of two products in 16 bits. Narrow codes are at most 63 and 63 * 127 * 2 fits, even twice; wide codes
+// go by their magnitude, at most 128, with their sign given to the activation: 128 * 127 * 2 fits once.
+template <bool kWide>
+BALLAST_INLINE __m256i pair_products(Bytes quad, const int8_t* activations) {
+  const __m256i four = broadcast_four(activations);
+  if (kWide) return _mm256_maddubs_epi16(_mm256_abs_epi8(quad), _mm256_sign_epi8(four, quad));
+  return _mm256_maddubs_epi16(quad, four);
+}
+
+// Adds to each token's sums the dot products of two neighbouring quads with the eight activations at
+// `offset`.
+template <bool kWide, int kTokens>
+BALLAST_INLINE void add_two_quads(Ints* sums, Bytes first, Bytes second, const ActivationBlock* const* blocks,
+                                  int64_t index, int offset) {
+  const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    const int8_t* activations = blocks[token][index].quants + offset;
+    const __m256i one = pair_products<kWide>(first, activations);
+    const __m256i other = pair_products<kWide>(second, activations + 4);
+    if (kWide) {
+      const __m256i both = _mm256_add_epi32(_mm256_madd_epi16(one, ones), _mm256_madd_epi16(other, ones));
+      sums[token] = _mm256_add_epi32(sums[token], both);
+    } else {
+      sums[token] = _mm256_add_epi32(sums[token], _mm256_madd_epi16(_mm256_add_epi16(one, other), ones));
+    }
+  }
+}
+
+BALLAST_INLINE Floats load_floats(const float* from) { return _mm256_loadu_ps(from); }
+BALLAST_INLINE void store_floats(float* to, Floats a) { _mm256_storeu_ps(to, a); }
+BALLAST_INLINE Floats zero_floats() { return _mm256_setzero_ps(); }
+BALLAST_INLINE Floats broadcast_float(float value) { return _mm256_set1_ps(value); }
+BALLAST_INLINE Floats to_floats(Ints a) { return _mm256_cvtepi32_ps(a); }
+BALLAST_INLINE Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
+BALLAST_INLINE Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
+BALLAST_INLINE Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+BALLAST_INLINE Floats multiply_subtract_from(Floats a, Floats b, Floats c) {
+  return _mm256_fnmadd_ps(a, b, c);
+}
+
+BALLAST_INLINE Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
+// b where either is NaN.
+BALLAST_INLINE Floats larger(Floats a, Floats b) { return _mm256_max_ps(a, b); }
+BALLAST_INLINE Floats where_less(Floats a, Floats bound, Floats value, Floats otherwise) {
+  return _mm256_blendv_ps(otherwise, value, _mm256_cmp_ps(a, bound, _CMP_LT_OQ));
+}
+BALLAST_INLINE Floats zero_where_less(Floats a, Floats bound, Floats value) {
+  return _mm256_andnot_ps(_mm256_cmp_ps(a, bound, _CMP_LT_OQ), value);
+}
+// 2 to the power of the whole number, of either sign, in the low bits of a's fraction.
+BALLAST_INLINE Floats exponent_of_low_bits(Floats a) {
+  return _mm256_castsi256_ps(
+      _mm256_add_epi32(_mm256_slli_epi32(_mm256_castps_si256(a), 23), _mm256_set1_epi32(0x3f800000)));
+}
+
+}  // namespace
+}  // namespace ballast

@@ -1,0 +1,18 @@
+#include "cpu/kernels.h"
+
+#include "cpu/avx512/simd.h"
+#include "cpu/shared/attention-inl.h"
+#include "cpu/shared/elementwise-inl.h"
+#include "cpu/shared/panel-inl.h"
+#include "cpu/shared/table-inl.h"
+
+namespace ballast {
+
+const Kernels* avx512_kernels() {
+  static constexpr Kernels kKernels{
+      "avx512",   kAvx2 | kAvx512 | kAvx512Vnni, BALLAST_PANEL_KERNELS, quantize_activations,
+      silu_times, {attend_stretch, merge_states}};
+  return &kKernels;
+}
+
+}  // namespace ballast

@@ -1,0 +1,121 @@
+// AVX-512 with VNNI under the names that shared/ is written in. A vector holds all 16 rows of a panel.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "cpu/panel_layout.h"
+
+#define BALLAST_INLINE static inline __attribute__((always_inline))
+
+namespace ballast {
+namespace {
+
+using Bytes = __m512i;
+using Ints = __m512i;
+using Floats = __m512;
+
+constexpr int kVectorRows = 16;
+constexpr int kQuantTokens = 8;
+constexpr int kFloatTokens = 4;
+// Cache entries that attention takes together, for one vector of rows and for two.
+constexpr int kSingleItems = 12;
+constexpr int kPairItems = 12;
+// Codes of eight bits are multiplied as unsigned bytes, 128 too large.
+constexpr bool kWideIsBiased = true;
+
+BALLAST_INLINE Bytes load_bytes(const uint8_t* from) { return _mm512_loadu_si512(from); }
+BALLAST_INLINE Bytes bytes_of(int value) { return _mm512_set1_epi8(static_cast<char>(value)); }
+BALLAST_INLINE Bytes and_bytes(Bytes a, Bytes b) { return _mm512_and_si512(a, b); }
+BALLAST_INLINE Bytes or_bytes(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
+// Bits that cross from byte to byte are the caller's to mask off.
+template <int kShift>
+BALLAST_INLINE Bytes shift_left(Bytes a) {
+  return _mm512_slli_epi16(a, kShift);
+}
+template <int kShift>
+BALLAST_INLINE Bytes shift_right(Bytes a) {
+  return _mm512_srli_epi16(a, kShift);
+}
+
+// Steps of IQ4 plus 128, by code.
+BALLAST_INLINE Bytes table_steps(Bytes codes) {
+  const __m128i steps =
+      _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, -127, -115, -103, -90, -75, -59, -39, -15);
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(steps), codes);
+}
+BALLAST_INLINE Bytes wide_codes(Bytes codes) { return codes; }
+
+BALLAST_INLINE Floats halves_to_floats(const uint8_t* from) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+BALLAST_INLINE Floats bfloats_to_floats(const uint8_t* from) {
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+BALLAST_INLINE Ints load_int8(const uint8_t* from) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+BALLAST_INLINE Ints low_nibbles(Ints a) { return _mm512_and_si512(a, _mm512_set1_epi32(15)); }
+BALLAST_INLINE Ints high_nibbles(Ints a) { return low_nibbles(_mm512_srli_epi32(a, 4)); }
+
+BALLAST_INLINE Ints zero_ints() { return _mm512_setzero_si512(); }
+BALLAST_INLINE Ints broadcast_int(int32_t value) { return _mm512_set1_epi32(value); }
+template <int kShift>
+BALLAST_INLINE Ints shift_left_ints(Ints a) {
+  return _mm512_slli_epi32(a, kShift);
+}
+
+BALLAST_INLINE __m512i broadcast_four(const int8_t* activations) {
+  int32_t four;
+  __builtin_memcpy(&four, activations, sizeof(four));
+  return _mm512_set1_epi32(four);
+}
+
+// Adds to each token's sums the dot products of two neighbouring quads with the eight activations at
+// `offset`. One quad after the other: the sums of the other tokens fill the time that each needs.
+template <bool kWide, int kTokens>
+BALLAST_INLINE void add_two_quads(Ints* sums, Bytes first, Bytes second, const ActivationBlock* const* blocks,
+                                  int64_t index, int offset) {
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    sums[token] =
+        _mm512_dpbusd_epi32(sums[token], first, broadcast_four(blocks[token][index].quants + offset));
+  }
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    sums[token] =
+        _mm512_dpbusd_epi32(sums[token], second, broadcast_four(blocks[token][index].quants + offset + 4));
+  }
+}
+
+BALLAST_INLINE Floats load_floats(const float* from) { return _mm512_loadu_ps(from); }
+BALLAST_INLINE void store_floats(float* to, Floats a) { _mm512_storeu_ps(to, a); }
+BALLAST_INLINE Floats zero_floats() { return _mm512_setzero_ps(); }
+BALLAST_INLINE Floats broadcast_float(float value) { return _mm512_set1_ps(value); }
+BALLAST_INLINE Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
+BALLAST_INLINE Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+BALLAST_INLINE Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+BALLAST_INLINE Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+BALLAST_INLINE Floats multiply_subtract_from(Floats a, Floats b, Floats c) {
+  return _mm512_fnmadd_ps(a, b, c);
+}
+
+BALLAST_INLINE Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+// b where either is NaN.
+BALLAST_INLINE Floats larger(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+BALLAST_INLINE Floats where_less(Floats a, Floats bound, Floats value, Floats otherwise) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, bound, _CMP_LT_OQ), otherwise, value);
+}
+BALLAST_INLINE Floats zero_where_less(Floats a, Floats bound, Floats value) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, bound, _CMP_NLT_UQ), value);
+}
+// 2 to the power of the whole number, of either sign, in the low bits of a's fraction.
+BALLAST_INLINE Floats exponent_of_low_bits(Floats a) {
+  return _mm512_castsi512_ps(
+      _mm512_add_epi32(_mm512_slli_epi32(_mm512_castps_si512(a), 23), _mm512_set1_epi32(0x3f800000)));
+}
+
+}  // namespace
+}  // namespace ballast

@@ -1,0 +1,58 @@
+#include "cpu/cpu_features.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace ballast {
+
+#if defined(__x86_64__)
+namespace {
+
+struct Leaf {
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+// Zeros when the chip does not know the leaf.
+Leaf cpuid(uint32_t leaf, uint32_t subleaf) {
+  Leaf registers;
+  __get_cpuid_count(leaf, subleaf, &registers.eax, &registers.ebx, &registers.ecx, &registers.edx);
+  return registers;
+}
+
+// The register files that the system saves (XCR0). Valid only when CPUID shows OSXSAVE.
+uint64_t saved_registers() {
+  uint32_t low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (static_cast<uint64_t>(high) << 32) | low;
+}
+
+bool has_all(uint64_t bits, uint64_t wanted) { return (bits & wanted) == wanted; }
+
+constexpr uint32_t bit(int n) { return uint32_t{1} << n; }
+
+}  // namespace
+
+CpuFeatures usable_cpu_features() {
+  const Leaf one = cpuid(1, 0);
+  const Leaf seven = cpuid(7, 0);
+  if (!has_all(one.ecx, bit(27))) return 0;  // OSXSAVE
+  const uint64_t saved = saved_registers();
+  constexpr uint64_t kYmm = 0x06;  // XMM and the upper halves of YMM
+  constexpr uint64_t kZmm = 0xe6;  // and mask registers, upper halves of ZMM, ZMM16…31
+  CpuFeatures features = 0;
+  if (has_all(saved, kYmm) && has_all(one.ecx, bit(12) | bit(28) | bit(29)) && has_all(seven.ebx, bit(5))) {
+    features |= kAvx2;
+  }
+  if ((features & kAvx2) && has_all(saved, kZmm) &&
+      has_all(seven.ebx, bit(16) | bit(17) | bit(30) | bit(31))) {
+    features |= kAvx512;
+    if (has_all(seven.ecx, bit(11))) features |= kAvx512Vnni;
+  }
+  return features;
+}
+#else
+CpuFeatures usable_cpu_features() { return 0; }
+#endif
+
+}  // namespace ballast

@@ -1,0 +1,13 @@
+#include "cpu/attention.h"
+
+#include "cpu/reference/simd.h"
+#include "cpu/shared/attention-inl.h"
+
+namespace ballast {
+
+const AttentionKernels& reference_attention() {
+  static constexpr AttentionKernels kKernels{attend_stretch, merge_states};
+  return kKernels;
+}
+
+}  // namespace ballast

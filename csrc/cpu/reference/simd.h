@@ -1,0 +1,50 @@
+// Four floats of one register on every 64-bit x86 and Arm, under the names that shared/ is written in; GCC
+// and Clang write +, * for them lane by lane.
+#pragma once
+
+#include <cstdint>
+
+#define BALLAST_INLINE static inline __attribute__((always_inline))
+
+namespace ballast {
+namespace {
+
+typedef float Floats __attribute__((vector_size(16)));
+typedef int32_t FloatBits __attribute__((vector_size(16)));
+
+constexpr int kVectorRows = 4;
+constexpr int kSingleItems = 8;
+constexpr int kPairItems = 4;
+
+BALLAST_INLINE Floats load_floats(const float* from) {
+  Floats value;
+  __builtin_memcpy(&value, from, sizeof(value));
+  return value;
+}
+BALLAST_INLINE void store_floats(float* to, Floats a) { __builtin_memcpy(to, &a, sizeof(a)); }
+BALLAST_INLINE Floats broadcast_float(float value) { return Floats{value, value, value, value}; }
+BALLAST_INLINE Floats zero_floats() { return Floats{}; }
+BALLAST_INLINE Floats add(Floats a, Floats b) { return a + b; }
+BALLAST_INLINE Floats subtract(Floats a, Floats b) { return a - b; }
+BALLAST_INLINE Floats multiply(Floats a, Floats b) { return a * b; }
+BALLAST_INLINE Floats multiply_add(Floats a, Floats b, Floats c) { return a * b + c; }
+BALLAST_INLINE Floats multiply_subtract_from(Floats a, Floats b, Floats c) { return c - a * b; }
+BALLAST_INLINE Floats select(FloatBits where, Floats a, Floats b) {
+  return reinterpret_cast<Floats>((where & reinterpret_cast<FloatBits>(a)) |
+                                  (~where & reinterpret_cast<FloatBits>(b)));
+}
+BALLAST_INLINE Floats larger(Floats a, Floats b) { return select(a > b, a, b); }
+BALLAST_INLINE Floats zero_where_less(Floats a, Floats bound, Floats value) {
+  return select(a < bound, Floats{}, value);
+}
+BALLAST_INLINE Floats where_less(Floats a, Floats bound, Floats value, Floats otherwise) {
+  return select(a < bound, value, otherwise);
+}
+// 2 to the power of the whole number, of either sign, in the low bits of a's fraction.
+BALLAST_INLINE Floats exponent_of_low_bits(Floats a) {
+  typedef uint32_t Unsigned __attribute__((vector_size(16)));
+  return reinterpret_cast<Floats>((reinterpret_cast<Unsigned>(a) << 23) + 0x3f800000);
+}
+
+}  // namespace
+}  // namespace ballast

@@ -1,0 +1,216 @@
+// Latent attention in flash style. A lane is a query row throughout, so that a row's arithmetic is one fixed
+// sequence whatever the rows beside it: scores and values are both sums of broadcast cache entries times
+// vectors of rows.
+#pragma once
+
+#include "cpu/attention.h"
+
+namespace ballast {
+namespace {
+
+// Below any score; finite, so that differences of maxima stay numbers.
+constexpr float kNoMaximum = -1e30f;
+
+// e to the power of a <= 0, within 2 units in the last place; zero below -87. NaN stays.
+BALLAST_INLINE Floats exp_of_negative(Floats a) {
+  const Floats to_low_bits =
+      broadcast_float(12582912.0f);  // 1.5 * 2^23: what is added is rounded to whole numbers
+  const Floats shifted = add(multiply(a, broadcast_float(1.44269504f)), to_low_bits);
+  const Floats n = subtract(shifted, to_low_bits);
+  // a - n ln 2, with ln 2 in two parts, of which the first times n is exact.
+  Floats r = multiply_subtract_from(n, broadcast_float(0.693145752f), a);
+  r = multiply_subtract_from(n, broadcast_float(1.42860677e-6f), r);
+  // Taylor's series to the seventh power: |r| <= 0.35, so the rest is below 6e-9.
+  Floats sum = broadcast_float(1.0f / 5040.0f);
+  sum = multiply_add(sum, r, broadcast_float(1.0f / 720.0f));
+  sum = multiply_add(sum, r, broadcast_float(1.0f / 120.0f));
+  sum = multiply_add(sum, r, broadcast_float(1.0f / 24.0f));
+  sum = multiply_add(sum, r, broadcast_float(1.0f / 6.0f));
+  sum = multiply_add(sum, r, broadcast_float(0.5f));
+  sum = multiply_add(sum, r, broadcast_float(1.0f));
+  sum = multiply_add(sum, r, broadcast_float(1.0f));
+  return zero_where_less(a, broadcast_float(-87.0f), multiply(sum, exponent_of_low_bits(shifted)));
+}
+
+// Scores of kItems positions from `position` on for kVectors vectors of rows from `row` on.
+template <int kVectors, int kItems>
+BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const float* const* cache,
+                                float* scores) {
+  const int64_t num_rows = in.num_rows;
+  const int64_t row_width = in.row_width;
+  const float* query = in.query + row;
+  const float* entries[kItems];
+#pragma GCC unroll 16
+  for (int i = 0; i < kItems; ++i) entries[i] = cache[i];
+  Floats sums[kItems][kVectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < kItems; ++i) {
+    for (int v = 0; v < kVectors; ++v) sums[i][v] = zero_floats();
+  }
+  for (int64_t k = 0; k < row_width; ++k, query += num_rows) {
+    Floats queries[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) queries[v] = load_floats(query + v * kVectorRows);
+#pragma GCC unroll 16
+    for (int i = 0; i < kItems; ++i) {
+      const Floats entry = broadcast_float(entries[i][k]);
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(entry, queries[v], sums[i][v]);
+    }
+  }
+  const Floats scale = broadcast_float(in.scale);
+#pragma GCC unroll 16
+  for (int i = 0; i < kItems; ++i) {
+    for (int v = 0; v < kVectors; ++v) {
+      store_floats(scores + i * num_rows + row + v * kVectorRows, multiply(sums[i][v], scale));
+    }
+  }
+}
+
+// values = values * correction + the weighted sum of kItems value entries from `dim` on.
+template <int kVectors, int kItems>
+BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const float* const* cache,
+                                int64_t size, int64_t dim, bool is_first, const float* correction,
+                                float* values) {
+  const int64_t num_rows = in.num_rows;
+  const float* weights = in.scores + row;
+  float* out = values + dim * num_rows + row;
+  Floats sums[kItems][kVectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < kItems; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      sums[i][v] = is_first ? zero_floats()
+                            : multiply(load_floats(out + i * num_rows + v * kVectorRows),
+                                       load_floats(correction + row + v * kVectorRows));
+    }
+  }
+  for (int64_t p = 0; p < size; ++p, weights += num_rows) {
+    const float* entries = cache[p] + dim;
+    Floats shares[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) shares[v] = load_floats(weights + v * kVectorRows);
+#pragma GCC unroll 16
+    for (int i = 0; i < kItems; ++i) {
+      const Floats entry = broadcast_float(entries[i]);
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(entry, shares[v], sums[i][v]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kItems; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) store_floats(out + i * num_rows + v * kVectorRows, sums[i][v]);
+  }
+}
+
+// How `total` items are done: as many blocks of kMost as fit, then by fours, then one by one.
+template <int kVectors, int kMost>
+void score_positions(const AttentionStretch& in, int64_t row, const float* const* cache, int64_t total) {
+  int64_t i = 0;
+  for (; i + kMost <= total; i += kMost) {
+    score_block<kVectors, kMost>(in, row, cache + i, in.scores + i * in.num_rows);
+  }
+  for (; i + 4 <= total; i += 4) score_block<kVectors, 4>(in, row, cache + i, in.scores + i * in.num_rows);
+  for (; i < total; ++i) score_block<kVectors, 1>(in, row, cache + i, in.scores + i * in.num_rows);
+}
+
+template <int kVectors, int kMost>
+void add_values(const AttentionStretch& in, int64_t row, const float* const* cache, int64_t size,
+                bool is_first, const float* correction, float* values) {
+  int64_t dim = 0;
+  for (; dim + kMost <= in.value_width; dim += kMost) {
+    value_block<kVectors, kMost>(in, row, cache, size, dim, is_first, correction, values);
+  }
+  for (; dim + 4 <= in.value_width; dim += 4) {
+    value_block<kVectors, 4>(in, row, cache, size, dim, is_first, correction, values);
+  }
+  for (; dim < in.value_width; ++dim) {
+    value_block<kVectors, 1>(in, row, cache, size, dim, is_first, correction, values);
+  }
+}
+
+// Hides the positions of a span that a row does not see.
+BALLAST_INLINE void hide_unseen(const AttentionStretch& in, int64_t begin, int64_t size) {
+  const Floats hidden = broadcast_float(-__builtin_inff());
+  for (int64_t p = 0; p < size; ++p) {
+    const Floats position = broadcast_float(static_cast<float>(begin + p));
+    for (int64_t row = 0; row < in.num_rows; row += kVectorRows) {
+      float* score = in.scores + p * in.num_rows + row;
+      store_floats(score, where_less(position, load_floats(in.num_seen + row), load_floats(score), hidden));
+    }
+  }
+}
+
+// Turns a span's scores into weights; `correction` is what earlier weights are to be multiplied with.
+BALLAST_INLINE void weigh(const AttentionStretch& in, int64_t size, const AttentionState& state,
+                          float* correction) {
+  for (int64_t row = 0; row < in.num_rows; row += kVectorRows) {
+    float* scores = in.scores + row;
+    const Floats old_maximum = load_floats(state.maximum + row);
+    Floats maximum = old_maximum;
+    for (int64_t p = 0; p < size; ++p) maximum = larger(maximum, load_floats(scores + p * in.num_rows));
+    const Floats kept = exp_of_negative(subtract(old_maximum, maximum));
+    Floats sum = multiply(load_floats(state.sum + row), kept);
+    for (int64_t p = 0; p < size; ++p) {
+      const Floats weight = exp_of_negative(subtract(load_floats(scores + p * in.num_rows), maximum));
+      store_floats(scores + p * in.num_rows, weight);
+      sum = add(sum, weight);
+    }
+    store_floats(state.maximum + row, maximum);
+    store_floats(state.sum + row, sum);
+    store_floats(correction + row, kept);
+  }
+}
+
+void attend_stretch(const AttentionStretch& in, const AttentionState& state) {
+  constexpr int64_t kPairRows = 2 * kVectorRows;
+  // Behind the span's scores, one more line of rows.
+  float* correction = in.scores + kSpanPositions * in.num_rows;
+  for (int64_t row = 0; row < in.num_rows; ++row) {
+    state.maximum[row] = kNoMaximum;
+    state.sum[row] = 0.0f;
+  }
+  for (int64_t begin = 0; begin < in.num_positions; begin += kSpanPositions) {
+    const int64_t rest = in.num_positions - begin;
+    const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
+    const float* const* cache = in.cache + begin;
+    int64_t row = 0;
+    for (; row + kPairRows <= in.num_rows; row += kPairRows)
+      score_positions<2, kPairItems>(in, row, cache, size);
+    for (; row < in.num_rows; row += kVectorRows) score_positions<1, kSingleItems>(in, row, cache, size);
+    if (in.fewest_seen < static_cast<float>(begin + size)) hide_unseen(in, begin, size);
+    weigh(in, size, state, correction);
+    const bool is_first = begin == 0;
+    row = 0;
+    for (; row + kPairRows <= in.num_rows; row += kPairRows) {
+      add_values<2, kPairItems>(in, row, cache, size, is_first, correction, state.values);
+    }
+    for (; row < in.num_rows; row += kVectorRows) {
+      add_values<1, kSingleItems>(in, row, cache, size, is_first, correction, state.values);
+    }
+  }
+}
+
+void merge_states(int64_t num_rows, int64_t value_width, const AttentionState& next,
+                  const AttentionState& state) {
+  for (int64_t row = 0; row < num_rows; row += kVectorRows) {
+    const Floats old_maximum = load_floats(state.maximum + row);
+    const Floats next_maximum = load_floats(next.maximum + row);
+    const Floats maximum = larger(old_maximum, next_maximum);
+    const Floats kept = exp_of_negative(subtract(old_maximum, maximum));
+    const Floats taken = exp_of_negative(subtract(next_maximum, maximum));
+    store_floats(state.maximum + row, maximum);
+    store_floats(state.sum + row, multiply_add(load_floats(next.sum + row), taken,
+                                               multiply(load_floats(state.sum + row), kept)));
+    float* values = state.values + row;
+    const float* next_values = next.values + row;
+    for (int64_t dim = 0; dim < value_width; ++dim, values += num_rows, next_values += num_rows) {
+      store_floats(values,
+                   multiply_add(load_floats(next_values), taken, multiply(load_floats(values), kept)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ballast

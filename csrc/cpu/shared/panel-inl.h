@@ -1,0 +1,277 @@
+// Products of a panel with activations, written on the names of an instruction set's simd.h. Included once by
+// each kernels.cpp; everything has internal linkage, so that no copy of it can be taken by the linker for
+// code that runs elsewhere.
+//
+// Order of the float sums, for every row and token and whatever the number of tokens: sub-block after
+// sub-block, integer dot product times (weight scale * activation scale) added with one rounding, then the
+// minimum's part.
+#pragma once
+
+namespace ballast {
+namespace {
+
+// The part of a panel that one vector holds: its rows begin at kVectorRows * part.
+struct PanelPart {
+  const uint8_t* scales;
+  const uint8_t* groups;
+  int part;
+};
+
+constexpr int kPartBytes = kVectorRows * 4;  // of a quad
+
+// Quad kQuad's codes, from the planes of a group.
+template <int kQuad>
+BALLAST_INLINE Bytes nibble_quad(const uint8_t* plane) {
+  const Bytes line = load_bytes(plane + kQuad % 4 * kQuadBytes);
+  return and_bytes(kQuad < 4 ? line : shift_right<4>(line), bytes_of(0x0f));
+}
+
+// Two bits, moved to kTo, kTo + 1.
+template <int kQuad, int kTo>
+BALLAST_INLINE Bytes pair_quad(const uint8_t* plane) {
+  const Bytes line = load_bytes(plane + kQuad / 4 * kQuadBytes);
+  constexpr int kFrom = kQuad % 4 * 2;
+  constexpr int kLeft = kTo > kFrom ? kTo - kFrom : 0;
+  constexpr int kRight = kFrom > kTo ? kFrom - kTo : 0;
+  return and_bytes(shift_right<kRight>(shift_left<kLeft>(line)), bytes_of(3 << kTo));
+}
+
+// One bit, moved to kTo.
+template <int kQuad, int kTo>
+BALLAST_INLINE Bytes bit_quad(const uint8_t* plane) {
+  constexpr int kLeft = kTo > kQuad ? kTo - kQuad : 0;
+  constexpr int kRight = kQuad > kTo ? kQuad - kTo : 0;
+  return and_bytes(shift_right<kRight>(shift_left<kLeft>(load_bytes(plane))), bytes_of(1 << kTo));
+}
+
+constexpr int kNibblePlane = 4 * kQuadBytes;
+constexpr int kPairPlane = 2 * kQuadBytes;
+
+template <const QuantLayout& kLayout, int kQuad>
+BALLAST_INLINE Bytes decode_quad(const uint8_t* group) {
+  constexpr int kBits = kLayout.bits;
+  if constexpr (kLayout.is_table) return table_steps(nibble_quad<kQuad>(group));
+  if constexpr (kBits == 2) return pair_quad<kQuad, 0>(group);
+  if constexpr (kBits == 3)
+    return or_bytes(pair_quad<kQuad, 0>(group), bit_quad<kQuad, 2>(group + kPairPlane));
+  if constexpr (kBits == 4) return nibble_quad<kQuad>(group);
+  if constexpr (kBits == 5)
+    return or_bytes(nibble_quad<kQuad>(group), bit_quad<kQuad, 4>(group + kNibblePlane));
+  if constexpr (kBits == 6)
+    return or_bytes(nibble_quad<kQuad>(group), pair_quad<kQuad, 4>(group + kNibblePlane));
+  if constexpr (kBits == 8) return wide_codes(load_bytes(group + kQuad * kQuadBytes));
+}
+
+// Scales of the sub-blocks of a group, and their minima with the sign of an addend.
+template <const QuantLayout& kLayout>
+struct GroupScales {
+  Floats scale[kLayout.subs_per_group()];
+  Floats minimum[kLayout.subs_per_group()];
+};
+
+template <const QuantLayout& kLayout>
+BALLAST_INLINE void decode_scales(const PanelPart& panel, int64_t group, GroupScales<kLayout>& out) {
+  constexpr int kHalvesBytes = 2 * kPanelRows;
+  constexpr int kSubs = kLayout.subs_per_group();
+  if constexpr (kLayout.scales == Scales::kFlat) {
+    const uint8_t* record = panel.scales + group * kLayout.scale_stride() + panel.part * kVectorRows * 2;
+    out.scale[0] = halves_to_floats(record);
+    if constexpr (kLayout.has_minimum) out.minimum[0] = halves_to_floats(record + kHalvesBytes);
+  } else {
+    const uint8_t* record = panel.scales + group / kSuperGroups * kLayout.scale_stride();
+    const Floats block_scale = halves_to_floats(record + panel.part * kVectorRows * 2);
+    const uint8_t* subs = record + kHalvesBytes * (kLayout.has_minimum ? 2 : 1) + panel.part * kVectorRows +
+                          group % kSuperGroups * kSubs * kPanelRows;
+    for (int sub = 0; sub < kSubs; ++sub) {
+      const Ints bytes = load_int8(subs + sub * kPanelRows);
+      constexpr bool kNibbles = kLayout.scales == Scales::kNibbles;
+      out.scale[sub] = multiply(block_scale, to_floats(kNibbles ? low_nibbles(bytes) : bytes));
+      if constexpr (kLayout.has_minimum) {
+        const Floats block_minimum = halves_to_floats(record + kHalvesBytes + panel.part * kVectorRows * 2);
+        constexpr int kMinima = kSuperGroups * kSubs * kPanelRows;
+        const Ints minima = kNibbles ? high_nibbles(bytes) : load_int8(subs + kMinima + sub * kPanelRows);
+        out.minimum[sub] = multiply(block_minimum, to_floats(minima));
+      }
+    }
+  }
+}
+
+template <const QuantLayout& kLayout>
+BALLAST_INLINE Ints first_sum(int32_t negative_sum) {
+  constexpr bool kIsBiased = kLayout.is_wide() ? kWideIsBiased : kLayout.offset_log2 > 0;
+  if constexpr (kIsBiased) return shift_left_ints<kLayout.offset_log2>(broadcast_int(negative_sum));
+  return zero_ints();
+}
+
+template <const QuantLayout& kLayout>
+BALLAST_INLINE Floats add_minimum(Floats minimum, float scaled_sum, Floats sum) {
+  if constexpr (!kLayout.has_minimum) return sum;
+  if constexpr (kLayout.scales == Scales::kFlat)
+    return multiply_add(minimum, broadcast_float(scaled_sum), sum);
+  return multiply_subtract_from(minimum, broadcast_float(scaled_sum), sum);
+}
+
+// Quads kQuad…kEnd of a group, decoded once for all tokens.
+template <const QuantLayout& kLayout, int kTokens, int kQuad, int kEnd>
+BALLAST_INLINE void add_quads(const uint8_t* group, const ActivationBlock* const* blocks, int64_t index,
+                              Ints* dots) {
+  if constexpr (kQuad < kEnd) {
+    add_two_quads<kLayout.is_wide(), kTokens>(dots, decode_quad<kLayout, kQuad>(group),
+                                              decode_quad<kLayout, kQuad + 1>(group), blocks, index,
+                                              4 * kQuad);
+    add_quads<kLayout, kTokens, kQuad + 2, kEnd>(group, blocks, index, dots);
+  }
+}
+
+template <const QuantLayout& kLayout, int kTokens, int kSub>
+BALLAST_INLINE void add_sub_block(const uint8_t* group, const GroupScales<kLayout>& scales,
+                                  const ActivationBlock* const* blocks, int64_t index, Floats* sums) {
+  constexpr bool kWhole = kLayout.subs_per_group() == 1;
+  constexpr int kQuads = kGroupQuads / kLayout.subs_per_group();
+  Ints dots[kTokens];
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    const ActivationBlock& block = blocks[token][index];
+    dots[token] = first_sum<kLayout>(kWhole ? block.negative_sum : block.negative_half_sums[kSub]);
+  }
+  add_quads<kLayout, kTokens, kSub * kQuads, (kSub + 1) * kQuads>(group, blocks, index, dots);
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    const ActivationBlock& block = blocks[token][index];
+    const Floats scale = multiply(scales.scale[kSub], broadcast_float(block.scale));
+    sums[token] = multiply_add(to_floats(dots[token]), scale, sums[token]);
+    const float scaled_sum = kWhole ? block.scaled_sum : block.scaled_half_sums[kSub];
+    sums[token] = add_minimum<kLayout>(scales.minimum[kSub], scaled_sum, sums[token]);
+  }
+}
+
+// How far ahead of their use weights are asked for; the panels of a matrix lie one behind the other.
+constexpr int kPrefetchBytes = 4096;
+
+template <const QuantLayout& kLayout, int kTokens>
+BALLAST_INLINE void multiply_tokens(const PanelPart& panel, int64_t num_groups, const void* const* tokens,
+                                    float* out) {
+  const ActivationBlock* blocks[kTokens];
+  Floats sums[kTokens];
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    blocks[token] = static_cast<const ActivationBlock*>(tokens[token]);
+    sums[token] = zero_floats();
+  }
+  for (int64_t index = 0; index < num_groups; ++index) {
+    const uint8_t* group = panel.groups + index * kLayout.group_bytes();
+    for (int line = 0; line < kLayout.group_bytes(); line += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(group + kPrefetchBytes + line), _MM_HINT_T0);
+    }
+    GroupScales<kLayout> scales;
+    decode_scales<kLayout>(panel, index, scales);
+    const uint8_t* part = group + panel.part * kPartBytes;
+    add_sub_block<kLayout, kTokens, 0>(part, scales, blocks, index, sums);
+    if constexpr (kLayout.subs_per_group() == 2)
+      add_sub_block<kLayout, kTokens, 1>(part, scales, blocks, index, sums);
+  }
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    store_floats(out + token * kPanelRows + panel.part * kVectorRows, sums[token]);
+  }
+}
+
+// As many at a time as registers hold, then the rest together.
+template <const QuantLayout& kLayout, int kTokens>
+void multiply_rest(const PanelPart& panel, int64_t num_groups, const void* const* tokens, int64_t num_tokens,
+                   float* out) {
+  for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out += kTokens * kPanelRows) {
+    multiply_tokens<kLayout, kTokens>(panel, num_groups, tokens, out);
+  }
+  if constexpr (kTokens > 1) {
+    if (num_tokens > 0) multiply_rest<kLayout, kTokens - 1>(panel, num_groups, tokens, num_tokens, out);
+  }
+}
+
+template <const QuantLayout& kLayout>
+void multiply_quantized(const uint8_t* panel, int64_t cols, const void* const* tokens, int64_t num_tokens,
+                        float* out) {
+  for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
+    multiply_rest<kLayout, kQuantTokens>({panel, panel + kLayout.scale_bytes(cols), part}, cols / kGroupCols,
+                                         tokens, num_tokens, out);
+  }
+}
+
+struct FloatsAsFloats {
+  static constexpr int kBytes = 4;
+  BALLAST_INLINE Floats load(const uint8_t* from) {
+    return load_floats(reinterpret_cast<const float*>(from));
+  }
+};
+struct HalvesAsFloats {
+  static constexpr int kBytes = 2;
+  BALLAST_INLINE Floats load(const uint8_t* from) { return halves_to_floats(from); }
+};
+struct BfloatsAsFloats {
+  static constexpr int kBytes = 2;
+  BALLAST_INLINE Floats load(const uint8_t* from) { return bfloats_to_floats(from); }
+};
+
+// Column c goes to partial sum c % 4: one sum alone would wait for itself.
+template <class Format, int kTokens>
+BALLAST_INLINE void multiply_float_tokens(const uint8_t* panel, int64_t cols, const void* const* tokens,
+                                          float* out) {
+  constexpr int kColumnBytes = kPanelRows * Format::kBytes;
+  constexpr int kSums = 4;
+  const float* rows[kTokens];
+  Floats sums[kTokens][kSums];
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    rows[token] = static_cast<const float*>(tokens[token]);
+#pragma GCC unroll 4
+    for (int k = 0; k < kSums; ++k) sums[token][k] = zero_floats();
+  }
+  int64_t col = 0;
+  for (; col + kSums <= cols; col += kSums) {
+#pragma GCC unroll 4
+    for (int k = 0; k < kSums; ++k) {
+      const Floats weights = Format::load(panel + (col + k) * kColumnBytes);
+      _mm_prefetch(reinterpret_cast<const char*>(panel + (col + k) * kColumnBytes + kPrefetchBytes),
+                   _MM_HINT_T0);
+#pragma GCC unroll 16
+      for (int token = 0; token < kTokens; ++token) {
+        sums[token][k] = multiply_add(weights, broadcast_float(rows[token][col + k]), sums[token][k]);
+      }
+    }
+  }
+  for (; col < cols; ++col) {
+    const Floats weights = Format::load(panel + col * kColumnBytes);
+#pragma GCC unroll 16
+    for (int token = 0; token < kTokens; ++token) {
+      sums[token][0] = multiply_add(weights, broadcast_float(rows[token][col]), sums[token][0]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    store_floats(out + token * kPanelRows,
+                 add(add(sums[token][0], sums[token][1]), add(sums[token][2], sums[token][3])));
+  }
+}
+
+template <class Format, int kTokens>
+void multiply_float_rest(const uint8_t* panel, int64_t cols, const void* const* tokens, int64_t num_tokens,
+                         float* out) {
+  for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out += kTokens * kPanelRows) {
+    multiply_float_tokens<Format, kTokens>(panel, cols, tokens, out);
+  }
+  if constexpr (kTokens > 1) {
+    if (num_tokens > 0) multiply_float_rest<Format, kTokens / 2>(panel, cols, tokens, num_tokens, out);
+  }
+}
+
+template <class Format>
+void multiply_floats(const uint8_t* panel, int64_t cols, const void* const* tokens, int64_t num_tokens,
+                     float* out) {
+  for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
+    multiply_float_rest<Format, kFloatTokens>(panel + part * kVectorRows * Format::kBytes, cols, tokens,
+                                              num_tokens, out + part * kVectorRows);
+  }
+}
+
+}  // namespace
+}  // namespace ballast

@@ -1,0 +1,233 @@
+#include "model/deepseek.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "numa/index_range.h"
+#include "ops/linear.h"
+#include "ops/norm.h"
+#include "ops/rope.h"
+
+namespace ballast {
+
+DeepseekModel::DeepseekModel(ThreadPool& pool, const Kernels* kernels, const DeepseekShape& shape,
+                             ModelWeights weights, const RopeTable& rope, const KvCache& cache)
+    : pool_(pool),
+      kernels_(kernels),
+      shape_(shape),
+      weights_(std::move(weights)),
+      rope_(rope),
+      cache_(cache) {
+  weights_.check(shape_);
+  const auto has_experts = [](const LayerWeights& layer) { return layer.routed.has_value(); };
+  if (std::any_of(weights_.layers.begin(), weights_.layers.end(), has_experts)) shape_.routing.check();
+  if (cache_.layers.size() != weights_.layers.size()) {
+    throw std::invalid_argument("the cache has " + std::to_string(cache_.layers.size()) +
+                                " layers; expected " + std::to_string(weights_.layers.size()));
+  }
+}
+
+void DeepseekModel::forward(const Step& step, float* logits, const std::function<void()>& layer_done) {
+  check(step);
+  if (step.num_tokens() == 0) return;
+  int64_t query_rank = 0;
+  for (const LayerWeights& layer : weights_.layers) {
+    if (layer.attention.query_down)
+      query_rank = std::max(query_rank, layer.attention.query_down->matrix.rows());
+  }
+  scratch_.make_room(step.num_tokens(), shape_, query_rank);
+
+  embed(step);
+  Outputs pending;  // what is still to be added to the residual stream
+  for (size_t i = 0; i < weights_.layers.size(); ++i) {
+    const LayerWeights& layer = weights_.layers[i];
+    add_and_norm(pending, layer.attention.norm, step.num_tokens());
+    attention(layer.attention, cache_.layers[i], step);
+    add_and_norm({scratch_.block_out.data()}, layer.ffn_norm, step.num_tokens());
+    pending = feed_forward(layer, step.num_tokens());
+    layer_done();
+  }
+  output(pending, step, logits);
+}
+
+void DeepseekModel::embed(const Step& step) {
+  for_tokens(step.num_tokens(), [&](int64_t token) {
+    weights_.embedding.dequantize_row(step.token_ids[token], scratch_.stream.data() + token * shape_.hidden);
+  });
+}
+
+// Latent attention in its absorbed form (DeepSeek-V2 §2.1.2, appendix C): normed → block_out.
+void DeepseekModel::attention(const AttentionWeights& weights, float* cache, const Step& step) {
+  const int64_t num_tokens = step.num_tokens();
+  const int64_t num_heads = shape_.num_heads;
+  Scratch& s = scratch_;
+  queries(weights, num_tokens);
+  linear(pool_, s.normed.data(), num_tokens, weights.kv_a, s.latent.data());
+  rotate_and_store(weights, cache, step);
+
+  if (weights.k_up.transposed) {
+    head_linear_transposed(pool_, s.query_nope.data(), num_tokens, weights.k_up.matrix,
+                           weights.k_up.heads(num_heads, shape_.nope_dim), s.query_latent.data());
+  } else {
+    head_linear(pool_, s.query_nope.data(), num_tokens, weights.k_up.matrix,
+                weights.k_up.heads(num_heads, shape_.kv_lora_rank), s.query_latent.data());
+  }
+  const LatentQuery query{s.query_latent.data(), shape_.kv_lora_rank, s.query.data() + shape_.nope_dim,
+                          shape_.query_dim()};
+  mla_attention(pool_, kernels_, query, cache, step.batch,
+                {num_heads, shape_.latent_dim(), shape_.kv_lora_rank, shape_.softmax_scale},
+                s.attended.data());
+  head_linear(pool_, s.attended.data(), num_tokens, weights.v_up.matrix,
+              weights.v_up.heads(num_heads, shape_.v_dim), s.values.data());
+  linear(pool_, s.values.data(), num_tokens, weights.output, s.block_out.data());
+}
+
+void DeepseekModel::queries(const AttentionWeights& weights, int64_t num_tokens) {
+  const float* x = scratch_.normed.data();
+  if (weights.query_down) {
+    float* down = scratch_.query_down.data();
+    const int64_t rank = weights.query_down->matrix.rows();
+    linear(pool_, x, num_tokens, weights.query_down->matrix, down);
+    for_tokens(num_tokens, [&](int64_t token) {
+      rms_norm(down + token * rank, 1, rank, weights.query_down->norm.data(), shape_.rms_eps,
+               down + token * rank);
+    });
+    x = down;
+  }
+  linear(pool_, x, num_tokens, weights.query_up, scratch_.query.data());
+}
+
+// Each token's latent is normed and its key rotated into the cache; its queries are rotated, and their other
+// part laid side by side.
+void DeepseekModel::rotate_and_store(const AttentionWeights& weights, float* cache, const Step& step) {
+  const int64_t rank = shape_.kv_lora_rank;
+  const int64_t num_pairs = shape_.rope_dim / 2;
+  for_tokens(step.num_tokens(), [&](int64_t token) {
+    const float* cos = rope_.cos + step.batch.positions[token] * num_pairs;
+    const float* sin = rope_.sin + step.batch.positions[token] * num_pairs;
+    const float* latent = scratch_.latent.data() + token * shape_.latent_dim();
+    float* row = cache + step.slots[token] * shape_.latent_dim();
+    rms_norm(latent, 1, rank, weights.kv_a_norm.data(), shape_.rms_eps, row);
+    std::copy_n(latent + rank, shape_.rope_dim, row + rank);
+    rope_interleaved(row + rank, 1, 1, shape_.rope_dim, cos, sin);
+    for (int64_t head = 0; head < shape_.num_heads; ++head) {
+      const int64_t index = token * shape_.num_heads + head;
+      float* query = scratch_.query.data() + index * shape_.query_dim();
+      std::copy_n(query, shape_.nope_dim, scratch_.query_nope.data() + index * shape_.nope_dim);
+      rope_interleaved(query + shape_.nope_dim, 1, 1, shape_.rope_dim, cos, sin);
+    }
+  });
+}
+
+// normed → what the layer adds to the residual stream.
+DeepseekModel::Outputs DeepseekModel::feed_forward(const LayerWeights& weights, int64_t num_tokens) {
+  Outputs outputs;
+  if (weights.routed) {
+    routed(*weights.routed, num_tokens);
+    outputs.push_back(scratch_.routed_out.data());
+  }
+  if (weights.every_token) {
+    weights.every_token->forward(pool_, scratch_.normed.data(), num_tokens, scratch_.zeros.data(),
+                                 scratch_.ones.data(), 1, scratch_.block_out.data());
+    outputs.push_back(scratch_.block_out.data());
+  }
+  return outputs;
+}
+
+void DeepseekModel::routed(const RoutedWeights& weights, int64_t num_tokens) {
+  const int64_t num_experts = shape_.routing.num_experts;
+  const int64_t num_chosen = shape_.routing.num_chosen;
+  Scratch& s = scratch_;
+  linear(pool_, s.normed.data(), num_tokens, weights.router, s.router_logits.data());
+  for_tokens(num_tokens, [&](int64_t token) {
+    route(s.router_logits.data() + token * num_experts, 1,
+          weights.bias.empty() ? nullptr : weights.bias.data(), shape_.routing,
+          s.expert_ids.data() + token * num_chosen, s.expert_shares.data() + token * num_chosen);
+  });
+  weights.experts.forward(pool_, s.normed.data(), num_tokens, s.expert_ids.data(), s.expert_shares.data(),
+                          num_chosen, s.routed_out.data());
+}
+
+void DeepseekModel::output(const Outputs& pending, const Step& step, float* logits) {
+  const int64_t hidden = shape_.hidden;
+  for_tokens(step.num_sampled, [&](int64_t i) {
+    float* row = scratch_.stream.data() + step.sampled[i] * hidden;
+    float* normed = scratch_.normed.data() + i * hidden;
+    std::copy_n(row, hidden, normed);
+    for (const float* added : pending) {
+      for (int64_t k = 0; k < hidden; ++k) normed[k] += added[step.sampled[i] * hidden + k];
+    }
+    rms_norm(normed, 1, hidden, weights_.output_norm.data(), shape_.rms_eps, normed);
+  });
+  linear(pool_, scratch_.normed.data(), step.num_sampled, weights_.output, logits);
+}
+
+// stream += added, in order; normed = norm(stream).
+void DeepseekModel::add_and_norm(const Outputs& added, const std::vector<float>& norm, int64_t num_tokens) {
+  const int64_t hidden = shape_.hidden;
+  for_tokens(num_tokens, [&](int64_t token) {
+    float* row = scratch_.stream.data() + token * hidden;
+    for (const float* output : added) {
+      for (int64_t i = 0; i < hidden; ++i) row[i] += output[token * hidden + i];
+    }
+    rms_norm(row, 1, hidden, norm.data(), shape_.rms_eps, scratch_.normed.data() + token * hidden);
+  });
+}
+
+// A few tokens are not worth waking a thread: one task then, which the caller runs itself.
+template <class PerToken>
+void DeepseekModel::for_tokens(int64_t num_tokens, const PerToken& per_token) const {
+  constexpr int64_t kTaskTokens = 4;
+  const Chunks chunks(num_tokens, kTaskTokens);
+  pool_.parallel_for(chunks.count(), [&](int64_t task) {
+    const IndexRange tokens = chunks[task];
+    for (int64_t token = tokens.begin; token < tokens.end; ++token) per_token(token);
+  });
+}
+
+void DeepseekModel::check(const Step& step) const {
+  const auto within = [](const char* name, int64_t index, int64_t value, int64_t end) {
+    if (value >= 0 && value < end) return;
+    throw std::out_of_range(std::string(name) + "[" + std::to_string(index) + "] is " +
+                            std::to_string(value) + "; expected 0 to " + std::to_string(end - 1));
+  };
+  step.batch.check();
+  if (step.num_sampled > step.num_tokens()) {
+    throw std::invalid_argument("sampled has " + std::to_string(step.num_sampled) +
+                                " entries; expected at most one a token, " +
+                                std::to_string(step.num_tokens()));
+  }
+  for (int64_t token = 0; token < step.num_tokens(); ++token) {
+    within("token_ids", token, step.token_ids[token], weights_.embedding.rows());
+    within("slots", token, step.slots[token], cache_.num_slots);
+    within("positions", token, step.batch.positions[token], rope_.num_positions);
+  }
+  for (int64_t i = 0; i < step.num_sampled; ++i) within("sampled", i, step.sampled[i], step.num_tokens());
+}
+
+void DeepseekModel::Scratch::make_room(int64_t num_tokens, const DeepseekShape& shape, int64_t query_rank) {
+  const auto room = [num_tokens](auto& buffer, int64_t width) {
+    const size_t size = static_cast<size_t>(num_tokens * width);
+    if (buffer.size() < size) buffer.resize(size);
+  };
+  room(stream, shape.hidden);
+  room(normed, shape.hidden);
+  room(query_down, query_rank);
+  room(query, shape.num_heads * shape.query_dim());
+  room(query_nope, shape.num_heads * shape.nope_dim);
+  room(query_latent, shape.num_heads * shape.kv_lora_rank);
+  room(latent, shape.latent_dim());
+  room(attended, shape.num_heads * shape.kv_lora_rank);
+  room(values, shape.num_heads * shape.v_dim);
+  room(block_out, shape.hidden);
+  room(routed_out, shape.hidden);
+  room(router_logits, shape.routing.num_experts);
+  room(expert_ids, shape.routing.num_chosen);
+  room(expert_shares, shape.routing.num_chosen);
+  room(zeros, 1);
+  if (ones.size() < zeros.size()) ones.resize(zeros.size(), 1.0f);
+}
+
+}  // namespace ballast

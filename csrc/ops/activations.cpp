@@ -1,0 +1,44 @@
+#include "ops/activations.h"
+
+#include <algorithm>
+
+#include "numa/index_range.h"
+
+namespace ballast {
+
+Activations::Activations(ThreadPool& pool, const Panels& panels, const float* x, int64_t num_rows) {
+  rows_.resize(static_cast<size_t>(num_rows));
+  const int64_t cols = panels.cols();
+  if (!panels.takes_quantized()) {
+    for (int64_t row = 0; row < num_rows; ++row) rows_[static_cast<size_t>(row)] = x + row * cols;
+    return;
+  }
+  const int64_t row_blocks = cols / kGroupCols;
+  blocks_ = uninitialized<ActivationBlock>(num_rows * row_blocks);
+  for (int64_t row = 0; row < num_rows; ++row)
+    rows_[static_cast<size_t>(row)] = blocks_.get() + row * row_blocks;
+  constexpr int64_t kTaskBlocks = 1024;  // some microseconds; a few tokens are not worth waking a thread
+  const Chunks chunks(num_rows * row_blocks, kTaskBlocks);
+  pool.parallel_for(chunks.count(), [&](int64_t task) {
+    const IndexRange range = chunks[task];
+    panels.kernels().quantize(x + range.begin * kGroupCols, range.size(), blocks_.get() + range.begin);
+  });
+}
+
+int64_t tokens_per_block(const Panels& panels) {
+  constexpr int64_t kCacheBytes = 512 << 10;
+  const int64_t token_bytes = panels.takes_quantized()
+                                  ? panels.cols() / kGroupCols * int64_t{sizeof(ActivationBlock)}
+                                  : panels.cols() * 4;
+  return std::clamp<int64_t>(kCacheBytes / token_bytes / 8 * 8, 16, kMostBlockTokens);
+}
+
+int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int num_threads) {
+  constexpr int64_t kTasksPerThread = 8;
+  constexpr int64_t kMostPanels = 16;
+  const int64_t tasks_per_group =
+      (kTasksPerThread * num_threads + num_groups - 1) / std::max<int64_t>(num_groups, 1);
+  return std::clamp<int64_t>(num_panels / std::max<int64_t>(tasks_per_group, 1), 1, kMostPanels);
+}
+
+}  // namespace ballast

@@ -1,0 +1,42 @@
+// Activations as panels take them: rounded to bytes once a call, or floats where they lie.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "numa/thread_pool.h"
+#include "quant/panels.h"
+
+namespace ballast {
+
+// Room for `num` elements that nobody has written yet.
+template <class T>
+std::unique_ptr<T[]> uninitialized(int64_t num) {
+  return std::unique_ptr<T[]>(new T[static_cast<size_t>(num)]);
+}
+
+class Activations {
+ public:
+  // Rows of x, each `cols` long, for products with `panels`; float rows are borrowed.
+  Activations(ThreadPool& pool, const Panels& panels, const float* x, int64_t num_rows);
+
+  const void* const* rows() const { return rows_.data(); }
+  const void* row(int64_t index) const { return rows_[static_cast<size_t>(index)]; }
+
+ private:
+  std::unique_ptr<ActivationBlock[]> blocks_;
+  std::vector<const void*> rows_;
+};
+
+// Tokens that are multiplied with a run of panels before the next run is begun: few enough that their
+// activations stay in the second-level cache.
+int64_t tokens_per_block(const Panels& panels);
+
+// How many of num_panels panels make a task: enough tasks that threads finish together, and none needlessly
+// small.
+int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int num_threads);
+
+constexpr int64_t kMostBlockTokens = 64;
+
+}  // namespace ballast

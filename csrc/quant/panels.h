@@ -1,0 +1,79 @@
+// A matrix repacked into panels for the CPU kernels (cpu/panel_layout.h): its one copy in memory from then
+// on.
+#pragma once
+
+#include <cstdint>
+
+#include "base/pages.h"
+#include "cpu/kernels.h"
+#include "numa/thread_pool.h"
+#include "quant/formats.h"
+
+namespace ballast {
+
+class Matrix;
+
+// Head h owns the rows h * stride + offset … + num_rows of a matrix.
+struct HeadRows {
+  int64_t num_heads;
+  int64_t stride;
+  int64_t offset;
+  int64_t num_rows;
+
+  int64_t begin(int64_t head) const { return head * stride + offset; }
+  bool operator==(const HeadRows& other) const {
+    return num_heads == other.num_heads && stride == other.stride && offset == other.offset &&
+           num_rows == other.num_rows;
+  }
+};
+
+// How the rows of a head lie in its panels.
+enum class PanelRows {
+  kAsStored,    // a panel's rows are the matrix's
+  kTransposed,  // a panel's rows are the matrix's columns, as floats
+};
+
+class Panels {
+ public:
+  // Packs the rows of each head apart, on all threads of the pool. `source` must not be packed itself and is
+  // not needed afterwards.
+  Panels(ThreadPool& pool, const Kernels& kernels, const Matrix& source, const HeadRows& heads,
+         PanelRows rows);
+
+  const Kernels& kernels() const { return kernels_; }
+  const HeadRows& heads() const { return heads_; }
+  PanelRows panel_rows() const { return panel_rows_; }
+  PanelKind kind() const { return kind_; }
+  bool takes_quantized() const { return kind_ > PanelKind::kBF16; }
+  // Of a head's panels together, the last one's padding left out, and what they are multiplied with.
+  int64_t head_rows() const { return head_rows_; }
+  int64_t cols() const { return cols_; }
+  int64_t panels_per_head() const { return panels_per_head_; }
+  int64_t num_bytes() const { return static_cast<int64_t>(pages_.size()); }
+
+  const uint8_t* panel(int64_t head, int64_t index) const {
+    return pages_.data() + (head * panels_per_head_ + index) * panel_bytes_;
+  }
+
+  // out [T, 16] of one panel; tokens as MultiplyPanel takes them.
+  void multiply(int64_t head, int64_t index, const void* const* tokens, int64_t num_tokens,
+                float* out) const {
+    kernels_.multiply[static_cast<int>(kind_)](panel(head, index), cols_, tokens, num_tokens, out);
+  }
+
+  // A row of a head's panels as floats [cols], exactly as the format defines it.
+  void unpack_row(int64_t head, int64_t row, float* out) const;
+
+ private:
+  const Kernels& kernels_;
+  const HeadRows heads_;
+  const PanelRows panel_rows_;
+  const PanelKind kind_;
+  const int64_t head_rows_;
+  const int64_t cols_;
+  const int64_t panels_per_head_;
+  const int64_t panel_bytes_;
+  const Pages pages_;
+};
+
+}  // namespace ballast

@@ -1,0 +1,115 @@
+"""The forward pass on the CPU: one call a step.
+
+Arrays are C-contiguous; weights, tables and cache stay alive as long as the model that they were given to. Wrong shapes
+and types raise ValueError naming the argument or weight (`layers[3].attention.kv_a is [9, 64]; expected ...`).
+Shapes: T tokens, D hidden, H heads, R requests, L = kv_lora_rank + rope_dim.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast._core.kernels import Experts, Matrix, ThreadPool
+
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+
+class Shape:
+    """The model's dimensions and rules; `route` explains those of the experts."""
+
+    def __init__(
+        self,
+        *,
+        hidden: int,
+        num_heads: int,
+        kv_lora_rank: int,
+        nope_dim: int,
+        rope_dim: int,
+        v_dim: int,
+        rms_eps: float,
+        softmax_scale: float,
+        num_experts: int,
+        num_experts_used: int,
+        num_groups: int,
+        num_groups_used: int,
+        sigmoid: bool,
+        group_score_top2: bool,
+        normalize_weights: bool,
+        weights_scale: float,
+    ) -> None: ...
+
+class HeadMatrix:
+    """One matrix per head inside a larger one: head h owns rows from h * head_stride + row_offset."""
+
+    def __init__(self, matrix: Matrix, head_stride: int, row_offset: int, transposed: bool) -> None: ...
+
+class Attention:
+    """A layer's latent attention. k_up: per head [kv_lora_rank, nope], or transposed; v_up: per head [v, kv_lora_rank].
+    query_down [q_lora_rank, D] and query_norm are both None where queries go straight."""
+
+    def __init__(
+        self,
+        *,
+        norm: F32,
+        query_down: Matrix | None,
+        query_norm: F32 | None,
+        query_up: Matrix,
+        kv_a: Matrix,
+        kv_a_norm: F32,
+        k_up: HeadMatrix,
+        v_up: HeadMatrix,
+        output: Matrix,
+    ) -> None: ...
+
+class Layer:
+    """`mlp` is the feed-forward of every token, as one expert; `router`, `bias` and `experts` belong to routed ones."""
+
+    def __init__(
+        self,
+        *,
+        attention: Attention,
+        ffn_norm: F32,
+        mlp: Experts | None,
+        router: Matrix | None,
+        bias: F32 | None,
+        experts: Experts | None,
+    ) -> None: ...
+
+class DeepseekModel:
+    def __init__(
+        self,
+        pool: ThreadPool,
+        *,
+        isa: str,
+        shape: Shape,
+        embedding: Matrix,
+        layers: Sequence[Layer],
+        output_norm: F32,
+        output: Matrix,
+        rope_cos: F32,
+        rope_sin: F32,
+        kv_layers: Sequence[F32],
+        block_tokens: int,
+    ) -> None:
+        """`isa` picks the kernels of attention; matrices bring their own. rope tables [positions, rope_dim / 2];
+        kv_layers, one a layer, [slots, L]."""
+
+    def forward(
+        self,
+        *,
+        token_ids: I32,
+        positions: I32,
+        slots: I32,
+        query_indptr: I32,
+        kv_indptr: I32,
+        kv_indices: I32,
+        sampled: NDArray[np.int64],
+        alive: Callable[[], None],
+        alive_every_s: float,
+    ) -> F32:
+        """Write the step's rows of the cache; logits [sampled, rows of output]. Token t goes to cache slot slots[t];
+        the other tables are those of mla_attention. Calls `alive` after a layer when its last call, or the step's
+        begin, is `alive_every_s` ago. Releases the GIL; not to be called from two threads at once.
+        IndexError and ValueError name the entry that leads outside vocabulary, table or cache; nothing is written
+        then."""

@@ -1,0 +1,236 @@
+"""What crosses the border between Python and the forward pass: shapes, a step's tables, the sign of life."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from ballast._core import kernels, model
+
+HIDDEN, HEADS, RANK, NOPE, ROPE, V, VOCABULARY, SLOTS = 8, 2, 6, 4, 2, 5, 7, 12
+
+
+def f32(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+
+
+def matrix(rows: int, cols: int) -> kernels.Matrix:
+    return kernels.Matrix(f32(rows, cols), 0, rows, cols)
+
+
+def shape(**changes):
+    return model.Shape(
+        **{
+            "hidden": HIDDEN,
+            "num_heads": HEADS,
+            "kv_lora_rank": RANK,
+            "nope_dim": NOPE,
+            "rope_dim": ROPE,
+            "v_dim": V,
+            "rms_eps": 1e-6,
+            "softmax_scale": 0.4,
+            "num_experts": 3,
+            "num_experts_used": 2,
+            "num_groups": 1,
+            "num_groups_used": 1,
+            "sigmoid": False,
+            "group_score_top2": False,
+            "normalize_weights": False,
+            "weights_scale": 1.0,
+            **changes,
+        }
+    )
+
+
+def attention(**changes):
+    return model.Attention(
+        **{
+            "norm": f32(HIDDEN),
+            "query_down": None,
+            "query_norm": None,
+            "query_up": matrix(HEADS * (NOPE + ROPE), HIDDEN),
+            "kv_a": matrix(RANK + ROPE, HIDDEN),
+            "kv_a_norm": f32(RANK),
+            "k_up": model.HeadMatrix(matrix(HEADS * RANK, NOPE), RANK, 0, False),
+            "v_up": model.HeadMatrix(matrix(HEADS * V, RANK), V, 0, False),
+            "output": matrix(HIDDEN, HEADS * V),
+            **changes,
+        }
+    )
+
+
+def experts(count: int, hidden: int = HIDDEN) -> kernels.Experts:
+    return kernels.Experts(matrix(count * 3, hidden), matrix(count * 3, hidden), matrix(count * hidden, 3), count)
+
+
+def layer(**changes):
+    return model.Layer(
+        **{
+            "attention": attention(),
+            "ffn_norm": f32(HIDDEN),
+            "mlp": experts(1),
+            "router": matrix(3, HIDDEN),
+            "bias": None,
+            "experts": experts(3),
+            **changes,
+        }
+    )
+
+
+def make(**changes) -> model.DeepseekModel:
+    return model.DeepseekModel(
+        kernels.ThreadPool(2),
+        **{
+            "isa": kernels.isa(),
+            "shape": shape(),
+            "embedding": matrix(VOCABULARY, HIDDEN),
+            "layers": [layer()],
+            "output_norm": f32(HIDDEN),
+            "output": matrix(VOCABULARY, HIDDEN),
+            "rope_cos": f32(9, ROPE // 2),
+            "rope_sin": f32(9, ROPE // 2),
+            "kv_layers": [np.full((SLOTS, RANK + ROPE), np.nan, np.float32)],
+            "block_tokens": 3,
+            **changes,
+        },
+    )
+
+
+def i32(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def step(**changes):
+    """Two tokens that begin a sequence in block 2."""
+    return {
+        "token_ids": i32(3, 0),
+        "positions": i32(0, 1),
+        "slots": i32(6, 7),
+        "query_indptr": i32(0, 2),
+        "kv_indptr": i32(0, 1),
+        "kv_indices": i32(2),
+        "sampled": np.array([1], np.int64),
+        "alive": lambda: None,
+        "alive_every_s": 0.1,
+        **changes,
+    }
+
+
+def test_a_step_writes_its_rows_of_the_cache_and_returns_logits():
+    cache = np.full((SLOTS, RANK + ROPE), np.nan, np.float32)
+    logits = make(kv_layers=[cache]).forward(**step())
+    assert (logits.shape, logits.dtype) == ((1, VOCABULARY), np.float32)
+    assert np.all(np.isfinite(logits))
+    np.testing.assert_array_equal(np.isfinite(cache).all(axis=1), [6 <= slot <= 7 for slot in range(SLOTS)])
+
+
+def test_every_token_may_be_sampled_or_none():
+    assert make().forward(**step(sampled=np.array([0, 1]))).shape == (2, VOCABULARY)
+    assert make().forward(**step(sampled=np.empty(0, np.int64))).shape == (0, VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"output_norm": f32(5)}, "output_norm has 5 entries; expected 8"),
+        ({"output_norm": np.zeros(8)}, r"output_norm is float64 \[8\]; expected float32"),
+        ({"embedding": matrix(VOCABULARY, 5)}, r"embedding is \[7, 5\]; expected hidden = 8 columns"),
+        ({"output": matrix(VOCABULARY, 5)}, r"output is \[7, 5\]; expected \[7, 8\]"),
+        ({"rope_cos": f32(9, 2)}, r"rope_cos is float32 \[9, 2\]; expected float32 \[positions, rope_dim / 2 = 1\]"),
+        ({"rope_sin": f32(8, 1)}, r"rope_sin is float32 \[8, 1\]; expected float32 \[positions = 9"),
+        ({"kv_layers": []}, "the cache has 0 layers; expected 1"),
+        ({"kv_layers": [f32(SLOTS, 5)]}, r"kv_layers is float32 \[12, 5\]; expected float32 \[slots = 12, L = 8\]"),
+        ({"block_tokens": 0}, "block_tokens is 0; expected 1 or more"),
+        ({"isa": "sse9"}, "sse9; usable on this machine are"),
+        ({"shape": shape(num_experts_used=4)}, "experts per token is 4; expected 1 to"),
+        ({"layers": [layer(mlp=experts(1, 5))]}, r"layers\[0\].mlp has 1 experts of width 5; expected 1 of width 8"),
+        ({"layers": [layer(experts=experts(2))]}, r"layers\[0\].experts has 2 experts of width 8; expected 3"),
+        ({"layers": [layer(router=matrix(4, HIDDEN))]}, r"layers\[0\].router is \[4, 8\]; expected \[3, 8\]"),
+        ({"layers": [layer(attention=attention(kv_a=matrix(9, 8)))]}, r"layers\[0\].attention.kv_a is \[9, 8\]"),
+        (
+            {"layers": [layer(attention=attention(v_up=model.HeadMatrix(matrix(9, RANK), V, 0, False)))]},
+            r"layers\[0\].attention.v_up is \[9, 6\] with head_stride 5 and row_offset 0; expected room for 2 heads of",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(changes, message):
+    with pytest.raises(ValueError, match=message):
+        make(**changes)
+
+
+def test_weights_that_go_together_are_asked_for_together():
+    with pytest.raises(ValueError, match="query_down and query_norm go together"):
+        attention(query_norm=f32(4))
+    with pytest.raises(ValueError, match="router and experts go together"):
+        layer(router=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"token_ids": i32(3, 7)}, IndexError, r"token_ids\[1\] is 7; expected 0 to 6"),
+        ({"token_ids": i32(-1, 0)}, IndexError, r"token_ids\[0\] is -1"),
+        ({"slots": i32(6, 12)}, IndexError, r"slots\[1\] is 12; expected 0 to 11"),
+        ({"sampled": np.array([2])}, IndexError, r"sampled\[0\] is 2; expected 0 to 1"),
+        ({"sampled": np.array([0, 0, 1])}, ValueError, "sampled has 3 entries; expected at most one a token, 2"),
+        ({"sampled": i32(1)}, ValueError, r"sampled is int32 \[1\]; expected int64"),
+        ({"positions": i32(0, 3)}, ValueError, r"positions\[1\] is 3; expected 0 to 2"),
+        ({"kv_indices": i32(4)}, ValueError, r"kv_indices\[0\] is 4; expected 0 to 3"),
+        ({"slots": i32(6)}, ValueError, r"slots is int32 \[1\]; expected int32 \[T = 2\]"),
+        ({"query_indptr": i32()}, ValueError, "query_indptr is empty"),
+    ],
+)
+def test_a_step_that_leads_outside_is_refused_and_writes_nothing(changes, error, message):
+    cache = np.full((SLOTS, RANK + ROPE), np.nan, np.float32)
+    with pytest.raises(error, match=message):
+        make(kv_layers=[cache]).forward(**step(**changes))
+    assert np.all(np.isnan(cache))
+
+
+def test_a_position_beyond_the_rope_table_is_refused():
+    tables = {"positions": i32(9, 10), "kv_indptr": i32(0, 4), "kv_indices": i32(0, 1, 2, 3)}
+    with pytest.raises(IndexError, match=r"positions\[0\] is 9; expected 0 to 8"):
+        make().forward(**step(**tables))
+
+
+def test_a_model_keeps_what_it_borrows():
+    data = f32(VOCABULARY, HIDDEN)
+    cache = np.zeros((SLOTS, RANK + ROPE), np.float32)
+    alive = [weakref.ref(data), weakref.ref(cache)]
+    loaded = make(output=kernels.Matrix(data, 0, VOCABULARY, HIDDEN), kv_layers=[cache])
+    want = loaded.forward(**step())
+    del data, cache
+    gc.collect()
+
+    assert all(ref() is not None for ref in alive)
+    np.testing.assert_array_equal(loaded.forward(**step()), want)
+    del loaded
+    gc.collect()
+    assert all(ref() is None for ref in alive)
+
+
+def test_each_layer_may_give_a_sign_of_life():
+    signs = []
+    make(layers=[layer()] * 3, kv_layers=[f32(SLOTS, RANK + ROPE) for _ in range(3)]).forward(
+        **step(alive=lambda: signs.append("alive"), alive_every_s=0.0)
+    )
+    assert signs == ["alive"] * 3
+
+
+def test_a_short_step_is_not_held_up_by_signs_of_life():
+    signs = []
+    make().forward(**step(alive=lambda: signs.append("alive"), alive_every_s=3600.0))
+    assert signs == []
+
+
+def test_an_error_in_a_sign_of_life_ends_the_step():
+    def stop() -> None:
+        raise KeyError("stop")
+
+    loaded = make()
+    with pytest.raises(KeyError, match="stop"):
+        loaded.forward(**step(alive=stop, alive_every_s=0.0))
+    assert np.all(np.isfinite(loaded.forward(**step())))

@@ -1,0 +1,27 @@
+"""Objects compiled for an instruction set share no symbol with the rest.
+
+A function that such an object defines weakly (an inline one, a template's) could be the copy that the linker keeps for
+everybody; the program would then stop at an illegal instruction on a lesser machine.
+"""
+
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ballast._core import kernels
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("isa", [name for name in ("avx2", "avx512") if platform.machine() == "x86_64"])
+def test_an_isa_object_defines_one_function_and_nothing_weak(isa):
+    [*objects] = (REPOSITORY / "build").glob(f"cp*/CMakeFiles/ballast_cpu.dir/cpu/{isa}/kernels.cpp.o")
+    assert objects, "the extension is built by `make setup`"
+    assert kernels.isa()  # and it is this build that is loaded
+    for path in objects:
+        listing = subprocess.run(["nm", "-C", "--defined-only", path], capture_output=True, text=True, check=True)
+        symbols = [line.split(maxsplit=2)[1:] for line in listing.stdout.splitlines()]
+        assert [name for kind, name in symbols if kind.isupper()] == [f"ballast::{isa}_kernels()"]
+        assert not [name for kind, name in symbols if kind in "uvwVW"]

@@ -1,0 +1,267 @@
+"""Packed weights under every instruction set that runs here.
+
+Tolerances. Packing changes no weight, so unpacked ones are compared to the bit. Products with quantised weights round
+activations to bytes, 32 at a time: x becomes q · peak / 127. Against NumPy doing the same rounding, only the float sum
+of one term a sub-block remains: at most (n + 4) · 2⁻²⁴ · Σ|wᵢ xᵢ|, taken with every weight as a term, and twice
+because the minimum's part is summed apart. Against the plain reference each activation is off by half a step at most,
+peak / 254: Σ|wᵢ| · peak / 254 in all. Float weights round no activation.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from ballast._core import kernels
+from ballast.testing.blocks import dequantized, random_blocks
+
+T = GGMLQuantizationType
+ISAS = kernels.usable_isas()[:-1]
+FLOATS = (T.F32, T.F16, T.BF16)
+TOKENS = [0, 1, 2, 3, 15, 16, 17, 63, 64, 65, 300]
+every_isa = pytest.mark.parametrize("isa", ISAS)
+every_format = pytest.mark.parametrize(
+    "kind", [T(kind) for kind in kernels.supported_types()], ids=lambda kind: kind.name
+)
+
+
+def pack_experts(pool, matrix, isa, num_experts):
+    rows = matrix.rows // num_experts
+    return kernels.pack(pool, matrix, isa, num_heads=num_experts, head_stride=rows, num_rows=rows)
+
+
+def rounded(x):
+    """Activations as the kernels see them, float64."""
+    groups = x.reshape(*x.shape[:-1], x.shape[-1] // 32, 32)
+    peak = np.abs(groups).max(axis=-1, keepdims=True, initial=0)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(peak > 0, np.float32(127) / peak, np.float32(0))
+    quants = np.rint(groups * inverse)
+    return (quants.astype(np.float64) * (peak / np.float32(127))).reshape(x.shape)
+
+
+def half_steps(x):
+    """What rounding can change of each activation."""
+    peak = np.abs(x.reshape(*x.shape[:-1], x.shape[-1] // 32, 32)).max(axis=-1, keepdims=True, initial=0)
+    return np.broadcast_to(peak / 254, (*peak.shape[:-1], 32)).reshape(x.shape).astype(np.float64)
+
+
+def test_this_machine_runs_a_fast_instruction_set():
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = next(line for line in lines if line.startswith("flags")).split()
+    assert ("avx2" in ISAS) == {"avx2", "fma", "f16c"}.issubset(flags)
+    needs = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}
+    assert ("avx512" in ISAS) == needs.issubset(flags)
+
+
+@every_isa
+@every_format
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 40])
+def test_packing_keeps_every_weight_to_the_bit(rng, pool, kind, isa, rows):
+    cols = 2 * max(32, GGML_QUANT_SIZES[kind][0]) if kind not in FLOATS else 37
+    data = random_blocks(rng, kind, rows, cols)
+    packed = kernels.pack(pool, kernels.Matrix(data, kind, rows, cols), isa)
+    assert packed.isa == isa
+    assert kernels.unpack(packed).tobytes() == dequantized(data, kind).reshape(1, rows, cols).tobytes()
+
+
+@every_format
+def test_packed_weights_take_hardly_more_memory_than_the_file(rng, pool, kind):
+    data = random_blocks(rng, kind, 64, 2048)
+    packed = kernels.pack(pool, kernels.Matrix(data, kind, 64, 2048), ISAS[0])
+    assert data.nbytes <= packed.packed_nbytes <= 1.04 * data.nbytes
+
+
+@every_isa
+@every_format
+def test_linear_at_every_batch_size(rng, pool, make_matrix, kind, isa):
+    cols = 768 if kind not in FLOATS else 259
+    weight, values = make_matrix(kind, 43, cols)
+    packed = kernels.pack(pool, weight, isa)
+    for num_tokens in TOKENS:
+        x = rng.standard_normal((num_tokens, cols), dtype=np.float32)
+        out = np.full((num_tokens, 43), np.nan, np.float32)
+
+        kernels.linear(pool, x, packed, out)
+
+        seen = x.astype(np.float64) if kind in FLOATS else rounded(x)
+        magnitudes = np.abs(seen) @ np.abs(values.T)
+        rounding = 2 * (cols + 4) * 2.0**-24 * magnitudes
+        if kind not in FLOATS:
+            assert np.all(np.abs(out - seen @ values.T) <= rounding)
+            rounding += half_steps(x) @ np.abs(values.T)
+        reference = np.empty_like(out)
+        kernels.linear(pool, x, weight, reference)
+        assert np.all(np.abs(out - reference) <= rounding + (cols + 2) * 2.0**-24 * magnitudes)
+
+
+def codes_at_their_limits(kind, rows, cols):
+    """All bits set, and block scales of one: the largest codes and sub-block scales that a format can hold."""
+    data = np.full_like(random_blocks(np.random.default_rng(0), kind, rows, cols), 0xFF)
+    blocks = data.reshape(rows, -1, GGML_QUANT_SIZES[kind][1])
+    offsets = {T.Q2_K: (80, 82), T.Q3_K: (108,), T.Q6_K: (208,), T.Q4_1: (0, 2), T.Q5_1: (0, 2)}
+    for offset in offsets.get(kind, (0, 2) if kind in (T.Q4_K, T.Q5_K) else (0,)):
+        blocks[:, :, offset : offset + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
+    if kind == T.Q8_0:
+        blocks[:, :, 2:] = 0x80  # -128
+    return data
+
+
+@every_isa
+@pytest.mark.parametrize("kind", [T(k) for k in kernels.supported_types() if k not in FLOATS], ids=lambda k: k.name)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_no_sum_overflows_at_the_largest_codes_and_activations(pool, kind, isa, sign):
+    data = codes_at_their_limits(kind, 16, 512)
+    values = dequantized(data, kind).astype(np.float64)
+    x = np.full((3, 512), sign * 127, np.float32)
+    out = np.empty((3, 16), np.float32)
+    kernels.linear(pool, x, kernels.pack(pool, kernels.Matrix(data, kind, 16, 512), isa), out)
+    np.testing.assert_allclose(out, x @ values.T, rtol=1e-5, atol=1e-5 * np.abs(values).sum(axis=1).max() * 127)
+
+
+@every_isa
+def test_zeros_give_zeros_and_what_is_not_a_number_shows(rng, pool, make_matrix, isa):
+    packed = kernels.pack(pool, make_matrix(T.Q4_K, 16, 512)[0], isa)
+    x = np.zeros((4, 512), np.float32)
+    x[1, 300], x[2, 7], x[3, 511] = np.nan, np.inf, -np.inf
+    out = np.empty((4, 16), np.float32)
+    kernels.linear(pool, x, packed, out)
+    assert np.all(out[0] == 0)
+    assert not np.any(np.isfinite(out[1:]))
+
+
+@every_isa
+@pytest.mark.parametrize("num_tokens", [1, 5, 17])
+@pytest.mark.parametrize(("heads", "rows", "stride", "offset"), [(3, 19, 19, 0), (5, 8, 21, 13), (1, 1, 1, 0)])
+def test_heads_are_packed_apart(rng, pool, make_matrix, isa, num_tokens, heads, rows, stride, offset):
+    weight, _ = make_matrix(T.Q8_0, heads * stride, 96)
+    place = {"num_heads": heads, "head_stride": stride, "row_offset": offset, "num_rows": rows}
+    packed = kernels.pack(pool, weight, isa, **place)
+    values = kernels.unpack(packed).astype(np.float64)
+    x = rng.standard_normal((num_tokens, heads, 96), dtype=np.float32)
+    out = np.full((num_tokens, heads, rows), np.nan, np.float32)
+    kernels.head_linear(pool, x, packed, stride, offset, out)
+    np.testing.assert_allclose(out, np.einsum("hnc,thc->thn", values, rounded(x)), rtol=0, atol=1e-5)
+
+    turned = kernels.pack(pool, weight, isa, **place, transposed=True)
+    np.testing.assert_array_equal(kernels.unpack(turned), kernels.unpack(packed).transpose(0, 2, 1))
+    x = rng.standard_normal((num_tokens, heads, rows), dtype=np.float32)
+    out = np.full((num_tokens, heads, 96), np.nan, np.float32)
+    kernels.head_linear_transposed(pool, x, turned, stride, offset, out)
+    np.testing.assert_allclose(out, np.einsum("hnc,thn->thc", values, x.astype(np.float64)), rtol=0, atol=1e-5)
+
+
+def routes(rng, num_tokens, num_experts, routing):
+    if routing == "all to one":
+        ids = np.full((num_tokens, 1), num_experts - 1, np.int32)
+    elif routing == "none to some":
+        ids = np.array([rng.permutation([0, 2])[:2] for _ in range(num_tokens)], np.int32).reshape(num_tokens, 2)
+    else:
+        ids = np.array([rng.permutation(num_experts)[:3] for _ in range(num_tokens)], np.int32).reshape(num_tokens, 3)
+    return ids, rng.uniform(0.1, 1.0, ids.shape).astype(np.float32)
+
+
+def assert_experts(rng, pool, isa, matrices, num_experts, num_tokens, routing):
+    """Against packed linears, expert by expert. The activation between is computed twice here, by code that may differ
+    in the last bit, so a few bytes of it may round to the other side: four half-steps times the largest weight, and
+    1e-5 for the float sums."""
+    packed = [pack_experts(pool, matrix, isa, num_experts) for matrix in matrices]
+    gate, up, down = (kernels.unpack(matrix).astype(np.float64) for matrix in packed)
+    quantized = [T(matrix.ggml_type) not in FLOATS for matrix in packed]
+    x = rng.standard_normal((num_tokens, gate.shape[2]), dtype=np.float32)
+    ids, weights = routes(rng, num_tokens, num_experts, routing)
+    out = np.full_like(x, np.nan)
+
+    kernels.Experts(*packed, num_experts).forward(pool, x, ids, weights, out)
+
+    want, allowed = np.zeros(x.shape), np.zeros(x.shape)
+    for expert in range(num_experts):
+        tokens, chosen = np.nonzero(ids == expert)
+        if not tokens.size:
+            continue
+        g = (rounded(x[tokens]) if quantized[0] else x[tokens]) @ gate[expert].T
+        u = (rounded(x[tokens]) if quantized[1] else x[tokens]) @ up[expert].T
+        with np.errstate(over="ignore"):
+            hidden = (g / (1 + np.exp(-g)) * u).astype(np.float32)
+        share = weights[tokens, chosen][:, None].astype(np.float64)
+        seen = rounded(hidden) if quantized[2] else hidden
+        want[tokens] += share * (seen @ down[expert].T)
+        allowed[tokens] += 1e-5 * share * (np.abs(seen) @ np.abs(down[expert].T))
+        if quantized[2]:
+            step = half_steps(hidden).max(axis=1, keepdims=True)
+            allowed[tokens] += 4 * share * step * np.abs(down[expert]).max(axis=1)
+    assert np.all(np.abs(out - want) <= allowed)
+
+
+@every_isa
+@every_format
+@pytest.mark.parametrize("routing", ["any", "all to one", "none to some"])
+def test_experts_at_every_batch_size(rng, pool, make_matrix, kind, isa, routing):
+    size = 256 if GGML_QUANT_SIZES[kind][0] == 256 else 64
+    matrices = [make_matrix(kind, 4 * size, size)[0] for _ in range(3)]
+    for num_tokens in TOKENS:
+        assert_experts(rng, pool, isa, matrices, 4, num_tokens, routing)
+
+
+@every_isa
+@pytest.mark.parametrize(
+    ("kinds", "width"),
+    [((T.Q4_K, T.Q4_K, T.Q8_0), 96), ((T.Q4_K, T.Q6_K, T.Q5_0), 32), ((T.Q4_K, T.F32, T.F16), 13)],
+    ids=["narrow down", "mixed", "floats among them"],
+)
+def test_a_layer_may_mix_types_and_widths(rng, pool, make_matrix, isa, kinds, width):
+    shapes = [(4 * width, 256), (4 * width, 256), (4 * 256, width)]
+    matrices = [make_matrix(kind, *shape)[0] for kind, shape in zip(kinds, shapes, strict=True)]
+    for num_tokens in (1, 9, 65):
+        assert_experts(rng, pool, isa, matrices, 4, num_tokens, "any")
+
+
+@every_format
+def test_instruction_sets_agree_to_the_bit(rng, pool, make_matrix, kind):
+    weight, _ = make_matrix(kind, 21, 512)
+    x = rng.standard_normal((11, 512), dtype=np.float32)
+    results = set()
+    for isa in ISAS:
+        out = np.empty((11, 21), np.float32)
+        kernels.linear(pool, x, kernels.pack(pool, weight, isa), out)
+        results.add(out.tobytes())
+    assert len(results) == 1
+
+
+def test_the_environment_forces_an_instruction_set(monkeypatch, pool, make_matrix):
+    monkeypatch.delenv("BALLAST_CPU_ISA", raising=False)
+    assert kernels.isa() == kernels.usable_isas()[0]
+    weight, _ = make_matrix(T.Q8_0, 16, 32)
+    for name in kernels.usable_isas():
+        monkeypatch.setenv("BALLAST_CPU_ISA", name)
+        assert kernels.isa() == name
+        assert kernels.pack(pool, weight, kernels.isa()).isa == name
+
+
+@pytest.mark.parametrize("name", ["avx9", "AVX2", "neon"])
+def test_a_name_that_cannot_run_is_refused_with_those_that_can(monkeypatch, pool, make_matrix, name):
+    monkeypatch.setenv("BALLAST_CPU_ISA", name)
+    story = f"BALLAST_CPU_ISA is {name}; usable on this machine are {', '.join(kernels.usable_isas())}"
+    with pytest.raises(ValueError, match=story):
+        kernels.isa()
+    with pytest.raises(ValueError, match=story):
+        kernels.pack(pool, make_matrix(T.Q8_0, 16, 32)[0], name)
+
+
+def test_a_packed_matrix_says_what_it_was_packed_for(pool, make_matrix):
+    weight, _ = make_matrix(T.Q8_0, 12, 32)
+    by_heads = kernels.pack(pool, weight, ISAS[0], num_heads=3, head_stride=4, num_rows=4)
+    story = r"packed for 3 heads of 4 rows, head_stride 4, row_offset 0, not transposed; pack it for the product"
+    with pytest.raises(ValueError, match=story):
+        kernels.linear(pool, np.zeros((1, 32), np.float32), by_heads, np.zeros((1, 12), np.float32))
+    with pytest.raises(ValueError, match=story):
+        kernels.head_linear_transposed(
+            pool, np.zeros((1, 3, 4), np.float32), by_heads, 4, 0, np.zeros((1, 3, 32), np.float32)
+        )
+    with pytest.raises(ValueError, match="matrix is packed"):
+        kernels.dequantize(by_heads, 0, 1)
+    with pytest.raises(ValueError, match="matrix is packed"):
+        kernels.pack(pool, by_heads, ISAS[0])
+    with pytest.raises(ValueError, match="one head for each of the 3 experts"):
+        kernels.Experts(*[kernels.pack(pool, make_matrix(T.F32, 12, 4)[0], ISAS[0]) for _ in range(3)], 3)

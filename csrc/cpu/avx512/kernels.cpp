@@ -8,8 +8,10 @@
 namespace ballast {
 
 const Kernels* avx512_kernels() {
-  static constexpr Kernels kKernels{"avx512", kAvx2 | kAvx512 | kAvx512Vnni, BALLAST_PANEL_KERNELS,
-                                    quantize_activations, silu_times};
+  static constexpr Kernels kKernels{"avx512",
+                                    kAvx2 | kAvx512 | kAvx512Vnni,
+                                    {activation_kernels<1>(), activation_kernels<2>()},
+                                    silu_times};
   return &kKernels;
 }
 

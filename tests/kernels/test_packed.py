@@ -1,10 +1,10 @@
 """Packed weights under every instruction set that runs here.
 
 Tolerances. Packing changes no weight, so unpacked ones are compared to the bit. Products with quantised weights round
-activations to one byte or two, 32 at a time: x becomes q · peak / most, with most 127 or 127 · 255 + 127. Against NumPy doing the same rounding, only the float sum
-of one term a sub-block remains: at most (n + 4) · 2⁻²⁴ · Σ|wᵢ xᵢ|, taken with every weight as a term, and twice
-because the minimum's part is summed apart. Against the plain reference each activation is off by half a step at most:
-Σ|wᵢ| · peak / (2 most) in all. Float weights round no activation.
+activations to one byte or two, 32 at a time: x becomes q · peak / most, with most 127 or 127 · 255 + 127. Against NumPy
+doing the same rounding, only the float sum of one term a sub-block remains: at most (n + 4) · 2⁻²⁴ · Σ|wᵢ xᵢ|, taken
+with every weight as a term, and twice because the minimum's part is summed apart. Against the plain reference each
+activation is off by half a step at most: Σ|wᵢ| · peak / (2 most) in all. Float weights round no activation.
 """
 
 from pathlib import Path

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ballast.model.metadata import read_spec
 
 from ballast._core import kernels
 from ballast.engine.build import EngineSettings, load_runner, scheduler_config
@@ -22,6 +21,7 @@ from ballast.engine.runner import Runner
 from ballast.errors import ConfigError
 from ballast.model.batch import Batch
 from ballast.model.isa import chosen_isa
+from ballast.model.metadata import read_spec
 from ballast.testing.generate import generate
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf

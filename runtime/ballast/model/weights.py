@@ -106,7 +106,8 @@ def load_weights(
     packing: Packing,
     report: Callable[[float], None],
 ) -> ModelWeights:
-    """Pack every tensor of a checked file; for "reference", and the embedding always, they are seen in place. `report` gets the share of layers done, 0…1.
+    """Pack every tensor of a checked file; for "reference", and the embedding always, they are seen in place.
+    `report` gets the share of layers done, 0…1.
 
     The output head ends at `num_sampled_ids` rows: a row without a token is never computed, so never sampled.
     """

@@ -1,7 +1,7 @@
 """`ballast plan`: which tensor goes where, what everything takes, and whether that is there. Nothing is loaded.
 
-On the CPU weights are packed while they are loaded, into as many bytes as the tensors have in the file (K-quants take up
-to 4 % more); the embedding is read in place from the mapped file, through page cache.
+On the CPU weights are packed while they are loaded, into as many bytes as the tensors have in the file (K-quants take
+up to 4 % more); the embedding is read in place from the mapped file, through page cache.
 """
 
 from __future__ import annotations

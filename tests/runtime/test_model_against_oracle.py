@@ -79,7 +79,6 @@ def make_core(model: TinyModel, chunk_size: int) -> tuple[EngineCore, RecordingR
         max_queue=4,
         block_tokens=16,
         cpu_threads=2,
-        cpu_isa="reference",  # the others round activations to eight bits
     )
     gguf_model = open_gguf(model.gguf)
     spec = read_spec(gguf_model, None)

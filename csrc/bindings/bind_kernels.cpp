@@ -6,6 +6,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/arrays.h"
@@ -48,6 +49,11 @@ struct ExpertsView {
     return {gate, up, down, Experts(gate.matrix, up.matrix, down.matrix, num_experts)};
   }
 };
+
+// Address and length of the memory that a matrix's weights are read from.
+std::pair<uintptr_t, int64_t> memory_of(const MatrixView& view) {
+  return {reinterpret_cast<uintptr_t>(view.owner.data()), view.matrix.num_bytes()};
+}
 
 void check_rows(const Matrix& matrix, int64_t begin, int64_t end) {
   if (begin < 0 || end < begin || end > matrix.rows()) {
@@ -236,6 +242,10 @@ void bind_kernels(py::module_ m) {
   using py::arg;
   py::class_<ThreadPool>(m, "ThreadPool")
       .def(py::init<int>(), arg("num_threads"))
+      .def(py::init<const Placement&>(), arg("placement"))
+      .def("adopt_caller", &ThreadPool::adopt_caller)
+      .def_property_readonly("num_nodes", &ThreadPool::num_nodes)
+      .def_property_readonly("pin_refusal", &ThreadPool::pin_refusal)
       .def_property_readonly("num_threads", &ThreadPool::num_threads);
   py::class_<MatrixView>(m, "Matrix")
       .def(py::init(&MatrixView::over), arg("data"), arg("ggml_type"), arg("rows"), arg("cols"))
@@ -243,9 +253,15 @@ void bind_kernels(py::module_ m) {
                              [](const MatrixView& view) { return view.matrix.format().ggml_type; })
       .def_property_readonly("rows", [](const MatrixView& view) { return view.matrix.rows(); })
       .def_property_readonly("cols", [](const MatrixView& view) { return view.matrix.cols(); })
-      .def_property_readonly("nbytes", [](const MatrixView& view) { return view.matrix.num_bytes(); });
+      .def_property_readonly("nbytes", [](const MatrixView& view) { return view.matrix.num_bytes(); })
+      .def_property_readonly("memory", [](const MatrixView& view) { return std::vector{memory_of(view)}; });
   py::class_<ExpertsView>(m, "Experts")
       .def(py::init(&ExpertsView::over), arg("gate"), arg("up"), arg("down"), arg("num_experts"))
+      .def_property_readonly("memory",
+                             [](const ExpertsView& view) {
+                               return std::vector{memory_of(view.gate), memory_of(view.up),
+                                                  memory_of(view.down)};
+                             })
       .def("forward", &forward_experts, arg("pool"), arg("x"), arg("ids"), arg("weights"), arg("out"));
 
   m.def("supported_types", &supported_types);

@@ -86,6 +86,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.witness.scheduler.check()
 
 
-
 SchedulerMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
 TestScheduler = SchedulerMachine.TestCase

@@ -1,4 +1,5 @@
 from . import kernels as kernels
+from . import numa as numa
 from . import sched as sched
 
 class InvariantError(RuntimeError): ...

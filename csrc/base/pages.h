@@ -1,0 +1,25 @@
+// Memory straight from the system, zeroed, at a page border; huge pages are asked for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ballast {
+
+class Pages {
+ public:
+  // Throws std::bad_alloc when the system refuses.
+  explicit Pages(size_t num_bytes);
+  ~Pages();
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+
+  uint8_t* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  uint8_t* data_ = nullptr;
+  size_t size_;
+};
+
+}  // namespace ballast

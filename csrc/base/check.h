@@ -12,7 +12,8 @@ class InvariantError : public std::logic_error {
 };
 
 [[noreturn]] inline void check_failed(const char* expression, const char* file, int line) {
-  throw InvariantError(std::string("broken invariant: ") + expression + " at " + file + ":" + std::to_string(line));
+  throw InvariantError(std::string("broken invariant: ") + expression + " at " + file + ":" +
+                       std::to_string(line));
 }
 
 }  // namespace ballast

@@ -194,7 +194,6 @@ void Scheduler::preempt_youngest() {
   waiting_.push_front(&victim);
   BALLAST_CHECK(victim.num_planned == 0);  // decodes are planned oldest first, and every victim is younger
   victim.num_computed = 0;
-  victim.num_published = 0;
   victim.decodes = false;
   blocks_.release(victim.blocks);
   preempted_.push_back(victim.seq);

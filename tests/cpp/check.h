@@ -45,21 +45,21 @@ void expect_eq(const A& a, const B& b, const char* text_a, const char* text_b, c
 
 }  // namespace check
 
-#define TEST(name)                                          \
-  static void test_##name();                                \
+#define TEST(name)                                            \
+  static void test_##name();                                  \
   static check::Register register_##name(#name, test_##name); \
   static void test_##name()
 
 #define EXPECT(condition) ((condition) ? (void)0 : check::fail(__FILE__, __LINE__, "expected " #condition))
 #define EXPECT_EQ(a, b) check::expect_eq((a), (b), #a, #b, __FILE__, __LINE__)
-#define EXPECT_THROWS(expression, exception)                                                 \
-  do {                                                                                       \
-    bool threw = false;                                                                      \
-    try {                                                                                    \
-      (void)(expression);                                                                    \
-    } catch (const exception&) {                                                             \
-      threw = true;                                                                          \
-    }                                                                                        \
+#define EXPECT_THROWS(expression, exception)                                                      \
+  do {                                                                                            \
+    bool threw = false;                                                                           \
+    try {                                                                                         \
+      (void)(expression);                                                                         \
+    } catch (const exception&) {                                                                  \
+      threw = true;                                                                               \
+    }                                                                                             \
     if (!threw) check::fail(__FILE__, __LINE__, "expected " #expression " to throw " #exception); \
   } while (0)
 
@@ -76,6 +76,7 @@ int main() {
     failed_tests += !ok;
     std::printf("%s %s\n", ok ? "ok  " : "FAIL", test.name);
   }
-  std::printf("%zu passed, %d failed\n", check::tests().size() - static_cast<size_t>(failed_tests), failed_tests);
+  std::printf("%zu passed, %d failed\n", check::tests().size() - static_cast<size_t>(failed_tests),
+              failed_tests);
   return failed_tests == 0 ? 0 : 1;
 }

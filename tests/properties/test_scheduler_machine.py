@@ -36,9 +36,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.witness.add(self.next_seq, prompt, max_tokens, {STOP}, min_tokens)
         self.next_seq += 1
 
-    @rule(prompt=st.lists(TOKENS, min_size=1, max_size=20), max_tokens=st.integers(1, 12), min_tokens=st.integers(0, 4))
-    def add(self, prompt: list[int], max_tokens: int, min_tokens: int) -> None:
-        self._add(prompt, max_tokens, min_tokens)
+    @rule(
+        requests=st.lists(
+            st.tuples(st.lists(TOKENS, min_size=1, max_size=20), st.integers(1, 12), st.integers(0, 4)),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    def add(self, requests: list[tuple[list[int], int, int]]) -> None:
+        for prompt, max_tokens, min_tokens in requests:
+            self._add(prompt, max_tokens, min_tokens)
 
     @rule(count=st.integers(2, 4), repeated=st.integers(1, 6), data=st.data())
     def exhaust_blocks(self, count: int, repeated: int, data: st.DataObject) -> None:

@@ -83,11 +83,18 @@ class Scheduler:
         """Free a sequence in whatever state it is; between plan() and commit() this happens at commit().
         False when the id is not live."""
     def plan(self) -> Plan:
-        """Decide the next step. An empty plan (num_requests == 0) means that nothing can run: nothing waits."""
+        """Decide the next step. An empty plan (num_requests == 0) means that nothing can run: nothing waits.
+
+        RuntimeError when the previous plan was not empty and has not been committed."""
     def commit(self, tokens: NDArray[np.int32]) -> Committed:
-        """Account for the planned step: `tokens` holds one token for each row with samples == 1, in plan order."""
+        """Account for the planned step: `tokens` holds one token for each row with samples == 1, in plan order.
+
+        ValueError when their number differs, RuntimeError when there is no plan. Sequences aborted since plan()
+        count among the rows, and are left out of what is returned."""
     def cached_tokens(self, seq: int) -> int:
-        """Prompt tokens of a live sequence that the prefix cache served when it was first admitted."""
+        """Prompt tokens of a live sequence that the prefix cache served when it was first admitted, 0 before.
+
+        ValueError when the id is not live."""
     def stats(self) -> Stats: ...
     def check(self) -> None:
         """Raise InvariantError when any invariant is broken. Runs when the engine goes idle and in every test."""

@@ -124,6 +124,12 @@ void ThreadPool::start_workers() {
   }
 }
 
+std::vector<int> ThreadPool::threads_per_node() const {
+  std::vector<int> counts;
+  for (const NodeThreads& node : nodes_) counts.push_back(static_cast<int>(node.cpus.size()));
+  return counts;
+}
+
 std::string ThreadPool::adopt_caller() { return name_and_pin(pthread_self(), 0, nodes_[0].cpus[0]); }
 
 void ThreadPool::run(const int64_t* counts, size_t num_counts, Job job) {

@@ -38,6 +38,8 @@ class ThreadPool {
   // The kernel's number of the pool's `node`, counted from 0; kUnknownNode when it tells none.
   int node_index(int node) const { return nodes_[static_cast<size_t>(node)].node; }
 
+  std::vector<int> threads_per_node() const;
+
   // Names and pins the calling thread as the pool's first one, for good: for the thread that will make all
   // calls, and starts no others, as they would inherit its CPU. Returns what pin_refusal would say.
   std::string adopt_caller();

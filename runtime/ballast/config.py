@@ -19,6 +19,9 @@ from ballast.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "BALLAST_"
 
+MAX_TOKENS = 2**30
+"""The scheduler counts slots in 32 bits."""
+
 BackendType = Literal["balance_serve", "ktransformers"]
 LogFormat = Literal["text", "json"]
 NumaMode = Literal["auto", "off"]
@@ -78,7 +81,13 @@ def text(allowed: str, metavar: str, pattern: str = r".+", *, repeatable: bool =
     return Kind(allowed, metavar, str, accepts, repeatable=repeatable)
 
 
-PATH = Kind("a path", "PATH", Path)
+def _path(word: str) -> Path:
+    if not word:
+        raise ValueError("an empty path would mean the current directory")
+    return Path(word)
+
+
+PATH = Kind("a path that is not empty", "PATH", _path)
 SWITCH = Kind(
     "true or false",
     "",
@@ -134,21 +143,23 @@ class ModelConfig(_Section):
 class SchedulingConfig(_Section):
     title = "scheduling and KV cache"
 
-    max_new_tokens: int = option(1024, whole(1), "most tokens one request may generate; its default as well")
+    max_new_tokens: int = option(
+        1024, whole(1, MAX_TOKENS), "most tokens one request may generate; its default as well"
+    )
     cache_lens: int = option(
         32768,
-        whole(1),
+        whole(1, MAX_TOKENS),
         "KV tokens that all requests share; must be greater than max_batch_size * max_new_tokens",
     )
     max_batch_size: int = option(4, whole(1, 4096), "most requests in one step")
-    chunk_size: int = option(256, whole(1), "most tokens in one step")
+    chunk_size: int = option(256, whole(1, MAX_TOKENS), "most tokens in one step")
     prefill_chunk_size: int | None = option(
         None,
-        whole(1, auto=True),
+        whole(1, MAX_TOKENS, auto=True),
         "most tokens in a step in which nothing decodes; auto: chunk_size",
     )
     block_tokens: int = option(32, one_of(16, 32, 64), "tokens in one KV block; smaller shares more of a prefix")
-    max_queue: int = option(256, whole(1), "most requests that wait; more are answered with 429")
+    max_queue: int = option(256, whole(1, 1_000_000), "most requests that wait; more are answered with 429")
     backend_type: BackendType = option(
         "balance_serve",
         one_of("balance_serve", "ktransformers"),
@@ -161,7 +172,7 @@ class MachineConfig(_Section):
     title = "machine"
 
     cpu_threads: int | None = option(
-        None, whole(1, 4096, auto=True), "threads that compute; auto: one for each physical core this process may use"
+        None, whole(1, 1024, auto=True), "threads that compute; auto: one for each physical core this process may use"
     )
     numa: NumaMode = option(
         "auto",

@@ -80,14 +80,8 @@ void bind_numa(py::module_ m) {
       "bytes_per_node",
       [](const std::string& numa_maps, const std::string& maps,
          const std::vector<std::pair<uint64_t, uint64_t>>& ranges) {
+        const py::gil_scoped_release unlocked;
         return bytes_per_node(numa_maps, maps, to_ranges(ranges));
       },
       arg("numa_maps"), arg("maps"), arg("ranges"));
-  m.def(
-      "read_bytes_per_node",
-      [](const std::vector<std::pair<uint64_t, uint64_t>>& ranges) {
-        const py::gil_scoped_release unlocked;
-        return read_bytes_per_node(to_ranges(ranges));
-      },
-      arg("ranges"));
 }

@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "base/check.h"
@@ -73,12 +71,6 @@ std::map<uint64_t, uint64_t> parse_maps(const std::string& maps) {
   return ends;
 }
 
-std::optional<std::string> read_text(const char* path) {
-  std::ifstream file(path);
-  if (!file) return std::nullopt;
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
 }  // namespace
 
 bool mempolicy_available() {
@@ -135,13 +127,6 @@ BytesPerNode bytes_per_node(const std::string& numa_maps, const std::string& map
     }
   }
   return bytes;
-}
-
-std::optional<BytesPerNode> read_bytes_per_node(std::vector<AddressRange> ranges) {
-  const std::optional<std::string> numa_maps = read_text("/proc/self/numa_maps");
-  const std::optional<std::string> maps = read_text("/proc/self/maps");
-  if (!numa_maps || !maps || numa_maps->empty()) return std::nullopt;
-  return bytes_per_node(*numa_maps, *maps, std::move(ranges));
 }
 
 }  // namespace ballast

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,9 +44,5 @@ using BytesPerNode = std::map<int, int64_t>;
 // by the share of its addresses that does.
 BytesPerNode bytes_per_node(const std::string& numa_maps, const std::string& maps,
                             std::vector<AddressRange> ranges);
-
-// The same of this process now; nothing where the kernel does not tell. Takes seconds for hundreds of
-// gigabytes.
-std::optional<BytesPerNode> read_bytes_per_node(std::vector<AddressRange> ranges);
 
 }  // namespace ballast

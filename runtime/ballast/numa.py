@@ -91,9 +91,10 @@ def plan_threads(topology: numa.Topology, num_threads: int, mode: NumaMode) -> T
 
 def local_share(bytes_per_node: Mapping[int, int], threads_per_node: Mapping[int | None, int]) -> float | None:
     """Chance that a byte lies on the node of the thread that reads it, when any thread may read any byte. None
-    stands for the node of threads that may run on several: they are near none. Pure."""
+    stands for the node of threads that may run on several: they are near none. Nothing where the
+    nodes are not told. Pure."""
     num_bytes, num_threads = sum(bytes_per_node.values()), sum(threads_per_node.values())
-    if not num_bytes or not num_threads:
+    if not num_bytes or not num_threads or numa.UNKNOWN_NODE in threads_per_node:
         return None
     local = sum(count * threads_per_node.get(node, 0) for node, count in bytes_per_node.items())
     return local / (num_bytes * num_threads)
@@ -126,12 +127,14 @@ def read_report(memory: WeightMemory, why_not_pinned: str = "", root: Path = Pat
     topology = numa.read_topology(str(root), cpus)
     threads = tuple(read_threads(root))
     node_of_thread = [_only_node(topology, thread.cpus) for thread in threads]
-    expert_bytes = numa.read_bytes_per_node(memory.experts)
-    weight_bytes = numa.read_bytes_per_node([*memory.experts, *memory.others])
+    expert_bytes, weight_bytes = read_bytes_per_node(memory.experts, [*memory.experts, *memory.others])
     pinned, reason = judge_pinning(threads)
+    memory_nodes = _listed(status, "Mems_allowed_list")
+    # Where /sys is hidden, the memory's nodes are told all the same.
+    hidden = sorted({*(weight_bytes or {})} - {node.index for node in topology.nodes})
     return NumaReport(
         cpus=cpus,
-        memory_nodes=_listed(status, "Mems_allowed_list"),
+        memory_nodes=memory_nodes,
         nodes=tuple(
             NodeReport(
                 node=node.index,
@@ -142,7 +145,7 @@ def read_report(memory: WeightMemory, why_not_pinned: str = "", root: Path = Pat
                 expert_bytes=None if expert_bytes is None else expert_bytes.get(node.index, 0),
                 weight_bytes=None if weight_bytes is None else weight_bytes.get(node.index, 0),
             )
-            for node in topology.nodes
+            for node in [*topology.nodes, *(numa.Node(index, [], [], index in memory_nodes) for index in hidden)]
         ),
         gpu_node=read_gpu_node(root),
         threads=threads,
@@ -151,6 +154,16 @@ def read_report(memory: WeightMemory, why_not_pinned: str = "", root: Path = Pat
         mempolicy_available=numa.mempolicy_available(),
         share_local=local_share(weight_bytes or {}, Counter(node_of_thread)),
     )
+
+
+def read_bytes_per_node(*ranges: Sequence[numa.Range]) -> list[dict[int, int]] | list[None]:
+    """Resident bytes by node of each set of ranges, None where the kernel does not tell. Takes seconds for hundreds of
+    gigabytes, which are walked once."""
+    try:
+        numa_maps, maps = (Path("/proc/self", name).read_text(errors="replace") for name in ("numa_maps", "maps"))
+    except OSError:
+        return [None] * len(ranges)
+    return [numa.bytes_per_node(numa_maps, maps, each) for each in ranges]
 
 
 def read_threads(root: Path = Path("/")) -> Iterable[ComputeThread]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ballast._core import kernels, numa
+from ballast.numa import read_bytes_per_node
 
 ANY = numa.ANY_CPU
 
@@ -195,6 +196,6 @@ def test_touched_memory_of_this_process_is_found() -> None:
     import numpy as np
 
     array = np.ones(64 << 20, np.uint8)
-    found = numa.read_bytes_per_node([(array.ctypes.data, array.nbytes)])
+    [found] = read_bytes_per_node([(array.ctypes.data, array.nbytes)])
     assert found is not None
     assert sum(found.values()) == pytest.approx(array.nbytes, rel=0.05)

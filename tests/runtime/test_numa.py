@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ballast._core.numa import Node, Topology
@@ -68,6 +69,7 @@ def test_pinning_is_judged_by_what_the_kernel_lets_threads_do() -> None:
         ({0: 75, 1: 25}, {0: 4}, 0.75),
         ({0: 50, 1: 50}, {0: 2, 1: 2}, 0.5),
         ({0: 100}, {0: 1, None: 1}, 0.5),
+        ({0: 100}, {-1: 4}, None),
         ({}, {0: 4}, None),
         ({0: 100}, {}, None),
     ],
@@ -124,6 +126,18 @@ def test_threads_that_were_to_be_pinned_and_are_not_carry_the_reason(tmp_path: P
     assert not report.pinned
     assert report.pinned_reason.endswith("ballast-cpu-0 may use 0-3: numa is off")
     assert [node.num_threads for node in report.nodes] == [0, 1]
+
+
+def test_memory_is_reported_on_its_node_where_sys_is_hidden(tmp_path: Path) -> None:
+    hidden = {name: text for name, text in PINNED_POD.items() if name.startswith("proc/")}
+    array = np.ones(32 << 20, np.uint8)
+    report = read_report(WeightMemory(experts=[(array.ctypes.data, array.nbytes)]), root=plant(tmp_path, hidden))
+    unknown = report.nodes[0]
+    assert (unknown.node, unknown.cpus, unknown.num_threads) == (-1, (2, 3), 2)
+    assert sum(node.expert_bytes or 0 for node in report.nodes if node.node >= 0) == pytest.approx(
+        array.nbytes, rel=0.05
+    )
+    assert report.share_local is None
 
 
 @pytest.mark.parametrize("numa_node", ["-1\n", ""])

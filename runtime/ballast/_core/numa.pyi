@@ -58,8 +58,4 @@ def mempolicy_available() -> bool:
 
 def bytes_per_node(numa_maps: str, maps: str, ranges: Sequence[Range]) -> dict[int, int]:
     """Resident bytes of the ranges by node, from the texts of /proc/self/numa_maps and /proc/self/maps. A mapping that
-    lies partly in the ranges counts by the share of its addresses that does."""
-
-def read_bytes_per_node(ranges: Sequence[Range]) -> dict[int, int] | None:
-    """The same of this process now; None where the kernel does not tell. Releases the GIL; takes seconds for hundreds
-    of gigabytes."""
+    lies partly in the ranges counts by the share of its addresses that does. Releases the GIL."""

@@ -6,6 +6,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/arrays.h"
@@ -29,6 +30,13 @@ namespace {
 
 void require_in_place(const Matrix& matrix) {
   if (matrix.panels() != nullptr) throw py::value_error("matrix is packed; expected one seen where it lies");
+}
+
+// Address and length of the memory that a matrix's weights are read from.
+std::pair<uintptr_t, int64_t> memory_of(const MatrixView& view) {
+  const Panels* panels = view.matrix.panels();
+  if (panels != nullptr) return {reinterpret_cast<uintptr_t>(panels->panel(0, 0)), panels->num_bytes()};
+  return {reinterpret_cast<uintptr_t>(view.owner->data()), view.matrix.num_bytes()};
 }
 
 void check_rows(const Matrix& matrix, int64_t begin, int64_t end) {
@@ -272,6 +280,10 @@ void bind_kernels(py::module_ m) {
   using py::arg;
   py::class_<ThreadPool>(m, "ThreadPool")
       .def(py::init<int>(), arg("num_threads"))
+      .def(py::init<const Placement&>(), arg("placement"))
+      .def("adopt_caller", &ThreadPool::adopt_caller)
+      .def_property_readonly("num_nodes", &ThreadPool::num_nodes)
+      .def_property_readonly("pin_refusal", &ThreadPool::pin_refusal)
       .def_property_readonly("num_threads", &ThreadPool::num_threads);
   py::class_<MatrixView>(m, "Matrix")
       .def(py::init(&MatrixView::over), arg("data"), arg("ggml_type"), arg("rows"), arg("cols"))
@@ -289,9 +301,15 @@ void bind_kernels(py::module_ m) {
                                const Panels* panels = view.matrix.panels();
                                return panels == nullptr ? 0 : panels->num_bytes();
                              })
-      .def_property_readonly("nbytes", [](const MatrixView& view) { return view.matrix.num_bytes(); });
+      .def_property_readonly("nbytes", [](const MatrixView& view) { return view.matrix.num_bytes(); })
+      .def_property_readonly("memory", [](const MatrixView& view) { return std::vector{memory_of(view)}; });
   py::class_<ExpertsView>(m, "Experts")
       .def(py::init(&ExpertsView::over), arg("gate"), arg("up"), arg("down"), arg("num_experts"))
+      .def_property_readonly("memory",
+                             [](const ExpertsView& view) {
+                               return std::vector{memory_of(view.gate), memory_of(view.up),
+                                                  memory_of(view.down)};
+                             })
       .def("forward", &forward_experts, arg("pool"), arg("x"), arg("ids"), arg("weights"), arg("out"));
 
   m.def("supported_types", &supported_types);

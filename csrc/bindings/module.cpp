@@ -4,6 +4,7 @@
 #include "base/check.h"
 
 void bind_sched(pybind11::module_ m);
+void bind_numa(pybind11::module_ m);
 void bind_kernels(pybind11::module_ m);
 void bind_model(pybind11::module_ m);
 
@@ -11,6 +12,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "Ballast's compiled part: scheduler and CPU kernels.";
   pybind11::register_exception<ballast::InvariantError>(m, "InvariantError", PyExc_RuntimeError);
   bind_sched(m.def_submodule("sched", "Continuous batching over a paged, shared KV space."));
+  bind_numa(m.def_submodule("numa", "Where threads run and memory lies."));
   bind_kernels(m.def_submodule("kernels", "CPU kernels over GGUF blocks."));
   bind_model(m.def_submodule("model", "The forward pass on the CPU."));
 }

@@ -1,6 +1,11 @@
 #include "numa/thread_pool.h"
 
+#include <sched.h>
+
+#include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -44,36 +49,104 @@ bool spin_until(const Ready& ready) {
   return true;
 }
 
+std::string name_and_pin(pthread_t thread, int number, int cpu) {
+  char name[16];  // the kernel keeps 15 characters
+  std::snprintf(name, sizeof(name), "ballast-cpu-%d", number);
+  pthread_setname_np(thread, name);
+  if (cpu == kAnyCpu) return "";
+  const size_t capacity = static_cast<size_t>(cpu) + 1;
+  const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(capacity),
+                                                             [](cpu_set_t* used) { CPU_FREE(used); });
+  const size_t size = CPU_ALLOC_SIZE(capacity);
+  CPU_ZERO_S(size, set.get());
+  CPU_SET_S(static_cast<size_t>(cpu), size, set.get());
+  const int error = pthread_setaffinity_np(thread, size, set.get());
+  if (error == 0) return "";
+  return std::string(name) + " to CPU " + std::to_string(cpu) + ": " +
+         std::error_code(error, std::generic_category()).message();
+}
+
+int checked_size(int num_threads) {
+  if (num_threads < 1 || num_threads > ThreadPool::kMaxThreads) {
+    throw std::invalid_argument("num_threads is " + std::to_string(num_threads) + "; expected 1 to " +
+                                std::to_string(ThreadPool::kMaxThreads));
+  }
+  return num_threads;
+}
+
+const Placement& without_empty_nodes(const Placement& placement) {
+  for (const NodeThreads& node : placement.nodes) {
+    if (node.cpus.empty()) {
+      throw std::invalid_argument("node " + std::to_string(node.node) +
+                                  " of the placement has no thread; leave it out");
+    }
+  }
+  return placement;
+}
+
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
-  if (num_threads < 1 || num_threads > kMaxThreads) {
-    throw std::invalid_argument("num_threads is " + std::to_string(num_threads) + "; expected 1 to " +
-                                std::to_string(kMaxThreads));
-  }
-  try {
-    for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { worker(); });
-  } catch (const std::system_error& error) {
-    const size_t num_started = workers_.size() + 1;
-    stop_workers();
-    throw std::runtime_error("num_threads is " + std::to_string(num_threads) + ", but the system gave only " +
-                             std::to_string(num_started) + ": " + error.what());
-  }
+ThreadPool::ThreadPool(int num_threads)
+    : nodes_{{kUnknownNode, std::vector<int>(static_cast<size_t>(checked_size(num_threads)), kAnyCpu)}},
+      num_threads_(num_threads),
+      lanes_(nodes_.size()) {
+  start_workers();
+}
+
+ThreadPool::ThreadPool(const Placement& placement)
+    : nodes_(without_empty_nodes(placement).nodes),
+      num_threads_(checked_size(placement.num_threads())),
+      lanes_(nodes_.size()) {
+  start_workers();
 }
 
 ThreadPool::~ThreadPool() { stop_workers(); }
 
-void ThreadPool::run(int64_t count, Job job) {
+void ThreadPool::start_workers() {
+  int number = 0;
+  try {
+    for (int node = 0; node < num_nodes(); ++node) {
+      for (int cpu : nodes_[static_cast<size_t>(node)].cpus) {
+        if (number > 0) {
+          workers_.emplace_back([this, node] { worker(node); });
+          const std::string refusal = name_and_pin(workers_.back().native_handle(), number, cpu);
+          if (pin_refusal_.empty()) pin_refusal_ = refusal;
+        }
+        ++number;
+      }
+    }
+  } catch (const std::system_error& error) {
+    const size_t num_started = workers_.size() + 1;
+    stop_workers();
+    throw std::runtime_error("num_threads is " + std::to_string(num_threads_) +
+                             ", but the system gave only " + std::to_string(num_started) + ": " +
+                             error.what());
+  }
+}
+
+std::vector<int> ThreadPool::threads_per_node() const {
+  std::vector<int> counts;
+  for (const NodeThreads& node : nodes_) counts.push_back(static_cast<int>(node.cpus.size()));
+  return counts;
+}
+
+std::string ThreadPool::adopt_caller() { return name_and_pin(pthread_self(), 0, nodes_[0].cpus[0]); }
+
+void ThreadPool::run(const int64_t* counts, size_t num_counts, Job job) {
   BALLAST_CHECK(!inside_task);
-  if (count <= 0) return;
+  BALLAST_CHECK(num_counts == 1 || num_counts == nodes_.size());
+  if (std::all_of(counts, counts + num_counts, [](int64_t count) { return count <= 0; })) return;
   const std::lock_guard<std::mutex> turn(turn_);
   job_ = job;
-  count_ = count;
-  next_.store(0, std::memory_order_relaxed);
+  by_node_ = num_counts > 1;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    lanes_[i].count = i < num_counts ? std::max<int64_t>(counts[i], 0) : 0;
+    lanes_[i].next.store(0, std::memory_order_relaxed);
+  }
   failed_.store(false, std::memory_order_relaxed);
   error_ = nullptr;
-  if (workers_.empty() || count == 1) {
-    drain();
+  if (workers_.empty() || (!by_node_ && counts[0] == 1)) {
+    drain(0);
   } else {
     gate_.store((epoch_of(gate_.load(std::memory_order_relaxed)) + 1) * kEpochOne | kOpen,
                 std::memory_order_release);
@@ -81,18 +154,16 @@ void ThreadPool::run(int64_t count, Job job) {
       const std::lock_guard<std::mutex> lock(sleep_);
     }  // a worker is either before its check or already asleep
     job_opened_.notify_all();
-    drain();
+    drain(0);
+    // Another node's share waits for that node's threads, however late they wake.
+    wait_until([this] { return all_dealt_out(); });
     gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
-    const auto deserted = [this] { return is_deserted(gate_.load(std::memory_order_acquire)); };
-    if (!spin_until(deserted)) {
-      std::unique_lock<std::mutex> lock(sleep_);
-      workers_left_.wait(lock, deserted);
-    }
+    wait_until([this] { return is_deserted(gate_.load(std::memory_order_acquire)); });
   }
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void ThreadPool::worker() {
+void ThreadPool::worker(int node) {
   uint64_t seen_epoch = 0;
   const auto called = [this, &seen_epoch] {
     const uint64_t gate = gate_.load(std::memory_order_acquire);
@@ -105,7 +176,7 @@ void ThreadPool::worker() {
     }
     if (stopping_.load(std::memory_order_acquire)) return;
     if (join_job(seen_epoch)) {
-      drain();
+      drain(node);
       leave_job();
     }
   }
@@ -124,24 +195,44 @@ bool ThreadPool::join_job(uint64_t& seen_epoch) {
 
 void ThreadPool::leave_job() {
   const uint64_t before = gate_.fetch_sub(1, std::memory_order_acq_rel);
-  if (is_open(before) || !is_deserted(before - 1)) return;
-  {
-    const std::lock_guard<std::mutex> lock(sleep_);
-  }
-  workers_left_.notify_one();
+  if (!is_open(before) && is_deserted(before - 1)) wake_caller();
 }
 
-void ThreadPool::drain() {
+void ThreadPool::drain(int node) {
   inside_task = true;
-  for (int64_t index; (index = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) {
+  Lane& lane = lanes_[by_node_ ? static_cast<size_t>(node) : 0];
+  int64_t index;
+  while ((index = lane.next.fetch_add(1, std::memory_order_relaxed)) < lane.count) {
     try {
-      job_.call(job_.task, index);
+      job_.call(job_.task, node, index);
     } catch (...) {
-      next_.store(count_, std::memory_order_relaxed);
+      for (Lane& other : lanes_) other.next.store(other.count, std::memory_order_relaxed);
       if (!failed_.exchange(true, std::memory_order_relaxed)) error_ = std::current_exception();
     }
   }
   inside_task = false;
+  // One thread a lane finds it just empty, and so does the one that cancelled the rest.
+  if (by_node_ && index == lane.count) wake_caller();
+}
+
+bool ThreadPool::all_dealt_out() const {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
+    return lane.next.load(std::memory_order_relaxed) >= lane.count;
+  });
+}
+
+template <class Ready>
+void ThreadPool::wait_until(const Ready& ready) {
+  if (spin_until(ready)) return;
+  std::unique_lock<std::mutex> lock(sleep_);
+  caller_may_go_on_.wait(lock, ready);
+}
+
+void ThreadPool::wake_caller() {
+  {
+    const std::lock_guard<std::mutex> lock(sleep_);
+  }  // the caller is either before its check or already asleep
+  caller_may_go_on_.notify_one();
 }
 
 void ThreadPool::stop_workers() {

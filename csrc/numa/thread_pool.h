@@ -1,13 +1,19 @@
-// A fixed set of threads that share out the indices of one loop at a time.
+// A fixed set of threads that share out the indices of one loop at a time; they may be pinned, and grouped by
+// node.
 #pragma once
+
+#include <pthread.h>
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
+
+#include "numa/placement.h"
 
 namespace ballast {
 
@@ -19,34 +25,74 @@ class ThreadPool {
   // Throws std::invalid_argument outside 1…kMaxThreads, std::runtime_error when the system gives no more
   // threads.
   explicit ThreadPool(int num_threads);
+  // One thread an entry, pinned to its CPU; the caller is the first entry of the first node, once it calls
+  // adopt_caller. Where the system refuses to pin a thread, it runs unpinned (see pin_refusal). Threads are
+  // named ballast-cpu-N.
+  explicit ThreadPool(const Placement& placement);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const { return num_threads_; }
+  int num_nodes() const { return static_cast<int>(nodes_.size()); }
+  // The kernel's number of the pool's `node`, counted from 0; kUnknownNode when it tells none.
+  int node_index(int node) const { return nodes_[static_cast<size_t>(node)].node; }
+
+  std::vector<int> threads_per_node() const;
+
+  // Names and pins the calling thread as the pool's first one, for good: for the thread that will make all
+  // calls, and starts no others, as they would inherit its CPU. Returns what pin_refusal would say.
+  std::string adopt_caller();
+
+  // Why the first of the pool's own threads that could not be pinned could not; empty when all could.
+  const std::string& pin_refusal() const { return pin_refusal_; }
 
   // Calls task(index) once for each index in 0…count, in any order and on any thread, and returns when all
   // are done. The first exception of a task cancels the indices not yet begun and is thrown here. Calls from
   // several threads take turns; a call from inside a task breaks an invariant (it could never finish).
   template <class Task>
   void parallel_for(int64_t count, const Task& task) {
-    run(count, {&task, [](const void* self, int64_t index) { (*static_cast<const Task*>(self))(index); }});
+    run(&count, 1,
+        {&task, [](const void* self, int, int64_t index) { (*static_cast<const Task*>(self))(index); }});
+  }
+
+  // Calls task(node, index) once for each index in 0…counts[node] of each node, counted from 0, on a thread
+  // of that node, so that it may touch memory first or read what is near. Otherwise as parallel_for. `counts`
+  // has num_nodes() entries.
+  template <class Task>
+  void parallel_for_nodes(const std::vector<int64_t>& counts, const Task& task) {
+    run(counts.data(), counts.size(), {&task, [](const void* self, int node, int64_t index) {
+                                         (*static_cast<const Task*>(self))(node, index);
+                                       }});
   }
 
  private:
   struct Job {
     const void* task = nullptr;
-    void (*call)(const void* task, int64_t index) = nullptr;
+    void (*call)(const void* task, int node, int64_t index) = nullptr;
   };
 
-  void run(int64_t count, Job job);
-  void worker();
+  // Indices that are dealt out one by one: those of a node, or of a loop that any thread works on.
+  struct alignas(64) Lane {
+    std::atomic<int64_t> next{0};
+    int64_t count = 0;
+  };
+
+  void start_workers();
+  void run(const int64_t* counts, size_t num_counts, Job job);
+  void worker(int node);
   bool join_job(uint64_t& seen_epoch);
   void leave_job();
-  void drain();
+  void drain(int node);
+  bool all_dealt_out() const;
+  template <class Ready>
+  void wait_until(const Ready& ready);
+  void wake_caller();
   void stop_workers();
 
+  const std::vector<NodeThreads> nodes_;
   const int num_threads_;
+  std::string pin_refusal_;
   std::vector<std::thread> workers_;
   std::mutex turn_;  // held for a whole parallel_for
 
@@ -54,15 +100,15 @@ class ThreadPool {
   // is written by the caller while no worker is inside, so that a worker which wakes late is not waited for.
   std::atomic<uint64_t> gate_{0};
   Job job_;
-  int64_t count_ = 0;
-  std::atomic<int64_t> next_{0};
+  std::vector<Lane> lanes_;
+  bool by_node_ = false;  // each node works on its own lane; otherwise all on the first
   std::atomic<bool> failed_{false};
   std::exception_ptr error_;  // of the task that set failed_
 
   std::atomic<bool> stopping_{false};
   std::mutex sleep_;
   std::condition_variable job_opened_;
-  std::condition_variable workers_left_;
+  std::condition_variable caller_may_go_on_;
 };
 
 }  // namespace ballast

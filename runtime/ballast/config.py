@@ -24,6 +24,7 @@ MAX_TOKENS = 2**30
 
 BackendType = Literal["balance_serve", "ktransformers"]
 LogFormat = Literal["text", "json"]
+NumaMode = Literal["auto", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 MetricsAlias = Literal["vllm", "none"]
 
@@ -172,6 +173,11 @@ class MachineConfig(_Section):
 
     cpu_threads: int | None = option(
         None, whole(1, 1024, auto=True), "threads that compute; auto: one for each physical core this process may use"
+    )
+    numa: NumaMode = option(
+        "auto",
+        one_of("auto", "off"),
+        "auto: bind threads to cores of their own, spread over the NUMA nodes; off: let the system move them",
     )
     device: str = option("auto", text("auto or cpu", "auto|cpu"), "where to compute; this version computes on the CPU")
 

@@ -44,14 +44,17 @@ class Finding:
 
 def run(out: TextIO | None = None) -> int:
     """Print the report; 1 when Ballast cannot run here at all, else 0."""
-    findings = diagnose(read_machine(), read_software())
+    software = read_software()
+    machine = None if software.extension_problem else read_machine()
+    findings = diagnose(machine, software)
     (out or sys.stdout).write(render(findings))
     return 1 if any(finding.level == "missing" for finding in findings) else 0
 
 
-def diagnose(machine: Machine, software: Software) -> list[Finding]:
-    """Every finding, machine first. Pure."""
-    return [*_cpu(machine), *_memory(machine), *_gpus(machine), *_software(software)]
+def diagnose(machine: Machine | None, software: Software) -> list[Finding]:
+    """Every finding, machine first; the compiled part reads it, so there is none without. Pure."""
+    described = [] if machine is None else [*_cpu(machine), *_threads(machine), *_memory(machine), *_gpus(machine)]
+    return [*described, *_software(software)]
 
 
 def render(findings: list[Finding]) -> str:
@@ -130,6 +133,23 @@ def _cpu(machine: Machine) -> Iterator[Finding]:
         if usable and node.index not in machine.memory_nodes:
             text += "; its memory may not be used from here, so every access is remote"
         yield Finding("ok" if node.index in machine.memory_nodes or not usable else "note", f"NUMA {node.index}", text)
+
+
+def _threads(machine: Machine) -> Iterator[Finding]:
+    from ballast.numa import format_cpus, plan_threads  # needs the compiled part, which may be missing
+
+    plan = plan_threads(machine.topology, machine.num_physical_cores, "auto")
+    if plan.placement is None:
+        yield Finding("note", "threads", f"not pinned: {plan.reason}")
+    else:
+        for node in plan.placement.nodes:
+            name = "the only node" if node.node < 0 else f"node {node.node}"
+            yield Finding("ok", "threads", f"{len(node.cpus)} on {name}, pinned to CPUs {format_cpus(node.cpus)}")
+    if machine.mempolicy_available:
+        yield Finding("ok", "memory policy", "may be set")
+    else:
+        text = "may not be set here; memory goes to the node of the thread that touches it first"
+        yield Finding("note", "memory policy", text)
 
 
 def _memory(machine: Machine) -> Iterator[Finding]:

@@ -3,11 +3,14 @@ does the reading. What the system does not tell is absent here, never guessed.""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ballast._core import numa
 
 ISA_FLAGS = (
     "avx2",
@@ -62,39 +65,50 @@ class HugePages:
 class Machine:
     """The facts that plans and defaults depend on."""
 
-    cpus: frozenset[int]
-    """Logical CPUs that this process may use."""
-    num_physical_cores: int
-    """Physical cores among `cpus`."""
+    topology: numa.Topology
     cpu_model: str
     isa: tuple[str, ...]
     """Those of ISA_FLAGS that the CPU has and the kernel has switched on."""
     nodes: tuple[NumaNode, ...]
-    memory_nodes: frozenset[int]
-    """NUMA nodes that this process may take memory from."""
     memory: Memory
+    mempolicy_available: bool
+    """Whether the kernel lets this process set memory policies."""
     huge_pages: tuple[HugePages, ...]
     transparent_huge_pages: str | None
     """always, madvise or never; None where the kernel has none."""
     gpus: tuple[str, ...]
     """Model names, as NVIDIA's driver lists them."""
 
+    @property
+    def cpus(self) -> frozenset[int]:
+        """Logical CPUs that this process may use."""
+        return frozenset(cpu for node in self.topology.nodes for core in node.cores for cpu in core)
+
+    @property
+    def num_physical_cores(self) -> int:
+        """Physical cores among `cpus`."""
+        return self.topology.num_cores
+
+    @property
+    def memory_nodes(self) -> frozenset[int]:
+        """NUMA nodes that this process may take memory from."""
+        return frozenset(node.index for node in self.topology.nodes if node.memory_allowed)
+
 
 def read_machine(root: Path = Path("/"), cpus: Iterable[int] | None = None) -> Machine:
     """This machine, or the one whose /proc and /sys lie under `root`."""
-    allowed = frozenset(os.sched_getaffinity(0) if cpus is None else cpus)
+    from ballast._core import numa  # only here: the doctor must be able to say that the compiled part is missing
+
     proc, sys = root / "proc", root / "sys"
     cpu_model, isa = parse_cpuinfo(_text(proc / "cpuinfo"))
-    nodes = tuple(_nodes(sys / "devices/system/node"))
-    status = re.search(r"^Mems_allowed_list:\s*(\S+)", _text(proc / "self/status"), re.MULTILINE)
+    topology = numa.read_topology(str(root), None if cpus is None else list(cpus))
     return Machine(
-        cpus=allowed,
-        num_physical_cores=_num_physical_cores(sys / "devices/system/cpu", allowed),
+        topology=topology,
         cpu_model=cpu_model,
         isa=isa,
-        nodes=nodes,
-        memory_nodes=parse_list(status[1]) if status else frozenset(node.index for node in nodes),
+        nodes=tuple(_nodes(sys / "devices/system/node", topology)),
         memory=_memory(proc, sys / "fs/cgroup"),
+        mempolicy_available=numa.mempolicy_available(),
         huge_pages=tuple(_huge_pages(sys / "kernel/mm/hugepages")),
         transparent_huge_pages=parse_choice(_text(sys / "kernel/mm/transparent_hugepage/enabled")),
         gpus=tuple(_gpus(proc / "driver/nvidia/gpus")),
@@ -102,15 +116,6 @@ def read_machine(root: Path = Path("/"), cpus: Iterable[int] | None = None) -> M
 
 
 # --- parsing ----------------------------------------------------------------------------------------------------
-
-
-def parse_list(text: str) -> frozenset[int]:
-    """The kernel's lists: "0-3,8,10-11"."""
-    numbers: set[int] = set()
-    for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
-        numbers.update(range(int(first), int(last or first) + 1))
-    return frozenset(numbers)
 
 
 def parse_cpuinfo(text: str) -> tuple[str, tuple[str, ...]]:
@@ -169,20 +174,16 @@ def _text(file: Path) -> str:
         return ""
 
 
-def _num_physical_cores(folder: Path, cpus: frozenset[int]) -> int:
-    """Distinct groups of sibling threads. A CPU whose siblings are not told counts as a core of its own."""
-    return len({_text(folder / f"cpu{cpu}/topology/thread_siblings_list").strip() or f"{cpu}" for cpu in cpus})
-
-
-def _nodes(folder: Path) -> Iterator[NumaNode]:
-    for node in sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
-        memory = parse_meminfo(_text(node / "meminfo"))
-        yield NumaNode(
-            index=int(node.name[4:]),
-            cpus=parse_list(_text(node / "cpulist")),
-            total_bytes=memory.get("MemTotal", 0),
-            free_bytes=memory.get("MemFree", 0),
-        )
+def _nodes(folder: Path, topology: numa.Topology) -> Iterator[NumaNode]:
+    for node in topology.nodes:
+        if node.index >= 0:
+            memory = parse_meminfo(_text(folder / f"node{node.index}/meminfo"))
+            yield NumaNode(
+                index=node.index,
+                cpus=frozenset(node.cpus),
+                total_bytes=memory.get("MemTotal", 0),
+                free_bytes=memory.get("MemFree", 0),
+            )
 
 
 def _memory(proc: Path, cgroup: Path) -> Memory:

@@ -1,4 +1,5 @@
-"""From what was asked to what will be done: relations between options are checked, and no "auto" is left."""
+"""From what was asked to what will be done: relations between options are checked, and no "auto" is left but that of
+`numa`, which `ballast.numa.plan_threads` decides from the topology."""
 
 from __future__ import annotations
 

@@ -7,25 +7,25 @@ from dataclasses import replace
 
 import pytest
 
+from ballast._core.numa import Node, Topology
 from ballast.doctor import Finding, Software, diagnose, read_software, render, run
 from ballast.machine import HugePages, Machine, Memory, NumaNode
 
 GIB = 1 << 30
 
 MACHINE = Machine(
-    cpus=frozenset({0, 1, 4}),
-    num_physical_cores=2,
+    topology=Topology([Node(0, [0, 1, 4, 5], [[0, 4], [1]]), Node(1, [2, 3, 6, 7], [])]),
     cpu_model="Xeon Gold",
     isa=("avx2", "avx512f"),
     nodes=(
         NumaNode(0, frozenset({0, 1, 4, 5}), 64 * GIB, 32 * GIB),
         NumaNode(1, frozenset({2, 3, 6, 7}), 64 * GIB, 48 * GIB),
     ),
-    memory_nodes=frozenset({0, 1}),
     memory=Memory(128 * GIB, 80 * GIB, None),
     huge_pages=(HugePages(2 << 20, 0, 0), HugePages(1 << 30, 8, 6)),
     transparent_huge_pages="madvise",
     gpus=(),
+    mempolicy_available=True,
 )
 SOFTWARE = Software(
     python="3.12.1",
@@ -49,6 +49,7 @@ def test_a_healthy_machine_is_described() -> None:
     assert findings["instructions"][0].text == "avx2, avx512f"
     assert findings["NUMA 0"][0].text == "64.0 GiB, 32.0 GiB free, 3 of 4 CPUs usable"
     assert findings["NUMA 1"][0].text == "64.0 GiB, 48.0 GiB free, 0 of 4 CPUs usable"
+    assert findings["threads"][0].text == "2 on node 0, pinned to CPUs 0-1"
     assert findings["memory"][0].text == "80.0 GiB available of 128.0 GiB"
     assert [finding.text for finding in findings["huge pages"]] == [
         "transparent: madvise",
@@ -63,9 +64,14 @@ def test_a_healthy_machine_is_described() -> None:
         (replace(MACHINE, isa=("fma",)), "instructions", "fma; without AVX2"),
         (replace(MACHINE, isa=()), "instructions", "none that is known here; without AVX2"),
         (replace(MACHINE, nodes=()), "NUMA", "the kernel does not tell the nodes"),
-        (replace(MACHINE, memory_nodes=frozenset({1})), "NUMA 0", "its memory may not be used from here"),
+        (
+            replace(MACHINE, topology=Topology([Node(0, [0, 1], [[0]], memory_allowed=False)])),
+            "NUMA 0",
+            "its memory may not be used from here",
+        ),
         (replace(MACHINE, transparent_huge_pages="never"), "huge pages", "transparent: never; large reads are slower"),
         (replace(MACHINE, transparent_huge_pages=None), "huge pages", "transparent: not in this kernel"),
+        (replace(MACHINE, mempolicy_available=False), "memory policy", "may not be set here; memory goes to the node"),
         (replace(MACHINE, gpus=("NVIDIA H200",)), "GPU", "NVIDIA H200: not used, this version computes on the CPU"),
         (MACHINE, "GPU", "none with NVIDIA's driver; everything is computed on the CPU"),
     ],
@@ -92,6 +98,17 @@ def test_what_nothing_can_run_without_is_missing(software: Software, subject: st
     findings = diagnose(MACHINE, software)
     assert [finding.subject for finding in findings if finding.level == "missing"] == [subject]
     assert render(findings).endswith(f"\nBallast cannot run: {subject}.\n")
+
+
+def test_threads_of_two_nodes_are_placed_on_both() -> None:
+    nodes = [Node(0, [0, 1], [[0], [1]]), Node(1, [2, 3], [[2], [3]])]
+    texts = [finding.text for finding in found(replace(MACHINE, topology=Topology(nodes)))["threads"]]
+    assert texts == ["2 on node 0, pinned to CPUs 0-1", "2 on node 1, pinned to CPUs 2-3"]
+
+
+def test_without_the_compiled_part_the_doctor_still_speaks() -> None:
+    findings = diagnose(None, replace(SOFTWARE, extension_problem="no module named _core"))
+    assert render(findings).endswith("\nBallast cannot run: compiled part.\n")
 
 
 def test_an_optional_package_says_what_it_is_for() -> None:

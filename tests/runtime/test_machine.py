@@ -15,7 +15,6 @@ from ballast.machine import (
     parse_cgroups,
     parse_choice,
     parse_cpuinfo,
-    parse_list,
     read_machine,
 )
 
@@ -149,8 +148,6 @@ def test_a_group_over_its_limit_has_nothing_left() -> None:
 
 
 def test_small_formats() -> None:
-    assert parse_list("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
-    assert parse_list("\n") == frozenset()
     assert parse_choice("[always] madvise never") == "always"
     assert parse_cpuinfo("Features\t: fp asimd\n") == ("unknown", ())
     assert parse_cgroups("4:memory:/a:b\n1:name=systemd:/x\n") == (None, "/a:b")

@@ -20,6 +20,8 @@ GAUGES = {
     "ballast_kv_cache_usage_ratio",
     "ballast_model_load_progress_ratio",
     "ballast_engine_heartbeat_timestamp_seconds",
+    "ballast_numa_expert_bytes",
+    "ballast_numa_mempolicy_available",
     "ballast_build_info",
     "ballast_model_info",
 }

@@ -7,19 +7,31 @@ Shapes: T tokens, D hidden, H heads. All calls release the GIL; wrong shapes and
 argument. `out` must not share memory with an input unless a function says that it may.
 """
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
+
+from . import numa
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 
 class ThreadPool:
+    @overload
     def __init__(self, num_threads: int) -> None:
         """num_threads (1…1024) counts the caller, who works too. Waiting threads spin for 100 µs, then sleep.
         Python threads may share a pool: their calls take turns."""
+    @overload
+    def __init__(self, placement: numa.Placement) -> None:
+        """One thread an entry of the placement, pinned there where the system permits it."""
     num_threads: int
+    num_nodes: int
+    pin_refusal: str
+    """Why the first thread that could not be pinned could not; empty when all could."""
+    def adopt_caller(self) -> str:
+        """Name and pin the calling thread as the pool's first, for good: only for a thread that makes all calls and
+        starts no others. Returns what pin_refusal would say of it."""
 
 class Matrix:
     """A row-major matrix in one of GGUF's types: seen in place (the buffer is kept alive, never copied), or packed."""
@@ -36,6 +48,8 @@ class Matrix:
     """0 when it is seen in place."""
     isa: str
     """Whose kernels multiply it; "reference" when it is seen in place."""
+    memory: list[numa.Range]
+    """Where its weights are read from."""
 
 def measure_read_speed(pool: ThreadPool, num_bytes: int) -> float:
     """Bytes a second at which the pool's threads read memory: the best of a few passes over num_bytes, which should be
@@ -150,6 +164,8 @@ class Experts:
     one head an expert, or none of them."""
 
     def __init__(self, gate: Matrix, up: Matrix, down: Matrix, num_experts: int) -> None: ...
+    memory: list[numa.Range]
+    """Where its weights are read from."""
     def forward(self, pool: ThreadPool, x: F32, ids: I32, weights: F32, out: F32) -> None:
         """out [T, D] = Σ_k weights[t, k] · down_e(silu(gate_e x) * up_e x), e = ids[t, k]; x [T, D].
         Tokens are grouped by expert: each selected expert's weights are read once per call. A token's experts are

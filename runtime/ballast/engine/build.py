@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ballast._core import kernels, sched
+from ballast._core import sched
+from ballast.config import NumaMode
 from ballast.engine.engine import Engine, Limits, Loader
 from ballast.engine.observer import EngineObserver
 from ballast.engine.runner import Runner
+from ballast.engine.threads import start_threads
 from ballast.model.deepseek import DeepseekModel
 from ballast.model.isa import chosen_isa
 from ballast.model.kv_pool import KvPool, num_kv_blocks
+from ballast.model.residence import weight_memory
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import Packing, load_weights
+from ballast.numa import WeightMemory
 from ballast.weights.gguf import GgufModel
 
 
@@ -31,6 +35,7 @@ class EngineSettings:
     cpu_threads: int = 1
     cpu_isa: str = field(default_factory=chosen_isa)
     activation_bytes: int = 2
+    numa: NumaMode = "off"
 
 
 def scheduler_config(settings: EngineSettings) -> sched.SchedulerConfig:
@@ -52,13 +57,19 @@ def load_runner(
     num_sampled_ids: int,
     settings: EngineSettings,
     report: Callable[[float], None] = lambda _: None,
+    on_placed: Callable[[WeightMemory, str], None] = lambda *_: None,
 ) -> Runner:
-    """Load the model for CPU computation. Only the first `num_sampled_ids` ids can ever be sampled."""
+    """Load the model for CPU computation. Only the first `num_sampled_ids` ids can ever be sampled.
+
+    `on_placed` is told where the weights lie, and why threads are not pinned. With numa "auto" the calling thread is
+    pinned for good; see `start_threads`.
+    """
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
-    pool = kernels.ThreadPool(settings.cpu_threads)
+    pool, why_not_pinned = start_threads(settings.cpu_threads, settings.numa)
     weights = load_weights(
         gguf_model, spec, num_sampled_ids, Packing(pool, settings.cpu_isa, settings.activation_bytes), report
     )
+    on_placed(weight_memory(weights), why_not_pinned)
     kv = KvPool(spec.num_layers, num_blocks, settings.block_tokens, spec.latent_dim)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
     return DeepseekModel(spec, weights, pool, settings.cpu_isa, kv, num_positions)

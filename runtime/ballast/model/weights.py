@@ -4,6 +4,7 @@ norms as float32. What is packed leaves the mapped file's pages: one copy stays 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -99,15 +100,15 @@ def load_weights(
     report: Callable[[float], None],
 ) -> ModelWeights:
     """Pack every tensor of a checked file; for "reference", and the embedding always, they are seen in place.
-    `report` gets the share of layers done, 0…1.
+    `report` gets the share of bytes done, 0…1, after each layer.
 
     The output head ends at `num_sampled_ids` rows: a row without a token is never computed, so never sampled.
     """
     tensors = _Tensors(gguf_model, packing)
     layers = []
-    for index in range(spec.num_layers):
+    for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
         layers.append(_load_layer(tensors, spec, index))
-        report((index + 1) / spec.num_layers)
+        report(share)
     output = "token_embd.weight" if spec.tied_output else "output.weight"
     return ModelWeights(
         embedding=tensors.view("token_embd.weight"),
@@ -115,6 +116,19 @@ def load_weights(
         output_norm=tensors.vector("output_norm.weight"),
         output=tensors.matrix(output, num_rows=min(num_sampled_ids, spec.vocab_size)),
     )
+
+
+def shares_after_layers(gguf_model: GgufModel, num_layers: int) -> list[float]:
+    """Share of the model's bytes that lies in each layer and those before it; the last entry leaves out what belongs to
+    no layer."""
+    num_bytes = [0] * num_layers
+    for name, info in gguf_model.tensors.items():
+        block, _, rest = name.partition(".")
+        index = int(rest.partition(".")[0]) if block == "blk" else num_layers
+        if index < num_layers:
+            num_bytes[index] += info.num_bytes
+    total = sum(info.num_bytes for info in gguf_model.tensors.values())
+    return [done / total for done in itertools.accumulate(num_bytes)]
 
 
 class _Tensors:

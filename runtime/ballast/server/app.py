@@ -23,6 +23,7 @@ from ballast.server.errors import RequestTimeoutError, error_reply
 from ballast.server.exchange import Exchange, Record
 from ballast.server.metrics import Metrics
 from ballast.server.middleware import BodyLimit, RequestScope
+from ballast.server.numa import NumaProbe
 from ballast.server.openai_reply import ChatReply, Reply, TextReply, to_json
 from ballast.server.openai_request import ChatCompletionRequest, CompletionRequest, GenerationRequest, parse_body
 from ballast.server.port import EnginePort
@@ -38,6 +39,7 @@ class Service:
     engine: EnginePort
     preparer: Preparer
     metrics: Metrics
+    numa: NumaProbe
     executor: Executor
     """Where templates and tokenizers run; never the event loop."""
     model_names: Sequence[str]

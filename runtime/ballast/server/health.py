@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from ballast import __version__
 from ballast.engine.engine import EngineState
+from ballast.server.numa import to_json as numa_json
 from ballast.server.openai_reply import to_json
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ MAX_SILENCE_S = 30.0
 """An engine that has work and shows no progress for this long hangs."""
 
 RETRY_AFTER_S = 5
+
+# Where memory lies changes seldom, and reading it walks every page of the process.
+METRICS_MAX_AGE_S = 60.0
+DEBUG_MAX_AGE_S = 5.0
 
 
 @router.get("/livez")
@@ -54,7 +59,9 @@ async def version() -> Response:
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
-    page, content_type = _service(request).metrics.expose(request.headers.get("accept", ""))
+    service = _service(request)
+    await service.numa.report(METRICS_MAX_AGE_S)
+    page, content_type = service.metrics.expose(request.headers.get("accept", ""))
     return Response(page, headers={"Content-Type": content_type})
 
 
@@ -71,6 +78,13 @@ async def debug_state(request: Request) -> Response:
         numbers={name: getattr(now, name) for name in now.__dataclass_fields__},
         requests=service.engine.describe(),
     )
+
+
+@router.get("/debug/numa")
+async def debug_numa(request: Request) -> Response:
+    """Where this process computes and its weights lie, as /proc shows it."""
+    report, age_s = await _service(request).numa.report(DEBUG_MAX_AGE_S)
+    return _status(200, **numa_json(report, age_s))
 
 
 def _service(request: Request) -> Service:

@@ -23,8 +23,10 @@ from ballast.model.tensors import check_tensors
 from ballast.plan import check_memory, open_model, plan_for, rule_lines
 from ballast.server.app import Service, create_app
 from ballast.server.metrics import Metrics
+from ballast.server.numa import NumaProbe
 from ballast.server.prepare import Preparer
 from ballast.server.process import listen, run_server
+from ballast.server.progress import with_progress
 from ballast.text.loading import Text, load_text
 
 log = logging.getLogger(__name__)
@@ -66,22 +68,25 @@ def serve(config: Config) -> int:
         },
     )
 
-    def load(report: Callable[[float], None]) -> Runner:
-        return load_runner(gguf, spec, text.tokenizer.vocab_size, engine_settings(config), report)
+    probe = NumaProbe()
 
-    run(config, load, text, spec.name, spec.context_length)
+    def load(report: Callable[[float], None]) -> Runner:
+        return load_runner(gguf, spec, text.tokenizer.vocab_size, engine_settings(config), report, probe.watch)
+
+    run(config, load, text, spec.name, spec.context_length, probe)
     return 0
 
 
-def run(config: Config, load: Loader, text: Text, name: str, context_length: int) -> None:
-    """Serve the model that `load` gives, until told to stop. `name` is what it calls itself."""
+def run(config: Config, load: Loader, text: Text, name: str, context_length: int, probe: NumaProbe) -> None:
+    """Serve the model that `load` gives, until told to stop. `name` is what it calls itself; `probe` knows where its
+    weights lie."""
     with ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-text") as executor:
 
         def build(on_death: Callable[[], None]) -> tuple[Engine, ASGIApp]:
             metrics = Metrics()
             settings = engine_settings(config)
-            engine = build_engine(load, settings, context_length, observer=metrics, on_death=on_death)
-            return engine, make_app(engine, metrics, text, name, config, executor)
+            engine = build_engine(with_progress(load), settings, context_length, observer=metrics, on_death=on_death)
+            return engine, make_app(engine, metrics, text, name, config, executor, probe)
 
         run_server(build, listen(config.server.host, config.server.port), config.server)
 
@@ -100,11 +105,18 @@ def engine_settings(config: Config) -> EngineSettings:
         max_queue=scheduling.max_queue,
         block_tokens=scheduling.block_tokens,
         cpu_threads=machine.cpu_threads,
+        numa=machine.numa,
     )
 
 
 def make_app(
-    engine: Engine, metrics: Metrics, text: Text, name: str, config: Config, executor: ThreadPoolExecutor
+    engine: Engine,
+    metrics: Metrics,
+    text: Text,
+    name: str,
+    config: Config,
+    executor: ThreadPoolExecutor,
+    probe: NumaProbe,
 ) -> ASGIApp:
     """The application around one engine, measured by `metrics`."""
     names = config.model.served_model_name or (name,)
@@ -114,11 +126,13 @@ def make_app(
         build={"version": __version__, "isa": chosen_isa(), "device": config.machine.device},
         alias=config.server.metrics_alias == "vllm",
     )
+    metrics.registry.register(probe)
     return create_app(
         Service(
             engine=engine,
             preparer=Preparer(text, engine.limits, config.model.force_think),
             metrics=metrics,
+            numa=probe,
             executor=executor,
             model_names=names,
             strict_model_name=config.model.strict_model_name,

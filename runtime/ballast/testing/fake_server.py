@@ -21,6 +21,7 @@ from ballast.config import Config
 from ballast.engine.runner import Runner
 from ballast.log import configure_logging
 from ballast.model.batch import Batch
+from ballast.server.numa import NumaProbe
 from ballast.server.serve import run
 from ballast.testing.vocabulary import byte_metadata
 from ballast.text.loading import load_text
@@ -75,7 +76,7 @@ def _serve(config: Config, fake: argparse.Namespace) -> int:
             time.sleep(fake.load_s / 10)
         return AlphabetModel(text.tokenizer.vocab_size, fake.step_s, fake.fail_at)
 
-    run(config, load, text, "alphabet", CONTEXT_LENGTH)
+    run(config, load, text, "alphabet", CONTEXT_LENGTH, NumaProbe())
     return 0
 
 

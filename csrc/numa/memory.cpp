@@ -1,0 +1,132 @@
+#include "numa/memory.h"
+
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/check.h"
+#include "numa/index_range.h"
+
+namespace ballast {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+constexpr int64_t kTouchBytes = int64_t{2} << 20;
+
+// libnuma would be one more library for a single system call.
+bool set_policy(void* begin, size_t num_bytes, int mode, const std::vector<unsigned long>& nodes) {
+  const unsigned long num_bits = nodes.size() * sizeof(unsigned long) * 8;
+  // The kernel counts the mask's bits from 1.
+  return syscall(SYS_mbind, begin, num_bytes, mode, nodes.empty() ? nullptr : nodes.data(),
+                 nodes.empty() ? 0 : num_bits + 1, 0) == 0;
+}
+
+bool prefer_node(void* begin, size_t num_bytes, int node) {
+  if (num_bytes == 0 || node < 0) return false;
+  constexpr size_t kWordBits = sizeof(unsigned long) * 8;
+  std::vector<unsigned long> nodes(static_cast<size_t>(node) / kWordBits + 1, 0);
+  nodes.back() = 1UL << (static_cast<size_t>(node) % kWordBits);
+  return set_policy(begin, num_bytes, MPOL_PREFERRED, nodes);
+}
+
+std::vector<AddressRange> merged(std::vector<AddressRange> ranges) {
+  std::sort(ranges.begin(), ranges.end(),
+            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+  std::vector<AddressRange> apart;
+  for (const AddressRange& range : ranges) {
+    if (!apart.empty() && range.begin <= apart.back().begin + apart.back().num_bytes) {
+      const uint64_t end =
+          std::max(apart.back().begin + apart.back().num_bytes, range.begin + range.num_bytes);
+      apart.back().num_bytes = end - apart.back().begin;
+    } else {
+      apart.push_back(range);
+    }
+  }
+  return apart;
+}
+
+uint64_t overlap_bytes(uint64_t begin, uint64_t end, const std::vector<AddressRange>& ranges) {
+  uint64_t total = 0;
+  for (const AddressRange& range : ranges) {
+    const uint64_t from = std::max<uint64_t>(begin, range.begin);
+    const uint64_t to = std::min<uint64_t>(end, range.begin + range.num_bytes);
+    if (from < to) total += to - from;
+  }
+  return total;
+}
+
+// Begin → end of every mapping.
+std::map<uint64_t, uint64_t> parse_maps(const std::string& maps) {
+  std::map<uint64_t, uint64_t> ends;
+  std::istringstream lines(maps);
+  for (std::string line; std::getline(lines, line);) {
+    uint64_t begin = 0, end = 0;
+    char dash = 0;
+    std::istringstream words(line);
+    if (words >> std::hex >> begin >> dash >> end) ends[begin] = end;
+  }
+  return ends;
+}
+
+}  // namespace
+
+bool mempolicy_available() {
+  // On a page of its own: setting the default policy there changes nothing for anybody.
+  const Pages page(kPageBytes);
+  return set_policy(page.data(), page.size(), MPOL_DEFAULT, {});
+}
+
+NodePages::NodePages(ThreadPool& pool, int node, size_t num_bytes) : pages_(num_bytes), has_policy_(false) {
+  BALLAST_CHECK(node >= 0 && node < pool.num_nodes());
+  has_policy_ = prefer_node(data(), size(), pool.node_index(node));
+  const Chunks chunks(static_cast<int64_t>(num_bytes), kTouchBytes);
+  std::vector<int64_t> counts(static_cast<size_t>(pool.num_nodes()), 0);
+  counts[static_cast<size_t>(node)] = chunks.count();
+  pool.parallel_for_nodes(counts, [&](int, int64_t index) {
+    for (int64_t at = chunks[index].begin; at < chunks[index].end; at += kPageBytes) {
+      static_cast<volatile uint8_t*>(data())[at] = 0;
+    }
+  });
+}
+
+BytesPerNode bytes_per_node(const std::string& numa_maps, const std::string& maps,
+                            std::vector<AddressRange> ranges) {
+  const std::map<uint64_t, uint64_t> ends = parse_maps(maps);
+  ranges = merged(std::move(ranges));
+  BytesPerNode bytes;
+  std::istringstream lines(numa_maps);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    uint64_t begin = 0;
+    if (!(words >> std::hex >> begin)) continue;
+    const auto end = ends.find(begin);
+    const uint64_t inside = end == ends.end() ? 0 : overlap_bytes(begin, end->second, ranges);
+    if (inside == 0) continue;
+    std::map<int, int64_t> num_pages;
+    int64_t page_bytes = kPageBytes;
+    for (std::string word; words >> word;) {
+      const size_t equals = word.find('=');
+      if (equals == std::string::npos) continue;
+      const std::string key = word.substr(0, equals);
+      // A path may hold an equals sign: only what is a number counts.
+      const std::string value = word.substr(equals + 1);
+      if (value.empty() || value.find_first_not_of("0123456789") != std::string::npos) continue;
+      if (key == "kernelpagesize_kB") {
+        page_bytes = std::stoll(value) * 1024;
+      } else if (key.size() > 1 && key[0] == 'N' &&
+                 key.find_first_not_of("0123456789", 1) == std::string::npos) {
+        num_pages[std::stoi(key.substr(1))] += std::stoll(value);
+      }
+    }
+    const double share = static_cast<double>(inside) / static_cast<double>(end->second - begin);
+    for (const auto& [node, count] : num_pages) {
+      bytes[node] += static_cast<int64_t>(static_cast<double>(count * page_bytes) * share);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace ballast

@@ -1,0 +1,30 @@
+// Which threads run on which CPUs: decided from a topology alone.
+#pragma once
+
+#include <vector>
+
+#include "numa/topology.h"
+
+namespace ballast {
+
+constexpr int kAnyCpu = -1;
+
+// One entry a thread. A thread of kAnyCpu is not pinned: its node has more threads than CPUs.
+struct NodeThreads {
+  int node = kUnknownNode;
+  std::vector<int> cpus;
+};
+
+struct Placement {
+  std::vector<NodeThreads> nodes;  // those that have a thread
+
+  int num_threads() const;
+  int num_unpinned() const;
+};
+
+// Spreads threads over the nodes in proportion to their cores: a core of its own for each, then sibling
+// threads, and when every CPU has one, threads that are not pinned. No CPU gets two. Throws
+// std::invalid_argument for num_threads below 1.
+Placement place_threads(const Topology& topology, int num_threads);
+
+}  // namespace ballast

@@ -1,0 +1,21 @@
+// How things are dealt out among nodes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "numa/index_range.h"
+
+namespace ballast {
+
+// `total` dealt out in proportion to `capacities`; what division leaves over goes to the largest remainders,
+// the first of equals first. No share exceeds its capacity unless total exceeds their sum. Without any
+// capacity nobody gets any.
+std::vector<int64_t> apportion(int64_t total, const std::vector<int>& capacities);
+
+// 0…total as one range a node, in order: whole units (the last may be shorter), in proportion to the nodes'
+// threads. A node may get an empty range.
+std::vector<IndexRange> split_among_nodes(int64_t total, int64_t unit,
+                                          const std::vector<int>& threads_per_node);
+
+}  // namespace ballast

@@ -1,0 +1,61 @@
+"""The machine's NUMA nodes, cores and CPUs; which threads run where; on which node memory lies."""
+
+from collections.abc import Sequence
+
+UNKNOWN_NODE: int
+"""Index of the node that gathers CPUs which no node lists."""
+ANY_CPU: int
+"""The CPU of a thread that is not pinned."""
+
+Range = tuple[int, int]
+"""First address, number of bytes."""
+
+class Node:
+    def __init__(
+        self, index: int, cpus: Sequence[int], cores: Sequence[Sequence[int]], memory_allowed: bool = True
+    ) -> None: ...
+    index: int
+    cpus: list[int]
+    """All of them, allowed to this process or not."""
+    cores: list[list[int]]
+    """Physical cores: the sibling threads of each that may be used."""
+    memory_allowed: bool
+
+class Topology:
+    def __init__(self, nodes: Sequence[Node]) -> None: ...
+    nodes: list[Node]
+    num_cores: int
+    """That may be used, as all below."""
+    num_cpus: int
+    def node_of(self, cpu: int) -> int:
+        """UNKNOWN_NODE when no node lists it."""
+
+class NodeThreads:
+    def __init__(self, node: int, cpus: Sequence[int]) -> None: ...
+    node: int
+    cpus: list[int]
+    """One a thread."""
+
+class Placement:
+    def __init__(self, nodes: Sequence[NodeThreads]) -> None: ...
+    nodes: list[NodeThreads]
+    num_threads: int
+    num_unpinned: int
+
+def read_topology(root: str = "", cpus: Sequence[int] | None = None) -> Topology:
+    """The machine whose /proc and /sys lie under `root`, for a process that may use `cpus`; without them, those that
+    this process's main thread may use. Offline and hidden CPUs are left out."""
+
+def parse_cpu_list(text: str) -> list[int]:
+    """The kernel's lists, "0-3,8,10-11", ascending. What is no list reads as none."""
+
+def place_threads(topology: Topology, num_threads: int) -> Placement:
+    """Cores first, sibling threads next, spread over the nodes in proportion to their cores; threads beyond the last
+    CPU are not pinned. ValueError for num_threads below 1."""
+
+def mempolicy_available() -> bool:
+    """Whether the kernel lets this process set memory policies."""
+
+def bytes_per_node(numa_maps: str, maps: str, ranges: Sequence[Range]) -> dict[int, int]:
+    """Resident bytes of the ranges by node, from the texts of /proc/self/numa_maps and /proc/self/maps. A mapping that
+    lies partly in the ranges counts by the share of its addresses that does. Releases the GIL."""

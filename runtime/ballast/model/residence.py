@@ -1,0 +1,30 @@
+"""Where a loaded model's weights lie in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from ballast._core import kernels
+from ballast.model.weights import ModelWeights
+from ballast.numa import WeightMemory
+
+
+def weight_memory(weights: ModelWeights) -> WeightMemory:
+    """Address ranges of every matrix; vectors are too small to matter."""
+    parts = list(_parts(weights))
+    return WeightMemory(
+        experts=[place for part in parts if isinstance(part, kernels.Experts) for place in part.memory],
+        others=[place for part in parts if isinstance(part, kernels.Matrix) for place in part.memory],
+    )
+
+
+def _parts(value: object) -> Iterator[kernels.Experts | kernels.Matrix]:
+    if isinstance(value, kernels.Experts | kernels.Matrix):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _parts(item)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _parts(getattr(value, field.name))

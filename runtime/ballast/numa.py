@@ -1,0 +1,214 @@
+"""Where threads compute and weights lie: how threads are to be placed, and what the running process really shows."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ballast._core import numa
+from ballast.config import NumaMode
+
+THREAD_NAME = "ballast-cpu-"
+"""What the names of the threads that compute begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPlan:
+    """`placement` pins threads; None leaves them to the system. `reason` says why, as the end of a sentence."""
+
+    placement: numa.Placement | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightMemory:
+    """Address ranges of a loaded model's weights."""
+
+    experts: Sequence[numa.Range] = ()
+    others: Sequence[numa.Range] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeThread:
+    """One thread of the pool, and the CPUs that the kernel lets it run on."""
+
+    name: str
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One node. Bytes are resident ones, None where the kernel does not tell."""
+
+    node: int
+    cpus: tuple[int, ...]
+    """All of the node's."""
+    num_usable_cores: int
+    memory_allowed: bool
+    num_threads: int
+    """Threads that compute and can run on this node alone."""
+    expert_bytes: int | None
+    weight_bytes: int | None
+    """Experts included."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumaReport:
+    """What /proc and /sys show of this process."""
+
+    cpus: tuple[int, ...]
+    memory_nodes: tuple[int, ...]
+    nodes: tuple[NodeReport, ...]
+    gpu_node: int | None
+    threads: tuple[ComputeThread, ...]
+    pinned: bool
+    pinned_reason: str
+    mempolicy_available: bool
+    share_local: float | None
+    """Chance that a resident byte of the weights lies on the node of the thread that reads it; None while that is
+    unknown."""
+
+
+def plan_threads(topology: numa.Topology, num_threads: int, mode: NumaMode) -> ThreadPlan:
+    """Whether and where to pin `num_threads` threads. Pure.
+
+    Threads that fill the cores, or several nodes, are pinned. Fewer threads on one node are not: two programs that each
+    take half the cores would be pinned to the same half.
+    """
+    num_nodes = sum(1 for node in topology.nodes if node.cores)
+    if mode == "off":
+        return ThreadPlan(None, "numa is off")
+    if num_threads > topology.num_cpus:
+        return ThreadPlan(None, f"there are {num_threads} threads for {topology.num_cpus} CPUs")
+    if num_nodes == 1 and num_threads < topology.num_cores:
+        return ThreadPlan(None, f"there are {num_threads} threads for {topology.num_cores} cores of one node")
+    count = "one node" if num_nodes == 1 else f"{num_nodes} nodes"
+    return ThreadPlan(numa.place_threads(topology, num_threads), f"{num_threads} threads have CPUs of {count}")
+
+
+def local_share(bytes_per_node: Mapping[int, int], threads_per_node: Mapping[int | None, int]) -> float | None:
+    """Chance that a byte lies on the node of the thread that reads it, when any thread may read any byte. None
+    stands for the node of threads that may run on several: they are near none. Nothing where the
+    nodes are not told. Pure."""
+    num_bytes, num_threads = sum(bytes_per_node.values()), sum(threads_per_node.values())
+    if not num_bytes or not num_threads or numa.UNKNOWN_NODE in threads_per_node:
+        return None
+    local = sum(count * threads_per_node.get(node, 0) for node, count in bytes_per_node.items())
+    return local / (num_bytes * num_threads)
+
+
+def judge_pinning(threads: Sequence[ComputeThread]) -> tuple[bool, str]:
+    """Whether every thread has a CPU of its own, and the sentence that says so. Pure."""
+    if not threads:
+        return False, "no thread computes yet"
+    loose = [thread for thread in threads if len(thread.cpus) != 1]
+    if loose:
+        allowed = format_cpus(loose[0].cpus)
+        return (
+            False,
+            f"{len(loose)} of {len(threads)} threads are not bound to one CPU; {loose[0].name} may use {allowed}",
+        )
+    if len({thread.cpus for thread in threads}) < len(threads):
+        return False, f"{len(threads)} threads share {len({thread.cpus for thread in threads})} CPUs"
+    return True, f"each of {len(threads)} threads is bound to a CPU of its own"
+
+
+def read_report(memory: WeightMemory, why_not_pinned: str = "", root: Path = Path("/")) -> NumaReport:
+    """What is true now. Slow for a large process: reading where memory lies walks all of its pages.
+
+    `why_not_pinned`: what was decided or refused when the threads were made; said where they are not pinned. `root`
+    holds the /proc and /sys that are read; memory is always this process's own.
+    """
+    status = (root / "proc/self/status").read_text()
+    cpus = _listed(status, "Cpus_allowed_list")
+    topology = numa.read_topology(str(root), cpus)
+    threads = tuple(read_threads(root))
+    node_of_thread = [_only_node(topology, thread.cpus) for thread in threads]
+    expert_bytes, weight_bytes = read_bytes_per_node(memory.experts, [*memory.experts, *memory.others])
+    pinned, reason = judge_pinning(threads)
+    memory_nodes = _listed(status, "Mems_allowed_list")
+    # Where /sys is hidden, the memory's nodes are told all the same.
+    hidden = sorted({*(weight_bytes or {})} - {node.index for node in topology.nodes})
+    return NumaReport(
+        cpus=cpus,
+        memory_nodes=memory_nodes,
+        nodes=tuple(
+            NodeReport(
+                node=node.index,
+                cpus=tuple(node.cpus),
+                num_usable_cores=len(node.cores),
+                memory_allowed=node.memory_allowed,
+                num_threads=node_of_thread.count(node.index),
+                expert_bytes=None if expert_bytes is None else expert_bytes.get(node.index, 0),
+                weight_bytes=None if weight_bytes is None else weight_bytes.get(node.index, 0),
+            )
+            for node in [*topology.nodes, *(numa.Node(index, [], [], index in memory_nodes) for index in hidden)]
+        ),
+        gpu_node=read_gpu_node(root),
+        threads=threads,
+        pinned=pinned,
+        pinned_reason=reason if pinned or not (threads and why_not_pinned) else f"{reason}: {why_not_pinned}",
+        mempolicy_available=numa.mempolicy_available(),
+        share_local=local_share(weight_bytes or {}, Counter(node_of_thread)),
+    )
+
+
+def read_bytes_per_node(*ranges: Sequence[numa.Range]) -> list[dict[int, int]] | list[None]:
+    """Resident bytes by node of each set of ranges, None where the kernel does not tell. Takes seconds for hundreds of
+    gigabytes, which are walked once."""
+    try:
+        numa_maps, maps = (Path("/proc/self", name).read_text(errors="replace") for name in ("numa_maps", "maps"))
+    except OSError:
+        return [None] * len(ranges)
+    return [numa.bytes_per_node(numa_maps, maps, each) for each in ranges]
+
+
+def read_threads(root: Path = Path("/")) -> Iterable[ComputeThread]:
+    """This process's threads that compute, by number."""
+    found = []
+    for status_file in (root / "proc/self/task").glob("*/status"):
+        try:
+            status = status_file.read_text()
+        except OSError:
+            continue  # the thread ended meanwhile
+        name = re.search(r"^Name:\s*(\S+)", status, re.MULTILINE)
+        if name and name[1].startswith(THREAD_NAME):
+            found.append(ComputeThread(name[1], _listed(status, "Cpus_allowed_list")))
+    return sorted(found, key=lambda thread: int(thread.name.removeprefix(THREAD_NAME)))
+
+
+def read_gpu_node(root: Path = Path("/")) -> int | None:
+    """The node that NVIDIA's GPUs are attached to; None without one, when the system does not know it, or when they
+    are on several."""
+    nodes = set()
+    for gpu in (root / "proc/driver/nvidia/gpus").glob("*"):
+        try:
+            nodes.add(int((root / "sys/bus/pci/devices" / gpu.name.lower() / "numa_node").read_text()))
+        except (OSError, ValueError):
+            nodes.add(numa.UNKNOWN_NODE)
+    node = nodes.pop() if len(nodes) == 1 else numa.UNKNOWN_NODE
+    return None if node == numa.UNKNOWN_NODE else node
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """The kernel's lists: "0-3,8,10-11"."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][-1] + 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _listed(status: str, key: str) -> tuple[int, ...]:
+    found = re.search(rf"^{key}:\s*(\S+)", status, re.MULTILINE)
+    return tuple(numa.parse_cpu_list(found[1])) if found else ()
+
+
+def _only_node(topology: numa.Topology, cpus: Iterable[int]) -> int | None:
+    nodes = {topology.node_of(cpu) for cpu in cpus}
+    return nodes.pop() if len(nodes) == 1 else None

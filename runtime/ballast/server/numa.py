@@ -1,0 +1,86 @@
+"""What `/debug/numa` and the metrics say of threads and memory: read from the running process, off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ballast.numa import NumaReport, WeightMemory, format_cpus, read_report
+
+
+class NumaProbe(Collector):
+    """The latest report, read again when it is asked for and too old. Reads never run at the same time."""
+
+    def __init__(self, read: Callable[[WeightMemory, str], NumaReport] = read_report) -> None:
+        self._read = read
+        self._subject = (WeightMemory(), "")
+        self._changed_at = -1.0
+        self._report: NumaReport | None = None
+        self._read_at = -2.0
+        self._reading: asyncio.Task[None] | None = None
+
+    def watch(self, memory: WeightMemory, why_not_pinned: str) -> None:
+        """The weights to report on from now on, and why threads are not pinned. From any thread."""
+        self._subject = (memory, why_not_pinned)
+        self._changed_at = time.monotonic()
+
+    async def report(self, max_age_s: float) -> tuple[NumaReport, float]:
+        """A report, no older than `max_age_s` when it was asked for, and its age in seconds now."""
+        oldest = time.monotonic() - max_age_s
+        while self._report is None or self._read_at < max(self._changed_at, oldest):
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._refresh())
+            await asyncio.shield(self._reading)
+        return self._report, time.monotonic() - self._read_at
+
+    async def _refresh(self) -> None:
+        began = time.monotonic()
+        self._report = await asyncio.to_thread(self._read, *self._subject)
+        self._read_at = began
+
+    def collect(self) -> Iterator[Metric]:
+        """The report as metrics; no samples before there is one."""
+        experts = GaugeMetricFamily(
+            "ballast_numa_expert_bytes", "Resident bytes of routed experts, by NUMA node.", labels=["node"]
+        )
+        policy = GaugeMetricFamily(
+            "ballast_numa_mempolicy_available", "Whether the kernel lets this process set memory policies."
+        )
+        if self._report is not None:
+            for node in self._report.nodes:
+                if node.expert_bytes is not None:
+                    experts.add_metric([str(node.node)], node.expert_bytes)
+            policy.add_metric([], float(self._report.mempolicy_available))
+        return iter((experts, policy))
+
+
+def to_json(report: NumaReport, age_s: float) -> dict[str, Any]:
+    """The report for programs: CPUs and nodes as the kernel's lists, sizes in bytes, null for what is not known."""
+    return {
+        "cpus": format_cpus(report.cpus),
+        "memory_nodes": format_cpus(report.memory_nodes),
+        "gpu_node": report.gpu_node,
+        "pinned": report.pinned,
+        "pinned_reason": report.pinned_reason,
+        "share_local": report.share_local,
+        "mempolicy_available": report.mempolicy_available,
+        "nodes": [
+            {
+                "node": node.node,
+                "cpus": format_cpus(node.cpus),
+                "usable_cores": node.num_usable_cores,
+                "memory_allowed": node.memory_allowed,
+                "threads": node.num_threads,
+                "expert_bytes": node.expert_bytes,
+                "weight_bytes": node.weight_bytes,
+            }
+            for node in report.nodes
+        ],
+        "threads": [{"name": thread.name, "cpus": format_cpus(thread.cpus)} for thread in report.threads],
+        "age_s": round(age_s, 3),
+    }

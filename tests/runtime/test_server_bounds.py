@@ -4,13 +4,23 @@ import asyncio
 import http.client
 import json
 import socket
+import threading
+import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 import uvloop
 
+from ballast.config import Config, SchedulingConfig, ServerConfig
+from ballast.engine.build import EngineSettings, build_engine
+from ballast.server.metrics import Metrics
 from ballast.server.middleware import RequestScope
+from ballast.server.serve import make_app
 from ballast.testing.server_process import FAKE, ServerProcess
+from ballast.testing.vocabulary import byte_metadata, byte_tokenizer
+from ballast.text.loading import load_text
 
 SLOW = ("--step_s", "0.05", "--max_batch_size", "1", "--max_new_tokens", "1000")
 IMPATIENT = (
@@ -267,8 +277,8 @@ def refused(server, body):
     return response.status, error["param"], error["code"], error["message"]
 
 
-def parts(number):
-    return {"messages": [{"role": "user", "content": [""] * number}]}
+def parts(*numbers):
+    return {"messages": [{"role": "user", "content": [""] * number} for number in numbers]}
 
 
 @pytest.mark.parametrize(
@@ -277,11 +287,12 @@ def parts(number):
         ({"prompt": [5] * 40_000}, "prompt"),
         ({"prompt": [[5] * 40_000]}, "prompt"),
         ({"prompt": ["x"] * 40_000}, "prompt"),
-        (parts(40_000), "messages.0.content"),
+        (parts(40_000), "messages"),
+        (parts(20_000, 20_000), "messages"),
         ({"messages": [{}] * 40_000}, "messages"),
         ({"prompt": " " * 400_000}, "prompt"),
     ],
-    ids=["ids", "ids in a list", "prompts", "parts", "messages", "text"],
+    ids=["ids", "ids in a list", "prompts", "parts", "parts of two", "messages", "text"],
 )
 def test_what_cannot_fit_is_refused_as_too_long(server, body, param):
     status, named, code, message = refused(server, body)
@@ -318,3 +329,48 @@ def test_the_time_limit_covers_the_reading_of_the_body():
     with ServerProcess("--request_timeout_s", "0.5", module=FAKE) as server, connect(server) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 100\r\n\r\n{")
         assert connection.recv(65536).startswith(b"HTTP/1.1 504 ")
+
+
+@pytest.fixture
+async def blocked():
+    """An application whose one thread for texts is busy until the event is set, and that thread's pool."""
+    config = Config(server=ServerConfig(request_timeout_s=0.3), scheduling=SchedulingConfig(max_queue=2))
+    settings = EngineSettings(
+        cache_lens=4096, max_batch_size=1, max_new_tokens=10, chunk_size=64, prefill_chunk_size=64, max_queue=2
+    )
+    engine = build_engine(lambda report: None, settings, 4096)
+    text = load_text(None, byte_metadata(), "bytes.gguf")
+    leaving = asyncio.get_running_loop().create_future()
+    release = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(release.wait, 60)
+        app = make_app(engine, Metrics(), text, "m", config, executor, leaving)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
+            yield client, release
+        release.set()
+
+
+async def test_the_time_limit_covers_checking_and_tokenising_and_neither_is_done_on_the_event_loop(blocked):
+    client, _ = blocked
+    for body in ({"prompt": "a"}, {"unknown": 1}):
+        reply = await client.post("/v1/completions", json=body)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (504, "request_timeout")
+    assert (await client.get("/version")).status_code == 200
+    assert (await client.get("/debug/state")).json()["preparing"] == 0, "what had not begun is not done for nobody"
+
+
+async def test_no_more_requests_wait_to_be_tokenised_than_the_queue_holds(blocked):
+    client, _ = blocked
+    replies = await asyncio.gather(*(client.post("/v1/completions", json={"prompt": "a"}) for _ in range(5)))
+    assert sorted(reply.status_code for reply in replies) == [429, 429, 429, 504, 504]
+
+
+def test_other_threads_run_while_a_text_is_tokenised():
+    tokenizer = byte_tokenizer()
+    encoding = threading.Thread(target=tokenizer.encode, args=("hello " * 200_000,))
+    encoding.start()
+    num_turns = 0
+    while encoding.is_alive():
+        num_turns += 1
+        time.sleep(0.001)
+    assert num_turns > 20

@@ -188,21 +188,24 @@ def parse_body(kind: type[Body], data: bytes, max_model_tokens: int) -> Body:
 
 def _check_lengths(value: Mapping[str, Any], most: int) -> None:
     """Refuse what is too much from its length alone, before each item is looked at: each takes a token or more."""
-    lists = {name: value[name] for name in ("prompt", "messages") if name in value}
-    if isinstance(prompt := value.get("prompt"), list) and len(prompt) == 1:
-        lists["prompt"] = prompt[0]
-    if isinstance(messages := value.get("messages"), list) and len(messages) <= most:
-        for n, message in enumerate(messages):
-            if isinstance(message, dict):
-                lists[f"messages.{n}.content"] = message.get("content")
-    for name, items in lists.items():
-        if isinstance(items, list) and len(items) > most:
-            raise RequestError(
-                f"This model's maximum context length is {most} tokens. However, {name} has {len(items)} entries. "
-                "Shorten the prompt.",
-                param=name,
-                code="context_length_exceeded",
-            )
+    prompt, messages = value.get("prompt"), value.get("messages")
+    if isinstance(prompt, list):
+        inner = prompt[0] if len(prompt) == 1 else prompt
+        _check_length("prompt", len(inner) if isinstance(inner, list) else 1, most)
+    if isinstance(messages, list):
+        _check_length("messages", len(messages), most)
+        contents = (message.get("content") for message in messages if isinstance(message, dict))
+        _check_length("messages", sum(len(content) for content in contents if isinstance(content, list)), most)
+
+
+def _check_length(name: str, length: int, most: int) -> None:
+    if length > most:
+        raise RequestError(
+            f"This model's maximum context length is {most} tokens. However, {name} holds {length} items. "
+            "Shorten the prompt.",
+            param=name,
+            code="context_length_exceeded",
+        )
 
 
 def to_sampling(body: GenerationRequest, *, max_tokens: int, eos_ids: frozenset[int]) -> SamplingParams:

@@ -190,7 +190,11 @@ class ServerConfig(_Section):
     port: int = option(10002, whole(0, 65535), "port to listen on; 0: any free one, which the log names")
     request_timeout_s: float = option(0.0, seconds(), "longest a request may take in all; 0: no limit")
     drain_timeout_s: float = option(60.0, seconds(), "longest wait for running requests when told to stop")
-    max_body_bytes: int = option(32 << 20, whole(1024), "largest request body; a larger one is answered with 413")
+    max_body_bytes: int | None = option(
+        None,
+        whole(1024, auto=True),
+        "largest request body, a larger one is answered with 413; auto: 32 a token of context, at least 1 MiB",
+    )
     metrics_alias: MetricsAlias = option(
         "vllm", one_of("vllm", "none"), "offer the main metrics under vLLM's names as well"
     )

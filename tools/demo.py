@@ -21,7 +21,7 @@ PID_FILE, LOG_FILE = STATE / "server.pid", STATE / "server.log"
 PREFERRED_PORT = 10002
 READY_TIMEOUT_S = 120
 REPLY_TIMEOUT_S = 120
-STOP_TIMEOUT_S = 20
+STOP_TIMEOUT_S = 75  # the server itself waits up to 60 s for running requests
 
 CHAT = {
     "messages": [{"role": "user", "content": "hello"}],
@@ -118,9 +118,9 @@ def stop_server() -> bool:
     """End the server of an earlier demo, if its process still is one. Returns whether there was any."""
     if not PID_FILE.exists():
         return False
-    pid = int(PID_FILE.read_text())
+    written = PID_FILE.read_text()
     PID_FILE.unlink()
-    if not is_our_server(pid):
+    if not written.isdigit() or not is_our_server(pid := int(written)):
         return False
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_S

@@ -18,34 +18,37 @@ fi
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null ||
   stop "PYTHON=$python does not run as Python 3.11, 3.12 or 3.13"
 "$python" -c 'import venv, ensurepip' 2>/dev/null || stop "$python lacks the venv module; on Debian and Ubuntu: apt install python3-venv"
-compiler=${CXX:-c++}
-command -v "$compiler" >/dev/null || stop "no C++ compiler ($compiler); on Debian and Ubuntu: apt install g++"
-echo 'int main() { if constexpr (sizeof(int) >= 2) return 0; }' | "$compiler" -std=c++17 -x c++ -fsyntax-only - 2>/dev/null ||
-  stop "$compiler does not compile C++17; install g++ 9 or newer, or name another compiler in CXX"
+compiler=(${CXX:-c++})
+command -v "${compiler[0]}" >/dev/null || stop "no C++ compiler (${compiler[*]}); on Debian and Ubuntu: apt install g++"
+echo 'int main() { if constexpr (sizeof(int) >= 2) return 0; }' | "${compiler[@]}" -std=c++17 -x c++ -fsyntax-only - 2>/dev/null ||
+  stop "${compiler[*]} does not compile C++17; install g++ 9 or newer, or name another compiler in CXX"
 [ -e "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ||
   stop "$python has no header files (Python.h); on Debian and Ubuntu: apt install python3-dev"
-
-if [ ! -x .venv/bin/python ] || ! .venv/bin/python -c '' 2>/dev/null; then
-  free_mb=$(df -Pm . | awk 'NR == 2 { print $4 }')
-  [ "$free_mb" -ge 8000 ] || stop "$free_mb MB of disk are free here and 8000 are needed (torch with its CUDA libraries takes most of it)"
-  "$python" -m venv --clear .venv
-fi
 
 mkdir -p build
 exec 9>build/.setup.lock
 flock -w 1200 9 || stop "another setup has held build/.setup.lock for 20 minutes"
 
+version_of() { "$1" -c 'import sys; print(sys.version)' 2>/dev/null || echo none; }
+if ! .venv/bin/python -m pip --version >/dev/null 2>&1 ||
+  { [ -n "${PYTHON:-}" ] && [ "$(version_of .venv/bin/python)" != "$(version_of "$PYTHON")" ]; }; then
+  free_mb=$(df -Pm . | awk 'NR == 2 { print $4 }')
+  [ "$free_mb" -ge 8000 ] || stop "$free_mb MB of disk are free here and 8000 are needed (torch with its CUDA libraries takes most of it)"
+  "$python" -m venv --clear .venv || stop "the virtual environment .venv could not be made; the lines above say why"
+fi
+
 stamp() { cat "$@" | sha256sum | cut -d' ' -f1; }
 want=$(stamp requirements/build.txt requirements/dev.txt)
 if [ "$(cat .venv/.requirements 2>/dev/null)" != "$want" ]; then
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt ||
+    stop "uv could not be installed from the package index; the lines above say why"
   .venv/bin/uv pip sync --quiet --python .venv/bin/python --require-hashes requirements/build.txt requirements/dev.txt ||
     stop "the dependencies could not be installed; the lines above say why"
   echo "$want" > .venv/.requirements
   rm -f .venv/.package
 fi
 
-want=$(git ls-files -co --exclude-standard csrc pyproject.toml | LC_ALL=C sort | xargs -d '\n' sha256sum | stamp -)
+want=$(find csrc pyproject.toml -type f | LC_ALL=C sort | xargs -d '\n' sha256sum | stamp -)
 if [ "$(cat .venv/.package 2>/dev/null)" != "$want" ]; then
   PATH="$PWD/.venv/bin:$PATH" CMAKE_GENERATOR=Ninja .venv/bin/uv pip install --quiet --python .venv/bin/python \
     --no-build-isolation --no-deps --no-index -e . || stop "the C++ part did not build; the lines above say why"

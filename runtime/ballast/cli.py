@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -34,6 +35,8 @@ def exit_code(command: Callable[[], int]) -> int:
     """What `command` returns, or the code of the error that it raised, which is reported."""
     try:
         return command()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except BallastError as error:
         _report(f"ballast: {error}")
         return error.exit_code
@@ -138,6 +141,10 @@ def _config(arguments: argparse.Namespace) -> Config:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    # Until the server has its own handlers. Importing takes a while, and a container's first process ignores signals
+    # that it does not handle; there is nothing to put in order yet.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
     config = _config(arguments)
     from ballast.server.serve import serve
 

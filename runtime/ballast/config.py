@@ -19,6 +19,9 @@ from ballast.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "BALLAST_"
 
+MAX_TOKENS = 2**30
+"""The scheduler counts slots in 32 bits."""
+
 BackendType = Literal["balance_serve", "ktransformers"]
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -77,7 +80,13 @@ def text(allowed: str, metavar: str, pattern: str = r".+", *, repeatable: bool =
     return Kind(allowed, metavar, str, accepts, repeatable=repeatable)
 
 
-PATH = Kind("a path", "PATH", Path)
+def _path(word: str) -> Path:
+    if not word:
+        raise ValueError("an empty path would mean the current directory")
+    return Path(word)
+
+
+PATH = Kind("a path that is not empty", "PATH", _path)
 SWITCH = Kind(
     "true or false",
     "",
@@ -133,21 +142,23 @@ class ModelConfig(_Section):
 class SchedulingConfig(_Section):
     title = "scheduling and KV cache"
 
-    max_new_tokens: int = option(1024, whole(1), "most tokens one request may generate; its default as well")
+    max_new_tokens: int = option(
+        1024, whole(1, MAX_TOKENS), "most tokens one request may generate; its default as well"
+    )
     cache_lens: int = option(
         32768,
-        whole(1),
+        whole(1, MAX_TOKENS),
         "KV tokens that all requests share; must be greater than max_batch_size * max_new_tokens",
     )
     max_batch_size: int = option(4, whole(1, 4096), "most requests in one step")
-    chunk_size: int = option(256, whole(1), "most tokens in one step")
+    chunk_size: int = option(256, whole(1, MAX_TOKENS), "most tokens in one step")
     prefill_chunk_size: int | None = option(
         None,
-        whole(1, auto=True),
+        whole(1, MAX_TOKENS, auto=True),
         "most tokens in a step in which nothing decodes; auto: chunk_size",
     )
     block_tokens: int = option(32, one_of(16, 32, 64), "tokens in one KV block; smaller shares more of a prefix")
-    max_queue: int = option(256, whole(1), "most requests that wait; more are answered with 429")
+    max_queue: int = option(256, whole(1, 1_000_000), "most requests that wait; more are answered with 429")
     backend_type: BackendType = option(
         "balance_serve",
         one_of("balance_serve", "ktransformers"),
@@ -160,7 +171,7 @@ class MachineConfig(_Section):
     title = "machine"
 
     cpu_threads: int | None = option(
-        None, whole(1, 4096, auto=True), "threads that compute; auto: one for each physical core this process may use"
+        None, whole(1, 1024, auto=True), "threads that compute; auto: one for each physical core this process may use"
     )
     device: str = option("auto", text("auto or cpu", "auto|cpu"), "where to compute; this version computes on the CPU")
 
@@ -173,7 +184,11 @@ class ServerConfig(_Section):
     port: int = option(10002, whole(0, 65535), "port to listen on; 0: any free one, which the log names")
     request_timeout_s: float = option(0.0, seconds(), "longest a request may take in all; 0: no limit")
     drain_timeout_s: float = option(60.0, seconds(), "longest wait for running requests when told to stop")
-    max_body_bytes: int = option(32 << 20, whole(1024), "largest request body; a larger one is answered with 413")
+    max_body_bytes: int | None = option(
+        None,
+        whole(1024, auto=True),
+        "largest request body, a larger one is answered with 413; auto: 32 a token of context, at least 1 MiB",
+    )
     metrics_alias: MetricsAlias = option(
         "vllm", one_of("vllm", "none"), "offer the main metrics under vLLM's names as well"
     )

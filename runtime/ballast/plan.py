@@ -137,7 +137,7 @@ def check_memory(plan: MemoryPlan) -> None:
     way_out = (
         f"the largest cache_lens that fits is {plan.max_cache_lens}"
         if plan.max_cache_lens
-        else "it takes more memory, or a model with fewer bytes per weight"
+        else "lower chunk_size, or take a machine with more memory or a model with fewer bytes per weight"
     )
     raise OutOfMemoryError(
         f"{plan.model} needs {_human(plan.needed_bytes)} ({parts}), available are "

@@ -88,7 +88,7 @@ def test_r1_prompt_opens_the_thinking() -> None:
     ("kwargs", "tail"), [({}, "</think>"), ({"thinking": True}, "<think>"), ({"thinking": False}, "</think>")]
 )
 def test_v31_prompt_follows_the_thinking_switch(kwargs: Mapping[str, Any], tail: str) -> None:
-    assert template(V31).render(CHAT, **kwargs).endswith(f"<｜Assistant｜>{tail}")
+    assert template(V31).render(CHAT, options=kwargs).endswith(f"<｜Assistant｜>{tail}")
 
 
 def test_earlier_thinking_is_left_out_of_the_history() -> None:
@@ -144,7 +144,7 @@ def test_templates_give_what_transformers_gives(source: str) -> None:
         eos_token=EOS,
         custom="é",
     )
-    assert template(source).render(CHAT, tools=tools, custom="é") == expected[0]
+    assert template(source).render(CHAT, tools=tools, options={"custom": "é"}) == expected[0]
 
 
 def test_the_date_is_todays() -> None:
@@ -154,7 +154,7 @@ def test_the_date_is_todays() -> None:
 
 
 def test_extra_values_cannot_replace_the_special_tokens_or_the_tools() -> None:
-    rendered = template("{{ bos_token }}{{ tools }}{{ extra }}").render(CHAT, bos_token="X", extra="Y")
+    rendered = template("{{ bos_token }}{{ tools }}{{ extra }}").render(CHAT, options={"bos_token": "X", "extra": "Y"})
     assert rendered == f"{BOS}NoneY"
 
 
@@ -223,6 +223,6 @@ def test_forced_thinking_is_opened_exactly_once(prompt: str, expected: str) -> N
 @pytest.mark.parametrize("source", [V2, V3, R1, V31])
 @pytest.mark.parametrize("thinking", [True, False])
 def test_every_releases_prompt_can_be_forced_to_think(source: str, thinking: bool) -> None:
-    forced = force_think(template(source).render(CHAT, thinking=thinking))
+    forced = force_think(template(source).render(CHAT, options={"thinking": thinking}))
     assert forced.endswith("<think>\n")
     assert forced.count("think>") == 1

@@ -77,6 +77,10 @@ def test_names_may_be_repeated_or_separated_by_commas():
         ("drain_timeout_s", "-1", "a number of seconds, at least 0"),
         ("drain_timeout_s", "nan", "a number of seconds, at least 0"),
         ("force_think", "maybe", "true or false"),
+        ("max_queue", "3000000000", "at most 1000000"),
+        ("cpu_threads", "2000", "at most 1024"),
+        ("cache_lens", "2147483647", "at most 1073741824"),
+        ("gguf_path", "", "a path that is not empty"),
         ("served_model_name", [" "], "a name"),
     ],
 )
@@ -122,6 +126,7 @@ def test_resolving_leaves_no_auto():
         assert [name for name, value in values.items() if value in (None, "auto")] in (
             [],
             ["model_path", "gguf_path", "optimize_config_path"],
+            ["max_body_bytes"],  # the model's context decides
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ballast.engine.build import EngineSettings, build_engine, scheduler_config
+from ballast.engine.core import EngineCore
 from ballast.engine.engine import Engine, EngineState
 from ballast.engine.request import FinishReason, Request, SamplingParams
 from ballast.engine.runner import Runner
@@ -226,6 +227,56 @@ async def test_what_outlives_the_drain_is_told_so():
         with pytest.raises(CapacityError, match="shutting down"):
             await collect(stream)
         await stopping
+
+
+class NotANumber:
+    """A runner whose logits for one token are no numbers."""
+
+    def __init__(self, runner: Runner, token: int) -> None:
+        self._runner, self._token = runner, token
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
+        logits = self._runner.forward(batch, alive)
+        logits[batch.token_ids[batch.sampled] == self._token] = np.nan
+        return logits
+
+
+async def test_a_request_whose_logits_are_not_numbers_fails_alone():
+    async with running_engine(wrap=lambda runner: NotANumber(runner, 7)) as engine:
+        good, bad = engine.submit(make_request([1], 20)), engine.submit(make_request([7], 20))
+        with pytest.raises(RequestError, match="nan"):
+            await collect(bad)
+        assert (await collect(good))[0] == expected_text([1], 20)
+        await until(lambda: engine.snapshot().used_tokens == 0)
+        assert engine.state is EngineState.READY
+
+
+async def test_the_invariants_are_checked_whenever_the_engine_goes_idle(monkeypatch: pytest.MonkeyPatch):
+    checks: list[int] = []
+    check = EngineCore.check
+
+    def counted(core: EngineCore) -> None:
+        checks.append(1)
+        check(core)
+
+    monkeypatch.setattr(EngineCore, "check", counted)
+    async with running_engine() as engine:
+        await collect(engine.submit(make_request([1], 3)))
+        await until(lambda: not engine.has_work)
+        before = len(checks)
+        await collect(engine.submit(make_request([1], 3)))
+        await until(lambda: len(checks) > before)
+
+
+async def test_silence_counts_only_while_there_is_work_and_from_its_beginning():
+    async with running_engine(step_s=0.2) as engine:
+        engine._last_progress -= 100  # as if it had been idle for long
+        assert engine.snapshot().silence_s == 0.0
+        stream = engine.submit(make_request([1], 50))
+        assert engine.snapshot().silence_s < 50
+        await anext(stream)
+        engine._last_progress -= 100
+        assert engine.snapshot().silence_s > 50
 
 
 class FailsAtStep:

@@ -25,7 +25,7 @@ def text():
 
 
 def body(kind, **fields):
-    return parse_body(kind, json.dumps(fields).encode())
+    return parse_body(kind, json.dumps(fields).encode(), LIMITS.max_model_tokens)
 
 
 def chat(**fields):
@@ -78,7 +78,7 @@ def test_stop_is_one_text_several_or_none(stop, expected):
 
 def refusal_of(data):
     try:
-        parse_body(CompletionRequest, data)
+        parse_body(CompletionRequest, data, LIMITS.max_model_tokens)
     except RequestError as refusal:
         return refusal
     return None
@@ -185,3 +185,47 @@ def test_every_error_has_a_status_and_gives_nothing_away(error, status, code, re
     reply = error_reply(error)
     assert (reply.status, reply.body["error"]["code"], reply.headers.get("Retry-After")) == (status, code, retry_after)
     assert "secret" not in reply.body["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"prompt": []}, "prompt: must not be empty"),
+        ({"prompt": "x", "logit_bias": {"5" * 5000: 1}}, "logit_bias: keys must be token ids"),
+        ({"prompt": "x", "logit_bias": {str(n): 1 for n in range(1025)}}, "logit_bias: must have at most 1024 entries"),
+        ({"prompt": "x", "stop": ["a"] * 17}, "stop: must have at most 16 entries"),
+        ({"prompt": "x", "stop_token_ids": [1] * 257}, "stop_token_ids: must have at most 256 entries"),
+        ({"prompt": "x", "stop_token_ids": 5}, "stop_token_ids: must be a list"),
+        ({"prompt": "x", "logit_bias": []}, "logit_bias: must be an object"),
+        ({"prompt": "x", "stream_options": []}, "stream_options: must be an object"),
+    ],
+)
+def test_refusals_speak_of_the_field_and_not_of_the_program(fields, message):
+    with pytest.raises(RequestError) as refusal:
+        parse_body(CompletionRequest, json.dumps(fields).encode(), 10_000)
+    assert refusal.value.message == message
+
+
+def test_a_text_is_refused_before_it_is_tokenised_only_when_it_cannot_fit():
+    """One token of ten letters: 99 of it fit 990 letters into a context of 100, and 1000 letters never fit."""
+    letters = [b"a" * n for n in range(2, 11)]
+    metadata = byte_metadata(merges=[(token[:-1], b"a") for token in letters], user_defined=())
+    preparer = Preparer(load_text(None, metadata, "bytes.gguf"), LIMITS)
+    tokenizer = preparer.text.tokenizer
+    assert tokenizer.fewest_tokens("a" * 990) <= len(tokenizer.encode("a" * 990))
+    longest = max(len(tokenizer.token_bytes(n)) for n in range(tokenizer.vocab_size))
+    with pytest.raises(RequestError, match="at least 100 in the prompt") as refusal:
+        preparer.completion(body(CompletionRequest, prompt="a" * (99 * longest + 1)))
+    assert refusal.value.code == "context_length_exceeded"
+
+
+@given(st.text())
+def test_no_text_has_fewer_tokens_than_its_lower_bound(text, value):
+    assert text.tokenizer.fewest_tokens(value) <= len(text.tokenizer.encode(value))
+
+
+def test_as_many_token_ids_as_the_context_holds_are_refused_from_their_number(text):
+    preparer = Preparer(text, LIMITS)
+    with pytest.raises(RequestError, match="at least 101 tokens") as refusal:
+        preparer.completion(body(CompletionRequest, prompt=[10**6] * 100))
+    assert refusal.value.code == "context_length_exceeded"

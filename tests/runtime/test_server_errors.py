@@ -55,6 +55,7 @@ def refused(server, path, body):
         ({"stop": ""}, "stop.0"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5"),
+        ({"logit_bias": {"5" * 3000: 1}}, "logit_bias"),
         ({"logit_bias": {"260": 1}}, "logit_bias"),
         ({"stop_token_ids": [4000000000]}, "stop_token_ids"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
@@ -63,6 +64,7 @@ def refused(server, path, body):
         ({"messages": [{"role": "wizard", "content": "hello"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
+        ({"chat_template_kwargs": []}, "chat_template_kwargs"),
     ],
 )
 def test_a_chat_field_that_cannot_be_honoured_is_refused_by_name(server, change, param):
@@ -127,6 +129,12 @@ def test_fields_that_change_nothing_are_accepted(server):
         "stream_options": None,
     }
     assert send(server, "POST", "/v1/chat/completions", json.dumps(CHAT | harmless))[0] == 200
+
+
+@pytest.mark.parametrize("name", ["self", "options", "kwargs", "environment", "__class__"])
+def test_a_template_argument_may_have_any_name(server, name):
+    body = CHAT | {"chat_template_kwargs": {name: 1}}
+    assert send(server, "POST", "/v1/chat/completions", json.dumps(body))[0] == 200
 
 
 def test_another_model_name_is_a_404_in_strict_mode(server):

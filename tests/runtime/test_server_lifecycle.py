@@ -1,5 +1,6 @@
 """Starting, draining, dying: what clients, probes and the shell that started the server see of each."""
 
+import asyncio
 import json
 import signal
 import socket
@@ -8,10 +9,19 @@ import sys
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 
+from ballast import cli
+from ballast.config import Config
+from ballast.engine.build import EngineSettings, build_engine
+from ballast.server.metrics import Metrics
+from ballast.server.serve import make_app
 from ballast.testing.server_process import FAKE, ServerProcess
+from ballast.testing.vocabulary import byte_metadata
+from ballast.text.loading import load_text
 
 SLOW = ("--step_s", "0.05", "--max_batch_size", "2", "--max_new_tokens", "1000")
 
@@ -108,6 +118,61 @@ def test_a_stream_that_outlasts_the_drain_ends_with_an_error_frame():
         assert server.wait() == 0
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_engine_inside_an_endless_step_does_not_keep_the_server_from_a_clean_exit(stream):
+    options = ("--hang_at", "5", "--drain_timeout_s", "0.3", "--stuck_s", "0.3", "--max_new_tokens", "100")
+    with ServerProcess(*options, module=FAKE) as server:
+        reply = Background(post(server, max_tokens=100, stream=stream))
+        server.wait_for(lambda now: now["ballast_generation_tokens_total"] == 3)
+        server.send_signal(signal.SIGTERM)
+        status, _, body = reply.result()
+        if stream:
+            assert status == 200
+            *_, error, done, _ = body.split("\n\n")
+            assert done == "data: [DONE]"
+            body = error.removeprefix("data: ")
+        else:
+            assert status == 503
+        assert json.loads(body)["error"]["message"] == "the server is shutting down"
+        assert server.wait() == 0
+        server.event("leaving while the engine is inside a step")
+
+
+def test_livez_fails_while_the_engine_hangs():
+    with ServerProcess("--hang_at", "5", "--max_silence_s", "0.2", module=FAKE) as server:
+        assert server.get("/livez")[0] == 200
+        with urllib.request.urlopen(post(server, max_tokens=100, stream=True), timeout=30):
+            deadline = time.monotonic() + 20
+            while server.get("/livez")[0] == 200 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            status, _, body = server.get("/livez")
+        assert (status, json.loads(body)["status"]) == (503, "hangs")
+
+
+async def test_livez_fails_once_the_engine_is_dead():
+    """The process ends at the same time, so this asks the application itself."""
+
+    def load(report):
+        raise ZeroDivisionError("the weights were eaten")
+
+    config = Config()
+    settings = EngineSettings(
+        cache_lens=4096, max_batch_size=1, max_new_tokens=10, chunk_size=64, prefill_chunk_size=64, max_queue=4
+    )
+    died = threading.Event()
+    engine = build_engine(load, settings, 4096, on_death=died.set)
+    text = load_text(None, byte_metadata(), "bytes.gguf")
+    leaving = asyncio.get_running_loop().create_future()
+    with ThreadPoolExecutor(1) as executor:
+        app = make_app(engine, Metrics(), text, "m", config, executor, leaving)
+        engine.start()
+        assert await asyncio.to_thread(died.wait, 20)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
+            reply = await client.get("/livez")
+    assert (reply.status_code, reply.json()["status"]) == (503, "dead")
+    assert "the weights were eaten" in reply.json()["reason"]
+
+
 def test_a_second_signal_ends_the_server_at_once():
     with (
         ServerProcess(*SLOW, module=FAKE) as server,
@@ -190,3 +255,30 @@ def test_an_idle_server_uses_no_processor_time():
         used = server.metrics()["process_cpu_seconds_total"] - before
         # The two scrapes themselves cost a few milliseconds, which is why the share is not that of a full minute.
         assert used / (time.monotonic() - started) < 0.02
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_while_the_program_is_still_importing_ends_it_quietly(number, code):
+    script = f"""
+import os, sys, time
+from ballast import cli
+
+class Interrupted:
+    def find_spec(self, name, path, target=None):
+        if name == "ballast.machine":
+            os.kill(os.getpid(), {int(number)})
+            time.sleep(20)
+
+sys.meta_path.insert(0, Interrupted())
+sys.exit(cli.main(["serve"]))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (code, "")
+
+
+def test_an_interrupted_command_ends_without_a_traceback(capfd):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    assert cli.exit_code(interrupted) == 130
+    assert capfd.readouterr().err == ""

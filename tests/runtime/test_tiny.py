@@ -372,3 +372,11 @@ def test_what_cannot_be_written_is_refused_before_anything_is(tmp_path: Path, ar
     with pytest.raises(ConfigError, match=message):
         write_tiny_model(tmp_path / "model", **arguments)
     assert not list(tmp_path.rglob("*.gguf"))
+
+
+def test_a_seed_or_directory_that_cannot_be_used_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="seed=-5"):
+        write_tiny_model(tmp_path / "model", seed=-5)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be made"):
+        write_tiny_model(tmp_path / "file")

@@ -313,3 +313,13 @@ def test_metadata_that_cannot_work_is_refused_by_key(change: Mapping[str, Any], 
     metadata = byte_metadata() | {f"tokenizer.ggml.{key}": value for key, value in change.items()}
     with pytest.raises(ModelError, match=rf"bad\.gguf: .*{message}"):
         tokenizer_from_gguf(metadata, "bad.gguf")
+
+
+def test_a_splitter_that_gives_up_is_a_refusal_and_the_tokenizer_lives_on():
+    """The library panics where its regular expressions run out of steps; on real splitters that takes megabytes."""
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("(a|aa)+$"), "isolated")
+    tokenizer = Tokenizer(backend, bos_id=None, eos_ids=(), add_bos=False)
+    with pytest.raises(RequestError, match="gives up on this text of 60 characters"):
+        tokenizer.encode("a" * 59 + "b")
+    assert tokenizer.encode("aa") == [0, 0]

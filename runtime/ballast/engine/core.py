@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ballast._core import sched
 from ballast.engine.observer import StepKind
@@ -36,9 +37,11 @@ class StepResult:
     admitted: tuple[tuple[int, int], ...]
     """(sequence, prompt tokens served by the prefix cache) of each request that left the queue in this step."""
     preempted: tuple[int, ...]
+    failed: tuple[tuple[int, FloatingPointError], ...]
+    """Sequences whose logits left nothing to sample from; they are gone, the others go on."""
 
 
-IDLE = StepResult("decode", 0, (), (), ())
+IDLE = StepResult("decode", 0, (), (), (), ())
 
 
 class EngineCore:
@@ -82,7 +85,7 @@ class EngineCore:
         preempted = tuple(plan.preempted.tolist())
         logits = self._runner.forward(Batch.from_plan(plan), self._alive)
         sampled = plan.seqs[plan.samples.astype(bool)].tolist()
-        tokens = [self._samplers[seq].next_token(row) for seq, row in zip(sampled, logits, strict=True)]
+        tokens, failed = self._sample(sampled, logits)
         committed = self._scheduler.commit(np.array(tokens, dtype=np.int32))
         events = tuple(
             TokenEvent(seq, token, FINISH_REASONS.get(finish))
@@ -93,7 +96,24 @@ class EngineCore:
         for event in events:
             if event.finish_reason is not None:
                 del self._samplers[event.seq]
-        return StepResult(kind, num_tokens, events, admitted, preempted)
+        for seq in failed:
+            self.abort(seq)
+        events = tuple(event for event in events if event.seq not in failed)
+        return StepResult(kind, num_tokens, events, admitted, preempted, tuple(failed.items()))
+
+    def _sample(
+        self, seqs: list[int], logits: NDArray[np.float32]
+    ) -> tuple[list[int], dict[int, FloatingPointError]]:
+        """A token for each sequence; one that fails gets token 0, which is never delivered."""
+        tokens: list[int] = []
+        failed: dict[int, FloatingPointError] = {}
+        for seq, row in zip(seqs, logits, strict=True):
+            try:
+                tokens.append(self._samplers[seq].next_token(row))
+            except FloatingPointError as error:
+                tokens.append(0)
+                failed[seq] = error
+        return tokens, failed
 
     def stats(self) -> sched.Stats:
         """The scheduler's counts now."""

@@ -73,6 +73,8 @@ class Snapshot:
     heartbeat: float
     """Unix time at which the engine last made progress, in seconds."""
     has_work: bool
+    silence_s: float
+    """Seconds without progress although there is work; 0 without work."""
 
 
 @dataclass(slots=True)
@@ -127,6 +129,7 @@ class Engine:
 
         # Written by the engine thread, read by anyone: each is replaced whole.
         self._heartbeat = time.time()
+        self._last_progress = time.monotonic()
         self._load_progress = 0.0
         self._failure: BaseException | None = None
         self._stats: sched.Stats | None = None
@@ -167,6 +170,8 @@ class Engine:
             stream = RequestStream(seq, self._abort)
             seed = request.sampling.seed
             live = _Live(stream, request, time.monotonic(), secrets.randbits(63) if seed is None else seed)
+            if not self.has_work:
+                self._last_progress = time.monotonic()  # an idle engine owes no progress
             self._inbox.append((seq, live))
             self._wake.notify()
         return stream
@@ -198,7 +203,7 @@ class Engine:
         """The numbers after the last step."""
         stats = self._stats
         with self._lock:
-            queued = len(self._inbox)
+            queued, has_work = len(self._inbox), self.has_work
         return Snapshot(
             batch_slots=self.limits.max_batch_size,
             running=stats.running if stats else 0,
@@ -212,7 +217,8 @@ class Engine:
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
             heartbeat=self._heartbeat,
-            has_work=self.has_work,
+            has_work=has_work,
+            silence_s=time.monotonic() - self._last_progress if has_work else 0.0,
         )
 
     def describe(self) -> list[dict[str, object]]:
@@ -295,6 +301,7 @@ class Engine:
 
     def _beat(self) -> None:
         self._heartbeat = time.time()
+        self._last_progress = time.monotonic()
 
     def _warm_up(self, core: EngineCore) -> None:
         """Run one real token through everything, so that ready means ready."""
@@ -343,6 +350,10 @@ class Engine:
             deliveries[live.stream.loop].append((live.stream, output))
             if event.finish_reason is not None:
                 del self._live[event.seq]
+        for seq, error in result.failed:
+            live = self._live.pop(seq)
+            log.error("nothing to sample", extra={"request_id": live.request.id, "error": str(error)})
+            deliveries[live.stream.loop].append((live.stream, RequestError(str(error), status=500)))
         self._generation_tokens += len(result.events)
         for seq in result.preempted:
             log.info("preempted", extra={"request_id": self._live[seq].request.id})

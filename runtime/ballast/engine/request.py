@@ -8,11 +8,10 @@ from enum import StrEnum
 
 
 class FinishReason(StrEnum):
-    """Why a request ended. The first two are what OpenAI's wire format calls them."""
+    """Why a request ended by itself, as OpenAI's wire format calls it."""
 
     STOP = "stop"
     LENGTH = "length"
-    ABORT = "abort"
 
 
 @dataclass(frozen=True, slots=True)

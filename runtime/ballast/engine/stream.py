@@ -11,7 +11,8 @@ from ballast.engine.request import Output
 class RequestStream:
     """Async iterator over one request's outputs. Ends after the output that carries a finish reason.
 
-    Raises from `__anext__` what ended the request against its will (EngineDeadError, CapacityError).
+    Raises from `__anext__` what ended the request against its will: EngineDeadError, CapacityError, or RequestError
+    (500) where the model left nothing to sample.
     Belongs to the event loop that submitted the request. The queue is bounded by the request's `max_tokens`.
     """
 

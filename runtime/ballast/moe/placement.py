@@ -154,7 +154,7 @@ def read_rules(file: Path) -> tuple[Rule, ...]:
     except OSError as error:
         raise ConfigError("optimize_config_path", file, f"cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError("optimize_config_path", file, f"is not YAML: {error}") from error
+        raise ConfigError("optimize_config_path", file, f"is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, list) or not document:
         raise ConfigError("optimize_config_path", file, "must be a list of rules, each with match and replace")
     return tuple(_Parser(file, index).rule(entry) for index, entry in enumerate(document, start=1))

@@ -6,9 +6,9 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -20,15 +20,29 @@ from ballast import __version__
 from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.server import health
 from ballast.server.errors import RequestTimeoutError, error_reply
-from ballast.server.exchange import Exchange, Record
+from ballast.server.exchange import Exchange, Record, remaining_s
+from ballast.server.limits import ServerLimits
 from ballast.server.metrics import Metrics
 from ballast.server.middleware import BodyLimit, RequestScope
 from ballast.server.openai_reply import ChatReply, Reply, TextReply, to_json
-from ballast.server.openai_request import ChatCompletionRequest, CompletionRequest, GenerationRequest, parse_body
+from ballast.server.openai_request import ChatCompletionRequest, CompletionRequest, parse_body
 from ballast.server.port import EnginePort
 from ballast.server.prepare import Job, Preparer
 
 RETRY_WHILE_PREPARING_S = 1
+
+
+Kind = TypeVar("Kind", ChatCompletionRequest, CompletionRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Generic[Kind]):
+    """A request that is ready for the engine."""
+
+    model: str
+    """Its name for the reply."""
+    body: Kind
+    job: Job
 
 
 @dataclass(slots=True)
@@ -42,11 +56,16 @@ class Service:
     """Where templates and tokenizers run; never the event loop."""
     model_names: Sequence[str]
     """The first is the one in replies to requests that name none of them."""
+    max_body_bytes: int
+    leaving: asyncio.Future[None]
+    """Done when requests that still run are to be failed."""
+    limits: ServerLimits = field(default_factory=ServerLimits)
     strict_model_name: bool = False
     request_timeout_s: float = 0.0
-    max_body_bytes: int = 32 << 20
     created: int = field(default_factory=lambda: int(time.time()))
-    num_preparing: int = 0
+    num_body_bytes: int = 0
+    """Of bodies that are being read or wait to be tokenised."""
+    _preparing: set[Future[Prepared[Any]]] = field(default_factory=set)
 
     def model_name(self, asked: str | None) -> str:
         """The name for the reply. Raises RequestError (404) in strict mode when it is not one of ours."""
@@ -65,22 +84,54 @@ class Service:
             status=404,
         )
 
-    async def prepare(self, prepare: Callable[[Kind], Job], body: Kind) -> Job:
-        """Run `prepare` off the event loop. Raises CapacityError when too many wait for that already."""
-        limit = self.engine.limits.max_queue
-        if self.num_preparing >= limit:
-            raise CapacityError(
-                f"{self.num_preparing} requests wait to be tokenised; try again in {RETRY_WHILE_PREPARING_S} s",
-                retry_after_s=RETRY_WHILE_PREPARING_S,
-            )
-        self.num_preparing += 1
+    @property
+    def num_preparing(self) -> int:
+        """Bodies that are being checked and tokenised, or wait for that."""
+        return len(self._preparing)
+
+    async def prepare(
+        self, request: Request, record: Record, kind: type[Kind], to_job: Callable[[Kind], Job]
+    ) -> Prepared[Kind]:
+        """Read the body, then check and tokenise it off the event loop.
+
+        Raises RequestError, CapacityError when the server has too much of that to do, RequestTimeoutError.
+        """
+        num_bytes = 0
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.executor, prepare, body)
+            async with asyncio.timeout(remaining_s(record, self.request_timeout_s)) as limit:
+                parts = []
+                async for part in request.stream():
+                    num_bytes += len(part)
+                    self.num_body_bytes += len(part)
+                    self._check_room()
+                    parts.append(part)
+                data = b"".join(parts)
+                parts.clear()
+                work = self.executor.submit(self._prepare, kind, data, to_job)
+                # A thread that works on a request whose time is up is not stopped, and counts until it is done.
+                self._preparing.add(work)
+                work.add_done_callback(self._preparing.discard)
+                return await asyncio.wrap_future(work)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise RequestTimeoutError(self.request_timeout_s) from None
         finally:
-            self.num_preparing -= 1
+            self.num_body_bytes -= num_bytes
 
+    def _check_room(self) -> None:
+        if self.num_preparing >= self.engine.limits.max_queue:
+            what = f"{self.num_preparing} requests wait to be tokenised"
+        elif self.num_body_bytes > self.limits.max_bodies * self.max_body_bytes:
+            what = f"{self.num_body_bytes} bytes wait to be tokenised"
+        else:
+            return
+        raise CapacityError(f"{what}; try again in {RETRY_WHILE_PREPARING_S} s", retry_after_s=RETRY_WHILE_PREPARING_S)
 
-Kind = TypeVar("Kind", ChatCompletionRequest, CompletionRequest)
+    def _prepare(self, kind: type[Kind], data: bytes, to_job: Callable[[Kind], Job]) -> Prepared[Kind]:
+        body = parse_body(kind, data, self.engine.limits.max_model_tokens)
+        return Prepared(self.model_name(body.model), body, to_job(body))
+
 
 EXPECTED_ERRORS = (RequestError, CapacityError, EngineDeadError, RequestTimeoutError, HTTPException)
 
@@ -102,29 +153,29 @@ def create_app(service: Service) -> ASGIApp:
     app.state.service = service
     app.include_router(api)
     app.include_router(health.router)
-    return RequestScope(BodyLimit(app, service.max_body_bytes), service.metrics.count_request)
+    return RequestScope(
+        BodyLimit(app, service.max_body_bytes, service.limits.body_timeout_s), service.metrics.count_request
+    )
 
 
 @api.post("/v1/chat/completions")
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation."""
     service, record = _begin(request, "chat_completions")
-    body = parse_body(ChatCompletionRequest, await request.body())
-    model = service.model_name(body.model)
-    job = await service.prepare(service.preparer.chat, body)
-    reply = ChatReply(_new_id("chatcmpl"), int(time.time()), model, include_usage=body.include_usage)
-    return _exchange(service, record, body, job, reply)
+    ready = await service.prepare(request, record, ChatCompletionRequest, service.preparer.chat)
+    usage = ready.body.include_usage
+    reply = ChatReply(_new_id("chatcmpl"), int(time.time()), ready.model, include_usage=usage)
+    return _exchange(service, record, ready, reply)
 
 
 @api.post("/v1/completions")
 async def completions(request: Request) -> Response:
     """Continue a text."""
     service, record = _begin(request, "completions")
-    body = parse_body(CompletionRequest, await request.body())
-    model = service.model_name(body.model)
-    job = await service.prepare(service.preparer.completion, body)
-    reply = TextReply(_new_id("cmpl"), int(time.time()), model, include_usage=body.include_usage)
-    return _exchange(service, record, body, job, reply)
+    ready = await service.prepare(request, record, CompletionRequest, service.preparer.completion)
+    usage = ready.body.include_usage
+    reply = TextReply(_new_id("cmpl"), int(time.time()), ready.model, include_usage=usage)
+    return _exchange(service, record, ready, reply)
 
 
 @api.get("/v1/models")
@@ -149,16 +200,17 @@ def _begin(request: Request, endpoint: str) -> tuple[Service, Record]:
     return request.app.state.service, record
 
 
-def _exchange(service: Service, record: Record, body: GenerationRequest, job: Job, reply: Reply) -> Exchange:
+def _exchange(service: Service, record: Record, ready: Prepared[Any], reply: Reply) -> Exchange:
     return Exchange(
         service.engine,
         service.preparer.text.tokenizer,
-        job,
+        ready.job,
         reply,
         record,
-        stream=bool(body.stream),
-        include_usage=body.include_usage,
+        stream=bool(ready.body.stream),
+        include_usage=ready.body.include_usage,
         timeout_s=service.request_timeout_s,
+        leaving=service.leaving,
     )
 
 

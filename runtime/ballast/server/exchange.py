@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
+from ballast.errors import CapacityError
 from ballast.server.errors import RequestTimeoutError, error_reply
 from ballast.server.generation import Generation, admitted
 from ballast.server.openai_reply import DONE, Reply, Usage, event
@@ -20,10 +20,7 @@ from ballast.server.port import EnginePort
 from ballast.server.prepare import Job
 from ballast.text.tokenizer import Tokenizer
 
-log = logging.getLogger(__name__)
-
-STALLED_CLIENT_S = 60.0
-"""A client that takes no byte for this long has gone, whatever its connection says."""
+RETRY_AFTER_S = 5
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -56,6 +53,11 @@ class Record:
         self.fields["cached_tokens"] = usage.cached_tokens
 
 
+def remaining_s(record: Record, timeout_s: float) -> float | None:
+    """Of the time that a request may take in all; None without a limit."""
+    return max(0.0, record.started + timeout_s - time.monotonic()) if timeout_s else None
+
+
 class Exchange(Response):
     """The response to a generation request, streamed or whole.
 
@@ -73,7 +75,9 @@ class Exchange(Response):
         stream: bool,
         include_usage: bool,
         timeout_s: float,
+        leaving: asyncio.Future[None],
     ) -> None:
+        """`leaving` is done when the server can wait for nobody any more."""
         super().__init__()
         self._engine = engine
         self._tokenizer = tokenizer
@@ -83,6 +87,7 @@ class Exchange(Response):
         self._stream = stream
         self._include_usage = include_usage
         self._timeout_s = timeout_s
+        self._leaving = leaving
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,7 +95,7 @@ class Exchange(Response):
         try:
             with admitted(self._engine, self._job, self._record.request_id, self._tokenizer) as generation:
                 try:
-                    async with _while_wanted(receive, self._remaining_s()):
+                    async with _while_wanted(receive, remaining_s(self._record, self._timeout_s), self._leaving):
                         await (self._send_stream if self._stream else self._send_whole)(generation, send)
                 finally:
                     self._record.note_usage(generation.usage)
@@ -103,12 +108,6 @@ class Exchange(Response):
         except Exception as error:  # noqa: BLE001  whatever it was, the client is owed an answer in its own format
             await self._fail(error, send)
 
-    def _remaining_s(self) -> float | None:
-        """Of the time the request may take; None without a limit. Reading and preparing it have taken their part."""
-        if not self._timeout_s:
-            return None
-        return max(0.0, self._record.started + self._timeout_s - time.monotonic())
-
     async def _fail(self, error: Exception, send: Send) -> None:
         if not self._started:
             raise error
@@ -116,7 +115,7 @@ class Exchange(Response):
         self._record.outcome = "timeout" if isinstance(error, RequestTimeoutError) else "error"
         self._record.fields["error"] = f"{type(error).__name__}: {error}"
         with contextlib.suppress(ClientGoneError):
-            await _send(send, {"type": "http.response.body", "body": event(reply.body) + DONE, "more_body": False})
+            await send({"type": "http.response.body", "body": event(reply.body) + DONE, "more_body": False})
 
     async def _send_whole(self, generation: Generation, send: Send) -> None:
         text = ""
@@ -125,14 +124,14 @@ class Exchange(Response):
         body = self._reply.whole(text, generation.finish_reason, generation.usage)
         length = (b"content-length", str(len(body)).encode())
         await self._start(send, [*JSON_HEADERS, length])
-        await _send(send, {"type": "http.response.body", "body": body, "more_body": False})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _send_stream(self, generation: Generation, send: Send) -> None:
         reply = self._reply
         frames = b""
         while generation.finish_reason is None:
             if frames:
-                await _send(send, {"type": "http.response.body", "body": frames, "more_body": True})
+                await send({"type": "http.response.body", "body": frames, "more_body": True})
             piece = await self._next_piece(generation)
             frames = reply.text(piece) if piece else b""
             if not self._started:
@@ -141,7 +140,7 @@ class Exchange(Response):
         frames += reply.finish(generation.finish_reason)
         if self._include_usage:
             frames += reply.usage(generation.usage)
-        await _send(send, {"type": "http.response.body", "body": frames + DONE, "more_body": False})
+        await send({"type": "http.response.body", "body": frames + DONE, "more_body": False})
 
     async def _next_piece(self, generation: Generation) -> str:
         piece = await generation.next_piece()
@@ -150,7 +149,7 @@ class Exchange(Response):
 
     async def _start(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
         self._started = True
-        await _send(send, {"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
 class _TookTooLongError(Exception):
@@ -158,20 +157,30 @@ class _TookTooLongError(Exception):
 
 
 @contextlib.asynccontextmanager
-async def _while_wanted(receive: Receive, timeout_s: float | None) -> AsyncIterator[None]:
-    """Cancel the block, with ClientGoneError, when the client leaves, or with _TookTooLongError after `timeout_s`."""
-    gone = False
+async def _while_wanted(
+    receive: Receive, timeout_s: float | None, leaving: asyncio.Future[None]
+) -> AsyncIterator[None]:
+    """Cancel the block when the client leaves (ClientGoneError), when the server does (CapacityError), or after
+    `timeout_s` (_TookTooLongError)."""
+    reason: Exception = _TookTooLongError()
     limit = asyncio.timeout(timeout_s)
 
-    async def watch() -> None:
-        nonlocal gone
-        while (await receive())["type"] != "http.disconnect":
-            pass  # a body that nobody asked for
-        gone = True
+    def end(why: Exception) -> None:
+        nonlocal reason
+        reason = why
         # Already past: expires at the loop's next turn, and only if the block is still running.
         with contextlib.suppress(RuntimeError):
             limit.reschedule(asyncio.get_running_loop().time())
 
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass  # a body that nobody asked for
+        end(ClientGoneError())
+
+    def on_leaving(_: object) -> None:
+        end(CapacityError("the server is shutting down", retry_after_s=RETRY_AFTER_S, status=503))
+
+    leaving.add_done_callback(on_leaving)
     watcher = asyncio.create_task(watch())
     try:
         async with limit:
@@ -179,15 +188,7 @@ async def _while_wanted(receive: Receive, timeout_s: float | None) -> AsyncItera
     except TimeoutError:
         if not limit.expired():
             raise
-        raise (ClientGoneError if gone else _TookTooLongError) from None
+        raise reason from None
     finally:
         watcher.cancel()
-
-
-async def _send(send: Send, message: Message) -> None:
-    """Send, but do not wait for ever for a client that takes nothing."""
-    try:
-        async with asyncio.timeout(STALLED_CLIENT_S):
-            await send(message)
-    except TimeoutError:
-        raise ClientGoneError from None
+        leaving.remove_done_callback(on_leaving)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
@@ -17,21 +16,18 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 
-MAX_SILENCE_S = 30.0
-"""An engine that has work and shows no progress for this long hangs."""
-
 RETRY_AFTER_S = 5
 
 
 @router.get("/livez")
 async def livez(request: Request) -> Response:
     """200 while a restart would not help: the engine makes progress, or has nothing to do, or is loading."""
-    engine = _service(request).engine
-    now = engine.snapshot()
-    silence_s = time.time() - now.heartbeat
+    service = _service(request)
+    engine = service.engine
+    silence_s = engine.snapshot().silence_s
     if engine.state is EngineState.DEAD:
         return _status(503, status="dead", reason=f"the engine stopped on an internal error: {engine.failure}")
-    if now.has_work and silence_s > MAX_SILENCE_S:
+    if silence_s > service.limits.max_silence_s:
         return _status(503, status="hangs", reason=f"no progress for {silence_s:.0f} s although requests are held")
     return _status(200, status="alive")
 

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ballast.server.errors import error_reply
-from ballast.server.exchange import Record
+from ballast.server.exchange import ClientGoneError, Record
 
 log = logging.getLogger("ballast.access")
 
@@ -24,9 +24,6 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 # Probes and scrapes come every few seconds for ever. Not being ready is an answer; not being alive is worth a line.
 QUIET = frozenset({("/livez", 200), ("/readyz", 200), ("/readyz", 503), ("/metrics", 200)})
-
-BODY_TIMEOUT_S = 60.0
-"""Longest wait for the next part of a request's body."""
 
 DISCARD_TIMEOUT_S = 5.0
 """Longest look at a body that is too large."""
@@ -52,10 +49,20 @@ class RequestScope:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
                 MutableHeaders(scope=message)["X-Request-Id"] = record.request_id
-            await send(message)
+            try:
+                await send(message)
+            except RuntimeError as error:
+                # uvloop's words for a connection that closed a moment ago, of which uvicorn has not heard yet.
+                if "the handler is closed" not in str(error):
+                    raise
+                raise ClientGoneError from None
 
+        # HEAD is GET whose body the connection leaves out.
+        as_routed = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
-            await self._app(scope, receive, send_with_id)
+            await self._app(as_routed, receive, send_with_id)
+        except ClientGoneError:
+            record.outcome = "client_gone"
         except Exception:
             log.exception("request failed", extra={"request_id": record.request_id, "path": scope["path"]})
             record.outcome = "error"
@@ -68,8 +75,10 @@ class RequestScope:
 class BodyLimit:
     """Refuses a body that is too large or too slow, also one whose length was not announced."""
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int, timeout_s: float) -> None:
+        """`timeout_s`: longest wait for the next part."""
         self._app = app
+        self._timeout_s = timeout_s
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,11 +101,11 @@ class BodyLimit:
             if complete:
                 return await receive()
             try:
-                async with asyncio.timeout(BODY_TIMEOUT_S):
+                async with asyncio.timeout(self._timeout_s):
                     message = await receive()
             except TimeoutError:
                 raise HTTPException(
-                    408, f"the request's body did not arrive within {BODY_TIMEOUT_S:g} s", {"Connection": "close"}
+                    408, f"nothing of the request's body arrived for {self._timeout_s:g} s", {"Connection": "close"}
                 ) from None
             num_bytes += len(message.get("body", b""))
             complete = not message.get("more_body", False)

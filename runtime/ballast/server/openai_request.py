@@ -19,6 +19,7 @@ from ballast.errors import RequestError
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 MAX_LOGIT_BIAS = 1024
+MAX_ID_DIGITS = 10
 MAX_SEED = 2**63 - 1
 
 
@@ -45,7 +46,7 @@ def _token_ids_as_keys(value: Any) -> Any:
     """JSON's keys are strings; those of logit_bias are token ids."""
     if not isinstance(value, Mapping):
         return value
-    if not all(key.isascii() and key.isdigit() for key in value):
+    if not all(len(key) <= MAX_ID_DIGITS and key.isascii() and key.isdigit() for key in value):
         raise ValueError("keys must be token ids")
     return {int(key): bias for key, bias in value.items()}
 
@@ -54,6 +55,8 @@ def _one_prompt(value: Any) -> Any:
     """A string, token ids, or a list of exactly one of these."""
     is_one = not isinstance(value, list) or (value and all(type(item) is int for item in value))
     prompts = [value] if is_one else value
+    if not prompts:
+        raise ValueError("must not be empty")
     if len(prompts) != 1:
         raise ValueError(f"must be one prompt, this is {len(prompts)}; send a request for each")
     prompt = prompts[0]
@@ -92,7 +95,7 @@ class GenerationRequest(_Body):
     seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     stop: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
         BeforeValidator(_strings),
@@ -162,21 +165,47 @@ class CompletionRequest(GenerationRequest):
 Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest)
 
 
-def parse_body(kind: type[Body], data: bytes) -> Body:
-    """The body as `kind`. Raises RequestError that names the first field that is wrong."""
+def parse_body(kind: type[Body], data: bytes, max_model_tokens: int) -> Body:
+    """The body as `kind`. Raises RequestError that names the first field that is wrong.
+
+    Takes time and memory in proportion to `data`, and must not run on the event loop.
+    """
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise RequestError(f"the body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise RequestError("the body must be a JSON object")
+    _check_lengths(value, max_model_tokens)
     try:
         body = kind.model_validate(value)
     except ValidationError as error:
-        raise _first_problem(error.errors(include_url=False)) from None
+        raise _first_problem(error.errors(include_url=False, include_input=False)) from None
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options is only allowed with stream: true", param="stream_options")
     return body
+
+
+def _check_lengths(value: Mapping[str, Any], most: int) -> None:
+    """Refuse what is too much from its length alone, before each item is looked at: each takes a token or more."""
+    prompt, messages = value.get("prompt"), value.get("messages")
+    if isinstance(prompt, list):
+        inner = prompt[0] if len(prompt) == 1 else prompt
+        _check_length("prompt", len(inner) if isinstance(inner, list) else 1, most)
+    if isinstance(messages, list):
+        _check_length("messages", len(messages), most)
+        contents = (message.get("content") for message in messages if isinstance(message, dict))
+        _check_length("messages", sum(len(content) for content in contents if isinstance(content, list)), most)
+
+
+def _check_length(name: str, length: int, most: int) -> None:
+    if length > most:
+        raise RequestError(
+            f"This model's maximum context length is {most} tokens. However, {name} holds {length} items. "
+            "Shorten the prompt.",
+            param=name,
+            code="context_length_exceeded",
+        )
 
 
 def to_sampling(body: GenerationRequest, *, max_tokens: int, eos_ids: frozenset[int]) -> SamplingParams:
@@ -218,5 +247,10 @@ def _first_problem(problems: Sequence[ErrorDetails]) -> RequestError:
 _SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
     "missing": lambda _: "this field is required",
     "extra_forbidden": lambda _: "this server does not know this field; leave it out",
+    "model_type": lambda _: "must be an object",
+    "dict_type": lambda _: "must be an object",
+    "list_type": lambda _: "must be a list",
+    "too_short": lambda problem: f"must have at least {problem['ctx']['min_length']} entries",
+    "too_long": lambda problem: f"must have at most {problem['ctx']['max_length']} entries",
     "value_error": lambda problem: problem["msg"].removeprefix("Value error, "),
 }

@@ -46,11 +46,11 @@ class Preparer:
         if taken := _TEMPLATE_ARGUMENTS & options.keys():
             name = min(taken)
             _refuse(f"chat_template_kwargs.{name}", f"{name} has a field of its own")
-        prompt = self.text.require_template().render(body.messages, **options)
+        prompt = self.text.require_template().render(body.messages, options=options)
         if self.force_think:
             prompt = force_think(prompt)
         # The template wrote BOS where the model wants one.
-        ids = self.text.tokenizer.encode(prompt, parse_special=True, add_bos=False)
+        ids = self._encode(prompt, "messages", add_bos=False)
         name, asked = "max_tokens", body.max_tokens
         if body.max_completion_tokens is not None:
             name, asked = "max_completion_tokens", body.max_completion_tokens
@@ -60,11 +60,21 @@ class Preparer:
         """Encode the prompt; token ids are taken as they are. Raises RequestError."""
         tokenizer = self.text.tokenizer
         if isinstance(body.prompt, str):
-            ids = tokenizer.encode(body.prompt, parse_special=True, add_bos=tokenizer.add_bos)
+            ids = self._encode(body.prompt, "prompt", add_bos=tokenizer.add_bos)
         else:
             ids = body.prompt
+            if len(ids) >= self.limits.max_model_tokens:
+                self._refuse_length(f"at least {len(ids) + 1} tokens ({len(ids)} in the prompt)", "prompt")
             self._check_ids("prompt", ids)
         return self._job(body, ids, "prompt", "max_tokens", body.max_tokens)
+
+    def _encode(self, prompt: str, prompt_field: str, *, add_bos: bool) -> list[int]:
+        """Token ids, unless the text is so long that it cannot fit, whatever its tokens are."""
+        tokenizer = self.text.tokenizer
+        least = tokenizer.fewest_tokens(prompt)
+        if least >= self.limits.max_model_tokens:
+            self._refuse_length(f"at least {least + 1} tokens (at least {least} in the prompt)", prompt_field)
+        return tokenizer.encode(prompt, parse_special=True, add_bos=add_bos)
 
     def _job(
         self,
@@ -93,13 +103,16 @@ class Preparer:
             needs = f"at least {num_prompt + 1} tokens ({num_prompt} in the prompt)"
             if asked is not None:
                 needs = f"{num_prompt + granted} tokens ({num_prompt} in the prompt, {granted} for the completion)"
-            raise RequestError(
-                f"This model's maximum context length is {context} tokens. However, your request needs {needs}. "
-                f"Shorten the prompt or lower {max_field}.",
-                param=prompt_field,
-                code="context_length_exceeded",
-            )
+            self._refuse_length(needs, prompt_field, f"Shorten the prompt or lower {max_field}.")
         return granted if asked is not None else min(most, context - num_prompt)
+
+    def _refuse_length(self, needs: str, prompt_field: str, way_out: str = "Shorten the prompt.") -> NoReturn:
+        raise RequestError(
+            f"This model's maximum context length is {self.limits.max_model_tokens} tokens. However, your request "
+            f"needs {needs}. {way_out}",
+            param=prompt_field,
+            code="context_length_exceeded",
+        )
 
     def _check_ids(self, name: str, ids: Sequence[int]) -> None:
         size = self.text.tokenizer.vocab_size

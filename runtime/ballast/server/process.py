@@ -7,10 +7,13 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import os
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import uvicorn
 import uvloop
@@ -19,21 +22,19 @@ from starlette.types import ASGIApp
 from ballast.config import ServerConfig
 from ballast.engine.engine import Engine, EngineState
 from ballast.errors import BallastError, ConfigError, EngineDeadError
+from ballast.server.connection import HttpConfig
+from ballast.server.limits import ServerLimits
 
 log = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-KEEP_ALIVE_S = 75
-"""Longer than the 60 s for which proxies and clients commonly keep an idle connection, so that they close it first."""
 
 BACKLOG = 2048
 
 FAREWELL_S = 5
 """What connections get to take their last bytes once no request is running."""
 
-STUCK_S = 10
-"""An engine thread that has not ended this long after its deadline never will."""
+MAX_OPEN_FILES = 65536
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -59,20 +60,21 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-Build = Callable[[Callable[[], None]], tuple[Engine, ASGIApp]]
-"""Makes an engine and the application around it; its argument is what the engine is to call when it dies."""
+Build = Callable[[Callable[[], None], asyncio.Future[None]], tuple[Engine, ASGIApp]]
+"""Makes an engine and the application around it. The arguments are what the engine is to call when it dies, and what
+is done when requests that still run are to be failed."""
 
 
-def run_server(build: Build, listener: socket.socket, config: ServerConfig) -> None:
+def run_server(build: Build, listener: socket.socket, config: ServerConfig, limits: ServerLimits) -> None:
     """Serve until a signal or the engine's death. Returns after a clean stop.
 
     Raises what killed the engine: a BallastError as it is, anything else as EngineDeadError.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(build, listener, config))
+        runner.run(_run(build, listener, config, limits))
 
 
-async def _run(build: Build, listener: socket.socket, config: ServerConfig) -> None:
+async def _run(build: Build, listener: socket.socket, config: ServerConfig, limits: ServerLimits) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in STOP_SIGNALS:
@@ -81,11 +83,13 @@ async def _run(build: Build, listener: socket.socket, config: ServerConfig) -> N
     def on_death() -> None:
         loop.call_soon_threadsafe(stopping.set)
 
-    engine, app = build(on_death)
+    leaving: asyncio.Future[None] = loop.create_future()
+    engine, app = build(on_death, leaving)
+    limits = replace(limits, max_connections=min(limits.max_connections, _raise_open_files() // 4))
     http = _HttpServer(
-        uvicorn.Config(
+        HttpConfig(
             app,
-            http="httptools",
+            limits,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -93,7 +97,7 @@ async def _run(build: Build, listener: socket.socket, config: ServerConfig) -> N
             access_log=False,
             server_header=False,
             date_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_keep_alive=math.ceil(limits.head_timeout_s),
             timeout_graceful_shutdown=FAREWELL_S,
         )
     )
@@ -104,9 +108,14 @@ async def _run(build: Build, listener: socket.socket, config: ServerConfig) -> N
     ready = asyncio.create_task(_announce_ready(engine))
     await stopping.wait()
     ready.cancel()
-    await _stop_engine(engine, config.drain_timeout_s)
+    stopped = await _stop_engine(engine, config.drain_timeout_s, limits.stuck_s)
+    if not stopped:
+        leaving.set_result(None)
     http.leave()
     await serving
+    if not stopped:
+        # The engine's thread cannot be ended from here, and the interpreter would wait for the one that waits for it.
+        os._exit(0)
     if engine.failure is not None:
         raise _reason(engine.failure)
     log.info("stopped")
@@ -128,19 +137,29 @@ async def _announce_ready(engine: Engine) -> None:
         log.info("ready")
 
 
-async def _stop_engine(engine: Engine, drain_timeout_s: float) -> None:
-    """Let what is running end, up to the deadline; requests that come meanwhile are refused."""
+async def _stop_engine(engine: Engine, drain_timeout_s: float, stuck_s: float) -> bool:
+    """Let what is running end, up to the deadline; requests that come meanwhile are refused. False: it is still inside
+    a step `stuck_s` after that, and holds its requests."""
     if engine.state is EngineState.LOADING:
         # Nothing runs yet, and loading cannot be interrupted: its thread ends with the process.
         engine.begin_drain()
-        return
+        return True
     try:
-        async with asyncio.timeout(drain_timeout_s + STUCK_S):
+        async with asyncio.timeout(drain_timeout_s + stuck_s):
             await asyncio.to_thread(engine.stop, drain_timeout_s)
     except TimeoutError:
-        # Its thread cannot be ended from here, and the interpreter would wait for it.
-        log.critical("the engine does not stop", extra={"waited_s": drain_timeout_s + STUCK_S})
-        os._exit(EngineDeadError.exit_code)
+        log.warning("leaving while the engine is inside a step", extra={"waited_s": drain_timeout_s + stuck_s})
+        return False
+    return True
+
+
+def _raise_open_files() -> int:
+    """Allow as many open files as the system lets a process have, up to MAX_OPEN_FILES; returns how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < MAX_OPEN_FILES:
+        soft = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft
 
 
 def _reason(failure: BaseException) -> BallastError:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import signal
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,12 +21,15 @@ from ballast.model.metadata import read_config, read_spec
 from ballast.model.tensors import check_tensors
 from ballast.plan import check_memory, open_model, plan_for, rule_lines
 from ballast.server.app import Service, create_app
+from ballast.server.limits import ServerLimits, default_body_bytes
 from ballast.server.metrics import Metrics
 from ballast.server.prepare import Preparer
 from ballast.server.process import listen, run_server
 from ballast.text.loading import Text, load_text
 
 log = logging.getLogger(__name__)
+
+DEFAULT_LIMITS = ServerLimits()
 
 TEXT_THREADS = 2
 """Tokenising is short and frequent; more threads would take cores from the model."""
@@ -37,9 +39,6 @@ def serve(config: Config) -> int:
     """Run the server to its end; returns the exit code of a clean stop. Raises BallastError for any other end."""
     configure_logging(config.log)
     log.info("kernels", extra={"isa": chosen_isa(), "threads": config.machine.cpu_threads})
-    # Until the server has its own handlers; as a container's first process it would otherwise ignore SIGTERM.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-
     gguf = open_model(config.model)
     spec = read_spec(gguf, None if config.model.model_path is None else read_config(config.model.model_path))
     check_tensors(gguf, spec)
@@ -73,17 +72,19 @@ def serve(config: Config) -> int:
     return 0
 
 
-def run(config: Config, load: Loader, text: Text, name: str, context_length: int) -> None:
+def run(
+    config: Config, load: Loader, text: Text, name: str, context_length: int, limits: ServerLimits = DEFAULT_LIMITS
+) -> None:
     """Serve the model that `load` gives, until told to stop. `name` is what it calls itself."""
     with ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-text") as executor:
 
-        def build(on_death: Callable[[], None]) -> tuple[Engine, ASGIApp]:
+        def build(on_death: Callable[[], None], leaving: asyncio.Future[None]) -> tuple[Engine, ASGIApp]:
             metrics = Metrics()
             settings = engine_settings(config)
             engine = build_engine(load, settings, context_length, observer=metrics, on_death=on_death)
-            return engine, make_app(engine, metrics, text, name, config, executor)
+            return engine, make_app(engine, metrics, text, name, config, executor, leaving, limits)
 
-        run_server(build, listen(config.server.host, config.server.port), config.server)
+        run_server(build, listen(config.server.host, config.server.port), config.server, limits)
 
 
 def engine_settings(config: Config) -> EngineSettings:
@@ -104,10 +105,18 @@ def engine_settings(config: Config) -> EngineSettings:
 
 
 def make_app(
-    engine: Engine, metrics: Metrics, text: Text, name: str, config: Config, executor: ThreadPoolExecutor
+    engine: Engine,
+    metrics: Metrics,
+    text: Text,
+    name: str,
+    config: Config,
+    executor: ThreadPoolExecutor,
+    leaving: asyncio.Future[None],
+    limits: ServerLimits = DEFAULT_LIMITS,
 ) -> ASGIApp:
     """The application around one engine, measured by `metrics`."""
     names = config.model.served_model_name or (name,)
+    max_bytes = config.server.max_body_bytes
     metrics.watch(
         engine,
         model_name=names[0],
@@ -123,6 +132,8 @@ def make_app(
             model_names=names,
             strict_model_name=config.model.strict_model_name,
             request_timeout_s=config.server.request_timeout_s,
-            max_body_bytes=config.server.max_body_bytes,
+            max_body_bytes=default_body_bytes(engine.limits.max_model_tokens) if max_bytes is None else max_bytes,
+            leaving=leaving,
+            limits=limits,
         )
     )

@@ -9,6 +9,7 @@ token. It never ends by itself before max_tokens.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from ballast.config import Config
 from ballast.engine.runner import Runner
 from ballast.log import configure_logging
 from ballast.model.batch import Batch
+from ballast.server.limits import ServerLimits
 from ballast.server.serve import run
 from ballast.testing.vocabulary import byte_metadata
 from ballast.text.loading import load_text
@@ -28,16 +30,19 @@ from ballast.text.loading import load_text
 FIRST_BYTE_ID = 2
 CONTEXT_LENGTH = 65536
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+HANG_S = 3600.0
 CHAT_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
 
 
 class AlphabetModel:
-    """A Runner that takes `step_s` for each step and fails in step `fail_at`, counted from 1, the warm-up's first."""
+    """A Runner that takes `step_s` for each step, fails in step `fail_at` and never ends step `hang_at`; both count
+    from 1, the warm-up's."""
 
-    def __init__(self, vocab_size: int, step_s: float, fail_at: int | None) -> None:
+    def __init__(self, vocab_size: int, step_s: float, fail_at: int | None = None, hang_at: int | None = None) -> None:
         self._vocab_size = vocab_size
         self._step_s = step_s
         self._fail_at = fail_at
+        self._hang_at = hang_at
         self._num_steps = 0
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
@@ -46,6 +51,8 @@ class AlphabetModel:
         self._num_steps += 1
         if self._num_steps == self._fail_at:
             raise FloatingPointError("the fake model was told to fail")
+        if self._num_steps == self._hang_at:
+            time.sleep(HANG_S)
         if self._step_s:
             time.sleep(self._step_s)
         logits = np.zeros((batch.sampled.size, self._vocab_size), np.float32)
@@ -60,6 +67,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--step_s", type=float, default=0.0, help="how long a step takes")
     parser.add_argument("--load_s", type=float, default=0.0, help="how long loading takes")
     parser.add_argument("--fail_at", type=int, help="the step in which the model fails")
+    parser.add_argument("--hang_at", type=int, help="the step that never ends")
+    for limit in dataclasses.fields(ServerLimits):
+        parser.add_argument(f"--{limit.name}", type=type(limit.default), default=limit.default, help="of ServerLimits")
     fake, rest = parser.parse_known_args(argv)
     return cli.exit_code(lambda: _serve(cli.serve_config(rest), fake))
 
@@ -73,9 +83,10 @@ def _serve(config: Config, fake: argparse.Namespace) -> int:
         for tenth in range(10):
             report(tenth / 10)
             time.sleep(fake.load_s / 10)
-        return AlphabetModel(text.tokenizer.vocab_size, fake.step_s, fake.fail_at)
+        return AlphabetModel(text.tokenizer.vocab_size, fake.step_s, fake.fail_at, fake.hang_at)
 
-    run(config, load, text, "alphabet", CONTEXT_LENGTH)
+    limits = ServerLimits(**{limit.name: getattr(fake, limit.name) for limit in dataclasses.fields(ServerLimits)})
+    run(config, load, text, "alphabet", CONTEXT_LENGTH, limits)
     return 0
 
 

@@ -45,15 +45,15 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        **kwargs: Any,
+        options: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt, BOS included when the template writes it. `kwargs` reach the template as they are, under
+        """The prompt, BOS included when the template writes it. `options` reach the template as they are, under
         names of their own: they cannot replace the messages or the special tokens.
 
         Raises RequestError for messages that cannot be used, and when the template fails, with its message.
         """
         values = {
-            **kwargs,
+            **(options or {}),
             **self._specials,
             "messages": normalize_messages(messages),
             "tools": list(tools) if tools else None,

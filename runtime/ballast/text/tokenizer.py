@@ -59,6 +59,10 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._control = frozenset(token_id for token_id, token in added.items() if token.special)
         self._bytes = _token_bytes(backend, name)
+        self._longest = max(map(len, self._bytes), default=1)
+        strips = any(token.lstrip or token.rstrip for token in added.values())
+        # A normalizer that is an empty sequence is false.
+        self._keeps_every_byte = not (backend.normalizer or strips)
         self.vocab_size = len(self._bytes)
         self.bos_id = bos_id
         self.add_bos = add_bos and bos_id is not None
@@ -78,15 +82,29 @@ class Tokenizer:
         backend = self._backend if parse_special else self._plain
         try:
             # False: BOS is added below or not at all; what the file's post-processor would do differs by release.
-            ids = backend.encode(text, add_special_tokens=False).ids
+            # A batch, because only that lets other threads run meanwhile; fast, because nobody needs offsets.
+            ids = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         except TypeError as error:
             at = _first_surrogate(text)
             if at is None:
                 raise
             raise RequestError(f"the text holds an unpaired surrogate at character {at}") from error
+        except BaseException as error:
+            # The library's splitter gives up on some very long texts by a panic, which is no Exception.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise RequestError(
+                f"the tokenizer gives up on this text of {len(text)} characters; shorten it or break up its long runs"
+            ) from error
         if add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
+
+    def fewest_tokens(self, text: str) -> int:
+        """A number of tokens that `text` cannot go below, found without looking for them; for refusing early."""
+        if not self._keeps_every_byte:
+            return 0
+        return -(-len(text.encode("utf-8", errors="replace")) // self._longest)
 
     def decode(self, ids: Iterable[int], skip_control: bool = True) -> str:
         """Text of `ids`, bytes that are not UTF-8 as U+FFFD. Raises RequestError for an id outside the vocabulary."""

@@ -57,6 +57,8 @@ def write_tiny_model(
         raise ConfigError("arch", arch, f"one of {', '.join(PRESETS)}")
     if mla not in LAYOUTS:
         raise ConfigError("mla", mla, f"one of {', '.join(LAYOUTS)}")
+    if seed < 0:
+        raise ConfigError("seed", seed, "a whole number, at least 0")
     check_quant(quant)
     shape = overrides or PRESETS[arch]
     tokenizer = make_tokenizer(shape.family)
@@ -64,7 +66,10 @@ def write_tiny_model(
     num_rows = (tokenizer.num_tokens // _ROWS_MULTIPLE + 1) * _ROWS_MULTIPLE
     tensors = list(_in_layout(weights.tensors(shape, tokenizer.num_tokens, num_rows, seed), shape, mla))
 
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("directory", directory, f"cannot be made: {error.strerror}; name another") from None
     # Nobody, least of all a server that has the old file mapped, sees a half-written one.
     with tempfile.TemporaryDirectory(dir=directory, prefix=".writing-") as scratch:
         writer = GGUFWriter(

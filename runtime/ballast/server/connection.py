@@ -1,0 +1,167 @@
+"""One HTTP connection: uvicorn's protocol, bounded. Whoever connects costs little and, sooner or later, leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+import uvicorn
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from ballast.errors import CapacityError
+from ballast.server.errors import error_reply
+from ballast.server.limits import ServerLimits
+from ballast.server.openai_reply import to_json
+
+RETRY_AFTER_S = 5
+
+BODY_HEADERS = (b"content-length", b"transfer-encoding")
+
+LINGER_S = 2.0
+"""How long a refused client is read on, unheard: cut off while it sends, it would not get to read why."""
+
+
+class HttpConfig(uvicorn.Config):
+    """uvicorn's configuration with the limits of each connection."""
+
+    def __init__(self, app: ASGIApp, limits: ServerLimits, **settings: Any) -> None:
+        super().__init__(app, http=Connection, **settings)
+        self.limits = limits
+
+
+class Connection(HttpToolsProtocol):
+    """What is added to uvicorn: bounds on heads, silence, stalled readers and the number of connections, and refusals
+    in the envelope of all others.
+
+    A request sent before the last one's reply is complete is not answered: the reply says that the connection closes.
+    uvicorn would stop reading instead, and so not see the client leave. Replies to HTTP/1.0 that have no length are
+    chunked; uvicorn knows no other way, and proxies that still speak 1.0 understand it.
+    """
+
+    def __init__(
+        self,
+        config: HttpConfig,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = config.limits
+        self._end_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._num_unparsed = 0
+        """Bytes since the parser last got a head or a part of a body out of them; it keeps what it has of a header."""
+        self._deaf = False
+
+    @property
+    def _busy(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        """A client has connected."""
+        super().connection_made(transport)
+        limit = self._limits.max_connections
+        if len(self.connections) > 2 * limit:
+            transport.abort()
+        elif len(self.connections) > limit:
+            self._refuse(CapacityError("too many connections", retry_after_s=RETRY_AFTER_S, status=503))
+        else:
+            self._end_timer = self.loop.call_later(self._limits.head_timeout_s, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._stop_end_timer()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """The client has sent something."""
+        if self._deaf:
+            return
+        if not self._busy and self._end_timer is None:
+            self._end_timer = self.loop.call_later(self._limits.head_timeout_s, self.transport.abort)
+        self._num_unparsed += len(data)
+        super().data_received(data)
+        if self._num_unparsed > self._limits.max_head_bytes and not self._deaf:
+            limit = self._limits.max_head_bytes
+            self._refuse(HTTPException(431, f"the request's line and headers are larger than {limit} bytes"))
+
+    def on_headers_complete(self) -> None:
+        """The parser has a whole head."""
+        self._num_unparsed = 0
+        if self._busy or self._deaf:
+            self._take_no_more()
+            return
+        if self.parser.should_upgrade() and any(name in BODY_HEADERS for name, _ in self.headers):
+            # The parser takes what follows for the other protocol's.
+            self._refuse(HTTPException(400, "this server speaks only HTTP/1.1; leave the Upgrade header out"))
+            return
+        self._stop_end_timer()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """The parser has a part of the body."""
+        self._num_unparsed = 0
+        if not self._deaf:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The parser has a whole request."""
+        self._num_unparsed = 0
+        if not self._deaf:
+            super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """The client takes less than it is sent."""
+        super().pause_writing()
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(self._limits.stalled_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        super().resume_writing()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser cannot read what came."""
+        self._refuse(HTTPException(400, msg))
+
+    def _unsupported_upgrade_warning(self) -> None:
+        # The request is answered as if it had not asked; uvicorn would advise the log to install packages. Its parser
+        # reads nothing further on this connection.
+        self._take_no_more()
+
+    def _take_no_more(self) -> None:
+        """Close after the reply in progress; what else comes is read, so that a departure is seen, and dropped."""
+        self._deaf = True
+        if self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    def _refuse(self, error: Exception) -> None:
+        """Answer what is no request, unless the reply to one is in progress."""
+        self._take_no_more()
+        if self._busy:
+            if self.cycle.response_started or not self.cycle.more_body:
+                return
+            # Its body will never be complete.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        reply = error_reply(error)
+        body = to_json(reply.body)
+        headers = {"Content-Type": "application/json", "Content-Length": len(body), "Connection": "close"}
+        lines = [f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}"]
+        lines += [f"{name}: {value}" for name, value in {**reply.headers, **headers}.items()]
+        self.transport.write("\r\n".join([*lines, "", ""]).encode("ascii") + body)
+        self._stop_end_timer()
+        self._end_timer = self.loop.call_later(LINGER_S, self.transport.abort)
+
+    def _stop_end_timer(self) -> None:
+        if self._end_timer is not None:
+            self._end_timer.cancel()
+            self._end_timer = None

@@ -93,14 +93,18 @@ void check_packed_for(const Matrix& weight, const HeadRows& heads, PanelRows row
 }
 
 MatrixView pack(ThreadPool& pool, const MatrixView& view, const std::string& isa, int64_t num_heads,
-                int64_t head_stride, int64_t row_offset, std::optional<int64_t> num_rows, bool transposed) {
+                int64_t head_stride, int64_t row_offset, std::optional<int64_t> num_rows, bool transposed,
+                int activation_bytes) {
   require_in_place(view.matrix);
   const Kernels* kernels = find_isa(isa);
+  if (activation_bytes != 1 && activation_bytes != 2) {
+    throw py::value_error("activation_bytes is " + std::to_string(activation_bytes) + "; expected 1 or 2");
+  }
   const HeadRows heads =
       head_rows(view.matrix, num_heads, head_stride, row_offset, num_rows.value_or(view.matrix.rows()));
   if (kernels == nullptr) return view;
   const py::gil_scoped_release unlocked;
-  return {std::nullopt, view.matrix.packed(pool, *kernels, heads,
+  return {std::nullopt, view.matrix.packed(pool, {*kernels, activation_bytes}, heads,
                                            transposed ? PanelRows::kTransposed : PanelRows::kAsStored)};
 }
 
@@ -297,7 +301,7 @@ void bind_kernels(py::module_ m) {
   m.def("usable_isas", &usable_isas);
   m.def("pack", &pack, arg("pool"), arg("matrix"), arg("isa"), py::kw_only(), arg("num_heads") = 1,
         arg("head_stride") = 0, arg("row_offset") = 0, arg("num_rows") = py::none(),
-        arg("transposed") = false);
+        arg("transposed") = false, arg("activation_bytes") = 1);
   m.def("unpack", &unpack, arg("matrix"));
   m.def("dequantize", &dequantize, arg("matrix"), arg("row_begin"), arg("row_end"));
   m.def("embed", &embed, arg("matrix"), arg("ids"), arg("out"));

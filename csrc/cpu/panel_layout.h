@@ -91,16 +91,20 @@ enum class PanelKind : int {
 };
 constexpr int kNumPanelKinds = 15;
 
-// 32 activations of one token, rounded to bytes; one cache line.
+// 32 activations of one token, rounded to whole numbers of one or two bytes: a number is quants[i], or
+// 255 * quants[i] + quants[32 + i]. Every byte lies in -127…127.
+template <int kBytes>
 struct alignas(64) ActivationBlock {
-  int8_t quants[kGroupCols];
+  int8_t quants[kGroupCols * kBytes];
   float scale;
-  int32_t negative_sum;           // of quants
-  float scaled_sum;               // scale * sum of quants
-  int32_t negative_half_sums[2];  // of quants 0…15, 16…31
+  int32_t negative_sum;           // of the numbers
+  float scaled_sum;               // scale * sum of the numbers
+  int32_t negative_half_sums[2];  // of the numbers 0…15, 16…31
   float scaled_half_sums[2];
-  float unused;
 };
-static_assert(sizeof(ActivationBlock) == 64);
+static_assert(sizeof(ActivationBlock<1>) == 64 && sizeof(ActivationBlock<2>) == 128);
+
+// The largest number of one and of two bytes, and of the activations' largest magnitude.
+constexpr float kMostActivation[] = {0.0f, 127.0f, 127.0f * 255.0f + 127.0f};
 
 }  // namespace ballast

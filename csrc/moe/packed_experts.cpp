@@ -16,17 +16,19 @@ constexpr int kUnitPanels =
 class Hidden {
  public:
   Hidden(const Panels& down, int64_t num_members)
-      : quantized_(down.takes_quantized()),
+      : kernels_(down.activation_kernels()),
+        quantized_(down.takes_quantized()),
         width_(down.cols()),
-        blocks_(quantized_ ? width_ / kGroupCols : 0) {
+        block_lines_(kernels_.block_bytes / int64_t{sizeof(CacheLine)}),
+        row_lines_(width_ / kGroupCols * block_lines_) {
     if (quantized_) {
-      quants_ = uninitialized<ActivationBlock>(num_members * blocks_);
+      quants_ = uninitialized<CacheLine>(num_members * row_lines_);
     } else {
       floats_ = uninitialized<float>(num_members * width_);
     }
     rows_.reserve(static_cast<size_t>(num_members));
     for (int64_t member = 0; member < num_members; ++member) {
-      rows_.push_back(quantized_ ? static_cast<const void*>(quants_.get() + member * blocks_)
+      rows_.push_back(quantized_ ? static_cast<const void*>(quants_.get() + member * row_lines_)
                                  : static_cast<const void*>(floats_.get() + member * width_));
     }
   }
@@ -34,9 +36,9 @@ class Hidden {
   const void* const* rows() const { return rows_.data(); }
 
   // The 32 values of a member from column unit * 32 on; those beyond the width are dropped.
-  void store(const Kernels& kernels, int64_t member, int64_t unit, const float* values) {
+  void store(int64_t member, int64_t unit, const float* values) {
     if (quantized_) {
-      kernels.quantize(values, 1, quants_.get() + member * blocks_ + unit);
+      kernels_.quantize(values, 1, quants_.get() + member * row_lines_ + unit * block_lines_);
     } else {
       const int64_t begin = unit * kGroupCols;
       std::copy_n(values, std::min<int64_t>(kGroupCols, width_ - begin),
@@ -45,10 +47,12 @@ class Hidden {
   }
 
  private:
+  const ActivationKernels& kernels_;
   const bool quantized_;
   const int64_t width_;
-  const int64_t blocks_;  // a row
-  std::unique_ptr<ActivationBlock[]> quants_;
+  const int64_t block_lines_;
+  const int64_t row_lines_;
+  std::unique_ptr<CacheLine[]> quants_;
   std::unique_ptr<float[]> floats_;
   std::vector<const void*> rows_;
 };
@@ -72,7 +76,8 @@ void Experts::forward_packed(ThreadPool& pool, const float* x, int64_t num_token
 
   const Activations for_gate(pool, gate, x, num_tokens);
   // Gate and up are mostly of one type; then they share the rounded activations.
-  const bool shared = gate.takes_quantized() == up.takes_quantized();
+  const bool shared =
+      gate.takes_quantized() == up.takes_quantized() && gate.activation_bytes() == up.activation_bytes();
   const Activations for_up(pool, shared ? gate : up, x, shared ? 0 : num_tokens);
   const std::vector<const void*> gate_rows = rows_of_members(for_gate, all);
   const std::vector<const void*> up_rows = shared ? gate_rows : rows_of_members(for_up, all);
@@ -102,8 +107,7 @@ void Experts::forward_packed(ThreadPool& pool, const float* x, int64_t num_token
             std::copy_n(gates + token * kPanelRows, kPanelRows, unit_values[token] + half * kPanelRows);
           }
         }
-        for (int64_t token = 0; token < size; ++token)
-          hidden.store(kernels, first + token, unit, unit_values[token]);
+        for (int64_t token = 0; token < size; ++token) hidden.store(first + token, unit, unit_values[token]);
       }
     }
   });

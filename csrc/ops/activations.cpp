@@ -14,21 +14,23 @@ Activations::Activations(ThreadPool& pool, const Panels& panels, const float* x,
     return;
   }
   const int64_t row_blocks = cols / kGroupCols;
-  blocks_ = uninitialized<ActivationBlock>(num_rows * row_blocks);
+  const ActivationKernels& kernels = panels.activation_kernels();
+  const int64_t block_lines = kernels.block_bytes / int64_t{sizeof(CacheLine)};
+  blocks_ = uninitialized<CacheLine>(num_rows * row_blocks * block_lines);
   for (int64_t row = 0; row < num_rows; ++row)
-    rows_[static_cast<size_t>(row)] = blocks_.get() + row * row_blocks;
+    rows_[static_cast<size_t>(row)] = blocks_.get() + row * row_blocks * block_lines;
   constexpr int64_t kTaskBlocks = 1024;  // some microseconds; a few tokens are not worth waking a thread
   const Chunks chunks(num_rows * row_blocks, kTaskBlocks);
   pool.parallel_for(chunks.count(), [&](int64_t task) {
     const IndexRange range = chunks[task];
-    panels.kernels().quantize(x + range.begin * kGroupCols, range.size(), blocks_.get() + range.begin);
+    kernels.quantize(x + range.begin * kGroupCols, range.size(), blocks_.get() + range.begin * block_lines);
   });
 }
 
 int64_t tokens_per_block(const Panels& panels) {
   constexpr int64_t kCacheBytes = 512 << 10;
   const int64_t token_bytes = panels.takes_quantized()
-                                  ? panels.cols() / kGroupCols * int64_t{sizeof(ActivationBlock)}
+                                  ? panels.cols() / kGroupCols * panels.activation_kernels().block_bytes
                                   : panels.cols() * 4;
   return std::clamp<int64_t>(kCacheBytes / token_bytes / 8 * 8, 16, kMostBlockTokens);
 }

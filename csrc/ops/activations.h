@@ -16,6 +16,11 @@ std::unique_ptr<T[]> uninitialized(int64_t num) {
   return std::unique_ptr<T[]>(new T[static_cast<size_t>(num)]);
 }
 
+// A row of activations, rounded for panels, begins at a cache line.
+struct alignas(64) CacheLine {
+  uint8_t bytes[64];
+};
+
 class Activations {
  public:
   // Rows of x, each `cols` long, for products with `panels`; float rows are borrowed.
@@ -25,7 +30,7 @@ class Activations {
   const void* row(int64_t index) const { return rows_[static_cast<size_t>(index)]; }
 
  private:
-  std::unique_ptr<ActivationBlock[]> blocks_;
+  std::unique_ptr<CacheLine[]> blocks_;
   std::vector<const void*> rows_;
 };
 

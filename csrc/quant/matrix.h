@@ -24,9 +24,9 @@ class Matrix {
 
   // The same matrix, its heads' rows repacked; the data that it was made over is not needed any more. Such a
   // matrix serves products with these very heads, and its rows outside them are gone.
-  Matrix packed(ThreadPool& pool, const Kernels& kernels, const HeadRows& heads, PanelRows rows) const {
+  Matrix packed(ThreadPool& pool, const PanelTarget& target, const HeadRows& heads, PanelRows rows) const {
     Matrix copy = *this;
-    copy.panels_ = std::make_shared<const Panels>(pool, kernels, *this, heads, rows);
+    copy.panels_ = std::make_shared<const Panels>(pool, target, *this, heads, rows);
     copy.data_ = nullptr;
     return copy;
   }

@@ -233,9 +233,9 @@ void pack_transposed(const Matrix& source, int64_t first_row, int64_t num_rows, 
 
 }  // namespace
 
-Panels::Panels(ThreadPool& pool, const Kernels& kernels, const Matrix& source, const HeadRows& heads,
+Panels::Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source, const HeadRows& heads,
                PanelRows rows)
-    : kernels_(kernels),
+    : target_(target),
       heads_(heads),
       panel_rows_(rows),
       kind_(kind_of(source, rows)),
@@ -244,6 +244,7 @@ Panels::Panels(ThreadPool& pool, const Kernels& kernels, const Matrix& source, c
       panels_per_head_((head_rows_ + kPanelRows - 1) / kPanelRows),
       panel_bytes_(format_of(kind_).panel_bytes(cols_)),
       pages_(static_cast<size_t>(heads.num_heads * panels_per_head_ * panel_bytes_)) {
+  BALLAST_CHECK(target.activation_bytes == 1 || target.activation_bytes == 2);
   const PanelFormat& format = format_of(kind_);
   pool.parallel_for(heads.num_heads * panels_per_head_, [&](int64_t task) {
     const int64_t head = task / panels_per_head_;

@@ -33,14 +33,25 @@ enum class PanelRows {
   kTransposed,  // a panel's rows are the matrix's columns, as floats
 };
 
+// Whose kernels multiply the panels, and how many bytes (1 or 2) an activation is rounded to for quantised
+// weights.
+struct PanelTarget {
+  const Kernels& kernels;
+  int activation_bytes;
+};
+
 class Panels {
  public:
   // Packs the rows of each head apart, on all threads of the pool. `source` must not be packed itself and is
   // not needed afterwards.
-  Panels(ThreadPool& pool, const Kernels& kernels, const Matrix& source, const HeadRows& heads,
+  Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source, const HeadRows& heads,
          PanelRows rows);
 
-  const Kernels& kernels() const { return kernels_; }
+  const Kernels& kernels() const { return target_.kernels; }
+  int activation_bytes() const { return target_.activation_bytes; }
+  const ActivationKernels& activation_kernels() const {
+    return target_.kernels.by_bytes[target_.activation_bytes - 1];
+  }
   const HeadRows& heads() const { return heads_; }
   PanelRows panel_rows() const { return panel_rows_; }
   PanelKind kind() const { return kind_; }
@@ -58,14 +69,15 @@ class Panels {
   // out [T, 16] of one panel; tokens as MultiplyPanel takes them.
   void multiply(int64_t head, int64_t index, const void* const* tokens, int64_t num_tokens,
                 float* out) const {
-    kernels_.multiply[static_cast<int>(kind_)](panel(head, index), cols_, tokens, num_tokens, out);
+    activation_kernels().multiply[static_cast<int>(kind_)](panel(head, index), cols_, tokens, num_tokens,
+                                                           out);
   }
 
   // A row of a head's panels as floats [cols], exactly as the format defines it.
   void unpack_row(int64_t head, int64_t row, float* out) const;
 
  private:
-  const Kernels& kernels_;
+  const PanelTarget target_;
   const HeadRows heads_;
   const PanelRows panel_rows_;
   const PanelKind kind_;

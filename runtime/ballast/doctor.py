@@ -29,6 +29,8 @@ class Software:
     optional: Mapping[str, str | None]
     extension_problem: str | None
     """Why the compiled part cannot be imported; None when it can."""
+    usable_isas: tuple[str, ...]
+    """Instruction sets that the compiled part has kernels for and this machine runs, best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,13 @@ def render(findings: list[Finding]) -> str:
 
 def read_software() -> Software:
     """What is installed in the running Python."""
+    problem = _extension_problem()
     return Software(
         python=platform.python_version(),
         required={name: _version(name) for name in _requirements()},
         optional={name: _version(name) for name in _OPTIONAL},
-        extension_problem=_extension_problem(),
+        extension_problem=problem,
+        usable_isas=() if problem else _usable_isas(),
     )
 
 
@@ -102,6 +106,10 @@ def _extension_problem() -> str | None:
     except ImportError as error:
         return str(error)
     return None
+
+
+def _usable_isas() -> tuple[str, ...]:
+    return tuple(importlib.import_module("ballast._core.kernels").usable_isas())
 
 
 def _cpu(machine: Machine) -> Iterator[Finding]:
@@ -152,7 +160,7 @@ def _gpus(machine: Machine) -> Iterator[Finding]:
 def _software(software: Software) -> Iterator[Finding]:
     yield Finding("ok", "Ballast", f"{__version__}, Python {software.python}")
     if software.extension_problem is None:
-        yield Finding("ok", "compiled part", "loads")
+        yield Finding("ok", "compiled part", f"loads; kernels that can run here: {', '.join(software.usable_isas)}")
     else:
         problem = f"{software.extension_problem}; build it with `make setup`, or install the package again"
         yield Finding("missing", "compiled part", problem)

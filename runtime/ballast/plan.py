@@ -1,7 +1,7 @@
 """`ballast plan`: which tensor goes where, what everything takes, and whether that is there. Nothing is loaded.
 
-On the CPU weights are read in place from the mapped file: what they take is page cache, as many bytes as the tensors
-have in the file. The rest is the process's own memory.
+On the CPU weights are packed while they are loaded, into as many bytes as the tensors have in the file (K-quants take
+up to 4 % more); the embedding is read in place from the mapped file, through page cache.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def make_plan(gguf: GgufModel, spec: ModelSpec, assignment: Assignment, numbers:
     kv_row_bytes = spec.latent_dim * _FLOAT_BYTES * spec.num_layers
     num_slots = (num_kv_blocks(numbers.cache_lens, numbers.block_tokens) + 1) * numbers.block_tokens
     uses = (
-        MemoryRow("weights", sum(row.num_bytes for row in weights), "page cache, read in place"),
+        MemoryRow("weights", sum(row.num_bytes for row in weights), "packed while loading; embedding in page cache"),
         MemoryRow(
             "KV cache",
             num_slots * kv_row_bytes,

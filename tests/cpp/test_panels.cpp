@@ -31,10 +31,17 @@ std::vector<float> random_floats(int64_t num) {
   return values;
 }
 
-std::vector<const Kernels*> fast_kernels() {
-  std::vector<const Kernels*> all;
+struct Fast {
+  const Kernels* kernels;
+  int bytes_of_activations;
+};
+
+std::vector<Fast> fast_kernels() {
+  std::vector<Fast> all;
   for (const std::string& name : usable_isas()) {
-    if (const Kernels* kernels = find_isa(name)) all.push_back(kernels);
+    if (const Kernels* kernels = find_isa(name)) {
+      for (const int bytes : {1, 2}) all.push_back({kernels, bytes});
+    }
   }
   return all;
 }
@@ -51,13 +58,14 @@ bool same_bits(float a, float b) {
 
 TEST(packing_keeps_every_weight) {
   ThreadPool pool(2);
-  for (const Kernels* kernels : fast_kernels()) {
+  for (const auto& [kernels, bytes_of_activations] : fast_kernels()) {
     for (const FormatTraits& format : all_formats()) {
       const int64_t cols = narrow_cols(format);
       for (const int64_t rows : {1, 16, 19}) {
         const std::vector<uint8_t> bytes = random_bytes(format, rows, cols);
         const Matrix matrix(bytes.data(), static_cast<int64_t>(bytes.size()), format.ggml_type, rows, cols);
-        const Matrix packed = matrix.packed(pool, *kernels, {1, 0, 0, rows}, PanelRows::kAsStored);
+        const Matrix packed =
+            matrix.packed(pool, {*kernels, bytes_of_activations}, {1, 0, 0, rows}, PanelRows::kAsStored);
         std::vector<float> want(static_cast<size_t>(cols));
         std::vector<float> got(static_cast<size_t>(cols));
         int64_t num_wrong = 0;
@@ -74,7 +82,7 @@ TEST(packing_keeps_every_weight) {
 
 TEST(a_token_gets_the_same_bits_alone_and_in_company) {
   ThreadPool pool(2);
-  for (const Kernels* kernels : fast_kernels()) {
+  for (const auto& [kernels, bytes_of_activations] : fast_kernels()) {
     for (const FormatTraits& format : all_formats()) {
       const int64_t rows = 35;
       const int64_t cols = narrow_cols(format);
@@ -82,7 +90,7 @@ TEST(a_token_gets_the_same_bits_alone_and_in_company) {
       const std::vector<uint8_t> bytes = random_bytes(format, rows, cols);
       const Matrix packed =
           Matrix(bytes.data(), static_cast<int64_t>(bytes.size()), format.ggml_type, rows, cols)
-              .packed(pool, *kernels, {1, 0, 0, rows}, PanelRows::kAsStored);
+              .packed(pool, {*kernels, bytes_of_activations}, {1, 0, 0, rows}, PanelRows::kAsStored);
       const std::vector<float> x = random_floats(most_tokens * cols);
       std::vector<float> alone(static_cast<size_t>(most_tokens * rows));
       for (int64_t token = 0; token < most_tokens; ++token) {
@@ -101,17 +109,19 @@ TEST(a_token_gets_the_same_bits_alone_and_in_company) {
 
 TEST(heads_and_their_transposes_stay_inside_their_memory) {
   ThreadPool pool(2);
-  for (const Kernels* kernels : fast_kernels()) {
+  for (const auto& [kernels, bytes_of_activations] : fast_kernels()) {
     const FormatTraits& format = *find_format(8);
     const HeadRows heads{3, 21, 5, 13};
     const std::vector<uint8_t> bytes = random_bytes(format, 3 * 21, 96);
     const Matrix matrix(bytes.data(), static_cast<int64_t>(bytes.size()), 8, 3 * 21, 96);
-    const Matrix turned = matrix.packed(pool, *kernels, heads, PanelRows::kTransposed);
+    const Matrix turned =
+        matrix.packed(pool, {*kernels, bytes_of_activations}, heads, PanelRows::kTransposed);
     EXPECT_EQ(turned.panels()->head_rows(), 96);
     const std::vector<float> x = random_floats(5 * 3 * 13);
     std::vector<float> out(5 * 3 * 96);
     head_linear_transposed(pool, x.data(), 5, turned, heads, out.data());
-    const Matrix straight = matrix.packed(pool, *kernels, heads, PanelRows::kAsStored);
+    const Matrix straight =
+        matrix.packed(pool, {*kernels, bytes_of_activations}, heads, PanelRows::kAsStored);
     std::vector<float> back(5 * 3 * 13);
     head_linear(pool, out.data(), 5, straight, heads, back.data());
     EXPECT_EQ(straight.panels()->panels_per_head(), 1);
@@ -121,15 +131,16 @@ TEST(heads_and_their_transposes_stay_inside_their_memory) {
 TEST(experts_of_every_format_stay_inside_their_memory) {
   ThreadPool pool(3);
   const int64_t num_experts = 3;
-  for (const Kernels* kernels : fast_kernels()) {
+  for (const auto& [kernels, bytes_of_activations] : fast_kernels()) {
     for (const FormatTraits& format : all_formats()) {
       const int64_t hidden = narrow_cols(format);
       const int64_t width = format.block_weights == 1 ? 13 : format.block_weights;
+      const PanelTarget target{*kernels, bytes_of_activations};
       const auto pack = [&](int64_t rows, int64_t cols) {
         const std::vector<uint8_t> bytes = random_bytes(format, num_experts * rows, cols);
         return Matrix(bytes.data(), static_cast<int64_t>(bytes.size()), format.ggml_type, num_experts * rows,
                       cols)
-            .packed(pool, *kernels, {num_experts, rows, 0, rows}, PanelRows::kAsStored);
+            .packed(pool, target, {num_experts, rows, 0, rows}, PanelRows::kAsStored);
       };
       const Experts experts(pack(width, hidden), pack(width, hidden), pack(hidden, width), num_experts);
       for (const int64_t num_tokens : {0, 1, 9, 70}) {

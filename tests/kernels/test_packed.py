@@ -1,10 +1,10 @@
 """Packed weights under every instruction set that runs here.
 
 Tolerances. Packing changes no weight, so unpacked ones are compared to the bit. Products with quantised weights round
-activations to bytes, 32 at a time: x becomes q · peak / 127. Against NumPy doing the same rounding, only the float sum
-of one term a sub-block remains: at most (n + 4) · 2⁻²⁴ · Σ|wᵢ xᵢ|, taken with every weight as a term, and twice
-because the minimum's part is summed apart. Against the plain reference each activation is off by half a step at most,
-peak / 254: Σ|wᵢ| · peak / 254 in all. Float weights round no activation.
+activations to one byte or two, 32 at a time: x becomes q · peak / most, with most 127 or 127 · 255 + 127. Against NumPy
+doing the same rounding, only the float sum of one term a sub-block remains: at most (n + 4) · 2⁻²⁴ · Σ|wᵢ xᵢ|, taken
+with every weight as a term, and twice because the minimum's part is summed apart. Against the plain reference each
+activation is off by half a step at most: Σ|wᵢ| · peak / (2 most) in all. Float weights round no activation.
 """
 
 from pathlib import Path
@@ -20,31 +20,35 @@ T = GGMLQuantizationType
 ISAS = kernels.usable_isas()[:-1]
 FLOATS = (T.F32, T.F16, T.BF16)
 TOKENS = [0, 1, 2, 3, 15, 16, 17, 63, 64, 65, 300]
+MOST = {1: np.float32(127), 2: np.float32(127 * 255 + 127)}
+every_width = pytest.mark.parametrize("num_bytes", [1, 2])
 every_isa = pytest.mark.parametrize("isa", ISAS)
 every_format = pytest.mark.parametrize(
     "kind", [T(kind) for kind in kernels.supported_types()], ids=lambda kind: kind.name
 )
 
 
-def pack_experts(pool, matrix, isa, num_experts):
+def pack_experts(pool, matrix, isa, num_experts, num_bytes=1):
     rows = matrix.rows // num_experts
-    return kernels.pack(pool, matrix, isa, num_heads=num_experts, head_stride=rows, num_rows=rows)
+    return kernels.pack(
+        pool, matrix, isa, num_heads=num_experts, head_stride=rows, num_rows=rows, activation_bytes=num_bytes
+    )
 
 
-def rounded(x):
+def rounded(x, num_bytes=1):
     """Activations as the kernels see them, float64."""
     groups = x.reshape(*x.shape[:-1], x.shape[-1] // 32, 32)
     peak = np.abs(groups).max(axis=-1, keepdims=True, initial=0)
     with np.errstate(divide="ignore"):
-        inverse = np.where(peak > 0, np.float32(127) / peak, np.float32(0))
+        inverse = np.where(peak > 0, MOST[num_bytes] / peak, np.float32(0))
     quants = np.rint(groups * inverse)
-    return (quants.astype(np.float64) * (peak / np.float32(127))).reshape(x.shape)
+    return (quants.astype(np.float64) * (peak / MOST[num_bytes])).reshape(x.shape)
 
 
-def half_steps(x):
+def half_steps(x, num_bytes=1):
     """What rounding can change of each activation."""
     peak = np.abs(x.reshape(*x.shape[:-1], x.shape[-1] // 32, 32)).max(axis=-1, keepdims=True, initial=0)
-    return np.broadcast_to(peak / 254, (*peak.shape[:-1], 32)).reshape(x.shape).astype(np.float64)
+    return np.broadcast_to(peak / (2 * MOST[num_bytes]), (*peak.shape[:-1], 32)).reshape(x.shape).astype(np.float64)
 
 
 def test_this_machine_runs_a_fast_instruction_set():
@@ -73,24 +77,25 @@ def test_packed_weights_take_hardly_more_memory_than_the_file(rng, pool, kind):
     assert data.nbytes <= packed.packed_nbytes <= 1.04 * data.nbytes
 
 
+@every_width
 @every_isa
 @every_format
-def test_linear_at_every_batch_size(rng, pool, make_matrix, kind, isa):
+def test_linear_at_every_batch_size(rng, pool, make_matrix, kind, isa, num_bytes):
     cols = 768 if kind not in FLOATS else 259
     weight, values = make_matrix(kind, 43, cols)
-    packed = kernels.pack(pool, weight, isa)
+    packed = kernels.pack(pool, weight, isa, activation_bytes=num_bytes)
     for num_tokens in TOKENS:
         x = rng.standard_normal((num_tokens, cols), dtype=np.float32)
         out = np.full((num_tokens, 43), np.nan, np.float32)
 
         kernels.linear(pool, x, packed, out)
 
-        seen = x.astype(np.float64) if kind in FLOATS else rounded(x)
+        seen = x.astype(np.float64) if kind in FLOATS else rounded(x, num_bytes)
         magnitudes = np.abs(seen) @ np.abs(values.T)
         rounding = 2 * (cols + 4) * 2.0**-24 * magnitudes
         if kind not in FLOATS:
             assert np.all(np.abs(out - seen @ values.T) <= rounding)
-            rounding += half_steps(x) @ np.abs(values.T)
+            rounding += half_steps(x, num_bytes) @ np.abs(values.T)
         reference = np.empty_like(out)
         kernels.linear(pool, x, weight, reference)
         assert np.all(np.abs(out - reference) <= rounding + (cols + 2) * 2.0**-24 * magnitudes)
@@ -111,18 +116,21 @@ def codes_at_their_limits(kind, rows, cols):
 @every_isa
 @pytest.mark.parametrize("kind", [T(k) for k in kernels.supported_types() if k not in FLOATS], ids=lambda k: k.name)
 @pytest.mark.parametrize("sign", [1, -1])
-def test_no_sum_overflows_at_the_largest_codes_and_activations(pool, kind, isa, sign):
+@every_width
+def test_no_sum_overflows_at_the_largest_codes_and_activations(pool, kind, isa, sign, num_bytes):
     data = codes_at_their_limits(kind, 16, 512)
     values = dequantized(data, kind).astype(np.float64)
     x = np.full((3, 512), sign * 127, np.float32)
     out = np.empty((3, 16), np.float32)
-    kernels.linear(pool, x, kernels.pack(pool, kernels.Matrix(data, kind, 16, 512), isa), out)
+    packed = kernels.pack(pool, kernels.Matrix(data, kind, 16, 512), isa, activation_bytes=num_bytes)
+    kernels.linear(pool, x, packed, out)
     np.testing.assert_allclose(out, x @ values.T, rtol=1e-5, atol=1e-5 * np.abs(values).sum(axis=1).max() * 127)
 
 
+@every_width
 @every_isa
-def test_zeros_give_zeros_and_what_is_not_a_number_shows(rng, pool, make_matrix, isa):
-    packed = kernels.pack(pool, make_matrix(T.Q4_K, 16, 512)[0], isa)
+def test_zeros_give_zeros_and_what_is_not_a_number_shows(rng, pool, make_matrix, isa, num_bytes):
+    packed = kernels.pack(pool, make_matrix(T.Q4_K, 16, 512)[0], isa, activation_bytes=num_bytes)
     x = np.zeros((4, 512), np.float32)
     x[1, 300], x[2, 7], x[3, 511] = np.nan, np.inf, -np.inf
     out = np.empty((4, 16), np.float32)
@@ -162,11 +170,11 @@ def routes(rng, num_tokens, num_experts, routing):
     return ids, rng.uniform(0.1, 1.0, ids.shape).astype(np.float32)
 
 
-def assert_experts(rng, pool, isa, matrices, num_experts, num_tokens, routing):
+def assert_experts(rng, pool, isa, num_bytes, matrices, num_experts, num_tokens, routing):
     """Against packed linears, expert by expert. The activation between is computed twice here, by code that may differ
     in the last bit, so a few bytes of it may round to the other side: four half-steps times the largest weight, and
     1e-5 for the float sums."""
-    packed = [pack_experts(pool, matrix, isa, num_experts) for matrix in matrices]
+    packed = [pack_experts(pool, matrix, isa, num_experts, num_bytes) for matrix in matrices]
     gate, up, down = (kernels.unpack(matrix).astype(np.float64) for matrix in packed)
     quantized = [T(matrix.ggml_type) not in FLOATS for matrix in packed]
     x = rng.standard_normal((num_tokens, gate.shape[2]), dtype=np.float32)
@@ -180,16 +188,16 @@ def assert_experts(rng, pool, isa, matrices, num_experts, num_tokens, routing):
         tokens, chosen = np.nonzero(ids == expert)
         if not tokens.size:
             continue
-        g = (rounded(x[tokens]) if quantized[0] else x[tokens]) @ gate[expert].T
-        u = (rounded(x[tokens]) if quantized[1] else x[tokens]) @ up[expert].T
+        g = (rounded(x[tokens], num_bytes) if quantized[0] else x[tokens]) @ gate[expert].T
+        u = (rounded(x[tokens], num_bytes) if quantized[1] else x[tokens]) @ up[expert].T
         with np.errstate(over="ignore"):
             hidden = (g / (1 + np.exp(-g)) * u).astype(np.float32)
         share = weights[tokens, chosen][:, None].astype(np.float64)
-        seen = rounded(hidden) if quantized[2] else hidden
+        seen = rounded(hidden, num_bytes) if quantized[2] else hidden
         want[tokens] += share * (seen @ down[expert].T)
         allowed[tokens] += 1e-5 * share * (np.abs(seen) @ np.abs(down[expert].T))
         if quantized[2]:
-            step = half_steps(hidden).max(axis=1, keepdims=True)
+            step = half_steps(hidden, num_bytes).max(axis=1, keepdims=True)
             allowed[tokens] += 4 * share * step * np.abs(down[expert]).max(axis=1)
     assert np.all(np.abs(out - want) <= allowed)
 
@@ -197,11 +205,13 @@ def assert_experts(rng, pool, isa, matrices, num_experts, num_tokens, routing):
 @every_isa
 @every_format
 @pytest.mark.parametrize("routing", ["any", "all to one", "none to some"])
-def test_experts_at_every_batch_size(rng, pool, make_matrix, kind, isa, routing):
+@every_width
+def test_experts_at_every_batch_size(rng, pool, make_matrix, kind, isa, num_bytes, routing):
     size = 256 if GGML_QUANT_SIZES[kind][0] == 256 else 64
     matrices = [make_matrix(kind, 4 * size, size)[0] for _ in range(3)]
-    for num_tokens in TOKENS:
-        assert_experts(rng, pool, isa, matrices, 4, num_tokens, routing)
+    # Where the routing is special, one batch of each size class is enough.
+    for num_tokens in TOKENS if routing == "any" else (0, 1, 2, 17, 65, 300):
+        assert_experts(rng, pool, isa, num_bytes, matrices, 4, num_tokens, routing)
 
 
 @every_isa
@@ -210,21 +220,23 @@ def test_experts_at_every_batch_size(rng, pool, make_matrix, kind, isa, routing)
     [((T.Q4_K, T.Q4_K, T.Q8_0), 96), ((T.Q4_K, T.Q6_K, T.Q5_0), 32), ((T.Q4_K, T.F32, T.F16), 13)],
     ids=["narrow down", "mixed", "floats among them"],
 )
-def test_a_layer_may_mix_types_and_widths(rng, pool, make_matrix, isa, kinds, width):
+@every_width
+def test_a_layer_may_mix_types_and_widths(rng, pool, make_matrix, isa, num_bytes, kinds, width):
     shapes = [(4 * width, 256), (4 * width, 256), (4 * 256, width)]
     matrices = [make_matrix(kind, *shape)[0] for kind, shape in zip(kinds, shapes, strict=True)]
     for num_tokens in (1, 9, 65):
-        assert_experts(rng, pool, isa, matrices, 4, num_tokens, "any")
+        assert_experts(rng, pool, isa, num_bytes, matrices, 4, num_tokens, "any")
 
 
 @every_format
-def test_instruction_sets_agree_to_the_bit(rng, pool, make_matrix, kind):
+@every_width
+def test_instruction_sets_agree_to_the_bit(rng, pool, make_matrix, kind, num_bytes):
     weight, _ = make_matrix(kind, 21, 512)
     x = rng.standard_normal((11, 512), dtype=np.float32)
     results = set()
     for isa in ISAS:
         out = np.empty((11, 21), np.float32)
-        kernels.linear(pool, x, kernels.pack(pool, weight, isa), out)
+        kernels.linear(pool, x, kernels.pack(pool, weight, isa, activation_bytes=num_bytes), out)
         results.add(out.tobytes())
     assert len(results) == 1
 

@@ -28,7 +28,11 @@ MACHINE = Machine(
     gpus=(),
 )
 SOFTWARE = Software(
-    python="3.12.1", required={"numpy": "2.4.6"}, optional={"flashinfer-python": None}, extension_problem=None
+    python="3.12.1",
+    required={"numpy": "2.4.6"},
+    optional={"flashinfer-python": None},
+    extension_problem=None,
+    usable_isas=("avx2", "reference"),
 )
 
 

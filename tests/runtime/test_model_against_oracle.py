@@ -79,7 +79,7 @@ def make_core(model: TinyModel, chunk_size: int) -> tuple[EngineCore, RecordingR
         max_queue=4,
         block_tokens=16,
         cpu_threads=2,
-        cpu_isa="reference",  # the others round activations to eight bits
+        cpu_isa="reference",  # rounded activations may turn a router's near tie, and then a whole expert differs
     )
     gguf_model = open_gguf(model.gguf)
     spec = read_spec(gguf_model, None)

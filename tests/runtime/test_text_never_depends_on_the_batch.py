@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ballast._core import kernels
 from ballast.engine.build import EngineSettings, load_runner, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
@@ -28,8 +29,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     return write_tiny_model(directory, arch="v3", mla="split", quant="q4_k")
 
 
-@pytest.fixture(scope="module")
-def make_core(model: TinyModel) -> Callable[..., EngineCore]:
+@pytest.fixture(scope="module", params=kernels.usable_isas())
+def make_core(model: TinyModel, request: pytest.FixtureRequest) -> Callable[..., EngineCore]:
     gguf_model = open_gguf(model.gguf)
     spec = read_spec(gguf_model, None)
 
@@ -43,6 +44,7 @@ def make_core(model: TinyModel) -> Callable[..., EngineCore]:
             max_queue=NUM_REQUESTS,
             block_tokens=BLOCK_TOKENS,
             cpu_threads=threads,
+            cpu_isa=request.param,
         )
         return EngineCore(load_runner(gguf_model, spec, spec.vocab_size, settings), scheduler_config(settings))
 

@@ -63,6 +63,8 @@ BALLAST_INLINE Ints low_nibbles(Ints a) { return _mm256_and_si256(a, _mm256_set1
 BALLAST_INLINE Ints high_nibbles(Ints a) { return low_nibbles(_mm256_srli_epi32(a, 4)); }
 
 BALLAST_INLINE Ints zero_ints() { return _mm256_setzero_si256(); }
+BALLAST_INLINE Ints add_ints(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
+BALLAST_INLINE Ints subtract_ints(Ints a, Ints b) { return _mm256_sub_epi32(a, b); }
 BALLAST_INLINE Ints broadcast_int(int32_t value) { return _mm256_set1_epi32(value); }
 template <int kShift>
 BALLAST_INLINE Ints shift_left_ints(Ints a) {
@@ -86,8 +88,8 @@ BALLAST_INLINE __m256i pair_products(Bytes quad, const int8_t* activations) {
 
 // Adds to each token's sums the dot products of two neighbouring quads with the eight activations at
 // `offset`.
-template <bool kWide, int kTokens>
-BALLAST_INLINE void add_two_quads(Ints* sums, Bytes first, Bytes second, const ActivationBlock* const* blocks,
+template <bool kWide, int kTokens, class Block>
+BALLAST_INLINE void add_two_quads(Ints* sums, Bytes first, Bytes second, const Block* const* blocks,
                                   int64_t index, int offset) {
   const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 16

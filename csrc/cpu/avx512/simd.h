@@ -61,6 +61,8 @@ BALLAST_INLINE Ints low_nibbles(Ints a) { return _mm512_and_si512(a, _mm512_set1
 BALLAST_INLINE Ints high_nibbles(Ints a) { return low_nibbles(_mm512_srli_epi32(a, 4)); }
 
 BALLAST_INLINE Ints zero_ints() { return _mm512_setzero_si512(); }
+BALLAST_INLINE Ints add_ints(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+BALLAST_INLINE Ints subtract_ints(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
 BALLAST_INLINE Ints broadcast_int(int32_t value) { return _mm512_set1_epi32(value); }
 template <int kShift>
 BALLAST_INLINE Ints shift_left_ints(Ints a) {
@@ -75,8 +77,8 @@ BALLAST_INLINE __m512i broadcast_four(const int8_t* activations) {
 
 // Adds to each token's sums the dot products of two neighbouring quads with the eight activations at
 // `offset`. One quad after the other: the sums of the other tokens fill the time that each needs.
-template <bool kWide, int kTokens>
-BALLAST_INLINE void add_two_quads(Ints* sums, Bytes first, Bytes second, const ActivationBlock* const* blocks,
+template <bool kWide, int kTokens, class Block>
+BALLAST_INLINE void add_two_quads(Ints* sums, Bytes first, Bytes second, const Block* const* blocks,
                                   int64_t index, int offset) {
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {

@@ -19,9 +19,21 @@ BALLAST_INLINE __m128i add_halves(__m256i a) {
   return _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
 }
 
-void quantize_activations(const float* x, int64_t num_blocks, ActivationBlock* out) {
+// 32 whole numbers within a byte each, in order.
+BALLAST_INLINE void store_bytes(const __m256i* numbers, int8_t* to) {
+  // Packing works within halves of a vector, so its groups of four come out in the order 0 2 4 6 1 3 5 7.
+  const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(numbers[0], numbers[1]),
+                                            _mm256_packs_epi32(numbers[2], numbers[3]));
+  const __m256i in_order = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), in_order);
+}
+
+template <int kBytes>
+void quantize_activations(const float* x, int64_t num_blocks, void* out) {
+  constexpr float kMost = kMostActivation[kBytes];
   const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-  for (int64_t index = 0; index < num_blocks; ++index, x += kGroupCols, ++out) {
+  ActivationBlock<kBytes>* block = static_cast<ActivationBlock<kBytes>*>(out);
+  for (int64_t index = 0; index < num_blocks; ++index, x += kGroupCols, ++block) {
     __m256 values[4];
     __m256 largest = _mm256_setzero_ps();
     __m256 is_nan = _mm256_setzero_ps();
@@ -33,28 +45,35 @@ void quantize_activations(const float* x, int64_t num_blocks, ActivationBlock* o
     const bool is_finite = _mm256_movemask_ps(is_nan) == 0 && largest_of(largest) <= __FLT_MAX__;
     const float peak = is_finite ? largest_of(largest) : __builtin_nanf("");
     // Below 2^-100 the quotient would overflow; such activations count as zero.
-    const __m256 to_quants = _mm256_set1_ps(peak > 0x1p-100f ? 127.0f / peak : 0.0f);
+    const __m256 to_numbers = _mm256_set1_ps(peak > 0x1p-100f ? kMost / peak : 0.0f);
     const __m256i kept = _mm256_set1_epi32(is_finite ? -1 : 0);
-    __m256i quants[4];
+    __m256i numbers[4];
     for (int i = 0; i < 4; ++i) {
-      quants[i] = _mm256_and_si256(kept, _mm256_cvtps_epi32(_mm256_mul_ps(values[i], to_quants)));
+      numbers[i] = _mm256_and_si256(kept, _mm256_cvtps_epi32(_mm256_mul_ps(values[i], to_numbers)));
     }
-    const int32_t low = sum_of(add_halves(_mm256_add_epi32(quants[0], quants[1])));
-    const int32_t high = sum_of(add_halves(_mm256_add_epi32(quants[2], quants[3])));
-    // Packing works within halves of a vector, so its groups of four come out in the order 0 2 4 6 1 3 5 7.
-    const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(quants[0], quants[1]),
-                                              _mm256_packs_epi32(quants[2], quants[3]));
-    const __m256i in_order = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out->quants), in_order);
-    const float scale = peak / 127.0f;
-    out->scale = scale;
-    out->negative_sum = -(low + high);
-    out->scaled_sum = scale * static_cast<float>(low + high);
-    out->negative_half_sums[0] = -low;
-    out->negative_half_sums[1] = -high;
-    out->scaled_half_sums[0] = scale * static_cast<float>(low);
-    out->scaled_half_sums[1] = scale * static_cast<float>(high);
-    out->unused = 0.0f;
+    if (kBytes == 1) {
+      store_bytes(numbers, block->quants);
+    } else {
+      __m256i high[4];
+      __m256i low[4];
+      for (int i = 0; i < 4; ++i) {
+        high[i] =
+            _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtepi32_ps(numbers[i]), _mm256_set1_ps(1.0f / 255.0f)));
+        low[i] = _mm256_sub_epi32(numbers[i], _mm256_mullo_epi32(high[i], _mm256_set1_epi32(255)));
+      }
+      store_bytes(high, block->quants);
+      store_bytes(low, block->quants + (kBytes - 1) * kGroupCols);
+    }
+    const int32_t first = sum_of(add_halves(_mm256_add_epi32(numbers[0], numbers[1])));
+    const int32_t second = sum_of(add_halves(_mm256_add_epi32(numbers[2], numbers[3])));
+    const float scale = peak / kMost;
+    block->scale = scale;
+    block->negative_sum = -(first + second);
+    block->scaled_sum = scale * static_cast<float>(first + second);
+    block->negative_half_sums[0] = -first;
+    block->negative_half_sums[1] = -second;
+    block->scaled_half_sums[0] = scale * static_cast<float>(first);
+    block->scaled_half_sums[1] = scale * static_cast<float>(second);
   }
 }
 

@@ -111,33 +111,45 @@ BALLAST_INLINE Floats add_minimum(Floats minimum, float scaled_sum, Floats sum) 
   return multiply_subtract_from(minimum, broadcast_float(scaled_sum), sum);
 }
 
-// Quads kQuad…kEnd of a group, decoded once for all tokens.
-template <const QuantLayout& kLayout, int kTokens, int kQuad, int kEnd>
-BALLAST_INLINE void add_quads(const uint8_t* group, const ActivationBlock* const* blocks, int64_t index,
+// Quads kQuad…kEnd of a group, decoded once for all tokens; `offset` is where their activations' bytes begin.
+template <const QuantLayout& kLayout, int kTokens, int kQuad, int kEnd, class Block>
+BALLAST_INLINE void add_quads(const uint8_t* group, const Block* const* blocks, int64_t index, int offset,
                               Ints* dots) {
   if constexpr (kQuad < kEnd) {
     add_two_quads<kLayout.is_wide(), kTokens>(dots, decode_quad<kLayout, kQuad>(group),
                                               decode_quad<kLayout, kQuad + 1>(group), blocks, index,
-                                              4 * kQuad);
-    add_quads<kLayout, kTokens, kQuad + 2, kEnd>(group, blocks, index, dots);
+                                              offset + 4 * kQuad);
+    add_quads<kLayout, kTokens, kQuad + 2, kEnd>(group, blocks, index, offset, dots);
   }
 }
 
-template <const QuantLayout& kLayout, int kTokens, int kSub>
+template <const QuantLayout& kLayout, int kTokens, int kSub, int kBytes>
 BALLAST_INLINE void add_sub_block(const uint8_t* group, const GroupScales<kLayout>& scales,
-                                  const ActivationBlock* const* blocks, int64_t index, Floats* sums) {
+                                  const ActivationBlock<kBytes>* const* blocks, int64_t index, Floats* sums) {
   constexpr bool kWhole = kLayout.subs_per_group() == 1;
   constexpr int kQuads = kGroupQuads / kLayout.subs_per_group();
+  constexpr int kFirst = kSub * kQuads;
   Ints dots[kTokens];
+  if constexpr (kBytes == 2) {
 #pragma GCC unroll 16
-  for (int token = 0; token < kTokens; ++token) {
-    const ActivationBlock& block = blocks[token][index];
-    dots[token] = first_sum<kLayout>(kWhole ? block.negative_sum : block.negative_half_sums[kSub]);
+    for (int token = 0; token < kTokens; ++token) dots[token] = zero_ints();
+    add_quads<kLayout, kTokens, kFirst, kFirst + kQuads>(group, blocks, index, 0, dots);
   }
-  add_quads<kLayout, kTokens, kSub * kQuads, (kSub + 1) * kQuads>(group, blocks, index, dots);
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
-    const ActivationBlock& block = blocks[token][index];
+    const ActivationBlock<kBytes>& block = blocks[token][index];
+    const Ints first = first_sum<kLayout>(kWhole ? block.negative_sum : block.negative_half_sums[kSub]);
+    if constexpr (kBytes == 1) {
+      dots[token] = first;
+    } else {
+      dots[token] =
+          add_ints(subtract_ints(shift_left_ints<8>(dots[token]), dots[token]), first);  // times 255
+    }
+  }
+  add_quads<kLayout, kTokens, kFirst, kFirst + kQuads>(group, blocks, index, (kBytes - 1) * kGroupCols, dots);
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    const ActivationBlock<kBytes>& block = blocks[token][index];
     const Floats scale = multiply(scales.scale[kSub], broadcast_float(block.scale));
     sums[token] = multiply_add(to_floats(dots[token]), scale, sums[token]);
     const float scaled_sum = kWhole ? block.scaled_sum : block.scaled_half_sums[kSub];
@@ -148,14 +160,14 @@ BALLAST_INLINE void add_sub_block(const uint8_t* group, const GroupScales<kLayou
 // How far ahead of their use weights are asked for; the panels of a matrix lie one behind the other.
 constexpr int kPrefetchBytes = 4096;
 
-template <const QuantLayout& kLayout, int kTokens>
+template <const QuantLayout& kLayout, int kTokens, int kBytes>
 BALLAST_INLINE void multiply_tokens(const PanelPart& panel, int64_t num_groups, const void* const* tokens,
                                     float* out) {
-  const ActivationBlock* blocks[kTokens];
+  const ActivationBlock<kBytes>* blocks[kTokens];
   Floats sums[kTokens];
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
-    blocks[token] = static_cast<const ActivationBlock*>(tokens[token]);
+    blocks[token] = static_cast<const ActivationBlock<kBytes>*>(tokens[token]);
     sums[token] = zero_floats();
   }
   for (int64_t index = 0; index < num_groups; ++index) {
@@ -177,23 +189,24 @@ BALLAST_INLINE void multiply_tokens(const PanelPart& panel, int64_t num_groups, 
 }
 
 // As many at a time as registers hold, then the rest together.
-template <const QuantLayout& kLayout, int kTokens>
+template <const QuantLayout& kLayout, int kTokens, int kBytes>
 void multiply_rest(const PanelPart& panel, int64_t num_groups, const void* const* tokens, int64_t num_tokens,
                    float* out) {
   for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out += kTokens * kPanelRows) {
-    multiply_tokens<kLayout, kTokens>(panel, num_groups, tokens, out);
+    multiply_tokens<kLayout, kTokens, kBytes>(panel, num_groups, tokens, out);
   }
   if constexpr (kTokens > 1) {
-    if (num_tokens > 0) multiply_rest<kLayout, kTokens - 1>(panel, num_groups, tokens, num_tokens, out);
+    if (num_tokens > 0)
+      multiply_rest<kLayout, kTokens - 1, kBytes>(panel, num_groups, tokens, num_tokens, out);
   }
 }
 
-template <const QuantLayout& kLayout>
+template <const QuantLayout& kLayout, int kBytes>
 void multiply_quantized(const uint8_t* panel, int64_t cols, const void* const* tokens, int64_t num_tokens,
                         float* out) {
   for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-    multiply_rest<kLayout, kQuantTokens>({panel, panel + kLayout.scale_bytes(cols), part}, cols / kGroupCols,
-                                         tokens, num_tokens, out);
+    multiply_rest<kLayout, kQuantTokens, kBytes>({panel, panel + kLayout.scale_bytes(cols), part},
+                                                 cols / kGroupCols, tokens, num_tokens, out);
   }
 }
 

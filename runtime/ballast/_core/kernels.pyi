@@ -58,12 +58,13 @@ def pack(
     row_offset: int = 0,
     num_rows: int | None = None,
     transposed: bool = False,
+    activation_bytes: int = 1,
 ) -> Matrix:
     """The matrix repacked for `isa`, on all threads of the pool; the original's buffer is not needed afterwards. For
     "reference" the matrix itself. Heads as in head_linear (or, transposed, as in head_linear_transposed); the result
     serves these heads alone: one head of all rows for linear, one an expert for Experts. Products with it round
-    activations to eight bits, 32 at a time, where the weights are quantised.
-    ValueError: unusable isa, already packed, heads beyond the matrix."""
+    activations to one byte or two, 32 at a time, where the weights are quantised.
+    ValueError: unusable isa, already packed, heads beyond the matrix, activation_bytes neither 1 nor 2."""
 
 def unpack(matrix: Matrix) -> F32:
     """A packed matrix's weights, exactly as its type defines them, [heads, rows, cols]."""

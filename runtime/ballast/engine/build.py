@@ -13,7 +13,7 @@ from ballast.model.deepseek import DeepseekModel
 from ballast.model.isa import chosen_isa
 from ballast.model.kv_pool import KvPool, num_kv_blocks
 from ballast.model.spec import ModelSpec
-from ballast.model.weights import load_weights
+from ballast.model.weights import Packing, load_weights
 from ballast.weights.gguf import GgufModel
 
 
@@ -30,6 +30,7 @@ class EngineSettings:
     block_tokens: int = 32
     cpu_threads: int = 1
     cpu_isa: str = field(default_factory=chosen_isa)
+    activation_bytes: int = 2
 
 
 def scheduler_config(settings: EngineSettings) -> sched.SchedulerConfig:
@@ -55,7 +56,9 @@ def load_runner(
     """Load the model for CPU computation. Only the first `num_sampled_ids` ids can ever be sampled."""
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
     pool = kernels.ThreadPool(settings.cpu_threads)
-    weights = load_weights(gguf_model, spec, num_sampled_ids, pool, settings.cpu_isa, report)
+    weights = load_weights(
+        gguf_model, spec, num_sampled_ids, Packing(pool, settings.cpu_isa, settings.activation_bytes), report
+    )
     kv = KvPool(spec.num_layers, num_blocks, settings.block_tokens, spec.latent_dim)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
     return DeepseekModel(spec, weights, pool, settings.cpu_isa, kv, num_positions)

@@ -81,20 +81,29 @@ class ModelWeights:
     output: kernels.Matrix  # [sampled vocabulary, D]
 
 
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How matrices are packed: on whose threads, for which instruction set, and how many bytes an activation is rounded
+    to where the weights are quantised."""
+
+    pool: kernels.ThreadPool
+    isa: str
+    activation_bytes: int
+
+
 def load_weights(
     gguf_model: GgufModel,
     spec: ModelSpec,
     num_sampled_ids: int,
-    pool: kernels.ThreadPool,
-    isa: str,
+    packing: Packing,
     report: Callable[[float], None],
 ) -> ModelWeights:
-    """Pack every tensor of a checked file for `isa`, on the pool's threads; for "reference", and the embedding always,
-    they are seen in place. `report` gets the share of layers done, 0…1.
+    """Pack every tensor of a checked file; for "reference", and the embedding always, they are seen in place.
+    `report` gets the share of layers done, 0…1.
 
     The output head ends at `num_sampled_ids` rows: a row without a token is never computed, so never sampled.
     """
-    tensors = _Tensors(gguf_model, pool, isa)
+    tensors = _Tensors(gguf_model, packing)
     layers = []
     for index in range(spec.num_layers):
         layers.append(_load_layer(tensors, spec, index))
@@ -111,10 +120,9 @@ def load_weights(
 class _Tensors:
     """Tensors of a file by name, as kernels take them. Stacked tensors are seen as one tall matrix."""
 
-    def __init__(self, gguf_model: GgufModel, pool: kernels.ThreadPool, isa: str) -> None:
+    def __init__(self, gguf_model: GgufModel, packing: Packing) -> None:
         self._gguf = gguf_model
-        self._pool = pool
-        self._isa = isa
+        self._packing = packing
 
     def __contains__(self, name: str) -> bool:
         return name in self._gguf.tensors
@@ -130,34 +138,45 @@ class _Tensors:
 
     def matrix(self, name: str, num_rows: int | None = None) -> kernels.Matrix:
         """The tensor, or its first rows, packed as one matrix."""
-        packed = kernels.pack(self._pool, self.view(name, num_rows), self._isa)
-        self._gguf.release(name)
-        return packed
+        view = self.view(name, num_rows)
+        return self._packed(name, view, 1, view.rows, 0)
 
     def stacked(self, name: str, num_heads: int) -> kernels.Matrix:
         """The tensor packed as `num_heads` matrices of equal height."""
         view = self.view(name)
         height = view.rows // num_heads
-        packed = kernels.pack(self._pool, view, self._isa, num_heads=num_heads, head_stride=height, num_rows=height)
-        self._gguf.release(name)
-        return packed
+        return self._packed(name, view, num_heads, height, height)
 
     def heads(
         self, name: str, num_heads: int, num_rows: int, stride: int, offset: int = 0, *, transposed: bool = False
     ) -> HeadMatrix:
         """One matrix a head out of the tensor, packed."""
+        packed = self._packed(name, self.view(name), num_heads, num_rows, stride, offset, transposed)
+        return HeadMatrix(packed, stride, offset, transposed)
+
+    def _packed(
+        self,
+        name: str,
+        view: kernels.Matrix,
+        num_heads: int,
+        num_rows: int,
+        stride: int,
+        offset: int = 0,
+        transposed: bool = False,
+    ) -> kernels.Matrix:
         packed = kernels.pack(
-            self._pool,
-            self.view(name),
-            self._isa,
+            self._packing.pool,
+            view,
+            self._packing.isa,
             num_heads=num_heads,
             head_stride=stride,
             row_offset=offset,
             num_rows=num_rows,
             transposed=transposed,
+            activation_bytes=self._packing.activation_bytes,
         )
         self._gguf.release(name)
-        return HeadMatrix(packed, stride, offset, transposed)
+        return packed
 
     def vector(self, name: str) -> F32:
         info = self._gguf.tensors[name]

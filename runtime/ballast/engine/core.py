@@ -101,9 +101,7 @@ class EngineCore:
         events = tuple(event for event in events if event.seq not in failed)
         return StepResult(kind, num_tokens, events, admitted, preempted, tuple(failed.items()))
 
-    def _sample(
-        self, seqs: list[int], logits: NDArray[np.float32]
-    ) -> tuple[list[int], dict[int, FloatingPointError]]:
+    def _sample(self, seqs: list[int], logits: NDArray[np.float32]) -> tuple[list[int], dict[int, FloatingPointError]]:
         """A token for each sequence; one that fails gets token 0, which is never delivered."""
         tokens: list[int] = []
         failed: dict[int, FloatingPointError] = {}

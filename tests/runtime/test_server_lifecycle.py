@@ -18,6 +18,7 @@ from ballast import cli
 from ballast.config import Config
 from ballast.engine.build import EngineSettings, build_engine
 from ballast.server.metrics import Metrics
+from ballast.server.numa import NumaProbe
 from ballast.server.serve import make_app
 from ballast.testing.server_process import FAKE, ServerProcess
 from ballast.testing.vocabulary import byte_metadata
@@ -164,7 +165,7 @@ async def test_livez_fails_once_the_engine_is_dead():
     text = load_text(None, byte_metadata(), "bytes.gguf")
     leaving = asyncio.get_running_loop().create_future()
     with ThreadPoolExecutor(1) as executor:
-        app = make_app(engine, Metrics(), text, "m", config, executor, leaving)
+        app = make_app(engine, Metrics(), text, "m", config, executor, NumaProbe(), leaving)
         engine.start()
         assert await asyncio.to_thread(died.wait, 20)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:

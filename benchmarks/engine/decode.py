@@ -1,6 +1,6 @@
 """Whole-engine speed on the CPU, from scheduler to sampling: decode at several batch sizes, and prefill.
 
-python benchmarks/engine/decode.py [MODEL.gguf] [--threads N] [--batch 1 4 8 16] [--prefill 512] [--steps 64]
+python benchmarks/engine/decode.py [MODEL.gguf] [--threads N] [--batch 1 4 8 16] [--prefill 512] [--activation_bytes 1]
 
 Without a file, a tiny model shows what a step costs beside its arithmetic. Prompts are random token ids, so the file
 needs no vocabulary and tokens choose different experts. One JSON line a case.
@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 4, 8, 16])
     parser.add_argument("--prompt", type=int, default=64, help="tokens of context before decoding")
     parser.add_argument("--steps", type=int, default=64, help="decode steps that are timed")
+    parser.add_argument("--activation_bytes", type=int, choices=(1, 2), default=2)
     parser.add_argument("--prefill", type=int, nargs="*", default=[512])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
@@ -57,6 +58,7 @@ def measure(gguf_model: GgufModel, name: str, options: argparse.Namespace) -> No
         max_queue=max([1, *options.batch]),
         cpu_threads=options.threads,
         cpu_isa=chosen_isa(),
+        activation_bytes=options.activation_bytes,
     )
     begin = time.perf_counter()
     runner = load_runner(gguf_model, spec, spec.vocab_size, settings)
@@ -77,6 +79,7 @@ def measure(gguf_model: GgufModel, name: str, options: argparse.Namespace) -> No
                 f"{name}: {case}",
                 isa=settings.cpu_isa,
                 threads=options.threads,
+                activation_bytes=options.activation_bytes,
                 load_s=round(load_s, 2),
                 **figures,
             ),

@@ -179,6 +179,11 @@ class MachineConfig(_Section):
         one_of("auto", "off"),
         "auto: bind threads to cores of their own, spread over the NUMA nodes; off: let the system move them",
     )
+    activation_bytes: int = option(
+        2,
+        one_of(1, 2),
+        "bytes an activation is rounded to where weights are quantised; 1 prefills faster and answers less exactly",
+    )
     device: str = option("auto", text("auto or cpu", "auto|cpu"), "where to compute; this version computes on the CPU")
 
 

@@ -112,6 +112,7 @@ def engine_settings(config: Config) -> EngineSettings:
         max_queue=scheduling.max_queue,
         block_tokens=scheduling.block_tokens,
         cpu_threads=machine.cpu_threads,
+        activation_bytes=machine.activation_bytes,
         numa=machine.numa,
     )
 

@@ -23,7 +23,7 @@ MAX_ID_DIGITS = 10
 MAX_SEED = 2**63 - 1
 
 
-def _only(*neutral: Any) -> Any:
+def _only(*neutral: Any) -> AfterValidator:
     """A field whose function does not exist here: only values that ask for nothing pass."""
 
     def check(value: Any) -> Any:
@@ -32,7 +32,7 @@ def _only(*neutral: Any) -> Any:
         shown = " or ".join(orjson.dumps(item).decode() for item in neutral) or "null"
         raise ValueError(f"this server does not support it; leave it out or send {shown}")
 
-    return Annotated[Any, AfterValidator(check)]
+    return AfterValidator(check)
 
 
 def _strings(value: Any) -> Any:
@@ -73,7 +73,7 @@ class StreamOptions(_Body):
     """`stream_options` of both endpoints."""
 
     include_usage: bool | None = None
-    continuous_usage_stats: _only(False) = None  # type: ignore[valid-type]  # built once, at import
+    continuous_usage_stats: Annotated[Any, _only(False)] = None
     include_obfuscation: bool | None = None
     """Pads chunks against traffic analysis; never changes what they say."""
 
@@ -112,7 +112,7 @@ class GenerationRequest(_Body):
         | None
     ) = None
 
-    n: _only(1) = None  # type: ignore[valid-type]
+    n: Annotated[Any, _only(1)] = None
     service_tier: Any = None
     user: Any = None
     metadata: Any = None
@@ -134,21 +134,21 @@ class ChatCompletionRequest(GenerationRequest):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    logprobs: _only(False) = None  # type: ignore[valid-type]
-    top_logprobs: _only(0) = None  # type: ignore[valid-type]
-    response_format: _only({"type": "text"}) = None  # type: ignore[valid-type]
-    tools: _only([]) = None  # type: ignore[valid-type]
-    tool_choice: _only("none", "auto") = None  # type: ignore[valid-type]
+    logprobs: Annotated[Any, _only(False)] = None
+    top_logprobs: Annotated[Any, _only(0)] = None
+    response_format: Annotated[Any, _only({"type": "text"})] = None
+    tools: Annotated[Any, _only([])] = None
+    tool_choice: Annotated[Any, _only("none", "auto")] = None
     parallel_tool_calls: Any = None
-    functions: _only([]) = None  # type: ignore[valid-type]
-    function_call: _only("none", "auto") = None  # type: ignore[valid-type]
-    modalities: _only(["text"]) = None  # type: ignore[valid-type]
-    add_generation_prompt: _only(True) = None  # type: ignore[valid-type]
-    continue_final_message: _only(False) = None  # type: ignore[valid-type]
-    audio: _only() = None  # type: ignore[valid-type]
-    prediction: _only() = None  # type: ignore[valid-type]
-    web_search_options: _only() = None  # type: ignore[valid-type]
-    reasoning_effort: _only() = None  # type: ignore[valid-type]
+    functions: Annotated[Any, _only([])] = None
+    function_call: Annotated[Any, _only("none", "auto")] = None
+    modalities: Annotated[Any, _only(["text"])] = None
+    add_generation_prompt: Annotated[Any, _only(True)] = None
+    continue_final_message: Annotated[Any, _only(False)] = None
+    audio: Annotated[Any, _only()] = None
+    prediction: Annotated[Any, _only()] = None
+    web_search_options: Annotated[Any, _only()] = None
+    reasoning_effort: Annotated[Any, _only()] = None
 
 
 class CompletionRequest(GenerationRequest):
@@ -156,10 +156,10 @@ class CompletionRequest(GenerationRequest):
 
     prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)]
 
-    logprobs: _only() = None  # type: ignore[valid-type]
-    echo: _only(False) = None  # type: ignore[valid-type]
-    best_of: _only(1) = None  # type: ignore[valid-type]
-    suffix: _only("") = None  # type: ignore[valid-type]
+    logprobs: Annotated[Any, _only()] = None
+    echo: Annotated[Any, _only(False)] = None
+    best_of: Annotated[Any, _only(1)] = None
+    suffix: Annotated[Any, _only("")] = None
 
 
 Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest)

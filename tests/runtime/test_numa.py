@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from ballast._core.numa import Node, Topology
+from ballast.config import NumaMode
 from ballast.numa import (
     ComputeThread,
     NumaReport,
@@ -31,8 +32,8 @@ ONE_NODE = Topology([Node(0, [0, 1, 2, 3], [[0, 2], [1, 3]])])
 TWO_NODES = Topology([Node(0, [0, 1], [[0], [1]]), Node(1, [2, 3], [[2], [3]]), Node(2, [], [])])
 
 
-def placed(topology: Topology, num_threads: int, mode: str = "auto") -> list[tuple[int, list[int]]] | str:
-    plan = plan_threads(topology, num_threads, mode)  # type: ignore[arg-type]
+def placed(topology: Topology, num_threads: int, mode: NumaMode = "auto") -> list[tuple[int, list[int]]] | str:
+    plan = plan_threads(topology, num_threads, mode)
     return plan.reason if plan.placement is None else [(node.node, node.cpus) for node in plan.placement.nodes]
 
 

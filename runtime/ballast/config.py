@@ -193,6 +193,12 @@ class ServerConfig(_Section):
 
     host: str = option("127.0.0.1", text("an address or host name", "ADDRESS", r"\S+"), "address to listen on")
     port: int = option(10002, whole(0, 65535), "port to listen on; 0: any free one, which the log names")
+    admin_port: int | None = option(
+        None,
+        whole(0, 65535),
+        "port of their own for metrics, debugging and health, plain HTTP without keys; keep it where only probes and "
+        "Prometheus reach it. Default: they are on the API's port",
+    )
     request_timeout_s: float = option(0.0, seconds(), "longest a request may take in all; 0: no limit")
     drain_timeout_s: float = option(60.0, seconds(), "longest wait for running requests when told to stop")
     max_body_bytes: int | None = option(

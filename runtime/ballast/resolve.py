@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from ballast.config import Config, MachineConfig, ModelConfig, SchedulingConfig
+from ballast.config import Config, MachineConfig, ModelConfig, SchedulingConfig, ServerConfig
 from ballast.errors import ConfigError
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -19,6 +19,7 @@ def resolve(config: Config, num_physical_cores: int) -> Config:
     Raises ConfigError. Reads nothing of a path but whether it is there.
     """
     _check_cache(config.scheduling)
+    _check_ports(config.server)
     return replace(
         config,
         model=_check_paths(config.model),
@@ -35,6 +36,13 @@ def _check_cache(scheduling: SchedulingConfig) -> None:
             cache,
             f"must be greater than max_batch_size * max_new_tokens = {batch} * {new} = {batch * new}, so that a full "
             f"batch of full-length replies fits; the smallest cache_lens that passes is {batch * new + 1}",
+        )
+
+
+def _check_ports(server: ServerConfig) -> None:
+    if server.admin_port is not None and server.admin_port == server.port != 0:
+        raise ConfigError(
+            "admin_port", server.admin_port, "is the API's port; choose another, or leave it out to share that one"
         )
 
 

@@ -126,7 +126,7 @@ def test_resolving_leaves_no_auto():
         assert [name for name, value in values.items() if value in (None, "auto") and name != "numa"] in (
             [],
             ["model_path", "gguf_path", "optimize_config_path"],
-            ["max_body_bytes"],  # the model's context decides
+            ["admin_port", "max_body_bytes"],  # not asked for; the model's context decides
         )
 
 

@@ -18,7 +18,7 @@ from ballast.engine.build import EngineSettings, build_engine
 from ballast.server.metrics import Metrics
 from ballast.server.middleware import RequestScope
 from ballast.server.numa import NumaProbe
-from ballast.server.serve import make_app
+from ballast.server.serve import make_apps
 from ballast.testing.server_process import FAKE, ServerProcess
 from ballast.testing.vocabulary import byte_metadata, byte_tokenizer
 from ballast.text.loading import load_text
@@ -345,7 +345,7 @@ async def blocked():
     release = threading.Event()
     with ThreadPoolExecutor(1) as executor:
         executor.submit(release.wait, 60)
-        app = make_app(engine, Metrics(), text, "m", config, executor, NumaProbe(), leaving)
+        app = make_apps(engine, Metrics(), text, "m", config, executor, NumaProbe(), leaving).api
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
             yield client, release
         release.set()

@@ -19,7 +19,7 @@ from ballast.config import Config
 from ballast.engine.build import EngineSettings, build_engine
 from ballast.server.metrics import Metrics
 from ballast.server.numa import NumaProbe
-from ballast.server.serve import make_app
+from ballast.server.serve import make_apps
 from ballast.testing.server_process import FAKE, ServerProcess
 from ballast.testing.vocabulary import byte_metadata
 from ballast.text.loading import load_text
@@ -165,7 +165,7 @@ async def test_livez_fails_once_the_engine_is_dead():
     text = load_text(None, byte_metadata(), "bytes.gguf")
     leaving = asyncio.get_running_loop().create_future()
     with ThreadPoolExecutor(1) as executor:
-        app = make_app(engine, Metrics(), text, "m", config, executor, NumaProbe(), leaving)
+        app = make_apps(engine, Metrics(), text, "m", config, executor, NumaProbe(), leaving).api
         engine.start()
         assert await asyncio.to_thread(died.wait, 20)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
@@ -209,6 +209,38 @@ def test_a_port_in_use_is_a_configuration_error():
     assert ended.stderr.splitlines()[-1] == (
         f"ballast: port={port}: cannot listen on 127.0.0.1: another process listens there; choose another port"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--host", "no such host"), "host=no such host: must be an address or host name"),
+        (("--host", "256.0.0.1"), "host=256.0.0.1: not an address to listen on: "),
+        (("--host", "192.0.2.1"), "host=192.0.2.1: not an address to listen on: Cannot assign requested address"),
+        (("--host", "a" * 70), "not an address to listen on: no host name can be spelled like this"),
+        (("--admin_port", "10002"), "admin_port=10002: is the API's port; choose another"),
+    ],
+)
+def test_an_address_that_cannot_be_listened_on_is_blamed_on_the_option_that_names_it(options, sentence):
+    ended = subprocess.run(
+        [sys.executable, "-m", *FAKE, *options], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 2
+    assert sentence in ended.stderr.splitlines()[-1]
+
+
+def test_an_admin_port_in_use_is_blamed_on_its_own_option():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = subprocess.run(
+            [sys.executable, "-m", *FAKE, "--port", "0", "--admin_port", port],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith(f"ballast: admin_port={port}: cannot listen on 127.0.0.1: another")
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -140,8 +140,17 @@ EXPECTED_ERRORS = (RequestError, CapacityError, EngineDeadError, RequestTimeoutE
 api = APIRouter()
 
 
-def create_app(service: Service) -> ASGIApp:
-    """The whole application around one engine."""
+def create_app(service: Service, *, with_admin: bool = True) -> ASGIApp:
+    """What the API's port serves. `with_admin`: health, metrics and debugging as well, for want of a port of theirs."""
+    return _create(service, (api, health.everywhere, *((health.admin,) if with_admin else ())))
+
+
+def create_admin_app(service: Service) -> ASGIApp:
+    """What the admin port serves."""
+    return _create(service, (health.everywhere, health.admin))
+
+
+def _create(service: Service, routers: Sequence[APIRouter]) -> ASGIApp:
     app = FastAPI(
         title="Ballast",
         version=__version__,
@@ -153,8 +162,8 @@ def create_app(service: Service) -> ASGIApp:
         },
     )
     app.state.service = service
-    app.include_router(api)
-    app.include_router(health.router)
+    for router in routers:
+        app.include_router(router)
     return RequestScope(
         BodyLimit(app, service.max_body_bytes, service.limits.body_timeout_s), service.metrics.count_request
     )

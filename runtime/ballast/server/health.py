@@ -15,7 +15,10 @@ from ballast.server.openai_reply import to_json
 if TYPE_CHECKING:
     from ballast.server.app import Service
 
-router = APIRouter()
+everywhere = APIRouter()
+"""On every port."""
+admin = APIRouter()
+"""On the admin port, or on the API's where there is none."""
 
 RETRY_AFTER_S = 5
 
@@ -24,7 +27,7 @@ METRICS_MAX_AGE_S = 60.0
 DEBUG_MAX_AGE_S = 5.0
 
 
-@router.get("/livez")
+@everywhere.get("/livez")
 async def livez(request: Request) -> Response:
     """200 while a restart would not help: the engine makes progress, or has nothing to do, or is loading."""
     service = _service(request)
@@ -37,7 +40,7 @@ async def livez(request: Request) -> Response:
     return _status(200, status="alive")
 
 
-@router.get("/readyz")
+@everywhere.get("/readyz")
 async def readyz(request: Request) -> Response:
     """200 once the model is loaded and has computed a token, until the server is told to stop."""
     engine = _service(request).engine
@@ -46,13 +49,13 @@ async def readyz(request: Request) -> Response:
     return _status(503, status=engine.state.value, progress=round(engine.load_progress, 4))
 
 
-@router.get("/version")
+@everywhere.get("/version")
 async def version() -> Response:
     """The program's version."""
     return _status(200, version=__version__)
 
 
-@router.get("/metrics")
+@admin.get("/metrics")
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
     service = _service(request)
@@ -61,7 +64,7 @@ async def metrics(request: Request) -> Response:
     return Response(page, headers={"Content-Type": content_type})
 
 
-@router.get("/debug/state")
+@admin.get("/debug/state")
 async def debug_state(request: Request) -> Response:
     """The live requests and the engine's numbers; never any text."""
     service = _service(request)
@@ -76,7 +79,7 @@ async def debug_state(request: Request) -> Response:
     )
 
 
-@router.get("/debug/numa")
+@admin.get("/debug/numa")
 async def debug_numa(request: Request) -> Response:
     """Where this process computes and its weights lie, as /proc shows it."""
     report, age_s = await _service(request).numa.report(DEBUG_MAX_AGE_S)

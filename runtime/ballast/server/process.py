@@ -13,7 +13,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import uvicorn
 import uvloop
@@ -37,44 +37,88 @@ FAREWELL_S = 5
 MAX_OPEN_FILES = 65536
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens, so that a taken port is known before anything is loaded. Raises ConfigError."""
+# What the address itself is to blame for: it is not this machine's, or its kind is not spoken here.
+_HOST_ERRORS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+
+
+def listen(host: str, port: int, option: str = "port") -> socket.socket:
+    """A socket that listens, so that a taken port is known before anything is loaded.
+
+    Raises ConfigError that blames the host, or the port under the name of its `option`.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror as error:
         raise ConfigError("host", host, f"not an address to listen on: {error.strerror}") from None
-    listener = socket.socket(family, kind, protocol)
+    except UnicodeError:
+        raise ConfigError("host", host, "not an address to listen on: no host name can be spelled like this") from None
+    try:
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError("host", host, f"not an address to listen on: {error.strerror}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
+        if error.errno in _HOST_ERRORS:
+            raise ConfigError("host", host, f"not an address to listen on: {error.strerror}") from None
         reason = (
             "another process listens there; choose another port" if error.errno == errno.EADDRINUSE else error.strerror
         )
-        raise ConfigError("port", port, f"cannot listen on {host}: {reason}") from None
+        raise ConfigError(option, port, f"cannot listen on {host}: {reason}") from None
     listener.setblocking(False)
     return listener
 
 
-Build = Callable[[Callable[[], None], asyncio.Future[None]], tuple[Engine, ASGIApp]]
-"""Makes an engine and the application around it. The arguments are what the engine is to call when it dies, and what
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """The sockets of one server."""
+
+    api: socket.socket
+    admin: socket.socket | None
+    """None: the API's port serves everything."""
+
+
+def listen_as(config: ServerConfig) -> Listeners:
+    """The sockets that `config` asks for. Raises ConfigError."""
+    api = listen(config.host, config.port)
+    if config.admin_port is None:
+        return Listeners(api, None)
+    try:
+        return Listeners(api, listen(config.host, config.admin_port, "admin_port"))
+    except ConfigError:
+        api.close()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Apps:
+    """The applications around one engine."""
+
+    api: ASGIApp
+    admin: ASGIApp
+    """Served where there is a port for it."""
+
+
+Build = Callable[[Callable[[], None], asyncio.Future[None]], tuple[Engine, Apps]]
+"""Makes an engine and the applications around it. The arguments are what the engine is to call when it dies, and what
 is done when requests that still run are to be failed."""
 
 
-def run_server(build: Build, listener: socket.socket, config: ServerConfig, limits: ServerLimits) -> None:
+def run_server(build: Build, listeners: Listeners, config: ServerConfig, limits: ServerLimits) -> None:
     """Serve until a signal or the engine's death. Returns after a clean stop.
 
     Raises what killed the engine: a BallastError as it is, anything else as EngineDeadError.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(build, listener, config, limits))
+        runner.run(_run(build, listeners, config, limits))
 
 
-async def _run(build: Build, listener: socket.socket, config: ServerConfig, limits: ServerLimits) -> None:
+async def _run(build: Build, listeners: Listeners, config: ServerConfig, limits: ServerLimits) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in STOP_SIGNALS:
@@ -84,35 +128,25 @@ async def _run(build: Build, listener: socket.socket, config: ServerConfig, limi
         loop.call_soon_threadsafe(stopping.set)
 
     leaving: asyncio.Future[None] = loop.create_future()
-    engine, app = build(on_death, leaving)
+    engine, apps = build(on_death, leaving)
     limits = replace(limits, max_connections=min(limits.max_connections, _raise_open_files() // 4))
-    http = _HttpServer(
-        HttpConfig(
-            app,
-            limits,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level=logging.WARNING,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=math.ceil(limits.head_timeout_s),
-            timeout_graceful_shutdown=FAREWELL_S,
-        )
-    )
+    doors = [_Door(apps.api, listeners.api, limits)]
+    if listeners.admin is not None:
+        doors.append(_Door(apps.admin, listeners.admin, limits))
     engine.start()
-    serving = asyncio.create_task(http.serve(sockets=[listener]))
-    serving.add_done_callback(lambda _: stopping.set())
-    log.info("listening", extra={"host": config.host, "port": listener.getsockname()[1]})
+    for door in doors:
+        door.serving.add_done_callback(lambda _: stopping.set())
+    ports = dict(zip(("port", "admin_port"), (door.port for door in doors), strict=False))
+    log.info("listening", extra={"host": config.host, **ports})
     ready = asyncio.create_task(_announce_ready(engine))
     await stopping.wait()
     ready.cancel()
     stopped = await _stop_engine(engine, config.drain_timeout_s, limits.stuck_s)
     if not stopped:
         leaving.set_result(None)
-    http.leave()
-    await serving
+    for door in doors:
+        door.http.leave()
+    await asyncio.gather(*(door.serving for door in doors))
     if not stopped:
         # The engine's thread cannot be ended from here, and the interpreter would wait for the one that waits for it.
         os._exit(0)
@@ -166,6 +200,29 @@ def _reason(failure: BaseException) -> BallastError:
     if isinstance(failure, BallastError):
         return failure
     return EngineDeadError(f"the engine stopped on an internal error: {type(failure).__name__}: {failure}")
+
+
+class _Door:
+    """One port and the application behind it."""
+
+    def __init__(self, app: ASGIApp, listener: socket.socket, limits: ServerLimits) -> None:
+        self.port: int = listener.getsockname()[1]
+        self.http = _HttpServer(
+            HttpConfig(
+                app,
+                limits,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level=logging.WARNING,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=math.ceil(limits.head_timeout_s),
+                timeout_graceful_shutdown=FAREWELL_S,
+            )
+        )
+        self.serving = asyncio.create_task(self.http.serve(sockets=[listener]))
 
 
 class _HttpServer(uvicorn.Server):

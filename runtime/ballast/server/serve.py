@@ -7,8 +7,6 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from starlette.types import ASGIApp
-
 from ballast import __version__
 from ballast.config import Config
 from ballast.engine.build import EngineSettings, build_engine, load_runner
@@ -20,12 +18,12 @@ from ballast.model.isa import chosen_isa
 from ballast.model.metadata import read_config, read_spec
 from ballast.model.tensors import check_tensors
 from ballast.plan import check_memory, open_model, plan_for, rule_lines
-from ballast.server.app import Service, create_app
+from ballast.server.app import Service, create_admin_app, create_app
 from ballast.server.limits import ServerLimits, default_body_bytes
 from ballast.server.metrics import Metrics
 from ballast.server.numa import NumaProbe
 from ballast.server.prepare import Preparer
-from ballast.server.process import listen, run_server
+from ballast.server.process import Apps, listen_as, run_server
 from ballast.server.progress import with_progress
 from ballast.text.loading import Text, load_text
 
@@ -89,13 +87,13 @@ def run(
     weights lie."""
     with ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-text") as executor:
 
-        def build(on_death: Callable[[], None], leaving: asyncio.Future[None]) -> tuple[Engine, ASGIApp]:
+        def build(on_death: Callable[[], None], leaving: asyncio.Future[None]) -> tuple[Engine, Apps]:
             metrics = Metrics()
             settings = engine_settings(config)
             engine = build_engine(with_progress(load), settings, context_length, observer=metrics, on_death=on_death)
-            return engine, make_app(engine, metrics, text, name, config, executor, probe, leaving, limits)
+            return engine, make_apps(engine, metrics, text, name, config, executor, probe, leaving, limits)
 
-        run_server(build, listen(config.server.host, config.server.port), config.server, limits)
+        run_server(build, listen_as(config.server), config.server, limits)
 
 
 def engine_settings(config: Config) -> EngineSettings:
@@ -117,7 +115,7 @@ def engine_settings(config: Config) -> EngineSettings:
     )
 
 
-def make_app(
+def make_apps(
     engine: Engine,
     metrics: Metrics,
     text: Text,
@@ -127,8 +125,8 @@ def make_app(
     probe: NumaProbe,
     leaving: asyncio.Future[None],
     limits: ServerLimits = DEFAULT_LIMITS,
-) -> ASGIApp:
-    """The application around one engine, measured by `metrics`."""
+) -> Apps:
+    """The applications around one engine, measured by `metrics`."""
     names = config.model.served_model_name or (name,)
     max_bytes = config.server.max_body_bytes
     metrics.watch(
@@ -138,18 +136,17 @@ def make_app(
         alias=config.server.metrics_alias == "vllm",
     )
     metrics.registry.register(probe)
-    return create_app(
-        Service(
-            engine=engine,
-            preparer=Preparer(text, engine.limits, config.model.force_think),
-            metrics=metrics,
-            numa=probe,
-            executor=executor,
-            model_names=names,
-            strict_model_name=config.model.strict_model_name,
-            request_timeout_s=config.server.request_timeout_s,
-            max_body_bytes=default_body_bytes(engine.limits.max_model_tokens) if max_bytes is None else max_bytes,
-            leaving=leaving,
-            limits=limits,
-        )
+    service = Service(
+        engine=engine,
+        preparer=Preparer(text, engine.limits, config.model.force_think),
+        metrics=metrics,
+        numa=probe,
+        executor=executor,
+        model_names=names,
+        strict_model_name=config.model.strict_model_name,
+        request_timeout_s=config.server.request_timeout_s,
+        max_body_bytes=default_body_bytes(engine.limits.max_model_tokens) if max_bytes is None else max_bytes,
+        leaving=leaving,
+        limits=limits,
     )
+    return Apps(create_app(service, with_admin=config.server.admin_port is None), create_admin_app(service))

@@ -49,6 +49,8 @@ class ServerProcess:
         self.stderr = ""
         """What else it wrote to standard error so far."""
         self.port = 0
+        self.admin_port: int | None = None
+        """Where it shows metrics and the like, when not on `port`."""
 
     def __enter__(self) -> Self:
         self.process = subprocess.Popen(
@@ -57,7 +59,8 @@ class ServerProcess:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         try:
-            self.port = self.event("listening")["port"]
+            listening = self.event("listening")
+            self.port, self.admin_port = listening["port"], listening.get("admin_port")
             if self._until_ready:
                 self.event("ready")
         except BaseException:
@@ -75,6 +78,11 @@ class ServerProcess:
         """Where it serves, without a path."""
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def admin_url(self) -> str:
+        """Where it shows metrics and the like, without a path."""
+        return f"http://127.0.0.1:{self.admin_port or self.port}"
+
     def event(self, name: str, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
         """The first event of that name, waited for. Raises AssertionError with the log when it does not come."""
         found: list[dict[str, Any]] = []
@@ -89,9 +97,9 @@ class ServerProcess:
         assert found, f"the server did not log {name!r}; its log:\n{self.events}\n{self.stderr}"
         return found[0]
 
-    def get(self, path: str, timeout_s: float = 10.0) -> tuple[int, Message, bytes]:
-        """Status, headers and body of a GET."""
-        request = urllib.request.Request(self.url + path)
+    def get(self, path: str, timeout_s: float = 10.0, *, admin: bool = False) -> tuple[int, Message, bytes]:
+        """Status, headers and body of a GET; with `admin` from the admin port."""
+        request = urllib.request.Request((self.admin_url if admin else self.url) + path)
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as response:
                 return response.status, response.headers, response.read()
@@ -101,7 +109,7 @@ class ServerProcess:
 
     def metrics(self) -> dict[str, float]:
         """Every sample of /metrics; labels, where there are any, in the form name{key="value"}."""
-        _, _, page = self.get("/metrics")
+        _, _, page = self.get("/metrics", admin=True)
         return {
             sample.name + _labels(sample.labels): sample.value
             for family in text_string_to_metric_families(page.decode())

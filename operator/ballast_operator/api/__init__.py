@@ -1,0 +1,1 @@
+"""The custom resource: its types, from which the CRD is generated."""

@@ -1,0 +1,157 @@
+"""The part of the spec that says how the engine computes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+from ballast_operator.api.base import ApiType, ConfigKey, ObjectName, cel, exactly_one, rules
+
+MAX_TOKENS = 2**30
+
+CACHE_RULE = "self.cacheLens > self.maxBatchSize * self.maxNewTokens"
+CACHE_MESSAGE = (
+    "cache_lens (%d) must be greater than max_batch_size * max_new_tokens = %d * %d = %d; "
+    "the smallest cacheLens that passes is %d"
+)
+_PRODUCT = "self.maxBatchSize * self.maxNewTokens"
+
+RESERVED_ARGUMENTS = ("host", "port", "admin_port", "api_key_file", "gguf_path", "model_path")
+"""Options of `ballast serve` that the operator alone may set: probes, ports and mounts depend on them."""
+_RESERVED = "|".join(name.replace("_", "[-_]") for name in RESERVED_ARGUMENTS)
+RESERVED_PATTERN = f"^--({_RESERVED})(=.*)?$"
+
+
+class ConfigMapKeyRef(ApiType):
+    """One key of a ConfigMap."""
+
+    name: ObjectName = Field(description="Name of the ConfigMap, in the namespace of the InferenceService.")
+    key: ConfigKey = Field(description="Key whose value is used.")
+
+
+class PlacementRules(ApiType):
+    """Rules that place tensors. Exactly one field is set."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(exactly_one("configMapRef", "inline"), "exactly one of configMapRef and inline must be set")
+        )
+    )
+
+    config_map_ref: ConfigMapKeyRef | None = Field(
+        default=None, description="A ConfigMap of yours. It is read when a pod starts; changing it restarts nothing."
+    )
+    inline: Annotated[str, StringConstraints(min_length=1, max_length=65536)] | None = Field(
+        default=None, description="The rules themselves, as YAML. A change restarts the pods."
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> PlacementRules:
+        if (self.config_map_ref is None) == (self.inline is None):
+            raise ValueError("exactly one of configMapRef and inline must be set")
+        return self
+
+
+class Engine(ApiType):
+    """How the engine computes."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                CACHE_RULE,
+                "cache_lens must be greater than max_batch_size * max_new_tokens",
+                f"'{CACHE_MESSAGE}'.format([self.cacheLens, self.maxBatchSize, self.maxNewTokens, {_PRODUCT}, "
+                f"{_PRODUCT} + 1])",
+                ".cacheLens",
+            ),
+            cel(
+                "self.backendType == 'ktransformers' || self.chunkSize >= self.maxBatchSize",
+                "chunk_size must be at least max_batch_size: every request that decodes takes one token a step",
+                field_path=".chunkSize",
+            ),
+            cel(
+                "!has(self.prefillChunkSize) || self.prefillChunkSize >= self.chunkSize",
+                "prefill_chunk_size must be at least chunk_size",
+                field_path=".prefillChunkSize",
+            ),
+        )
+    )
+
+    max_batch_size: int = Field(default=4, ge=1, le=4096, description="Most requests in one step (--max_batch_size).")
+    max_new_tokens: int = Field(
+        default=1024, ge=1, le=MAX_TOKENS, description="Most tokens one request may generate (--max_new_tokens)."
+    )
+    cache_lens: int = Field(
+        default=32768,
+        ge=1,
+        le=MAX_TOKENS,
+        description="KV tokens that all requests share (--cache_lens); greater than maxBatchSize * maxNewTokens.",
+    )
+    chunk_size: int = Field(default=256, ge=1, le=MAX_TOKENS, description="Most tokens in one step (--chunk_size).")
+    prefill_chunk_size: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_TOKENS,
+        description="Most tokens in a step in which nothing decodes (--prefill_chunk_size). Default: chosen at start.",
+    )
+    force_think: bool = Field(
+        default=False, description="Begin every reply inside <think>, as R1 wants (--force_think)."
+    )
+    backend_type: Literal["balance_serve", "ktransformers"] = Field(
+        default="balance_serve",
+        description="balance_serve: continuous batching; ktransformers: one request at a time (--backend_type).",
+    )
+    placement_rules: PlacementRules | None = Field(
+        default=None, description="Where which tensor goes (--optimize_config_path). Default: the built-in rules."
+    )
+    extra_args: list[Annotated[str, StringConstraints(min_length=1, max_length=512)]] = Field(
+        default_factory=list,
+        max_length=32,
+        description="Further arguments of `ballast serve`, one word an item. Ports, keys and model paths are set by "
+        "other fields and refused here.",
+        json_schema_extra=rules(
+            cel(
+                f"self.all(word, !word.matches('{RESERVED_PATTERN}'))",
+                f"extraArgs must not set {', '.join('--' + name for name in RESERVED_ARGUMENTS)}: "
+                "use the fields of the spec",
+            )
+        ),
+    )
+    drain_timeout_seconds: int = Field(
+        default=60,
+        ge=0,
+        le=3600,
+        description="Longest wait for running requests when a pod is to stop (--drain_timeout_s).",
+    )
+    load_timeout_seconds: int | None = Field(
+        default=None,
+        ge=30,
+        le=86400,
+        description="Longest time from a container's start to its first token. Default: 5 minutes, and a second for "
+        "every 100 MiB of resources.memory.",
+    )
+
+    @model_validator(mode="after")
+    def _relations(self) -> Engine:
+        product = self.max_batch_size * self.max_new_tokens
+        if self.cache_lens <= product:
+            raise ValueError(
+                CACHE_MESSAGE % (self.cache_lens, self.max_batch_size, self.max_new_tokens, product, product + 1)
+            )
+        if self.backend_type == "balance_serve" and self.chunk_size < self.max_batch_size:
+            raise ValueError(f"chunk_size ({self.chunk_size}) must be at least max_batch_size ({self.max_batch_size})")
+        if self.prefill_chunk_size is not None and self.prefill_chunk_size < self.chunk_size:
+            raise ValueError(
+                f"prefill_chunk_size ({self.prefill_chunk_size}) must be at least chunk_size ({self.chunk_size})"
+            )
+        return self
+
+    @field_validator("extra_args")
+    @classmethod
+    def _not_reserved(cls, words: list[str]) -> list[str]:
+        for word in words:
+            name = word.partition("=")[0].removeprefix("--").replace("-", "_")
+            if word.startswith("--") and name in RESERVED_ARGUMENTS:
+                raise ValueError(f"extraArgs must not set --{name}: use the fields of the spec")
+        return words

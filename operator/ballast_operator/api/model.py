@@ -1,0 +1,83 @@
+"""The part of the spec that says which model is served."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
+
+from ballast_operator.api.base import ApiType, ObjectName, RelativePath, cel, exactly_one, rules
+
+
+class PvcSource(ApiType):
+    """A PersistentVolumeClaim."""
+
+    claim_name: ObjectName = Field(description="PersistentVolumeClaim that holds the model. Mounted read-only.")
+
+
+class HostPathSource(ApiType):
+    """A directory of the node."""
+
+    path: Annotated[str, StringConstraints(max_length=4096, pattern=r"^/[^:]*$")] = Field(
+        description="Absolute directory on the node. Mounted read-only. Namespaces that enforce the baseline or "
+        "restricted pod security standard refuse it; a local PersistentVolume is the way there."
+    )
+
+
+class ImageSource(ApiType):
+    """An OCI image that is mounted as a volume."""
+
+    reference: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = Field(
+        description="OCI image or artifact with the model's files. Needs the ImageVolume feature of Kubernetes."
+    )
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
+        default="IfNotPresent", description="When the image is pulled."
+    )
+
+
+class BuiltinSource(ApiType):
+    """The tiny model that the runtime's image holds."""
+
+
+class ModelSource(ApiType):
+    """Where the model's files are. Exactly one field is set."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                exactly_one("pvc", "hostPath", "image", "builtin"),
+                "exactly one model source must be set: pvc, hostPath, image or builtin",
+            )
+        )
+    )
+
+    pvc: PvcSource | None = Field(default=None, description="A PersistentVolumeClaim.")
+    host_path: HostPathSource | None = Field(default=None, description="A directory of the node.")
+    image: ImageSource | None = Field(default=None, description="An OCI image, mounted as a volume.")
+    builtin: BuiltinSource | None = Field(
+        default=None, description="The tiny random model inside the runtime's image, to try a cluster out: {}."
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> ModelSource:
+        there = [name for name in ("pvc", "host_path", "image", "builtin") if getattr(self, name) is not None]
+        if len(there) != 1:
+            raise ValueError("exactly one model source must be set: pvc, hostPath, image or builtin")
+        return self
+
+
+class Model(ApiType):
+    """Which model is served."""
+
+    served_name: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = Field(
+        default=None, description="Name of the model in replies and in /v1/models. Default: the model's own name."
+    )
+    source: ModelSource = Field(description="Where the model's files are.")
+    gguf_path: RelativePath = Field(
+        default=".",
+        description="GGUF file, or directory of one model's shards, inside the source. Default: the source's root.",
+    )
+    config_path: RelativePath | None = Field(
+        default=None,
+        description="Directory inside the source with config.json and the tokenizer's files. Default: from the GGUF.",
+    )

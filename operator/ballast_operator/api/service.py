@@ -1,0 +1,61 @@
+"""An InferenceService as the API server gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from ballast_operator.api.spec import InferenceServiceSpec
+from ballast_operator.names import API_VERSION, KIND, Ref
+
+
+class SpecError(Exception):
+    """A spec that this operator cannot act on; the message says which field and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceService:
+    """Identity and spec of one InferenceService."""
+
+    ref: Ref
+    uid: str
+    generation: int
+    spec: InferenceServiceSpec
+
+    @classmethod
+    def from_api(cls, body: Mapping[str, Any], *, strict: bool = False) -> InferenceService:
+        """From the API's form. `strict` refuses fields that are not known, as no API server has pruned them.
+
+        Raises SpecError.
+        """
+        metadata = body["metadata"]
+        try:
+            spec = InferenceServiceSpec.model_validate(body.get("spec", {}), extra="forbid" if strict else "ignore")
+        except ValidationError as error:
+            raise SpecError("; ".join(_sentence(problem) for problem in error.errors())) from None
+        return cls(
+            Ref(metadata.get("namespace", "default"), metadata["name"]),
+            metadata.get("uid", ""),
+            metadata.get("generation", 0),
+            spec,
+        )
+
+    def owner_reference(self) -> dict[str, Any]:
+        """What makes the garbage collector remove a child with the service."""
+        return {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": self.ref.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+
+
+def _sentence(problem: Any) -> str:
+    where = ".".join(str(part) for part in problem["loc"])
+    said = str(problem["msg"]).removeprefix("Value error, ")
+    return f"spec.{where}: {said}" if where else f"spec: {said}"

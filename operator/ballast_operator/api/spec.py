@@ -1,0 +1,207 @@
+"""What a user asks for. Descriptions, defaults, bounds and rules here become the CRD's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, field_validator
+
+from ballast_operator.api.base import (
+    ApiType,
+    ConfigKey,
+    Labels,
+    LabelValue,
+    ObjectName,
+    cel,
+    rules,
+)
+from ballast_operator.api.engine import Engine
+from ballast_operator.api.model import Model
+from ballast_operator.names import ADMIN_PORT
+from ballast_operator.quantity import parse_bytes
+
+
+class NameRef(ApiType):
+    """An object of the same namespace."""
+
+    name: ObjectName = Field(description="Name of the object, in the namespace of the InferenceService.")
+
+
+class Resources(ApiType):
+    """What one pod gets: requests equal limits, so that the kubelet can give it CPUs of its own."""
+
+    cpus: int = Field(ge=1, le=4096, description="Whole CPUs. The kubelet gives exclusive CPUs for whole numbers only.")
+    memory: Annotated[str, StringConstraints(min_length=1, max_length=32)] = Field(
+        description="Memory of the pod, as a quantity such as 440Gi: the model's experts, the KV cache's host part "
+        "and about 4 GiB beside them.",
+        json_schema_extra=rules(
+            cel(
+                "isQuantity(self) && quantity(self).compareTo(quantity('64Mi')) >= 0 && "
+                "quantity(self).compareTo(quantity('1Pi')) <= 0",
+                "memory must be a quantity from 64Mi to 1Pi, such as 440Gi",
+            )
+        ),
+    )
+    gpus: int = Field(default=1, ge=0, le=64, description="GPUs of one pod; 0 computes on the CPU alone.")
+    gpu_resource_name: Annotated[
+        str,
+        StringConstraints(
+            max_length=317, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+        ),
+    ] = Field(default="nvidia.com/gpu", description="Name under which the device plugin offers GPUs.")
+    hugepages1_gi: int = Field(
+        default=0, alias="hugepages1Gi", ge=0, le=65536, description="Huge pages of 1 GiB, beside the memory."
+    )
+
+    @field_validator("memory")
+    @classmethod
+    def _memory_is_a_quantity(cls, text: str) -> str:
+        if not 64 * 2**20 <= parse_bytes(text) <= 2**50:
+            raise ValueError(f"memory ({text}) must be a quantity from 64Mi to 1Pi, such as 440Gi")
+        return text
+
+
+class Numa(ApiType):
+    """Where threads and memory are to be, and what follows when they are not."""
+
+    policy: Literal["SingleNode", "AllNodes"] = Field(
+        default="SingleNode",
+        description="SingleNode: CPUs, memory and GPU of one NUMA node. AllNodes: CPUs of several, experts split among "
+        "them; the kubelet's single-numa-node policy refuses such a pod.",
+    )
+    enforcement: Literal["Require", "Prefer", "Off"] = Field(
+        default="Prefer",
+        description="Require: not Ready until the running process reports itself pinned. Prefer: the NUMAPinned "
+        "condition tells. Off: it is not looked at.",
+    )
+
+
+class Auth(ApiType):
+    """Who may use the endpoint."""
+
+    class KeysRef(ApiType):
+        """A Secret with API keys."""
+
+        name: ObjectName = Field(description="Name of the Secret, in the namespace of the InferenceService.")
+        key: ConfigKey = Field(default="keys", description="Key of the Secret whose value is one API key a line.")
+
+    secret_ref: KeysRef = Field(
+        description="Secret with the API keys. It is mounted into the pods, never read by the operator; a change takes "
+        "effect without a restart."
+    )
+
+
+class Peer(ApiType):
+    """Pods that may connect. Both selectors given: pods that match, in namespaces that match."""
+
+    pod_labels: Labels | None = Field(default=None, description="Labels of the pods; all of the namespace without it.")
+    namespace_labels: Labels | None = Field(
+        default=None, description="Labels of the namespaces; without it, the InferenceService's own."
+    )
+
+
+class NetworkRules(ApiType):
+    """Who may connect to the pods. Nothing else may, and the pods may connect to nothing."""
+
+    clients: list[Peer] = Field(
+        default_factory=list,
+        max_length=32,
+        description="Pods that may use the API. Default: those of the same namespace.",
+    )
+    monitoring: list[Peer] = Field(
+        default_factory=list, max_length=32, description="Pods that may read metrics on the admin port: Prometheus."
+    )
+
+
+class Endpoint(ApiType):
+    """How the service is reached."""
+
+    port: int = Field(
+        default=10002,
+        ge=1024,
+        le=65535,
+        description=f"Port of the Service and of the pods. {ADMIN_PORT} is the admin port.",
+        json_schema_extra=rules(cel(f"self != {ADMIN_PORT}", f"port {ADMIN_PORT} is the admin port")),
+    )
+    auth: Auth | None = Field(default=None, description="API keys. Without it, everyone who can connect is served.")
+    network_policy: NetworkRules | None = Field(
+        default=None, description="Makes a NetworkPolicy for the pods. {} admits the namespace's own pods."
+    )
+
+    @field_validator("port")
+    @classmethod
+    def _not_the_admin_port(cls, port: int) -> int:
+        if port == ADMIN_PORT:
+            raise ValueError(f"port {ADMIN_PORT} is the admin port")
+        return port
+
+
+class Toleration(ApiType):
+    """A taint that the pods tolerate."""
+
+    key: Annotated[str, StringConstraints(max_length=317)] | None = Field(
+        default=None, description="The taint's key; without it, every taint."
+    )
+    operator: Literal["Exists", "Equal"] = Field(default="Equal", description="How the value is compared.")
+    value: LabelValue | None = Field(default=None, description="The taint's value, for Equal.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        default=None, description="The taint's effect; without it, every effect."
+    )
+    toleration_seconds: int | None = Field(
+        default=None, ge=0, le=2**31 - 1, description="How long a NoExecute taint is tolerated; without it, for ever."
+    )
+
+
+class Scheduling(ApiType):
+    """Which nodes the pods may run on."""
+
+    node_selector: Labels = Field(default_factory=dict, description="Labels that a node must have.")
+    tolerations: list[Toleration] = Field(
+        default_factory=list, max_length=32, description="Taints that the pods tolerate."
+    )
+    affinity: dict[str, Any] | None = Field(
+        default=None,
+        description="Affinity of the pods, as in a pod's spec.",
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+    )
+    priority_class_name: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")
+    runtime_class_name: ObjectName | None = Field(default=None, description="RuntimeClass of the pods, such as nvidia.")
+    scheduler_name: ObjectName | None = Field(
+        default=None, description="Scheduler of the pods, such as one that knows NUMA nodes. Default: the cluster's."
+    )
+
+
+class PodMetadata(ApiType):
+    """What the pods carry beside the operator's own labels."""
+
+    labels: Labels = Field(
+        default_factory=dict, description='Labels of the pods, such as sidecar.istio.io/inject: "false".'
+    )
+    annotations: Annotated[dict[str, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=64)] = Field(
+        default_factory=dict, description="Annotations of the pods."
+    )
+
+
+class InferenceServiceSpec(ApiType):
+    """One model behind one endpoint."""
+
+    image: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = Field(
+        default=None,
+        description="Image of the runtime. Default: the operator's; pods that already run keep the one they have.",
+    )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
+        default="IfNotPresent", description="When the runtime's image is pulled."
+    )
+    image_pull_secrets: list[NameRef] = Field(
+        default_factory=list, max_length=16, description="Secrets of the image's registry, by name."
+    )
+    model: Model = Field(description="Which model is served.")
+    engine: Engine = Field(default_factory=Engine, description="How the engine computes.")
+    resources: Resources = Field(description="What one pod gets.")
+    numa: Numa = Field(default_factory=Numa, description="Where threads and memory are to be.")
+    replicas: int = Field(default=1, ge=0, le=256, description="Pods, each with the whole model; 0 stops the service.")
+    endpoint: Endpoint = Field(default_factory=Endpoint, description="How the service is reached.")
+    scheduling: Scheduling = Field(default_factory=Scheduling, description="Which nodes the pods may run on.")
+    pod_metadata: PodMetadata = Field(
+        default_factory=PodMetadata, description="Further labels and annotations of the pods."
+    )

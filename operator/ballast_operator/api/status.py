@@ -1,0 +1,86 @@
+"""What the operator reports."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from ballast_operator.api.base import ApiType
+
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+MAX_MESSAGE = 32768
+
+
+class Condition(ApiType):
+    """One statement about the service."""
+
+    type: Annotated[str, StringConstraints(max_length=316)] = Field(description="What is stated, such as Ready.")
+    status: ConditionStatus = Field(description="Whether it holds.")
+    observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that it was found for.")
+    last_transition_time: Annotated[str, StringConstraints(max_length=32)] = Field(
+        description="When the status last changed.", json_schema_extra={"format": "date-time"}
+    )
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = Field(
+        description="Why, as one word for programs."
+    )
+    message: Annotated[str, StringConstraints(max_length=MAX_MESSAGE)] = Field(
+        default="", description="Why, as a sentence for people."
+    )
+
+
+class PodPlacement(ApiType):
+    """Where one pod really runs, as its process reports it."""
+
+    pod: str = Field(max_length=253, description="The pod.")
+    node: str = Field(max_length=253, description="The node that it runs on.")
+    cpus: str = Field(max_length=4096, description='CPUs that the process may use, such as "32-63".')
+    memory_nodes: str = Field(max_length=1024, description='NUMA nodes that its memory may come from, such as "1".')
+    gpu_numa_node: int | None = Field(
+        default=None,
+        alias="gpuNUMANode",
+        description="NUMA node of the GPU; absent when there is none or it is not known.",
+    )
+    local_percent: int | None = Field(
+        default=None,
+        ge=0,
+        le=100,
+        description="Share of the weights that lie where they are read; absent while unknown.",
+    )
+
+
+class Effective(ApiType):
+    """What the running engine made of the settings."""
+
+    kv_cache_tokens: int = Field(ge=0, description="KV tokens that all requests of one pod share.")
+    guaranteed_concurrency: int = Field(
+        ge=0, description="Requests of one pod that run at once without giving memory back, whatever they generate."
+    )
+    guaranteed_prompt_tokens: int = Field(ge=0, description="Longest prompt of each of them for which that holds.")
+
+
+class InferenceServiceStatus(ApiType):
+    """What is true of the service now."""
+
+    observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that this status is about.")
+    replicas: int = Field(default=0, ge=0, description="Pods that exist and have not ended.")
+    ready_replicas: int = Field(default=0, ge=0, description="Pods that answer.")
+    selector: str | None = Field(
+        default=None, max_length=1024, description="Label selector of the pods, for autoscalers."
+    )
+    url: str | None = Field(default=None, max_length=1024, description="Base URL of the OpenAI API inside the cluster.")
+    nodes: str | None = Field(default=None, max_length=4096, description="Nodes of the pods, comma-separated.")
+    effective: Effective | None = Field(default=None, description="What the running engine made of the settings.")
+    placement: list[PodPlacement] | None = Field(
+        default=None,
+        max_length=256,
+        description="Where each pod really runs, as its process reports it.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["pod"]},
+    )
+    conditions: list[Condition] | None = Field(
+        default=None,
+        max_length=16,
+        description="Ready, Scheduled, ModelLoaded, NUMAPinned, EndpointReady and Progressing.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )

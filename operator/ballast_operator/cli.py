@@ -1,0 +1,124 @@
+"""`ballast-operator`: run it, or look at what it would do."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from ballast_operator.api.service import InferenceService, SpecError
+from ballast_operator.crd import custom_resource_definition, to_yaml
+from ballast_operator.desired import rendered
+from ballast_operator.names import API_VERSION, KIND
+from ballast_operator.options import ChildOptions
+
+EXIT_BAD_INPUT = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except InputError as error:
+        sys.stderr.write(f"ballast-operator: {error}\n")
+        return EXIT_BAD_INPUT
+
+
+class InputError(Exception):
+    """What was given cannot be used."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ballast-operator", description="The Kubernetes operator of Ballast.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    render = commands.add_parser("render", help="print the children of an InferenceService; needs no cluster")
+    render.add_argument("-f", "--filename", required=True, metavar="FILE", help="YAML file, - for standard input")
+    _add_child_options(render)
+    render.set_defaults(run=_render)
+
+    crd = commands.add_parser("crd", help="print the CustomResourceDefinition")
+    crd.set_defaults(run=_crd)
+    return parser
+
+
+def _add_child_options(parser: argparse.ArgumentParser) -> None:
+    defaults = ChildOptions()
+    parser.add_argument(
+        "--runtime-image",
+        default=defaults.runtime_image,
+        metavar="IMAGE",
+        help="image of the runtime where a spec names none (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--operator-namespace",
+        default=defaults.operator_namespace,
+        metavar="NAMESPACE",
+        help="namespace of the operator's pods, which network policies admit (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--pod-monitor-label",
+        action="append",
+        default=[],
+        type=_label,
+        metavar="KEY=VALUE",
+        help="label of every PodMonitor, by which Prometheus finds it; repeatable",
+    )
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value
+
+
+def _child_options(arguments: argparse.Namespace) -> ChildOptions:
+    return ChildOptions(arguments.runtime_image, arguments.operator_namespace, dict(arguments.pod_monitor_label))
+
+
+def _render(arguments: argparse.Namespace) -> int:
+    children = []
+    for service in _read_services(arguments.filename):
+        children += rendered(service, _child_options(arguments))
+    yaml.dump_all(children, sys.stdout, _PlainDumper, sort_keys=False, width=120, allow_unicode=True)
+    return 0
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """Writes every value out, for people and for tools that know no YAML aliases."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _read_services(filename: str) -> list[InferenceService]:
+    try:
+        text = sys.stdin.read() if filename == "-" else Path(filename).read_text()
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{filename}: {error}") from None
+    services = []
+    for document in documents:
+        if not isinstance(document, dict) or document.get("kind") != KIND:
+            continue  # other objects may stand beside the service
+        if document.get("apiVersion") != API_VERSION:
+            raise InputError(f"{filename}: apiVersion {document.get('apiVersion')!r}: {API_VERSION} is understood")
+        if not isinstance(document.get("metadata"), dict) or "name" not in document["metadata"]:
+            raise InputError(f"{filename}: metadata.name is missing")
+        try:
+            services.append(InferenceService.from_api(document, strict=True))
+        except SpecError as error:
+            raise InputError(f"{filename}: {document['metadata']['name']}: {error}") from None
+    if not services:
+        raise InputError(f"{filename}: no {KIND} of {API_VERSION} in it")
+    return services
+
+
+def _crd(_: argparse.Namespace) -> int:
+    sys.stdout.write(to_yaml(custom_resource_definition()))
+    return 0

@@ -1,0 +1,157 @@
+"""The CustomResourceDefinition, made from the types of the API."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import yaml
+
+from ballast_operator.api.base import cel
+from ballast_operator.api.spec import InferenceServiceSpec
+from ballast_operator.api.status import InferenceServiceStatus
+from ballast_operator.names import GROUP, KIND, MAX_NAME_LENGTH, PLURAL, VERSION
+
+_KEPT = {
+    "type",
+    "description",
+    "default",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "maxProperties",
+    "pattern",
+    "enum",
+    "format",
+    "required",
+}
+
+
+def custom_resource_definition() -> dict[str, Any]:
+    """The whole definition, ready to be applied."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}", "labels": {"app.kubernetes.io/part-of": "ballast"}},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": KIND.lower(),
+                "shortNames": ["bisvc"],
+                "categories": ["ballast"],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {
+                        "status": {},
+                        "scale": {
+                            "specReplicasPath": ".spec.replicas",
+                            "statusReplicasPath": ".status.replicas",
+                            "labelSelectorPath": ".status.selector",
+                        },
+                    },
+                    "additionalPrinterColumns": [
+                        _condition_column("Ready", "Ready", "status"),
+                        _condition_column("Reason", "Ready", "reason"),
+                        _condition_column("NUMA", "NUMAPinned", "status"),
+                        _column("Replicas", "integer", ".status.replicas"),
+                        _column("Age", "date", ".metadata.creationTimestamp"),
+                        _column("URL", "string", ".status.url", priority=1),
+                        _column("Node", "string", ".status.nodes", priority=1),
+                    ],
+                    "schema": {"openAPIV3Schema": _root_schema()},
+                }
+            ],
+        },
+    }
+
+
+def to_yaml(definition: dict[str, Any]) -> str:
+    """The definition as the file in manifests/crd holds it."""
+    text: str = yaml.safe_dump(definition, sort_keys=False, width=120, allow_unicode=True)
+    return f"# Made by `ballast-operator crd` from the operator's types; change those, not this file.\n{text}"
+
+
+def _column(name: str, kind: str, path: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "jsonPath": path, **more}
+
+
+def _condition_column(name: str, condition: str, field: str) -> dict[str, Any]:
+    return _column(name, "string", f'.status.conditions[?(@.type=="{condition}")].{field}')
+
+
+def _root_schema() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": "A mixture-of-experts model that one GPU and a lot of host memory serve behind an OpenAI "
+        "endpoint.",
+        "required": ["spec"],
+        "x-kubernetes-validations": [
+            {
+                key: value
+                for key, value in cel(
+                    f"self.metadata.name.size() <= {MAX_NAME_LENGTH} && "
+                    "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+                    f"the name becomes a Service's and its pods': at most {MAX_NAME_LENGTH} lower-case letters, digits "
+                    "and hyphens, with a letter first",
+                ).items()
+                if key != "reason"
+            }
+        ],
+        "properties": {
+            "apiVersion": {"type": "string", "description": "Version of this schema."},
+            "kind": {"type": "string", "description": "Always InferenceService."},
+            "metadata": {"type": "object"},
+            "spec": structural(InferenceServiceSpec.model_json_schema()),
+            "status": structural(InferenceServiceStatus.model_json_schema()),
+        },
+    }
+
+
+def structural(schema: dict[str, Any]) -> dict[str, Any]:
+    """A structural schema, as the API server wants it, from a JSON Schema that pydantic wrote."""
+    return _structural(schema, schema.get("$defs", {}))
+
+
+def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" in schema:
+        target = definitions[schema["$ref"].removeprefix("#/$defs/")]
+        return _structural({**target, **{key: value for key, value in schema.items() if key != "$ref"}}, definitions)
+    if "anyOf" in schema:  # an optional field: absent, never null
+        (there,) = [choice for choice in schema["anyOf"] if choice != {"type": "null"}]
+        rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
+        return _structural({**there, **rest}, definitions)
+    if "const" in schema:
+        schema = {**schema, "type": "string", "enum": [schema["const"]]}
+    result = {key: copy.deepcopy(value) for key, value in schema.items() if key in _KEPT or key.startswith("x-")}
+    if result.get("type") == "integer":
+        result["format"] = "int64"
+    if "properties" in schema:
+        required = schema.get("required", ())
+        result["properties"] = {
+            name: _with_empty_default(_structural(field, definitions), settled=name in required or "anyOf" in field)
+            for name, field in schema["properties"].items()
+        }
+    if "items" in schema:
+        result["items"] = _structural(schema["items"], definitions)
+    if isinstance(schema.get("additionalProperties"), dict):
+        result["additionalProperties"] = _structural(schema["additionalProperties"], definitions)
+    return result
+
+
+def _with_empty_default(field: dict[str, Any], *, settled: bool) -> dict[str, Any]:
+    """A field that is neither required nor absent by default begins empty, so that the defaults inside it apply."""
+    empty: dict[str, Any] = {"object": {}, "array": []}
+    if settled or "default" in field or field["type"] not in empty:
+        return field
+    return {**field, "default": empty[field["type"]]}

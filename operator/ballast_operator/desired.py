@@ -1,0 +1,35 @@
+"""The children that a spec asks for. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_operator.api.service import InferenceService
+from ballast_operator.options import ChildOptions
+from ballast_operator.resources.configmap import build_rules
+from ballast_operator.resources.networkpolicy import build_network_policy
+from ballast_operator.resources.pdb import build_pdb
+from ballast_operator.resources.pod import Attempt, build_pod
+from ballast_operator.resources.podmonitor import build_pod_monitor
+from ballast_operator.resources.service import build_service
+
+
+def desired_children(service: InferenceService, options: ChildOptions, *, pod_monitors: bool) -> list[dict[str, Any]]:
+    """All children but pods, in the order in which they are applied. `pod_monitors`: the cluster knows that kind."""
+    spec = service.spec
+    children = []
+    if spec.engine.placement_rules is not None and spec.engine.placement_rules.inline is not None:
+        children.append(build_rules(service, spec.engine.placement_rules.inline))
+    children.append(build_service(service))
+    children.append(build_pdb(service))
+    if spec.endpoint.network_policy is not None:
+        children.append(build_network_policy(service, spec.endpoint.network_policy, options))
+    if pod_monitors:
+        children.append(build_pod_monitor(service, options))
+    return children
+
+
+def rendered(service: InferenceService, options: ChildOptions) -> list[dict[str, Any]]:
+    """Everything that a fresh service gets on a cluster that knows every kind."""
+    pods = [build_pod(service, options, Attempt(replica)) for replica in range(service.spec.replicas)]
+    return [*desired_children(service, options, pod_monitors=True), *pods]

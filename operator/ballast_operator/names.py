@@ -1,0 +1,67 @@
+"""Names that the operator, its children and their users agree on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GROUP = "serving.ballast.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "InferenceService"
+PLURAL = "inferenceservices"
+
+FIELD_MANAGER = "ballast-operator"
+
+LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+LABEL_SERVICE = f"{GROUP}/service"
+LABEL_OWNER_UID = f"{GROUP}/owner-uid"
+LABEL_REPLICA = f"{GROUP}/replica"
+ANNOTATION_SPEC_HASH = f"{GROUP}/spec-hash"
+ANNOTATION_IMAGE = f"{GROUP}/image"
+ANNOTATION_ATTEMPT = f"{GROUP}/attempt"
+ANNOTATION_FAILURES = f"{GROUP}/failures"
+ANNOTATION_APPLIED_HASH = f"{GROUP}/applied-hash"
+
+MANAGED_SELECTOR = f"{LABEL_MANAGED_BY}={FIELD_MANAGER}"
+
+ENGINE_CONTAINER = "engine"
+API_PORT_NAME = "http"
+ADMIN_PORT_NAME = "admin"
+ADMIN_PORT = 10003
+"""Health, metrics and debug pages of the runtime; no key is asked for there."""
+
+MAX_NAME_LENGTH = 52
+"""Longest name of an InferenceService: its pods add "-<replica>-r<attempt>" and must stay within 63 characters."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ref:
+    """One InferenceService."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def service_labels(name: str, uid: str) -> dict[str, str]:
+    """The labels of everything that belongs to one InferenceService."""
+    return {
+        "app.kubernetes.io/name": "ballast",
+        "app.kubernetes.io/component": "engine",
+        "app.kubernetes.io/instance": name,
+        LABEL_MANAGED_BY: FIELD_MANAGER,
+        LABEL_SERVICE: name,
+        LABEL_OWNER_UID: uid,
+    }
+
+
+def pod_selector(name: str) -> dict[str, str]:
+    """The labels by which the pods of one InferenceService are found."""
+    return {LABEL_MANAGED_BY: FIELD_MANAGER, LABEL_SERVICE: name}
+
+
+def selector_text(selector: dict[str, str]) -> str:
+    """A label selector as the API's query parameters want it."""
+    return ",".join(f"{key}={value}" for key, value in selector.items())

@@ -1,0 +1,1 @@
+"""Builders of the children, one owned kind a file. Pure."""

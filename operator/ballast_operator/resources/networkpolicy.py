@@ -1,0 +1,51 @@
+"""The NetworkPolicy: who may connect to the pods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ballast_operator.api.service import InferenceService
+from ballast_operator.api.spec import NetworkRules, Peer
+from ballast_operator.names import ADMIN_PORT_NAME, API_PORT_NAME, FIELD_MANAGER, pod_selector
+from ballast_operator.options import ChildOptions
+from ballast_operator.resources.meta import child_metadata
+
+
+def build_network_policy(service: InferenceService, rules: NetworkRules, options: ChildOptions) -> dict[str, Any]:
+    """Clients and the operator reach the API, monitoring and the operator the admin port; the pods call nobody.
+
+    The kubelet's probes come from the node and are not subject to policies.
+    """
+    operator = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": options.operator_namespace}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": FIELD_MANAGER}},
+    }
+    clients = _peers(rules.clients) or [{"podSelector": {}}]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": child_metadata(service, service.ref.name),
+        "spec": {
+            "podSelector": {"matchLabels": pod_selector(service.ref.name)},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [
+                _ingress([*clients, operator], API_PORT_NAME),
+                _ingress([*_peers(rules.monitoring), operator], ADMIN_PORT_NAME),
+            ],
+        },
+    }
+
+
+def _ingress(peers: list[dict[str, Any]], port: str) -> dict[str, Any]:
+    return {"from": peers, "ports": [{"protocol": "TCP", "port": port}]}
+
+
+def _peers(peers: Sequence[Peer]) -> list[dict[str, Any]]:
+    found = []
+    for peer in peers:
+        selectors: dict[str, Any] = {"podSelector": {"matchLabels": peer.pod_labels} if peer.pod_labels else {}}
+        if peer.namespace_labels is not None:
+            selectors["namespaceSelector"] = {"matchLabels": peer.namespace_labels} if peer.namespace_labels else {}
+        found.append(selectors)
+    return found

@@ -1,0 +1,166 @@
+"""The pod of one replica."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ballast_operator.api.service import InferenceService
+from ballast_operator.names import (
+    ADMIN_PORT,
+    ADMIN_PORT_NAME,
+    ANNOTATION_ATTEMPT,
+    ANNOTATION_FAILURES,
+    ANNOTATION_IMAGE,
+    ANNOTATION_SPEC_HASH,
+    API_PORT_NAME,
+    ENGINE_CONTAINER,
+    LABEL_REPLICA,
+)
+from ballast_operator.options import ChildOptions
+from ballast_operator.quantity import parse_bytes
+from ballast_operator.resources.command import engine_arguments
+from ballast_operator.resources.meta import child_metadata
+from ballast_operator.resources.volumes import mounts, volumes
+from ballast_operator.spec_hash import spec_hash
+
+USER = 10001
+
+PRE_STOP_S = 5
+"""Time for the pod to leave the Service's endpoints before it refuses requests."""
+LEAVE_S = 25
+"""What the runtime takes at most after its drain: a step that hangs, and last bytes."""
+
+LOAD_BASE_S = 300
+LOAD_BYTES_PER_S = 100 * 2**20
+"""Slowest reading of a model that is waited for."""
+STARTUP_PERIOD_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Which pod of a replica: the first, or one after pods that the kubelet refused or evicted."""
+
+    replica: int
+    number: int = 0
+    failures: int = 0
+    """Failed pods in a row before this one, under the same spec."""
+
+
+def pod_name(service_name: str, attempt: Attempt) -> str:
+    """One name an attempt, so that no two operators can start the same replica twice."""
+    stable = f"{service_name}-{attempt.replica}"
+    return stable if attempt.number == 0 else f"{stable}-r{attempt.number}"
+
+
+def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt) -> dict[str, Any]:
+    """A Guaranteed pod under the restricted pod security standard."""
+    spec, name = service.spec, pod_name(service.ref.name, attempt)
+    image = spec.image or options.runtime_image
+    metadata = child_metadata(service, name, spec.pod_metadata.labels)
+    metadata["labels"][LABEL_REPLICA] = str(attempt.replica)
+    metadata["annotations"] = {
+        **spec.pod_metadata.annotations,
+        ANNOTATION_SPEC_HASH: spec_hash(spec),
+        ANNOTATION_IMAGE: image,
+        ANNOTATION_ATTEMPT: str(attempt.number),
+        ANNOTATION_FAILURES: str(attempt.failures),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {
+            **_scheduling(service),
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": PRE_STOP_S + spec.engine.drain_timeout_seconds + LEAVE_S,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            **(
+                {"imagePullSecrets": [ref.to_api() for ref in spec.image_pull_secrets]}
+                if spec.image_pull_secrets
+                else {}
+            ),
+            "containers": [_engine(service, image)],
+            "volumes": volumes(service),
+        },
+    }
+
+
+def load_timeout_s(service: InferenceService) -> int:
+    """How long loading may take."""
+    asked = service.spec.engine.load_timeout_seconds
+    return asked or LOAD_BASE_S + math.ceil(parse_bytes(service.spec.resources.memory) / LOAD_BYTES_PER_S)
+
+
+def _engine(service: InferenceService, image: str) -> dict[str, Any]:
+    resources = _resources(service)
+    return {
+        "name": ENGINE_CONTAINER,
+        "image": image,
+        "imagePullPolicy": service.spec.image_pull_policy,
+        "command": ["ballast"],
+        "args": engine_arguments(service.spec),
+        "env": [
+            # What libraries compile at run time they keep in the home directory, under the user's name.
+            {"name": "HOME", "value": "/tmp"},  # noqa: S108
+            {"name": "USER", "value": "ballast"},
+        ],
+        "ports": [
+            {"name": API_PORT_NAME, "containerPort": service.spec.endpoint.port, "protocol": "TCP"},
+            {"name": ADMIN_PORT_NAME, "containerPort": ADMIN_PORT, "protocol": "TCP"},
+        ],
+        "resources": {"requests": resources, "limits": dict(resources)},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_S}}},
+        "startupProbe": _probe("/readyz", STARTUP_PERIOD_S, math.ceil(load_timeout_s(service) / STARTUP_PERIOD_S)),
+        "readinessProbe": _probe("/readyz", 5, 2),
+        "livenessProbe": _probe("/livez", 10, 3),
+        "volumeMounts": mounts(service),
+    }
+
+
+def _probe(path: str, period_s: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": ADMIN_PORT_NAME},
+        "periodSeconds": period_s,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def _resources(service: InferenceService) -> dict[str, str]:
+    asked = service.spec.resources
+    return {
+        "cpu": str(asked.cpus),
+        "memory": asked.memory,
+        **({asked.gpu_resource_name: str(asked.gpus)} if asked.gpus else {}),
+        **({"hugepages-1Gi": f"{asked.hugepages1_gi}Gi"} if asked.hugepages1_gi else {}),
+    }
+
+
+def _scheduling(service: InferenceService) -> dict[str, Any]:
+    asked = service.spec.scheduling
+    fields = {
+        "nodeSelector": asked.node_selector or None,
+        "tolerations": [toleration.to_api() for toleration in asked.tolerations] or None,
+        "affinity": asked.affinity,
+        "priorityClassName": asked.priority_class_name,
+        "runtimeClassName": asked.runtime_class_name,
+        "schedulerName": asked.scheduler_name,
+    }
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,23 @@
+"""The PodMonitor: tells Prometheus where the metrics are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_operator.api.service import InferenceService
+from ballast_operator.names import ADMIN_PORT_NAME, pod_selector
+from ballast_operator.options import ChildOptions
+from ballast_operator.resources.meta import child_metadata
+
+
+def build_pod_monitor(service: InferenceService, options: ChildOptions) -> dict[str, Any]:
+    """For clusters that have the CRD of prometheus-operator."""
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": child_metadata(service, service.ref.name, options.pod_monitor_labels),
+        "spec": {
+            "selector": {"matchLabels": pod_selector(service.ref.name)},
+            "podMetricsEndpoints": [{"port": ADMIN_PORT_NAME, "path": "/metrics"}],
+        },
+    }

@@ -1,0 +1,35 @@
+"""The Service: one stable address for the pods that are ready."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_operator.api.service import InferenceService
+from ballast_operator.names import API_PORT_NAME, pod_selector
+from ballast_operator.resources.meta import child_metadata
+
+
+def build_service(service: InferenceService) -> dict[str, Any]:
+    """The API port alone: metrics and debug pages are read from each pod."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": child_metadata(service, service.ref.name),
+        "spec": {
+            "type": "ClusterIP",
+            "selector": pod_selector(service.ref.name),
+            "ports": [
+                {
+                    "name": API_PORT_NAME,
+                    "port": service.spec.endpoint.port,
+                    "protocol": "TCP",
+                    "targetPort": API_PORT_NAME,
+                }
+            ],
+        },
+    }
+
+
+def service_url(service: InferenceService) -> str:
+    """The OpenAI API's base URL inside the cluster."""
+    return f"http://{service.ref.name}.{service.ref.namespace}.svc:{service.spec.endpoint.port}/v1"

@@ -1,0 +1,73 @@
+"""What is mounted into a pod: the model and configuration read-only, and one place to write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_operator.api.engine import PlacementRules
+from ballast_operator.api.service import InferenceService
+from ballast_operator.resources.configmap import RULES_KEY, rules_name
+
+MODEL_DIRECTORY = "/models"
+RULES_DIRECTORY = "/etc/ballast/rules"
+KEYS_DIRECTORY = "/etc/ballast/keys"
+SCRATCH_DIRECTORY = "/tmp"  # noqa: S108
+HUGEPAGES_DIRECTORY = "/dev/hugepages"
+
+SCRATCH_LIMIT = "8Gi"
+
+
+def rules_key(rules: PlacementRules) -> str:
+    """The file inside RULES_DIRECTORY."""
+    return rules.config_map_ref.key if rules.config_map_ref is not None else RULES_KEY
+
+
+def volumes(service: InferenceService) -> list[dict[str, Any]]:
+    """The pod's volumes."""
+    return [volume for volume, _ in _volumes(service)]
+
+
+def mounts(service: InferenceService) -> list[dict[str, Any]]:
+    """Where the engine finds them."""
+    return [mount for _, mount in _volumes(service)]
+
+
+def _volumes(service: InferenceService) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    spec = service.spec
+    found = [_volume("scratch", SCRATCH_DIRECTORY, {"emptyDir": {"sizeLimit": SCRATCH_LIMIT}}, read_only=False)]
+    model = _model(service)
+    if model is not None:
+        found.append(_volume("model", MODEL_DIRECTORY, model))
+    if (rules := spec.engine.placement_rules) is not None:
+        name = rules_name(service) if rules.config_map_ref is None else rules.config_map_ref.name
+        items = [{"key": rules_key(rules), "path": rules_key(rules)}]
+        found.append(_volume("rules", RULES_DIRECTORY, {"configMap": {"name": name, "items": items}}))
+    if (auth := spec.endpoint.auth) is not None:
+        # The directory, not the one file: only so are changes of the Secret seen by a running pod.
+        secret = {
+            "secretName": auth.secret_ref.name,
+            "items": [{"key": auth.secret_ref.key, "path": auth.secret_ref.key}],
+        }
+        found.append(_volume("keys", KEYS_DIRECTORY, {"secret": secret}))
+    if spec.resources.hugepages1_gi:
+        source = {"emptyDir": {"medium": "HugePages-1Gi"}}
+        found.append(_volume("hugepages", HUGEPAGES_DIRECTORY, source, read_only=False))
+    return found
+
+
+def _model(service: InferenceService) -> dict[str, Any] | None:
+    source = service.spec.model.source
+    if source.pvc is not None:
+        return {"persistentVolumeClaim": {"claimName": source.pvc.claim_name, "readOnly": True}}
+    if source.host_path is not None:
+        return {"hostPath": {"path": source.host_path.path, "type": "Directory"}}
+    if source.image is not None:
+        return {"image": source.image.to_api()}
+    return None
+
+
+def _volume(
+    name: str, path: str, source: dict[str, Any], *, read_only: bool = True
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    mount = {"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})}
+    return {"name": name, **source}, mount

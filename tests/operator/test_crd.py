@@ -1,0 +1,101 @@
+"""The definition in manifests/crd: made from the types, complete, and within what the API server takes."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ballast_operator.crd import custom_resource_definition, to_yaml
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "manifests/crd/inferenceservices.serving.ballast.dev.yaml"
+SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+def fields(schema, path=""):
+    for name, field in schema.get("properties", {}).items():
+        yield f"{path}.{name}", field
+        yield from fields(field, f"{path}.{name}")
+    for inner in ("items", "additionalProperties"):
+        if isinstance(schema.get(inner), dict):
+            yield f"{path}[]", schema[inner]
+            yield from fields(schema[inner], f"{path}[]")
+
+
+SPEC_FIELDS = list(fields(SCHEMA["properties"]["spec"], "spec"))
+ALL_FIELDS = [*SPEC_FIELDS, *fields(SCHEMA["properties"]["status"], "status")]
+
+
+def test_the_file_is_what_the_types_say():
+    assert FILE.read_text() == to_yaml(custom_resource_definition()), "run: ballast-operator crd > manifests/crd/…"
+
+
+@pytest.mark.parametrize(("path", "field"), ALL_FIELDS, ids=[path for path, _ in ALL_FIELDS])
+def test_every_field_is_described_and_bounded(path, field):
+    assert path.endswith("[]") or field.get("description", "").endswith((".", "}.", ")."))
+    kind = field["type"]
+    if kind == "string":
+        assert "enum" in field or "maxLength" in field
+    elif kind == "integer":
+        assert {"minimum", "maximum"} <= field.keys() or not path.startswith("spec")
+    elif kind == "array":
+        assert "maxItems" in field
+    elif kind == "object" and "additionalProperties" in field:
+        assert "maxProperties" in field or "x-kubernetes-preserve-unknown-fields" in field
+    assert set(field) <= {
+        "type", "format", "description", "default", "enum", "pattern", "minLength", "maxLength", "minimum", "maximum",
+        "minItems", "maxItems", "maxProperties", "properties", "required", "items", "additionalProperties",
+        "x-kubernetes-validations", "x-kubernetes-list-type", "x-kubernetes-list-map-keys",
+        "x-kubernetes-preserve-unknown-fields",
+    }  # fmt: skip
+
+
+def test_a_field_of_the_spec_is_required_or_defaulted_or_absent_by_choice():
+    def check(schema, path):
+        for name, field in schema.get("properties", {}).items():
+            is_object_or_list = field["type"] in ("object", "array")
+            absent_by_choice = name not in schema.get("required", ()) and "default" not in field
+            if is_object_or_list and absent_by_choice:
+                assert (path, name) in ABSENT_OBJECTS, f"{path}.{name} has no default"
+            check(field, f"{path}.{name}")
+
+    check(SCHEMA["properties"]["spec"], "spec")
+
+
+ABSENT_OBJECTS = {
+    ("spec.model.source", "pvc"),
+    ("spec.model.source", "hostPath"),
+    ("spec.model.source", "image"),
+    ("spec.model.source", "builtin"),
+    ("spec.engine", "placementRules"),
+    ("spec.engine.placementRules", "configMapRef"),
+    ("spec.endpoint", "auth"),
+    ("spec.endpoint", "networkPolicy"),
+    ("spec.scheduling", "affinity"),
+}
+
+
+def test_names_and_columns_are_those_of_the_contract():
+    spec = custom_resource_definition()["spec"]
+    assert (spec["group"], spec["names"]["shortNames"], spec["names"]["categories"]) == (
+        "serving.ballast.dev",
+        ["bisvc"],
+        ["ballast"],
+    )
+    version = spec["versions"][0]
+    columns = [(column["name"], column.get("priority", 0)) for column in version["additionalPrinterColumns"]]
+    assert columns == [
+        ("Ready", 0), ("Reason", 0), ("NUMA", 0), ("Replicas", 0), ("Age", 0), ("URL", 1), ("Node", 1),
+    ]  # fmt: skip
+    assert set(version["subresources"]) == {"status", "scale"}
+
+
+def test_samples_are_accepted_by_the_types():
+    from ballast_operator.api.service import InferenceService
+
+    samples = sorted((ROOT / "manifests/samples").glob("*.yaml"))
+    assert len(samples) >= 3
+    for sample in samples:
+        for document in yaml.safe_load_all(sample.read_text()):
+            if document["kind"] == "InferenceService":
+                InferenceService.from_api(document, strict=True)

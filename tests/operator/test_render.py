@@ -1,0 +1,54 @@
+"""Every child's exact content, as `ballast-operator render` prints it.
+
+After a wanted change: ballast-operator render -f SERVICE > tests/operator/golden/NAME.yaml, and read the difference.
+"""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ballast_operator.cli import main
+
+HERE = Path(__file__).parent
+SAMPLES = HERE.parents[1] / "manifests/samples"
+SERVICES = [*sorted((HERE / "services").glob("*.yaml")), *sorted(SAMPLES.glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.stem)
+def test_children_are_exactly_the_golden_ones(service, capsys):
+    assert main(["render", "-f", str(service)]) == 0
+    golden = HERE / "golden" / service.name
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == list(yaml.safe_load_all(golden.read_text()))
+
+
+def test_no_golden_file_is_left_over():
+    assert {path.name for path in (HERE / "golden").iterdir()} == {path.name for path in SERVICES}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"spec": {"engine": {"cacheLens": 4096}}}, "the smallest cacheLens that passes is 4097"),
+        ({"spec": {"model": {"source": {}}}}, "exactly one model source"),
+        ({"spec": {"model": {"source": {"builtin": {}, "pvc": {"claimName": "x"}}}}}, "exactly one model source"),
+        ({"spec": {"resources": {"cpus": 1.5, "memory": "1Gi"}}}, "spec.resources.cpus"),
+        ({"spec": {"resources": {"cpus": "500m", "memory": "1Gi"}}}, "spec.resources.cpus"),
+        ({"spec": {"resources": {"cpus": 1, "memory": "lots"}}}, "is not a quantity such as 440Gi"),
+        ({"spec": {"resources": {"cpus": 1, "memory": "1Mi"}}}, "from 64Mi to 1Pi"),
+        ({"spec": {"engine": {"extraArgs": ["--admin-port=1"]}}}, "must not set --admin_port"),
+        ({"spec": {"endpoint": {"port": 10003}}}, "port 10003 is the admin port"),
+        ({"spec": {"typo": 1}}, "spec.typo"),
+        ({"apiVersion": "serving.ballast.dev/v1"}, "serving.ballast.dev/v1alpha1 is understood"),
+        ({"kind": "Deployment"}, "no InferenceService"),
+        ({"metadata": {}}, "metadata.name is missing"),
+    ],
+)
+def test_what_cannot_be_rendered_is_refused_with_a_sentence(tmp_path, capsys, change, said):
+    body = yaml.safe_load((SAMPLES / "tiny-cpu.yaml").read_text())
+    for key, value in change.items():
+        body[key] = {**body[key], **value} if isinstance(value, dict) and value else value
+    file = tmp_path / "service.yaml"
+    file.write_text(yaml.safe_dump(body))
+    assert main(["render", "-f", str(file)]) == 2
+    assert said in capsys.readouterr().err

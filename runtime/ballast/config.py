@@ -136,6 +136,12 @@ class ModelConfig(_Section):
         "name in replies and in /v1/models; repeat it for more than one. Default: the model's own name",
     )
     strict_model_name: bool = option(False, SWITCH, "refuse requests that name another model")
+    chat_template: str | None = option(
+        None,
+        text("a template's name or a file", "TEMPLATE"),
+        "deepseek-v2, deepseek-v2.5, deepseek-v3, deepseek-r1, deepseek-r1-0528, deepseek-v3.1, or a Jinja file; "
+        "default: the model's own, in a corrected form where it is one that DeepSeek published",
+    )
     force_think: bool = option(False, SWITCH, "begin every reply inside <think> (useful for R1)")
 
 

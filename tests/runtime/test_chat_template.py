@@ -12,7 +12,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from ballast.errors import ModelError, RequestError
 from ballast.testing.vocabulary import BOS, EOS
-from ballast.text import chat_template
+from ballast.text import chat_template, template_sandbox
 from ballast.text.chat_template import ChatTemplate, force_think
 
 # Written for these tests in the shape of each release's template; the prompts below are what the releases give.
@@ -180,10 +180,60 @@ def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
 
 
 def test_a_template_that_never_stops_writing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "MAX_PROMPT_CHARS", 10_000)
-    source = "{% for a in range(99999) %}{% for b in range(99999) %}xxxxxxxx{% endfor %}{% endfor %}"
+    monkeypatch.setattr(template_sandbox, "MAX_CHARS", 10_000)
+    source = "{% for a in range(9999) %}{% for b in range(9999) %}xxxxxxxx{% endfor %}{% endfor %}"
     with pytest.raises(RequestError, match="exceeds 10000 characters"):
         template(source).render(CHAT)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro again(n) %}{% for a in range(2) %}{{ again(n - 1) if n }}{% endfor %}{% endmacro %}{{ again(90) }}",
+        "{% for a in range(99999) %}{{ '' if range(99999) | sum == 0 else '' }}{% endfor %}",
+    ],
+)
+def test_a_template_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    monkeypatch.setattr(chat_template, "RENDER_TIMEOUT_S", 0.2)
+    with pytest.raises(RequestError, match=r"was stopped: it ran for more than 0\.2 s"):
+        template(source).render(CHAT)
+
+
+@pytest.mark.parametrize(
+    "growth",
+    ["s.x + s.x", "s.x ~ s.x", "s.x * 2", "[s.x, s.x] | join", "s.x | replace('x', 'xx')", "s.x.replace('x', 'xx')"],
+)
+def test_a_text_that_doubles_without_end_is_stopped(growth: str) -> None:
+    source = f"{{% set s = namespace(x='x') %}}{{% for n in range(99) %}}{{% set s.x = {growth} %}}{{% endfor %}}"
+    with pytest.raises(RequestError, match="was stopped: the rendered prompt exceeds"):
+        template(source).render(CHAT)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'x' * 10**12 }}",
+        "{{ 9**99999999 }}",
+        "{{ '%99999999999d' % 1 }}",
+        "{{ '%*d' % (99999999999, 1) }}",
+        "{{ '%99999999999d' | format(1) }}",
+        "{{ '{:99999999999}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 99999999999) }}",
+        "{{ 'x'.ljust(99999999999) }}",
+        "{{ 'x' | center(99999999999) }}",
+        "{{ 'x' | indent(99999999999, true) }}",
+        "{{ [1] | batch(99999999999, 0) | list }}",
+    ],
+)
+def test_one_expression_cannot_fill_the_memory(source: str) -> None:
+    with pytest.raises(RequestError, match=r"was stopped: .*(too large|exceeds|a power)"):
+        template(source).render(CHAT)
+
+
+def test_ordinary_formats_pass() -> None:
+    source = "{{ '%s|%5d|%.2f' % ('a*b', 7, 0.5) }}{{ '{:>4}'.format('x') }}{{ '%-3s|' | format('y') }}"
+    assert template(source).render(CHAT) == "a*b|    7|0.50   xy  |"
 
 
 def test_what_a_template_raises_reaches_the_client() -> None:

@@ -37,7 +37,16 @@ def test_every_default_is_itself_allowed():
 
 
 def test_every_option_can_be_set_by_the_environment():
-    values = {"PATH": "/tmp", "N": "16", "auto|N": "300", "S": "7.5", "NAME": "x", "ADDRESS": "::1", "": "true"}
+    values = {
+        "PATH": "/tmp",
+        "N": "16",
+        "auto|N": "300",
+        "S": "7.5",
+        "NAME": "x",
+        "TEMPLATE": "x",
+        "ADDRESS": "::1",
+        "": "true",
+    }
     for opt in OPTIONS:
         text = values.get(opt.kind.metavar) or str(opt.kind.metavar.split("|")[-1])
         text = {"max_body_bytes": "4096", "device": "cpu"}.get(opt.name, text)
@@ -125,7 +134,7 @@ def test_resolving_leaves_no_auto():
         values = dataclasses.asdict(getattr(config, section.name))
         assert [name for name, value in values.items() if value in (None, "auto") and name != "numa"] in (
             [],
-            ["model_path", "gguf_path", "optimize_config_path"],
+            ["model_path", "gguf_path", "optimize_config_path", "chat_template"],
             ["admin_port", "max_body_bytes"],  # not asked for; the model's context decides
         )
 

@@ -7,7 +7,7 @@ this version cannot do is accepted only with the value that asks for nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -127,12 +127,23 @@ class GenerationRequest(_Body):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
+class ThinkingSwitch(_Body):
+    """`thinking` of DeepSeek's API."""
+
+    type: Literal["enabled", "disabled"]
+
+
 class ChatCompletionRequest(GenerationRequest):
     """Body of POST /v1/chat/completions. Messages are checked where they are normalised, in `ballast.text`."""
 
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    thinking: ThinkingSwitch | bool | None = None
+    enable_thinking: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
     logprobs: Annotated[Any, _only(False)] = None
     top_logprobs: Annotated[Any, _only(0)] = None
@@ -143,12 +154,9 @@ class ChatCompletionRequest(GenerationRequest):
     functions: Annotated[Any, _only([])] = None
     function_call: Annotated[Any, _only("none", "auto")] = None
     modalities: Annotated[Any, _only(["text"])] = None
-    add_generation_prompt: Annotated[Any, _only(True)] = None
-    continue_final_message: Annotated[Any, _only(False)] = None
     audio: Annotated[Any, _only()] = None
     prediction: Annotated[Any, _only()] = None
     web_search_options: Annotated[Any, _only()] = None
-    reasoning_effort: Annotated[Any, _only()] = None
 
 
 class CompletionRequest(GenerationRequest):

@@ -3,7 +3,7 @@ thread of its own: nothing here may run on the event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -11,12 +11,10 @@ from ballast.engine.engine import Limits
 from ballast.engine.request import SamplingParams
 from ballast.errors import RequestError
 from ballast.server.openai_request import ChatCompletionRequest, CompletionRequest, GenerationRequest, to_sampling
-from ballast.text.chat_template import force_think
+from ballast.server.prompt import render_prompt
 from ballast.text.loading import Text
 
 THINK_OPENING = "<think>\n"
-
-_TEMPLATE_ARGUMENTS = frozenset({"messages", "tools", "add_generation_prompt"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +40,8 @@ class Preparer:
 
     def chat(self, body: ChatCompletionRequest) -> Job:
         """Render and encode the messages. Raises RequestError."""
-        options = body.chat_template_kwargs or {}
-        if taken := _TEMPLATE_ARGUMENTS & options.keys():
-            name = min(taken)
-            _refuse(f"chat_template_kwargs.{name}", f"{name} has a field of its own")
-        prompt = self.text.require_template().render(body.messages, options=options)
-        if self.force_think:
-            prompt = force_think(prompt)
-        # The template wrote BOS where the model wants one.
-        ids = self._encode(prompt, "messages", add_bos=False)
+        prompt = render_prompt(self.text, body, always_think=self.force_think)
+        ids = self._encode(prompt, "messages", self.text.tokenizer.encode_prompt)
         name, asked = "max_tokens", body.max_tokens
         if body.max_completion_tokens is not None:
             name, asked = "max_completion_tokens", body.max_completion_tokens
@@ -60,7 +51,9 @@ class Preparer:
         """Encode the prompt; token ids are taken as they are. Raises RequestError."""
         tokenizer = self.text.tokenizer
         if isinstance(body.prompt, str):
-            ids = self._encode(body.prompt, "prompt", add_bos=tokenizer.add_bos)
+            ids = self._encode(
+                body.prompt, "prompt", lambda prompt: tokenizer.encode(prompt, add_bos=tokenizer.add_bos)
+            )
         else:
             ids = body.prompt
             if len(ids) >= self.limits.max_model_tokens:
@@ -68,13 +61,12 @@ class Preparer:
             self._check_ids("prompt", ids)
         return self._job(body, ids, "prompt", "max_tokens", body.max_tokens)
 
-    def _encode(self, prompt: str, prompt_field: str, *, add_bos: bool) -> list[int]:
+    def _encode(self, prompt: str, prompt_field: str, encode: Callable[[str], list[int]]) -> list[int]:
         """Token ids, unless the text is so long that it cannot fit, whatever its tokens are."""
-        tokenizer = self.text.tokenizer
-        least = tokenizer.fewest_tokens(prompt)
+        least = self.text.tokenizer.fewest_tokens(prompt)
         if least >= self.limits.max_model_tokens:
             self._refuse_length(f"at least {least + 1} tokens (at least {least} in the prompt)", prompt_field)
-        return tokenizer.encode(prompt, parse_special=True, add_bos=add_bos)
+        return encode(prompt)
 
     def _job(
         self,

@@ -1,72 +1,103 @@
-"""Chat messages to prompt text, by the model's own Jinja template, in a sandbox.
-
-The template is a program that came with a model file. The sandbox keeps it from every Python object but its values,
-and its output is bounded. It does not bound the time or memory of one expression: who picks the model trusts that much.
-"""
+"""Chat messages to prompt text, by the model's own Jinja template or one that comes with Ballast."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jinja2
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import meta
 
 from ballast.errors import ModelError, RequestError
+from ballast.text.families import Family
 from ballast.text.messages import normalize_messages
+from ballast.text.template_sandbox import Sandbox, TemplateSizeError, TemplateTimeoutError, join_bounded, within
 
-MAX_PROMPT_CHARS = 1 << 24
-"""More than any context takes; a template that writes more has run away."""
+RENDER_TIMEOUT_S = 5.0
+"""A thousand messages take a tenth of a second."""
 
 _THINK = "<think>"
 _END_THINK = "</think>"
+_HERE = "\ufdd1"
+"""Where the text of a message begins that is to be continued. A noncharacter, which no message holds."""
+
+Protect = Callable[[Any], Any]
 
 
 class ChatTemplate:
     """One model's template, compiled. Raises ModelError when it is not valid Jinja. May be used by several threads.
 
-    `name` says where the template came from.
+    `name` says where the template came from; `family` which of ours it is.
     """
 
-    def __init__(self, source: str, *, bos_token: str, eos_token: str, name: str = "chat template") -> None:
+    def __init__(
+        self,
+        source: str,
+        *,
+        bos_token: str,
+        eos_token: str,
+        name: str = "chat template",
+        family: Family | None = None,
+    ) -> None:
         self.source = source
+        self.family = family
         self._specials = {"bos_token": bos_token, "eos_token": eos_token}
+        sandbox = Sandbox()
         try:
-            self._template = _environment().from_string(source)
+            self._variables = meta.find_undeclared_variables(sandbox.parse(source))
+            self._template = sandbox.compiled(source)
         except jinja2.TemplateSyntaxError as error:
             raise ModelError(name, f"chat template, line {error.lineno}: {error.message}") from error
+
+    @property
+    def renders_tools(self) -> bool:
+        """Whether `tools` reach the prompt."""
+        return "tools" in self._variables
+
+    @property
+    def has_thinking_switch(self) -> bool:
+        """Whether a request can say if the model is to think."""
+        if self.family is not None:
+            return self.family.has_switch
+        return not self._variables.isdisjoint(("thinking", "enable_thinking"))
 
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
+        protect: Protect = lambda value: value,
     ) -> str:
         """The prompt, BOS included when the template writes it. `options` reach the template as they are, under
         names of their own: they cannot replace the messages or the special tokens.
 
+        `continue_final` leaves the last message, which must be the assistant's, open at its end. `protect` is applied
+        to everything that a client wrote (`Tokenizer.protect`).
+
         Raises RequestError for messages that cannot be used, and when the template fails, with its message.
         """
+        chat = normalize_messages(messages)
+        end = _cut_final(chat) if continue_final else None
         values = {
-            **(options or {}),
+            **(self.family.options or {} if self.family else {}),
+            **protect(dict(options or {})),
             **self._specials,
-            "messages": normalize_messages(messages),
-            "tools": list(tools) if tools else None,
-            "add_generation_prompt": add_generation_prompt,
+            "messages": protect(chat),
+            "tools": protect(list(tools)) if tools else None,
+            "add_generation_prompt": add_generation_prompt and not continue_final,
         }
         try:
-            return _join_bounded(self._template.generate(values))
-        except RequestError:
-            raise
+            prompt = within(RENDER_TIMEOUT_S, lambda: join_bounded(self._template.generate(values)))
+        except (TemplateSizeError, TemplateTimeoutError) as error:
+            raise RequestError(f"the model's chat template was stopped: {error}", param="messages") from error
         except Exception as error:  # a template can fail in as many ways as any program
             raise RequestError(
                 f"the model's chat template cannot render these messages: {error}", param="messages"
             ) from error
+        return prompt if end is None else _continued(prompt, protect(end))
 
 
 def force_think(prompt: str) -> str:
@@ -74,43 +105,35 @@ def force_think(prompt: str) -> str:
     opened = prompt.removesuffix("\n")
     if opened.endswith(_THINK):
         return f"{opened}\n"
-    return f"{prompt.removesuffix(_END_THINK)}{_THINK}\n"
+    return f"{_without_thinking(prompt)}{_THINK}\n"
 
 
-def _environment() -> jinja2.Environment:
-    # The options, `tojson` and the two functions are what transformers gives to templates (apply_chat_template).
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
+def _without_thinking(prompt: str) -> str:
+    """`prompt` without an empty thought at its end."""
+    closed = prompt.rstrip("\n")
+    if not closed.endswith(_END_THINK):
+        return prompt
+    return closed.removesuffix(_END_THINK).rstrip("\n").removesuffix(_THINK)
 
 
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # Jinja's own filter escapes <, > and & for HTML, which would change the prompt.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+def _cut_final(chat: list[dict[str, Any]]) -> dict[str, str]:
+    """What the last message ends in; in its place the template gets a mark."""
+    final = chat[-1]
+    path = f"messages.{len(chat) - 1}"
+    if final["role"] != "assistant":
+        raise RequestError(f"{path}.role: only a message of the assistant can be continued", param=f"{path}.role")
+    if "tool_calls" in final:
+        raise RequestError(f"{path}.tool_calls: a message with tool calls cannot be continued", param=path)
+    end = {"content": final["content"], "reasoning": final.pop("reasoning_content", "")}
+    final["content"] = _HERE
+    return end
 
 
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(format_: str) -> str:
-    return datetime.now().astimezone().strftime(format_)
-
-
-def _join_bounded(pieces: Any) -> str:
-    text: list[str] = []
-    size = 0
-    for piece in pieces:
-        size += len(piece)
-        if size > MAX_PROMPT_CHARS:
-            raise RequestError(f"the rendered prompt exceeds {MAX_PROMPT_CHARS} characters", param="messages")
-        text.append(piece)
-    return "".join(text)
+def _continued(prompt: str, end: Mapping[str, str]) -> str:
+    head, found, _ = prompt.rpartition(_HERE)
+    if not found:
+        raise RequestError("this model's chat template cannot continue a message", param="messages")
+    if not end["reasoning"]:
+        return head + end["content"]
+    answer = f"\n{_END_THINK}\n\n{end['content']}" if end["content"] else ""
+    return force_think(head) + end["reasoning"] + answer

@@ -10,8 +10,9 @@ from typing import Any
 
 import tokenizers
 
-from ballast.errors import ModelError, RequestError
+from ballast.errors import ConfigError, ModelError, RequestError
 from ballast.text.chat_template import ChatTemplate
+from ballast.text.families import FAMILIES, family_of
 from ballast.text.gguf_vocab import tokenizer_from_gguf
 from ballast.text.tokenizer import Tokenizer
 
@@ -40,14 +41,18 @@ class Text:
         return self.template
 
 
-def load_text(model_path: Path | None, metadata: Mapping[str, Any], gguf_name: str) -> Text:
+def load_text(
+    model_path: Path | None, metadata: Mapping[str, Any], gguf_name: str, chat_template: str | None = None
+) -> Text:
     """Tokenizer and template from `model_path` where it has them, else from the GGUF's `metadata`.
 
-    `gguf_name` is for messages. Raises ModelError when neither has a tokenizer, or a file cannot be used.
+    `chat_template` names a template of ours or a file, instead of the model's own. `gguf_name` is for messages.
+    Raises ModelError when neither place has a tokenizer, or a file cannot be used; ConfigError for `chat_template`.
     """
     directory = _Directory.read(model_path)
     tokenizer, tokenizer_source = _load_tokenizer(directory, metadata, gguf_name)
-    template, template_source = _load_template(directory, metadata, gguf_name, tokenizer)
+    found = _chosen_template(chat_template) if chat_template else _find_template(directory, metadata, gguf_name)
+    template, template_source = _make_template(found, tokenizer)
     return Text(tokenizer, template, tokenizer_source, template_source, directory.generation_config)
 
 
@@ -127,19 +132,33 @@ def _special_ids(
     return ids
 
 
-def _load_template(
-    directory: _Directory, metadata: Mapping[str, Any], gguf_name: str, tokenizer: Tokenizer
-) -> tuple[ChatTemplate | None, str]:
+def _make_template(found: tuple[str, str] | None, tokenizer: Tokenizer) -> tuple[ChatTemplate | None, str]:
     """The template, and where it came from."""
-    found = _find_template(directory, metadata, gguf_name)
     if found is None:
         return None, "none: chat requests will be refused"
     source, name = found
+    family = FAMILIES.get(name) or family_of(source)
+    if family is not None and family.name != name:
+        name = f"{family.name}, which corrects the one in {name}"
     bos_token, eos_token = (
         "" if token_id is None else tokenizer.decode([token_id], skip_control=False)
         for token_id in (tokenizer.bos_id, tokenizer.eos_id)
     )
-    return ChatTemplate(source, bos_token=bos_token, eos_token=eos_token, name=name), name
+    if family is not None:
+        source = family.source()
+    return ChatTemplate(source, bos_token=bos_token, eos_token=eos_token, name=name, family=family), name
+
+
+def _chosen_template(choice: str) -> tuple[str, str]:
+    """(source, where it is) of the value of `--chat_template`."""
+    if choice in FAMILIES:
+        return FAMILIES[choice].source(), choice
+    try:
+        return Path(choice).read_text(encoding="utf-8"), choice
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            "chat_template", choice, f"neither a file that can be read ({error}) nor one of {', '.join(FAMILIES)}"
+        ) from error
 
 
 def _find_template(directory: _Directory, metadata: Mapping[str, Any], gguf_name: str) -> tuple[str, str] | None:

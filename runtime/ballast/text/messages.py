@@ -7,12 +7,14 @@ find. What a client may legally send is therefore brought into one shape first.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ballast.errors import RequestError
 
 _ROLES = ("system", "user", "assistant", "tool")
+_FUNCTION_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -36,7 +38,23 @@ def _normalize(message: Mapping[str, Any], path: str) -> dict[str, Any]:
     reasoning = out.pop("reasoning", None)
     if reasoning is not None:
         out.setdefault("reasoning_content", reasoning)
+    if not isinstance(out.get("reasoning_content", ""), str):
+        raise RequestError(f"{path}.reasoning_content must be a string", param=f"{path}.reasoning_content")
+    if out["role"] == "assistant":
+        _split_reasoning(out)
     return out
+
+
+def _split_reasoning(message: dict[str, Any]) -> None:
+    """Reasoning that a client sends back inside the content goes where reasoning belongs; its line breaks at the end
+    are the tags'. What follows the tag stays as it is."""
+    reasoning, closed, answer = message["content"].rpartition("</think>")
+    if not closed:
+        if not answer.lstrip().startswith("<think>"):
+            return
+        reasoning, answer = answer, ""
+    message["content"] = answer
+    message.setdefault("reasoning_content", reasoning.lstrip().removeprefix("<think>").strip("\n"))
 
 
 def _role(role: object, path: str) -> str:
@@ -71,6 +89,40 @@ def _text_part(part: object, path: str) -> str:
     return text
 
 
+def normalize_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Function tools with a name, a description and parameters. Raises RequestError with the dotted path."""
+    out = [_tool(tool, f"tools.{n}") for n, tool in enumerate(tools)]
+    names: set[str] = set()
+    for n, tool in enumerate(out):
+        name = tool["function"]["name"]
+        if name in names:
+            raise RequestError(f"tools.{n}.function.name: {name!r} is there twice", param=f"tools.{n}.function.name")
+        names.add(name)
+    return out
+
+
+def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
+    kind = tool.get("type")
+    if kind != "function":
+        raise RequestError(f"{path}.type is {kind!r}; only function tools are known", param=f"{path}.type")
+    function = tool.get("function")
+    if not isinstance(function, Mapping):
+        raise RequestError(f"{path}.function must be an object", param=f"{path}.function")
+    name = function.get("name")
+    if not isinstance(name, str) or not _FUNCTION_NAME.fullmatch(name):
+        raise RequestError(
+            f"{path}.function.name must be 1 to 64 letters, digits, _ or -", param=f"{path}.function.name"
+        )
+    out: dict[str, Any] = {"name": name}
+    for key, kind_of, say in (("description", str, "a string"), ("parameters", Mapping, "an object")):
+        value = function.get(key)
+        if value is not None and not isinstance(value, kind_of):
+            raise RequestError(f"{path}.function.{key} must be {say}", param=f"{path}.function.{key}")
+        if value is not None:
+            out[key] = value
+    return {"type": "function", "function": out}
+
+
 def _tool_calls(calls: object, path: str) -> list[dict[str, Any]]:
     if not isinstance(calls, list | tuple):
         raise RequestError(f"{path} must be a list", param=path)
@@ -85,4 +137,7 @@ def _tool_call(call: object, path: str) -> dict[str, Any]:
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
         arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
-    return {**call, "type": call.get("type") or "function", "function": {**function, "arguments": arguments}}
+    kind = call.get("type") or "function"
+    if kind != "function":
+        raise RequestError(f"{path}.type is {kind!r}; only function calls are known", param=f"{path}.type")
+    return {**call, "type": kind, "function": {**function, "arguments": arguments}}

@@ -7,11 +7,13 @@ raw bytes of every token, because a token may hold half a character.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import tokenizers
 
 from ballast.errors import ModelError, RequestError
 from ballast.text import byte_alphabet
+from ballast.text.control_text import ControlText, unescape
 
 # Spellings under which families mark the end of a turn, whatever their metadata calls it.
 _END_SPELLINGS = (
@@ -57,6 +59,7 @@ class Tokenizer:
         self._backend = backend
         self._plain = _without_added_tokens(backend)
         added = backend.get_added_tokens_decoder()
+        self._control_text = ControlText({token.content: token_id for token_id, token in added.items()})
         self._control = frozenset(token_id for token_id, token in added.items() if token.special)
         self._bytes = _token_bytes(backend, name)
         self._longest = max(map(len, self._bytes), default=1)
@@ -79,32 +82,28 @@ class Tokenizer:
         `parse_special=False` reads the spellings of added tokens as plain text. `add_bos` puts BOS in front,
         unless the ids already start with it. Raises RequestError for an unpaired surrogate.
         """
-        backend = self._backend if parse_special else self._plain
-        try:
-            # False: BOS is added below or not at all; what the file's post-processor would do differs by release.
-            # A batch, because only that lets other threads run meanwhile; fast, because nobody needs offsets.
-            ids = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        except TypeError as error:
-            at = _first_surrogate(text)
-            if at is None:
-                raise
-            raise RequestError(f"the text holds an unpaired surrogate at character {at}") from error
-        except BaseException as error:
-            # The library's splitter gives up on some very long texts by a panic, which is no Exception.
-            if type(error).__name__ != "PanicException":
-                raise
-            raise RequestError(
-                f"the tokenizer gives up on this text of {len(text)} characters; shorten it or break up its long runs"
-            ) from error
+        ids = _encode(self._backend if parse_special else self._plain, text)
         if add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
 
+    def protect(self, value: Any) -> Any:
+        """A copy of plain data whose texts no longer become added tokens in `encode_prompt`."""
+        return self._control_text.protect(value)
+
+    def encode_prompt(self, prompt: str) -> list[int]:
+        """Token ids of a text whose parts from elsewhere went through `protect`: spellings of added tokens in the other
+        parts become those tokens, and nothing is added. Raises RequestError as `encode` does."""
+        parts = list(self._control_text.split(prompt))
+        encoded = iter(_encode_all(self._plain, [part for part in parts if isinstance(part, str)]))
+        return [token_id for part in parts for token_id in (next(encoded) if isinstance(part, str) else (part,))]
+
     def fewest_tokens(self, text: str) -> int:
-        """A number of tokens that `text` cannot go below, found without looking for them; for refusing early."""
+        """A number of tokens that `text`, protected or not, cannot go below, found without looking for them; for
+        refusing early."""
         if not self._keeps_every_byte:
             return 0
-        return -(-len(text.encode("utf-8", errors="replace")) // self._longest)
+        return -(-len(unescape(text).encode("utf-8", errors="replace")) // self._longest)
 
     def decode(self, ids: Iterable[int], skip_control: bool = True) -> str:
         """Text of `ids`, bytes that are not UTF-8 as U+FFFD. Raises RequestError for an id outside the vocabulary."""
@@ -149,6 +148,31 @@ def _token_bytes(backend: tokenizers.Tokenizer, name: str) -> list[bytes]:
             raise ModelError(name, f"token {token_id} {text!r} is not byte-level BPE, the only kind that is supported")
         table[token_id] = raw
     return table
+
+
+def _encode(backend: tokenizers.Tokenizer, text: str) -> list[int]:
+    return _encode_all(backend, [text])[0]
+
+
+def _encode_all(backend: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
+    """Ids of every text. Raises RequestError for what cannot be encoded."""
+    try:
+        # False: what the file's post-processor would add differs by release.
+        # A batch, because only that lets other threads run meanwhile; fast, because nobody needs offsets.
+        return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+    except TypeError as error:
+        for text in texts:
+            if (at := _first_surrogate(text)) is not None:
+                raise RequestError(f"the text holds an unpaired surrogate at character {at}") from error
+        raise
+    except BaseException as error:
+        # The library's splitter gives up on some very long texts by a panic, which is no Exception.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RequestError(
+            f"the tokenizer gives up on this text of {sum(map(len, texts))} characters; shorten it or break up its "
+            "long runs"
+        ) from error
 
 
 def _first_surrogate(text: str) -> int | None:

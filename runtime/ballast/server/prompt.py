@@ -1,0 +1,74 @@
+"""From a chat request's fields to the prompt: whether the model is to think, and where its reply begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from ballast.errors import RequestError
+from ballast.server.openai_request import ChatCompletionRequest, ThinkingSwitch
+from ballast.text.chat_template import ChatTemplate, force_think
+from ballast.text.loading import Text
+
+_OWN_FIELDS = frozenset({"messages", "tools", "add_generation_prompt"})
+_SWITCHES = ("thinking", "enable_thinking")
+
+
+def render_prompt(text: Text, body: ChatCompletionRequest, *, always_think: bool) -> str:
+    """The prompt, protected (`Tokenizer.protect`). Raises RequestError."""
+    template = text.require_template()
+    continue_final = _continues(body)
+    prompt = template.render(
+        body.messages,
+        add_generation_prompt=body.add_generation_prompt is not False,
+        continue_final=continue_final,
+        options=_options(body, template),
+        protect=text.tokenizer.protect,
+    )
+    if _asked_to_think(body) is False and prompt.endswith(("<think>", "<think>\n")):
+        _refuse("thinking", "this model's chat template always begins with a thought")
+    return force_think(prompt) if always_think and not continue_final else prompt
+
+
+def _continues(body: ChatCompletionRequest) -> bool:
+    """Whether the reply goes on from the last message."""
+    *earlier, final = body.messages
+    for n, message in enumerate(earlier):
+        if message.get("prefix"):
+            _refuse(f"messages.{n}.prefix", "only the last message can be continued")
+    if body.continue_final_message and body.add_generation_prompt:
+        _refuse("continue_final_message", "it excludes add_generation_prompt")
+    return bool(body.continue_final_message or final.get("prefix"))
+
+
+def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str, Any]:
+    """What the template gets besides the messages."""
+    options = dict(body.chat_template_kwargs or {})
+    if taken := _OWN_FIELDS & options.keys():
+        name = min(taken)
+        _refuse(f"chat_template_kwargs.{name}", f"{name} has a field of its own")
+    asked = _asked_to_think(body)
+    if asked and not template.has_thinking_switch:
+        _refuse("thinking", "this model's chat template cannot be told to think")
+    if asked is None:
+        asked = next((options[name] for name in _SWITCHES if name in options), None)
+    if asked is not None:
+        options |= dict.fromkeys(_SWITCHES, asked)
+    if body.reasoning_effort is not None:
+        options.setdefault("reasoning_effort", body.reasoning_effort)
+    return options
+
+
+def _asked_to_think(body: ChatCompletionRequest) -> bool | None:
+    """What the request's own fields say; None when they say nothing."""
+    thinking = body.thinking
+    said = [
+        thinking.type == "enabled" if isinstance(thinking, ThinkingSwitch) else thinking,
+        body.enable_thinking,
+        None if body.reasoning_effort is None else body.reasoning_effort != "none",
+    ]
+    return next((value for value in said if value is not None), None)
+
+
+def _refuse(param: str, reason: str) -> NoReturn:
+    raise RequestError(f"{param}: {reason}", param=param)

@@ -1,0 +1,78 @@
+"""The chat templates that come with Ballast, and which of them takes the place of a published one.
+
+DeepSeek's published templates go wrong on conversations that are common today: a second tool turn, a list of tools,
+content of null. A template that is known by its fingerprint is therefore replaced by one of ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Models that share a template and the way their replies begin."""
+
+    name: str
+    """What `--chat_template` calls it."""
+    file: str
+    thinks: bool = False
+    """A reply that begins without a tag, after a prompt without one, is reasoning."""
+    options: Mapping[str, object] | None = None
+    """Variables of the template, unless a request sets them."""
+    has_switch: bool = False
+    """The variable `thinking` decides whether the model thinks."""
+
+    def source(self) -> str:
+        """The template."""
+        return (files("ballast.text") / "templates" / self.file).read_text(encoding="utf-8")
+
+
+FAMILIES: Mapping[str, Family] = {
+    family.name: family
+    for family in (
+        Family("deepseek-v2", "deepseek-v2.jinja"),
+        Family("deepseek-v2.5", "deepseek-v3.jinja"),
+        Family("deepseek-v3", "deepseek-v3.jinja"),
+        Family("deepseek-r1", "deepseek-v3.jinja", thinks=True, options={"thinking": True}, has_switch=True),
+        Family("deepseek-r1-0528", "deepseek-v3.jinja", thinks=True, has_switch=True),
+        Family("deepseek-v3.1", "deepseek-v3.1.jinja", has_switch=True),
+    )
+}
+
+_PUBLISHED: Mapping[str, str] = {
+    "04d80a2c7611ded6": "deepseek-v2",
+    "4263e45091e06728": "deepseek-v2",  # the special tokens spelled out
+    "0c309b8d0564aaad": "deepseek-v2.5",
+    "d9c8f40329548077": "deepseek-v3",  # December 2024
+    "020d8f40da5abbb9": "deepseek-v3",  # January 2025
+    "c3d67ecca2f394fa": "deepseek-v3",  # V3-0324
+    "0c930de255eb68d6": "deepseek-r1",  # January 2025, still without <think>
+    "3a618e4a6f85e0b9": "deepseek-r1",  # February 2025
+    "7be52d1905ead4f1": "deepseek-r1",
+    "57423294a31d012b": "deepseek-r1-0528",
+    "f1f1300d611965b4": "deepseek-v3.1",
+    "de75392ea51812eb": "deepseek-v3.1",  # with |tojson
+    "95d06c8086613582": "deepseek-v3.1",  # as llama.cpp carries it
+    "72824802a7021b75": "deepseek-v3.1",  # V3.1-Terminus
+}
+"""Fingerprint of a template that DeepSeek published → what replaces it."""
+
+_DELIMITER_TRIM = re.compile(r"(?<=\{[{%])-|-(?=[%}]\})")
+_LAYOUT = re.compile(r"\s|\\n")
+
+
+def family_of(template: str) -> Family | None:
+    """The family whose published template this is; None for any other template, which is used as it is."""
+    return FAMILIES.get(_PUBLISHED.get(fingerprint(template), ""))
+
+
+def fingerprint(template: str) -> str:
+    """16 hexadecimal digits that survive what converters do to a template: new indentation, and line breaks in its
+    strings that become escapes or the other way round."""
+    bare = _LAYOUT.sub("", _DELIMITER_TRIM.sub("", template))
+    return hashlib.sha256(bare.encode()).hexdigest()[:16]

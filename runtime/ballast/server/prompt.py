@@ -52,7 +52,7 @@ def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str
         _refuse("thinking", "this model's chat template cannot be told to think")
     if asked is None:
         asked = next((options[name] for name in _SWITCHES if name in options), None)
-    if asked is not None:
+    if asked is not None and template.has_thinking_switch:
         options |= dict.fromkeys(_SWITCHES, asked)
     if body.reasoning_effort is not None:
         options.setdefault("reasoning_effort", body.reasoning_effort)

@@ -15,7 +15,7 @@ from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
 from ballast.testing.bench_record import bench_record
-from ballast.testing.kernel_cases import packed_matrix, seconds_per_call
+from ballast.testing.kernel_cases import matrix_of, seconds_per_call
 
 NUM_EXPERTS, NUM_CHOSEN, HIDDEN, WIDTH = 64, 6, 2048, 1408
 
@@ -30,12 +30,9 @@ def main() -> None:
     pool = kernels.ThreadPool(args.threads)
     for isa in args.isa:
         for num_bytes in args.activation_bytes:
-            gate, up = (
-                packed_matrix(pool, GgmlType.Q4_K, NUM_EXPERTS * WIDTH, HIDDEN, isa, num_bytes, NUM_EXPERTS)
-                for _ in ("gate", "up")
-            )
-            down = packed_matrix(pool, GgmlType.Q8_0, NUM_EXPERTS * HIDDEN, WIDTH, isa, num_bytes, NUM_EXPERTS)
-            experts = kernels.Experts(gate, up, down, NUM_EXPERTS)
+            gate, up = (matrix_of(GgmlType.Q4_K, NUM_EXPERTS * WIDTH, HIDDEN) for _ in ("gate", "up"))
+            down = matrix_of(GgmlType.Q8_0, NUM_EXPERTS * HIDDEN, WIDTH)
+            experts = kernels.Experts(gate, up, down, NUM_EXPERTS).packed(pool, isa, activation_bytes=num_bytes)
             expert_bytes = (gate.nbytes + up.nbytes + down.nbytes) // NUM_EXPERTS
             for num_tokens in args.tokens:
                 case = f"{isa}, {num_bytes} bytes an activation, {num_tokens} tokens"

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
 from ballast.testing.bench_record import bench_record
-from ballast.testing.kernel_cases import packed_matrix, seconds_per_call
+from ballast.testing.kernel_cases import matrix_of, seconds_per_call
 
 ROWS, COLS = 65536, 2048
 
@@ -32,7 +32,7 @@ def main() -> None:
         for name in args.format:
             is_float = name in ("F32", "F16", "BF16")
             for num_bytes in args.activation_bytes[: 1 if is_float else None]:
-                weight = packed_matrix(pool, GgmlType[name], ROWS, COLS, isa, num_bytes)
+                weight = kernels.pack(pool, matrix_of(GgmlType[name], ROWS, COLS), isa, activation_bytes=num_bytes)
                 rounding = "float activations" if is_float else f"{num_bytes} bytes an activation"
                 for num_tokens in args.tokens:
                     case = f"{isa}, {name} {ROWS} x {COLS}, {rounding}, {num_tokens} tokens"

@@ -7,7 +7,10 @@
 namespace ballast {
 namespace {
 
+constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
+
+size_t whole_pages(size_t num_bytes) { return (num_bytes + kPage - 1) / kPage * kPage; }
 
 }  // namespace
 
@@ -15,23 +18,27 @@ Pages::Pages(size_t num_bytes) : size_(num_bytes) {
   if (num_bytes == 0) return;
   // A huge page needs a border of its own size: map one more, then give back what lies before and behind.
   const bool wants_huge = num_bytes >= kHugePage;
-  const size_t mapped = num_bytes + (wants_huge ? kHugePage : 0);
+  const size_t kept = whole_pages(num_bytes) + kPage;
+  const size_t mapped = kept + (wants_huge ? kHugePage : 0);
   void* begin = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (begin == MAP_FAILED) throw std::bad_alloc();
   data_ = static_cast<uint8_t*>(begin);
-  if (!wants_huge) return;
-  const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
-  constexpr size_t kPage = 4096;
-  const size_t kept = (num_bytes + kPage - 1) / kPage * kPage;
-  if (before > 0) munmap(begin, before);
-  data_ += before;
-  if (mapped - before > kept) munmap(data_ + kept, mapped - before - kept);
-  // Only a wish: a system that has none to give goes on with small ones.
-  madvise(data_, kept, MADV_HUGEPAGE);
+  if (wants_huge) {
+    const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
+    if (before > 0) munmap(begin, before);
+    data_ += before;
+    if (mapped - before > kept) munmap(data_ + kept, mapped - before - kept);
+    // Only a wish: a system that has none to give goes on with small ones.
+    madvise(data_, kept - kPage, MADV_HUGEPAGE);
+  }
+  if (mprotect(data_ + kept - kPage, kPage, PROT_NONE) != 0) {
+    munmap(data_, kept);
+    throw std::bad_alloc();
+  }
 }
 
 Pages::~Pages() {
-  if (data_ != nullptr) munmap(data_, size_);
+  if (data_ != nullptr) munmap(data_, whole_pages(size_) + kPage);
 }
 
 }  // namespace ballast

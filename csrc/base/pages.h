@@ -1,4 +1,5 @@
-// Memory straight from the system, zeroed, at a page border; huge pages are asked for.
+// Memory straight from the system, zeroed, at a page border; huge pages are asked for. A page that nobody may
+// touch follows: the memory stays a mapping of its own, and reading beyond it fails at once.
 #pragma once
 
 #include <cstddef>

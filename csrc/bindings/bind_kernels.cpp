@@ -39,6 +39,23 @@ std::pair<uintptr_t, int64_t> memory_of(const MatrixView& view) {
   return {reinterpret_cast<uintptr_t>(view.owner->data()), view.matrix.num_bytes()};
 }
 
+using Range = std::pair<uintptr_t, int64_t>;
+
+// The kernel's number of the node whose threads read a range, and the range.
+std::vector<std::pair<int, Range>> memory_of_experts(const ExpertsView& view) {
+  std::vector<std::pair<int, Range>> memory;
+  for (const py::array& owner : view.owners) {
+    memory.push_back({kUnknownNode, {reinterpret_cast<uintptr_t>(owner.data()), owner.nbytes()}});
+  }
+  for (const Experts::Part& part : view.experts.parts()) {
+    for (const auto* panels : {&part.gate, &part.up, &part.down}) {
+      const uintptr_t begin = reinterpret_cast<uintptr_t>((*panels)->panel(0, 0));
+      memory.push_back({part.kernel_node, {begin, (*panels)->num_bytes()}});
+    }
+  }
+  return memory;
+}
+
 void check_rows(const Matrix& matrix, int64_t begin, int64_t end) {
   if (begin < 0 || end < begin || end > matrix.rows()) {
     throw py::index_error("rows " + std::to_string(begin) + " to " + std::to_string(end) +
@@ -100,20 +117,36 @@ void check_packed_for(const Matrix& weight, const HeadRows& heads, PanelRows row
       "; pack it for the product that it is used in");
 }
 
+// None for "reference", whose weights stay where they lie.
+std::optional<PanelTarget> panel_target(const std::string& isa, int activation_bytes) {
+  if (activation_bytes != 1 && activation_bytes != 2) {
+    throw py::value_error("activation_bytes is " + std::to_string(activation_bytes) + "; expected 1 or 2");
+  }
+  const Kernels* kernels = find_isa(isa);
+  if (kernels == nullptr) return std::nullopt;
+  return PanelTarget{*kernels, activation_bytes};
+}
+
 MatrixView pack(ThreadPool& pool, const MatrixView& view, const std::string& isa, int64_t num_heads,
                 int64_t head_stride, int64_t row_offset, std::optional<int64_t> num_rows, bool transposed,
                 int activation_bytes) {
   require_in_place(view.matrix);
-  const Kernels* kernels = find_isa(isa);
-  if (activation_bytes != 1 && activation_bytes != 2) {
-    throw py::value_error("activation_bytes is " + std::to_string(activation_bytes) + "; expected 1 or 2");
-  }
+  const std::optional<PanelTarget> target = panel_target(isa, activation_bytes);
   const HeadRows heads =
       head_rows(view.matrix, num_heads, head_stride, row_offset, num_rows.value_or(view.matrix.rows()));
-  if (kernels == nullptr) return view;
+  if (!target) return view;
   const py::gil_scoped_release unlocked;
-  return {std::nullopt, view.matrix.packed(pool, {*kernels, activation_bytes}, heads,
+  return {std::nullopt, view.matrix.packed(pool, *target, heads,
                                            transposed ? PanelRows::kTransposed : PanelRows::kAsStored)};
+}
+
+ExpertsView pack_experts(const ExpertsView& view, ThreadPool& pool, const std::string& isa,
+                         int activation_bytes) {
+  if (!view.experts.parts().empty()) throw py::value_error("the experts are packed already");
+  const std::optional<PanelTarget> target = panel_target(isa, activation_bytes);
+  if (!target) return view;
+  const py::gil_scoped_release unlocked;
+  return {{}, view.experts.packed(pool, *target)};
 }
 
 const Panels& packed_panels(const MatrixView& view) {
@@ -305,11 +338,9 @@ void bind_kernels(py::module_ m) {
       .def_property_readonly("memory", [](const MatrixView& view) { return std::vector{memory_of(view)}; });
   py::class_<ExpertsView>(m, "Experts")
       .def(py::init(&ExpertsView::over), arg("gate"), arg("up"), arg("down"), arg("num_experts"))
-      .def_property_readonly("memory",
-                             [](const ExpertsView& view) {
-                               return std::vector{memory_of(view.gate), memory_of(view.up),
-                                                  memory_of(view.down)};
-                             })
+      .def_static("fused", &ExpertsView::over_fused, arg("gate_up"), arg("down"), arg("num_experts"))
+      .def("packed", &pack_experts, arg("pool"), arg("isa"), py::kw_only(), arg("activation_bytes") = 1)
+      .def_property_readonly("memory", &memory_of_experts)
       .def("forward", &forward_experts, arg("pool"), arg("x"), arg("ids"), arg("weights"), arg("out"));
 
   m.def("supported_types", &supported_types);

@@ -26,9 +26,7 @@ class Owners {
   void add(const MatrixView& view) {
     if (view.owner) arrays_.push_back(*view.owner);
   }
-  void add(const ExpertsView& view) {
-    for (const MatrixView* matrix : {&view.gate, &view.up, &view.down}) add(*matrix);
-  }
+  void add(const ExpertsView& view) { arrays_.insert(arrays_.end(), view.owners.begin(), view.owners.end()); }
   void add(const py::array& array) { arrays_.push_back(array); }
   void add(const Owners& others) {
     arrays_.insert(arrays_.end(), others.arrays_.begin(), others.arrays_.end());

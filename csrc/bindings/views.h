@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "bindings/arrays.h"
 #include "moe/experts.h"
@@ -28,14 +29,27 @@ struct MatrixView {
   }
 };
 
-// Keeps the arrays of its matrices alive as a MatrixView does.
+// Experts and the arrays that they look into; none for packed ones.
 struct ExpertsView {
-  MatrixView gate, up, down;
+  std::vector<pybind11::array> owners;
   Experts experts;
 
   static ExpertsView over(const MatrixView& gate, const MatrixView& up, const MatrixView& down,
                           int64_t num_experts) {
-    return {gate, up, down, Experts(gate.matrix, up.matrix, down.matrix, num_experts)};
+    return {owners_of({&gate, &up, &down}), Experts(gate.matrix, up.matrix, down.matrix, num_experts)};
+  }
+
+  static ExpertsView over_fused(const MatrixView& gate_up, const MatrixView& down, int64_t num_experts) {
+    return {owners_of({&gate_up, &down}), Experts(gate_up.matrix, down.matrix, num_experts)};
+  }
+
+ private:
+  static std::vector<pybind11::array> owners_of(const std::vector<const MatrixView*>& views) {
+    std::vector<pybind11::array> owners;
+    for (const MatrixView* view : views) {
+      if (view->owner) owners.push_back(*view->owner);
+    }
+    return owners;
   }
 };
 

@@ -1,11 +1,13 @@
 #include "moe/experts.h"
 
 #include <algorithm>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "numa/index_range.h"
+#include "numa/split.h"
 #include "ops/norm.h"
 #include "ops/tile.h"
 
@@ -20,38 +22,76 @@ std::string shape_of(const Matrix& matrix) {
   return "[" + std::to_string(matrix.rows()) + ", " + std::to_string(matrix.cols()) + "]";
 }
 
+HeadRows one_each(int64_t num_experts, int64_t num_rows) { return {num_experts, num_rows, 0, num_rows}; }
+
 }  // namespace
 
 Experts::Experts(const Matrix& gate, const Matrix& up, const Matrix& down, int64_t num_experts)
-    : gate_(gate), up_(up), down_(down), num_experts_(num_experts) {
-  require(num_experts >= 1, "num_experts is " + std::to_string(num_experts) + "; expected 1 or more");
-  const std::string expected = "expected [experts * " + std::to_string(down.cols()) + ", " +
-                               std::to_string(gate.cols()) + "] with " + std::to_string(num_experts) +
-                               " experts";
-  const auto fits = [&](const Matrix& matrix) {
-    return matrix.rows() == num_experts * down.cols() && matrix.cols() == gate.cols();
+    : Experts({gate, one_each(num_experts, down.cols())}, {up, one_each(num_experts, down.cols())},
+              {down, one_each(num_experts, gate.cols())}) {}
+
+Experts::Experts(const Matrix& gate_up, const Matrix& down, int64_t num_experts)
+    : Experts({gate_up, {num_experts, 2 * down.cols(), 0, down.cols()}},
+              {gate_up, {num_experts, 2 * down.cols(), down.cols(), down.cols()}},
+              {down, one_each(num_experts, gate_up.cols())}) {}
+
+Experts::Experts(const ExpertMatrices& gate, const ExpertMatrices& up, const ExpertMatrices& down)
+    : gate_(gate), up_(up), down_(down) {
+  require(num_experts() >= 1, "num_experts is " + std::to_string(num_experts()) + "; expected 1 or more");
+  const std::string with = " with " + std::to_string(num_experts()) + " experts";
+  const auto check = [&](const char* name, const ExpertMatrices& part) {
+    require(part.matrix.panels() == nullptr,
+            std::string(name) + " is packed; expected it where it lies: pack the experts instead");
+    require(part.matrix.rows() == num_experts() * part.rows.stride && part.matrix.cols() == hidden_width(),
+            name + (" is " + shape_of(part.matrix)) + "; expected [experts * " +
+                std::to_string(part.rows.stride) + ", " + std::to_string(hidden_width()) + "]" + with +
+                " (down has " + std::to_string(expert_width()) + " columns)");
   };
-  require(fits(gate), "gate is " + shape_of(gate) + "; " + expected + " (down's columns)");
-  require(fits(up), "up is " + shape_of(up) + "; " + expected + ", as gate");
-  require(down.rows() == num_experts * gate.cols(), "down is " + shape_of(down) + "; expected " +
-                                                        std::to_string(num_experts * gate.cols()) +
-                                                        " rows, experts times gate's columns");
-  const auto one_head_each = [&](const Matrix& matrix) {
-    const int64_t num_rows = matrix.rows() / num_experts;
-    const Panels* panels = matrix.panels();
-    return panels != nullptr && panels->heads() == HeadRows{num_experts, num_rows, 0, num_rows} &&
-           panels->panel_rows() == PanelRows::kAsStored;
+  check("gate", gate_);
+  check("up", up_);
+  require(down_.matrix.panels() == nullptr,
+          "down is packed; expected it where it lies: pack the experts instead");
+  require(down_.matrix.rows() == num_experts() * hidden_width(),
+          "down is " + shape_of(down_.matrix) + "; expected " +
+              std::to_string(num_experts() * hidden_width()) + " rows, experts times gate's columns");
+}
+
+Experts Experts::packed(ThreadPool& pool, const PanelTarget& target) const {
+  // Ranges of the intermediate dimension that cut neither a block of down nor a block of its activations.
+  const int64_t unit = std::max<int64_t>(down_.matrix.format().block_weights, kGroupCols);
+  const std::vector<IndexRange> ranges = split_among_nodes(expert_width(), unit, pool.threads_per_node());
+  const auto pack = [&](const ExpertMatrices& part, const std::function<PanelSlice(IndexRange)>& slice_of) {
+    std::vector<PanelSlice> slices;
+    for (const IndexRange& range : ranges) slices.push_back(slice_of(range));
+    return Panels::by_node(pool, target, part.matrix, slices);
   };
-  const bool none_packed = !gate.panels() && !up.panels() && !down.panels();
-  require(none_packed || (one_head_each(gate) && one_head_each(up) && one_head_each(down)),
-          "gate, up and down must all be packed with one head for each of the " +
-              std::to_string(num_experts) + " experts, or none of them packed");
+  const auto pack_rows = [&](const ExpertMatrices& part) {
+    return pack(part, [&](IndexRange range) {
+      const HeadRows& rows = part.rows;
+      return PanelSlice{{rows.num_heads, rows.stride, rows.offset + range.begin, range.size()},
+                        {0, part.matrix.cols()}};
+    });
+  };
+  const auto gates = pack_rows(gate_);
+  const auto ups = pack_rows(up_);
+  const auto downs = pack(down_, [&](IndexRange range) { return PanelSlice{down_.rows, range}; });
+
+  Experts copy = *this;
+  for (ExpertMatrices* part : {&copy.gate_, &copy.up_, &copy.down_})
+    part->matrix = part->matrix.without_data();
+  copy.num_nodes_ = pool.num_nodes();
+  for (size_t node = 0; node < ranges.size(); ++node) {
+    if (ranges[node].size() == 0) continue;
+    const int number = static_cast<int>(node);
+    copy.parts_.push_back({number, pool.node_index(number), gates[node], ups[node], downs[node]});
+  }
+  return copy;
 }
 
 void Experts::forward(ThreadPool& pool, const float* x, int64_t num_tokens, const int32_t* ids,
                       const float* weights, int64_t num_chosen, float* out) const {
-  const Grouping all = group_by_expert(ids, weights, num_tokens, num_chosen, num_experts_);
-  if (gate_.panels() != nullptr) {
+  const Grouping all = group_by_expert(ids, weights, num_tokens, num_chosen, num_experts());
+  if (!parts_.empty()) {
     forward_packed(pool, x, num_tokens, all, out);
   } else {
     forward_in_place(pool, x, num_tokens, all, out);
@@ -74,16 +114,19 @@ void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tok
   pool.parallel_for(static_cast<int64_t>(all.groups.size()) * up_tiles.count(), [&](int64_t task) {
     const Grouping::Group& group = all.groups[static_cast<size_t>(task / up_tiles.count())];
     const IndexRange tile = up_tiles[task % up_tiles.count()];
-    const IndexRange rows{group.expert * width + tile.begin, group.expert * width + tile.end};
+    const auto rows_of = [&](const ExpertMatrices& part) {
+      const int64_t begin = part.rows.begin(group.expert);
+      return IndexRange{begin + tile.begin, begin + tile.end};
+    };
     const int64_t size = group.members.size();
     float* activation = activations.data() + group.members.begin * width + tile.begin;
     const float* const* tokens = inputs.data() + group.members.begin;
     float* buffer = row_buffer(kTileRows * hidden);
-    dequantize_rows(gate_, rows, buffer);
+    dequantize_rows(gate_.matrix, rows_of(gate_), buffer);
     multiply_tile(buffer, tile.size(), hidden, tokens, size, [&](int64_t token, int64_t row, float gate) {
       activation[token * width + row] = silu(gate);
     });
-    dequantize_rows(up_, rows, buffer);
+    dequantize_rows(up_.matrix, rows_of(up_), buffer);
     multiply_tile(buffer, tile.size(), hidden, tokens, size,
                   [&](int64_t token, int64_t row, float up) { activation[token * width + row] *= up; });
   });
@@ -97,7 +140,8 @@ void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tok
       std::fill_n(out + token * hidden + tile.begin, tile.size(), 0.0f);
     float* buffer = row_buffer(kTileRows * width);
     for (const Grouping::Group& group : all.groups) {
-      dequantize_rows(down_, {group.expert * hidden + tile.begin, group.expert * hidden + tile.end}, buffer);
+      dequantize_rows(down_.matrix, {group.expert * hidden + tile.begin, group.expert * hidden + tile.end},
+                      buffer);
       multiply_tile(buffer, tile.size(), width, activated.data() + group.members.begin, group.members.size(),
                     [&](int64_t member, int64_t row, float product) {
                       const size_t i = static_cast<size_t>(group.members.begin + member);

@@ -1,8 +1,11 @@
 // The routed experts of one layer, grouped: each chosen expert's weights are read once a call, whatever the
-// batch.
+// batch. Packed, they are divided among the nodes of a pool along the intermediate dimension: each node holds
+// the same rows of gate and up and the same columns of down of every expert.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "moe/grouping.h"
 #include "numa/thread_pool.h"
@@ -10,32 +13,56 @@
 
 namespace ballast {
 
+// A matrix an expert, among the rows of a larger one.
+struct ExpertMatrices {
+  Matrix matrix;
+  HeadRows rows;
+};
+
 class Experts {
  public:
-  // Stacked matrices: gate and up [E * I, D], down [E * D, I]; all packed, with a head for each expert, or
-  // none. Throws std::invalid_argument when they do not fit.
-  Experts(const Matrix& gate, const Matrix& up, const Matrix& down, int64_t num_experts);
+  // Of one node: some rows of each expert's gate and up, and as many columns of down.
+  struct Part {
+    int node;         // of the pool, counted from 0
+    int kernel_node;  // the kernel's number of it, or kUnknownNode
+    std::shared_ptr<const Panels> gate, up, down;
+  };
 
-  int64_t num_experts() const { return num_experts_; }
-  int64_t hidden_width() const { return gate_.cols(); }
-  int64_t expert_width() const { return down_.cols(); }
+  // Stacked matrices, none of them packed: gate and up [E * I, D], down [E * D, I]. Throws
+  // std::invalid_argument when they do not fit.
+  Experts(const Matrix& gate, const Matrix& up, const Matrix& down, int64_t num_experts);
+  // gate_up [E * 2 I, D]: of each expert first gate's rows, then up's.
+  Experts(const Matrix& gate_up, const Matrix& down, int64_t num_experts);
+
+  // The same experts, packed by the threads of the pool's nodes, each its part; the data that they were made
+  // over is not needed any more, and `forward` takes pools of these nodes.
+  Experts packed(ThreadPool& pool, const PanelTarget& target) const;
+
+  int64_t num_experts() const { return gate_.rows.num_heads; }
+  int64_t hidden_width() const { return gate_.matrix.cols(); }
+  int64_t expert_width() const { return down_.matrix.cols(); }
+  // By node, those without a share left out; empty when they are seen where they lie.
+  const std::vector<Part>& parts() const { return parts_; }
 
   // out [T, D], out[t] = Σ weights[t, k] · down_e(silu(gate_e x[t]) * up_e x[t]) with e = ids[t, k], added in
-  // ascending order of e; x [T, D]; ids, weights [T, k]. Throws std::out_of_range for an id that is no
-  // expert.
+  // ascending order of e, each node's part by itself, then the parts in the order of nodes; x [T, D]; ids,
+  // weights [T, k]. Throws std::out_of_range for an id that is no expert.
   void forward(ThreadPool& pool, const float* x, int64_t num_tokens, const int32_t* ids, const float* weights,
                int64_t num_chosen, float* out) const;
 
  private:
+  Experts(const ExpertMatrices& gate, const ExpertMatrices& up, const ExpertMatrices& down);
+
   void forward_in_place(ThreadPool& pool, const float* x, int64_t num_tokens, const Grouping& all,
                         float* out) const;
   void forward_packed(ThreadPool& pool, const float* x, int64_t num_tokens, const Grouping& all,
                       float* out) const;
 
-  Matrix gate_;
-  Matrix up_;
-  Matrix down_;
-  int64_t num_experts_;
+  ExpertMatrices gate_;
+  ExpertMatrices up_;
+  ExpertMatrices down_;
+  std::vector<Part> parts_;
+  int num_nodes_ = 0;  // that they are packed for
 };
 
 }  // namespace ballast

@@ -1,7 +1,9 @@
 // Routed experts over packed weights: gate and up in one pass, their product rounded for down as it is made.
 #include <algorithm>
+#include <memory>
 #include <vector>
 
+#include "base/check.h"
 #include "moe/experts.h"
 #include "numa/index_range.h"
 #include "ops/activations.h"
@@ -64,33 +66,29 @@ std::vector<const void*> rows_of_members(const Activations& activations, const G
   return rows;
 }
 
-}  // namespace
+// What a node does of one call: its part of every chosen expert.
+class PartForward {
+ public:
+  // Adds to `out` [T, D], the node's own where there are several.
+  PartForward(const Experts::Part& part, const Grouping& all, int num_threads, int64_t width, float* out)
+      : gate_(*part.gate),
+        up_(*part.up),
+        down_(*part.down),
+        all_(all),
+        width_(width),
+        out_(out),
+        hidden_(down_, all.num_members()),
+        unit_runs_(num_units(), panels_per_task(num_units(), num_groups(), num_threads)),
+        down_runs_(down_.panels_per_head(), panels_per_task(down_.panels_per_head(), 1, num_threads)) {}
 
-void Experts::forward_packed(ThreadPool& pool, const float* x, int64_t num_tokens, const Grouping& all,
-                             float* out) const {
-  const Panels& gate = *gate_.panels();
-  const Panels& up = *up_.panels();
-  const Panels& down = *down_.panels();
-  const Kernels& kernels = gate.kernels();
-  const int64_t num_groups = static_cast<int64_t>(all.groups.size());
+  int64_t num_gate_tasks() const { return num_groups() * unit_runs_.count(); }
+  int64_t num_down_tasks() const { return down_runs_.count(); }
 
-  const Activations for_gate(pool, gate, x, num_tokens);
-  // Gate and up are mostly of one type; then they share the rounded activations.
-  const bool shared =
-      gate.takes_quantized() == up.takes_quantized() && gate.activation_bytes() == up.activation_bytes();
-  const Activations for_up(pool, shared ? gate : up, x, shared ? 0 : num_tokens);
-  const std::vector<const void*> gate_rows = rows_of_members(for_gate, all);
-  const std::vector<const void*> up_rows = shared ? gate_rows : rows_of_members(for_up, all);
-  Hidden hidden(down, all.num_members());
-
-  const int64_t num_panels = gate.panels_per_head();
-  const int64_t num_units = (num_panels + kUnitPanels - 1) / kUnitPanels;
-  const Chunks unit_runs(num_units, panels_per_task(num_units, num_groups, pool.num_threads()));
-  const int64_t block_tokens = tokens_per_block(gate);
-  pool.parallel_for(num_groups * unit_runs.count(), [&](int64_t task) {
-    const Grouping::Group& group = all.groups[static_cast<size_t>(task / unit_runs.count())];
-    const IndexRange run = unit_runs[task % unit_runs.count()];
-    const Chunks blocks(group.members.size(), block_tokens);
+  // A task owns some units of one expert's hidden values.
+  void gate_up(int64_t task, const void* const* gate_rows, const void* const* up_rows) {
+    const Grouping::Group& group = all_.groups[static_cast<size_t>(task / unit_runs_.count())];
+    const IndexRange run = unit_runs_[task % unit_runs_.count()];
+    const Chunks blocks(group.members.size(), tokens_per_block(gate_));
     float gates[kMostBlockTokens * kPanelRows];
     float ups[kMostBlockTokens * kPanelRows];
     float unit_values[kMostBlockTokens][kGroupCols] = {};
@@ -98,49 +96,113 @@ void Experts::forward_packed(ThreadPool& pool, const float* x, int64_t num_token
       const int64_t first = group.members.begin + blocks[block].begin;
       const int64_t size = blocks[block].size();
       for (int64_t unit = run.begin; unit < run.end; ++unit) {
-        for (int half = 0; half < kUnitPanels && unit * kUnitPanels + half < num_panels; ++half) {
+        for (int half = 0; half < kUnitPanels && unit * kUnitPanels + half < gate_.panels_per_head();
+             ++half) {
           const int64_t index = unit * kUnitPanels + half;
-          gate.multiply(group.expert, index, gate_rows.data() + first, size, gates);
-          up.multiply(group.expert, index, up_rows.data() + first, size, ups);
-          kernels.silu_mul(gates, ups, size * kPanelRows, gates);
+          gate_.multiply(group.expert, index, gate_rows + first, size, gates);
+          up_.multiply(group.expert, index, up_rows + first, size, ups);
+          gate_.kernels().silu_mul(gates, ups, size * kPanelRows, gates);
           for (int64_t token = 0; token < size; ++token) {
             std::copy_n(gates + token * kPanelRows, kPanelRows, unit_values[token] + half * kPanelRows);
           }
         }
-        for (int64_t token = 0; token < size; ++token) hidden.store(first + token, unit, unit_values[token]);
+        for (int64_t token = 0; token < size; ++token) hidden_.store(first + token, unit, unit_values[token]);
       }
     }
-  });
+  }
 
   // A task owns some columns of the output and walks the experts in ascending order: that fixes the order of
   // the sum.
-  const int64_t width = hidden_width();
-  const Chunks runs(down.panels_per_head(), panels_per_task(down.panels_per_head(), 1, pool.num_threads()));
-  const int64_t down_tokens = tokens_per_block(down);
-  pool.parallel_for(num_tokens == 0 ? 0 : runs.count(), [&](int64_t task) {
-    const IndexRange run = runs[task];
+  void down(int64_t task, int64_t num_tokens) {
+    const IndexRange run = down_runs_[task];
     const int64_t col_begin = run.begin * kPanelRows;
-    const int64_t col_end = std::min(run.end * kPanelRows, width);
+    const int64_t col_end = std::min(run.end * kPanelRows, width_);
     for (int64_t token = 0; token < num_tokens; ++token) {
-      std::fill_n(out + token * width + col_begin, col_end - col_begin, 0.0f);
+      std::fill_n(out_ + token * width_ + col_begin, col_end - col_begin, 0.0f);
     }
     float products[kMostBlockTokens * kPanelRows];
-    for (const Grouping::Group& group : all.groups) {
-      const Chunks blocks(group.members.size(), down_tokens);
+    for (const Grouping::Group& group : all_.groups) {
+      const Chunks blocks(group.members.size(), tokens_per_block(down_));
       for (int64_t block = 0; block < blocks.count(); ++block) {
         const int64_t first = group.members.begin + blocks[block].begin;
         for (int64_t index = run.begin; index < run.end; ++index) {
-          down.multiply(group.expert, index, hidden.rows() + first, blocks[block].size(), products);
+          down_.multiply(group.expert, index, hidden_.rows() + first, blocks[block].size(), products);
           const int64_t col = index * kPanelRows;
-          const int64_t num_cols = std::min<int64_t>(kPanelRows, width - col);
+          const int64_t num_cols = std::min<int64_t>(kPanelRows, width_ - col);
           for (int64_t i = 0; i < blocks[block].size(); ++i) {
             const size_t member = static_cast<size_t>(first + i);
-            float* to = out + all.tokens[member] * width + col;
+            float* to = out_ + all_.tokens[member] * width_ + col;
             for (int64_t k = 0; k < num_cols; ++k)
-              to[k] += all.weights[member] * products[i * kPanelRows + k];
+              to[k] += all_.weights[member] * products[i * kPanelRows + k];
           }
         }
       }
+    }
+  }
+
+ private:
+  int64_t num_groups() const { return static_cast<int64_t>(all_.groups.size()); }
+  int64_t num_units() const { return (gate_.panels_per_head() + kUnitPanels - 1) / kUnitPanels; }
+
+  const Panels& gate_;
+  const Panels& up_;
+  const Panels& down_;
+  const Grouping& all_;
+  const int64_t width_;
+  float* const out_;
+  Hidden hidden_;
+  const Chunks unit_runs_;
+  const Chunks down_runs_;
+};
+
+}  // namespace
+
+void Experts::forward_packed(ThreadPool& pool, const float* x, int64_t num_tokens, const Grouping& all,
+                             float* out) const {
+  BALLAST_CHECK(pool.num_nodes() == num_nodes_);
+  if (num_tokens == 0) return;
+  const Panels& gate = *parts_[0].gate;
+  const Panels& up = *parts_[0].up;
+  const Activations for_gate(pool, gate, x, num_tokens);
+  // Gate and up are mostly of one type; then they share the rounded activations.
+  const bool shared =
+      gate.takes_quantized() == up.takes_quantized() && gate.activation_bytes() == up.activation_bytes();
+  const Activations for_up(pool, shared ? gate : up, x, shared ? 0 : num_tokens);
+  const std::vector<const void*> gate_rows = rows_of_members(for_gate, all);
+  const std::vector<const void*> up_rows = shared ? gate_rows : rows_of_members(for_up, all);
+
+  const int64_t width = hidden_width();
+  const std::vector<int> num_threads = pool.threads_per_node();
+  const bool is_split = parts_.size() > 1;
+  std::vector<std::unique_ptr<float[]>> partials;  // [T, D] each
+  std::vector<PartForward> forwards;
+  forwards.reserve(parts_.size());
+  std::vector<size_t> forward_of_node(num_threads.size(), 0);
+  std::vector<int64_t> gate_counts(num_threads.size(), 0);
+  std::vector<int64_t> down_counts(num_threads.size(), 0);
+  for (const Part& part : parts_) {
+    if (is_split) partials.push_back(uninitialized<float>(num_tokens * width));
+    const size_t node = static_cast<size_t>(part.node);
+    forward_of_node[node] = forwards.size();
+    forwards.emplace_back(part, all, num_threads[node], width, is_split ? partials.back().get() : out);
+    gate_counts[node] = forwards.back().num_gate_tasks();
+    down_counts[node] = forwards.back().num_down_tasks();
+  }
+  const auto at = [&](int node) -> PartForward& {
+    return forwards[forward_of_node[static_cast<size_t>(node)]];
+  };
+  pool.parallel_for_nodes(
+      gate_counts, [&](int node, int64_t task) { at(node).gate_up(task, gate_rows.data(), up_rows.data()); });
+  pool.parallel_for_nodes(down_counts, [&](int node, int64_t task) { at(node).down(task, num_tokens); });
+  if (!is_split) return;
+
+  constexpr int64_t kTaskFloats = 16384;  // some microseconds; a few tokens are not worth waking a thread
+  const Chunks chunks(num_tokens * width, kTaskFloats);
+  pool.parallel_for(chunks.count(), [&](int64_t task) {
+    const IndexRange range = chunks[task];
+    std::copy(partials[0].get() + range.begin, partials[0].get() + range.end, out + range.begin);
+    for (size_t part = 1; part < partials.size(); ++part) {
+      for (int64_t i = range.begin; i < range.end; ++i) out[i] += partials[part][i];
     }
   });
 }

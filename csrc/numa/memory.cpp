@@ -7,14 +7,10 @@
 #include <algorithm>
 #include <sstream>
 
-#include "base/check.h"
-#include "numa/index_range.h"
-
 namespace ballast {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-constexpr int64_t kTouchBytes = int64_t{2} << 20;
 
 // libnuma would be one more library for a single system call.
 bool set_policy(void* begin, size_t num_bytes, int mode, const std::vector<unsigned long>& nodes) {
@@ -22,14 +18,6 @@ bool set_policy(void* begin, size_t num_bytes, int mode, const std::vector<unsig
   // The kernel counts the mask's bits from 1.
   return syscall(SYS_mbind, begin, num_bytes, mode, nodes.empty() ? nullptr : nodes.data(),
                  nodes.empty() ? 0 : num_bits + 1, 0) == 0;
-}
-
-bool prefer_node(void* begin, size_t num_bytes, int node) {
-  if (num_bytes == 0 || node < 0) return false;
-  constexpr size_t kWordBits = sizeof(unsigned long) * 8;
-  std::vector<unsigned long> nodes(static_cast<size_t>(node) / kWordBits + 1, 0);
-  nodes.back() = 1UL << (static_cast<size_t>(node) % kWordBits);
-  return set_policy(begin, num_bytes, MPOL_PREFERRED, nodes);
 }
 
 std::vector<AddressRange> merged(std::vector<AddressRange> ranges) {
@@ -79,17 +67,12 @@ bool mempolicy_available() {
   return set_policy(page.data(), page.size(), MPOL_DEFAULT, {});
 }
 
-NodePages::NodePages(ThreadPool& pool, int node, size_t num_bytes) : pages_(num_bytes), has_policy_(false) {
-  BALLAST_CHECK(node >= 0 && node < pool.num_nodes());
-  has_policy_ = prefer_node(data(), size(), pool.node_index(node));
-  const Chunks chunks(static_cast<int64_t>(num_bytes), kTouchBytes);
-  std::vector<int64_t> counts(static_cast<size_t>(pool.num_nodes()), 0);
-  counts[static_cast<size_t>(node)] = chunks.count();
-  pool.parallel_for_nodes(counts, [&](int, int64_t index) {
-    for (int64_t at = chunks[index].begin; at < chunks[index].end; at += kPageBytes) {
-      static_cast<volatile uint8_t*>(data())[at] = 0;
-    }
-  });
+bool prefer_node(const Pages& pages, int node) {
+  if (pages.size() == 0 || node < 0) return false;
+  constexpr size_t kWordBits = sizeof(unsigned long) * 8;
+  std::vector<unsigned long> nodes(static_cast<size_t>(node) / kWordBits + 1, 0);
+  nodes.back() = 1UL << (static_cast<size_t>(node) % kWordBits);
+  return set_policy(pages.data(), pages.size(), MPOL_PREFERRED, nodes);
 }
 
 BytesPerNode bytes_per_node(const std::string& numa_maps, const std::string& maps,

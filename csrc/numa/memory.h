@@ -9,28 +9,15 @@
 #include <vector>
 
 #include "base/pages.h"
-#include "numa/thread_pool.h"
 
 namespace ballast {
 
 // Whether this process may set memory policies; containers commonly may not.
 bool mempolicy_available();
 
-// Zeroed memory that the threads of one of the pool's nodes touched first.
-class NodePages {
- public:
-  // `node` counts the pool's nodes from 0. Throws std::bad_alloc when the system refuses.
-  NodePages(ThreadPool& pool, int node, size_t num_bytes);
-
-  uint8_t* data() const { return pages_.data(); }
-  size_t size() const { return pages_.size(); }
-  // Whether the kernel took the node as a policy too, which also holds for pages that it swaps or migrates.
-  bool has_policy() const { return has_policy_; }
-
- private:
-  Pages pages_;
-  bool has_policy_;
-};
+// Asks that pages go to the kernel's node `node`, also those that it swaps or migrates. Returns whether it
+// will; where it does not, the thread that touches a page first places it all the same.
+bool prefer_node(const Pages& pages, int node);
 
 struct AddressRange {
   uintptr_t begin = 0;

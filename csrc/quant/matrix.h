@@ -25,8 +25,13 @@ class Matrix {
   // The same matrix, its heads' rows repacked; the data that it was made over is not needed any more. Such a
   // matrix serves products with these very heads, and its rows outside them are gone.
   Matrix packed(ThreadPool& pool, const PanelTarget& target, const HeadRows& heads, PanelRows rows) const {
-    Matrix copy = *this;
+    Matrix copy = without_data();
     copy.panels_ = std::make_shared<const Panels>(pool, target, *this, heads, rows);
+    return copy;
+  }
+  // Format and shape alone.
+  Matrix without_data() const {
+    Matrix copy = *this;
     copy.data_ = nullptr;
     return copy;
   }
@@ -35,14 +40,17 @@ class Matrix {
   const Panels* panels() const { return panels_.get(); }
 
   const uint8_t* row_data(int64_t row) const { return data_ + row * row_bytes_; }
+  // From a column on that begins a block of the format.
+  const uint8_t* piece_data(int64_t row, int64_t col) const {
+    return row_data(row) + col / format_->block_weights * format_->block_bytes;
+  }
 
   // The whole row, [cols].
   void dequantize_row(int64_t row, float* out) const { format_->dequantize_row(row_data(row), cols_, out); }
 
   // Columns col_begin…col_end of a row; both are multiples of the format's block, or the row's end.
   void dequantize_piece(int64_t row, int64_t col_begin, int64_t col_end, float* out) const {
-    const uint8_t* begin = row_data(row) + col_begin / format_->block_weights * format_->block_bytes;
-    format_->dequantize_row(begin, col_end - col_begin, out);
+    format_->dequantize_row(piece_data(row, col_begin), col_end - col_begin, out);
   }
 
  private:

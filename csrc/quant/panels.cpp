@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "numa/memory.h"
 #include "quant/matrix.h"
 #include "quant/raw_blocks.h"
 
@@ -233,34 +234,61 @@ void pack_transposed(const Matrix& source, int64_t first_row, int64_t num_rows, 
 
 }  // namespace
 
-Panels::Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source, const HeadRows& heads,
-               PanelRows rows)
+Panels::Panels(const PanelTarget& target, const Matrix& source, const PanelSlice& slice, PanelRows rows)
     : target_(target),
-      heads_(heads),
+      heads_(slice.heads),
       panel_rows_(rows),
       kind_(kind_of(source, rows)),
-      head_rows_(rows == PanelRows::kTransposed ? source.cols() : heads.num_rows),
-      cols_(rows == PanelRows::kTransposed ? heads.num_rows : source.cols()),
+      head_rows_(rows == PanelRows::kTransposed ? slice.cols.size() : heads_.num_rows),
+      cols_(rows == PanelRows::kTransposed ? heads_.num_rows : slice.cols.size()),
       panels_per_head_((head_rows_ + kPanelRows - 1) / kPanelRows),
       panel_bytes_(format_of(kind_).panel_bytes(cols_)),
-      pages_(static_cast<size_t>(heads.num_heads * panels_per_head_ * panel_bytes_)) {
+      pages_(static_cast<size_t>(num_panels() * panel_bytes_)) {
   BALLAST_CHECK(target.activation_bytes == 1 || target.activation_bytes == 2);
-  const PanelFormat& format = format_of(kind_);
-  pool.parallel_for(heads.num_heads * panels_per_head_, [&](int64_t task) {
-    const int64_t head = task / panels_per_head_;
-    const int64_t index = task % panels_per_head_;
-    uint8_t* panel = pages_.data() + task * panel_bytes_;
-    if (rows == PanelRows::kTransposed) {
-      std::vector<float> buffer;
-      pack_transposed(source, heads.begin(head), heads.num_rows, index, buffer, panel);
-      return;
-    }
-    const int64_t first = index * kPanelRows;
-    const int num_rows = static_cast<int>(std::min<int64_t>(kPanelRows, head_rows_ - first));
-    const uint8_t* row_data[kPanelRows];
-    for (int row = 0; row < num_rows; ++row) row_data[row] = source.row_data(heads.begin(head) + first + row);
-    format.pack(row_data, num_rows, cols_, panel);
+}
+
+Panels::Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source, const HeadRows& heads,
+               PanelRows rows)
+    : Panels(target, source, {heads, {0, source.cols()}}, rows) {
+  pool.parallel_for(num_panels(), [&](int64_t number) { pack_panel(source, 0, number); });
+}
+
+std::vector<std::shared_ptr<const Panels>> Panels::by_node(ThreadPool& pool, const PanelTarget& target,
+                                                           const Matrix& source,
+                                                           const std::vector<PanelSlice>& slices) {
+  BALLAST_CHECK(slices.size() == static_cast<size_t>(pool.num_nodes()));
+  std::vector<std::shared_ptr<Panels>> packed;
+  std::vector<int64_t> counts;
+  for (size_t node = 0; node < slices.size(); ++node) {
+    const PanelSlice& slice = slices[node];
+    const bool is_empty = slice.heads.num_rows == 0 || slice.cols.size() == 0;
+    packed.emplace_back(is_empty ? nullptr : new Panels(target, source, slice, PanelRows::kAsStored));
+    counts.push_back(is_empty ? 0 : packed.back()->num_panels());
+    if (!is_empty) prefer_node(packed.back()->pages_, pool.node_index(static_cast<int>(node)));
+  }
+  pool.parallel_for_nodes(counts, [&](int node, int64_t number) {
+    const size_t i = static_cast<size_t>(node);
+    packed[i]->pack_panel(source, slices[i].cols.begin, number);
   });
+  return {packed.begin(), packed.end()};
+}
+
+void Panels::pack_panel(const Matrix& source, int64_t first_col, int64_t number) {
+  const int64_t head = number / panels_per_head_;
+  const int64_t index = number % panels_per_head_;
+  uint8_t* panel = pages_.data() + number * panel_bytes_;
+  if (panel_rows_ == PanelRows::kTransposed) {
+    std::vector<float> buffer;
+    pack_transposed(source, heads_.begin(head), heads_.num_rows, index, buffer, panel);
+    return;
+  }
+  const int64_t first = index * kPanelRows;
+  const int num_rows = static_cast<int>(std::min<int64_t>(kPanelRows, head_rows_ - first));
+  const uint8_t* row_data[kPanelRows];
+  for (int row = 0; row < num_rows; ++row) {
+    row_data[row] = source.piece_data(heads_.begin(head) + first + row, first_col);
+  }
+  format_of(kind_).pack(row_data, num_rows, cols_, panel);
 }
 
 void Panels::unpack_row(int64_t head, int64_t row, float* out) const {

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "base/pages.h"
 #include "cpu/kernels.h"
+#include "numa/index_range.h"
 #include "numa/thread_pool.h"
 #include "quant/formats.h"
 
@@ -40,12 +43,22 @@ struct PanelTarget {
   int activation_bytes;
 };
 
+// The rows and columns of a matrix that one Panels holds; columns are whole blocks, or reach the row's end.
+struct PanelSlice {
+  HeadRows heads;
+  IndexRange cols;
+};
+
 class Panels {
  public:
   // Packs the rows of each head apart, on all threads of the pool. `source` must not be packed itself and is
   // not needed afterwards.
   Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source, const HeadRows& heads,
          PanelRows rows);
+  // slices[n] packed by the threads of the pool's node n, into memory of that node; null for an empty slice.
+  static std::vector<std::shared_ptr<const Panels>> by_node(ThreadPool& pool, const PanelTarget& target,
+                                                            const Matrix& source,
+                                                            const std::vector<PanelSlice>& slices);
 
   const Kernels& kernels() const { return target_.kernels; }
   int activation_bytes() const { return target_.activation_bytes; }
@@ -77,6 +90,12 @@ class Panels {
   void unpack_row(int64_t head, int64_t row, float* out) const;
 
  private:
+  // Room for the slice, which is yet to be packed.
+  Panels(const PanelTarget& target, const Matrix& source, const PanelSlice& slice, PanelRows rows);
+
+  int64_t num_panels() const { return heads_.num_heads * panels_per_head_; }
+  void pack_panel(const Matrix& source, int64_t first_col, int64_t number);
+
   const PanelTarget target_;
   const HeadRows heads_;
   const PanelRows panel_rows_;

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ballast._core import numa
@@ -27,8 +27,10 @@ class ThreadPlan:
 class WeightMemory:
     """Address ranges of a loaded model's weights."""
 
-    experts: Sequence[numa.Range] = ()
+    experts: Mapping[int, Sequence[numa.Range]] = field(default_factory=dict)
+    """By the node whose threads read them; under UNKNOWN_NODE what any thread may read."""
     others: Sequence[numa.Range] = ()
+    """Any thread may read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +91,24 @@ def plan_threads(topology: numa.Topology, num_threads: int, mode: NumaMode) -> T
     return ThreadPlan(numa.place_threads(topology, num_threads), f"{num_threads} threads have CPUs of {count}")
 
 
-def local_share(bytes_per_node: Mapping[int, int], threads_per_node: Mapping[int | None, int]) -> float | None:
-    """Chance that a byte lies on the node of the thread that reads it, when any thread may read any byte. None
-    stands for the node of threads that may run on several: they are near none. Nothing where the
-    nodes are not told. Pure."""
-    num_bytes, num_threads = sum(bytes_per_node.values()), sum(threads_per_node.values())
+def local_share(
+    bytes_by_reader: Mapping[int, Mapping[int, int]], threads_per_node: Mapping[int | None, int]
+) -> float | None:
+    """Chance that a byte lies on the node of the thread that reads it. Bytes by node, for each node whose threads read
+    them; under UNKNOWN_NODE those that any thread may read. None stands for the node of threads that may run on
+    several: they are near none. Nothing where the nodes are not told. Pure."""
+    num_bytes = sum(sum(by_node.values()) for by_node in bytes_by_reader.values())
+    num_threads = sum(threads_per_node.values())
     if not num_bytes or not num_threads or numa.UNKNOWN_NODE in threads_per_node:
         return None
-    local = sum(count * threads_per_node.get(node, 0) for node, count in bytes_per_node.items())
-    return local / (num_bytes * num_threads)
+    share_bound = 1 - threads_per_node.get(None, 0) / num_threads
+    local = 0.0
+    for reader, by_node in bytes_by_reader.items():
+        if reader == numa.UNKNOWN_NODE:
+            local += sum(count * threads_per_node.get(node, 0) for node, count in by_node.items()) / num_threads
+        else:
+            local += by_node.get(reader, 0) * share_bound
+    return local / num_bytes
 
 
 def judge_pinning(threads: Sequence[ComputeThread]) -> tuple[bool, str]:
@@ -127,11 +138,17 @@ def read_report(memory: WeightMemory, why_not_pinned: str = "", root: Path = Pat
     topology = numa.read_topology(str(root), cpus)
     threads = tuple(read_threads(root))
     node_of_thread = [_only_node(topology, thread.cpus) for thread in threads]
-    expert_bytes, weight_bytes = read_bytes_per_node(memory.experts, [*memory.experts, *memory.others])
+    told = read_bytes_per_node(*memory.experts.values(), memory.others)
+    *of_experts, of_others = told or [{}] * (len(memory.experts) + 1)
+    by_reader: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    for reader, found in zip([*memory.experts, numa.UNKNOWN_NODE], [*of_experts, of_others], strict=True):
+        by_reader[reader].update(found)
+    expert_bytes = sum(map(Counter, of_experts), Counter())
+    weight_bytes = expert_bytes + Counter(of_others)
     pinned, reason = judge_pinning(threads)
     memory_nodes = _listed(status, "Mems_allowed_list")
     # Where /sys is hidden, the memory's nodes are told all the same.
-    hidden = sorted({*(weight_bytes or {})} - {node.index for node in topology.nodes})
+    hidden = sorted({*weight_bytes} - {node.index for node in topology.nodes})
     return NumaReport(
         cpus=cpus,
         memory_nodes=memory_nodes,
@@ -142,8 +159,8 @@ def read_report(memory: WeightMemory, why_not_pinned: str = "", root: Path = Pat
                 num_usable_cores=len(node.cores),
                 memory_allowed=node.memory_allowed,
                 num_threads=node_of_thread.count(node.index),
-                expert_bytes=None if expert_bytes is None else expert_bytes.get(node.index, 0),
-                weight_bytes=None if weight_bytes is None else weight_bytes.get(node.index, 0),
+                expert_bytes=None if told is None else expert_bytes[node.index],
+                weight_bytes=None if told is None else weight_bytes[node.index],
             )
             for node in [*topology.nodes, *(numa.Node(index, [], [], index in memory_nodes) for index in hidden)]
         ),
@@ -152,17 +169,17 @@ def read_report(memory: WeightMemory, why_not_pinned: str = "", root: Path = Pat
         pinned=pinned,
         pinned_reason=reason if pinned or not (threads and why_not_pinned) else f"{reason}: {why_not_pinned}",
         mempolicy_available=numa.mempolicy_available(),
-        share_local=local_share(weight_bytes or {}, Counter(node_of_thread)),
+        share_local=local_share(by_reader, Counter(node_of_thread)),
     )
 
 
-def read_bytes_per_node(*ranges: Sequence[numa.Range]) -> list[dict[int, int]] | list[None]:
+def read_bytes_per_node(*ranges: Sequence[numa.Range]) -> list[dict[int, int]] | None:
     """Resident bytes by node of each set of ranges, None where the kernel does not tell. Takes seconds for hundreds of
     gigabytes, which are walked once."""
     try:
         numa_maps, maps = (Path("/proc/self", name).read_text(errors="replace") for name in ("numa_maps", "maps"))
     except OSError:
-        return [None] * len(ranges)
+        return None
     return [numa.bytes_per_node(numa_maps, maps, each) for each in ranges]
 
 

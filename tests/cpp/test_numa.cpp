@@ -19,7 +19,7 @@
 
 using ballast::kAnyCpu;
 using ballast::kUnknownNode;
-using ballast::NodePages;
+using ballast::Pages;
 using ballast::Placement;
 using ballast::ThreadPool;
 using ballast::Topology;
@@ -172,21 +172,34 @@ TEST(a_placement_of_no_threads_is_refused) {
   EXPECT_THROWS(ThreadPool(Placement{{{0, {}}, {1, {kAnyCpu}}}}), std::invalid_argument);
 }
 
-TEST(memory_of_a_node_is_touched_by_its_threads_and_counted_where_it_lies) {
-  ThreadPool pool(made_up(2, 1));
+TEST(memory_is_counted_where_it_lies_however_many_neighbours_it_has) {
   constexpr size_t kBytes = (size_t{5} << 20) + 123;
-  const NodePages pages(pool, 1, kBytes);
+  const Pages before(kBytes);
+  const Pages pages(kBytes);
+  const Pages behind(kBytes);
   EXPECT_EQ(pages.size(), kBytes);
   EXPECT(std::all_of(pages.data(), pages.data() + kBytes, [](uint8_t byte) { return byte == 0; }));
-  const NodePages none(pool, 0, 0);
-  EXPECT_EQ(none.size(), size_t{0});
+  std::fill_n(pages.data(), kBytes, uint8_t{1});
+  EXPECT_EQ(Pages(0).size(), size_t{0});
 
   const auto bytes = ballast::bytes_per_node(text_of("/proc/self/numa_maps"), text_of("/proc/self/maps"),
                                              {{reinterpret_cast<uintptr_t>(pages.data()), kBytes}});
   int64_t total = 0;
   for (const auto& entry : bytes) total += entry.second;
-  // All of it is resident; neighbours in the same mapping may shift the share by a little.
-  EXPECT(total > static_cast<int64_t>(kBytes) * 9 / 10 && total < static_cast<int64_t>(kBytes) * 11 / 10);
+  // All of it is resident, and nothing of the others is: they are mappings of their own.
+  EXPECT(total >= static_cast<int64_t>(kBytes) * 99 / 100 && total <= static_cast<int64_t>(kBytes) + 4096);
+}
+
+TEST(a_node_is_asked_for_where_there_is_one_to_ask) {
+  const Pages pages(4096);
+  EXPECT(!ballast::prefer_node(pages, ballast::kUnknownNode));
+  EXPECT(!ballast::prefer_node(pages, 4095));
+  EXPECT(!ballast::prefer_node(Pages(0), 0));
+  const ballast::Topology machine = ballast::read_topology("", ballast::allowed_cpus());
+  for (const ballast::Node& node : machine.nodes) {
+    if (node.memory_allowed && node.index >= 0)
+      EXPECT_EQ(ballast::prefer_node(pages, node.index), ballast::mempolicy_available());
+  }
 }
 
 TEST(asking_for_mempolicy_answers) {

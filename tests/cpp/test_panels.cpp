@@ -136,13 +136,13 @@ TEST(experts_of_every_format_stay_inside_their_memory) {
       const int64_t hidden = narrow_cols(format);
       const int64_t width = format.block_weights == 1 ? 13 : format.block_weights;
       const PanelTarget target{*kernels, bytes_of_activations};
-      const auto pack = [&](int64_t rows, int64_t cols) {
-        const std::vector<uint8_t> bytes = random_bytes(format, num_experts * rows, cols);
-        return Matrix(bytes.data(), static_cast<int64_t>(bytes.size()), format.ggml_type, num_experts * rows,
-                      cols)
-            .packed(pool, target, {num_experts, rows, 0, rows}, PanelRows::kAsStored);
-      };
-      const Experts experts(pack(width, hidden), pack(width, hidden), pack(hidden, width), num_experts);
+      const std::vector<uint8_t> gate_bytes = random_bytes(format, num_experts * width, hidden);
+      const std::vector<uint8_t> down_bytes = random_bytes(format, num_experts * hidden, width);
+      const Matrix gate(gate_bytes.data(), static_cast<int64_t>(gate_bytes.size()), format.ggml_type,
+                        num_experts * width, hidden);
+      const Matrix down(down_bytes.data(), static_cast<int64_t>(down_bytes.size()), format.ggml_type,
+                        num_experts * hidden, width);
+      const Experts experts = Experts(gate, gate, down, num_experts).packed(pool, target);
       for (const int64_t num_tokens : {0, 1, 9, 70}) {
         const std::vector<float> x = random_floats(num_tokens * hidden);
         std::vector<int32_t> ids;

@@ -1,3 +1,4 @@
+// Packed experts, divided among made-up nodes, against the same experts where they lie.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -6,20 +7,21 @@
 #include <vector>
 
 #include "check.h"
+#include "cpu/dispatch.h"
 #include "moe/experts.h"
-#include "moe/split_experts.h"
 #include "numa/split.h"
 
 using ballast::Experts;
 using ballast::find_format;
+using ballast::find_isa;
 using ballast::FormatTraits;
 using ballast::IndexRange;
 using ballast::kAnyCpu;
+using ballast::Kernels;
 using ballast::Matrix;
+using ballast::PanelTarget;
 using ballast::Placement;
 using ballast::split_among_nodes;
-using ballast::SplitExperts;
-using ballast::StackedBlocks;
 using ballast::ThreadPool;
 
 namespace {
@@ -51,7 +53,7 @@ std::vector<uint8_t> random_blocks(int ggml_type, int64_t num_weights, uint32_t 
   for (uint8_t& byte : data) byte = static_cast<uint8_t>(random());
   const size_t block = static_cast<size_t>(format.block_bytes);
   for (size_t at = 0; at < data.size(); at += block) {
-    // Half-precision scales, 0.5 or so: at the block's begin, and its second in Q4_K; at the end in Q6_K.
+    // Half-precision scales, 0.05 or so: at the block's begin, and its second in Q4_K; at the end in Q6_K.
     const size_t scale = ggml_type == kQ6_K ? at + block - 2 : at;
     data[scale + 1] = 0x2c;
     if (ggml_type == kQ4_K) data[at + 3] = 0x2c;
@@ -74,22 +76,25 @@ struct Layer {
         up(random_blocks(gate_type, experts * i * d, 2)),
         down(random_blocks(down_type, experts * d * i, 3)) {}
 
-  static StackedBlocks blocks(const std::vector<uint8_t>& data, int type) {
-    return {data.data(), static_cast<int64_t>(data.size()), type};
-  }
   static Matrix matrix(const std::vector<uint8_t>& data, int type, int64_t rows, int64_t cols) {
     return Matrix(data.data(), static_cast<int64_t>(data.size()), type, rows, cols);
   }
-  Experts whole() const {
+  Matrix down_matrix() const { return matrix(down, down_type, num_experts * hidden, width); }
+  Experts in_place() const {
     return Experts(matrix(gate, gate_type, num_experts * width, hidden),
-                   matrix(up, gate_type, num_experts * width, hidden),
-                   matrix(down, down_type, num_experts * hidden, width), num_experts);
+                   matrix(up, gate_type, num_experts * width, hidden), down_matrix(), num_experts);
   }
-  SplitExperts split(ThreadPool& pool) const {
-    return SplitExperts(pool, blocks(gate, gate_type), blocks(up, gate_type), blocks(down, down_type),
-                        num_experts, hidden, width);
+  // Of each expert gate's rows, then up's.
+  std::vector<uint8_t> fused() const {
+    std::vector<uint8_t> both;
+    const int64_t bytes = static_cast<int64_t>(gate.size()) / num_experts;
+    for (int64_t expert = 0; expert < num_experts; ++expert) {
+      for (const auto* part : {&gate, &up}) {
+        both.insert(both.end(), part->begin() + expert * bytes, part->begin() + (expert + 1) * bytes);
+      }
+    }
+    return both;
   }
-  int64_t num_bytes() const { return static_cast<int64_t>(gate.size() + up.size() + down.size()); }
 };
 
 struct Tokens {
@@ -107,22 +112,39 @@ struct Tokens {
     }
   }
 
-  template <class Layers>
-  std::vector<float> through(const Layers& experts, ThreadPool& pool, const Layer& layer) const {
-    std::vector<float> out(static_cast<size_t>(num_tokens * layer.hidden), NAN);
+  std::vector<float> through(const Experts& experts, ThreadPool& pool) const {
+    std::vector<float> out(static_cast<size_t>(num_tokens * experts.hidden_width()), NAN);
     experts.forward(pool, x.data(), num_tokens, ids.data(), weights.data(), num_chosen, out.data());
     return out;
   }
 };
 
 // Sums of floats in another order differ by a few roundings of the largest partial sum.
-bool close(const std::vector<float>& a, const std::vector<float>& b) {
+bool close(const std::vector<float>& a, const std::vector<float>& b, float tolerance) {
   float largest = 0;
   for (float value : b) largest = std::max(largest, std::fabs(value));
   for (size_t i = 0; i < a.size(); ++i) {
-    if (!(std::fabs(a[i] - b[i]) <= 1e-5f * largest)) return false;
+    if (!(std::fabs(a[i] - b[i]) <= tolerance * largest)) return false;
   }
   return a.size() == b.size();
+}
+
+std::vector<PanelTarget> targets() {
+  std::vector<PanelTarget> all;
+  for (const std::string& isa : ballast::usable_isas()) {
+    if (const Kernels* kernels = find_isa(isa)) {
+      for (int activation_bytes : {1, 2}) all.push_back({*kernels, activation_bytes});
+    }
+  }
+  return all;
+}
+
+int64_t node_bytes(const Experts& experts, int node) {
+  int64_t bytes = 0;
+  for (const Experts::Part& part : experts.parts()) {
+    if (part.node == node) bytes += part.gate->num_bytes() + part.up->num_bytes() + part.down->num_bytes();
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -146,67 +168,95 @@ TEST(ranges_cover_the_dimension_in_whole_units_and_in_order) {
 
 TEST(experts_split_over_nodes_give_what_one_node_gives) {
   const Layer layers[] = {{5, 64, 96, kF32, kF32},
+                          {5, 64, 77, kF32, kF32},
                           {5, 64, 96, kQ8_0, kQ4_0},
                           {3, 256, 512, kQ4_K, kQ6_K},
                           {3, 256, 1280, kQ4_K, kQ8_0}};
-  ThreadPool one(2);
   for (const Layer& layer : layers) {
-    const Experts whole = layer.whole();
-    for (const std::vector<int>& threads : {std::vector<int>{2}, {1, 1}, {2, 1}, {1, 1, 1, 1}}) {
-      ThreadPool pool(made_up(threads));
-      const SplitExperts split = layer.split(pool);
-      int64_t bytes = 0;
-      for (int node = 0; node < pool.num_nodes(); ++node) bytes += split.node_bytes(node);
-      EXPECT_EQ(bytes, layer.num_bytes());
-      for (int64_t num_tokens : {0, 1, 2, 7, 33}) {
-        const Tokens tokens(layer, num_tokens, 2);
-        const std::vector<float> expected = tokens.through(whole, one, layer);
-        EXPECT(close(tokens.through(split, pool, layer), expected));
+    for (const PanelTarget& target : targets()) {
+      ThreadPool one(2);
+      const Experts whole = layer.in_place().packed(one, target);
+      const float rounding = layer.gate_type == kF32 ? 1e-5f : target.activation_bytes == 1 ? 2e-2f : 1e-4f;
+      for (const std::vector<int>& threads : {std::vector<int>{1, 1}, {2, 1}, {1, 1, 1, 1}}) {
+        ThreadPool pool(made_up(threads));
+        const Experts split = layer.in_place().packed(pool, target);
+        for (int64_t num_tokens : {0, 1, 2, 7, 33}) {
+          const Tokens tokens(layer, num_tokens, 2);
+          const std::vector<float> out = tokens.through(split, pool);
+          EXPECT(close(out, tokens.through(whole, one), 1e-5f));
+          EXPECT(close(out, tokens.through(layer.in_place(), one), rounding));
+        }
       }
     }
   }
 }
 
-TEST(one_node_alone_gives_the_very_same_bits) {
-  const Layer layer(4, 64, 96, kQ8_0, kQ8_0);
-  ThreadPool pool(made_up({3}));
-  const Tokens tokens(layer, 9, 3);
-  EXPECT(tokens.through(layer.split(pool), pool, layer) == tokens.through(layer.whole(), pool, layer));
+TEST(every_node_holds_its_share_and_no_byte_twice) {
+  const Layer layer(3, 256, 1024, kQ4_K, kQ4_K);
+  for (const PanelTarget& target : targets()) {
+    ThreadPool one(1);
+    const int64_t whole = node_bytes(layer.in_place().packed(one, target), 0);
+    ThreadPool pool(made_up({1, 1, 1, 1}));
+    const Experts split = layer.in_place().packed(pool, target);
+    for (int node = 0; node < 4; ++node) EXPECT_EQ(node_bytes(split, node) * 4, whole);
+    EXPECT_EQ(split.parts()[3].kernel_node, 3);
+  }
 }
 
 TEST(a_split_result_is_the_same_every_time_and_whatever_else_is_in_the_batch) {
   const Layer layer(4, 64, 128, kQ8_0, kQ4_0);
-  ThreadPool pool(made_up({2, 2}));
-  const SplitExperts split = layer.split(pool);
-  const Tokens tokens(layer, 16, 2);
-  const std::vector<float> first = tokens.through(split, pool, layer);
-  for (int round = 0; round < 20; ++round) EXPECT(tokens.through(split, pool, layer) == first);
-  std::vector<float> alone(static_cast<size_t>(layer.hidden));
-  split.forward(pool, tokens.x.data() + 5 * layer.hidden, 1, tokens.ids.data() + 10,
-                tokens.weights.data() + 10, 2, alone.data());
-  EXPECT(std::equal(alone.begin(), alone.end(), first.begin() + 5 * layer.hidden));
+  for (const PanelTarget& target : targets()) {
+    ThreadPool pool(made_up({2, 2}));
+    const Experts split = layer.in_place().packed(pool, target);
+    const Tokens tokens(layer, 16, 2);
+    const std::vector<float> first = tokens.through(split, pool);
+    for (int round = 0; round < 20; ++round) EXPECT(tokens.through(split, pool) == first);
+    std::vector<float> alone(static_cast<size_t>(layer.hidden));
+    split.forward(pool, tokens.x.data() + 5 * layer.hidden, 1, tokens.ids.data() + 10,
+                  tokens.weights.data() + 10, 2, alone.data());
+    EXPECT(std::equal(alone.begin(), alone.end(), first.begin() + 5 * layer.hidden));
+  }
 }
 
 TEST(a_node_without_a_unit_of_its_own_holds_and_computes_nothing) {
   const Layer layer(2, 256, 256, kQ4_K, kQ4_K);
+  for (const PanelTarget& target : targets()) {
+    ThreadPool one(1);
+    ThreadPool pool(made_up({1, 1}));
+    const Experts split = layer.in_place().packed(pool, target);
+    EXPECT(node_bytes(split, 0) > 0);
+    EXPECT_EQ(node_bytes(split, 1), 0);
+    const Tokens tokens(layer, 3, 2);
+    EXPECT(tokens.through(split, pool) == tokens.through(layer.in_place().packed(one, target), one));
+  }
+}
+
+TEST(gate_and_up_in_one_matrix_give_the_very_same_bits) {
+  const Layer layer(3, 64, 96, kQ8_0, kQ8_0);
+  const std::vector<uint8_t> both = layer.fused();
+  const Experts fused(Layer::matrix(both, kQ8_0, 3 * 2 * 96, 64), layer.down_matrix(), 3);
+  const Tokens tokens(layer, 9, 3);
   ThreadPool pool(made_up({1, 1}));
-  const SplitExperts split = layer.split(pool);
-  EXPECT_EQ(split.node_bytes(0), layer.num_bytes());
-  EXPECT_EQ(split.node_bytes(1), 0);
-  const Tokens tokens(layer, 3, 2);
-  EXPECT(close(tokens.through(split, pool, layer), tokens.through(layer.whole(), pool, layer)));
+  EXPECT(tokens.through(fused, pool) == tokens.through(layer.in_place(), pool));
+  for (const PanelTarget& target : targets()) {
+    EXPECT(tokens.through(fused.packed(pool, target), pool) ==
+           tokens.through(layer.in_place().packed(pool, target), pool));
+  }
 }
 
 TEST(what_does_not_fit_is_refused) {
   const Layer layer(2, 64, 96, kQ8_0, kQ8_0);
   ThreadPool pool(made_up({1, 1}));
-  EXPECT_THROWS(SplitExperts(pool, Layer::blocks(layer.gate, kQ8_0), Layer::blocks(layer.up, kQ8_0),
-                             Layer::blocks(layer.down, kQ8_0), 3, 64, 96),
-                std::invalid_argument);
-  const SplitExperts split = layer.split(pool);
+  const Matrix gate = Layer::matrix(layer.gate, kQ8_0, 2 * 96, 64);
+  EXPECT_THROWS(Experts(gate, gate, layer.down_matrix(), 3), std::invalid_argument);
+  EXPECT_THROWS(Experts(gate, layer.down_matrix(), 2), std::invalid_argument);
+  EXPECT_THROWS(Experts(gate, gate, layer.down_matrix(), 0), std::invalid_argument);
   const std::vector<float> x(64, 1.0f);
   const int32_t id = 2;
   const float weight = 1.0f;
   std::vector<float> out(64);
-  EXPECT_THROWS(split.forward(pool, x.data(), 1, &id, &weight, 1, out.data()), std::out_of_range);
+  for (const PanelTarget& target : targets()) {
+    const Experts split = layer.in_place().packed(pool, target);
+    EXPECT_THROWS(split.forward(pool, x.data(), 1, &id, &weight, 1, out.data()), std::out_of_range);
+  }
 }

@@ -84,13 +84,8 @@ def test_head_linear_transposed(rng, make_matrix, isa):
 
 @every_isa
 def test_experts(rng, make_matrix, isa):
-    gate, up, down = (
-        kernels.pack(
-            POOLS[1], make_matrix(T.Q8_0, 5 * rows, cols)[0], isa, num_heads=5, head_stride=rows, num_rows=rows
-        )
-        for rows, cols in [(32, 64), (32, 64), (64, 32)]
-    )
-    experts = kernels.Experts(gate, up, down, 5)
+    matrices = [make_matrix(T.Q8_0, 5 * rows, cols)[0] for rows, cols in [(32, 64), (32, 64), (64, 32)]]
+    experts = kernels.Experts(*matrices, 5).packed(POOLS[1], isa)
     x = normal(rng, NUM_TOKENS, 64)
     ids = np.array([rng.permutation(5)[:3] for _ in range(NUM_TOKENS)], np.int32)
     weights = rng.uniform(0, 1, (NUM_TOKENS, 3)).astype(np.float32)

@@ -28,11 +28,9 @@ every_format = pytest.mark.parametrize(
 )
 
 
-def pack_experts(pool, matrix, isa, num_experts, num_bytes=1):
+def pack_by_expert(pool, matrix, isa, num_experts):
     rows = matrix.rows // num_experts
-    return kernels.pack(
-        pool, matrix, isa, num_heads=num_experts, head_stride=rows, num_rows=rows, activation_bytes=num_bytes
-    )
+    return kernels.pack(pool, matrix, isa, num_heads=num_experts, head_stride=rows, num_rows=rows)
 
 
 def rounded(x, num_bytes=1):
@@ -174,14 +172,15 @@ def assert_experts(rng, pool, isa, num_bytes, matrices, num_experts, num_tokens,
     """Against packed linears, expert by expert. The activation between is computed twice here, by code that may differ
     in the last bit, so a few bytes of it may round to the other side: four half-steps times the largest weight, and
     1e-5 for the float sums."""
-    packed = [pack_experts(pool, matrix, isa, num_experts, num_bytes) for matrix in matrices]
+    packed = [pack_by_expert(pool, matrix, isa, num_experts) for matrix in matrices]
     gate, up, down = (kernels.unpack(matrix).astype(np.float64) for matrix in packed)
     quantized = [T(matrix.ggml_type) not in FLOATS for matrix in packed]
     x = rng.standard_normal((num_tokens, gate.shape[2]), dtype=np.float32)
     ids, weights = routes(rng, num_tokens, num_experts, routing)
     out = np.full_like(x, np.nan)
 
-    kernels.Experts(*packed, num_experts).forward(pool, x, ids, weights, out)
+    experts = kernels.Experts(*matrices, num_experts).packed(pool, isa, activation_bytes=num_bytes)
+    experts.forward(pool, x, ids, weights, out)
 
     want, allowed = np.zeros(x.shape), np.zeros(x.shape)
     for expert in range(num_experts):
@@ -275,5 +274,8 @@ def test_a_packed_matrix_says_what_it_was_packed_for(pool, make_matrix):
         kernels.dequantize(by_heads, 0, 1)
     with pytest.raises(ValueError, match="matrix is packed"):
         kernels.pack(pool, by_heads, ISAS[0])
-    with pytest.raises(ValueError, match="one head for each of the 3 experts"):
+    with pytest.raises(ValueError, match="gate is packed; expected it where it lies"):
         kernels.Experts(*[kernels.pack(pool, make_matrix(T.F32, 12, 4)[0], ISAS[0]) for _ in range(3)], 3)
+    experts = kernels.Experts(*[make_matrix(T.F32, 12, 4)[0] for _ in range(3)], 3)
+    with pytest.raises(ValueError, match="packed already"):
+        experts.packed(pool, ISAS[0]).packed(pool, ISAS[0])

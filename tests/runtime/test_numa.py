@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ballast._core.numa import UNKNOWN_NODE as ANY
 from ballast._core.numa import Node, Topology
 from ballast.config import NumaMode
 from ballast.numa import (
@@ -63,22 +64,27 @@ def test_pinning_is_judged_by_what_the_kernel_lets_threads_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bytes_per_node", "threads_per_node", "share"),
+    ("bytes_by_reader", "threads_per_node", "share"),
     [
-        ({0: 100}, {0: 4}, 1.0),
-        ({0: 100}, {1: 4}, 0.0),
-        ({0: 75, 1: 25}, {0: 4}, 0.75),
-        ({0: 50, 1: 50}, {0: 2, 1: 2}, 0.5),
-        ({0: 100}, {0: 1, None: 1}, 0.5),
-        ({0: 100}, {-1: 4}, None),
+        ({ANY: {0: 100}}, {0: 4}, 1.0),
+        ({ANY: {0: 100}}, {1: 4}, 0.0),
+        ({ANY: {0: 75, 1: 25}}, {0: 4}, 0.75),
+        ({ANY: {0: 50, 1: 50}}, {0: 2, 1: 2}, 0.5),
+        ({ANY: {0: 100}}, {0: 1, None: 1}, 0.5),
+        ({ANY: {0: 100}}, {ANY: 4}, None),
         ({}, {0: 4}, None),
-        ({0: 100}, {}, None),
+        ({ANY: {}}, {0: 4}, None),
+        ({ANY: {0: 100}}, {}, None),
+        ({0: {0: 50}, 1: {1: 50}}, {0: 2, 1: 2}, 1.0),
+        ({0: {0: 30, 1: 20}, 1: {1: 50}}, {0: 2, 1: 2}, 0.8),
+        ({0: {0: 40}, 1: {1: 40}, ANY: {0: 10, 1: 10}}, {0: 2, 1: 2}, 0.9),
+        ({0: {0: 50}, 1: {1: 50}}, {0: 2, None: 2}, 0.5),
     ],
 )
 def test_the_local_share_is_the_chance_that_a_reader_is_near(
-    bytes_per_node: dict[int, int], threads_per_node: dict[int | None, int], share: float | None
+    bytes_by_reader: dict[int, dict[int, int]], threads_per_node: dict[int | None, int], share: float | None
 ) -> None:
-    assert local_share(bytes_per_node, threads_per_node) == share
+    assert local_share(bytes_by_reader, threads_per_node) == share
 
 
 def test_cpus_are_written_as_the_kernel_does() -> None:
@@ -132,7 +138,7 @@ def test_threads_that_were_to_be_pinned_and_are_not_carry_the_reason(tmp_path: P
 def test_memory_is_reported_on_its_node_where_sys_is_hidden(tmp_path: Path) -> None:
     hidden = {name: text for name, text in PINNED_POD.items() if name.startswith("proc/")}
     array = np.ones(32 << 20, np.uint8)
-    report = read_report(WeightMemory(experts=[(array.ctypes.data, array.nbytes)]), root=plant(tmp_path, hidden))
+    report = read_report(WeightMemory(experts={1: [(array.ctypes.data, array.nbytes)]}), root=plant(tmp_path, hidden))
     unknown = report.nodes[0]
     assert (unknown.node, unknown.cpus, unknown.num_threads) == (-1, (2, 3), 2)
     assert sum(node.expert_bytes or 0 for node in report.nodes if node.node >= 0) == pytest.approx(
@@ -189,7 +195,7 @@ async def test_new_weights_make_an_old_report_stale(tmp_path: Path) -> None:
     probe = NumaProbe(read)
     early = asyncio.create_task(probe.report(60.0))
     await asyncio.sleep(0)
-    loaded = WeightMemory(experts=((4096, 4096),))
+    loaded = WeightMemory(experts={ANY: ((4096, 4096),)})
     probe.watch(loaded, "")
     await early
     await probe.report(60.0)

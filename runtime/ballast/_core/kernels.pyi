@@ -76,7 +76,7 @@ def pack(
 ) -> Matrix:
     """The matrix repacked for `isa`, on all threads of the pool; the original's buffer is not needed afterwards. For
     "reference" the matrix itself. Heads as in head_linear (or, transposed, as in head_linear_transposed); the result
-    serves these heads alone: one head of all rows for linear, one an expert for Experts. Products with it round
+    serves these heads alone: one head of all rows for linear. Products with it round
     activations to one byte or two, 32 at a time, where the weights are quantised.
     ValueError: unusable isa, already packed, heads beyond the matrix, activation_bytes neither 1 nor 2."""
 
@@ -160,12 +160,20 @@ def route(
     """
 
 class Experts:
-    """The routed experts of one layer. Matrices are stacked: gate and up [E * I, D], down [E * D, I]; all packed with
-    one head an expert, or none of them."""
+    """The routed experts of one layer, over matrices seen in place, or packed. Matrices are stacked: gate and up
+    [E * I, D], down [E * D, I]."""
 
     def __init__(self, gate: Matrix, up: Matrix, down: Matrix, num_experts: int) -> None: ...
-    memory: list[numa.Range]
-    """Where its weights are read from."""
+    @staticmethod
+    def fused(gate_up: Matrix, down: Matrix, num_experts: int) -> Experts:
+        """gate_up [E * 2 I, D]: of each expert first gate's rows, then up's."""
+    def packed(self, pool: ThreadPool, isa: str, *, activation_bytes: int = 1) -> Experts:
+        """The experts repacked for `isa` as `pack` does it, divided along I among the pool's nodes, each part by its
+        node's threads; the originals' buffers are not needed afterwards, and pools of `forward` have these nodes. For
+        "reference" the experts themselves. ValueError as for `pack`."""
+    memory: list[tuple[int, numa.Range]]
+    """Where its weights are read from, with the kernel's number of the node whose threads read them; UNKNOWN_NODE for
+    any thread's."""
     def forward(self, pool: ThreadPool, x: F32, ids: I32, weights: F32, out: F32) -> None:
         """out [T, D] = Σ_k weights[t, k] · down_e(silu(gate_e x) * up_e x), e = ids[t, k]; x [T, D].
         Tokens are grouped by expert: each selected expert's weights are read once per call. A token's experts are

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ballast._core import sched
+from ballast._core.numa import Topology
 from ballast.config import NumaMode
 from ballast.engine.engine import Engine, Limits, Loader
 from ballast.engine.observer import EngineObserver
@@ -36,6 +37,8 @@ class EngineSettings:
     cpu_isa: str = field(default_factory=chosen_isa)
     activation_bytes: int = 2
     numa: NumaMode = "off"
+    topology: Topology | None = None
+    """The machine's own when None; another one may be made up."""
 
 
 def scheduler_config(settings: EngineSettings) -> sched.SchedulerConfig:
@@ -65,7 +68,7 @@ def load_runner(
     pinned for good; see `start_threads`.
     """
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
-    pool, why_not_pinned = start_threads(settings.cpu_threads, settings.numa)
+    pool, why_not_pinned = start_threads(settings.cpu_threads, settings.numa, settings.topology)
     weights = load_weights(
         gguf_model, spec, num_sampled_ids, Packing(pool, settings.cpu_isa, settings.activation_bytes), report
     )

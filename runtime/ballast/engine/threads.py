@@ -11,10 +11,12 @@ from ballast.numa import plan_threads
 log = logging.getLogger(__name__)
 
 
-def start_threads(num_threads: int, mode: NumaMode) -> tuple[kernels.ThreadPool, str]:
+def start_threads(
+    num_threads: int, mode: NumaMode, topology: numa.Topology | None = None
+) -> tuple[kernels.ThreadPool, str]:
     """A pool of `num_threads`, and why they are not pinned; empty when they are. With "auto" the calling thread becomes
-    the pool's first for good: it should be the one that makes all calls."""
-    plan = plan_threads(numa.read_topology(), num_threads, mode)
+    the pool's first for good: it should be the one that makes all calls. Without a topology, the machine's own."""
+    plan = plan_threads(topology or numa.read_topology(), num_threads, mode)
     refusal = ""
     if plan.placement is None:
         pool = kernels.ThreadPool(num_threads)

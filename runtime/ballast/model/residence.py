@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterator
 
-from ballast._core import kernels
+from ballast._core import kernels, numa
 from ballast.model.weights import ModelWeights
 from ballast.numa import WeightMemory
 
@@ -13,8 +14,13 @@ from ballast.numa import WeightMemory
 def weight_memory(weights: ModelWeights) -> WeightMemory:
     """Address ranges of every matrix; vectors are too small to matter."""
     parts = list(_parts(weights))
+    experts: defaultdict[int, list[numa.Range]] = defaultdict(list)
+    for part in parts:
+        if isinstance(part, kernels.Experts):
+            for node, place in part.memory:
+                experts[node].append(place)
     return WeightMemory(
-        experts=[place for part in parts if isinstance(part, kernels.Experts) for place in part.memory],
+        experts=experts,
         others=[place for part in parts if isinstance(part, kernels.Matrix) for place in part.memory],
     )
 

@@ -155,12 +155,6 @@ class _Tensors:
         view = self.view(name, num_rows)
         return self._packed(name, view, 1, view.rows, 0)
 
-    def stacked(self, name: str, num_heads: int) -> kernels.Matrix:
-        """The tensor packed as `num_heads` matrices of equal height."""
-        view = self.view(name)
-        height = view.rows // num_heads
-        return self._packed(name, view, num_heads, height, height)
-
     def heads(
         self, name: str, num_heads: int, num_rows: int, stride: int, offset: int = 0, *, transposed: bool = False
     ) -> HeadMatrix:
@@ -198,10 +192,15 @@ class _Tensors:
         return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
 
     def experts(self, block: str, suffix: str, num_experts: int) -> kernels.Experts:
-        gate, up, down = (
-            self.stacked(f"{block}.ffn_{part}{suffix}.weight", num_experts) for part in ("gate", "up", "down")
+        names = [f"{block}.ffn_{part}{suffix}.weight" for part in ("gate", "up", "down")]
+        gate, up, down = map(self.view, names)
+        packing = self._packing
+        packed = kernels.Experts(gate, up, down, num_experts).packed(
+            packing.pool, packing.isa, activation_bytes=packing.activation_bytes
         )
-        return kernels.Experts(gate, up, down, num_experts)
+        for name in names:
+            self._gguf.release(name)
+        return packed
 
 
 def _load_layer(tensors: _Tensors, spec: ModelSpec, index: int) -> LayerWeights:

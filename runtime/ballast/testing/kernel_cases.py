@@ -1,4 +1,4 @@
-"""Packed weights and timing for the benchmarks of the CPU kernels."""
+"""Weights and timing for the benchmarks of the CPU kernels."""
 
 from __future__ import annotations
 
@@ -12,29 +12,12 @@ from ballast._core import kernels
 from ballast.testing.blocks import random_blocks
 
 
-def packed_matrix(
-    pool: kernels.ThreadPool,
-    kind: GGMLQuantizationType,
-    rows: int,
-    cols: int,
-    isa: str,
-    activation_bytes: int,
-    num_heads: int = 1,
-) -> kernels.Matrix:
-    """Random weights [rows, cols] packed for `isa`, with `num_heads` heads of equal height."""
+def matrix_of(kind: GGMLQuantizationType, rows: int, cols: int) -> kernels.Matrix:
+    """Random weights [rows, cols]."""
     block_weights, block_bytes = GGML_QUANT_SIZES[kind]
     distinct = random_blocks(np.random.default_rng(0), kind, min(rows, 1 << 12), cols)
     data = np.resize(distinct, (rows, cols // block_weights * block_bytes))
-    height = rows // num_heads
-    return kernels.pack(
-        pool,
-        kernels.Matrix(data, kind, rows, cols),
-        isa,
-        num_heads=num_heads,
-        head_stride=height,
-        num_rows=height,
-        activation_bytes=activation_bytes,
-    )
+    return kernels.Matrix(data, kind, rows, cols)
 
 
 def seconds_per_call(call: Callable[[], object], budget_s: float = 0.5) -> float:

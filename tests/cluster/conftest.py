@@ -1,0 +1,46 @@
+"""A real control plane for the whole session, a namespace of its own for each test."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+
+import pytest
+
+from testcluster.cluster import Cluster
+from testcluster.fault_proxy import FaultProxy
+from testcluster.kube import Kube
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def kube(cluster: Cluster) -> Kube:
+    """Client of the administrator."""
+    return cluster.kube
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Enforces the restricted pod security standard; deleted afterwards, without waiting for its end."""
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())
+    name = f"{words[:40].strip('-')}-{zlib.crc32(request.node.nodeid.encode()) % 10**6}"
+    cluster.make_namespace(name)
+    yield name
+    cluster.kube.delete("namespaces", name)
+
+
+@pytest.fixture
+def proxy(cluster: Cluster) -> Iterator[FaultProxy]:
+    """A running fault proxy in front of the API server."""
+    proxy = cluster.proxy()
+    proxy.start()
+    yield proxy
+    proxy.stop()

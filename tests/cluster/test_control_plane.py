@@ -1,0 +1,188 @@
+"""The control plane, the made-up nodes and the faults do what tests of the operator take for granted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from testcluster.cluster import Cluster
+from testcluster.fault_proxy import Fault, FaultProxy, everything, mutations, nth_mutation, watches
+from testcluster.kube import ApiError, Kube, Object
+from testcluster.nodes import BEHAVIOUR
+from testcluster.waiting import wait_for
+
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "runAsNonRoot": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def pod(name: str, behaviour: str = "run", **context: object) -> Object:
+    return {
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {
+            "nodeSelector": {BEHAVIOUR: behaviour},
+            "containers": [{"name": "main", "image": "made.up/image:1", "securityContext": {**RESTRICTED, **context}}],
+        },
+    }
+
+
+def status_of(kube: Kube, namespace: str, name: str) -> Object:
+    status: Object = kube.get("pods", name, namespace)["status"]
+    return status
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "phase", "ready"),
+    [
+        ("run", "Running", "True"),
+        ("loading", "Running", "False"),
+        ("rejected", "Failed", None),
+        ("oom", "Running", "False"),
+    ],
+)
+def test_a_pod_on_a_made_up_node(kube: Kube, namespace: str, behaviour: str, phase: str, ready: str | None) -> None:
+    kube.create("pods", pod("p", behaviour), namespace)
+    wait_for(f"the pod to be {phase}", lambda: status_of(kube, namespace, "p")["phase"] == phase)
+    conditions = {c["type"]: c["status"] for c in status_of(kube, namespace, "p").get("conditions", [])}
+    assert conditions.get("Ready") == ready
+
+
+def test_a_ready_pod_is_an_endpoint_of_its_service(kube: Kube, namespace: str) -> None:
+    kube.create(
+        "services", {"metadata": {"name": "s"}, "spec": {"selector": {"app": "p"}, "ports": [{"port": 80}]}}, namespace
+    )
+    kube.create("pods", pod("p"), namespace)
+
+    def ready_endpoints() -> list[Object]:
+        slices = kube.list("endpointslices", namespace, {"kubernetes.io/service-name": "s"})
+        return [e for s in slices for e in s["endpoints"] or [] if e["conditions"]["ready"]]
+
+    assert len(wait_for("a ready endpoint", ready_endpoints)) == 1
+    kube.delete("pods", "p", namespace)
+    wait_for("no endpoint", lambda: not ready_endpoints())
+
+
+def test_pod_security_is_enforced(kube: Kube, namespace: str) -> None:
+    with pytest.raises(ApiError, match='violates PodSecurity "restricted') as refused:
+        kube.create("pods", pod("p", runAsNonRoot=False), namespace)
+    assert refused.value.code == 403
+
+
+def test_the_audit_log_names_who_wrote_what(cluster: Cluster, kube: Kube, namespace: str) -> None:
+    kube.create("serviceaccounts", {"metadata": {"name": "robot"}}, namespace)
+    user = f"system:serviceaccount:{namespace}:robot"
+    kube.create(
+        "roles",
+        {"metadata": {"name": "r"}, "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]},
+        namespace,
+    )
+    subject = {"kind": "ServiceAccount", "name": "robot", "namespace": namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"}
+    kube.create("rolebindings", {"metadata": {"name": "r"}, "subjects": [subject], "roleRef": role}, namespace)
+    robot = Kube(cluster.kubeconfig_for(cluster.token_of("robot", namespace), "robot"))
+    audit = cluster.audit()
+
+    robot.create("configmaps", {"metadata": {"name": "c"}, "data": {"a": "1"}}, namespace)
+    robot.list("configmaps", namespace)
+    with pytest.raises(ApiError, match="forbidden"):
+        robot.list("secrets", namespace)
+    robot.close()
+
+    writes = audit.new_writes(user)
+    assert [(call.verb, call.resource, call.name, call.code) for call in writes] == [("create", "configmaps", "c", 201)]
+    assert audit.new_writes(user) == []
+
+
+def test_a_restarted_api_server_keeps_its_objects(cluster: Cluster, kube: Kube, namespace: str) -> None:
+    kube.create("configmaps", {"metadata": {"name": "kept"}}, namespace)
+    cluster.control_plane.restart_apiserver()
+    assert kube.get("configmaps", "kept", namespace)
+
+
+@pytest.fixture
+def through(cluster: Cluster, proxy: FaultProxy) -> Iterator[Kube]:
+    """A client of the administrator's rights behind the fault proxy."""
+    name = "through-proxy"
+    if cluster.kube.find("serviceaccounts", name, "default") is None:
+        cluster.kube.create("serviceaccounts", {"metadata": {"name": name}}, "default")
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+        cluster.kube.create("clusterrolebindings", {"metadata": {"name": name}, "subjects": [subject], "roleRef": role})
+    client = Kube(cluster.kubeconfig_for(cluster.token_of(name, "default"), name, server=proxy.url), timeout_s=5)
+    yield client
+    client.close()
+
+
+class TestFaults:
+    def test_without_a_fault_calls_pass(self, through: Kube, proxy: FaultProxy, namespace: str) -> None:
+        through.create("configmaps", {"metadata": {"name": "c"}}, namespace)
+        assert [(s.method, s.is_mutating) for s in proxy.seen()] == [("POST", True)]
+
+    @pytest.mark.parametrize("code", [409, 429, 500])
+    def test_a_refusal_for_a_number_of_times(self, through: Kube, proxy: FaultProxy, namespace: str, code: int) -> None:
+        proxy.add(Fault(mutations("/configmaps"), status=code, retry_after_s=1, times=2))
+        for _ in range(2):
+            with pytest.raises(ApiError, match="injected") as refused:
+                through.create("configmaps", {"metadata": {"name": "c"}}, namespace)
+            assert refused.value.code == code
+        through.create("configmaps", {"metadata": {"name": "c"}}, namespace)
+
+    def test_reset_before_reaches_nobody_and_reset_after_hides_the_answer(
+        self, kube: Kube, through: Kube, proxy: FaultProxy, namespace: str
+    ) -> None:
+        killed: list[str] = []
+        proxy.add(Fault(nth_mutation(1), reset="before", then=lambda: killed.append("before")))
+        proxy.add(Fault(nth_mutation(1), reset="after", then=lambda: killed.append("after")))
+        for name in ("first", "second"):
+            with pytest.raises(httpx.TransportError):
+                through.create("configmaps", {"metadata": {"name": name}}, namespace)
+        assert killed == ["before", "after"]
+        assert kube.find("configmaps", "first", namespace) is None
+        assert kube.find("configmaps", "second", namespace) is not None
+
+    def test_a_reset_within_the_body(self, through: Kube, proxy: FaultProxy, namespace: str) -> None:
+        proxy.add(Fault(everything, reset="mid-body", times=1))
+        with pytest.raises(httpx.TransportError):
+            through.list("configmaps", namespace)
+        assert through.list("configmaps", namespace)
+
+    def test_delay_and_stall(self, through: Kube, proxy: FaultProxy, namespace: str) -> None:
+        proxy.add(Fault(everything, delay_s=0.5, times=1))
+        proxy.add(Fault(everything, stall=True, times=1))
+        started = time.monotonic()
+        through.list("configmaps", namespace)
+        assert time.monotonic() - started >= 0.5
+        with pytest.raises(httpx.ReadTimeout):
+            through.list("configmaps", namespace)
+
+    def test_an_expired_watch(self, proxy: FaultProxy) -> None:
+        proxy.add(Fault(watches("/configmaps"), gone=True, times=1))
+        events = httpx.get(f"{proxy.url}/api/v1/configmaps?watch=true", timeout=5).text
+        assert '"code": 410' in events
+
+    def test_a_frozen_watch_stays_open_and_silent(
+        self, cluster: Cluster, kube: Kube, proxy: FaultProxy, namespace: str
+    ) -> None:
+        token = cluster.token_of("default", namespace)
+        kube.create(
+            "roles",
+            {"metadata": {"name": "r"}, "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]},
+            namespace,
+        )
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"}
+        subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
+        kube.create("rolebindings", {"metadata": {"name": "r"}, "subjects": [subject], "roleRef": role}, namespace)
+        url = f"{proxy.url}/api/v1/namespaces/{namespace}/configmaps?watch=true"
+        with httpx.stream("GET", url, headers={"Authorization": f"Bearer {token}"}, timeout=2) as watch:
+            lines = watch.iter_lines()
+            assert "kube-root-ca.crt" in next(lines)
+            proxy.freeze_watches()
+            kube.create("configmaps", {"metadata": {"name": "unseen"}}, namespace)
+            with pytest.raises(httpx.ReadTimeout):
+                next(lines)

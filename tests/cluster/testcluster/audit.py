@@ -1,0 +1,63 @@
+"""The API server's audit log: every call that anybody made, whatever a client says about itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+
+
+@dataclass(frozen=True)
+class Call:
+    """One finished request."""
+
+    user: str
+    verb: str
+    resource: str
+    """With the subresource, for example pods/status."""
+    namespace: str
+    name: str
+    code: int
+
+    @property
+    def is_write(self) -> bool:
+        return self.verb in WRITES
+
+
+class AuditLog:
+    """Read from where the last read ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if path.exists() else 0
+
+    def new_calls(self, keep: Callable[[Call], bool] = lambda _: True) -> list[Call]:
+        """Calls logged since this reader was made or last asked."""
+        with self._path.open("rb") as log:
+            log.seek(self._offset)
+            whole = log.read()
+        whole = whole[: whole.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        calls = (_call(json.loads(line)) for line in whole.splitlines())
+        return [call for call in calls if keep(call)]
+
+    def new_writes(self, user: str | None = None) -> list[Call]:
+        """Writes, by everyone or by one user; a request for a token or a review of access writes nothing."""
+        return self.new_calls(
+            lambda call: call.is_write and (user is None or call.user == user) and not call.resource.endswith("reviews")
+        )
+
+
+def _call(event: dict[str, Any]) -> Call:
+    target = event.get("objectRef", {})
+    resource = target.get("resource", event["requestURI"])
+    if target.get("subresource"):
+        resource += "/" + target["subresource"]
+    code = event.get("responseStatus", {}).get("code", 0)
+    return Call(
+        event["user"]["username"], event["verb"], resource, target.get("namespace", ""), target.get("name", ""), code
+    )

@@ -1,0 +1,30 @@
+"""Where the programs of the cluster are: KUBEBUILDER_ASSETS first, then what tools/cluster-binaries.sh builds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+LOOKUP_TIMEOUT_S = 60
+
+
+def program(name: str) -> Path:
+    """Path of `name`, for example "kube-apiserver"."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if assets and (Path(assets) / name).exists():
+        return Path(assets) / name
+    part = "node" if name in ("kubelet", "kube-proxy", "device-plugin") else "controlplane"
+    return built(part) / name
+
+
+@cache
+def built(part: str) -> Path:
+    """Folder with the programs of "controlplane" or "node"; RuntimeError says what to run if they are not built."""
+    command = [str(ROOT / "tools" / "cluster-binaries.sh"), part, "--cached"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LOOKUP_TIMEOUT_S, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
+    return Path(done.stdout.strip())

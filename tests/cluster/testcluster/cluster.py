@@ -1,0 +1,97 @@
+"""One control plane with kwok, as the tests share it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from testcluster.audit import AuditLog
+from testcluster.controlplane import ControlPlane
+from testcluster.fault_proxy import FaultProxy
+from testcluster.kube import Kube, Object, documents
+from testcluster.nodes import add_node, kwok, made_up_node
+from testcluster.pki import kubeconfig
+from testcluster.waiting import wait_for
+
+END_TIMEOUT_S = 60
+
+
+class Cluster:
+    """Started with one made-up node for each behaviour of pods (kwok_stages.yaml)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.control_plane = ControlPlane(folder)
+        self.kwok = kwok(self.control_plane)
+
+    @property
+    def kube(self) -> Kube:
+        """As administrator."""
+        return self.control_plane.kube
+
+    def start(self) -> None:
+        try:
+            self.control_plane.start()
+            self.kwok.start()
+            add_node(self.control_plane, made_up_node("gpu-0", cpus=4096, memory="64Ti", gpus=256))
+            for behaviour in ("loading", "rejected", "oom"):
+                add_node(self.control_plane, made_up_node(behaviour, behaviour=behaviour))
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        self.kwok.stop()
+        self.control_plane.stop()
+
+    def install(self, *manifests: Path) -> None:
+        """Apply every object of these files; return when custom resources can be used."""
+        for manifest in manifests:
+            for document in documents(manifest):
+                self.kube.apply(_resource_of(document), document)
+                if document["kind"] == "CustomResourceDefinition":
+                    self._wait_established(document["metadata"]["name"])
+
+    def make_namespace(self, name: str, restricted: bool = True) -> str:
+        """A namespace whose default service account exists; `restricted` enforces that pod security standard."""
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"} if restricted else {}
+        self.kube.create("namespaces", {"metadata": {"name": name, "labels": labels}})
+        wait_for("the default service account", lambda: self.kube.find("serviceaccounts", "default", name))
+        return name
+
+    def token_of(self, account: str, namespace: str, seconds: int = 3600) -> str:
+        """A bearer token of a service account, as a pod would have it."""
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": seconds},
+        }
+        answer = self.kube.post("serviceaccounts", account, "token", request, namespace)
+        return str(answer["status"]["token"])
+
+    def proxy(self) -> FaultProxy:
+        """A proxy to this API server, not yet started."""
+        return FaultProxy(self.control_plane.server, self.control_plane.pki.ca)
+
+    def kubeconfig_for(self, token: str, name: str, server: str | None = None) -> Path:
+        """A kubeconfig by bearer token, to the API server or to a proxy's `server`."""
+        path = self.folder / f"{name}.kubeconfig"
+        if server is not None:
+            return kubeconfig(path, server, token=token)
+        return kubeconfig(path, self.control_plane.server, self.control_plane.pki.ca, token=token)
+
+    def audit(self) -> AuditLog:
+        """Calls from now on."""
+        return AuditLog(self.control_plane.audit_log)
+
+    def _wait_established(self, name: str) -> None:
+        def established() -> bool:
+            status: Object = self.kube.get("customresourcedefinitions", name).get("status", {})
+            return any(c["type"] == "Established" and c["status"] == "True" for c in status.get("conditions", []))
+
+        wait_for(f"{name} to be established", established)
+
+
+def _resource_of(document: Object) -> str:
+    """Kind to the resource's name: for every kind used here, lower case with the English plural."""
+    kind = str(document["kind"]).lower()
+    return kind[:-1] + "ies" if kind.endswith("y") else kind + "s"

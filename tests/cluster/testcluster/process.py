@@ -1,0 +1,106 @@
+"""Child processes with a log each, ended for certain."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+END_TIMEOUT_S = 20
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that the kernel picks and that nobody holds now."""
+    with socket.socket() as sock:
+        sock.bind((host, 0))
+        return int(sock.getsockname()[1])
+
+
+class Process:
+    """One program; its output goes to `<logs>/<name>.log`, appended over restarts."""
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str | Path],
+        logs: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.argv = [str(word) for word in argv]
+        self.log_path = logs / f"{name}.log"
+        self.env = env
+        self.cwd = cwd
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        assert not self.is_running, f"{self.name} runs already"
+        with self.log_path.open("ab") as log:
+            self._child = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=None if self.env is None else {**os.environ, **self.env},
+                cwd=self.cwd,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None, f"{self.name} was never started"
+        return self._child.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self._child is None else self._child.poll()
+
+    def check(self) -> None:
+        """Raise with the end of the log if the program has ended by itself."""
+        if not self.is_running:
+            raise RuntimeError(f"{self.name} ended with {self.exit_code}; its log ends:\n{self.log_tail()}")
+
+    def log_tail(self, lines: int = 15) -> str:
+        if not self.log_path.exists():
+            return "(no log)"
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL after 20 s; nothing if it does not run."""
+        if self._child is None or self._child.poll() is not None:
+            return
+        self._child.send_signal(signal.SIGTERM)
+        try:
+            self._child.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, at once."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.kill()
+            self._child.wait(END_TIMEOUT_S)
+
+    def pause(self) -> None:
+        """SIGSTOP: the process keeps its connections and does nothing."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def rss_bytes(self) -> int:
+        fields = dict(line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines())
+        return int(fields["VmRSS"].split()[0]) * 1024
+
+    def cpu_s(self) -> float:
+        """CPU seconds used since it started, user and system."""
+        words = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")

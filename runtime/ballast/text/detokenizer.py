@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ballast.errors import RequestError
 from ballast.text.tokenizer import Tokenizer
+
+_NONCHARACTERS = re.compile("[\ufdd0-\ufdef]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +30,23 @@ class Detokenizer:
     The stop string that is complete first ends the text, and is cut off; of several complete at the same
     character, the longest. Text that could begin a stop string is held back until that is decided.
     Time is linear in the text, whatever the stop strings. Raises RequestError for an empty stop string.
+
+    `marks` gives the noncharacter that stands for a token in the text; those that the text itself holds are replaced.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), *, skip_control: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str] = (),
+        *,
+        skip_control: bool = True,
+        marks: Mapping[int, str] | None = None,
+    ) -> None:
         if "" in stop:
             raise RequestError("a stop string must not be empty", param="stop")
         self._tokenizer = tokenizer
         self._skip_control = skip_control
+        self._marks = marks or {}
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._matchers = [_StopMatcher(text) for text in stop]
         self._held = ""
@@ -47,8 +60,7 @@ class Detokenizer:
             if self._stopped:
                 break
             num_tokens += 1
-            if not (self._skip_control and self._tokenizer.is_control(token_id)):
-                text.append(self._release(self._utf8.decode(self._tokenizer.token_bytes(token_id))))
+            text.append(self._release(self._decode(token_id)))
         return Delta("".join(text), self._stopped, num_tokens)
 
     def finish(self) -> Delta:
@@ -58,6 +70,18 @@ class Detokenizer:
             text = self._release(self._utf8.decode(b"", final=True)) + self._held
             self._held = ""
         return Delta(text, self._stopped, 0)
+
+    def _decode(self, token_id: int) -> str:
+        """Characters that the token completes."""
+        mark = self._marks.get(token_id)
+        if mark is not None:
+            unfinished = self._utf8.decode(b"", final=True)
+            self._utf8.reset()
+            return unfinished + mark
+        if self._skip_control and self._tokenizer.is_control(token_id):
+            return ""
+        text = self._utf8.decode(self._tokenizer.token_bytes(token_id))
+        return _NONCHARACTERS.sub("\ufffd", text) if self._marks else text
 
     def _release(self, text: str) -> str:
         """Take new text, give back what is certain."""

@@ -1,0 +1,106 @@
+"""The tokens that divide a reply into reasoning, content and tool calls, and what stands for them in text.
+
+Only the token counts: a model that spells `</think>` letter by letter writes about it. So that text and structure may
+travel together, each such token is one noncharacter, which no text holds (`Detokenizer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum, StrEnum
+
+from ballast.text.tokenizer import Tokenizer
+
+
+class Mark(StrEnum):
+    """One character for each token."""
+
+    THINK = "\ufde0"
+    END_THINK = "\ufde1"
+    CALLS = "\ufde2"
+    END_CALLS = "\ufde3"
+    CALL = "\ufde4"
+    END_CALL = "\ufde5"
+    SEPARATOR = "\ufde6"
+
+    @property
+    def spelling(self) -> str:
+        """How the vocabulary writes the token."""
+        return _SPELLINGS[self]
+
+
+_SPELLINGS = {
+    Mark.THINK: "<think>",
+    Mark.END_THINK: "</think>",
+    Mark.CALLS: "<｜tool▁calls▁begin｜>",
+    Mark.END_CALLS: "<｜tool▁calls▁end｜>",
+    Mark.CALL: "<｜tool▁call▁begin｜>",
+    Mark.END_CALL: "<｜tool▁call▁end｜>",
+    Mark.SEPARATOR: "<｜tool▁sep｜>",
+}
+
+THINKING = frozenset({Mark.THINK, Mark.END_THINK})
+CALLING = frozenset(_SPELLINGS) - THINKING
+
+
+class Start(Enum):
+    """What a reply begins as."""
+
+    REASONING = "reasoning"
+    CONTENT = "content"
+    EITHER = "either"
+    """Content, unless it begins with <think>."""
+    EITHER_REASONING = "either, reasoning first"
+    """Reasoning, whether or not it begins with <think>."""
+
+
+def marks_of(tokenizer: Tokenizer, kinds: Iterable[Mark]) -> dict[int, Mark]:
+    """Token id → mark, for those of `kinds` that the vocabulary has, if it has them all; else none."""
+    ids = {tokenizer.id_of(mark.spelling): mark for mark in kinds}
+    return {} if None in ids else {token_id: mark for token_id, mark in ids.items() if token_id is not None}
+
+
+def start_of(prompt_ids: Iterable[int], marks: Mapping[int, Mark], ends: frozenset[int], *, thinks: bool) -> Start:
+    """What a reply to the prompt begins as.
+
+    `prompt_ids` come from the prompt's end backwards; `ends` are the tokens that end a turn. `thinks`: this model's
+    replies are reasoning when nothing says otherwise.
+    """
+    if not THINKING.intersection(marks.values()):
+        return Start.CONTENT
+    for token_id in prompt_ids:
+        match marks.get(token_id):
+            case Mark.THINK:
+                return Start.REASONING
+            case Mark.END_THINK:
+                return Start.CONTENT
+        if token_id in ends:
+            break
+    return Start.EITHER_REASONING if thinks else Start.EITHER
+
+
+class ReasoningCount:
+    """Tokens of reasoning in one reply; the tags are not counted."""
+
+    def __init__(self, tokenizer: Tokenizer, marks: Mapping[int, Mark], start: Start) -> None:
+        self._tokenizer = tokenizer
+        self._marks = marks
+        self._start = start
+        self._blank = 0
+        self.num_tokens = 0
+
+    def take(self, token_id: int) -> None:
+        """Count the reply's next token."""
+        mark = self._marks.get(token_id)
+        if mark is Mark.THINK and self._start is not Start.CONTENT:
+            self._start = Start.REASONING
+        elif mark is not None:
+            self._start = Start.CONTENT
+        elif self._start in (Start.EITHER, Start.EITHER_REASONING):
+            self._blank += 1
+            if self._tokenizer.token_bytes(token_id).strip():
+                is_reasoning = self._start is Start.EITHER_REASONING
+                self._start = Start.REASONING if is_reasoning else Start.CONTENT
+                self.num_tokens += self._blank if is_reasoning else 0
+        elif self._start is Start.REASONING:
+            self.num_tokens += 1

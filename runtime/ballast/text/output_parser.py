@@ -1,0 +1,96 @@
+"""Takes a reply apart while it is written: reasoning, content, tool calls.
+
+It reads text in which marks stand for the tokens that divide a reply (`ballast.text.marks`). However the text is cut
+into pieces, the parts together say the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from ballast.text.marks import Mark, Start
+from ballast.text.reply_parts import Content, Part, Reasoning, new_call_id
+from ballast.text.tool_calls import ToolCalls
+
+_PIECES = re.compile(f"([{''.join(Mark)}])")
+_MARKS = frozenset(Mark)
+_OPENS_CALLS = frozenset({Mark.CALLS, Mark.CALL})
+
+
+class OutputParser:
+    """Parts of one reply.
+
+    Line breaks that belong to the tags, at both ends of the reasoning and before the content after it, are left out.
+    Reasoning that is never closed is reasoning to its end, unless tool calls begin in it. A mark in a place where it
+    means nothing is text in its spelling.
+    """
+
+    def __init__(self, start: Start = Start.CONTENT, *, new_id: Callable[[], str] = new_call_id) -> None:
+        self._start = start
+        self._held = ""
+        """Blanks of which it is not known yet whether they are shown."""
+        self._at_edge = start is Start.REASONING
+        """At the beginning of reasoning, or of content that reasoning came before."""
+        self._calls = ToolCalls(new_id)
+
+    @property
+    def num_calls(self) -> int:
+        """Tool calls so far."""
+        return self._calls.num_calls
+
+    def push(self, text: str) -> list[Part]:
+        """Take more of the reply."""
+        parts: list[Part] = []
+        for piece in _PIECES.split(text):
+            if piece in _MARKS:
+                parts += self._mark(Mark(piece))
+            elif piece:
+                parts += self._calls.text(piece) if self._calls.open else self._text(piece)
+        return parts
+
+    def finish(self) -> list[Part]:
+        """What was held back. Call once, at the end."""
+        held, self._held = self._held, ""
+        if self._calls.open:
+            return self._calls.finish()
+        return [self._part(held)] if held else []
+
+    def _text(self, text: str) -> list[Part]:
+        text, self._held = self._held + text, ""
+        if self._start in (Start.EITHER, Start.EITHER_REASONING):
+            if not text.strip():
+                self._held = text
+                return []
+            self._start = Start.REASONING if self._start is Start.EITHER_REASONING else Start.CONTENT
+            self._at_edge = self._start is Start.REASONING
+        if self._at_edge:
+            text = text.lstrip("\n")
+            self._at_edge = not text
+        if self._start is Start.REASONING:
+            shown = text.rstrip("\n")
+            text, self._held = shown, text[len(shown) :]
+        return [self._part(text)] if text else []
+
+    def _mark(self, mark: Mark) -> list[Part]:
+        if self._calls.open or (mark in _OPENS_CALLS):
+            parts = [] if self._calls.open else self._leave_reasoning()
+            return [*parts, *self._calls.mark(mark)]
+        undecided = self._start in (Start.EITHER, Start.EITHER_REASONING)
+        if mark is Mark.THINK and (undecided or (self._start is Start.REASONING and self._at_edge)):
+            self._start, self._held, self._at_edge = Start.REASONING, "", True
+            return []
+        if mark is Mark.END_THINK and self._start is not Start.CONTENT:
+            self._start, self._held, self._at_edge = Start.CONTENT, "", True
+            return []
+        return self._text(mark.spelling)
+
+    def _leave_reasoning(self) -> list[Part]:
+        """Tool calls begin; they end the reasoning, and its last line breaks."""
+        held = self._held if self._start is not Start.REASONING else ""
+        self._start, self._held, self._at_edge = Start.CONTENT, "", False
+        return [Content(held)] if held else []
+
+    def _part(self, text: str) -> Part:
+        is_reasoning = self._start in (Start.REASONING, Start.EITHER_REASONING)
+        return Reasoning(text) if is_reasoning else Content(text)

@@ -1,0 +1,175 @@
+"""Reasoning and tool calls in replies as DeepSeek's models write them, and as they should not."""
+
+from typing import Any
+
+import pytest
+
+from ballast.testing.vocabulary import byte_tokenizer
+from ballast.text.detokenizer import Detokenizer
+from ballast.text.marks import CALLING, THINKING, Mark, ReasoningCount, Start, marks_of, start_of
+from ballast.text.output_parser import OutputParser
+from ballast.text.reply_parts import CallArguments, CallBegin, Message
+
+TOKENIZER = byte_tokenizer(user_defined=tuple(mark.spelling for mark in Mark))
+MARKS = marks_of(TOKENIZER, [*THINKING, *CALLING])
+
+T, END_T, CC, END_CC = Mark.THINK, Mark.END_THINK, Mark.CALLS, Mark.END_CALLS
+C, END_C, S = Mark.CALL, Mark.END_CALL, Mark.SEPARATOR
+
+
+def parse(text: str, start: Start = Start.CONTENT) -> Message:
+    parser, message = OutputParser(start), Message()
+    message.take(parser.push(text))
+    message.take(parser.finish())
+    return message
+
+
+R, EITHER, R_EITHER = Start.REASONING, Start.EITHER, Start.EITHER_REASONING
+
+
+@pytest.mark.parametrize(
+    ("start", "reply", "reasoning", "content"),
+    [
+        (R, f"hm\n{END_T}\n\nyes", "hm", "yes"),
+        (R, f"\nhm\n\nhm{END_T}yes\n", "hm\n\nhm", "yes\n"),
+        (R, f"{T}\nhm{END_T}yes", "hm", "yes"),
+        (R, f"{END_T}yes", "", "yes"),
+        (R, "hm", "hm", ""),
+        (R, "hm\n", "hm\n", ""),
+        (R, f"a{T}b{END_T}c", "a<think>b", "c"),
+        (Start.CONTENT, "\n\nyes", "", "\n\nyes"),
+        (Start.CONTENT, f"yes{END_T}no", "", "yes</think>no"),
+        (EITHER, f" \n{T}\nhm\n{END_T}\n\nyes", "hm", "yes"),
+        (EITHER, " yes", "", " yes"),
+        (EITHER, f"{END_T}yes", "", "yes"),
+        (EITHER, f"yes{T}", "", "yes<think>"),
+        (EITHER, " \n", "", " \n"),
+        (R_EITHER, f"hm{END_T}yes", "hm", "yes"),
+        (R_EITHER, f"{T}hm{END_T}yes", "hm", "yes"),
+        (R_EITHER, "hm", "hm", ""),
+        (R, "a</think>b", "a</think>b", ""),
+    ],
+)
+def test_reasoning_and_content(start: Start, reply: str, reasoning: str, content: str) -> None:
+    assert parse(reply, start) == Message(reasoning, content)
+
+
+def test_tool_calls_end_the_reasoning_that_they_begin_in() -> None:
+    message = parse(f"hm\n{CC}{C}f{S}{{}}{END_C}{END_CC}", Start.REASONING)
+    assert (message.reasoning, message.content, message.calls[0].name) == ("hm", "", "f")
+
+
+V3_CALL = f'{C}function{S}f\n```json\n{{"a": 1}}\n```{END_C}'
+V31_CALL = f'{C}f{S}{{"a": 1}}{END_C}'
+
+
+@pytest.mark.parametrize(
+    ("reply", "content", "calls"),
+    [
+        (CC + V3_CALL + END_CC, "", [("f", '{"a": 1}')]),
+        (CC + V31_CALL + END_CC, "", [("f", '{"a": 1}')]),
+        (f"I look.\n\n{CC}{V3_CALL}\n{V3_CALL}{END_CC}", "I look.\n\n", [("f", '{"a": 1}')] * 2),
+        (CC + V31_CALL + V31_CALL + END_CC, "", [("f", '{"a": 1}')] * 2),
+        # No end of the frame, of the fence, of the call; no beginning of the frame.
+        (CC + V3_CALL, "", [("f", '{"a": 1}')]),
+        (f"{CC}{C}function{S}f\n```json\n{{}}{END_C}{END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}function{S}f\n```json\n{{}}\n```{END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}f{S}{{}}{C}g{S}{{}}", "", [("f", "{}"), ("g", "{}")]),
+        (V31_CALL, "", [("f", '{"a": 1}')]),
+        # Blanks, and a fence without its word.
+        (f"{CC}\n {C} function {S} f \n\n```\n{{}}\n\n``` \n{END_C} {END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}function{S}f\n{{}}{END_C}{END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}{S}f\n```json\n{{}}\n```{END_C}{END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}function{S}f\n```json{{}}```{END_C}{END_CC}", "", [("f", "{}")]),
+        # Arguments over several lines, with backticks, not JSON, none.
+        (f'{CC}{C}function{S}f\n```json\n{{\n "a": "```\n"\n}}\n```{END_C}', "", [("f", '{\n "a": "```\n"\n}')]),
+        (f"{CC}{C}f{S}not json{END_C}{END_CC}", "", [("f", "not json")]),
+        (f"{CC}{C}f{S}{END_C}{END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}function{S}f{END_C}{END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}function{S}f\n```json\n```{END_C}{END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}f{S}{{{T}}}{END_C}", "", [("f", "{<think>}")]),
+        # Text between and after calls is content; what is no call is content as it was written.
+        (f"{CC}{V31_CALL}and{V31_CALL}{END_CC}done", "anddone", [("f", '{"a": 1}')] * 2),
+        (f"{CC}oh{END_CC}", "<｜tool▁calls▁begin｜>oh<｜tool▁calls▁end｜>", []),
+        (f"{CC}{END_CC}", "<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>", []),
+        (
+            f"{CC}{C}a b{S}{{}}{END_C}{V31_CALL}{END_CC}",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a b<｜tool▁sep｜>{}<｜tool▁call▁end｜>",
+            [("f", '{"a": 1}')],
+        ),
+        (f"{CC}{C}half", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>half", []),
+        (f"{CC}{C}function{S}na", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>na", []),
+        (f"x{END_C}y{S}z{END_CC}", "x<｜tool▁call▁end｜>y<｜tool▁sep｜>z<｜tool▁calls▁end｜>", []),
+    ],
+)
+def test_tool_calls(reply: str, content: str, calls: list[tuple[str, str]]) -> None:
+    message = parse(reply)
+    assert (message.content, [(call.name, call.arguments) for call in message.calls]) == (content, calls)
+    assert len({call.id for call in message.calls}) == len(calls)
+
+
+def test_arguments_are_streamed_as_they_are_written() -> None:
+    parser = OutputParser()
+    seen: list[Any] = []
+    for char in CC + V3_CALL + END_CC:
+        seen += parser.push(char)
+    assert isinstance(seen[0], CallBegin)
+    assert [part.text for part in seen[1:] if isinstance(part, CallArguments)] == [*'{"a":', " 1", "}"]
+
+
+def test_only_tokens_are_marks() -> None:
+    """A reply that spells a tag letter by letter, or holds a mark's character, talks about it."""
+    detokenizer = Detokenizer(TOKENIZER, marks=MARKS)
+    spelled = TOKENIZER.encode(f"{T}</think>", parse_special=False)
+    assert detokenizer.push(spelled).text == "\ufffd</think>"
+    assert detokenizer.push([TOKENIZER.id_of("</think>") or 0]).text == END_T
+
+
+def test_a_mark_ends_an_unfinished_character() -> None:
+    detokenizer = Detokenizer(TOKENIZER, marks=MARKS)
+    first = TOKENIZER.encode("中")[:1]
+    assert detokenizer.push([*first, TOKENIZER.id_of("<think>") or 0, *TOKENIZER.encode("a")]).text == f"\ufffd{T}a"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "thinks", "start"),
+    [
+        ("<think>\n", False, Start.REASONING),
+        ("<think>\nOnce upon", True, Start.REASONING),
+        ("</think>", True, Start.CONTENT),
+        ("</think>\n\nOnce", False, Start.CONTENT),
+        ("x", False, Start.EITHER),
+        ("x", True, Start.EITHER_REASONING),
+        ("<think>a</think>b<｜end▁of▁sentence｜>x", False, Start.EITHER),
+        ("<think><｜end▁of▁sentence｜>x", True, Start.EITHER_REASONING),
+    ],
+)
+def test_the_prompts_end_says_what_the_reply_begins_as(prompt: str, thinks: bool, start: Start) -> None:
+    ids = TOKENIZER.encode(prompt)
+    assert start_of(reversed(ids), MARKS, TOKENIZER.eos_ids, thinks=thinks) is start
+
+
+def test_a_vocabulary_without_the_tokens_has_no_marks() -> None:
+    bare = byte_tokenizer(user_defined=("<think>",))
+    assert marks_of(bare, THINKING) == {}
+    assert start_of([bare.id_of("<think>") or 0], {}, frozenset(), thinks=True) is Start.CONTENT
+
+
+@pytest.mark.parametrize(
+    ("start", "reply", "num_tokens"),
+    [
+        (Start.REASONING, "abc</think>defg", 3),
+        (Start.REASONING, "abc", 3),
+        (Start.REASONING, "ab<｜tool▁calls▁begin｜>c", 2),
+        (Start.CONTENT, "abc</think>d", 0),
+        (Start.EITHER, "\n<think>abc</think>d", 3),
+        (Start.EITHER, "abc", 0),
+        (Start.EITHER_REASONING, "\n\nabc</think>d", 5),
+        (Start.EITHER_REASONING, "\n<think>ab</think>d", 2),
+    ],
+)
+def test_reasoning_tokens_are_counted(start: Start, reply: str, num_tokens: int) -> None:
+    count = ReasoningCount(TOKENIZER, MARKS, start)
+    for token_id in TOKENIZER.encode(reply):
+        count.take(token_id)
+    assert count.num_tokens == num_tokens

@@ -205,6 +205,27 @@ class ServerConfig(_Section):
         "port of their own for metrics, debugging and health, plain HTTP without keys; keep it where only probes and "
         "Prometheus reach it. Default: they are on the API's port",
     )
+    api_key_file: Path | None = option(
+        None,
+        PATH,
+        "file of API keys, one a line, read again when it changes; every request but /livez, /readyz and the page at / "
+        "then needs one",
+    )
+    tls_cert_file: Path | None = option(
+        None, PATH, "certificate with its chain in PEM form, read again when it is renewed; the API then speaks HTTPS"
+    )
+    tls_key_file: Path | None = option(None, PATH, "the certificate's private key in PEM form")
+    cors_origins: tuple[str, ...] = option(
+        (),
+        text("an origin such as https://chat.example.org, or *", "ORIGIN", r"\*|https?://[^/\s]+", repeatable=True),
+        "web page that may call the API from a browser, * for any; repeat it for more than one. Default: none but the "
+        "page at /",
+    )
+    root_path: str | None = option(
+        None,
+        text("a path that begins with / and does not end with it", "PATH", r"(/[\w.~-]+)+"),
+        "prefix under which a proxy offers this server; requests are understood with it and without",
+    )
     request_timeout_s: float = option(0.0, seconds(), "longest a request may take in all; 0: no limit")
     drain_timeout_s: float = option(60.0, seconds(), "longest wait for running requests when told to stop")
     max_body_bytes: int | None = option(

@@ -20,6 +20,7 @@ def resolve(config: Config, num_physical_cores: int) -> Config:
     """
     _check_cache(config.scheduling)
     _check_ports(config.server)
+    _check_tls(config.server)
     return replace(
         config,
         model=_check_paths(config.model),
@@ -44,6 +45,12 @@ def _check_ports(server: ServerConfig) -> None:
         raise ConfigError(
             "admin_port", server.admin_port, "is the API's port; choose another, or leave it out to share that one"
         )
+
+
+def _check_tls(server: ServerConfig) -> None:
+    for given, missing in (("tls_cert_file", "tls_key_file"), ("tls_key_file", "tls_cert_file")):
+        if getattr(server, given) is not None and getattr(server, missing) is None:
+            raise ConfigError(given, getattr(server, given), f"needs {missing} as well; HTTPS takes both")
 
 
 def _check_paths(model: ModelConfig) -> ModelConfig:

@@ -26,6 +26,7 @@ from ballast.text.loading import load_text
 SLOW = ("--step_s", "0.05", "--max_batch_size", "1", "--max_new_tokens", "1000")
 IMPATIENT = (
     *("--max_connections", "8", "--head_timeout_s", "0.5", "--body_timeout_s", "0.5", "--stalled_timeout_s", "0.5"),
+    *("--whole_body_timeout_s", "1.5"),
     *("--max_new_tokens", "60000", "--cache_lens", "65536", "--max_batch_size", "1", "--max_head_bytes", "10000"),
 )
 GET = b"GET /livez HTTP/1.1\r\nHost: t\r\n"
@@ -155,6 +156,22 @@ def test_a_body_that_stops_arriving_is_refused(impatient):
     assert b'"nothing of the request\'s body arrived for 0.5 s"' in reply
 
 
+def test_a_body_that_trickles_is_refused_when_its_time_is_up(impatient):
+    with connect(impatient) as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\n")
+        connection.settimeout(0.1)
+        reply = b""
+        for _ in range(200):
+            connection.sendall(b" ")
+            try:
+                reply = connection.recv(65536)
+                break
+            except TimeoutError:
+                continue
+    assert reply.startswith(b"HTTP/1.1 408 ")
+    assert b"the request's body did not arrive within 1.5 s" in reply
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_takes_nothing_is_given_up(impatient, stream):
     """A long model name makes a stream, and a request for little of it, larger than what sockets hold."""
@@ -263,6 +280,32 @@ def test_a_whole_reply_to_http_1_0_has_a_length_and_is_not_chunked(server):
     head = exchange(server, request({"prompt": "abc", "max_tokens": 2}, version="1.0")).split(b"\r\n\r\n")[0].lower()
     assert b"content-length:" in head
     assert b"chunked" not in head
+
+
+def test_a_stream_to_http_1_0_is_not_chunked_and_ends_with_the_connection(server):
+    body = {"prompt": "abc", "max_tokens": 3, "stream": True}
+    head, reply = exchange(server, request(body, version="1.0", headers="Connection: keep-alive\r\n")).split(
+        b"\r\n\r\n", 1
+    )
+    assert b"transfer-encoding" not in head.lower()
+    assert b"connection: close" in head.lower()
+    frames = reply.split(b"\n\n")
+    assert frames.pop() == b""
+    assert [frame[:6] for frame in frames] == [b"data: "] * 5
+    assert frames[-1] == b"data: [DONE]"
+
+
+def test_a_client_of_http_1_0_that_reads_slowly_gets_everything(impatient):
+    """Large frames make the server wait for it."""
+    body = {"prompt": "abc", "model": "m" * 20_000, "max_tokens": 200, "stream": True}
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", impatient.port))
+        connection.sendall(request(body, version="1.0"))
+        time.sleep(0.2)
+        reply = everything(connection)
+    assert reply.count(b"data: {") == 201
+    assert reply.endswith(b"data: [DONE]\n\n")
 
 
 # --- bodies -------------------------------------------------------------------------------------------------

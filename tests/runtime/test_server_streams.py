@@ -4,6 +4,7 @@ import http.client
 import json
 import re
 
+import openai
 import pytest
 
 from ballast.testing.server_process import FAKE, ServerProcess
@@ -150,3 +151,31 @@ def test_models_lists_every_served_name(thinker):
     assert json.loads(thinker.get("/v1/models/b")[2])["id"] == "b"
     reply = json.loads(post(thinker, "/v1/completions", {"prompt": "a", "max_tokens": 1})[1])
     assert reply["model"] == "a"
+
+
+def test_a_silent_stream_says_that_it_lives_and_clients_skip_it():
+    """Steps of 0.3 s, and a queue that lets nothing through for ten of them."""
+    options = ("--step_s", "0.3", "--keep_alive_s", "0.1", "--max_batch_size", "1", "--max_new_tokens", "10")
+    with ServerProcess(*options, module=FAKE) as server:
+        _, data = post(server, "/v1/chat/completions", chat("abc", max_tokens=3, stream=True))
+        comments = data.count(": keep-alive\n\n")
+        assert comments >= 3
+        assert data.startswith(": keep-alive\n\n"), "before the first token"
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks(data.replace(": keep-alive\n\n", ""))]
+        assert deltas == [
+            {"role": "assistant", "content": ""},
+            {"content": "d"},
+            {"content": "e"},
+            {"content": "f"},
+            {},
+        ]
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            stream = client.completions.create(model="m", prompt="abc", max_tokens=3, stream=True)
+            assert "".join(chunk.choices[0].text for chunk in stream) == "def"
+        _, data = post(server, "/v1/completions", {"prompt": "abc", "max_tokens": 3})
+        assert "keep-alive" not in data
+
+
+def test_a_stream_that_is_not_silent_says_nothing_more(server):
+    _, data = post(server, "/v1/completions", {"prompt": "abc", "max_tokens": 100, "stream": True})
+    assert "keep-alive" not in data

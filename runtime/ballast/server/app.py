@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -21,9 +22,10 @@ from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.server import health
 from ballast.server.errors import RequestTimeoutError, error_reply
 from ballast.server.exchange import Exchange, Record, remaining_s
+from ballast.server.keys import KeyGuard, Keys
 from ballast.server.limits import ServerLimits
 from ballast.server.metrics import Metrics
-from ballast.server.middleware import BodyLimit, RequestScope
+from ballast.server.middleware import BodyLimit, RequestScope, RootPath
 from ballast.server.numa import NumaProbe
 from ballast.server.openai_reply import ChatReply, Reply, TextReply, to_json
 from ballast.server.openai_request import ChatCompletionRequest, CompletionRequest, parse_body
@@ -46,6 +48,16 @@ class Prepared(Generic[Kind]):
     job: Job
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may call the API's port, and under which path."""
+
+    keys: Keys | None = None
+    """None: everyone."""
+    cors_origins: Sequence[str] = ()
+    root_path: str = ""
+
+
 @dataclass(slots=True)
 class Service:
     """What the handlers share."""
@@ -61,6 +73,7 @@ class Service:
     max_body_bytes: int
     leaving: asyncio.Future[None]
     """Done when requests that still run are to be failed."""
+    access: Access = Access()
     limits: ServerLimits = field(default_factory=ServerLimits)
     strict_model_name: bool = False
     request_timeout_s: float = 0.0
@@ -135,6 +148,9 @@ class Service:
         return Prepared(self.model_name(body.model), body, to_job(body))
 
 
+OPEN_PATHS = frozenset({"/livez", "/readyz"})
+"""Need no key: probes have none."""
+
 EXPECTED_ERRORS = (RequestError, CapacityError, EngineDeadError, RequestTimeoutError, HTTPException)
 
 api = APIRouter()
@@ -142,20 +158,22 @@ api = APIRouter()
 
 def create_app(service: Service, *, with_admin: bool = True) -> ASGIApp:
     """What the API's port serves. `with_admin`: health, metrics and debugging as well, for want of a port of theirs."""
-    return _create(service, (api, health.everywhere, *((health.admin,) if with_admin else ())))
+    return _create(service, (api, health.everywhere, *((health.admin,) if with_admin else ())), service.access)
 
 
 def create_admin_app(service: Service) -> ASGIApp:
     """What the admin port serves."""
-    return _create(service, (health.everywhere, health.admin))
+    return _create(service, (health.everywhere, health.admin), Access())
 
 
-def _create(service: Service, routers: Sequence[APIRouter]) -> ASGIApp:
+def _create(service: Service, routers: Sequence[APIRouter], access: Access) -> ASGIApp:
+    limits = service.limits
     app = FastAPI(
         title="Ballast",
         version=__version__,
         redirect_slashes=False,
         openapi_url=None,
+        servers=[{"url": access.root_path}] if access.root_path else None,
         exception_handlers={
             ClientDisconnect: _note_departure,
             **dict.fromkeys((*EXPECTED_ERRORS, Exception), _answer_error),
@@ -165,8 +183,24 @@ def _create(service: Service, routers: Sequence[APIRouter]) -> ASGIApp:
     for router in routers:
         app.include_router(router)
     return RequestScope(
-        BodyLimit(app, service.max_body_bytes, service.limits.body_timeout_s), service.metrics.count_request
+        _guarded(BodyLimit(app, service.max_body_bytes, limits.body_timeout_s, limits.whole_body_timeout_s), access),
+        service.metrics.count_request,
     )
+
+
+def _guarded(app: ASGIApp, access: Access) -> ASGIApp:
+    """Browsers ask for leave without a key, and read a refusal only where they have it: CORS comes first."""
+    if access.keys is not None:
+        app = KeyGuard(app, access.keys, OPEN_PATHS)
+    if access.cors_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=access.cors_origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=("Retry-After", "X-Request-Id"),
+        )
+    return RootPath(app, access.root_path) if access.root_path else app
 
 
 @api.post("/v1/chat/completions")
@@ -222,6 +256,7 @@ def _exchange(service: Service, record: Record, ready: Prepared[Any], reply: Rep
         include_usage=ready.body.include_usage,
         timeout_s=service.request_timeout_s,
         leaving=service.leaving,
+        keep_alive_s=service.limits.keep_alive_s,
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application, ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from ballast.errors import CapacityError
@@ -26,11 +28,36 @@ LINGER_S = 2.0
 
 
 class HttpConfig(uvicorn.Config):
-    """uvicorn's configuration with the limits of each connection."""
+    """uvicorn's configuration with the limits of each connection, and a TLS context that the caller made."""
 
-    def __init__(self, app: ASGIApp, limits: ServerLimits, **settings: Any) -> None:
+    def __init__(self, app: ASGIApp, limits: ServerLimits, tls: ssl.SSLContext | None, **settings: Any) -> None:
         super().__init__(app, http=Connection, **settings)
         self.limits = limits
+        self._tls = tls
+
+    def load(self) -> None:
+        """Complete the configuration."""
+        super().load()
+        self.ssl = self._tls
+
+
+class UnframedCycle(RequestResponseCycle):
+    """A request of HTTP/1.0, which knows no chunks: a body whose length is not announced ends with the connection."""
+
+    _unframed = False
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send a part of the response."""
+        # What follows must not be interrupted: it prepares uvicorn's own bookkeeping for exactly this message.
+        while self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if message["type"] == "http.response.start":
+            self._unframed = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+            if self._unframed:
+                self.chunked_encoding = False
+        elif self._unframed:
+            self.expected_content_length = len(cast(bytes, message.get("body", b"")))
+        await super().send(message)
 
 
 class Connection(HttpToolsProtocol):
@@ -38,8 +65,7 @@ class Connection(HttpToolsProtocol):
     in the envelope of all others.
 
     A request sent before the last one's reply is complete is not answered: the reply says that the connection closes.
-    uvicorn would stop reading instead, and so not see the client leave. Replies to HTTP/1.0 that have no length are
-    chunked; uvicorn knows no other way, and proxies that still speak 1.0 understand it.
+    uvicorn would stop reading instead, and so not see the client leave.
     """
 
     def __init__(
@@ -102,6 +128,11 @@ class Connection(HttpToolsProtocol):
             return
         self._stop_end_timer()
         super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if cycle.scope["http_version"] == "1.0":
+            cycle.__class__ = UnframedCycle
+        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         """The parser has a part of the body."""

@@ -27,6 +27,7 @@ STREAM_HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+KEEP_ALIVE = b": keep-alive\n\n"
 JSON_HEADERS = [(b"content-type", b"application/json")]
 
 
@@ -76,8 +77,10 @@ class Exchange(Response):
         include_usage: bool,
         timeout_s: float,
         leaving: asyncio.Future[None],
+        keep_alive_s: float,
     ) -> None:
-        """`leaving` is done when the server can wait for nobody any more."""
+        """`leaving` is done when the server can wait for nobody any more. A stream says every `keep_alive_s` of silence
+        that it lives; before its first token that means that what fails later fails in the stream."""
         super().__init__()
         self._engine = engine
         self._tokenizer = tokenizer
@@ -88,7 +91,9 @@ class Exchange(Response):
         self._include_usage = include_usage
         self._timeout_s = timeout_s
         self._leaving = leaving
+        self._keep_alive_s = keep_alive_s
         self._started = False
+        self._last_sent = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the generation and send what comes of it."""
@@ -96,7 +101,12 @@ class Exchange(Response):
             with admitted(self._engine, self._job, self._record.request_id, self._tokenizer) as generation:
                 try:
                     async with _while_wanted(receive, remaining_s(self._record, self._timeout_s), self._leaving):
-                        await (self._send_stream if self._stream else self._send_whole)(generation, send)
+                        if self._stream:
+                            async with self._kept_alive(send):
+                                last = await self._send_stream(generation, send)
+                            await send({"type": "http.response.body", "body": last, "more_body": False})
+                        else:
+                            await self._send_whole(generation, send)
                 finally:
                     self._record.note_usage(generation.usage)
                     self._record.fields["finish_reason"] = generation.finish_reason
@@ -126,21 +136,54 @@ class Exchange(Response):
         await self._start(send, [*JSON_HEADERS, length])
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def _send_stream(self, generation: Generation, send: Send) -> None:
+    async def _send_stream(self, generation: Generation, send: Send) -> bytes:
+        """Send everything but the last frames, which are returned."""
         reply = self._reply
         frames = b""
+        first = True
         while generation.finish_reason is None:
             if frames:
-                await send({"type": "http.response.body", "body": frames, "more_body": True})
+                await self._send_part(send, frames)
             piece = await self._next_piece(generation)
             frames = reply.text(piece) if piece else b""
-            if not self._started:
-                await self._start(send, STREAM_HEADERS)
+            if first:
+                first = False
+                if not self._started:
+                    await self._start(send, STREAM_HEADERS)
                 frames = reply.opening() + frames
         frames += reply.finish(generation.finish_reason)
         if self._include_usage:
             frames += reply.usage(generation.usage)
-        await send({"type": "http.response.body", "body": frames + DONE, "more_body": False})
+        return frames + DONE
+
+    async def _send_part(self, send: Send, frames: bytes) -> None:
+        self._last_sent = time.monotonic()
+        await send({"type": "http.response.body", "body": frames, "more_body": True})
+
+    @contextlib.asynccontextmanager
+    async def _kept_alive(self, send: Send) -> AsyncIterator[None]:
+        """Break every long silence with a comment, which clients skip."""
+
+        async def beat() -> None:
+            while True:
+                silent_s = time.monotonic() - self._last_sent
+                if silent_s < self._keep_alive_s:
+                    await asyncio.sleep(self._keep_alive_s - silent_s)
+                    continue
+                if not self._started:
+                    await self._start(send, STREAM_HEADERS)
+                await self._send_part(send, KEEP_ALIVE)
+
+        async def beat_while_there() -> None:
+            # A client that has gone is noticed where its departure is watched for.
+            with contextlib.suppress(ClientGoneError):
+                await beat()
+
+        beating = asyncio.create_task(beat_while_there())
+        try:
+            yield
+        finally:
+            beating.cancel()
 
     async def _next_piece(self, generation: Generation) -> str:
         piece = await generation.next_piece()

@@ -23,6 +23,10 @@ class ServerLimits:
     keep an idle connection, so that they close it first."""
     body_timeout_s: float = 60.0
     """Longest wait for the next part of a request's body."""
+    whole_body_timeout_s: float = 300.0
+    """For a whole body, however steadily it trickles."""
+    keep_alive_s: float = 15.0
+    """A stream that has been silent for this long says that it lives. Proxies and clients give up after 30 or 60 s."""
     stalled_timeout_s: float = 60.0
     """A client that takes nothing for this long has gone, whatever its connection says."""
     max_silence_s: float = 30.0

@@ -75,10 +75,11 @@ class RequestScope:
 class BodyLimit:
     """Refuses a body that is too large or too slow, also one whose length was not announced."""
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, timeout_s: float) -> None:
-        """`timeout_s`: longest wait for the next part."""
+    def __init__(self, app: ASGIApp, max_body_bytes: int, timeout_s: float, whole_timeout_s: float) -> None:
+        """`timeout_s`: longest wait for the next part; `whole_timeout_s`: for all of them."""
         self._app = app
         self._timeout_s = timeout_s
+        self._whole_timeout_s = whole_timeout_s
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,17 +96,21 @@ class BodyLimit:
             await response(scope, receive, send)
             return
         num_bytes, complete = 0, False
+        began = time.monotonic()
 
         async def receive_limited() -> Message:
             nonlocal num_bytes, complete
             if complete:
                 return await receive()
             try:
-                async with asyncio.timeout(self._timeout_s):
+                left_s = began + self._whole_timeout_s - time.monotonic()
+                async with asyncio.timeout(min(self._timeout_s, left_s)):
                     message = await receive()
             except TimeoutError:
+                late = f"the request's body did not arrive within {self._whole_timeout_s:g} s"
+                silent = f"nothing of the request's body arrived for {self._timeout_s:g} s"
                 raise HTTPException(
-                    408, f"nothing of the request's body arrived for {self._timeout_s:g} s", {"Connection": "close"}
+                    408, late if left_s < self._timeout_s else silent, {"Connection": "close"}
                 ) from None
             num_bytes += len(message.get("body", b""))
             complete = not message.get("more_body", False)
@@ -132,6 +137,20 @@ class BodyLimit:
         return HTTPException(
             413, f"the request's body is larger than {self._max_body_bytes} bytes", {"Connection": "close"}
         )
+
+
+class RootPath:
+    """Takes the prefix of a proxy off the path, where the proxy has left it on."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http" and (scope["path"] + "/").startswith(self._prefix + "/"):
+            scope = {**scope, "path": scope["path"][len(self._prefix) :] or "/"}
+        await self._app(scope, receive, send)
 
 
 def _request_id(scope: Scope) -> str:

@@ -24,6 +24,7 @@ from ballast.engine.engine import Engine, EngineState
 from ballast.errors import BallastError, ConfigError, EngineDeadError
 from ballast.server.connection import HttpConfig
 from ballast.server.limits import ServerLimits
+from ballast.server.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -109,16 +110,16 @@ Build = Callable[[Callable[[], None], asyncio.Future[None]], tuple[Engine, Apps]
 is done when requests that still run are to be failed."""
 
 
-def run_server(build: Build, listeners: Listeners, config: ServerConfig, limits: ServerLimits) -> None:
+def run_server(build: Build, listeners: Listeners, tls: Tls | None, config: ServerConfig, limits: ServerLimits) -> None:
     """Serve until a signal or the engine's death. Returns after a clean stop.
 
     Raises what killed the engine: a BallastError as it is, anything else as EngineDeadError.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(build, listeners, config, limits))
+        runner.run(_run(build, listeners, tls, config, limits))
 
 
-async def _run(build: Build, listeners: Listeners, config: ServerConfig, limits: ServerLimits) -> None:
+async def _run(build: Build, listeners: Listeners, tls: Tls | None, config: ServerConfig, limits: ServerLimits) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in STOP_SIGNALS:
@@ -130,16 +131,19 @@ async def _run(build: Build, listeners: Listeners, config: ServerConfig, limits:
     leaving: asyncio.Future[None] = loop.create_future()
     engine, apps = build(on_death, leaving)
     limits = replace(limits, max_connections=min(limits.max_connections, _raise_open_files() // 4))
-    doors = [_Door(apps.api, listeners.api, limits)]
+    doors = [_Door(apps.api, listeners.api, limits, tls)]
     if listeners.admin is not None:
-        doors.append(_Door(apps.admin, listeners.admin, limits))
+        doors.append(_Door(apps.admin, listeners.admin, limits, None))
     engine.start()
     for door in doors:
         door.serving.add_done_callback(lambda _: stopping.set())
     ports = dict(zip(("port", "admin_port"), (door.port for door in doors), strict=False))
     log.info("listening", extra={"host": config.host, **ports})
     ready = asyncio.create_task(_announce_ready(engine))
-    await stopping.wait()
+    async with contextlib.AsyncExitStack() as stack:
+        if tls is not None:
+            await stack.enter_async_context(tls.renewed())
+        await stopping.wait()
     ready.cancel()
     stopped = await _stop_engine(engine, config.drain_timeout_s, limits.stuck_s)
     if not stopped:
@@ -205,12 +209,13 @@ def _reason(failure: BaseException) -> BallastError:
 class _Door:
     """One port and the application behind it."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket, limits: ServerLimits) -> None:
+    def __init__(self, app: ASGIApp, listener: socket.socket, limits: ServerLimits, tls: Tls | None) -> None:
         self.port: int = listener.getsockname()[1]
         self.http = _HttpServer(
             HttpConfig(
                 app,
                 limits,
+                None if tls is None else tls.context,
                 ws="none",
                 lifespan="off",
                 log_config=None,

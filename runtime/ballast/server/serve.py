@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from ballast import __version__
-from ballast.config import Config
+from ballast.config import Config, ServerConfig
 from ballast.engine.build import EngineSettings, build_engine, load_runner
 from ballast.engine.engine import Engine, Loader
 from ballast.engine.runner import Runner
@@ -18,13 +18,15 @@ from ballast.model.isa import chosen_isa
 from ballast.model.metadata import read_config, read_spec
 from ballast.model.tensors import check_tensors
 from ballast.plan import check_memory, open_model, plan_for, rule_lines
-from ballast.server.app import Service, create_admin_app, create_app
+from ballast.server.app import Access, Service, create_admin_app, create_app
+from ballast.server.keys import Keys
 from ballast.server.limits import ServerLimits, default_body_bytes
 from ballast.server.metrics import Metrics
 from ballast.server.numa import NumaProbe
 from ballast.server.prepare import Preparer
 from ballast.server.process import Apps, listen_as, run_server
 from ballast.server.progress import with_progress
+from ballast.server.tls import Tls
 from ballast.text.loading import Text, load_text
 
 log = logging.getLogger(__name__)
@@ -93,7 +95,13 @@ def run(
             engine = build_engine(with_progress(load), settings, context_length, observer=metrics, on_death=on_death)
             return engine, make_apps(engine, metrics, text, name, config, executor, probe, leaving, limits)
 
-        run_server(build, listen_as(config.server), config.server, limits)
+        run_server(build, listen_as(config.server), _tls(config.server), config.server, limits)
+
+
+def _tls(server: ServerConfig) -> Tls | None:
+    if server.tls_cert_file is None or server.tls_key_file is None:
+        return None
+    return Tls.load(server.tls_cert_file, server.tls_key_file)
 
 
 def engine_settings(config: Config) -> EngineSettings:
@@ -147,6 +155,11 @@ def make_apps(
         request_timeout_s=config.server.request_timeout_s,
         max_body_bytes=default_body_bytes(engine.limits.max_model_tokens) if max_bytes is None else max_bytes,
         leaving=leaving,
+        access=Access(
+            keys=None if config.server.api_key_file is None else Keys(config.server.api_key_file),
+            cors_origins=config.server.cors_origins,
+            root_path=config.server.root_path or "",
+        ),
         limits=limits,
     )
     return Apps(create_app(service, with_admin=config.server.admin_port is None), create_admin_app(service))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ballast import __version__
 from ballast.config import OPTIONS, Config, Option, read_config
+from ballast.config_sources import CONFIG_VARIABLE, options_in_environment, options_in_file
 from ballast.errors import BallastError
 
 TERMINATION_LOG = Path("/dev/termination-log")
@@ -68,7 +69,8 @@ def _parser() -> argparse.ArgumentParser:
         help="start the server",
         description="Start the server.",
         epilog="Options may be spelled with hyphens. Each is also an environment variable, BALLAST_<NAME> "
-        "(BALLAST_PORT for --port); the command line wins.",
+        "(BALLAST_PORT for --port), and a key of the YAML file; the command line wins over the environment, and that "
+        "over the file.",
         allow_abbrev=False,
     )
     _add_options(serve, OPTIONS)
@@ -102,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
+    parser.add_argument("--config", metavar="FILE", help="YAML file of these options, one NAME: VALUE a line")
     groups = {opt.group: parser.add_argument_group(opt.group) for opt in options}
     for opt in options:
         group, name = groups[opt.group], f"--{opt.name}"
@@ -137,7 +140,10 @@ def _config(arguments: argparse.Namespace) -> Config:
     from ballast.resolve import resolve
 
     given = {opt.name: getattr(arguments, opt.name) for opt in OPTIONS if opt.name in arguments}
-    return resolve(read_config(given, os.environ), read_machine().num_physical_cores)
+    file = arguments.config or os.environ.get(CONFIG_VARIABLE)
+    in_file = options_in_file(Path(file)) if file else {}
+    config = read_config(given, options_in_environment(os.environ), in_file)
+    return resolve(config, read_machine().num_physical_cores)
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -290,34 +290,25 @@ OPTIONS = tuple(
 )
 
 
-def read_config(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Config:
-    """The configuration that command-line values (by option name, as text) and the environment ask for.
+def read_config(*sources: Mapping[str, Any]) -> Config:
+    """The configuration that `sources` ask for; each maps option names to text, and the first that has one wins.
 
-    A value in `arguments` wins over the environment; a name that is missing there was not given. Repeatable options
-    are lists in `arguments` and comma-separated in the environment; flags are bool. Raises ConfigError.
+    Repeatable options are lists, or text separated by commas; flags may be bool. Raises ConfigError.
     """
     values: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for opt in OPTIONS:
-        if opt.name in arguments:
-            values[opt.section][opt.name] = _parse(opt, arguments[opt.name])
-        elif (given := _from_environment(opt, environment)) is not None:
+        given = next((source[opt.name] for source in sources if opt.name in source), None)
+        if given is not None:
             values[opt.section][opt.name] = _parse(opt, given)
     sections: dict[str, Any] = {name: section(**values[name]) for name, section in SECTIONS.items()}
     return Config(**sections)
 
 
-def _from_environment(opt: Option, environment: Mapping[str, str]) -> str | list[str] | None:
-    given = environment.get(opt.variable, "")
-    # Kubernetes announces a Service named "ballast" to its neighbours as BALLAST_PORT=tcp://ADDRESS:PORT.
-    if not given or (opt.name == "port" and given.startswith("tcp://")):
-        return None
-    return [item.strip() for item in given.split(",")] if opt.kind.repeatable else given
-
-
 def _parse(opt: Option, given: Any) -> Any:
     try:
         if opt.kind.repeatable:
-            return tuple(opt.kind.parse(item) for item in given)
+            items = [item.strip() for item in given.split(",")] if isinstance(given, str) else given
+            return tuple(opt.kind.parse(item) for item in items)
         return given if isinstance(given, bool) else opt.kind.parse(given)
     except (ValueError, KeyError):
         raise ConfigError(opt.name, given, f"must be {opt.kind.allowed}") from None

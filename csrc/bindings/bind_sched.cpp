@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <limits>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -137,14 +138,21 @@ void bind_sched(py::module_ m) {
       .def(
           "add",
           [](Scheduler& self, int64_t seq, const Tokens& prompt, int64_t max_tokens,
-             const Tokens& stop_tokens, int64_t min_tokens) {
+             const Tokens& stop_tokens, int64_t min_tokens, int64_t priority, std::optional<int64_t> leader,
+             bool scores_prompt) {
             auto prompt_ids = to_vector(prompt, "prompt");
             auto stop_ids = to_vector(stop_tokens, "stop_tokens");
+            AddOptions options;
+            options.min_tokens = min_tokens;
+            options.priority = to_int32("priority", priority);
+            options.scores_prompt = scores_prompt;
+            if (leader) options.leader = SeqId{*leader};
             const py::gil_scoped_release no_gil;
-            self.add(SeqId{seq}, std::move(prompt_ids), max_tokens, std::move(stop_ids), min_tokens);
+            self.add(SeqId{seq}, std::move(prompt_ids), max_tokens, std::move(stop_ids), options);
           },
           py::arg("seq"), py::arg("prompt").noconvert(), py::arg("max_tokens"),
-          py::arg("stop_tokens").noconvert(), py::arg("min_tokens") = 0)
+          py::arg("stop_tokens").noconvert(), py::arg("min_tokens") = 0, py::kw_only(),
+          py::arg("priority") = 0, py::arg("leader") = py::none(), py::arg("scores_prompt") = false)
       .def(
           "abort", [](Scheduler& self, int64_t seq) { return self.abort(SeqId{seq}); }, py::arg("seq"))
       .def("plan", &Scheduler::plan, py::call_guard<py::gil_scoped_release>())

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/ids.h"
@@ -15,6 +16,8 @@ namespace ballast {
 struct Request {
   SeqId seq{};
   int64_t arrival = 0;
+  int32_t priority = 0;         // lower is served first
+  std::optional<SeqId> leader;  // has the same prompt and computes it first
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int32_t prompt_tokens = 0;
   int32_t max_tokens = 0;
@@ -26,6 +29,7 @@ struct Request {
   int32_t num_planned = 0;        // tokens of the outstanding plan
   int32_t num_published = 0;      // leading blocks that the prefix cache knows
   int32_t num_cached_tokens = 0;  // prompt tokens served by the prefix cache at the first admission
+  bool scores_prompt = false;     // computes every prompt token, none is taken from the prefix cache
   bool admitted_before = false;
   bool decodes = false;  // planned as a decode row
   bool aborted = false;  // to be freed at commit
@@ -37,6 +41,9 @@ struct Request {
   bool samples() const { return num_planned > 0 && num_planned == num_uncomputed(); }
   // Tokens whose KV is written if the request runs to its end. The last sampled token is never read back.
   int32_t num_kv_tokens_at_most() const { return prompt_tokens + max_tokens - 1; }
+  bool comes_before(const Request& other) const {
+    return priority != other.priority ? priority < other.priority : arrival < other.arrival;
+  }
   bool stops_at(int32_t token) const {
     return std::find(stop_tokens.begin(), stop_tokens.end(), token) != stop_tokens.end();
   }

@@ -15,6 +15,12 @@ void require(bool works, const char* field, int64_t value, const std::string& wa
   if (!works) throw std::invalid_argument(std::string(field) + "=" + std::to_string(value) + ": " + way_out);
 }
 
+template <class Requests>
+void insert_in_order(Requests& requests, Request* request) {
+  const auto before = [](const Request* a, const Request* b) { return a->comes_before(*b); };
+  requests.insert(std::upper_bound(requests.begin(), requests.end(), request, before), request);
+}
+
 }  // namespace
 
 void SchedulerConfig::validate() const {
@@ -37,7 +43,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       blocks_(config.num_blocks, config.block_tokens, config.prefix_cache) {}
 
 void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
-                    std::vector<int32_t> stop_tokens, int64_t min_tokens) {
+                    std::vector<int32_t> stop_tokens, const AddOptions& options) {
   const std::string name = "sequence " + std::to_string(static_cast<int64_t>(seq));
   if (requests_.count(seq) != 0) throw std::invalid_argument(name + " is live already; ids must be unique");
   if (prompt.empty()) throw std::invalid_argument(name + " has an empty prompt; at least 1 token is needed");
@@ -52,6 +58,11 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
                                 " prompt tokens and max_tokens=" + std::to_string(max_tokens) +
                                 " need more than the " + std::to_string(capacity) + " tokens of KV cache");
   }
+  if (options.leader && requests_.count(*options.leader) == 0) {
+    throw std::invalid_argument(name + " follows sequence " +
+                                std::to_string(static_cast<int64_t>(*options.leader)) +
+                                ", which is not live");
+  }
   if (num_new_waiting_ >= config_.max_queue) {
     throw QueueFullError("the queue is full: max_queue=" + std::to_string(config_.max_queue) +
                          " requests wait");
@@ -63,9 +74,12 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
   request->tokens = std::move(prompt);
   request->prompt_tokens = static_cast<int32_t>(prompt_tokens);
   request->max_tokens = static_cast<int32_t>(max_tokens);
-  request->min_tokens = min_tokens;
+  request->min_tokens = options.min_tokens;
+  request->priority = options.priority;
+  request->leader = options.leader;
+  request->scores_prompt = options.scores_prompt;
   request->stop_tokens = std::move(stop_tokens);
-  waiting_.push_back(request.get());
+  insert_in_order(waiting_, request.get());
   ++num_new_waiting_;
   requests_.emplace(seq, std::move(request));
 }
@@ -106,6 +120,7 @@ std::shared_ptr<Plan> Scheduler::plan() {
     any_decodes = any_decodes || request->decodes;
   }
   budget_ = any_decodes ? config_.chunk_size : config_.prefill_chunk_size;
+  num_planned_ = 0;
 
   plan_decodes();
   continue_prefill();
@@ -120,19 +135,36 @@ std::shared_ptr<Plan> Scheduler::plan() {
 void Scheduler::plan_decodes() {
   for (size_t i = 0; i < running_.size(); ++i) {
     Request& request = *running_[i];
-    if (!request.decodes) continue;
+    if (!request.decodes) {
+      // Its first token has a place before those behind it take theirs; how many more follow is decided
+      // later.
+      while (running_.back() != &request && blocks_.num_available() < blocks_short(request, 1))
+        preempt_last();
+      if (blocks_.num_available() >= blocks_short(request, 1)) take_blocks(request, 1);
+      continue;
+    }
     // The last victim may be the request itself.
-    while (i < running_.size() && blocks_.num_available() < blocks_short(request, 1)) preempt_youngest();
+    while (i < running_.size() && blocks_.num_available() < blocks_short(request, 1)) preempt_last();
     if (i < running_.size()) schedule(request, 1);
   }
 }
 
 void Scheduler::continue_prefill() {
-  if (running_.empty() || running_.back()->decodes) return;
-  Request& request = *running_.back();
+  const auto part_way =
+      std::find_if(running_.begin(), running_.end(), [](const Request* r) { return !r->decodes; });
+  if (part_way == running_.end()) return;
+  Request& request = **part_way;
   const int32_t num_blocks = static_cast<int32_t>(request.blocks.size()) + blocks_.num_available();
   const int32_t room = num_blocks * config_.block_tokens - request.num_computed;
+  budget_ = budget_of(request);
   schedule(request, std::min({request.num_uncomputed(), budget_, room}));
+}
+
+// What is left of the step's budget, and for scored prompts not more than of chunk_size: the logits of all
+// their tokens are in memory at once. It may be 0, never less.
+int32_t Scheduler::budget_of(const Request& request) const {
+  if (!request.scores_prompt) return budget_;
+  return std::max(0, std::min(budget_, config_.chunk_size - num_planned_));
 }
 
 // After continue_prefill() has left a request part-way, either the budget or the last block is gone, so that
@@ -141,7 +173,11 @@ void Scheduler::continue_prefill() {
 void Scheduler::admit() {
   while (!waiting_.empty() && budget_ > 0 && static_cast<int32_t>(running_.size()) < config_.max_batch_size) {
     Request& request = *waiting_.front();
-    blocks_.match(request.tokens, matched_);
+    if (waits_for_leader(request)) return;
+    budget_ = budget_of(request);
+    if (budget_ == 0) return;
+    matched_.clear();
+    if (!request.scores_prompt) blocks_.match(request.tokens, matched_);
     const int32_t num_matched = static_cast<int32_t>(matched_.size());
     const auto unheld =
         std::count_if(matched_.begin(), matched_.end(), [&](BlockId b) { return !blocks_.is_held(b); });
@@ -160,13 +196,20 @@ void Scheduler::admit() {
       request.admitted_before = true;
       request.num_cached_tokens = request.num_computed;
       prefix_hit_tokens_ += request.num_computed;
-      if (config_.prefix_cache) prefix_query_tokens_ += request.prompt_tokens;
+      if (config_.prefix_cache && !request.scores_prompt) prefix_query_tokens_ += request.prompt_tokens;
       --num_new_waiting_;
     }
     waiting_.pop_front();
-    running_.push_back(&request);
+    insert_in_order(running_, &request);
     schedule(request, std::min(request.num_uncomputed(), budget_));
   }
+}
+
+// A leader comes before its followers wherever it is, so waiting for it cannot last for ever.
+bool Scheduler::waits_for_leader(const Request& request) const {
+  if (!request.leader) return false;
+  const auto leader = requests_.find(*request.leader);
+  return leader != requests_.end() && !leader->second->aborted && leader->second->num_generated() == 0;
 }
 
 int32_t Scheduler::blocks_for(int32_t num_tokens) const {
@@ -181,18 +224,23 @@ int32_t Scheduler::blocks_short(const Request& request, int32_t num_tokens) cons
 
 // The blocks for num_tokens more must be there; 0 plans nothing.
 void Scheduler::schedule(Request& request, int32_t num_tokens) {
+  take_blocks(request, num_tokens);
+  request.num_planned = num_tokens;
+  budget_ -= num_tokens;
+  num_planned_ += num_tokens;
+}
+
+void Scheduler::take_blocks(Request& request, int32_t num_tokens) {
   for (int32_t missing = blocks_short(request, num_tokens); missing > 0; --missing) {
     request.blocks.push_back(blocks_.allocate());
   }
-  request.num_planned = num_tokens;
-  budget_ -= num_tokens;
 }
 
-void Scheduler::preempt_youngest() {
+void Scheduler::preempt_last() {
   Request& victim = *running_.back();
   running_.pop_back();
-  waiting_.push_front(&victim);
-  BALLAST_CHECK(victim.num_planned == 0);  // decodes are planned oldest first, and every victim is younger
+  insert_in_order(waiting_, &victim);
+  BALLAST_CHECK(victim.num_planned == 0);  // decodes are planned in order, and every victim comes later
   victim.num_computed = 0;
   victim.decodes = false;
   blocks_.release(victim.blocks);
@@ -340,14 +388,15 @@ void Scheduler::check() const {
   BALLAST_CHECK(requests_.size() == running_.size() + waiting_.size());
   BALLAST_CHECK(running_.size() <= static_cast<size_t>(config_.max_batch_size));
   std::vector<int32_t> owners(static_cast<size_t>(config_.num_blocks) + 1, 0);
-  int64_t last_arrival = -1;
+  const Request* last = nullptr;
   const auto check_live = [&](const Request& request) {
     const auto found = requests_.find(request.seq);
     BALLAST_CHECK(found != requests_.end() && found->second.get() == &request);
-    BALLAST_CHECK(last_arrival < request.arrival);
+    BALLAST_CHECK(last == nullptr || last->comes_before(request));
     BALLAST_CHECK(request.num_generated() < request.max_tokens);
-    last_arrival = request.arrival;
+    last = &request;
   };
+  int32_t num_part_way = 0;
   for (const Request* request : running_) {
     check_live(*request);
     const int32_t num_covered = request->num_computed + request->num_planned;
@@ -356,17 +405,19 @@ void Scheduler::check() const {
     BALLAST_CHECK(static_cast<int32_t>(request->blocks.size()) == blocks_for(num_covered));
     BALLAST_CHECK(request->num_published == request->num_computed / config_.block_tokens);
     BALLAST_CHECK(request->admitted_before);
-    BALLAST_CHECK(request == running_.back() || request->wants_decode() || request->samples());
+    num_part_way += !request->wants_decode() && !request->samples();
     BALLAST_CHECK(plan_ || (request->num_planned == 0 && !request->aborted));
     blocks_.check_published(request->blocks, static_cast<size_t>(request->num_published), request->tokens);
     for (const BlockId block : request->blocks) ++owners[index_of(block)];
   }
+  BALLAST_CHECK(num_part_way <= 1);
+  last = nullptr;
   int32_t num_new = 0;
   for (const Request* request : waiting_) {
     check_live(*request);
     BALLAST_CHECK(request->blocks.empty() && request->num_computed == 0 && request->num_planned == 0);
     BALLAST_CHECK(!request->aborted);
-    BALLAST_CHECK(request->admitted_before ? num_new == 0 : request->num_generated() == 0);
+    BALLAST_CHECK(request->admitted_before || request->num_generated() == 0);
     num_new += !request->admitted_before;
   }
   BALLAST_CHECK(num_new == num_new_waiting_ && num_new <= config_.max_queue);

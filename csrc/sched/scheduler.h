@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <unordered_map>
 #include <vector>
@@ -16,6 +17,17 @@
 
 namespace ballast {
 
+struct AddOptions {
+  int64_t min_tokens = 0;  // stop tokens do not count before this many
+  int32_t priority = 0;
+  // A live sequence with the same prompt: this one is admitted when that one's prompt is computed, and shares
+  // it.
+  std::optional<SeqId> leader;
+  // Every token of the prompt goes through the model, chunk_size at most in a step: the prefix cache is not
+  // read.
+  bool scores_prompt = false;
+};
+
 class QueueFullError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -23,16 +35,18 @@ class QueueFullError : public std::runtime_error {
 
 // Not thread-safe. A step is plan(), then commit() with what was sampled.
 //
-// Requests are admitted in arrival order, and the victim of a preemption is always the one that arrived last.
-// So everything that runs arrived before everything that waits: running_ and waiting_, one after the other,
-// are all live requests in arrival order, and the oldest of them makes progress in every step. At most one
-// running request is part-way through the tokens it has, and that is the youngest; all others decode.
+// Requests have an order: by priority, lower first, and by arrival within a priority. They are admitted in
+// that order, and the victim of a preemption is always the last running one; running_ and waiting_ are both
+// kept in it. So the first running request makes progress in every step and is never preempted while others
+// run. A running request gives way to no waiting one. At most one running request is part-way through the
+// tokens it has; all others decode. Requests of low priority wait for as long as enough of higher priority
+// arrive.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);
 
   void add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens, std::vector<int32_t> stop_tokens,
-           int64_t min_tokens);
+           const AddOptions& options = {});
   bool abort(SeqId seq);
   std::shared_ptr<Plan> plan();
   std::shared_ptr<Committed> commit(const std::vector<int32_t>& sampled);
@@ -52,14 +66,17 @@ class Scheduler {
   int32_t blocks_for(int32_t num_tokens) const;
   int32_t blocks_short(const Request& request, int32_t num_tokens) const;
   void schedule(Request& request, int32_t num_tokens);
-  void preempt_youngest();
+  void take_blocks(Request& request, int32_t num_tokens);
+  bool waits_for_leader(const Request& request) const;
+  int32_t budget_of(const Request& request) const;
+  void preempt_last();
   Finish append_sampled(Request& request, int32_t token) const;
   void publish(Request& request);
 
   SchedulerConfig config_;
   BlockManager blocks_;
   std::unordered_map<SeqId, std::unique_ptr<Request>> requests_;  // for look-ups by id; never walked
-  std::deque<Request*> waiting_;                                  // preempted ones first, then new ones
+  std::deque<Request*> waiting_;
   std::vector<Request*> running_;
   int32_t num_new_waiting_ = 0;  // those of waiting_ that never ran; max_queue bounds them
   int64_t num_arrivals_ = 0;
@@ -69,6 +86,7 @@ class Scheduler {
   std::vector<SeqId> preempted_;  // during plan()
   std::vector<BlockId> matched_;  // scratch of admit()
   int32_t budget_ = 0;            // tokens that the step in planning may still take
+  int32_t num_planned_ = 0;       // and those that it takes already
   int64_t num_preemptions_ = 0, prefix_query_tokens_ = 0, prefix_hit_tokens_ = 0;
 };
 

@@ -27,13 +27,20 @@ Tokens prompt(int32_t seed, int32_t count) {
   return tokens;
 }
 
+AddOptions options(int64_t min_tokens, int32_t priority = 0) {
+  AddOptions chosen;
+  chosen.min_tokens = min_tokens;
+  chosen.priority = priority;
+  return chosen;
+}
+
 // A scheduler whose rows sample their sequence's 1st, 2nd, 3rd … token as 1, 2, 3 …, checked after every
 // call.
 struct Run {
   explicit Run(const SchedulerConfig& c) : scheduler(c) {}
 
-  void add(int64_t seq, Tokens tokens, int64_t max_tokens, int64_t min_tokens = 0) {
-    scheduler.add(SeqId{seq}, std::move(tokens), max_tokens, {kStopToken}, min_tokens);
+  void add(int64_t seq, Tokens tokens, int64_t max_tokens, const AddOptions& chosen = {}) {
+    scheduler.add(SeqId{seq}, std::move(tokens), max_tokens, {kStopToken}, chosen);
     scheduler.check();
   }
 
@@ -212,7 +219,7 @@ TEST(the_youngest_request_preempts_itself_when_only_older_ones_are_left) {
   EXPECT_EQ(run.got[SeqId{2}].size(), size_t{8});
 }
 
-TEST(a_preempted_request_waits_in_front_of_younger_ones) {
+TEST(a_preempted_request_waits_in_front_of_younger_ones_of_its_priority) {
   Run run(config(4));
   run.add(1, prompt(1, 4), 8);
   run.add(2, prompt(2, 4), 8);
@@ -223,6 +230,63 @@ TEST(a_preempted_request_waits_in_front_of_younger_ones) {
   EXPECT_EQ(lines.size(), size_t{3});
   EXPECT(lines[1].seq == SeqId{2} && std::string(lines[1].state) == "preempted");
   EXPECT(lines[2].seq == SeqId{3} && std::string(lines[2].state) == "waiting");
+}
+
+TEST(the_lower_priority_waits_and_falls_first_and_equals_are_served_as_they_came) {
+  Run run(config(64));
+  for (int64_t seq = 1; seq <= 4; ++seq)
+    run.add(seq, prompt(static_cast<int32_t>(seq), 1), 2, options(0, /*priority=*/5));
+  run.step();
+  run.add(5, prompt(5, 1), 2, options(0, /*priority=*/1));
+  run.add(6, prompt(6, 1), 2, options(0, /*priority=*/-1));
+  run.add(7, prompt(7, 1), 2, options(0, /*priority=*/1));
+  EXPECT(seqs(*run.step()) == (Ids{1, 2, 3, 4}));  // nothing that runs gives way
+  EXPECT(seqs(*run.step()) == (Ids{6, 5, 7}));
+
+  Run tight(config(4));
+  tight.add(1, prompt(1, 4), 8, options(0, /*priority=*/1));
+  tight.step();
+  tight.add(2, prompt(2, 4), 8, options(0, /*priority=*/0));
+  std::vector<SeqId> preempted;
+  while (preempted.empty()) preempted = tight.step()->preempted;
+  EXPECT(preempted == std::vector<SeqId>{SeqId{1}});
+  tight.run_dry();
+  EXPECT_EQ(tight.got[SeqId{1}].size(), size_t{8});
+}
+
+TEST(a_follower_takes_the_prompt_that_its_leader_has_computed) {
+  Run run(config(16, 4, 64));
+  run.add(1, prompt(1, 10), 4);
+  AddOptions follows;
+  follows.leader = SeqId{1};
+  run.add(2, prompt(1, 10), 4, follows);
+  EXPECT(seqs(*run.step()) == Ids{1});
+  EXPECT(row_sizes(*run.step()) == (Tokens{1, 2}));  // two full blocks are shared
+  EXPECT_EQ(run.scheduler.cached_tokens(SeqId{2}), 8);
+  run.run_dry();
+
+  run.add(3, prompt(3, 10), 4);
+  follows.leader = SeqId{3};
+  run.add(4, prompt(3, 10), 4, follows);
+  run.abort(3);
+  EXPECT(row_sizes(*run.step()) == Tokens{10});  // without a leader it computes for itself
+  follows.leader = SeqId{99};
+  EXPECT_THROWS(run.add(5, prompt(3, 10), 4, follows), std::invalid_argument);
+}
+
+TEST(a_scored_prompt_is_computed_whole_and_in_small_chunks) {
+  SchedulerConfig limits = config(32);
+  limits.prefill_chunk_size = 32;
+  Run run(limits);
+  run.add(1, prompt(1, 12), 1);
+  run.run_dry();
+  AddOptions scored;
+  scored.scores_prompt = true;
+  run.add(2, prompt(1, 12), 1, scored);
+  run.add(3, prompt(3, 4), 1);
+  EXPECT(row_sizes(*run.step()) == Tokens{8});
+  EXPECT(seqs(*run.step()) == (Ids{2, 3}));
+  EXPECT_EQ(run.scheduler.stats().prefix_query_tokens, 16);
 }
 
 TEST(a_request_as_large_as_the_cache_runs_alone) {
@@ -258,7 +322,7 @@ TEST(a_stop_token_ends_a_request_in_the_step_that_made_it) {
 TEST(a_stop_token_means_nothing_before_min_tokens) {
   Run run(config(8));
   run.next_token = [](SeqId) { return kStopToken; };
-  run.add(1, prompt(1, 4), 9, /*min_tokens=*/3);
+  run.add(1, prompt(1, 4), 9, options(/*min_tokens=*/3));
   run.run_dry();
   EXPECT_EQ(run.got[SeqId{1}].size(), size_t{3});
 }
@@ -274,7 +338,7 @@ TEST(a_stop_token_at_the_length_limit_counts_as_a_stop) {
 TEST(no_stop_token_counts_when_min_tokens_is_above_max_tokens) {
   Run run(config(8));
   run.next_token = [](SeqId) { return kStopToken; };
-  run.add(1, prompt(1, 4), 2, /*min_tokens=*/3);
+  run.add(1, prompt(1, 4), 2, options(/*min_tokens=*/3));
   run.run_dry();
   EXPECT(run.finished[SeqId{1}] == Finish::kLength);
 }

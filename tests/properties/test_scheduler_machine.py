@@ -1,5 +1,7 @@
 """Whatever is asked of the scheduler, in whatever order: the witness finds nothing wrong."""
 
+from typing import Any
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -32,20 +34,35 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.witness = SchedulerWitness(config)
         self.next_seq = 0
 
-    def _add(self, prompt: list[int], max_tokens: int, min_tokens: int) -> None:
-        self.witness.add(self.next_seq, prompt, max_tokens, {STOP}, min_tokens)
+    def _add(self, prompt: list[int], max_tokens: int, min_tokens: int, **options: Any) -> bool:
         self.next_seq += 1
+        return self.witness.add(self.next_seq - 1, prompt, max_tokens, {STOP}, min_tokens, **options)
 
     @rule(
         requests=st.lists(
-            st.tuples(st.lists(TOKENS, min_size=1, max_size=20), st.integers(1, 12), st.integers(0, 4)),
+            st.tuples(
+                st.lists(TOKENS, min_size=1, max_size=20), st.integers(1, 12), st.integers(0, 4), st.integers(-1, 1)
+            ),
             min_size=1,
             max_size=4,
-        )
+        ),
+        scores_prompt=st.booleans(),
     )
-    def add(self, requests: list[tuple[list[int], int, int]]) -> None:
-        for prompt, max_tokens, min_tokens in requests:
-            self._add(prompt, max_tokens, min_tokens)
+    def add(self, requests: list[tuple[list[int], int, int, int]], scores_prompt: bool) -> None:
+        for prompt, max_tokens, min_tokens, priority in requests:
+            self._add(prompt, max_tokens, min_tokens, priority=priority, scores_prompt=scores_prompt)
+
+    @rule(
+        prompt=st.lists(TOKENS, min_size=1, max_size=20),
+        max_tokens=st.integers(1, 12),
+        count=st.integers(1, 3),
+        priority=st.integers(-1, 1),
+    )
+    def add_several_choices(self, prompt: list[int], max_tokens: int, count: int, priority: int) -> None:
+        leader = self.next_seq
+        if self._add(prompt, max_tokens, 0, priority=priority):
+            for _ in range(count):
+                self._add(prompt, max_tokens, 0, priority=priority, leader=leader)
 
     @rule(count=st.integers(2, 4), repeated=st.integers(1, 6), data=st.data())
     def exhaust_blocks(self, count: int, repeated: int, data: st.DataObject) -> None:

@@ -37,7 +37,7 @@ class Finish:
 
 class Plan:
     """One step's decision as structure of arrays. Every array is a read-only view of C++ memory (no copy), valid
-    until the next plan(). Rows: first those that decode, then prefill chunks, each group in arrival order."""
+    until the next plan(). Rows: first those that decode, then prefill chunks, each group by priority and arrival."""
 
     num_requests: int
     num_tokens: int
@@ -75,9 +75,22 @@ class QueueFullError(RuntimeError): ...
 class Scheduler:
     def __init__(self, config: SchedulerConfig) -> None: ...
     def add(
-        self, seq: int, prompt: NDArray[np.int32], max_tokens: int, stop_tokens: NDArray[np.int32], min_tokens: int = 0
+        self,
+        seq: int,
+        prompt: NDArray[np.int32],
+        max_tokens: int,
+        stop_tokens: NDArray[np.int32],
+        min_tokens: int = 0,
+        *,
+        priority: int = 0,
+        leader: int | None = None,
+        scores_prompt: bool = False,
     ) -> None:
-        """Queue a sequence. Raises ValueError when it is empty, its id is live, or prompt + max_tokens can never fit;
+        """Queue a sequence; the lower `priority` is served first, and within one the earlier.
+
+        `leader`, a live sequence with the same prompt, computes it first; this one then takes its full blocks from the
+        prefix cache. With `scores_prompt` every prompt token goes through the model, at most chunk_size in a step.
+        Raises ValueError when it is empty, its id is live, its leader is not, or prompt + max_tokens can never fit;
         QueueFullError when max_queue requests wait."""
     def abort(self, seq: int) -> bool:
         """Free a sequence in whatever state it is; between plan() and commit() this happens at commit().
@@ -99,4 +112,5 @@ class Scheduler:
     def check(self) -> None:
         """Raise InvariantError when any invariant is broken. Runs when the engine goes idle and in every test."""
     def describe(self) -> list[tuple[int, str, int, int, int]]:
-        """One (seq, state, num_tokens, num_computed_tokens, num_blocks) per live sequence, in arrival order."""
+        """One (seq, state, num_tokens, num_computed_tokens, num_blocks) per live sequence: those that
+        run, then those that wait, each by priority and arrival."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import sched
+from ballast.engine.logprobs import TokenLogprobs
+from ballast.engine.masks import MaskWorker
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason, Request
 from ballast.engine.runner import Runner
-from ballast.engine.sampler import SequenceSampler
+from ballast.engine.sequence import Sequence
+from ballast.errors import RequestError
 from ballast.model.batch import Batch
 
 FINISH_REASONS = {sched.Finish.STOP: FinishReason.STOP, sched.Finish.LENGTH: FinishReason.LENGTH}
@@ -25,6 +28,17 @@ class TokenEvent:
     seq: int
     token_id: int
     finish_reason: FinishReason | None
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillEvent:
+    """One sequence's prompt went on."""
+
+    seq: int
+    computed_tokens: int
+    """Of the prompt, cached ones included."""
+    scores: tuple[TokenLogprobs, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +51,29 @@ class StepResult:
     admitted: tuple[tuple[int, int], ...]
     """(sequence, prompt tokens served by the prefix cache) of each request that left the queue in this step."""
     preempted: tuple[int, ...]
-    failed: tuple[tuple[int, FloatingPointError], ...]
-    """Sequences whose logits left nothing to sample from; they are gone, the others go on."""
+    prefilled: tuple[PrefillEvent, ...]
+    """Sequences of which this step computed prompt tokens, and that asked to be told; before their first token."""
+    failed: tuple[tuple[int, Exception], ...]
+    """Sequences that nothing could be sampled for, and why; they are gone, the others go on."""
 
 
-IDLE = StepResult("decode", 0, (), (), (), ())
+IDLE = StepResult("decode", 0, (), (), (), (), ())
 
 
 class EngineCore:
-    """One scheduler, one runner, one sampler a sequence. Not thread-safe."""
+    """One scheduler, one runner, the live sequences. Not thread-safe."""
 
     def __init__(self, runner: Runner, config: sched.SchedulerConfig, alive: Callable[[], None] = lambda: None) -> None:
         self._runner = runner
         self._scheduler = sched.Scheduler(config)
-        self._samplers: dict[int, SequenceSampler] = {}
+        self._masks = MaskWorker()
+        self._sequences: dict[int, Sequence] = {}
         self._queued: set[int] = set()
         self._alive = alive
 
-    def add(self, seq: int, request: Request, seed: int) -> None:
-        """Queue a request under a fresh sequence id. Raises ValueError when it can never fit, QueueFullError."""
+    def add(self, seq: int, request: Request, seed: int, leader: int | None = None) -> None:
+        """Queue a request under a fresh sequence id; `leader` has the same prompt and computes it first, unless it is
+        gone by now. Raises ValueError when it can never fit, QueueFullError."""
         params = request.sampling
         self._scheduler.add(
             seq,
@@ -63,14 +81,17 @@ class EngineCore:
             params.max_tokens,
             np.array(sorted(params.stop_token_ids), dtype=np.int32),
             params.min_tokens,
+            priority=request.priority,
+            leader=leader if leader in self._sequences else None,
+            scores_prompt=request.score_prompt,
         )
-        self._samplers[seq] = SequenceSampler(params, request.prompt_ids, seed)
+        self._sequences[seq] = Sequence(request, seed)
         self._queued.add(seq)
 
     def abort(self, seq: int) -> None:
         """Free a sequence in whatever state it is; unknown ids are ignored, the sequence may just have ended."""
         self._scheduler.abort(seq)
-        self._samplers.pop(seq, None)
+        self._sequences.pop(seq, None)
         self._queued.discard(seq)
 
     def step(self) -> StepResult:
@@ -83,35 +104,49 @@ class EngineCore:
         admitted = tuple((seq, self._scheduler.cached_tokens(seq)) for seq in plan.seqs.tolist() if seq in self._queued)
         self._queued.difference_update(seq for seq, _ in admitted)
         preempted = tuple(plan.preempted.tolist())
-        logits = self._runner.forward(Batch.from_plan(plan), self._alive)
-        sampled = plan.seqs[plan.samples.astype(bool)].tolist()
-        tokens, failed = self._sample(sampled, logits)
-        committed = self._scheduler.commit(np.array(tokens, dtype=np.int32))
+        wanted = _wanted_logits(plan, self._sequences)
+        self._masks.begin({row.seq: self._sequences[row.seq] for row in wanted if row.samples})
+        logits = self._runner.forward(_batch(plan, wanted), self._alive)
+        prefilled, sampled, failed = self._use(wanted, logits)
+        committed = self._scheduler.commit(np.array([token for token, _ in sampled.values()], dtype=np.int32))
         events = tuple(
-            TokenEvent(seq, token, FINISH_REASONS.get(finish))
+            TokenEvent(seq, token, FINISH_REASONS.get(finish), sampled[seq][1])
             for seq, token, finish in zip(
                 committed.seqs.tolist(), committed.tokens.tolist(), committed.finish.tolist(), strict=True
             )
+            if seq not in failed
         )
         for event in events:
             if event.finish_reason is not None:
-                del self._samplers[event.seq]
+                del self._sequences[event.seq]
         for seq in failed:
             self.abort(seq)
-        events = tuple(event for event in events if event.seq not in failed)
-        return StepResult(kind, num_tokens, events, admitted, preempted, tuple(failed.items()))
+        return StepResult(kind, num_tokens, events, admitted, preempted, prefilled, tuple(failed.items()))
 
-    def _sample(self, seqs: list[int], logits: NDArray[np.float32]) -> tuple[list[int], dict[int, FloatingPointError]]:
-        """A token for each sequence; one that fails gets token 0, which is never delivered."""
-        tokens: list[int] = []
-        failed: dict[int, FloatingPointError] = {}
-        for seq, row in zip(seqs, logits, strict=True):
+    def _use(
+        self, wanted: list[_Wanted], logits: NDArray[np.float32]
+    ) -> tuple[tuple[PrefillEvent, ...], dict[int, tuple[int, TokenLogprobs | None]], dict[int, Exception]]:
+        """Scores, sampled tokens in plan order, failures. A sequence that fails gets token 0, which is never
+        delivered."""
+        prefilled: list[PrefillEvent] = []
+        sampled: dict[int, tuple[int, TokenLogprobs | None]] = {}
+        failed: dict[int, Exception] = {}
+        rows = iter(logits)
+        for row in wanted:
+            sequence = self._sequences[row.seq]
+            scores = sequence.score([next(rows) for _ in row.scored])
+            if scores or (sequence.request.report_progress and row.computed_tokens):
+                prefilled.append(PrefillEvent(row.seq, row.computed_tokens, scores))
+            if not row.samples:
+                continue
+            last = next(rows)
             try:
-                tokens.append(self._samplers[seq].next_token(row))
-            except FloatingPointError as error:
-                tokens.append(0)
-                failed[seq] = error
-        return tokens, failed
+                token = sequence.next_token(last, self._masks.take(row.seq))
+                sampled[row.seq] = token, sequence.logprobs_of(last, token)
+            except (FloatingPointError, RequestError) as error:
+                sampled[row.seq] = 0, None
+                failed[row.seq] = error
+        return tuple(prefilled), sampled, failed
 
     def stats(self) -> sched.Stats:
         """The scheduler's counts now."""
@@ -124,6 +159,40 @@ class EngineCore:
     def check(self) -> None:
         """Prove the scheduler's invariants; raises InvariantError."""
         self._scheduler.check()
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is wanted of one row of a plan."""
+
+    seq: int
+    scored: range
+    """Token indices whose logits score the prompt."""
+    samples: bool
+    last: int
+    """The row's last token index, whose logits are sampled."""
+    computed_tokens: int
+    """Of the prompt, after this step; 0 in rows that decode."""
+
+
+def _wanted_logits(plan: sched.Plan, sequences: Mapping[int, Sequence]) -> list[_Wanted]:
+    wanted = []
+    bounds = plan.query_indptr.tolist()
+    rows = zip(plan.seqs.tolist(), plan.samples.tolist(), plan.kv_lens.tolist(), strict=True)
+    for index, (seq, samples, kv_len) in enumerate(rows):
+        begin, end = bounds[index], bounds[index + 1]
+        to_index = end - kv_len
+        unscored = sequences[seq].unscored(begin - to_index, kv_len)
+        scored = range(unscored.start + to_index, unscored.stop + to_index)
+        computed = min(kv_len, len(sequences[seq].request.prompt_ids)) if index >= plan.num_decode else 0
+        wanted.append(_Wanted(seq, scored, bool(samples), end - 1, computed))
+    return wanted
+
+
+def _batch(plan: sched.Plan, wanted: list[_Wanted]) -> Batch:
+    if not any(row.scored for row in wanted):
+        return Batch.from_plan(plan)
+    return Batch.from_plan(plan, [at for row in wanted for at in (*row.scored, *([row.last] if row.samples else ()))])
 
 
 def _kind(plan: sched.Plan) -> StepKind:

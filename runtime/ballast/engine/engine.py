@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from ballast._core import sched
 from ballast.engine.core import EngineCore, StepResult
+from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.observer import EngineObserver, SilentObserver
 from ballast.engine.request import FinishReason, Output, Request, SamplingParams
 from ballast.engine.runner import Runner
@@ -82,9 +83,13 @@ class _Live:
     """A request that the engine holds, from submission to its last output."""
 
     stream: RequestStream
+    index: int
+    """Which of the stream's sequences."""
     request: Request
     submitted: float
     seed: int
+    leader: int | None
+    """The sequence of the same stream that computes the same prompt first."""
     admitted: float = 0.0
     last_token: float = 0.0
     cached_tokens: int = 0
@@ -156,23 +161,35 @@ class Engine:
         """What killed the engine, when its state is DEAD."""
         return self._failure
 
-    def submit(self, request: Request) -> RequestStream:
-        """Queue a request; call it on the event loop that will read the stream.
+    def submit(self, *requests: Request) -> RequestStream:
+        """Queue requests whose outputs come on one stream; call it on the event loop that will read it.
 
-        Raises RequestError when it can never fit, CapacityError (429) when the queue is full and (503) while the
-        engine loads or drains, EngineDeadError after a failure.
+        All are taken or none. Those with the same prompt share its computation. Raises RequestError when one can never
+        fit, CapacityError (429) when the queue is full and (503) while the engine loads or drains, EngineDeadError after
+        a failure.
         """
-        self._check_fits(request)
+        for request in requests:
+            self._check_fits(request)
         with self._lock:
-            self._check_accepts()
-            seq = self._next_seq
-            self._next_seq += 1
-            stream = RequestStream(seq, self._abort)
-            seed = request.sampling.seed
-            live = _Live(stream, request, time.monotonic(), secrets.randbits(63) if seed is None else seed)
+            self._check_accepts(len(requests))
+            seqs = range(self._next_seq, self._next_seq + len(requests))
+            self._next_seq = seqs.stop
+            stream = RequestStream(seqs, self._abort)
             if not self.has_work:
                 self._last_progress = time.monotonic()  # an idle engine owes no progress
-            self._inbox.append((seq, live))
+            leaders: dict[tuple[int, ...], int] = {}
+            for index, (seq, request) in enumerate(zip(seqs, requests, strict=True)):
+                leader = leaders.setdefault(request.prompt_ids, seq)
+                seed = request.sampling.seed
+                live = _Live(
+                    stream,
+                    index,
+                    request,
+                    time.monotonic(),
+                    secrets.randbits(63) if seed is None else seed,
+                    leader if leader != seq else None,
+                )
+                self._inbox.append((seq, live))
             self._wake.notify()
         return stream
 
@@ -228,7 +245,9 @@ class Engine:
         return [
             {
                 "id": live[seq].request.id,
+                "index": live[seq].index,
                 "state": state,
+                "priority": live[seq].request.priority,
                 "tokens": num_tokens,
                 "computed_tokens": num_computed,
                 "kv_blocks": num_blocks,
@@ -256,14 +275,14 @@ class Engine:
                 code="context_length_exceeded",
             )
 
-    def _check_accepts(self) -> None:
+    def _check_accepts(self, count: int) -> None:
         if self._state is EngineState.DEAD:
             raise EngineDeadError(f"the engine stopped on an internal error: {self._failure}")
         if self._state is not EngineState.READY:
             raise CapacityError(f"the server is {self._state}, try again later", retry_after_s=5, status=503)
         # Of a burst that finds the engine idle, those that will start at once do not wait.
         num_waiting = self._num_waiting + len(self._inbox) - self._num_free_slots
-        if num_waiting >= self.limits.max_queue:
+        if num_waiting + count > self.limits.max_queue:
             turns = (num_waiting + 1) / self.limits.max_batch_size
             retry_after_s = min(MAX_RETRY_AFTER_S, max(1, math.ceil(turns * self._mean_duration_s)))
             raise CapacityError(
@@ -319,7 +338,7 @@ class Engine:
             for seq, live in arrivals:
                 self._live[seq] = live
         for seq, live in arrivals:
-            core.add(seq, live.request, live.seed)
+            core.add(seq, live.request, live.seed, live.leader)
         for seq in aborts:
             if self._live.pop(seq, None) is not None:
                 core.abort(seq)
@@ -343,17 +362,31 @@ class Engine:
             live.admitted, live.cached_tokens = started, cached_tokens
             self._prompt_tokens += len(live.request.prompt_ids)
         deliveries: defaultdict[asyncio.AbstractEventLoop, list[Delivery]] = defaultdict(list)
+        for prefill in result.prefilled:
+            live = self._live[prefill.seq]
+            output = _output(
+                live, now, prompt_logprobs=prefill.scores, computed_tokens=prefill.computed_tokens
+            )
+            deliveries[live.stream.loop].append((live.stream, output))
         for event in result.events:
             live = self._live[event.seq]
             self._observe_token(live, now, event.finish_reason)
-            output = Output((event.token_id,), event.finish_reason, live.cached_tokens)
+            output = _output(
+                live,
+                now,
+                token_ids=(event.token_id,),
+                finish_reason=event.finish_reason,
+                logprobs=() if event.logprobs is None else (event.logprobs,),
+                computed_tokens=len(live.request.prompt_ids),
+            )
             deliveries[live.stream.loop].append((live.stream, output))
             if event.finish_reason is not None:
                 del self._live[event.seq]
         for seq, error in result.failed:
             live = self._live.pop(seq)
             log.error("nothing to sample", extra={"request_id": live.request.id, "error": str(error)})
-            deliveries[live.stream.loop].append((live.stream, RequestError(str(error), status=500)))
+            told = error if isinstance(error, RequestError) else RequestError(str(error), status=500)
+            deliveries[live.stream.loop].append((live.stream, told))
         self._generation_tokens += len(result.events)
         for seq in result.preempted:
             log.info("preempted", extra={"request_id": self._live[seq].request.id})
@@ -397,6 +430,29 @@ class Engine:
         self._end_all(EngineDeadError(f"the engine stopped on an internal error: {failure}"))
         if self._on_death is not None:
             self._on_death()
+
+
+def _output(
+    live: _Live,
+    now: float,
+    *,
+    computed_tokens: int,
+    token_ids: tuple[int, ...] = (),
+    finish_reason: FinishReason | None = None,
+    logprobs: tuple[TokenLogprobs, ...] = (),
+    prompt_logprobs: tuple[TokenLogprobs, ...] = (),
+) -> Output:
+    return Output(
+        token_ids,
+        finish_reason,
+        live.cached_tokens,
+        live.index,
+        logprobs,
+        prompt_logprobs,
+        computed_tokens,
+        live.admitted,
+        now,
+    )
 
 
 def _call(loop: asyncio.AbstractEventLoop, items: list[Delivery]) -> None:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ballast.engine.constraint import Constraint
+from ballast.engine.logprobs import TokenLogprobs
+
 
 class FinishReason(StrEnum):
     """Why a request ended by itself, as OpenAI's wire format calls it."""
@@ -36,6 +39,10 @@ class SamplingParams:
     min_tokens: int = 0
     """Stop tokens are not sampled before this many tokens."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
+    """How many of the most probable tokens are reported beside each token; None reports nothing."""
+    constraint: Constraint | None = None
+    """Narrows every choice; takes precedence over `min_tokens` where both leave nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +52,35 @@ class Request:
     id: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
+    priority: int = 0
+    """The lower is served first; within one, first come, first served."""
+    score_prompt: bool = False
+    """Report the prompt's log probabilities as `sampling.logprobs` says; the prefix cache is not read then."""
+    report_progress: bool = False
+    """Report how much of the prompt is computed after each step that computes some."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One delivery to a stream: the tokens of one step, and at the end the reason.
+    """One delivery to a stream: what one step meant for one sequence.
 
-    `finish_reason` is set exactly once, on the last output. `cached_tokens` (prompt tokens that the prefix
-    cache saved) is set on the first output and stays.
+    `finish_reason` is set exactly once, on the sequence's last output. Outputs without tokens carry scores or progress.
+    Times are those of `time.monotonic`, in seconds.
     """
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None
     cached_tokens: int
+    """Prompt tokens that the prefix cache saved; set on the first output and stays."""
+    index: int = 0
+    """Which of the requests that were submitted together."""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One a token, where they were asked for."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """The next tokens of the prompt; the first token of a prompt has none."""
+    computed_tokens: int = 0
+    """Of the prompt, cached ones included."""
+    admitted_s: float = 0.0
+    """When the sequence left the queue for the first time."""
+    produced_s: float = 0.0
+    """When the step ended."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ballast.engine.logprobs import largest
 from ballast.engine.request import SamplingParams
 
 # Sorting a whole vocabulary costs milliseconds; nearly always the nucleus lies within this many tokens.
@@ -28,24 +29,25 @@ class SequenceSampler:
         self._num_generated = 0
         self._seen: set[int] = set(prompt_ids) if params.repetition_penalty != 1.0 else set()
 
-    def next_token(self, logits: NDArray[np.float32]) -> int:
-        """Choose from `logits` [vocabulary] and record the choice.
+    def next_token(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None = None) -> int:
+        """Choose from `logits` [vocabulary], of the tokens that are `allowed`, and record the choice.
 
         Raises FloatingPointError when the model produced no finite logit to choose from.
         """
-        token = self._choose(self._adjust(logits))
+        token = self._choose(self._adjust(logits, allowed))
         self._generated[token] += 1
         self._num_generated += 1
         if self._params.repetition_penalty != 1.0:
             self._seen.add(token)
         return token
 
-    def _adjust(self, logits: NDArray[np.float32]) -> NDArray[np.floating]:
-        """Penalties, bias and the ban on early stop tokens. Copies only when something changes."""
+    def _adjust(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None) -> NDArray[np.floating]:
+        """Penalties, bias, the ban on early stop tokens and on all that is not allowed. Copies only when something
+        changes."""
         params = self._params
         penalised = bool(params.presence_penalty or params.frequency_penalty) and self._num_generated > 0
         forbid_stop = self._num_generated < params.min_tokens
-        if not (penalised or self._seen or params.logit_bias or forbid_stop):
+        if not (penalised or self._seen or params.logit_bias or forbid_stop or allowed is not None):
             return logits
         adjusted = logits.astype(np.float64)
         if self._seen:
@@ -58,8 +60,12 @@ class SequenceSampler:
             adjusted[list(self._generated)] -= params.frequency_penalty * counts + params.presence_penalty
         for token, bias in params.logit_bias.items():
             adjusted[token] += bias
+        if allowed is not None:
+            adjusted[~allowed] = -np.inf
         if forbid_stop:
-            adjusted[_within(params.stop_token_ids, adjusted.size)] = -np.inf
+            stops = _within(params.stop_token_ids, adjusted.size)
+            if allowed is None or np.count_nonzero(allowed) > np.count_nonzero(allowed[stops]):
+                adjusted[stops] = -np.inf
         return adjusted
 
     def _choose(self, logits: NDArray[np.floating]) -> int:
@@ -85,7 +91,7 @@ class SequenceSampler:
         weights = np.exp((logits.astype(np.float64) - highest) / params.temperature)
         tokens = np.arange(weights.size, dtype=np.int64)
         if 0 < params.top_k < weights.size:
-            tokens = _largest(weights, params.top_k)
+            tokens = largest(weights, params.top_k)
             weights = weights[tokens]
         if params.min_p > 0.0:
             kept = weights >= params.min_p
@@ -105,20 +111,12 @@ def _within(tokens: set[int] | frozenset[int], vocabulary: int) -> list[int]:
     return [token for token in tokens if token < vocabulary]
 
 
-def _largest(weights: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Indices of the `count` largest weights, largest first; of equals the lower index."""
-    threshold = np.partition(weights, weights.size - count)[weights.size - count]
-    at_least = np.flatnonzero(weights >= threshold)
-    order = np.argsort(-weights[at_least], kind="stable")
-    return at_least[order[:count]]
-
-
 def _nucleus(weights: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
     """Indices of the smallest set of most probable entries whose share reaches `top_p`, largest first."""
     target = top_p * float(np.sum(weights))
-    order = _largest(weights, min(NUCLEUS_GUESS, weights.size))
+    order = largest(weights, min(NUCLEUS_GUESS, weights.size))
     cumulative = np.cumsum(weights[order])
     if cumulative[-1] < target and order.size < weights.size:
-        order = _largest(weights, weights.size)
+        order = largest(weights, weights.size)
         cumulative = np.cumsum(weights[order])
     return order[: int(np.searchsorted(cumulative, target, side="left")) + 1]

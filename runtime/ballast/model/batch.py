@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,12 +21,11 @@ class Batch:
     query_indptr: NDArray[np.int32]  # [R + 1], tokens of each request
     kv_indptr: NDArray[np.int32]  # [R + 1], blocks of each request
     kv_indices: NDArray[np.int32]  # block ids
-    sampled: NDArray[np.int64]  # [S], the tokens whose logits are wanted, in plan order
+    sampled: NDArray[np.int64]  # [S], the tokens whose logits are wanted, ascending; more than R where a prompt is scored
 
     @classmethod
-    def from_plan(cls, plan: sched.Plan) -> Batch:
-        """View a plan as a batch."""
-        last_tokens = plan.query_indptr[1:].astype(np.int64) - 1
+    def from_plan(cls, plan: sched.Plan, wanted: Sequence[int] | None = None) -> Batch:
+        """View a plan as a batch. Logits are `wanted` of each row's last token if it samples, unless said otherwise."""
         return cls(
             token_ids=plan.token_ids,
             positions=plan.positions,
@@ -33,5 +33,11 @@ class Batch:
             query_indptr=plan.query_indptr,
             kv_indptr=plan.kv_indptr,
             kv_indices=plan.kv_indices,
-            sampled=last_tokens[plan.samples.astype(bool)],
+            sampled=_last_tokens(plan) if wanted is None else np.array(wanted, dtype=np.int64),
         )
+
+
+def _last_tokens(plan: sched.Plan) -> NDArray[np.int64]:
+    """Of the rows that sample."""
+    last_tokens = plan.query_indptr[1:].astype(np.int64) - 1
+    return last_tokens[plan.samples.astype(bool)]

@@ -26,6 +26,9 @@ class Expected:
     max_tokens: int
     min_tokens: int
     stop_tokens: frozenset[int]
+    priority: int = 0
+    leader: int | None = None
+    scores_prompt: bool = False
     admitted_before: bool = False
     running: bool = False
     num_computed: int = 0
@@ -87,7 +90,7 @@ class SchedulerWitness:
 
     config: sched.SchedulerConfig
     live: dict[int, Expected] = field(default_factory=dict)
-    """By sequence id, in arrival order."""
+    """By sequence id, by priority and arrival."""
     totals: Totals = field(default_factory=Totals)
 
     def __post_init__(self) -> None:
@@ -96,7 +99,16 @@ class SchedulerWitness:
         self._kv = np.zeros((self.config.num_blocks + 1) * self.config.block_tokens, dtype=np.int64)
 
     def add(
-        self, seq: int, prompt: Sequence[int], max_tokens: int, stop_tokens: Collection[int], min_tokens: int = 0
+        self,
+        seq: int,
+        prompt: Sequence[int],
+        max_tokens: int,
+        stop_tokens: Collection[int],
+        min_tokens: int = 0,
+        *,
+        priority: int = 0,
+        leader: int | None = None,
+        scores_prompt: bool = False,
     ) -> bool:
         """Queue a request. False when the queue is full or the request can never fit, as it must be refused then."""
         fits = len(prompt) + max_tokens - 1 <= self.config.num_blocks * self.config.block_tokens
@@ -108,6 +120,9 @@ class SchedulerWitness:
                 max_tokens,
                 np.array(sorted(stop_tokens), dtype=np.int32),
                 min_tokens,
+                priority=priority,
+                leader=leader,
+                scores_prompt=scores_prompt,
             )
         except sched.QueueFullError:
             assert fits, "a request that never fits must be a ValueError, or its client will try again"
@@ -126,7 +141,11 @@ class SchedulerWitness:
             max_tokens,
             min_tokens,
             frozenset(stop_tokens),
+            priority,
+            leader,
+            scores_prompt,
         )
+        self.live = dict(sorted(self.live.items(), key=lambda item: item[1].priority))
         return True
 
     def abort(self, seq: int) -> None:
@@ -172,7 +191,7 @@ class SchedulerWitness:
     def _check_preempted(self, plan: sched.Plan) -> None:
         for seq in plan.preempted.tolist():
             running = [request for request in self.live.values() if request.running]
-            assert running[-1].seq == seq, "only the youngest running request may be preempted"
+            assert running[-1].seq == seq, "only the last running request may be preempted"
             running[-1].running, running[-1].num_computed = False, 0
             self.totals.preemptions += 1
 
@@ -202,11 +221,18 @@ class SchedulerWitness:
 
     def _admit(self, request: Expected, num_cached: int) -> None:
         assert num_cached % self.config.block_tokens == 0
-        assert self.config.prefix_cache or num_cached == 0
+        assert (self.config.prefix_cache and not request.scores_prompt) or num_cached == 0
+        if request.leader in self.live:
+            leader = self.live[request.leader]
+            assert leader.num_generated > 0, "a follower starts before its leader's prompt is computed"
+            full_blocks = (request.prompt_tokens - 1) // self.config.block_tokens
+            if self.config.prefix_cache and leader.running and not request.admitted_before:
+                assert num_cached == full_blocks * self.config.block_tokens, "a follower shares its leader's prompt"
         request.running, request.num_computed = True, num_cached
         if not request.admitted_before:
             request.admitted_before, request.cached_tokens = True, num_cached
-            self.totals.prefix_query_tokens += request.prompt_tokens if self.config.prefix_cache else 0
+            reads_cache = self.config.prefix_cache and not request.scores_prompt
+            self.totals.prefix_query_tokens += request.prompt_tokens if reads_cache else 0
             self.totals.prefix_hit_tokens += num_cached
         assert self.scheduler.cached_tokens(request.seq) == request.cached_tokens
 
@@ -215,20 +241,24 @@ class SchedulerWitness:
         assert len(set(planned)) == len(planned) <= self.config.max_batch_size
         assert set(planned).isdisjoint(plan.preempted.tolist())
         decode, prefill = planned[: plan.num_decode], planned[plan.num_decode :]
-        arrivals = list(self.live)
+        order = list(self.live)
         for group in (decode, prefill):
-            assert sorted(group, key=arrivals.index) == group
+            assert sorted(group, key=order.index) == group
         assert all(row.end - row.begin == 1 for row in rows[: plan.num_decode])
         budget = self.config.chunk_size if decode else self.config.prefill_chunk_size
         assert plan.num_tokens <= max(budget, self.config.chunk_size)
+        scored = [row.end - row.begin for row in rows[plan.num_decode :] if row.request.scores_prompt]
+        assert sum(scored) <= self.config.chunk_size
 
-        # First come, first served: whoever runs came before whoever waits.
-        running = [request.running for request in self.live.values()]
-        assert running == sorted(running, reverse=True)
-        assert sum(running) <= self.config.max_batch_size
-        # Nobody starves: the oldest moves in every step, and so does everything that decodes.
+        # First come, first served, within a priority: whoever runs came before whoever waits.
+        for priority in {request.priority for request in self.live.values()}:
+            running = [request.running for request in self.live.values() if request.priority == priority]
+            assert running == sorted(running, reverse=True)
+        runs = [request.seq for request in self.live.values() if request.running]
+        assert len(runs) <= self.config.max_batch_size
+        # The first that runs moves in every step, and so does everything that decodes; something always runs.
         if self.live:
-            assert arrivals[0] in planned
+            assert runs[0] in planned
         assert {request.seq for request in self.live.values() if request.decodes} <= set(planned)
 
     def _check_memory(self, plan: sched.Plan, rows: list[Row]) -> None:
@@ -285,5 +315,6 @@ class SchedulerWitness:
         assert stats.used_tokens + stats.cached_tokens <= stats.capacity_tokens
         assert self.live or stats.used_tokens == 0
         assert [(seq, tokens, computed) for seq, _, tokens, computed, _ in self.scheduler.describe()] == [
-            (request.seq, len(request.tokens), request.num_computed) for request in self.live.values()
+            (request.seq, len(request.tokens), request.num_computed)
+            for request in sorted(self.live.values(), key=lambda request: not request.running)
         ]

@@ -1,0 +1,47 @@
+"""How probable tokens were by the model's own distribution: before temperature, penalties, bias and masks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+LOWEST = -9999.0
+"""In place of minus infinity, which JSON cannot say."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """One position: the token that stands there, and the most probable ones."""
+
+    token_id: int
+    logprob: float
+    """Natural logarithm, at least LOWEST."""
+    top: tuple[tuple[int, float], ...] = ()
+    """(token, logprob) of the most probable tokens, most probable first; of equals the lower id first."""
+
+
+def token_logprobs(logits: NDArray[np.float32], token_id: int, num_top: int) -> TokenLogprobs:
+    """Of `token_id` and the `num_top` most probable tokens, by `logits` [vocabulary]."""
+    highest = float(np.max(logits))
+    log_sum = highest + float(np.log(np.sum(np.exp(logits - highest, dtype=np.float32), dtype=np.float64)))
+    top = largest(logits, min(num_top, logits.size)) if num_top else ()
+    return TokenLogprobs(
+        token_id,
+        _bounded(float(logits[token_id]) - log_sum),
+        tuple((int(token), _bounded(float(logits[token]) - log_sum)) for token in top),
+    )
+
+
+def largest(values: NDArray[np.floating], count: int) -> NDArray[np.int64]:
+    """Indices of the `count` largest values, largest first; of equals the lower index."""
+    threshold = np.partition(values, values.size - count)[values.size - count]
+    at_least = np.flatnonzero(values >= threshold)
+    order = np.argsort(-values[at_least], kind="stable")
+    return at_least[order[:count]]
+
+
+def _bounded(logprob: float) -> float:
+    # A rounding error may lift a certain token above 0.
+    return max(LOWEST, min(0.0, logprob)) if np.isfinite(logprob) else LOWEST

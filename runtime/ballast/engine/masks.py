@@ -1,0 +1,41 @@
+"""Masks of grammars, computed beside the forward pass."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast.engine.sequence import Sequence
+
+# Grammars bound their own work; this is for the day on which one does not.
+LIMIT_S = 30.0
+
+Mask = NDArray[np.bool_] | None
+
+
+class MaskWorker:
+    """One thread, which begins when the first grammar comes. `begin` a step's masks, then `take` each."""
+
+    def __init__(self) -> None:
+        # The engine's thread may be pinned to one CPU, which its children inherit; the main thread is not.
+        cpus = os.sched_getaffinity(os.getpid())
+        self._executor = ThreadPoolExecutor(1, "ballast-masks", os.sched_setaffinity, (0, cpus))
+        self._masks: dict[int, Future[Mask]] = {}
+
+    def begin(self, sequences: Mapping[int, Sequence]) -> None:
+        """Start on the masks of those that have a grammar; what nobody took of an earlier step is dropped."""
+        self._masks = {
+            seq: self._executor.submit(sequence.constraint.allowed)
+            for seq, sequence in sequences.items()
+            if sequence.constraint is not None
+        }
+
+    def take(self, seq: int) -> Mask:
+        """The mask, None for a sequence without a grammar. Raises RequestError as `ConstraintState.allowed` does, and
+        TimeoutError."""
+        mask = self._masks.pop(seq, None)
+        return mask.result(LIMIT_S) if mask is not None else None

@@ -319,3 +319,59 @@ async def test_a_model_that_does_not_load_leaves_a_dead_engine():
         await died.wait()
     assert engine.state is EngineState.DEAD
     assert "disk gone" in str(engine.failure)
+
+
+async def test_requests_submitted_together_share_a_stream_and_the_prompt():
+    prompt = [5] * 40
+    async with running_engine() as engine:
+        stream = engine.submit(*(make_request(prompt, count) for count in (3, 20, 7)))
+        tokens: list[list[int]] = [[], [], []]
+        reasons = []
+        async for output in stream:
+            tokens[output.index] += output.token_ids
+            if output.finish_reason is not None:
+                reasons.append(output.index)
+        assert tokens == [list(expected_text(prompt, count)) for count in (3, 20, 7)]
+        assert reasons == [0, 2, 1]
+        assert engine.snapshot().prefix_hit_tokens == 2 * 32, "two full blocks of 16 for each of the two that follow"
+
+
+async def test_one_of_several_can_be_given_up_alone():
+    async with running_engine(step_s=0.005) as engine:
+        stream = engine.submit(make_request([1], 200), make_request([2], 20))
+        await anext(stream)
+        stream.abort(0)
+        seen = {output.index async for output in stream}
+        assert seen == {1}
+        await until(lambda: engine.snapshot().used_tokens == 0)
+        await until(lambda: not engine.has_work)
+
+
+async def test_requests_are_taken_together_or_not_at_all():
+    async with running_engine(step_s=0.01, max_batch_size=1, max_queue=3) as engine:
+        first = engine.submit(make_request([1], 100))
+        await anext(first)
+        with pytest.raises(CapacityError):
+            engine.submit(*(make_request([1], 1) for _ in range(4)))
+        assert engine.snapshot().waiting == 0
+        taken = engine.submit(*(make_request([1], 1) for _ in range(3)))
+        first.abort()
+        assert len([output async for output in taken]) == 3
+
+
+async def test_a_request_of_higher_priority_goes_first():
+    async with running_engine(step_s=0.005, max_batch_size=1) as engine:
+        first = engine.submit(make_request([1], 20))
+        await anext(first)
+        low, high = (
+            engine.submit(Request("test", (2,), SamplingParams(max_tokens=3), priority=priority))
+            for priority in (5, -5)
+        )
+        ended = []
+
+        async def note(name: str, stream: RequestStream) -> None:
+            await collect(stream)
+            ended.append(name)
+
+        await asyncio.gather(note("low", low), note("high", high), note("first", first))
+        assert ended == ["first", "high", "low"]

@@ -8,14 +8,18 @@ from hypothesis import strategies as st
 
 from ballast.engine.engine import Limits
 from ballast.errors import CapacityError, EngineDeadError, RequestError
+from ballast.server.choice import Piece
 from ballast.server.errors import error_reply
-from ballast.server.openai_reply import ChatReply, TextReply, Usage, to_json
+from ballast.server.openai_reply import ChatFormat, Reply, Shape, TextFormat, to_json
 from ballast.server.openai_request import ChatCompletionRequest, CompletionRequest, parse_body, to_sampling
 from ballast.server.prepare import Preparer
+from ballast.server.usage import Timings, Usage
 from ballast.testing.vocabulary import byte_metadata
 from ballast.text.loading import load_text
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}{{ extra }}"
+USAGE = Usage(prompt_tokens=10, completion_tokens=5, cached_tokens=4)
+TIMINGS = Timings(USAGE, prompt_s=0.5, predicted_s=2.0)
 LIMITS = Limits(max_new_tokens=50, max_model_tokens=100, max_batch_size=4, max_queue=8)
 
 
@@ -97,7 +101,8 @@ def test_any_value_in_any_field_is_taken_or_refused_by_name(value):
         if refusal is not None:
             assert refusal.status == 400
             assert refusal.param is not None
-            assert refusal.param.split(".")[0] in (name, "stream_options")
+            # Two fields that exclude each other are refused by the name of one.
+            assert refusal.param.split(".")[0] in (name, "stream_options", "return_progress", "max_tokens", "best_of")
 
 
 def test_max_tokens_is_lowered_to_the_servers_cap(text):
@@ -119,14 +124,14 @@ def test_max_tokens_defaults_to_what_is_allowed_and_fits(text):
 def test_bos_comes_once_from_the_template_or_the_tokenizer_and_never_before_token_ids(text):
     preparer = Preparer(text, LIMITS)
     h, i = 2 + ord("h"), 2 + ord("i")
-    assert preparer.chat(chat()).prompt_ids == (0, h, i)
-    assert preparer.completion(body(CompletionRequest, prompt="hi")).prompt_ids == (0, h, i)
-    assert preparer.completion(body(CompletionRequest, prompt=[h, i])).prompt_ids == (h, i)
+    assert preparer.chat(chat()).prompts[0].ids == (0, h, i)
+    assert preparer.completion(body(CompletionRequest, prompt="hi")).prompts[0].ids == (0, h, i)
+    assert preparer.completion(body(CompletionRequest, prompt=[h, i])).prompts[0].ids == (h, i)
 
 
 def test_template_arguments_reach_the_template(text):
     job = Preparer(text, LIMITS).chat(chat(chat_template_kwargs={"extra": "!"}))
-    assert job.prompt_ids[-1] == 2 + ord("!")
+    assert job.prompts[0].ids[-1] == 2 + ord("!")
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +141,7 @@ def v31():
 
 def prompt_of(text, **fields):
     job = Preparer(text, LIMITS).chat(chat(**fields))
-    return text.tokenizer.decode(job.prompt_ids, skip_control=False)
+    return text.tokenizer.decode(job.prompts[0].ids, skip_control=False)
 
 
 @pytest.mark.parametrize(
@@ -206,13 +211,13 @@ def test_a_beginning_that_cannot_be_is_refused_by_name(v31, fields, param):
 def test_a_clients_text_is_no_control_token(text):
     messages = [{"role": "user", "content": "<think>"}]
     job = Preparer(text, LIMITS).chat(chat(messages=messages))
-    assert text.tokenizer.id_of("<think>") not in job.prompt_ids
-    assert "<think>" in text.tokenizer.decode(job.prompt_ids)
+    assert text.tokenizer.id_of("<think>") not in job.prompts[0].ids
+    assert "<think>" in text.tokenizer.decode(job.prompts[0].ids)
 
 
 def test_force_think_opens_the_prompt_and_the_reply(text):
     job = Preparer(text, LIMITS, force_think=True).chat(chat())
-    assert text.tokenizer.decode(job.prompt_ids, skip_control=False).endswith("hi<think>\n")
+    assert text.tokenizer.decode(job.prompts[0].ids, skip_control=False).endswith("hi<think>\n")
     assert job.opening == "<think>\n"
 
 
@@ -220,7 +225,7 @@ def test_a_model_without_a_template_refuses_chats_but_continues_texts():
     preparer = Preparer(load_text(None, byte_metadata(), "bytes.gguf"), LIMITS)
     with pytest.raises(RequestError, match="template"):
         preparer.chat(chat())
-    assert preparer.completion(body(CompletionRequest, prompt="hi")).prompt_ids
+    assert preparer.completion(body(CompletionRequest, prompt="hi")).prompts[0].ids
 
 
 @given(st.text())
@@ -232,15 +237,88 @@ def test_json_breaks_in_no_clients_line_splitter_and_keeps_the_text(value):
 
 @given(st.text(), st.text())
 def test_a_frame_is_one_line_whatever_the_text_or_the_model_is_called(piece, model):
-    for reply in (ChatReply("id", 1, model, include_usage=True), TextReply("id", 1, model, include_usage=True)):
-        frame = reply.text(piece).decode()
+    for format_ in (ChatFormat(), TextFormat()):
+        reply = Reply("id", 1, model, format_, Shape(), bytes)
+        frame = reply.piece(Piece(0, piece or "x"), USAGE, TIMINGS).decode()
         assert frame.startswith("data: ")
         assert frame.endswith("\n\n")
         assert len(frame.splitlines()) == 2
         chunk = json.loads(frame.removeprefix("data: "))
         (choice,) = chunk["choices"]
-        assert (choice["delta"]["content"] if "delta" in choice else choice["text"]) == piece
+        assert (choice["delta"]["content"] if "delta" in choice else choice["text"]) == (piece or "x")
         assert chunk["model"] == model
+
+
+def test_timings_are_speeds_of_what_was_computed():
+    assert TIMINGS.to_wire() == {
+        "cache_n": 4,
+        "prompt_n": 6,
+        "prompt_ms": 500.0,
+        "prompt_per_token_ms": 83.333,
+        "prompt_per_second": 12.0,
+        "predicted_n": 5,
+        "predicted_ms": 2000.0,
+        "predicted_per_token_ms": 500.0,
+        "predicted_per_second": 2.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("hi", [(0, 106, 107)]),
+        (["h", "i"], [(0, 106), (0, 107)]),
+        ([5, 6], [(5, 6)]),
+        ([[5, 6], [7]], [(5, 6), (7,)]),
+        (["h", [7]], [(0, 106), (7,)]),
+    ],
+)
+def test_a_prompt_is_a_text_token_ids_or_a_list_of_these(text, prompt, expected):
+    job = Preparer(text, LIMITS).completion(body(CompletionRequest, prompt=prompt))
+    assert [each.ids for each in job.prompts] == expected
+
+
+def test_the_first_choice_has_the_requests_seed_and_the_others_their_own(text):
+    def seeds(seed):
+        job = Preparer(text, LIMITS).chat(chat(n=4, seed=seed))
+        return [request.sampling.seed for request in job.requests("id")]
+
+    assert seeds(7)[0] == 7
+    assert seeds(7) == seeds(7)
+    assert len({*seeds(7), *seeds(8)}) == 8
+    assert seeds(None) == [None] * 4
+
+
+def test_nothing_but_an_echo_needs_no_token(text):
+    preparer = Preparer(text, LIMITS)
+    assert preparer.completion(body(CompletionRequest, prompt="hi", echo=True, max_tokens=0)).discard_tokens
+    with pytest.raises(RequestError, match="max_tokens"):
+        body(CompletionRequest, prompt="hi", max_tokens=0)
+    with pytest.raises(RequestError, match="max_tokens"):
+        chat(max_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 13}, "n"),
+        ({"n": 7, "prompt": ["a", "b"]}, "n"),
+        ({"n": 2, "best_of": 3}, "best_of"),
+        ({"best_of": 2}, "best_of"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"suffix": "x"}, "suffix"),
+        ({"return_progress": True}, "return_progress"),
+        ({"priority": 2**31}, "priority"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
+        ({"prompt": [[1], [True]]}, "prompt"),
+        ({"prompt": [1, "a"]}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(text, fields, param):
+    with pytest.raises(RequestError) as refusal:
+        Preparer(text, LIMITS).completion(body(CompletionRequest, **({"prompt": "x"} | fields)))
+    assert refusal.value.param == param
 
 
 def test_usage_adds_up():
@@ -249,6 +327,7 @@ def test_usage_adds_up():
         "completion_tokens": 7,
         "total_tokens": 12,
         "prompt_tokens_details": {"cached_tokens": 3},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

@@ -47,8 +47,11 @@ def refused(server, path, body):
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"min_tokens": 3}, "min_tokens"),
-        ({"n": 2}, "n"),
-        ({"logprobs": True}, "logprobs"),
+        ({"n": 129}, "n"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"priority": 0.5}, "priority"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"stop": ["a", 5]}, "stop.1"),
@@ -74,11 +77,11 @@ def test_a_chat_field_that_cannot_be_honoured_is_refused_by_name(server, change,
 
 
 @pytest.mark.parametrize(
-    "prompt", ["x", [3, 258 + 2], [-1], [], [True], ["a", "b"], {"a": 1}, None, [[3], [4]], 5, "missing"]
+    "prompt", ["x", [3, 258 + 2], [-1], [], [True], ["a", "b"], {"a": 1}, None, [[3], [4]], [[3], []], 5, "missing"]
 )
-def test_a_prompt_is_one_text_or_one_list_of_known_tokens(server, prompt):
+def test_a_prompt_is_a_text_known_tokens_or_a_list_of_these(server, prompt):
     body = {"max_tokens": 2} if prompt == "missing" else {"max_tokens": 2, "prompt": prompt}
-    if prompt == "x":
+    if prompt in ("x", ["a", "b"], [[3], [4]]):
         assert send(server, "POST", "/v1/completions", json.dumps(body))[0] == 200
         return
     status, named, _, _ = refused(server, "/v1/completions", body)
@@ -108,6 +111,7 @@ def test_without_max_tokens_a_request_may_use_what_the_context_leaves(server):
         "completion_tokens": 21,
         "total_tokens": 512,
         "prompt_tokens_details": {"cached_tokens": data["usage"]["prompt_tokens_details"]["cached_tokens"]},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

@@ -132,7 +132,7 @@ def test_the_model_is_listed_and_found(client):
     ("fields", "kind", "param", "code"),
     [
         ({"temperature": 9}, openai.BadRequestError, "temperature", None),
-        ({"n": 2}, openai.BadRequestError, "n", None),
+        ({"n": 129}, openai.BadRequestError, "n", None),
         ({"max_tokens": 0}, openai.BadRequestError, "max_tokens", None),
         ({"messages": [{"role": "user", "content": "word " * 9000}]}, openai.BadRequestError, "messages",
          "context_length_exceeded"),

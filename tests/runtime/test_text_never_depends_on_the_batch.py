@@ -60,7 +60,16 @@ def requests() -> list[Request]:
     for index in range(NUM_REQUESTS):
         prompt = beginning[: rng.choice([0, 0, 30, 60])] + [rng.randrange(300) for _ in range(rng.randint(1, 50))]
         temperature = 0.0 if index % 4 else 0.8
-        sampling = SamplingParams(max_tokens=rng.randint(1, 24), temperature=temperature, seed=index)
+        sampling = SamplingParams(
+            max_tokens=rng.randint(1, 24),
+            temperature=temperature,
+            seed=index,
+            logprobs=index % 3 or None,
+            presence_penalty=index % 5 / 4,
+            repetition_penalty=1.0 + index % 2 / 8,
+            min_p=0.01 * (index % 3),
+            logit_bias={index: 3.0},
+        )
         mixed.append(Request(str(index), tuple(prompt), sampling))
     return mixed
 

@@ -165,8 +165,8 @@ class Engine:
         """Queue requests whose outputs come on one stream; call it on the event loop that will read it.
 
         All are taken or none. Those with the same prompt share its computation. Raises RequestError when one can never
-        fit, CapacityError (429) when the queue is full and (503) while the engine loads or drains, EngineDeadError after
-        a failure.
+        fit, CapacityError (429) when the queue is full and (503) while the engine loads or drains, EngineDeadError
+        after a failure.
         """
         for request in requests:
             self._check_fits(request)
@@ -364,9 +364,7 @@ class Engine:
         deliveries: defaultdict[asyncio.AbstractEventLoop, list[Delivery]] = defaultdict(list)
         for prefill in result.prefilled:
             live = self._live[prefill.seq]
-            output = _output(
-                live, now, prompt_logprobs=prefill.scores, computed_tokens=prefill.computed_tokens
-            )
+            output = _output(live, now, prompt_logprobs=prefill.scores, computed_tokens=prefill.computed_tokens)
             deliveries[live.stream.loop].append((live.stream, output))
         for event in result.events:
             live = self._live[event.seq]

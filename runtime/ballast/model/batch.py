@@ -21,7 +21,9 @@ class Batch:
     query_indptr: NDArray[np.int32]  # [R + 1], tokens of each request
     kv_indptr: NDArray[np.int32]  # [R + 1], blocks of each request
     kv_indices: NDArray[np.int32]  # block ids
-    sampled: NDArray[np.int64]  # [S], the tokens whose logits are wanted, ascending; more than R where a prompt is scored
+    sampled: NDArray[
+        np.int64
+    ]  # [S], the tokens whose logits are wanted, ascending; more than R where a prompt is scored
 
     @classmethod
     def from_plan(cls, plan: sched.Plan, wanted: Sequence[int] | None = None) -> Batch:
@@ -39,5 +41,6 @@ class Batch:
 
 def _last_tokens(plan: sched.Plan) -> NDArray[np.int64]:
     """Of the rows that sample."""
-    last_tokens = plan.query_indptr[1:].astype(np.int64) - 1
-    return last_tokens[plan.samples.astype(bool)]
+    ends: NDArray[np.int64] = plan.query_indptr[1:].astype(np.int64)
+    last: NDArray[np.int64] = ends[plan.samples.astype(bool)] - 1
+    return last

@@ -22,15 +22,22 @@ from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.server import health
 from ballast.server.errors import RequestTimeoutError, error_reply
 from ballast.server.exchange import Exchange, Record, remaining_s
+from ballast.server.job import Job
 from ballast.server.keys import KeyGuard, Keys
 from ballast.server.limits import ServerLimits
 from ballast.server.metrics import Metrics
 from ballast.server.middleware import BodyLimit, RequestScope, RootPath
 from ballast.server.numa import NumaProbe
-from ballast.server.openai_reply import ChatReply, Reply, TextReply, to_json
-from ballast.server.openai_request import ChatCompletionRequest, CompletionRequest, parse_body
+from ballast.server.openai_reply import ChatFormat, Format, Reply, Shape, TextFormat, to_json
+from ballast.server.openai_request import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationRequest,
+    StreamOptions,
+    parse_body,
+)
 from ballast.server.port import EnginePort
-from ballast.server.prepare import Job, Preparer
+from ballast.server.prepare import Preparer
 
 RETRY_WHILE_PREPARING_S = 1
 
@@ -208,9 +215,7 @@ async def chat_completions(request: Request) -> Response:
     """Answer a conversation."""
     service, record = _begin(request, "chat_completions")
     ready = await service.prepare(request, record, ChatCompletionRequest, service.preparer.chat)
-    usage = ready.body.include_usage
-    reply = ChatReply(_new_id("chatcmpl"), int(time.time()), ready.model, include_usage=usage)
-    return _exchange(service, record, ready, reply)
+    return _exchange(service, record, ready, "chatcmpl", ChatFormat())
 
 
 @api.post("/v1/completions")
@@ -218,9 +223,7 @@ async def completions(request: Request) -> Response:
     """Continue a text."""
     service, record = _begin(request, "completions")
     ready = await service.prepare(request, record, CompletionRequest, service.preparer.completion)
-    usage = ready.body.include_usage
-    reply = TextReply(_new_id("cmpl"), int(time.time()), ready.model, include_usage=usage)
-    return _exchange(service, record, ready, reply)
+    return _exchange(service, record, ready, "cmpl", TextFormat())
 
 
 @api.get("/v1/models")
@@ -245,23 +248,34 @@ def _begin(request: Request, endpoint: str) -> tuple[Service, Record]:
     return request.app.state.service, record
 
 
-def _exchange(service: Service, record: Record, ready: Prepared[Any], reply: Reply) -> Exchange:
+def _exchange(service: Service, record: Record, ready: Prepared[Any], prefix: str, format_: Format) -> Exchange:
+    tokenizer = service.preparer.text.tokenizer
+    shape = shape_of(ready.body, ready.job)
+    reply_id = f"{prefix}-{uuid.uuid4().hex}"
+    reply = Reply(reply_id, int(time.time()), ready.model, format_, shape, tokenizer.token_bytes)
     return Exchange(
         service.engine,
-        service.preparer.text.tokenizer,
+        tokenizer,
         ready.job,
         reply,
         record,
         stream=bool(ready.body.stream),
-        include_usage=ready.body.include_usage,
         timeout_s=service.request_timeout_s,
         leaving=service.leaving,
         keep_alive_s=service.limits.keep_alive_s,
     )
 
 
-def _new_id(prefix: str) -> str:
-    return f"{prefix}-{uuid.uuid4().hex}"
+def shape_of(body: GenerationRequest, job: Job) -> Shape:
+    """What the reply is to show besides the text."""
+    options = body.stream_options or StreamOptions()
+    return Shape(
+        num_choices=job.num_choices,
+        logprobs=job.sampling.logprobs is not None,
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.continuous_usage_stats),
+        timings_per_token=bool(body.timings_per_token),
+    )
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:

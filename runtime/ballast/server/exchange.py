@@ -13,11 +13,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ballast.errors import CapacityError
+from ballast.server.choice import Piece
 from ballast.server.errors import RequestTimeoutError, error_reply
 from ballast.server.generation import Generation, admitted
-from ballast.server.openai_reply import DONE, Reply, Usage, event
+from ballast.server.job import Job
+from ballast.server.openai_reply import DONE, Reply, Whole, event
 from ballast.server.port import EnginePort
-from ballast.server.prepare import Job
+from ballast.server.usage import Usage
 from ballast.text.tokenizer import Tokenizer
 
 RETRY_AFTER_S = 5
@@ -74,7 +76,6 @@ class Exchange(Response):
         record: Record,
         *,
         stream: bool,
-        include_usage: bool,
         timeout_s: float,
         leaving: asyncio.Future[None],
         keep_alive_s: float,
@@ -88,7 +89,6 @@ class Exchange(Response):
         self._reply = reply
         self._record = record
         self._stream = stream
-        self._include_usage = include_usage
         self._timeout_s = timeout_s
         self._leaving = leaving
         self._keep_alive_s = keep_alive_s
@@ -128,10 +128,11 @@ class Exchange(Response):
             await send({"type": "http.response.body", "body": event(reply.body) + DONE, "more_body": False})
 
     async def _send_whole(self, generation: Generation, send: Send) -> None:
-        text = ""
-        while generation.finish_reason is None:
-            text += await self._next_piece(generation)
-        body = self._reply.whole(text, generation.finish_reason, generation.usage)
+        choices = [Whole(index) for index in range(len(generation.choices))]
+        while not generation.finished:
+            piece = await self._next_piece(generation)
+            choices[piece.index].add(piece)
+        body = self._reply.whole(choices, generation.usage, generation.timings)
         length = (b"content-length", str(len(body)).encode())
         await self._start(send, [*JSON_HEADERS, length])
         await send({"type": "http.response.body", "body": body, "more_body": False})
@@ -141,18 +142,22 @@ class Exchange(Response):
         reply = self._reply
         frames = b""
         first = True
-        while generation.finish_reason is None:
+        while not generation.finished:
             if frames:
                 await self._send_part(send, frames)
             piece = await self._next_piece(generation)
-            frames = reply.text(piece) if piece else b""
+            usage, timings = generation.usage, generation.timings
+            frames = reply.piece(piece, usage, timings)
+            if generation.progress is not None:
+                frames += reply.progress(generation.progress, usage)
+            if piece.finish_reason is not None:
+                frames += reply.finish(piece, usage, timings)
             if first:
                 first = False
                 if not self._started:
                     await self._start(send, STREAM_HEADERS)
-                frames = reply.opening() + frames
-        frames += reply.finish(generation.finish_reason)
-        if self._include_usage:
+                frames = reply.opening(usage) + frames
+        if reply.shape.include_usage:
             frames += reply.usage(generation.usage)
         return frames + DONE
 
@@ -185,7 +190,7 @@ class Exchange(Response):
         finally:
             beating.cancel()
 
-    async def _next_piece(self, generation: Generation) -> str:
+    async def _next_piece(self, generation: Generation) -> Piece:
         piece = await generation.next_piece()
         self._record.fields.setdefault("first_token_s", round(time.monotonic() - self._record.started, 4))
         return piece

@@ -1,23 +1,24 @@
 """What clients receive: OpenAI's reply bodies and event-stream frames, as bytes.
 
-A stream's chunks differ in a few bytes, so each reply lays out the rest once and a token costs little.
+A stream's chunks differ in a few bytes, so each choice lays out the rest once and a token costs little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import orjson
 
 from ballast import __version__
+from ballast.server.choice import Piece, ScoredToken, WireFinishReason
+from ballast.server.openai_logprobs import TokenBytes, chat_logprobs, text_logprobs
+from ballast.server.usage import Progress, Timings, Usage
 
 SYSTEM_FINGERPRINT = f"ballast-{__version__}"
 
 DONE = b"data: [DONE]\n\n"
-
-FinishReason = Literal["stop", "length"]
 
 
 def to_json(value: Any) -> bytes:
@@ -41,135 +42,187 @@ def event(value: Any) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """What a request cost, in tokens."""
+class Shape:
+    """What a client has asked to see besides the text."""
 
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
+    num_choices: int = 1
+    logprobs: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    """With include_usage: in every chunk, what the request has cost so far."""
+    timings_per_token: bool = False
 
-    def to_wire(self) -> dict[str, Any]:
-        """The `usage` object."""
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        }
-
-
-class Reply(Protocol):
-    """One reply in one of OpenAI's two shapes: frames for a stream, or one body."""
-
-    def opening(self) -> bytes:
-        """Frames before the first text."""
-
-    def text(self, text: str) -> bytes:
-        """The frame of a piece of text."""
-
-    def finish(self, reason: FinishReason) -> bytes:
-        """The frame that says why it ended."""
-
-    def usage(self, usage: Usage) -> bytes:
-        """The frame that says what it cost; without choices."""
-
-    def whole(self, text: str, reason: FinishReason, usage: Usage) -> bytes:
-        """The reply to a request that does not stream."""
+    @property
+    def is_plain(self) -> bool:
+        """Whether the frames of one choice differ in their text alone."""
+        return not (self.logprobs or self.continuous_usage or self.timings_per_token)
 
 
-class _Frames:
-    """The frames of one stream: `head`, then a choice, then `tail`."""
+@dataclass(slots=True)
+class Whole:
+    """One choice of a reply that is not streamed."""
 
-    def __init__(self, head: Mapping[str, Any], *, include_usage: bool) -> None:
-        self._head = dict(head)
-        self._prefix = b"data: " + to_json(self._head)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+    index: int
+    text: str = ""
+    tokens: tuple[ScoredToken, ...] = ()
+    finish_reason: WireFinishReason | None = None
 
-    def cut(self, choice: Mapping[str, Any], at: str) -> tuple[bytes, bytes]:
-        """Everything before and after the place in the frame of `choice` where `at` stands as a JSON string."""
-        frame = self._prefix + to_json(choice) + self._tail
-        before, after = frame.split(to_json(at))
-        return before, after
+    def add(self, piece: Piece) -> None:
+        """Go on by a piece of this choice."""
+        self.text += piece.text
+        self.tokens += piece.tokens
+        self.finish_reason = piece.finish_reason
 
-    def frame(self, choice: Mapping[str, Any]) -> bytes:
-        return self._prefix + to_json(choice) + self._tail
 
-    def usage(self, usage: Usage) -> bytes:
-        return event({**self._head, "choices": [], "usage": usage.to_wire()})
+class Format(Protocol):
+    """What OpenAI's two shapes do not have in common."""
+
+    object: str
+    chunk_object: str
+    opening: Mapping[str, Any] | None
+    """What a choice's stream begins with."""
+
+    def chunk(self, text: str | None) -> dict[str, Any]:
+        """A choice's new text, None where it has none."""
+
+    def whole(self, choice: Whole) -> dict[str, Any]:
+        """A choice's text."""
+
+    def logprobs(self, tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> dict[str, Any]:
+        """A choice's log probabilities."""
+
+
+class ChatFormat:
+    """Chat completions."""
+
+    object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+    opening: Mapping[str, Any] | None = {"delta": {"role": "assistant", "content": ""}}
+    logprobs = staticmethod(chat_logprobs)
+
+    def chunk(self, text: str | None) -> dict[str, Any]:
+        """A delta."""
+        return {"delta": {} if text is None else {"content": text}}
+
+    def whole(self, choice: Whole) -> dict[str, Any]:
+        """A message."""
+        return {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+
+
+class TextFormat:
+    """Text completions."""
+
+    object = "text_completion"
+    chunk_object = "text_completion"
+    opening: Mapping[str, Any] | None = None
+    logprobs = staticmethod(text_logprobs)
+
+    def chunk(self, text: str | None) -> dict[str, Any]:
+        """More text."""
+        return {"text": text or ""}
+
+    def whole(self, choice: Whole) -> dict[str, Any]:
+        """The text."""
+        return {"text": choice.text}
 
 
 _HERE = "\x00here\x00"
 
 
-class ChatReply:
-    """A chat completion."""
+class Reply:
+    """One reply: frames for a stream, or one body."""
 
-    def __init__(self, reply_id: str, created: int, model: str, *, include_usage: bool) -> None:
+    def __init__(
+        self, reply_id: str, created: int, model: str, format_: Format, shape: Shape, token_bytes: TokenBytes
+    ) -> None:
+        self.shape = shape
+        self._format = format_
+        self._token_bytes = token_bytes
         self._head = {"id": reply_id, "created": created, "model": model, "system_fingerprint": SYSTEM_FINGERPRINT}
-        self._frames = _Frames({"object": "chat.completion.chunk", **self._head}, include_usage=include_usage)
-        self._before, self._after = self._frames.cut(_chat_choice({"content": _HERE}), _HERE)
+        chunk_head = {"object": format_.chunk_object, **self._head}
+        self._prefix = b"data: " + to_json(chunk_head)[:-1] + b',"choices":['
+        self._chunk_head = chunk_head
+        self._cuts: dict[int, tuple[bytes, bytes]] = {}
 
-    def opening(self) -> bytes:
-        """The role, once."""
-        return self._frames.frame(_chat_choice({"role": "assistant", "content": ""}))
+    def opening(self, usage: Usage) -> bytes:
+        """Frames before the first text: the role of each choice."""
+        said = self._format.opening
+        if said is None:
+            return b""
+        return b"".join(self._frame(index, said, usage) for index in range(self.shape.num_choices))
 
-    def text(self, text: str) -> bytes:
-        """A piece of content."""
-        return self._before + to_json(text) + self._after
+    def piece(self, piece: Piece, usage: Usage, timings: Timings) -> bytes:
+        """The frame of what a piece adds, its finish reason aside; none where it adds nothing to see."""
+        if not piece.text and not piece.tokens:
+            return b""
+        if self.shape.is_plain:
+            before, after = self._cut(piece.index, usage)
+            return before + to_json(piece.text) + after
+        more = {"timings": timings.to_wire()} if self.shape.timings_per_token else {}
+        return self._frame(piece.index, self._format.chunk(piece.text), usage, tokens=piece.tokens, more=more)
 
-    def finish(self, reason: FinishReason) -> bytes:
-        """An empty delta with the reason."""
-        return self._frames.frame(_chat_choice({}, reason))
+    def progress(self, progress: Progress, usage: Usage) -> bytes:
+        """The frame that says how far a prompt is."""
+        more = {"prompt_progress": progress.to_wire()}
+        return self._frame(progress.index, self._format.chunk(None), usage, more=more)
+
+    def finish(self, piece: Piece, usage: Usage, timings: Timings) -> bytes:
+        """The frame that says why a choice ended, and how fast the request was until then."""
+        more = {"timings": timings.to_wire()}
+        return self._frame(piece.index, self._format.chunk(None), usage, reason=piece.finish_reason, more=more)
 
     def usage(self, usage: Usage) -> bytes:
-        """The usage chunk."""
-        return self._frames.usage(usage)
+        """The frame that says what the request cost; without choices."""
+        return event({**self._chunk_head, "choices": [], "usage": usage.to_wire()})
 
-    def whole(self, text: str, reason: FinishReason, usage: Usage) -> bytes:
-        """A `chat.completion` object."""
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
-        return to_json({"object": "chat.completion", **self._head, "choices": [choice], "usage": usage.to_wire()})
+    def whole(self, choices: Sequence[Whole], usage: Usage, timings: Timings) -> bytes:
+        """The reply to a request that does not stream."""
+        return to_json(
+            {
+                "object": self._format.object,
+                **self._head,
+                "choices": [
+                    {
+                        "index": choice.index,
+                        **self._format.whole(choice),
+                        "logprobs": self._logprobs(choice.tokens),
+                        "finish_reason": choice.finish_reason,
+                    }
+                    for choice in choices
+                ],
+                "usage": usage.to_wire(),
+                "timings": timings.to_wire(),
+            }
+        )
 
+    def _logprobs(self, tokens: Sequence[ScoredToken]) -> dict[str, Any] | None:
+        return self._format.logprobs(tokens, self._token_bytes) if self.shape.logprobs else None
 
-class TextReply:
-    """A text completion."""
+    def _cut(self, index: int, usage: Usage) -> tuple[bytes, bytes]:
+        """Everything before and after the text in the frames of one choice."""
+        if index not in self._cuts:
+            before, after = self._frame(index, self._format.chunk(_HERE), usage).split(to_json(_HERE))
+            self._cuts[index] = before, after
+        return self._cuts[index]
 
-    def __init__(self, reply_id: str, created: int, model: str, *, include_usage: bool) -> None:
-        self._head = {
-            "id": reply_id,
-            "object": "text_completion",
-            "created": created,
-            "model": model,
-            "system_fingerprint": SYSTEM_FINGERPRINT,
+    def _frame(
+        self,
+        index: int,
+        said: Mapping[str, Any],
+        usage: Usage,
+        *,
+        tokens: Sequence[ScoredToken] = (),
+        reason: WireFinishReason | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        choice = {
+            "index": index,
+            **said,
+            "logprobs": self._logprobs(tokens) if tokens else None,
+            "finish_reason": reason,
         }
-        self._frames = _Frames(self._head, include_usage=include_usage)
-        self._before, self._after = self._frames.cut(_text_choice(_HERE), _HERE)
-
-    def opening(self) -> bytes:
-        """Nothing: text completions have no role."""
-        return b""
-
-    def text(self, text: str) -> bytes:
-        """A piece of text."""
-        return self._before + to_json(text) + self._after
-
-    def finish(self, reason: FinishReason) -> bytes:
-        """Empty text with the reason."""
-        return self._frames.frame(_text_choice("", reason))
-
-    def usage(self, usage: Usage) -> bytes:
-        """The usage chunk."""
-        return self._frames.usage(usage)
-
-    def whole(self, text: str, reason: FinishReason, usage: Usage) -> bytes:
-        """A `text_completion` object."""
-        return to_json({**self._head, "choices": [_text_choice(text, reason)], "usage": usage.to_wire()})
-
-
-def _chat_choice(delta: Mapping[str, Any], reason: FinishReason | None = None) -> dict[str, Any]:
-    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-
-
-def _text_choice(text: str, reason: FinishReason | None = None) -> dict[str, Any]:
-    return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
+        after = dict(more or {})
+        if self.shape.include_usage:
+            after["usage"] = usage.to_wire() if self.shape.continuous_usage else None
+        tail = b"," + to_json(after)[1:] if after else b"}"
+        return self._prefix + to_json(choice) + b"]" + tail + b"\n\n"

@@ -21,6 +21,9 @@ MAX_STOP_CHARS = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_ID_DIGITS = 10
 MAX_SEED = 2**63 - 1
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
+MAX_PRIORITY = 2**31 - 1
 
 
 def _only(*neutral: Any) -> AfterValidator:
@@ -51,18 +54,18 @@ def _token_ids_as_keys(value: Any) -> Any:
     return {int(key): bias for key, bias in value.items()}
 
 
-def _one_prompt(value: Any) -> Any:
-    """A string, token ids, or a list of exactly one of these."""
-    is_one = not isinstance(value, list) or (value and all(type(item) is int for item in value))
+def _prompts(value: Any) -> Any:
+    """A string, token ids, or a list of such prompts, as a list of prompts."""
+    is_one = not isinstance(value, list) or (value and type(value[0]) is int)
     prompts = [value] if is_one else value
     if not prompts:
         raise ValueError("must not be empty")
-    if len(prompts) != 1:
-        raise ValueError(f"must be one prompt, this is {len(prompts)}; send a request for each")
-    prompt = prompts[0]
-    if isinstance(prompt, str) or (isinstance(prompt, list) and all(type(item) is int for item in prompt)):
-        return prompt
-    raise ValueError("must be a string or a list of token ids")
+    if len(prompts) > MAX_CHOICES:
+        raise ValueError(f"must be at most {MAX_CHOICES} prompts, these are {len(prompts)}")
+    for prompt in prompts:
+        if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(type(item) is int for item in prompt)):
+            raise ValueError("must be a string, a list of token ids, or a list of these")
+    return prompts
 
 
 class _Body(BaseModel):
@@ -73,7 +76,7 @@ class StreamOptions(_Body):
     """`stream_options` of both endpoints."""
 
     include_usage: bool | None = None
-    continuous_usage_stats: Annotated[Any, _only(False)] = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
     """Pads chunks against traffic analysis; never changes what they say."""
 
@@ -85,7 +88,12 @@ class GenerationRequest(_Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    """0 is of use only where a completion echoes its prompt."""
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY - 1, le=MAX_PRIORITY)] | None = None
+    """The lower is served first; 0 unless said otherwise."""
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -102,6 +110,7 @@ class GenerationRequest(_Body):
         Field(max_length=MAX_STOP_STRINGS),
     ] = []
     stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=256)] | None = None
+    include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     logit_bias: (
         Annotated[
@@ -112,7 +121,9 @@ class GenerationRequest(_Body):
         | None
     ) = None
 
-    n: Annotated[Any, _only(1)] = None
+    timings_per_token: bool | None = None
+    return_progress: bool | None = None
+
     service_tier: Any = None
     user: Any = None
     metadata: Any = None
@@ -120,11 +131,6 @@ class GenerationRequest(_Body):
     safety_identifier: Any = None
     prompt_cache_key: Any = None
     prompt_cache_retention: Any = None
-
-    @property
-    def include_usage(self) -> bool:
-        """Whether the stream ends with a usage chunk."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
 class ThinkingSwitch(_Body):
@@ -137,7 +143,6 @@ class ChatCompletionRequest(GenerationRequest):
     """Body of POST /v1/chat/completions. Messages are checked where they are normalised, in `ballast.text`."""
 
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     thinking: ThinkingSwitch | bool | None = None
     enable_thinking: bool | None = None
@@ -145,8 +150,8 @@ class ChatCompletionRequest(GenerationRequest):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
-    logprobs: Annotated[Any, _only(False)] = None
-    top_logprobs: Annotated[Any, _only(0)] = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: Annotated[Any, _only({"type": "text"})] = None
     tools: Annotated[Any, _only([])] = None
     tool_choice: Annotated[Any, _only("none", "auto")] = None
@@ -158,16 +163,26 @@ class ChatCompletionRequest(GenerationRequest):
     prediction: Annotated[Any, _only()] = None
     web_search_options: Annotated[Any, _only()] = None
 
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many probable tokens to name beside each; None for none at all."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
 
 class CompletionRequest(GenerationRequest):
     """Body of POST /v1/completions."""
 
-    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)]
+    prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)]
 
-    logprobs: Annotated[Any, _only()] = None
-    echo: Annotated[Any, _only(False)] = None
-    best_of: Annotated[Any, _only(1)] = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1)] | None = None
     suffix: Annotated[Any, _only("")] = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many probable tokens to name beside each; None for none at all."""
+        return self.logprobs
 
 
 Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest)
@@ -189,17 +204,36 @@ def parse_body(kind: type[Body], data: bytes, max_model_tokens: int) -> Body:
         body = kind.model_validate(value)
     except ValidationError as error:
         raise _first_problem(error.errors(include_url=False, include_input=False)) from None
-    if body.stream_options is not None and not body.stream:
-        raise RequestError("stream_options is only allowed with stream: true", param="stream_options")
+    _check_together(body)
     return body
+
+
+def _check_together(body: GenerationRequest) -> None:
+    """What each field allows and another does not."""
+    for name in ("stream_options", "return_progress"):
+        if getattr(body, name) and not body.stream:
+            raise RequestError(f"{name} is only allowed with stream: true", param=name)
+    if isinstance(body, ChatCompletionRequest):
+        if body.top_logprobs and not body.logprobs:
+            raise RequestError("top_logprobs is only allowed with logprobs: true", param="top_logprobs")
+        if body.max_tokens == 0:
+            raise RequestError("max_tokens: must be at least 1", param="max_tokens")
+    elif isinstance(body, CompletionRequest):
+        if body.best_of is not None and body.best_of != (body.n or 1):
+            raise RequestError(
+                "best_of: this server returns every choice that it makes; leave it out, or make it equal to n",
+                param="best_of",
+            )
+        if body.max_tokens == 0 and not body.echo:
+            raise RequestError("max_tokens: must be at least 1 without echo: true", param="max_tokens")
 
 
 def _check_lengths(value: Mapping[str, Any], most: int) -> None:
     """Refuse what is too much from its length alone, before each item is looked at: each takes a token or more."""
     prompt, messages = value.get("prompt"), value.get("messages")
     if isinstance(prompt, list):
-        inner = prompt[0] if len(prompt) == 1 else prompt
-        _check_length("prompt", len(inner) if isinstance(inner, list) else 1, most)
+        for inner in prompt if prompt and isinstance(prompt[0], list) else [prompt]:
+            _check_length("prompt", len(inner) if isinstance(inner, list) else 1, most)
     if isinstance(messages, list):
         _check_length("messages", len(messages), most)
         contents = (message.get("content") for message in messages if isinstance(message, dict))
@@ -216,9 +250,11 @@ def _check_length(name: str, length: int, most: int) -> None:
         )
 
 
-def to_sampling(body: GenerationRequest, *, max_tokens: int, eos_ids: frozenset[int]) -> SamplingParams:
-    """How the engine is to choose tokens. `max_tokens` is what was granted; what the client left out is OpenAI's
-    default."""
+def to_sampling(
+    body: GenerationRequest, *, max_tokens: int, eos_ids: frozenset[int], num_logprobs: int | None = None
+) -> SamplingParams:
+    """How the engine is to choose the tokens of one choice. `max_tokens` is what was granted; what the client left out
+    is OpenAI's default."""
     stop_token_ids = frozenset(body.stop_token_ids or ()) | (frozenset() if body.ignore_eos else eos_ids)
     return SamplingParams(
         max_tokens=max_tokens,
@@ -233,6 +269,7 @@ def to_sampling(body: GenerationRequest, *, max_tokens: int, eos_ids: frozenset[
         stop_token_ids=stop_token_ids,
         min_tokens=_or(body.min_tokens, 0),
         logit_bias=body.logit_bias or {},
+        logprobs=num_logprobs,
     )
 
 

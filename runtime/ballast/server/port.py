@@ -10,13 +10,13 @@ from ballast.engine.request import Output, Request
 
 
 class OutputStream(Protocol):
-    """One request's outputs; see `ballast.engine.stream.RequestStream`."""
+    """The outputs of requests that were submitted together; see `ballast.engine.stream.RequestStream`."""
 
     async def __anext__(self) -> Output:
         """The next output. Raises CapacityError or EngineDeadError when the request was ended from outside."""
 
-    def abort(self) -> None:
-        """Give the request up. Idempotent."""
+    def abort(self, index: int | None = None) -> None:
+        """Give one of the requests up, or all. Idempotent."""
 
 
 class EnginePort(Protocol):
@@ -36,8 +36,8 @@ class EnginePort(Protocol):
     def failure(self) -> BaseException | None:
         """What killed the engine."""
 
-    def submit(self, request: Request) -> OutputStream:
-        """Queue a request. Raises RequestError, CapacityError, EngineDeadError."""
+    def submit(self, *requests: Request) -> OutputStream:
+        """Queue requests, all or none. Raises RequestError, CapacityError, EngineDeadError."""
 
     def snapshot(self) -> Snapshot:
         """The engine's numbers now."""

@@ -8,26 +8,19 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ballast.engine.engine import Limits
-from ballast.engine.request import SamplingParams
 from ballast.errors import RequestError
-from ballast.server.openai_request import ChatCompletionRequest, CompletionRequest, GenerationRequest, to_sampling
+from ballast.server.job import Job, Prompt
+from ballast.server.openai_request import (
+    MAX_CHOICES,
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationRequest,
+    to_sampling,
+)
 from ballast.server.prompt import render_prompt
 from ballast.text.loading import Text
 
 THINK_OPENING = "<think>\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A request ready for the engine, and what its text needs afterwards."""
-
-    prompt_ids: tuple[int, ...]
-    sampling: SamplingParams
-    stop: tuple[str, ...]
-    hidden_ids: frozenset[int]
-    """Stop tokens: the one that ends the request is not part of its text."""
-    opening: str = ""
-    """Text that the reply begins with although the prompt holds it already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +35,25 @@ class Preparer:
         """Render and encode the messages. Raises RequestError."""
         prompt = render_prompt(self.text, body, always_think=self.force_think)
         ids = self._encode(prompt, "messages", self.text.tokenizer.encode_prompt)
-        name, asked = "max_tokens", body.max_tokens
-        if body.max_completion_tokens is not None:
-            name, asked = "max_completion_tokens", body.max_completion_tokens
-        return self._job(body, ids, "messages", name, asked, opening=THINK_OPENING if self.force_think else "")
+        opening = THINK_OPENING if self.force_think else ""
+        return self._job(body, [Prompt(tuple(ids))], "messages", body.num_logprobs, opening=opening)
 
     def completion(self, body: CompletionRequest) -> Job:
-        """Encode the prompt; token ids are taken as they are. Raises RequestError."""
+        """Encode the prompts; token ids are taken as they are. Raises RequestError."""
+        prompts = [self._prompt(prompt) for prompt in body.prompt]
+        return self._job(body, prompts, "prompt", body.num_logprobs, echo=bool(body.echo))
+
+    def _prompt(self, prompt: str | list[int]) -> Prompt:
         tokenizer = self.text.tokenizer
-        if isinstance(body.prompt, str):
-            ids = self._encode(
-                body.prompt, "prompt", lambda prompt: tokenizer.encode(prompt, add_bos=tokenizer.add_bos)
-            )
-        else:
-            ids = body.prompt
-            if len(ids) >= self.limits.max_model_tokens:
-                self._refuse_length(f"at least {len(ids) + 1} tokens ({len(ids)} in the prompt)", "prompt")
-            self._check_ids("prompt", ids)
-        return self._job(body, ids, "prompt", "max_tokens", body.max_tokens)
+        if isinstance(prompt, str):
+            ids = self._encode(prompt, "prompt", tokenizer.encode)
+            if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
+                return Prompt((tokenizer.bos_id, *ids), num_added=1)
+            return Prompt(tuple(ids))
+        if len(prompt) >= self.limits.max_model_tokens:
+            self._refuse_length(f"at least {len(prompt) + 1} tokens ({len(prompt)} in the prompt)", "prompt")
+        self._check_ids("prompt", prompt)
+        return Prompt(tuple(prompt))
 
     def _encode(self, prompt: str, prompt_field: str, encode: Callable[[str], list[int]]) -> list[int]:
         """Token ids, unless the text is so long that it cannot fit, whatever its tokens are."""
@@ -71,21 +65,48 @@ class Preparer:
     def _job(
         self,
         body: GenerationRequest,
-        ids: Sequence[int],
+        prompts: Sequence[Prompt],
         prompt_field: str,
-        max_field: str,
-        asked: int | None,
+        num_logprobs: int | None,
+        *,
+        echo: bool = False,
         opening: str = "",
     ) -> Job:
         self._check_ids("stop_token_ids", body.stop_token_ids or ())
         self._check_ids("logit_bias", tuple(body.logit_bias or ()))
-        if not ids:
+        if not all(prompt.ids for prompt in prompts):
             _refuse(prompt_field, "the prompt is empty; at least one token is needed")
-        max_tokens = self._grant(len(ids), prompt_field, max_field, asked)
+        n = body.n or 1
+        self._check_choices(n, len(prompts))
+        max_field, asked = "max_tokens", body.max_tokens
+        if body.max_completion_tokens is not None:
+            max_field, asked = "max_completion_tokens", body.max_completion_tokens
+        longest = max(len(prompt.ids) for prompt in prompts)
+        max_tokens = self._grant(longest, prompt_field, max_field, asked)
         if body.min_tokens is not None and body.min_tokens > max_tokens:
             _refuse("min_tokens", f"{body.min_tokens} is more than {max_field}, which is {max_tokens}")
-        sampling = to_sampling(body, max_tokens=max_tokens, eos_ids=self.text.tokenizer.eos_ids)
-        return Job(tuple(ids), sampling, tuple(body.stop), sampling.stop_token_ids, opening)
+        eos_ids = self.text.tokenizer.eos_ids
+        sampling = to_sampling(body, max_tokens=max_tokens, eos_ids=eos_ids, num_logprobs=num_logprobs)
+        return Job(
+            prompts=tuple(prompts),
+            sampling=sampling,
+            stop=tuple(body.stop),
+            hidden_ids=eos_ids if body.include_stop_str_in_output else sampling.stop_token_ids,
+            n=n,
+            include_stop=bool(body.include_stop_str_in_output),
+            opening=opening,
+            echo=echo,
+            discard_tokens=asked == 0,
+            priority=body.priority or 0,
+            report_progress=bool(body.return_progress),
+        )
+
+    def _check_choices(self, n: int, num_prompts: int) -> None:
+        """Choices are admitted together, so all must fit into the queue and the batch at once."""
+        most = min(MAX_CHOICES, self.limits.max_queue + self.limits.max_batch_size)
+        if n * num_prompts > most:
+            of_prompts = f" for each of {num_prompts} prompts" if num_prompts > 1 else ""
+            _refuse("n", f"{n} choices{of_prompts} are more than the {most} that this server takes at once")
 
     def _grant(self, num_prompt: int, prompt_field: str, max_field: str, asked: int | None) -> int:
         """Tokens this request may generate: what it asked for within the server's cap, or what the limits leave."""

@@ -27,8 +27,8 @@ class Delta:
 class Detokenizer:
     """Text of one token stream, the same however the stream is cut into pushes.
 
-    The stop string that is complete first ends the text, and is cut off; of several complete at the same
-    character, the longest. Text that could begin a stop string is held back until that is decided.
+    The stop string that is complete first ends the text, and is cut off unless it is to be kept; of several complete at
+    the same character, the longest. Text that could begin a stop string is held back until that is decided.
     Time is linear in the text, whatever the stop strings. Raises RequestError for an empty stop string.
 
     `marks` gives the noncharacter that stands for a token in the text; those that the text itself holds are replaced.
@@ -40,17 +40,26 @@ class Detokenizer:
         stop: Sequence[str] = (),
         *,
         skip_control: bool = True,
+        keep_stop: bool = False,
         marks: Mapping[int, str] | None = None,
     ) -> None:
         if "" in stop:
             raise RequestError("a stop string must not be empty", param="stop")
         self._tokenizer = tokenizer
         self._skip_control = skip_control
+        self._keep_stop = keep_stop
         self._marks = marks or {}
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._matchers = [_StopMatcher(text) for text in stop]
         self._held = ""
         self._stopped = False
+        self.num_chars = 0
+        """Characters that are complete, shown or held back."""
+
+    @property
+    def inside_char(self) -> bool:
+        """Whether the last token left a character incomplete."""
+        return bool(self._utf8.getstate()[0])
 
     def push(self, token_ids: Iterable[int]) -> Delta:
         """Take the next tokens. After a stop they are ignored."""
@@ -85,6 +94,7 @@ class Detokenizer:
 
     def _release(self, text: str) -> str:
         """Take new text, give back what is certain."""
+        self.num_chars += len(text)
         if not self._matchers:
             return text
         held_before = len(self._held)
@@ -94,7 +104,7 @@ class Detokenizer:
             if complete:
                 self._stopped = True
                 self._held = ""
-                return text[: at + 1 - complete]
+                return text[: at + 1 - (0 if self._keep_stop else complete)]
         certain = len(text) - max(matcher.num_matched for matcher in self._matchers)
         self._held = text[certain:]
         return text[:certain]

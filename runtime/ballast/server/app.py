@@ -8,25 +8,25 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ballast import __version__
 from ballast.errors import CapacityError, EngineDeadError, RequestError
-from ballast.server import health
+from ballast.server import health, tokens
+from ballast.server.access import Access
 from ballast.server.errors import RequestTimeoutError, error_reply
 from ballast.server.exchange import Exchange, Record, remaining_s
 from ballast.server.job import Job
-from ballast.server.keys import KeyGuard, Keys
 from ballast.server.limits import ServerLimits
 from ballast.server.metrics import Metrics
-from ballast.server.middleware import BodyLimit, RequestScope, RootPath
+from ballast.server.middleware import BodyLimit, RequestScope
 from ballast.server.numa import NumaProbe
 from ballast.server.openai_reply import ChatFormat, Format, Reply, Shape, TextFormat, to_json
 from ballast.server.openai_request import (
@@ -36,13 +36,16 @@ from ballast.server.openai_request import (
     StreamOptions,
     parse_body,
 )
+from ballast.server.openapi import describes, document
 from ballast.server.port import EnginePort
 from ballast.server.prepare import Preparer
+from ballast.server.reply_schemas import ChatCompletion, ModelCard, ModelList, TextCompletion
 
 RETRY_WHILE_PREPARING_S = 1
 
 
 Kind = TypeVar("Kind", ChatCompletionRequest, CompletionRequest)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +56,6 @@ class Prepared(Generic[Kind]):
     """Its name for the reply."""
     body: Kind
     job: Job
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Who may call the API's port, and under which path."""
-
-    keys: Keys | None = None
-    """None: everyone."""
-    cors_origins: Sequence[str] = ()
-    root_path: str = ""
 
 
 @dataclass(slots=True)
@@ -87,7 +80,7 @@ class Service:
     created: int = field(default_factory=lambda: int(time.time()))
     num_body_bytes: int = 0
     """Of bodies that are being read or wait to be tokenised."""
-    _preparing: set[Future[Prepared[Any]]] = field(default_factory=set)
+    _preparing: set[Future[Any]] = field(default_factory=set)
 
     def model_name(self, asked: str | None) -> str:
         """The name for the reply. Raises RequestError (404) in strict mode when it is not one of ours."""
@@ -114,9 +107,13 @@ class Service:
     async def prepare(
         self, request: Request, record: Record, kind: type[Kind], to_job: Callable[[Kind], Job]
     ) -> Prepared[Kind]:
-        """Read the body, then check and tokenise it off the event loop.
+        """Read the body, then check and tokenise it. Raises like `on_body`."""
+        return await self.on_body(request, record, lambda data: self._prepare(kind, data, to_job))
 
-        Raises RequestError, CapacityError when the server has too much of that to do, RequestTimeoutError.
+    async def on_body(self, request: Request, record: Record, work: Callable[[bytes], Result]) -> Result:
+        """Read the body, then do `work` with it off the event loop.
+
+        Raises what `work` raises, CapacityError when the server has too much of that to do, RequestTimeoutError.
         """
         num_bytes = 0
         try:
@@ -129,11 +126,11 @@ class Service:
                     parts.append(part)
                 data = b"".join(parts)
                 parts.clear()
-                work = self.executor.submit(self._prepare, kind, data, to_job)
+                done = self.executor.submit(work, data)
                 # A thread that works on a request whose time is up is not stopped, and counts until it is done.
-                self._preparing.add(work)
-                work.add_done_callback(self._preparing.discard)
-                return await asyncio.wrap_future(work)
+                self._preparing.add(done)
+                done.add_done_callback(self._preparing.discard)
+                return await asyncio.wrap_future(done)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -155,9 +152,6 @@ class Service:
         return Prepared(self.model_name(body.model), body, to_job(body))
 
 
-OPEN_PATHS = frozenset({"/livez", "/readyz"})
-"""Need no key: probes have none."""
-
 EXPECTED_ERRORS = (RequestError, CapacityError, EngineDeadError, RequestTimeoutError, HTTPException)
 
 api = APIRouter()
@@ -165,7 +159,9 @@ api = APIRouter()
 
 def create_app(service: Service, *, with_admin: bool = True) -> ASGIApp:
     """What the API's port serves. `with_admin`: health, metrics and debugging as well, for want of a port of theirs."""
-    return _create(service, (api, health.everywhere, *((health.admin,) if with_admin else ())), service.access)
+    return _create(
+        service, (api, tokens.router, health.everywhere, *((health.admin,) if with_admin else ())), service.access
+    )
 
 
 def create_admin_app(service: Service) -> ASGIApp:
@@ -179,7 +175,9 @@ def _create(service: Service, routers: Sequence[APIRouter], access: Access) -> A
         title="Ballast",
         version=__version__,
         redirect_slashes=False,
-        openapi_url=None,
+        openapi_url="/openapi.json",
+        docs_url=None,
+        redoc_url=None,
         servers=[{"url": access.root_path}] if access.root_path else None,
         exception_handlers={
             ClientDisconnect: _note_departure,
@@ -187,30 +185,16 @@ def _create(service: Service, routers: Sequence[APIRouter], access: Access) -> A
         },
     )
     app.state.service = service
+    app.openapi = lru_cache(maxsize=1)(lambda: document(app))  # type: ignore[method-assign]  # as FastAPI advises
     for router in routers:
         app.include_router(router)
     return RequestScope(
-        _guarded(BodyLimit(app, service.max_body_bytes, limits.body_timeout_s, limits.whole_body_timeout_s), access),
+        access.guard(BodyLimit(app, service.max_body_bytes, limits.body_timeout_s, limits.whole_body_timeout_s)),
         service.metrics.count_request,
     )
 
 
-def _guarded(app: ASGIApp, access: Access) -> ASGIApp:
-    """Browsers ask for leave without a key, and read a refusal only where they have it: CORS comes first."""
-    if access.keys is not None:
-        app = KeyGuard(app, access.keys, OPEN_PATHS)
-    if access.cors_origins:
-        app = CORSMiddleware(
-            app,
-            allow_origins=access.cors_origins,
-            allow_methods=("GET", "POST"),
-            allow_headers=("*",),
-            expose_headers=("Retry-After", "X-Request-Id"),
-        )
-    return RootPath(app, access.root_path) if access.root_path else app
-
-
-@api.post("/v1/chat/completions")
+@api.post("/v1/chat/completions", **describes(ChatCompletion, body=ChatCompletionRequest, streams=True))
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation."""
     service, record = _begin(request, "chat_completions")
@@ -218,7 +202,7 @@ async def chat_completions(request: Request) -> Response:
     return _exchange(service, record, ready, "chatcmpl", ChatFormat())
 
 
-@api.post("/v1/completions")
+@api.post("/v1/completions", **describes(TextCompletion, body=CompletionRequest, streams=True))
 async def completions(request: Request) -> Response:
     """Continue a text."""
     service, record = _begin(request, "completions")
@@ -226,14 +210,14 @@ async def completions(request: Request) -> Response:
     return _exchange(service, record, ready, "cmpl", TextFormat())
 
 
-@api.get("/v1/models")
+@api.get("/v1/models", **describes(ModelList))
 async def list_models(request: Request) -> Response:
     """The names under which the model is served."""
     service, _ = _begin(request, "models")
     return _json({"object": "list", "data": [_model(service, name) for name in service.model_names]})
 
 
-@api.get("/v1/models/{name:path}")
+@api.get("/v1/models/{name:path}", **describes(ModelCard))
 async def show_model(request: Request, name: str) -> Response:
     """One of the names."""
     service, _ = _begin(request, "models")

@@ -11,6 +11,8 @@ from ballast import __version__
 from ballast.engine.engine import EngineState
 from ballast.server.numa import to_json as numa_json
 from ballast.server.openai_reply import to_json
+from ballast.server.openapi import describes
+from ballast.server.reply_schemas import EngineView, NumaView, Status, Version
 
 if TYPE_CHECKING:
     from ballast.server.app import Service
@@ -27,7 +29,7 @@ METRICS_MAX_AGE_S = 60.0
 DEBUG_MAX_AGE_S = 5.0
 
 
-@everywhere.get("/livez")
+@everywhere.get("/livez", **describes(Status, unready=Status))
 async def livez(request: Request) -> Response:
     """200 while a restart would not help: the engine makes progress, or has nothing to do, or is loading."""
     service = _service(request)
@@ -40,7 +42,7 @@ async def livez(request: Request) -> Response:
     return _status(200, status="alive")
 
 
-@everywhere.get("/readyz")
+@everywhere.get("/readyz", **describes(Status, unready=Status))
 async def readyz(request: Request) -> Response:
     """200 once the model is loaded and has computed a token, until the server is told to stop."""
     engine = _service(request).engine
@@ -49,13 +51,13 @@ async def readyz(request: Request) -> Response:
     return _status(503, status=engine.state.value, progress=round(engine.load_progress, 4))
 
 
-@everywhere.get("/version")
+@everywhere.get("/version", **describes(Version))
 async def version() -> Response:
     """The program's version."""
     return _status(200, version=__version__)
 
 
-@admin.get("/metrics")
+@admin.get("/metrics", **describes("text/plain"))
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
     service = _service(request)
@@ -64,7 +66,7 @@ async def metrics(request: Request) -> Response:
     return Response(page, headers={"Content-Type": content_type})
 
 
-@admin.get("/debug/state")
+@admin.get("/debug/state", **describes(EngineView))
 async def debug_state(request: Request) -> Response:
     """The live requests and the engine's numbers; never any text."""
     service = _service(request)
@@ -79,7 +81,7 @@ async def debug_state(request: Request) -> Response:
     )
 
 
-@admin.get("/debug/numa")
+@admin.get("/debug/numa", **describes(NumaView))
 async def debug_numa(request: Request) -> Response:
     """Where this process computes and its weights lie, as /proc shows it."""
     report, age_s = await _service(request).numa.report(DEBUG_MAX_AGE_S)

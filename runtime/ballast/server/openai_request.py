@@ -186,6 +186,7 @@ class CompletionRequest(GenerationRequest):
 
 
 Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest)
+AnyBody = TypeVar("AnyBody", bound=BaseModel)
 
 
 def parse_body(kind: type[Body], data: bytes, max_model_tokens: int) -> Body:
@@ -193,19 +194,30 @@ def parse_body(kind: type[Body], data: bytes, max_model_tokens: int) -> Body:
 
     Takes time and memory in proportion to `data`, and must not run on the event loop.
     """
+    value = parse_json(data)
+    _check_lengths(value, max_model_tokens)
+    body = validated(kind, value)
+    _check_together(body)
+    return body
+
+
+def parse_json(data: bytes) -> dict[str, Any]:
+    """The JSON object in a body. Raises RequestError."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise RequestError(f"the body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise RequestError("the body must be a JSON object")
-    _check_lengths(value, max_model_tokens)
+    return value
+
+
+def validated(kind: type[AnyBody], value: Mapping[str, Any]) -> AnyBody:
+    """A JSON object as `kind`. Raises RequestError that names the first field that is wrong."""
     try:
-        body = kind.model_validate(value)
+        return kind.model_validate(value)
     except ValidationError as error:
         raise _first_problem(error.errors(include_url=False, include_input=False)) from None
-    _check_together(body)
-    return body
 
 
 def _check_together(body: GenerationRequest) -> None:

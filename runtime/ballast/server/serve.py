@@ -18,7 +18,8 @@ from ballast.model.isa import chosen_isa
 from ballast.model.metadata import read_config, read_spec
 from ballast.model.tensors import check_tensors
 from ballast.plan import check_memory, open_model, plan_for, rule_lines
-from ballast.server.app import Access, Service, create_admin_app, create_app
+from ballast.server.access import Access
+from ballast.server.app import Service, create_admin_app, create_app
 from ballast.server.keys import Keys
 from ballast.server.limits import ServerLimits, default_body_bytes
 from ballast.server.metrics import Metrics

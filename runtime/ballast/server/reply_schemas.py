@@ -1,0 +1,129 @@
+"""The shapes of replies, for the server's description of itself and for tests that hold replies against it. Replies are
+laid out as bytes elsewhere; nothing is validated while serving."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+TextFinish = Literal["stop", "length", "content_filter"]
+ChatFinish = Literal["stop", "length", "content_filter", "tool_calls"]
+
+
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class TokenDetails(_Open):
+    """Parts of a count."""
+
+
+class UsageReply(_Open):
+    """What a request cost, in tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: TokenDetails | None = None
+    completion_tokens_details: TokenDetails | None = None
+
+
+class Message(_Open):
+    """The assistant's message."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: str | None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class ChatChoice(_Open):
+    """One answer."""
+
+    index: int
+    message: Message
+    logprobs: dict[str, Any] | None
+    finish_reason: ChatFinish
+
+
+class ChatCompletion(_Open):
+    """Reply of POST /v1/chat/completions."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: UsageReply
+
+
+class TextChoice(_Open):
+    """One continuation."""
+
+    index: int
+    text: str
+    logprobs: dict[str, Any] | None
+    finish_reason: TextFinish
+
+
+class TextCompletion(_Open):
+    """Reply of POST /v1/completions."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[TextChoice]
+    usage: UsageReply
+
+
+class ModelCard(BaseModel):
+    """One name under which the model is served."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    """Reply of GET /v1/models."""
+
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+class Status(_Open):
+    """Whether the process lives, or is ready; why not, otherwise."""
+
+    status: str
+    reason: str | None = None
+    progress: float | None = Field(None, ge=0, le=1)
+
+
+class Version(BaseModel):
+    """The program's version."""
+
+    version: str
+
+
+class EngineView(_Open):
+    """The engine's numbers and its live requests."""
+
+    state: str
+    load_progress: float
+    preparing: int
+    numbers: dict[str, float | bool]
+    requests: list[dict[str, Any]]
+
+
+class NumaView(_Open):
+    """Where threads and memory are."""
+
+    cpus: str
+    nodes: list[dict[str, Any]]
+    threads: list[dict[str, Any]]

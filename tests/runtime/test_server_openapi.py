@@ -1,0 +1,78 @@
+"""The server's description of itself is true: whatever the description allows is answered as the description says."""
+
+import json
+
+import hypothesis
+import pytest
+import schemathesis
+from schemathesis import checks
+
+from ballast.server.reply_schemas import ChatCompletion, ModelList, TextCompletion
+from ballast.testing.server_process import FAKE, ServerProcess
+
+OPTIONS = ("--max_new_tokens", "4", "--max_batch_size", "8", "--max_queue", "4096")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ServerProcess(*OPTIONS, module=FAKE) as process:
+        yield process
+        process.wait_until_empty()
+        assert process.get("/livez")[0] == 200
+
+
+CHECKS = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+]
+BOUNDED = hypothesis.settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+
+
+@pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
+def test_every_operation_keeps_to_its_description(server, mode):
+    """With bodies that the description allows, and with others."""
+    schema = schemathesis.openapi.from_url(server.url + "/openapi.json")
+    operations = [result.ok() for result in schema.get_all_operations()]
+    assert len(operations) >= 13
+    for operation in operations:
+        if mode is schemathesis.GenerationMode.NEGATIVE and operation.method == "get":
+            continue  # nothing to get wrong
+
+        @BOUNDED
+        @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+        def keeps_to_it(case):
+            case.call_and_validate(checks=CHECKS, timeout=30)
+
+        keeps_to_it()
+
+
+def test_the_description_names_every_route_and_every_field(server):
+    document = json.loads(server.get("/openapi.json")[2])
+    assert document["info"]["title"] == "Ballast"
+    assert {"/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/metrics"} <= set(document["paths"])
+    chat = document["components"]["schemas"]["ChatCompletionRequest"]
+    assert {"messages", "temperature", "max_completion_tokens", "stream"} <= set(chat["properties"])
+    assert chat["required"] == ["messages"]
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            assert "422" not in operation["responses"]
+            assert {"200", "401", "500", "503"} <= set(operation["responses"])
+
+
+def test_replies_have_the_described_shapes(server):
+    import httpx
+
+    for kind, path, body in (
+        (ChatCompletion, "/v1/chat/completions", {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 2}),
+        (TextCompletion, "/v1/completions", {"prompt": "abc", "max_tokens": 2}),
+    ):
+        kind.model_validate_json(httpx.post(server.url + path, json=body).content, strict=True)
+    ModelList.model_validate_json(server.get("/v1/models")[2], strict=True)

@@ -73,7 +73,7 @@ class Service:
     max_body_bytes: int
     leaving: asyncio.Future[None]
     """Done when requests that still run are to be failed."""
-    access: Access = Access()
+    access: Access = field(default_factory=Access)
     limits: ServerLimits = field(default_factory=ServerLimits)
     strict_model_name: bool = False
     request_timeout_s: float = 0.0

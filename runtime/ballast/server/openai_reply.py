@@ -201,7 +201,8 @@ class Reply:
     def _cut(self, index: int, usage: Usage) -> tuple[bytes, bytes]:
         """Everything before and after the text in the frames of one choice."""
         if index not in self._cuts:
-            before, after = self._frame(index, self._format.chunk(_HERE), usage).split(to_json(_HERE))
+            # From the right: a client may have named its model like the mark.
+            before, after = self._frame(index, self._format.chunk(_HERE), usage).rsplit(to_json(_HERE), 1)
             self._cuts[index] = before, after
         return self._cuts[index]
 

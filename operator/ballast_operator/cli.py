@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +16,7 @@ from ballast_operator.api.service import InferenceService, SpecError
 from ballast_operator.crd import custom_resource_definition, to_yaml
 from ballast_operator.desired import rendered
 from ballast_operator.names import API_VERSION, KIND
-from ballast_operator.options import ChildOptions
+from ballast_operator.options import ChildOptions, ProcessOptions
 
 EXIT_BAD_INPUT = 2
 
@@ -36,6 +39,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ballast-operator", description="The Kubernetes operator of Ballast.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
+    run = commands.add_parser("run", help="run the operator against the cluster that KUBECONFIG or the pod names")
+    _add_child_options(run)
+    _add_process_options(run)
+    run.set_defaults(run=_run)
+
     render = commands.add_parser("render", help="print the children of an InferenceService; needs no cluster")
     render.add_argument("-f", "--filename", required=True, metavar="FILE", help="YAML file, - for standard input")
     _add_child_options(render)
@@ -56,9 +64,10 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--operator-namespace",
-        default=defaults.operator_namespace,
+        default=os.environ.get("POD_NAMESPACE") or defaults.operator_namespace,
         metavar="NAMESPACE",
-        help="namespace of the operator's pods, which network policies admit (default: %(default)s)",
+        help="namespace of the operator's pods, which network policies admit, and of its lease (default: "
+        "%(default)s, from POD_NAMESPACE where that is set)",
     )
     parser.add_argument(
         "--pod-monitor-label",
@@ -68,6 +77,62 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="label of every PodMonitor, by which Prometheus finds it; repeatable",
     )
+
+
+def _add_process_options(parser: argparse.ArgumentParser) -> None:
+    defaults = ProcessOptions(identity=os.environ.get("POD_NAME") or socket.gethostname())
+    parser.add_argument(
+        "--namespace",
+        action="append",
+        default=[],
+        metavar="NAMESPACE",
+        help="where services are looked for; repeatable; everywhere without it",
+    )
+    parser.add_argument("--identity", default=defaults.identity, help="of this replica (default: POD_NAME, hostname)")
+    parser.add_argument("--lease-name", default=defaults.lease_name, metavar="NAME", help="default: %(default)s")
+    parser.add_argument("--health-host", default=defaults.health_host, metavar="HOST", help="default: %(default)s")
+    parser.add_argument(
+        "--health-port",
+        type=int,
+        default=defaults.health_port,
+        metavar="PORT",
+        help="port of /livez, /readyz and /metrics; 0: any free one, which the log names (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--resync-seconds",
+        type=float,
+        default=defaults.resync_s,
+        metavar="S",
+        help="how often everything is looked at, whatever the watches say (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--probe-proxy",
+        metavar="URL",
+        help="HTTP proxy through which pods and Services are asked; for an operator outside the cluster",
+    )
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="default: %(default)s")
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: %(default)s"
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ballast_operator.process.log import configure_logging
+    from ballast_operator.process.run import run_operator
+
+    configure_logging(arguments.log_format, arguments.log_level)
+    process = ProcessOptions(
+        identity=arguments.identity,
+        lease_namespace=arguments.operator_namespace,
+        lease_name=arguments.lease_name,
+        namespaces=tuple(arguments.namespace),
+        health_host=arguments.health_host,
+        health_port=arguments.health_port,
+        resync_s=arguments.resync_seconds,
+        probe_proxy=arguments.probe_proxy,
+    )
+    asyncio.run(run_operator(_child_options(arguments), process))
+    return 0
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -39,7 +39,8 @@ class PodPlacement(ApiType):
     memory_nodes: str = Field(max_length=1024, description='NUMA nodes that its memory may come from, such as "1".')
     gpu_numa_node: int | None = Field(
         default=None,
-        alias="gpuNUMANode",
+        validation_alias="gpuNUMANode",
+        serialization_alias="gpuNUMANode",
         description="NUMA node of the GPU; absent when there is none or it is not known.",
     )
     local_percent: int | None = Field(

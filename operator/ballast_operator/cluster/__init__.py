@@ -1,0 +1,1 @@
+"""The cluster's API: the only place that talks to it."""

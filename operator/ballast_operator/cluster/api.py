@@ -1,0 +1,192 @@
+"""Requests to the API server, with a limit on every wait and errors that say what was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import aiohttp
+from kubernetes.aio.client import ApiClient
+
+from ballast_operator.cluster.connect import read_configuration
+from ballast_operator.cluster.kinds import Kind
+from ballast_operator.names import FIELD_MANAGER
+
+REQUEST_TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S = 5.0
+PAGE_SIZE = 500
+MAX_LIST_RESTARTS = 3
+
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+JSON = "application/json"
+
+
+class ApiError(Exception):
+    """The API server refused, or could not be asked (status 0)."""
+
+    def __init__(self, what: str, status: int, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(f"{what}: {f'HTTP {status}: ' if status else ''}{message}")
+        self.status, self.message, self.retry_after_s = status, message, retry_after_s
+
+
+class Api:
+    """One connection pool. Every method raises ApiError unless it says otherwise."""
+
+    def __init__(self, count: Callable[[str, int], None] = lambda verb, status: None) -> None:
+        self._count = count
+        self._client: ApiClient | None = None
+        self._connecting = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._client is not None:
+            await self._client.close()
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> dict[str, Any] | None:
+        """The object, None when there is none."""
+        return await self._or_none("get", "GET", kind.path(namespace, name))
+
+    async def knows(self, kind: Kind) -> bool:
+        """Whether the cluster has this kind. Discovery is open to everyone: no permission on the kind is needed."""
+        found = await self._or_none("discover", "GET", f"/apis/{kind.api_version}")
+        return found is not None and any(item["name"] == kind.plural for item in found["resources"])
+
+    async def list_all(
+        self, kind: Kind, namespace: str | None = None, selector: str = ""
+    ) -> list[dict[str, Any]] | None:
+        """All objects that match, None when the cluster does not know the kind."""
+        for _ in range(MAX_LIST_RESTARTS):
+            try:
+                return await self._list(kind, namespace, selector)
+            except ApiError as error:
+                if error.status != 410:  # the list's version is too old to go on from
+                    raise
+        raise ApiError(f"list {kind.plural}", 410, f"expired {MAX_LIST_RESTARTS} times while it was read")
+
+    async def _list(self, kind: Kind, namespace: str | None, selector: str) -> list[dict[str, Any]] | None:
+        items: list[dict[str, Any]] = []
+        query = {"limit": str(PAGE_SIZE), **({"labelSelector": selector} if selector else {})}
+        while True:
+            page = await self._or_none("list", "GET", kind.path(namespace), query)
+            if page is None:
+                return None
+            items += page["items"]
+            if not (more := page["metadata"].get("continue")):
+                # The items of a list do not say what they are.
+                return [{"apiVersion": kind.api_version, "kind": kind.name, **item} for item in items]
+            query["continue"] = more
+
+    async def create(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> dict[str, Any]:
+        """Create it; a name that is taken is an ApiError with status 409."""
+        query = {"fieldManager": FIELD_MANAGER}
+        return await self.request("create", "POST", kind.path(namespace), query, body)
+
+    async def apply(self, kind: Kind, body: Mapping[str, Any], subresource: str | None = None) -> dict[str, Any]:
+        """Server-side apply: the fields of `body` become ours."""
+        metadata = body["metadata"]
+        path = kind.path(metadata["namespace"], metadata["name"], subresource)
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return await self.request("apply", "PATCH", path, query, body, APPLY)
+
+    async def merge(self, kind: Kind, namespace: str, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge `body` into the object."""
+        query = {"fieldManager": FIELD_MANAGER}
+        return await self.request("patch", "PATCH", kind.path(namespace, name), query, body, MERGE)
+
+    async def replace(self, kind: Kind, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace the object; its resourceVersion must still be the one in `body`."""
+        metadata = body["metadata"]
+        query = {"fieldManager": FIELD_MANAGER}
+        return await self.request("update", "PUT", kind.path(metadata["namespace"], metadata["name"]), query, body)
+
+    async def delete(self, kind: Kind, body: Mapping[str, Any]) -> None:
+        """Delete exactly this object, not another that took its name; one that is gone is fine."""
+        metadata = body["metadata"]
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": metadata["uid"]}}
+        try:
+            await self._or_none("delete", "DELETE", kind.path(metadata["namespace"], metadata["name"]), {}, options)
+        except ApiError as error:
+            if error.status != 409:  # it has another uid: ours is gone
+                raise
+
+    async def _or_none(
+        self, verb: str, method: str, path: str, query: Mapping[str, str] | None = None, body: Any = None
+    ) -> dict[str, Any] | None:
+        try:
+            return await self.request(verb, method, path, query, body)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def request(
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+    ) -> dict[str, Any]:
+        """One request, counted under `verb`; credentials that have run out are read anew once."""
+        status, retry_after, payload = await self._send(method, path, query, body, content_type)
+        if status == 401:
+            await self._reconnect()
+            status, retry_after, payload = await self._send(method, path, query, body, content_type)
+        self._count(verb, status)
+        what = f"{verb} {path}"
+        if not 200 <= status < 300:
+            raise ApiError(what, status, _message(payload), _seconds(retry_after))
+        try:
+            answer = json.loads(payload)
+        except ValueError:
+            raise ApiError(what, 0, "the answer is not JSON") from None
+        if not isinstance(answer, dict):
+            raise ApiError(what, 0, "the answer is not an object")
+        return answer
+
+    async def _send(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str
+    ) -> tuple[int, str | None, bytes]:
+        try:
+            client = await self._connected()
+            request = await client.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params={"Accept": JSON, "Content-Type": content_type},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+            reply = await client.call_api(*request, _request_timeout=timeout)
+            return reply.status, reply.headers.get("Retry-After"), await reply.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._count(method.lower(), 0)
+            raise ApiError(f"{method} {path}", 0, f"{type(error).__name__}: {error}") from None
+
+    async def _connected(self) -> ApiClient:
+        async with self._connecting:
+            if self._client is None:
+                self._client = ApiClient(await read_configuration())
+            return self._client
+
+    async def _reconnect(self) -> None:
+        async with self._connecting:
+            old, self._client = self._client, None
+        if old is not None:
+            await old.close()
+
+
+def _message(payload: bytes) -> str:
+    try:
+        return str(json.loads(payload)["message"])
+    except (ValueError, KeyError, TypeError):
+        return payload[:500].decode(errors="replace")
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    return float(retry_after) if retry_after is not None and retry_after.isdecimal() else None

@@ -1,0 +1,70 @@
+"""Conditions: statements with a reason, whose time changes only when their status does. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ballast_operator.api.status import MAX_MESSAGE, Condition, ConditionStatus
+
+READY = "Ready"
+SCHEDULED = "Scheduled"
+MODEL_LOADED = "ModelLoaded"
+NUMA_PINNED = "NUMAPinned"
+ENDPOINT_READY = "EndpointReady"
+PROGRESSING = "Progressing"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found out about one condition."""
+
+    status: ConditionStatus
+    reason: str
+    message: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is true."""
+        return self.status == "True"
+
+
+def merge(
+    findings: Mapping[str, Finding], before: Sequence[Mapping[str, Any]], generation: int, now: datetime
+) -> list[Condition]:
+    """The findings as conditions, with the times of those whose status is as before."""
+    known = {condition["type"]: condition for condition in before}
+    return [
+        Condition(
+            type=name,
+            status=finding.status,
+            observed_generation=generation,
+            last_transition_time=_since(known.get(name), finding.status) or timestamp(now),
+            reason=finding.reason,
+            message=finding.message[:MAX_MESSAGE],
+        )
+        for name, finding in findings.items()
+    ]
+
+
+def timestamp(now: datetime) -> str:
+    """A time as the API writes it."""
+    return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def worst(findings: Iterable[Finding], otherwise: Finding) -> Finding:
+    """The first that is False, else the first that is Unknown, else `otherwise`."""
+    found = list(findings)
+    for status in ("False", "Unknown"):
+        for finding in found:
+            if finding.status == status:
+                return finding
+    return otherwise
+
+
+def _since(before: Mapping[str, Any] | None, status: ConditionStatus) -> str | None:
+    if before is None or before.get("status") != status:
+        return None
+    return before.get("lastTransitionTime")

@@ -1,0 +1,197 @@
+"""From evidence to the conditions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ballast_operator.api.service import InferenceService
+from ballast_operator.control import conditions as names
+from ballast_operator.control.conditions import Finding, worst
+from ballast_operator.control.endings import explain
+from ballast_operator.control.evidence import Evidence
+from ballast_operator.control.pods import Pod
+from ballast_operator.spec_hash import spec_hash
+
+STOPPED = "replicas is 0"
+
+REFUSAL_HINTS = {
+    "TopologyAffinityError": "no NUMA node of it has that much free together; look at its topologyManagerPolicy, and "
+    "at what else runs there",
+    "SMTAlignmentError": "ask for a multiple of the threads a core has: its CPU manager gives whole cores only",
+    "UnexpectedAdmissionError": "its device or CPU manager could not give what was asked",
+}
+
+IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+
+
+def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
+    """Every condition, Ready last reasoned and first named."""
+    current = current_pods(service, seen.pods)
+    scheduled = _scheduled(service, seen, current)
+    loaded = _model_loaded(service, seen, current)
+    pinned = _numa_pinned(service, seen, current)
+    reached = _endpoint_ready(service, seen, current)
+    required = [scheduled, loaded, *([pinned] if service.spec.numa.enforcement == "Require" else []), reached]
+    return {
+        names.READY: _ready(service, seen, required),
+        names.SCHEDULED: scheduled,
+        names.MODEL_LOADED: loaded,
+        names.NUMA_PINNED: pinned,
+        names.ENDPOINT_READY: reached,
+        names.PROGRESSING: _progressing(service, seen, current),
+    }
+
+
+def current_pods(service: InferenceService, pods: Sequence[Pod]) -> dict[int, Pod]:
+    """By replica, the pods that are to stay."""
+    wanted = spec_hash(service.spec)
+    return {
+        pod.replica: pod
+        for pod in pods
+        if not pod.over and not pod.terminating and pod.spec_hash == wanted and pod.replica < service.spec.replicas
+    }
+
+
+def spec_refused(message: str) -> dict[str, Finding]:
+    """The conditions of a spec that cannot be acted on."""
+    unknown = Finding("Unknown", "SpecInvalid", "the spec is not acted on")
+    others = (names.SCHEDULED, names.MODEL_LOADED, names.NUMA_PINNED, names.ENDPOINT_READY)
+    return {
+        names.READY: Finding("False", "SpecInvalid", message),
+        **dict.fromkeys(others, unknown),
+        names.PROGRESSING: Finding("False", "SpecInvalid", message),
+    }
+
+
+def _ready(service: InferenceService, seen: Evidence, required: Sequence[Finding]) -> Finding:
+    if seen.conflicts:
+        return Finding("False", "ForeignObject", "; ".join(seen.conflicts))
+    if seen.refusals:
+        return Finding("False", "ChildRefused", "; ".join(seen.refusals))
+    if not service.spec.replicas:
+        return Finding("False", "ScaledToZero", STOPPED)
+    failing = worst(required, Finding("True", "Serving", "every replica answers through the Service"))
+    return failing if failing.holds else Finding("False", failing.reason, failing.message)
+
+
+def _scheduled(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
+    if not service.spec.replicas:
+        return Finding("Unknown", "ScaledToZero", STOPPED)
+    missing = [number for number in range(service.spec.replicas) if number not in current]
+    wanted = spec_hash(service.spec)
+    refused = [pod for pod in seen.pods if pod.over and pod.spec_hash == wanted and pod.replica in missing]
+    if refused:
+        last = max(refused, key=lambda pod: (pod.created, pod.attempt))
+        return Finding("False", last.reason or "PodFailed", _refusal(service, last))
+    for pod in current.values():
+        if pod.unschedulable is not None:
+            hint = f"; {seen.no_room}" if seen.no_room else ""
+            return Finding("False", "Unschedulable", f"{pod.name}: {pod.unschedulable}{hint}")
+    if missing and seen.no_room is not None:
+        return Finding("False", "NoNUMANodeFits", seen.no_room)
+    if missing:
+        return Finding("False", "PodMissing", _why_missing(seen))
+    unplaced = [pod.name for pod in current.values() if pod.node is None]
+    if unplaced:
+        return Finding("False", "WaitingForScheduler", f"{', '.join(unplaced)}: no node yet")
+    return Finding("True", "PodsScheduled", "every replica has a node")
+
+
+def _why_missing(seen: Evidence) -> str:
+    if seen.rollout.leaving:
+        names_ = ", ".join(f"{pod.name} on {pod.node}" if pod.node else pod.name for pod in seen.rollout.leaving)
+        return f"{names_}: drains and ends before the next pod starts"
+    return "pods are being started"
+
+
+def _refusal(service: InferenceService, pod: Pod) -> str:
+    asked = service.spec.resources
+    gpus = f", {asked.gpus} {asked.gpu_resource_name}" if asked.gpus else ""
+    hint = REFUSAL_HINTS.get(pod.reason, "")
+    return (
+        f"node {pod.node} refused {pod.name}, which asks for {asked.cpus} CPUs, {asked.memory} of memory{gpus}: "
+        f"{pod.message or pod.reason}{f' ({hint})' if hint else ''}; refused {pod.failures + 1} times in a row, tried "
+        "again after a growing delay, or when nodes or the spec change"
+    )
+
+
+def _model_loaded(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
+    if not service.spec.replicas:
+        return Finding("Unknown", "ScaledToZero", STOPPED)
+    if len(current) < service.spec.replicas:
+        return Finding("False", "PodMissing", _why_missing(seen))
+    return worst(
+        (_loading(pod, seen) for _, pod in sorted(current.items())),
+        Finding("True", "Loaded", "every replica has computed a token"),
+    )
+
+
+def _loading(pod: Pod, seen: Evidence) -> Finding:
+    if pod.ready:
+        return Finding("True", "Loaded")
+    if pod.waiting is not None and pod.waiting[0] in IMAGE_REASONS:
+        return Finding("False", "ImagePullFailed", f"{pod.name}: {pod.waiting[1] or pod.waiting[0]}")
+    if pod.ended is not None and not pod.running:
+        reason, message = explain(pod.ended)
+        return Finding("False", reason, f"{pod.name}: {message}")
+    if pod.waiting is not None and pod.waiting[0] not in ("", "ContainerCreating", "PodInitializing"):
+        return Finding("False", pod.waiting[0], f"{pod.name}: {pod.waiting[1] or pod.waiting[0]}")
+    if not pod.running:
+        return Finding("False", "ContainerCreating", f"{pod.name}: its container is being started")
+    report = seen.reports.get(pod.uid)
+    again = f", after {explain(pod.ended)[1]}" if pod.ended is not None else ""
+    if report is None or report.progress is None:
+        return Finding("False", "NotAnswering", f"{pod.name}: runs and does not answer yet{again}")
+    if report.progress >= 1:
+        return Finding("False", "NotReady", f"{pod.name}: loaded, and not ready{again}")
+    # In tens: a status is no place for numbers that move fast.
+    return Finding("False", "Loading", f"{pod.name}: {int(report.progress * 10) * 10} % loaded{again}")
+
+
+def _numa_pinned(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
+    if service.spec.numa.enforcement == "Off":
+        return Finding("Unknown", "NotLookedAt", "spec.numa.enforcement is Off")
+    if not service.spec.replicas:
+        return Finding("Unknown", "ScaledToZero", STOPPED)
+    running = [pod for _, pod in sorted(current.items()) if pod.ready]
+    if len(running) < service.spec.replicas:
+        return Finding("Unknown", "NotRunning", "a replica that does not run yet cannot tell")
+    findings, told = [], []
+    for pod in running:
+        report = seen.reports.get(pod.uid)
+        if report is None or report.verdict is None:
+            findings.append(Finding("Unknown", "NotProbed", f"{pod.name}: not asked yet"))
+            continue
+        verdict = report.verdict
+        status = {True: "True", False: "False", None: "Unknown"}[verdict.pinned]
+        findings.append(Finding(status, verdict.reason, verdict.message))  # type: ignore[arg-type]
+        told.append(verdict.message)
+    return worst(findings, Finding("True", "CPUsAndMemoryAligned", "; ".join(told)))
+
+
+def _endpoint_ready(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
+    if not service.spec.replicas:
+        return Finding("False", "ScaledToZero", STOPPED)
+    num_ready = sum(pod.ready for pod in current.values())
+    if num_ready < service.spec.replicas:
+        return Finding("False", "PodsNotReady", f"{num_ready} of {service.spec.replicas} replicas are ready")
+    if seen.service_failure is not None:
+        return Finding("False", "ServiceUnreachable", seen.service_failure)
+    return Finding("True", "Reachable", "/readyz was reached through the Service since the pods last changed")
+
+
+def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
+    if seen.conflicts or seen.refusals:
+        return Finding("False", "Blocked", "; ".join((*seen.conflicts, *seen.refusals)))
+    if seen.rollout.leaving:
+        return Finding("True", "Draining", _why_missing(seen))
+    if seen.rollout.outdated:
+        names_ = ", ".join(pod.name for pod in seen.rollout.outdated)
+        return Finding("True", "RollingOut", f"{names_}: of an earlier spec, replaced one after the other")
+    if seen.rollout.retry_in_s is not None:
+        return Finding("True", "WaitingToRetry", "pods were refused; the next attempt comes after a delay")
+    if len(current) < service.spec.replicas:
+        return Finding("True", "StartingPods", "pods are being started")
+    if not all(pod.ready for pod in current.values()):
+        return Finding("True", "Loading", "pods have not computed a token yet")
+    return Finding("False", "UpToDate", "the pods are those that the spec asks for")

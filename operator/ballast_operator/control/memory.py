@@ -1,0 +1,56 @@
+"""What the operator remembers between passes. All of it may be lost at any time: it only saves work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ballast_operator.control.evidence import PodReport
+from ballast_operator.names import Ref
+
+Incarnation = tuple[str, int]
+Versions = Mapping[str, str]
+"""Resource versions by uid."""
+
+
+@dataclass(slots=True)
+class ServiceMemory:
+    """Of one InferenceService."""
+
+    reached: frozenset[Incarnation] = frozenset()
+    """The processes that were all there when the Service was last reached."""
+    reports: dict[Incarnation, tuple[float, PodReport]] = field(default_factory=dict)
+    """What running processes said, and the loop time at which they did."""
+    versions: Versions = field(default_factory=dict)
+    """What the last pass saw."""
+    refused: bool = False
+    """Pods were refused: changes of nodes matter."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """Of the whole operator."""
+
+    services: dict[Ref, ServiceMemory] = field(default_factory=dict)
+    pod_monitors: bool = False
+    """The cluster knows PodMonitor."""
+    node_topologies: bool = False
+    """The cluster knows NodeResourceTopology."""
+    nodes_changed: datetime | None = None
+    """When a node last became different."""
+
+    def of(self, ref: Ref) -> ServiceMemory:
+        """The memory of one service."""
+        return self.services.setdefault(ref, ServiceMemory())
+
+    def forget(self, ref: Ref) -> None:
+        """The service is gone."""
+        self.services.pop(ref, None)
+
+
+def version_of(body: Mapping[str, Any]) -> tuple[str, str]:
+    """uid and resource version."""
+    metadata = body["metadata"]
+    return metadata["uid"], metadata["resourceVersion"]

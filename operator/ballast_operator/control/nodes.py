@@ -1,0 +1,25 @@
+"""What of a node decides whether a pod may run there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ballast_operator.spec_hash import short_hash
+
+
+def fingerprint(node: Mapping[str, Any]) -> str:
+    """Changes with what the node offers, forbids, and is; not with its heartbeats."""
+    spec, status = node.get("spec") or {}, node.get("status") or {}
+    ready = [item["status"] for item in status.get("conditions") or [] if item["type"] == "Ready"]
+    return short_hash(
+        {
+            "uid": node["metadata"]["uid"],
+            "labels": node["metadata"].get("labels"),
+            "unschedulable": spec.get("unschedulable", False),
+            "taints": spec.get("taints"),
+            "allocatable": status.get("allocatable"),
+            "boot": (status.get("nodeInfo") or {}).get("bootID"),
+            "ready": ready,
+        }
+    )

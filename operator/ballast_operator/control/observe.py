@@ -1,0 +1,41 @@
+"""Reads what is there of one service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ballast_operator.api.service import InferenceService
+from ballast_operator.cluster.api import Api
+from ballast_operator.cluster.kinds import CHILD_KINDS, CONFIG_MAP, POD, POD_MONITOR, Kind
+from ballast_operator.control.ownership import is_ours
+from ballast_operator.control.pods import Pod
+from ballast_operator.names import pod_selector, selector_text
+from ballast_operator.resources.configmap import rules_name
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What lies under the names of the service's children, ours or not, and the pods that are ours."""
+
+    children: Mapping[tuple[Kind, str], dict[str, Any]]
+    pods: tuple[Pod, ...]
+
+
+async def observe(api: Api, service: InferenceService, *, pod_monitors: bool) -> Observed:
+    """Read live, never from a cache: what is decided from this is written at once. Raises ApiError."""
+    namespace = service.ref.namespace
+    kinds = [kind for kind in CHILD_KINDS if kind is not POD_MONITOR or pod_monitors]
+    names = [rules_name(service) if kind is CONFIG_MAP else service.ref.name for kind in kinds]
+    pods, *found = await asyncio.gather(
+        api.list_all(POD, namespace, selector_text(pod_selector(service.ref.name))),
+        *(api.get(kind, namespace, name) for kind, name in zip(kinds, names, strict=True)),
+    )
+    return Observed(
+        children={
+            (kind, name): live for kind, name, live in zip(kinds, names, found, strict=True) if isinstance(live, dict)
+        },
+        pods=tuple(Pod.from_api(body) for body in pods or [] if isinstance(body, dict) and is_ours(body, service.uid)),
+    )

@@ -1,0 +1,142 @@
+"""What a process says about its CPUs and memory, judged against what was asked. Pure.
+
+The report is the runtime's /debug/numa: the kernel's lists of CPUs and nodes, and bytes by node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ballast_operator.api.spec import InferenceServiceSpec
+from ballast_operator.api.status import PodPlacement
+from ballast_operator.control.pods import Pod
+
+MIN_LOCAL_PERCENT = 99
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether one pod is pinned. `pinned` is None where nobody knows."""
+
+    pinned: bool | None
+    reason: str
+    message: str
+
+
+def read_placement(pod: Pod, report: Mapping[str, Any]) -> PodPlacement:
+    """The line of `status.placement`. Raises KeyError, TypeError or ValueError for a report that is none."""
+    share = report["share_local"]
+    return PodPlacement(
+        pod=pod.name,
+        node=pod.node or "",
+        cpus=str(report["cpus"]),
+        memory_nodes=str(report["memory_nodes"]),
+        gpu_numa_node=report["gpu_node"],
+        local_percent=None if share is None else int(100 * share),
+    )
+
+
+def judge(spec: InferenceServiceSpec, pod: Pod, report: Mapping[str, Any]) -> Verdict:
+    """Whether the process has CPUs, memory and GPU as the spec's policy wants them; the first thing that is wrong.
+
+    Raises KeyError, TypeError or ValueError for a report that is none.
+    """
+    cpus, memory = parse_list(report["cpus"]), parse_list(report["memory_nodes"])
+    nodes = {node["node"]: parse_list(node["cpus"]) for node in report["nodes"]}
+    used = {number for number, members in nodes.items() if cpus & members}
+    for check in (
+        _exclusive(spec, pod, cpus, nodes),
+        _on_one_node(spec, cpus, used),
+        _memory(memory, used),
+        _gpu(spec, report["gpu_node"], used),
+        _pages(spec, report["share_local"]),
+    ):
+        if check is not None:
+            return Verdict(False, check[0], f"{pod.name}: {check[1]}")
+    return Verdict(
+        True,
+        "CPUsAndMemoryAligned",
+        f"{pod.name} has CPUs {report['cpus']} and memory of NUMA node {report['memory_nodes']} of {pod.node}",
+    )
+
+
+def unknown(pod: Pod, why: str) -> Verdict:
+    """For a pod that could not be asked."""
+    return Verdict(None, "ProbeFailed", f"{pod.name}: /debug/numa could not be read: {why}")
+
+
+def parse_list(text: str) -> set[int]:
+    """The numbers of a kernel's list such as "0-3,8". Raises ValueError."""
+    numbers: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def _exclusive(
+    spec: InferenceServiceSpec, pod: Pod, cpus: set[int], nodes: Mapping[int, set[int]]
+) -> tuple[str, str] | None:
+    asked = spec.resources.cpus
+    if pod.qos != "Guaranteed":
+        if pod.strangers:
+            names = ", ".join(pod.strangers)
+            return "SidecarInjected", (
+                f"the containers {names} were put into the pod and make it {pod.qos}, so that the kubelet gives it no "
+                "CPUs of its own; give them whole requests equal to their limits, or keep them out with "
+                "spec.podMetadata"
+            )
+        return "NotGuaranteed", f"the pod is {pod.qos}, not Guaranteed; look for a LimitRange or a mutating webhook"
+    everything = set().union(*nodes.values()) if nodes else set()
+    if len(cpus) != asked or (everything and cpus == everything):
+        return "SharedCPUPool", (
+            f"the process may use {len(cpus)} CPUs where {asked} were asked for: they are shared with other pods; the "
+            f"kubelet of {pod.node} needs cpuManagerPolicy static"
+        )
+    return None
+
+
+def _on_one_node(spec: InferenceServiceSpec, cpus: set[int], used: set[int]) -> tuple[str, str] | None:
+    if spec.numa.policy == "SingleNode" and len(used) > 1:
+        return "CPUsSpanNodes", (
+            f"its CPUs are of the NUMA nodes {_text(used)}; topologyManagerPolicy single-numa-node or restricted "
+            "keeps them together"
+        )
+    if not used:
+        return "NodesUnknown", "the process cannot tell which NUMA nodes its CPUs belong to"
+    return None
+
+
+def _memory(memory: set[int], used: set[int]) -> tuple[str, str] | None:
+    if memory != used:
+        return "MemoryNotPinned", (
+            f"its CPUs are of NUMA node {_text(used)} and its memory may come from {_text(memory)}; the kubelet needs "
+            "memoryManagerPolicy Static"
+        )
+    return None
+
+
+def _gpu(spec: InferenceServiceSpec, gpu_node: int | None, used: set[int]) -> tuple[str, str] | None:
+    if not spec.resources.gpus:
+        return None
+    if gpu_node is None:
+        return (
+            "GPUNodeUnknown",
+            "the system does not say which NUMA node the GPU belongs to, or the GPUs are of several",
+        )
+    if gpu_node not in used:
+        return "GPURemote", f"the GPU belongs to NUMA node {gpu_node}, its CPUs to {_text(used)}"
+    return None
+
+
+def _pages(spec: InferenceServiceSpec, share_local: float | None) -> tuple[str, str] | None:
+    # On several nodes a thread reads its own node's part, and any thread the rest: the share cannot be near one.
+    if spec.numa.policy == "SingleNode" and share_local is not None and 100 * share_local < MIN_LOCAL_PERCENT:
+        return "RemotePages", f"only {int(100 * share_local)} % of the weights lie on the node of the CPUs"
+    return None
+
+
+def _text(numbers: Sequence[int] | set[int]) -> str:
+    return ", ".join(map(str, sorted(numbers))) or "none"

@@ -1,0 +1,152 @@
+"""What a live pod says, in the words of the control loop. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ballast_operator.names import (
+    ANNOTATION_ATTEMPT,
+    ANNOTATION_FAILURES,
+    ANNOTATION_IMAGE,
+    ANNOTATION_SPEC_HASH,
+    ENGINE_CONTAINER,
+    LABEL_REPLICA,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a container ended."""
+
+    exit_code: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod of a service."""
+
+    body: Mapping[str, Any]
+    name: str
+    uid: str
+    replica: int
+    attempt: int
+    failures: int
+    spec_hash: str
+    created: datetime
+    phase: str
+    reason: str
+    message: str
+    node: str | None
+    ip: str | None
+    terminating: bool
+    ready: bool
+    unschedulable: str | None
+    """Why the scheduler found no node."""
+    waiting: tuple[str, str] | None
+    """Reason and message for which the engine's container does not run."""
+    restarts: int
+    running: bool
+    """The engine's container runs."""
+    ended: Ending | None
+    """The last end of the engine's container."""
+    strangers: tuple[str, ...]
+    """Containers that were put in beside the engine."""
+    qos: str
+
+    @classmethod
+    def from_api(cls, body: Mapping[str, Any]) -> Pod:
+        """From the API's form. What somebody has removed from it reads as zero or empty."""
+        metadata, status = body["metadata"], body.get("status") or {}
+        annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+        engine = _engine_status(status)
+        state = engine.get("state") or {}
+        conditions = {condition["type"]: condition for condition in status.get("conditions") or []}
+        scheduled = conditions.get("PodScheduled", {})
+        return cls(
+            body=body,
+            name=metadata["name"],
+            uid=metadata["uid"],
+            replica=_number(labels.get(LABEL_REPLICA)),
+            attempt=_number(annotations.get(ANNOTATION_ATTEMPT)),
+            failures=_number(annotations.get(ANNOTATION_FAILURES)),
+            spec_hash=annotations.get(ANNOTATION_SPEC_HASH, ""),
+            created=datetime.fromisoformat(metadata["creationTimestamp"]),
+            phase=status.get("phase", "Pending"),
+            reason=status.get("reason", ""),
+            message=status.get("message", ""),
+            node=(body.get("spec") or {}).get("nodeName"),
+            ip=status.get("podIP"),
+            terminating="deletionTimestamp" in metadata,
+            ready=conditions.get("Ready", {}).get("status") == "True",
+            unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else None,
+            waiting=(state["waiting"].get("reason", ""), state["waiting"].get("message", ""))
+            if "waiting" in state
+            else None,
+            restarts=engine.get("restartCount", 0),
+            running="running" in state,
+            ended=_ending(state) or _ending(engine.get("lastState") or {}),
+            strangers=_strangers(body.get("spec") or {}),
+            qos=status.get("qosClass", ""),
+        )
+
+    @property
+    def over(self) -> bool:
+        """It will never run again: refused by the kubelet, evicted, or lost with its node."""
+        return self.phase in ("Failed", "Succeeded")
+
+    @property
+    def incarnation(self) -> tuple[str, int]:
+        """Changes whenever another process runs in it."""
+        return self.uid, self.restarts
+
+
+def metadata_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What to merge into a pod whose labels, owner or image somebody changed; None when all is well.
+
+    `want` is the pod as it would be built; only what a running pod can change is compared.
+    """
+    live, metadata = pod.body["metadata"], want["metadata"]
+    patch: dict[str, Any] = {}
+    labels = {k: v for k, v in metadata["labels"].items() if (live.get("labels") or {}).get(k) != v}
+    if labels:
+        patch["labels"] = labels
+    if not any(
+        owner.get("uid") == metadata["ownerReferences"][0]["uid"] for owner in live.get("ownerReferences") or []
+    ):
+        patch["ownerReferences"] = metadata["ownerReferences"]
+    result: dict[str, Any] = {"metadata": patch} if patch else {}
+    made_with = (live.get("annotations") or {}).get(ANNOTATION_IMAGE)
+    containers = pod.body["spec"]["containers"]
+    if made_with and any(item["name"] == ENGINE_CONTAINER and item.get("image") != made_with for item in containers):
+        result["spec"] = {
+            "containers": [
+                {**item, "image": made_with} if item["name"] == ENGINE_CONTAINER else item for item in containers
+            ]
+        }
+    return result or None
+
+
+def _engine_status(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    statuses: list[Mapping[str, Any]] = status.get("containerStatuses") or []
+    return next((one for one in statuses if one["name"] == ENGINE_CONTAINER), {})
+
+
+def _ending(state: Mapping[str, Any]) -> Ending | None:
+    ended = state.get("terminated")
+    if ended is None:
+        return None
+    return Ending(ended.get("exitCode", 0), ended.get("reason", ""), ended.get("message", ""))
+
+
+def _strangers(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    containers = [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
+    return tuple(item["name"] for item in containers if item["name"] != ENGINE_CONTAINER)
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() else 0

@@ -1,0 +1,141 @@
+"""Brings one InferenceService to its spec. Safe to run at any time, any number of times, by anyone who may write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ballast_operator.api.service import InferenceService, SpecError
+from ballast_operator.cluster.api import Api
+from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE_TOPOLOGY, SERVICE
+from ballast_operator.control.apply import Outcome, apply_children, apply_rollout, heal_pods
+from ballast_operator.control.evidence import Evidence
+from ballast_operator.control.findings import current_pods
+from ballast_operator.control.gather import gather_reports, reach_service
+from ballast_operator.control.memory import Memory, version_of
+from ballast_operator.control.observe import Observed, observe
+from ballast_operator.control.probe import Prober
+from ballast_operator.control.rollout import Rollout, plan_rollout
+from ballast_operator.control.room import why_no_room
+from ballast_operator.control.status import build_status, refused_status
+from ballast_operator.desired import desired_children
+from ballast_operator.names import Ref
+from ballast_operator.options import ChildOptions
+from ballast_operator.resources.pod import build_pod
+from ballast_operator.spec_hash import spec_hash
+
+STEADY_S = 300.0
+"""How often a service with nothing new is looked at again: pinning may be lost without an event."""
+LOADING_S = 5.0
+REFUSED_S = 30.0
+UNSURE_S = 15.0
+UNSURE = ("Ready",)
+"""Conditions that may become true without an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciler:
+    """The control loop's one step, and what it needs."""
+
+    api: Api
+    prober: Prober
+    options: ChildOptions
+    memory: Memory
+    now: Callable[[], datetime]
+    clock: Callable[[], float]
+
+    async def reconcile(self, ref: Ref) -> float | None:
+        """One pass. Returns the seconds until the next is due without an event. Raises ApiError for hiccups."""
+        body = await self.api.get(INFERENCE_SERVICE, ref.namespace, ref.name)
+        if body is None or "deletionTimestamp" in body["metadata"]:
+            self.memory.forget(ref)  # the garbage collector does the rest
+            return None
+        try:
+            service = InferenceService.from_api(body)
+        except SpecError as error:
+            status = refused_status(str(error), body["metadata"]["generation"], body.get("status") or {}, self.now())
+            await self._write_status(body, status)
+            return None
+        seen = await observe(self.api, service, pod_monitors=self.memory.pod_monitors)
+        evidence = await self._act(service, seen)
+        status = build_status(service, evidence, body.get("status") or {}, self.now()).to_api()
+        version = await self._write_status(body, status)
+        self._remember(service, seen, version, evidence)
+        return _next_look(service, evidence, status)
+
+    async def _act(self, service: InferenceService, seen: Observed) -> Evidence:
+        """Apply what is wanted, then find out what is true."""
+        outcome, memory = Outcome(), self.memory.of(service.ref)
+        wanted = desired_children(service, self.options, pod_monitors=self.memory.pod_monitors)
+        await apply_children(self.api, service, wanted, seen, outcome)
+        rollout, no_room = await self._roll_out(service, seen, outcome)
+        current = [pod for _, pod in sorted(current_pods(service, seen.pods).items())]
+        reports = await gather_reports(self.prober, service, current, memory, self.clock)
+        failure = None
+        if current and all(pod.ready for pod in current):
+            live = seen.children.get((SERVICE, service.ref.name), {})
+            address = (live.get("spec") or {}).get("clusterIP")
+            failure = await reach_service(self.prober, address, service.spec.endpoint.port, current, memory)
+        return Evidence(
+            pods=seen.pods,
+            rollout=rollout,
+            reports=reports,
+            conflicts=tuple(outcome.conflicts),
+            refusals=tuple(outcome.refusals),
+            service_failure=failure,
+            no_room=no_room,
+        )
+
+    async def _roll_out(
+        self, service: InferenceService, seen: Observed, outcome: Outcome
+    ) -> tuple[Rollout, str | None]:
+        spec = service.spec
+        rollout = plan_rollout(spec.replicas, spec_hash(spec), seen.pods, self.now(), self.memory.nodes_changed)
+        build = lambda attempt: build_pod(service, self.options, attempt)  # noqa: E731
+        if outcome.conflicts:
+            return rollout, None  # a pod that cannot be reached would hold its memory for nothing
+        no_room = await self._why_no_room(service) if rollout.start else None
+        hold = no_room is not None and spec.numa.enforcement == "Require"
+        steps = Rollout(start=() if hold else rollout.start, stop=rollout.stop, forget=rollout.forget)
+        await apply_rollout(self.api, service, steps, build, outcome)
+        await heal_pods(self.api, list(current_pods(service, seen.pods).values()), build, outcome)
+        return rollout, no_room
+
+    async def _why_no_room(self, service: InferenceService) -> str | None:
+        if not self.memory.node_topologies or service.spec.numa.enforcement == "Off":
+            return None
+        return why_no_room(service.spec, await self.api.list_all(NODE_TOPOLOGY) or [])
+
+    async def _write_status(self, body: dict[str, Any], status: dict[str, Any]) -> str:
+        """Write it if it says anything new; returns the object's version then."""
+        metadata = body["metadata"]
+        if status == body.get("status"):
+            return str(metadata["resourceVersion"])
+        keys = ("name", "namespace", "uid", "resourceVersion")  # one that judged by an older object is refused
+        head = {key: body[key] for key in ("apiVersion", "kind")}
+        written = await self.api.apply(
+            INFERENCE_SERVICE, {**head, "metadata": {key: metadata[key] for key in keys}, "status": status}, "status"
+        )
+        return str(written["metadata"]["resourceVersion"])
+
+    def _remember(self, service: InferenceService, seen: Observed, version: str, evidence: Evidence) -> None:
+        memory = self.memory.of(service.ref)
+        bodies = [*seen.children.values(), *(pod.body for pod in seen.pods)]
+        memory.versions = {**dict(version_of(body) for body in bodies), service.uid: version}
+        memory.refused = evidence.rollout.retry_in_s is not None or evidence.no_room is not None
+
+
+def _next_look(service: InferenceService, evidence: Evidence, status: dict[str, Any]) -> float:
+    if evidence.conflicts or evidence.refusals or evidence.no_room:
+        return REFUSED_S
+    current = current_pods(service, evidence.pods).values()
+    waits = [STEADY_S]
+    if evidence.rollout.retry_in_s is not None:
+        waits.append(evidence.rollout.retry_in_s)
+    if any(pod.running and not pod.ready for pod in current):
+        waits.append(LOADING_S)
+    elif not all(finding["status"] == "True" for finding in status["conditions"] if finding["type"] in UNSURE):
+        waits.append(UNSURE_S)
+    return min(waits)

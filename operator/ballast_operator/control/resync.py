@@ -1,0 +1,107 @@
+"""Looks at everything now and then: finds what the watches missed, and whether they live."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ballast_operator.cluster.api import Api, ApiError
+from ballast_operator.cluster.kinds import (
+    CHILD_KINDS,
+    INFERENCE_SERVICE,
+    NODE,
+    NODE_TOPOLOGY,
+    POD,
+    POD_MONITOR,
+    Kind,
+)
+from ballast_operator.control.freshness import Freshness
+from ballast_operator.control.memory import Memory, version_of
+from ballast_operator.control.nodes import fingerprint
+from ballast_operator.names import LABEL_OWNER_UID, MANAGED_SELECTOR, Ref
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Resync:
+    """One LIST of each kind, and a ring for every service that looks other than it was last seen."""
+
+    api: Api
+    memory: Memory
+    freshness: Freshness
+    ring: Callable[[Ref], None]
+    now: Callable[[], datetime]
+    clock: Callable[[], float]
+    namespaces: Sequence[str | None] = (None,)
+    """Where services are looked for; None: everywhere."""
+    _nodes: dict[str, str] = field(default_factory=dict)
+
+    async def run_once(self) -> int:
+        """Returns how many services there are. Raises ApiError."""
+        found = await self._list(INFERENCE_SERVICE)
+        if found is None:
+            raise ApiError(f"list {INFERENCE_SERVICE.plural}", 404, "the CustomResourceDefinition is not installed")
+        services = {ref_of(body): body for body in found}
+        await self._learn_kinds()
+        versions: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        pods = await self._list(POD, MANAGED_SELECTOR) or []
+        for body in [*pods, *await self._children()]:
+            uid, version = version_of(body)
+            versions[(body["metadata"].get("labels") or {}).get(LABEL_OWNER_UID, "")][uid] = version
+        self.freshness.compare([*services.values(), *pods], self.clock())
+        nodes_changed = await self._look_at_nodes()
+        for ref, body in services.items():
+            uid, version = version_of(body)
+            known = self.memory.of(ref)
+            if known.versions != {**versions[uid], uid: version} or (nodes_changed and known.refused):
+                self.ring(ref)
+        for ref in self.memory.services.keys() - services.keys():
+            self.memory.forget(ref)
+        return len(services)
+
+    async def _learn_kinds(self) -> None:
+        for kind, attribute in ((POD_MONITOR, "pod_monitors"), (NODE_TOPOLOGY, "node_topologies")):
+            known = await self.api.knows(kind)
+            if known != getattr(self.memory, attribute):
+                log.info("kind came or went", extra={"kind": kind.name, "known": known})
+                setattr(self.memory, attribute, known)
+                for ref in self.memory.services:
+                    self.ring(ref)
+
+    async def _children(self) -> list[dict[str, Any]]:
+        found = []
+        for kind in CHILD_KINDS:
+            if kind is not POD_MONITOR or self.memory.pod_monitors:
+                found += await self._list(kind, MANAGED_SELECTOR) or []
+        return found
+
+    async def _look_at_nodes(self) -> bool:
+        """Whether any node became different since the last look. Nodes matter only to services that were refused."""
+        if not any(known.refused for known in self.memory.services.values()):
+            self._nodes = {}
+            return False
+        nodes = {body["metadata"]["name"]: fingerprint(body) for body in await self.api.list_all(NODE) or []}
+        changed = bool(self._nodes) and nodes != self._nodes
+        self._nodes = nodes
+        if changed:
+            self.memory.nodes_changed = self.now()
+        return changed
+
+    async def _list(self, kind: Kind, selector: str = "") -> list[dict[str, Any]] | None:
+        found: list[dict[str, Any]] = []
+        for namespace in self.namespaces:
+            items = await self.api.list_all(kind, namespace, selector)
+            if items is None:
+                return None
+            found += items
+        return found
+
+
+def ref_of(body: dict[str, Any]) -> Ref:
+    """Of an InferenceService."""
+    return Ref(body["metadata"]["namespace"], body["metadata"]["name"])

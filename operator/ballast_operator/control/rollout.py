@@ -1,0 +1,111 @@
+"""Which pods to start and which to stop. Pure.
+
+A replica has one pod at a time: the next is started when the one before has gone, so that two never need memory at
+once. Pods that the kubelet refused stay as evidence; then one replica alone tries, and waits longer each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ballast_operator.control.pods import Pod
+from ballast_operator.resources.pod import Attempt
+
+MAX_FAILED_KEPT = 3
+FIRST_RETRY_S = 10.0
+MAX_RETRY_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One step towards the spec."""
+
+    start: tuple[Attempt, ...] = ()
+    stop: tuple[Pod, ...] = ()
+    forget: tuple[Pod, ...] = ()
+    """Failed pods that are no longer needed as evidence."""
+    retry_in_s: float | None = None
+    """When a replica may be tried again."""
+    outdated: tuple[Pod, ...] = ()
+    """Pods of another spec that still run."""
+    leaving: tuple[Pod, ...] = ()
+    """Pods that drain or end."""
+
+
+def plan_rollout(
+    replicas: int, spec_hash: str, pods: Sequence[Pod], now: datetime, nodes_changed: datetime | None = None
+) -> Rollout:
+    """The step to take for these pods. `nodes_changed`: when a node last became different, which ends a long wait."""
+    alive = [pod for pod in pods if not pod.over]
+    leaving = tuple(pod for pod in alive if pod.terminating)
+    present = [pod for pod in alive if not pod.terminating]
+    surplus = [pod for pod in present if pod.replica >= replicas]
+    doubled = _doubled(present, spec_hash)
+    outdated = [pod for pod in present if pod.replica < replicas and pod.spec_hash != spec_hash and pod not in doubled]
+    failed = [pod for pod in pods if pod.over and not pod.terminating]
+
+    refused = [pod for pod in failed if pod.spec_hash == spec_hash]
+    missing = [number for number in range(replicas) if not any(pod.replica == number for pod in alive)]
+    retry_in_s = _wait_s(refused, now, nodes_changed) if missing and refused else 0.0
+    if refused and any(pod.phase == "Pending" and pod.spec_hash == spec_hash for pod in present):
+        missing = []  # its fate decides for the others
+    failures = 1 + max((pod.failures for pod in refused), default=-1)
+    start = [] if retry_in_s > 0 else [_attempt(number, pods, failures) for number in missing]
+
+    return Rollout(
+        start=tuple(start[:1] if refused else start),
+        stop=(*surplus, *doubled, *_take_down(outdated, present, replicas, spec_hash)),
+        forget=tuple(_forgettable(failed, present, replicas, spec_hash)),
+        retry_in_s=retry_in_s if retry_in_s > 0 else None,
+        outdated=tuple(outdated),
+        leaving=leaving,
+    )
+
+
+def _doubled(present: Sequence[Pod], spec_hash: str) -> list[Pod]:
+    """All but one pod of each replica. There should be none; should two ever be, the wanted and older one stays."""
+    kept: dict[int, Pod] = {}
+    extra = []
+    for pod in sorted(present, key=lambda pod: (pod.spec_hash != spec_hash, pod.created, pod.name)):
+        if pod.replica in kept:
+            extra.append(pod)
+        kept.setdefault(pod.replica, pod)
+    return extra
+
+
+def _take_down(outdated: Sequence[Pod], present: Sequence[Pod], replicas: int, spec_hash: str) -> list[Pod]:
+    """Outdated pods to stop now: all that serve nobody, and one that serves once every other replica serves."""
+    idle = [pod for pod in outdated if not pod.ready]
+    serving = [pod for pod in outdated if pod.ready]
+    current_ready = {pod.replica for pod in present if pod.ready and pod.spec_hash == spec_hash}
+    if not idle and serving and len(current_ready) + len(serving) >= replicas:
+        return [max(serving, key=lambda pod: pod.replica)]
+    return idle
+
+
+def _attempt(replica: int, pods: Sequence[Pod], failures: int) -> Attempt:
+    """The replica's next pod, under a name that none of its pods has."""
+    return Attempt(replica, 1 + max((pod.attempt for pod in pods if pod.replica == replica), default=-1), failures)
+
+
+def _wait_s(refused: Sequence[Pod], now: datetime, nodes_changed: datetime | None) -> float:
+    """Seconds until another attempt may be made; not positive when it may be now."""
+    last = max(refused, key=lambda pod: pod.created)
+    delay_s = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(last.failures, 10))
+    if nodes_changed is not None and nodes_changed > last.created:
+        delay_s = FIRST_RETRY_S
+    return (last.created + timedelta(seconds=delay_s) - now).total_seconds()
+
+
+def _forgettable(failed: Sequence[Pod], present: Sequence[Pod], replicas: int, spec_hash: str) -> list[Pod]:
+    """Failed pods beyond the newest few, of another spec, of replicas that work again, and of replicas that are no
+    more."""
+    recovered = {pod.replica for pod in present if pod.ready and pod.spec_hash == spec_hash}
+    useless = [
+        pod for pod in failed if pod.replica in recovered or pod.replica >= replicas or pod.spec_hash != spec_hash
+    ]
+    rest = [pod for pod in failed if pod not in useless]
+    rest.sort(key=lambda pod: (pod.created, pod.attempt), reverse=True)
+    return [*useless, *rest[MAX_FAILED_KEPT:]]

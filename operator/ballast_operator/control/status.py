@@ -1,0 +1,58 @@
+"""The status of a service, from evidence. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from ballast_operator.api.service import InferenceService
+from ballast_operator.api.status import Effective, InferenceServiceStatus
+from ballast_operator.control.conditions import merge
+from ballast_operator.control.evidence import Evidence
+from ballast_operator.control.findings import current_pods, find, spec_refused
+from ballast_operator.names import pod_selector, selector_text
+from ballast_operator.resources.service import service_url
+
+
+def build_status(
+    service: InferenceService, seen: Evidence, before: Mapping[str, Any], now: datetime
+) -> InferenceServiceStatus:
+    """What is true now. `before`: the status that stands in the object, for the times in it."""
+    current = current_pods(service, seen.pods)
+    alive = [pod for pod in seen.pods if not pod.over]
+    reports = [seen.reports[pod.uid] for _, pod in sorted(current.items()) if pod.uid in seen.reports]
+    return InferenceServiceStatus(
+        observed_generation=service.generation,
+        replicas=len(alive),
+        ready_replicas=sum(pod.ready and not pod.terminating for pod in alive),
+        selector=selector_text(pod_selector(service.ref.name)),
+        url=service_url(service),
+        nodes=", ".join(sorted({pod.node for pod in alive if pod.node})) or None,
+        effective=next((report.effective for report in reports if report.effective), None),
+        placement=[report.placement for report in reports if report.placement] or None,
+        conditions=merge(find(service, seen), before.get("conditions") or [], service.generation, now),
+    )
+
+
+def refused_status(message: str, generation: int, before: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """The status of a spec that cannot be acted on; what else was known stays."""
+    conditions = merge(spec_refused(message), before.get("conditions") or [], generation, now)
+    return {
+        **before,
+        "observedGeneration": generation,
+        "conditions": [condition.to_api() for condition in conditions],
+    }
+
+
+def read_effective(service: InferenceService, state: Mapping[str, Any]) -> Effective:
+    """From the runtime's /debug/state. Raises KeyError or TypeError for a report that is none."""
+    numbers = state["numbers"]
+    slots, capacity = int(numbers["batch_slots"]), int(numbers["capacity_tokens"])
+    new_tokens = service.spec.engine.max_new_tokens
+    concurrency = min(slots, capacity // new_tokens)
+    return Effective(
+        kv_cache_tokens=capacity,
+        guaranteed_concurrency=concurrency,
+        guaranteed_prompt_tokens=max(0, capacity // concurrency - new_tokens) if concurrency else 0,
+    )

@@ -1,0 +1,1 @@
+"""The operator's process: watches, leadership, health, and what holds them together."""

@@ -1,0 +1,58 @@
+"""The operator's own metrics."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+
+class Metrics:
+    """One registry. Its methods are what the other parts call."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._reconciles = Counter(
+            "ballast_operator_reconciles", "Passes of the control loop.", ["result"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "ballast_operator_reconcile_seconds",
+            "Duration of a pass of the control loop.",
+            buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
+            registry=self.registry,
+        )
+        self._requests = Counter(
+            "ballast_operator_api_requests",
+            "Requests to the API server; code 0: no answer.",
+            ["verb", "code"],
+            registry=self.registry,
+        )
+        self._events = Counter(
+            "ballast_operator_watch_events", "Events that watches brought.", ["kind"], registry=self.registry
+        )
+        self.queue_depth = self._gauge("queue_depth", "Services that wait for a pass.")
+        self.services = self._gauge("services", "InferenceServices at the last full look.")
+        self.leading = self._gauge("leading", "1 while this replica leads.")
+        self.watch_stale_seconds = self._gauge("watch_stale_seconds", "For how long the watches have missed changes.")
+        self.last_resync = self._gauge("last_resync_timestamp_seconds", "When everything was last looked at.")
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"ballast_operator_{name}", text, registry=self.registry)
+
+    def reconciled(self, seconds: float, error: Exception | None) -> None:
+        """A pass ended."""
+        self._reconciles.labels("error" if error else "ok").inc()
+        self._seconds.observe(seconds)
+
+    def requested(self, verb: str, code: int) -> None:
+        """The API server answered, or did not."""
+        self._requests.labels(verb, str(code)).inc()
+
+    def watched(self, kind: str) -> None:
+        """A watch brought something."""
+        self._events.labels(kind).inc()
+
+    def page(self) -> bytes:
+        """In Prometheus' text format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,189 @@
+"""`ballast-operator run`: wait for leadership, then watch, reconcile and look at everything now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import signal
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from ballast_operator.cluster.api import Api, ApiError
+from ballast_operator.cluster.kinds import INFERENCE_SERVICE, Kind
+from ballast_operator.control.freshness import Freshness
+from ballast_operator.control.memory import Memory
+from ballast_operator.control.ownership import controller_of
+from ballast_operator.control.probe import Prober
+from ballast_operator.control.reconcile import Reconciler
+from ballast_operator.control.resync import Resync, ref_of
+from ballast_operator.names import KIND, LABEL_SERVICE, Ref
+from ballast_operator.options import ChildOptions, ProcessOptions
+from ballast_operator.process.health import HealthServer
+from ballast_operator.process.leader import Election
+from ballast_operator.process.metrics import Metrics
+from ballast_operator.process.watcher import Watcher
+from ballast_operator.workqueue import WorkQueue
+
+log = logging.getLogger(__name__)
+
+NUM_WORKERS = 8
+FIRST_RETRY_S = 1.0
+MAX_STALE_S = 300.0
+"""Watches that miss changes for longer, although they were begun anew, are a reason to restart the process."""
+MAX_SILENCE_S = 300.0
+"""So is a control loop that has not even tried to look at everything for so long."""
+
+
+class LostLeadershipError(Exception):
+    """Another replica may lead now."""
+
+
+class Operator:
+    """One replica of the operator."""
+
+    def __init__(self, children: ChildOptions, process: ProcessOptions) -> None:
+        self._options = process
+        self._loop = asyncio.get_running_loop()
+        self._metrics = Metrics()
+        self._api = Api(self._metrics.requested)
+        self._prober = Prober(process.probe_proxy)
+        self._memory = Memory()
+        self._freshness = Freshness()
+        reconciler = Reconciler(self._api, self._prober, children, self._memory, _now, time.monotonic)
+        self._queue: WorkQueue[Ref] = WorkQueue(
+            reconciler.reconcile,
+            num_workers=NUM_WORKERS,
+            random=random.random,
+            clock=time.monotonic,
+            on_done=self._metrics.reconciled,
+        )
+        self._resync = Resync(
+            self._api,
+            self._memory,
+            self._freshness,
+            self._queue.ring,
+            _now,
+            time.monotonic,
+            process.namespaces or (None,),
+        )
+        self._watcher = Watcher(self._on_event, process.namespaces or (None,))
+        self._election = Election(
+            self._api, process.lease_namespace, process.lease_name, process.identity, time.monotonic, _now
+        )
+        self._last_try: float | None = None
+        self._metrics.queue_depth.set_function(lambda: self._queue.depth)
+        self._metrics.watch_stale_seconds.set_function(lambda: self._freshness.stale_s(time.monotonic()))
+
+    async def run(self) -> None:
+        """Until a signal says to stop."""
+        health = HealthServer(self._metrics, self.why_dead, self._options.health_host, self._options.health_port)
+        port = await health.start()
+        log.info("listening", extra={"host": self._options.health_host, "port": port})
+        stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, stopping.set)
+        working = asyncio.create_task(self._work())
+        stop = asyncio.create_task(stopping.wait())
+        await asyncio.wait((working, stop), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
+        await self._leave()
+        await health.stop()
+
+    def why_dead(self) -> str | None:
+        """The reason why a restart would help. That the API server is away is none."""
+        now = time.monotonic()
+        if (stale_s := self._freshness.stale_s(now)) > MAX_STALE_S:
+            return f"the watches have missed changes for {stale_s:.0f} s"
+        if self._last_try is not None and now - self._last_try > MAX_SILENCE_S:
+            return f"the control loop has been silent for {now - self._last_try:.0f} s"
+        return None
+
+    async def _leave(self) -> None:
+        with contextlib.suppress(ApiError, TimeoutError):  # the lease then runs out by itself
+            async with asyncio.timeout(FIRST_RETRY_S * 3):
+                await self._election.release()
+        await self._prober.close()
+        await self._api.close()
+
+    async def _work(self) -> None:
+        while True:
+            since = await self._election.acquire()
+            self._metrics.leading.set(1)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._lead(since))
+                    tasks.create_task(self._queue.run())
+                    tasks.create_task(self._look())
+            except* LostLeadershipError:
+                log.info("waiting to lead again")
+            finally:
+                self._metrics.leading.set(0)
+                self._last_try = None
+                await self._watcher.stop()
+
+    async def _lead(self, since: float) -> None:
+        await self._election.hold(since)
+        raise LostLeadershipError
+
+    async def _look(self) -> None:
+        """The first full look comes before the watches: it tells which kinds there are."""
+        watching, retry_s = False, FIRST_RETRY_S
+        self._freshness.begin()
+        while True:
+            self._last_try = time.monotonic()
+            pod_monitors = self._memory.pod_monitors
+            try:
+                self._metrics.services.set(await self._resync.run_once())
+            except Exception as error:  # noqa: BLE001  whatever an answer looks like, the next look may be better
+                log.warning("could not look at everything", extra={"error": repr(error), "again_in_s": retry_s})
+                await asyncio.sleep(retry_s)
+                retry_s = min(self._options.resync_s, 2 * retry_s)
+                continue
+            self._metrics.last_resync.set_to_current_time()
+            retry_s = FIRST_RETRY_S
+            if not watching:
+                self._watcher.start()
+                watching = True
+            elif self._freshness.stale_s(time.monotonic()) or pod_monitors != self._memory.pod_monitors:
+                log.warning("beginning the watches anew")
+                self._watcher.restart()
+            await asyncio.sleep(self._options.resync_s)
+
+    def _on_event(self, kind: Kind, body: Mapping[str, Any], gone: bool) -> None:
+        """From the watches' thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            self._loop.call_soon_threadsafe(self._hear, kind, body, gone)
+
+    def _hear(self, kind: Kind, body: Mapping[str, Any], gone: bool) -> None:
+        self._metrics.watched(kind.name)
+        self._freshness.watched(body, gone=gone)
+        if (ref := service_of(kind, body)) is not None:
+            self._queue.ring(ref)
+
+
+def service_of(kind: Kind, body: Mapping[str, Any]) -> Ref | None:
+    """The service that an object is, or belongs to; by its owner where somebody took the label away."""
+    if kind == INFERENCE_SERVICE:
+        return ref_of(dict(body))
+    metadata = body["metadata"]
+    name = (metadata.get("labels") or {}).get(LABEL_SERVICE)
+    if name is None:
+        owner = controller_of(body)
+        name = owner["name"] if owner is not None and owner["kind"] == KIND else None
+    return None if name is None else Ref(metadata["namespace"], name)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def run_operator(children: ChildOptions, process: ProcessOptions) -> None:
+    """Run one replica until it is told to stop."""
+    await Operator(children, process).run()

@@ -1,0 +1,125 @@
+"""Keyed work: rung as often as one likes, done by one worker a key, again later when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+log = logging.getLogger(__name__)
+
+Key = TypeVar("Key", bound=Hashable)
+
+FIRST_BACKOFF_S = 0.5
+MAX_BACKOFF_S = 60.0
+MAX_DEAF_S = 5.0
+"""After a failure, a ring is heard this late at most."""
+JITTER = 0.2
+"""Delays are stretched by up to this share, so that what failed together does not come back together."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    due: float
+    """Loop time at which it is to run; infinite while nothing is asked."""
+    not_before: float = 0.0
+    """Loop time until which rings are not followed."""
+    failures: int = 0
+    running: bool = False
+
+
+class WorkQueue(Generic[Key]):
+    """Runs `work` for keys that were rung. A key that is rung while it is worked on is worked on once more.
+
+    `work` returns the seconds after which it wants to look again, or None. An exception brings the key back after a
+    delay that grows with every failure in a row, and is at least the error's `retry_after_s`. `random` gives numbers
+    from 0 to 1, `clock` the seconds of the event loop.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Key], Awaitable[float | None]],
+        *,
+        num_workers: int,
+        random: Callable[[], float],
+        clock: Callable[[], float],
+        on_done: Callable[[float, Exception | None], None] = lambda seconds, error: None,
+    ) -> None:
+        self._work = work
+        self._num_workers = num_workers
+        self._random = random
+        self._clock = clock
+        self._on_done = on_done
+        self._entries: dict[Key, _Entry] = {}
+        self._changed = asyncio.Event()
+        self._num_running = 0
+
+    def ring(self, key: Key, after_s: float = 0.0) -> None:
+        """Have it worked on, `after_s` from now at the latest. Call it on the event loop."""
+        due = self._clock() + after_s
+        entry = self._entries.setdefault(key, _Entry(due))
+        entry.due = min(entry.due, due)
+        self._changed.set()
+
+    def _start(self, entry: _Entry) -> float:
+        return max(entry.due, entry.not_before)
+
+    @property
+    def depth(self) -> int:
+        """Keys that could be worked on now, and wait for a worker."""
+        now = self._clock()
+        return sum(1 for entry in self._entries.values() if self._start(entry) <= now and not entry.running)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as workers:
+            while True:
+                self._changed.clear()
+                now = self._clock()
+                for key, entry in self._ready(now):
+                    entry.running, entry.due = True, float("inf")
+                    self._num_running += 1
+                    workers.create_task(self._run_one(key, entry))
+                await self._wait(now)
+
+    def _ready(self, now: float) -> list[tuple[Key, _Entry]]:
+        waiting = [
+            (key, entry) for key, entry in self._entries.items() if self._start(entry) <= now and not entry.running
+        ]
+        waiting.sort(key=lambda item: item[1].due)
+        return waiting[: self._num_workers - self._num_running]
+
+    async def _wait(self, now: float) -> None:
+        idle = [self._start(entry) for entry in self._entries.values() if not entry.running]
+        full = self._num_running >= self._num_workers
+        wait_s = None if full or not idle or min(idle) == float("inf") else max(0.0, min(idle) - now)
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _run_one(self, key: Key, entry: _Entry) -> None:
+        began = self._clock()
+        failure: Exception | None = None
+        try:
+            again_s = await self._work(key)
+            entry.failures = 0
+        except Exception as error:  # noqa: BLE001  whatever one key fails with, the others go on
+            failure = error
+            entry.failures += 1
+            asked_s = getattr(error, "retry_after_s", None) or 0.0
+            again_s = max(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(entry.failures - 1, 20)), asked_s)
+            entry.not_before = self._clock() + max(min(again_s, MAX_DEAF_S), asked_s)
+            log.warning("will try again", extra={"key": str(key), "in_s": round(again_s, 1), "error": str(error)})
+        finally:
+            entry.running = False
+            self._num_running -= 1
+            self._changed.set()
+        self._on_done(self._clock() - began, failure)
+        if again_s is not None:
+            entry.due = min(entry.due, self._clock() + again_s * (1 + JITTER * self._random()))
+        elif entry.due == float("inf"):
+            del self._entries[key]

@@ -9,16 +9,19 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from ballast_operator.api.service import InferenceService, SpecError
 from ballast_operator.crd import custom_resource_definition, to_yaml
 from ballast_operator.desired import rendered
+from ballast_operator.install import installation
 from ballast_operator.names import API_VERSION, KIND
 from ballast_operator.options import ChildOptions, ProcessOptions
 
 EXIT_BAD_INPUT = 2
+DEFAULT = "default: %(default)s"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,6 +54,11 @@ def _parser() -> argparse.ArgumentParser:
 
     crd = commands.add_parser("crd", help="print the CustomResourceDefinition")
     crd.set_defaults(run=_crd)
+
+    install = commands.add_parser("install", help="print what installs the operator where no chart is used")
+    install.add_argument("--operator-image", default="ballast-operator:latest", metavar="IMAGE", help=DEFAULT)
+    install.add_argument("--runtime-image", default=ChildOptions().runtime_image, metavar="IMAGE", help=DEFAULT)
+    install.set_defaults(run=_install)
     return parser
 
 
@@ -89,8 +97,8 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
         help="where services are looked for; repeatable; everywhere without it",
     )
     parser.add_argument("--identity", default=defaults.identity, help="of this replica (default: POD_NAME, hostname)")
-    parser.add_argument("--lease-name", default=defaults.lease_name, metavar="NAME", help="default: %(default)s")
-    parser.add_argument("--health-host", default=defaults.health_host, metavar="HOST", help="default: %(default)s")
+    parser.add_argument("--lease-name", default=defaults.lease_name, metavar="NAME", help=DEFAULT)
+    parser.add_argument("--health-host", default=defaults.health_host, metavar="HOST", help=DEFAULT)
     parser.add_argument(
         "--health-port",
         type=int,
@@ -110,10 +118,8 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="HTTP proxy through which pods and Services are asked; for an operator outside the cluster",
     )
-    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="default: %(default)s")
-    parser.add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: %(default)s"
-    )
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help=DEFAULT)
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help=DEFAULT)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -150,8 +156,18 @@ def _render(arguments: argparse.Namespace) -> int:
     children = []
     for service in _read_services(arguments.filename):
         children += rendered(service, _child_options(arguments))
-    yaml.dump_all(children, sys.stdout, _PlainDumper, sort_keys=False, width=120, allow_unicode=True)
+    _print_all(children)
     return 0
+
+
+def _install(arguments: argparse.Namespace) -> int:
+    sys.stdout.write("# Made by `ballast-operator install`; the CustomResourceDefinition is in manifests/crd.\n")
+    _print_all(installation(arguments.operator_image, arguments.runtime_image))
+    return 0
+
+
+def _print_all(objects: list[dict[str, Any]]) -> None:
+    yaml.dump_all(objects, sys.stdout, _PlainDumper, sort_keys=False, width=120, allow_unicode=True)
 
 
 class _PlainDumper(yaml.SafeDumper):

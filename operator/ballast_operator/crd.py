@@ -139,7 +139,7 @@ def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str
     if "properties" in schema:
         required = schema.get("required", ())
         result["properties"] = {
-            name: _with_empty_default(_structural(field, definitions), settled=name in required or "anyOf" in field)
+            name: _with_default(_structural(field, definitions), settled=name in required or "anyOf" in field)
             for name, field in schema["properties"].items()
         }
     if "items" in schema:
@@ -149,9 +149,14 @@ def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str
     return result
 
 
-def _with_empty_default(field: dict[str, Any], *, settled: bool) -> dict[str, Any]:
-    """A field that is neither required nor absent by default begins empty, so that the defaults inside it apply."""
-    empty: dict[str, Any] = {"object": {}, "array": []}
-    if settled or "default" in field or field["type"] not in empty:
+def _with_default(field: dict[str, Any], *, settled: bool) -> dict[str, Any]:
+    """A field that is neither required nor absent by default is there, filled with the defaults inside it: the API
+    server judges a default by the field's rules before it fills anything in."""
+    if settled or "default" in field or field["type"] not in ("object", "array"):
         return field
-    return {**field, "default": empty[field["type"]]}
+    return {**field, "default": [] if field["type"] == "array" else _defaults_inside(field)}
+
+
+def _defaults_inside(field: dict[str, Any]) -> dict[str, Any]:
+    properties: dict[str, Any] = field.get("properties", {})
+    return {name: copy.deepcopy(inner["default"]) for name, inner in properties.items() if "default" in inner}

@@ -86,7 +86,7 @@ class Cluster:
     def _wait_established(self, name: str) -> None:
         def established() -> bool:
             status: Object = self.kube.get("customresourcedefinitions", name).get("status", {})
-            return any(c["type"] == "Established" and c["status"] == "True" for c in status.get("conditions", []))
+            return any(c["type"] == "Established" and c["status"] == "True" for c in status.get("conditions") or [])
 
         wait_for(f"{name} to be established", established)
 

@@ -1,0 +1,55 @@
+"""What the operator may do: the rules in manifests/operator are made from this, and the doctor asks for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ballast_operator.names import GROUP, PLURAL
+
+READ = ("get", "list", "watch")
+OWN = (*READ, "create", "patch", "delete")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Verbs on resources of one API group."""
+
+    group: str
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+
+    def to_api(self) -> dict[str, Any]:
+        """As a role holds it."""
+        return {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
+
+
+WATCHED_RULES = (
+    Rule(GROUP, (PLURAL,), READ),
+    Rule(GROUP, (f"{PLURAL}/status",), ("patch",)),
+    # For clusters that ask this of whoever sets an owner that blocks deletion (OwnerReferencesPermissionEnforcement).
+    Rule(GROUP, (f"{PLURAL}/finalizers",), ("update",)),
+    Rule("", ("pods", "services", "configmaps"), OWN),
+    Rule("policy", ("poddisruptionbudgets",), OWN),
+    Rule("networking.k8s.io", ("networkpolicies",), OWN),
+    Rule("monitoring.coreos.com", ("podmonitors",), OWN),
+)
+"""Wherever services are looked for."""
+
+CLUSTER_RULES = (
+    Rule("", ("nodes",), ("list",)),
+    Rule("topology.node.k8s.io", ("noderesourcetopologies",), ("list",)),
+)
+"""Of objects that have no namespace."""
+
+HOME_RULES = (Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),)
+"""In the operator's own namespace."""
+
+
+def each_permission(rules: tuple[Rule, ...]) -> Iterator[tuple[str, str, str]]:
+    """Group, resource and verb of every single permission."""
+    for rule in rules:
+        for resource in rule.resources:
+            for verb in rule.verbs:
+                yield rule.group, resource, verb

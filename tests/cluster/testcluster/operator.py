@@ -1,0 +1,70 @@
+"""The operator as a process of its own, under the permissions of its installation and no more."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import httpx
+
+from testcluster.cluster import Cluster
+from testcluster.kube import documents
+from testcluster.process import Process
+from testcluster.waiting import wait_for
+
+ROOT = Path(__file__).parents[3]
+CRD = ROOT / "manifests/crd/inferenceservices.serving.ballast.dev.yaml"
+INSTALLATION = ROOT / "manifests/operator/operator.yaml"
+
+NAMESPACE = "ballast-system"
+ACCOUNT = "ballast-operator"
+USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+
+RBAC = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+
+
+def install(cluster: Cluster) -> None:
+    """The definition, the account and its permissions; safe to repeat."""
+    cluster.install(CRD)
+    for document in documents(INSTALLATION):
+        if document["kind"] in {"Namespace", "ServiceAccount", *RBAC}:
+            cluster.kube.apply(document["kind"].lower() + "s", document)
+
+
+class OperatorProcess(Process):
+    """`ballast-operator run`, from the repository's environment."""
+
+    def __init__(self, cluster: Cluster, name: str, probe_proxy: str, *options: str, server: str | None = None) -> None:
+        token = cluster.token_of(ACCOUNT, NAMESPACE)
+        config = cluster.kubeconfig_for(token, name, server)
+        argv = [
+            Path(sys.executable).with_name("ballast-operator"),
+            "run",
+            *("--health-port", "0", "--health-host", "127.0.0.1", "--identity", name),
+            *("--probe-proxy", probe_proxy, "--runtime-image", "made.up/runtime:1"),
+            *options,
+        ]
+        super().__init__(name, argv, cluster.folder, env={"KUBECONFIG": str(config)})
+
+    def wait_leading(self) -> None:
+        wait_for(f"{self.name} to lead", lambda: self.metric("ballast_operator_leading") == 1.0)
+
+    def http(self, path: str) -> httpx.Response:
+        """A page of its health server, once that listens."""
+        return httpx.get(f"http://127.0.0.1:{self._port()}{path}", timeout=10, trust_env=False)
+
+    def metric(self, sample: str) -> float:
+        """The value of one sample, such as `ballast_operator_leading`; 0 without it."""
+        for line in self.http("/metrics").text.splitlines():
+            name, _, value = line.rpartition(" ")
+            if name == sample:
+                return float(value)
+        return 0.0
+
+    def _port(self) -> int:
+        def listening() -> list[str]:
+            self.check()
+            return re.findall(r"listening host=\S+ port=(\d+)", self.log_path.read_text())
+
+        return int(wait_for(f"{self.name} to listen", listening)[-1])

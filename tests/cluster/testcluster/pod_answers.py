@@ -1,0 +1,73 @@
+"""Answers for made-up pods, which have addresses and no processes: an HTTP proxy that is every pod and Service."""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+PINNED: dict[str, Any] = {
+    "cpus": "1",
+    "memory_nodes": "0",
+    "gpu_node": None,
+    "pinned": True,
+    "pinned_reason": "each of 1 threads is bound to a CPU of its own",
+    "share_local": 1.0,
+    "mempolicy_available": False,
+    "nodes": [{"node": 0, "cpus": "0-3", "usable_cores": 1, "memory_allowed": True, "threads": 1}],
+    "threads": [{"name": "ballast-cpu-0", "cpus": "1"}],
+    "age_s": 0.0,
+}
+
+STATE: dict[str, Any] = {"state": "ready", "numbers": {"batch_slots": 4, "capacity_tokens": 4096}}
+
+
+class PodAnswers:
+    """Serves until stopped. `pages` may be changed at any time: path to status and body, None to hang up."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, tuple[int, dict[str, Any]] | None] = {
+            "/readyz": (200, {"status": "ready"}),
+            "/debug/numa": (200, copy.deepcopy(PINNED)),
+            "/debug/state": (200, copy.deepcopy(STATE)),
+        }
+        self.asked: list[str] = []
+        """URLs, in order."""
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        answers = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                answers.asked.append(self.path)
+                page = answers.pages.get(urlsplit(self.path).path, (404, {}))
+                if page is None:
+                    self.close_connection = True
+                    return
+                body = json.dumps(page[1]).encode()
+                self.send_response(page[0])
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Tests are quiet."""
+
+        return Handler

@@ -1,0 +1,37 @@
+"""What installs the operator: made from the same table that the operator's permissions are checked by."""
+
+from pathlib import Path
+
+import yaml
+
+from ballast_operator.cli import main
+from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES, each_permission
+
+FILE = Path(__file__).parents[2] / "manifests/operator/operator.yaml"
+
+
+def test_the_file_is_what_the_command_prints(capsys):
+    assert main(["install"]) == 0
+    assert FILE.read_text() == capsys.readouterr().out, (
+        "run: ballast-operator install > manifests/operator/operator.yaml"
+    )
+
+
+def test_no_secret_is_read_and_nothing_is_asked_for_that_is_not_needed():
+    permissions = list(each_permission((*WATCHED_RULES, *CLUSTER_RULES, *HOME_RULES)))
+    assert len(permissions) == len(set(permissions))
+    assert not [permission for permission in permissions if "secret" in permission[1] or "*" in permission]
+    assert not [permission for permission in permissions if permission[2] in ("escalate", "bind", "impersonate")]
+
+
+def test_the_operators_pod_is_restricted():
+    (deployment,) = [body for body in yaml.safe_load_all(FILE.read_text()) if body["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }

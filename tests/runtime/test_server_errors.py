@@ -53,7 +53,7 @@ def refused(server, path, body):
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"priority": 0.5}, "priority"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"stop": ["a", 5]}, "stop.1"),
         ({"stop": ""}, "stop.0"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),

@@ -15,6 +15,8 @@ from pydantic_core import ErrorDetails
 
 from ballast.engine.request import SamplingParams
 from ballast.errors import RequestError
+from ballast.grammar.source import Source
+from ballast.server.response_format import ResponseFormat, StructuredOutputs
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
@@ -121,6 +123,7 @@ class GenerationRequest(_Body):
         | None
     ) = None
 
+    structured_outputs: StructuredOutputs | None = None
     timings_per_token: bool | None = None
     return_progress: bool | None = None
 
@@ -131,6 +134,10 @@ class GenerationRequest(_Body):
     safety_identifier: Any = None
     prompt_cache_key: Any = None
     prompt_cache_retention: Any = None
+
+    def grammar(self) -> Source | None:
+        """What the text must follow; None for free text. Raises RequestError."""
+        return self.structured_outputs.source() if self.structured_outputs else None
 
 
 class ThinkingSwitch(_Body):
@@ -152,7 +159,7 @@ class ChatCompletionRequest(GenerationRequest):
 
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    response_format: Annotated[Any, _only({"type": "text"})] = None
+    response_format: ResponseFormat | None = None
     tools: Annotated[Any, _only([])] = None
     tool_choice: Annotated[Any, _only("none", "auto")] = None
     parallel_tool_calls: Any = None
@@ -167,6 +174,13 @@ class ChatCompletionRequest(GenerationRequest):
     def num_logprobs(self) -> int | None:
         """How many probable tokens to name beside each; None for none at all."""
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    def grammar(self) -> Source | None:
+        """What the content must follow; None for free text. Raises RequestError."""
+        shape = self.response_format.source() if self.response_format else None
+        if shape is not None and self.structured_outputs is not None:
+            raise RequestError("response_format: excludes structured_outputs", param="response_format")
+        return shape or super().grammar()
 
 
 class CompletionRequest(GenerationRequest):

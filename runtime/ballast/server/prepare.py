@@ -4,11 +4,15 @@ thread of its own: nothing here may run on the event loop."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NoReturn
 
 from ballast.engine.engine import Limits
 from ballast.errors import RequestError
+from ballast.grammar.compiler import GrammarCompiler
+from ballast.grammar.constraint import Thought
+from ballast.grammar.thought import thought_of
 from ballast.server.job import Job, Prompt
 from ballast.server.openai_request import (
     MAX_CHOICES,
@@ -19,11 +23,12 @@ from ballast.server.openai_request import (
 )
 from ballast.server.prompt import render_prompt
 from ballast.text.loading import Text
+from ballast.text.marks import THINKING, marks_of, start_of
 
 THINK_OPENING = "<think>\n"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Preparer:
     """Prepares every request of one model."""
 
@@ -31,17 +36,26 @@ class Preparer:
     limits: Limits
     force_think: bool = False
 
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """Compiles for the model's vocabulary, of which it makes a table when it is first asked for."""
+        return GrammarCompiler(self.text.tokenizer)
+
     def chat(self, body: ChatCompletionRequest) -> Job:
         """Render and encode the messages. Raises RequestError."""
         prompt = render_prompt(self.text, body, always_think=self.force_think)
         ids = self._encode(prompt, "messages", self.text.tokenizer.encode_prompt)
         opening = THINK_OPENING if self.force_think else ""
-        return self._job(body, [Prompt(tuple(ids))], "messages", body.num_logprobs, opening=opening)
+        job = self._job(body, [Prompt(tuple(ids))], "messages", body.num_logprobs, opening=opening)
+        tokenizer = self.text.tokenizer
+        start = start_of(reversed(ids), marks_of(tokenizer, THINKING), tokenizer.eos_ids, thinks=False)
+        return self._constrained(job, body, thought_of(start, tokenizer))
 
     def completion(self, body: CompletionRequest) -> Job:
         """Encode the prompts; token ids are taken as they are. Raises RequestError."""
         prompts = [self._prompt(prompt) for prompt in body.prompt]
-        return self._job(body, prompts, "prompt", body.num_logprobs, echo=bool(body.echo))
+        job = self._job(body, prompts, "prompt", body.num_logprobs, echo=bool(body.echo))
+        return self._constrained(job, body, None)
 
     def _prompt(self, prompt: str | list[int]) -> Prompt:
         tokenizer = self.text.tokenizer
@@ -100,6 +114,16 @@ class Preparer:
             priority=body.priority or 0,
             report_progress=bool(body.return_progress),
         )
+
+    def _constrained(self, job: Job, body: GenerationRequest, thought: Thought | None) -> Job:
+        """The job held to the grammar that the body asks for. Raises RequestError, CapacityError."""
+        source = body.grammar()
+        if source is None:
+            return job
+        if body.ignore_eos:
+            _refuse("ignore_eos", f"the grammar of {source.param} decides where the text ends")
+        constraint = self.grammars.compile(source, thought)
+        return replace(job, sampling=replace(job.sampling, constraint=constraint))
 
     def _check_choices(self, n: int, num_prompts: int) -> None:
         """Choices are admitted together, so all must fit into the queue and the batch at once."""

@@ -42,6 +42,9 @@ class Tokenizer:
     """The end token that a chat template writes."""
     eos_ids: frozenset[int]
     """Every token that ends a generation, `eos_id` among them."""
+    added_ids: frozenset[int]
+    """Tokens that stand beside the vocabulary of the merges: control tokens, and others that only their whole spelling
+    makes."""
     add_bos: bool
     """Whether a raw text prompt of this model begins with BOS."""
 
@@ -60,6 +63,7 @@ class Tokenizer:
         self._plain = _without_added_tokens(backend)
         added = backend.get_added_tokens_decoder()
         self._control_text = ControlText({token.content: token_id for token_id, token in added.items()})
+        self.added_ids = frozenset(added)
         self._control = frozenset(token_id for token_id, token in added.items() if token.special)
         self._bytes = _token_bytes(backend, name)
         self._longest = max(map(len, self._bytes), default=1)

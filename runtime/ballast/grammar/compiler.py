@@ -1,0 +1,92 @@
+"""Grammars compiled for one tokenizer: within limits, kept for the next request that asks for the same."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from ballast.errors import CapacityError, RequestError
+from ballast.grammar.constraint import Grammar, Thought, grammar_error
+from ballast.grammar.source import Source
+from ballast.text.tokenizer import Tokenizer
+
+CACHE_SIZE = 64
+LOCK_WAIT_S = 5.0
+
+# Bounds of work and memory, in llguidance's own units; one step stays within some 50 ms.
+_LIMITS = LLParserLimits(
+    max_items_in_row=5000,
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=500_000,
+    max_lexer_states=50_000,
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+
+
+class GrammarCompiler:
+    """Compiles for one vocabulary. May be used by several threads, none of them the event loop: it takes long."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._vocab_size = tokenizer.vocab_size
+        self._vocabulary = _vocabulary(tokenizer)
+        self._lock = threading.Lock()
+        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+
+    def compile(self, source: Source, thought: Thought | None = None) -> Grammar:
+        """The grammar, which begins after a `thought` if there is one.
+
+        Raises RequestError, with the source's field and a reason, for a grammar that is wrong, too large, or beyond
+        what can be enforced; CapacityError while other grammars take too long.
+        """
+        # One at a time: however many ask, grammars never take more than one core.
+        if not self._lock.acquire(timeout=LOCK_WAIT_S):
+            raise CapacityError("the server is compiling other grammars; try again in 5 s", retry_after_s=5)
+        try:
+            matcher = self._compiled.pop(source.text, None) or self._new_matcher(source)
+            self._compiled[source.text] = matcher
+            if len(self._compiled) > CACHE_SIZE:
+                self._compiled.popitem(last=False)
+        finally:
+            self._lock.release()
+        return Grammar(matcher, source.param, self._vocab_size, thought)
+
+    def _new_matcher(self, source: Source) -> LLMatcher:
+        if self._vocabulary is None:
+            raise RequestError(
+                f"{source.param}: this model's tokenizer has no end token, so no grammar can end a reply",
+                param=source.param,
+            )
+        matcher = LLMatcher(self._vocabulary, source.text, log_level=0, limits=_LIMITS)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # what fails at once is better refused now
+        if matcher.is_error():
+            raise grammar_error(matcher, source.param)
+        return matcher
+
+
+class _Bytes:
+    """A tokenizer as llguidance wants to see it."""
+
+    def __init__(self, tokenizer: Tokenizer, eos_id: int) -> None:
+        self._tokenizer = tokenizer
+        self.eos_token_id = eos_id
+        self.bos_token_id = tokenizer.bos_id
+        raw = [tokenizer.token_bytes(token_id) for token_id in range(tokenizer.vocab_size)]
+        unused = {token_id for token_id, spelled in enumerate(raw) if not spelled}
+        self.tokens = [spelled or b"<unused %d>" % token_id for token_id, spelled in enumerate(raw)]
+        # No added token stands for its spelling in constrained text; grammars name those that they want.
+        self.special_token_ids = sorted(tokenizer.added_ids | tokenizer.eos_ids | unused)
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self._tokenizer.encode(text.decode("utf-8"), parse_special=False)
+
+
+def _vocabulary(tokenizer: Tokenizer) -> LLTokenizer | None:
+    if not tokenizer.eos_ids:
+        return None
+    eos_id = tokenizer.eos_id if tokenizer.eos_id is not None else min(tokenizer.eos_ids)
+    wrapper = TokenizerWrapper(_Bytes(tokenizer, eos_id))
+    return LLTokenizer(wrapper, n_vocab=tokenizer.vocab_size, eos_token=sorted(tokenizer.eos_ids))

@@ -1,0 +1,104 @@
+"""Grammars as text: what a client may ask of a reply's shape, in the language of llguidance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from llguidance import LLMatcher
+
+from ballast.errors import RequestError
+
+MAX_SCHEMA_BYTES = 1 << 17
+MAX_SCHEMA_DEPTH = 64
+MAX_PROPERTIES = 1000
+MAX_ENUM_VALUES = 5000
+MAX_PATTERN_CHARS = 1024
+
+# Blanks between JSON's tokens, in a row. Without a bound a model may go on with blanks for ever.
+WHITESPACE = r"[ \t\n\r]{1,20}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A grammar that is not compiled yet, and the request's field that it comes from."""
+
+    param: str
+    text: str
+
+
+def json_object(param: str) -> Source:
+    """Any JSON object."""
+    return json_schema({"type": "object"}, param, strict=True)
+
+
+def json_schema(schema: Mapping[str, Any], param: str, *, strict: bool) -> Source:
+    """JSON that follows `schema`. What llguidance cannot hold a reply to is refused when the grammar is compiled, or,
+    unless `strict`, left out of it. Raises RequestError for a schema that is too large."""
+    return Source(param, LLMatcher.grammar_from_json_schema(_with_options(schema, param, strict).decode()))
+
+
+def regex(pattern: str, param: str) -> Source:
+    """Text that matches `pattern` from end to end."""
+    return Source(param, LLMatcher.grammar_from_regex(pattern))
+
+
+def choice(texts: Sequence[str], param: str) -> Source:
+    """One of `texts`."""
+    alternatives = " | ".join(map(quoted, texts))
+    return Source(param, LLMatcher.grammar_from_lark(f"start: {alternatives}"))
+
+
+def lark(text: str, param: str) -> Source:
+    """A grammar in llguidance's dialect of Lark."""
+    return Source(param, LLMatcher.grammar_from_lark(text))
+
+
+def embedded_schema(schema: Mapping[str, Any], param: str, *, strict: bool) -> str:
+    """A schema as a part of a Lark grammar. Raises RequestError as `json_schema` does."""
+    return f"%json {_with_options(schema, param, strict).decode()}"
+
+
+def quoted(text: str) -> str:
+    """A literal of Lark's."""
+    return orjson.dumps(text).decode()
+
+
+def _with_options(schema: Mapping[str, Any], param: str, strict: bool) -> bytes:
+    _check_size(schema, param)
+    options = {"whitespace_pattern": WHITESPACE, "lenient": not strict}
+    data = orjson.dumps({**schema, "x-guidance": options})
+    if len(data) > MAX_SCHEMA_BYTES:
+        raise RequestError(
+            f"{param}: the schema has {len(data)} bytes, and at most {MAX_SCHEMA_BYTES} can be", param=param
+        )
+    return data
+
+
+def _check_size(schema: Mapping[str, Any], param: str) -> None:
+    """What costs most is counted before anything is compiled."""
+    num_properties = num_values = 0
+    rest: list[tuple[Any, int]] = [(schema, 1)]
+    while rest:
+        node, depth = rest.pop()
+        if depth > MAX_SCHEMA_DEPTH:
+            raise RequestError(f"{param}: the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels", param=param)
+        if isinstance(node, Mapping):
+            properties, values, pattern = node.get("properties"), node.get("enum"), node.get("pattern")
+            num_properties += len(properties) if isinstance(properties, Mapping) else 0
+            num_values += len(values) if isinstance(values, list) else 0
+            if isinstance(pattern, str) and len(pattern) > MAX_PATTERN_CHARS:
+                raise RequestError(f"{param}: a pattern is longer than {MAX_PATTERN_CHARS} characters", param=param)
+            rest.extend((inner, depth + 1) for inner in node.values())
+        elif isinstance(node, list):
+            rest.extend((inner, depth + 1) for inner in node)
+    if num_properties > MAX_PROPERTIES:
+        raise RequestError(
+            f"{param}: the schema has {num_properties} properties, and at most {MAX_PROPERTIES} can be", param=param
+        )
+    if num_values > MAX_ENUM_VALUES:
+        raise RequestError(
+            f"{param}: the schema lists {num_values} values, and at most {MAX_ENUM_VALUES} can be", param=param
+        )

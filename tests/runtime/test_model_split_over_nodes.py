@@ -137,7 +137,7 @@ def test_each_node_owns_its_share_and_the_report_says_where_it_really_lies(model
     # No such node is here: what it owns lies on those that are, and none of it is near its readers.
     assert not {node.node for node in report.nodes} & set(owned)
     resident = sum(node.expert_bytes or 0 for node in report.nodes)
-    # The kernel counts pages a mapping, not a range: a neighbour in the same mapping that is not resident takes a little.
+    # The kernel counts pages a mapping: a neighbour in it that is not resident takes a little of the sum.
     assert 0.99 * total <= resident <= total + 4096 * sum(map(len, split.memory.experts.values()))
     others = sum(node.weight_bytes or 0 for node in report.nodes) - resident
     assert report.share_local is not None

@@ -38,7 +38,7 @@ class OperatorProcess(Process):
     def __init__(self, cluster: Cluster, name: str, probe_proxy: str, *options: str, server: str | None = None) -> None:
         token = cluster.token_of(ACCOUNT, NAMESPACE)
         config = cluster.kubeconfig_for(token, name, server)
-        argv = [
+        argv: list[str | Path] = [
             Path(sys.executable).with_name("ballast-operator"),
             "run",
             *("--health-port", "0", "--health-host", "127.0.0.1", "--identity", name),

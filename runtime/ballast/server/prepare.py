@@ -4,8 +4,7 @@ thread of its own: nothing here may run on the event loop."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from ballast.engine.engine import Limits
@@ -28,18 +27,18 @@ from ballast.text.marks import THINKING, marks_of, start_of
 THINK_OPENING = "<think>\n"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Preparer:
     """Prepares every request of one model."""
 
     text: Text
     limits: Limits
     force_think: bool = False
+    grammars: GrammarCompiler = field(init=False, repr=False)
 
-    @cached_property
-    def grammars(self) -> GrammarCompiler:
-        """Compiles for the model's vocabulary, of which it makes a table when it is first asked for."""
-        return GrammarCompiler(self.text.tokenizer)
+    def __post_init__(self) -> None:
+        # Before the first request: the vocabulary's table takes most of a second, in which no other thread runs.
+        object.__setattr__(self, "grammars", GrammarCompiler(self.text.tokenizer))
 
     def chat(self, body: ChatCompletionRequest) -> Job:
         """Render and encode the messages. Raises RequestError."""

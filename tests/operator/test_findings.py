@@ -1,0 +1,173 @@
+"""From what was observed to conditions: reasons, and sentences that help."""
+
+from datetime import timedelta
+
+import pytest
+from builders import NOW, pod, refused, service
+
+from ballast_operator.control.conditions import Finding, merge
+from ballast_operator.control.evidence import Evidence, PodReport
+from ballast_operator.control.findings import find
+from ballast_operator.control.placement import Verdict
+from ballast_operator.control.pods import Ending
+from ballast_operator.control.rollout import Rollout
+from ballast_operator.control.status import build_status, read_effective
+
+PINNED = PodReport(verdict=Verdict(True, "CPUsAndMemoryAligned", "fine"))
+LOOSE = PodReport(verdict=Verdict(False, "SharedCPUPool", "s-0: shared"))
+
+
+def seen(*pods, report=PINNED, **more):
+    return Evidence(pods=pods, reports={pod.uid: report for pod in pods}, **more)
+
+
+def reasons(evidence, of=None):
+    return {name: (finding.status, finding.reason) for name, finding in find(of or service(), evidence).items()}
+
+
+def not_running(**status):
+    return pod(ready=False, running=False, **status)
+
+
+def test_a_service_that_answers_and_is_pinned_is_ready():
+    assert reasons(seen(pod())) == {
+        "Ready": ("True", "Serving"),
+        "Scheduled": ("True", "PodsScheduled"),
+        "ModelLoaded": ("True", "Loaded"),
+        "NUMAPinned": ("True", "CPUsAndMemoryAligned"),
+        "EndpointReady": ("True", "Reachable"),
+        "Progressing": ("False", "UpToDate"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("enforcement", "ready"),
+    [("Require", ("False", "SharedCPUPool")), ("Prefer", ("True", "Serving")), ("Off", ("True", "Serving"))],
+)
+def test_an_unpinned_service_is_ready_unless_pinning_is_required(enforcement, ready):
+    asked = service(numa={"enforcement": enforcement})
+    found = reasons(seen(pod(of=asked), report=LOOSE), asked)
+    assert found["Ready"] == ready
+    assert found["NUMAPinned"] == (("Unknown", "NotLookedAt") if enforcement == "Off" else ("False", "SharedCPUPool"))
+
+
+def test_required_pinning_that_nobody_knows_of_is_not_ready():
+    asked = service(numa={"enforcement": "Require"})
+    unknown = PodReport(verdict=Verdict(None, "ProbeFailed", "no answer"))
+    assert reasons(seen(pod(of=asked), report=unknown), asked)["Ready"] == ("False", "ProbeFailed")
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason", "said"),
+    [
+        (Ending(2, "Error", "ballast: port=1: taken"), "ConfigInvalid", "port=1: taken"),
+        (Ending(3, "Error", "log\nballast: f.gguf: truncated"), "ModelUnusable", "f.gguf: truncated"),
+        (Ending(4, "Error", "needs 9 GiB"), "OutOfMemory", "needs 9 GiB"),
+        (Ending(137, "OOMKilled", ""), "OutOfMemory", "raise resources.memory"),
+        (Ending(70, "Error", "bug"), "EngineFault", "bug"),
+        (Ending(139, "Error", ""), "EngineCrashed", "SIGSEGV"),
+        (Ending(137, "Error", ""), "EngineKilled", "SIGKILL"),
+        (Ending(1, "Error", "x"), "EngineExited", "exit code 1"),
+        (Ending(0, "Completed", ""), "EngineStopped", "by itself"),
+    ],
+)
+def test_the_engines_exit_code_becomes_a_reason(ending, reason, said):
+    finding = find(service(), seen(not_running(ended=ending, waiting=("CrashLoopBackOff", "back-off"))))
+    assert finding["ModelLoaded"].reason == reason
+    assert said in finding["ModelLoaded"].message
+    assert finding["Ready"].reason == reason
+
+
+@pytest.mark.parametrize(
+    ("waiting", "reason"),
+    [
+        (("ImagePullBackOff", "not found"), "ImagePullFailed"),
+        (("CreateContainerConfigError", 'secret "keys" not found'), "CreateContainerConfigError"),
+        (("ContainerCreating", ""), "ContainerCreating"),
+        (None, "ContainerCreating"),
+    ],
+)
+def test_a_container_that_does_not_start_says_why(waiting, reason):
+    assert reasons(seen(not_running(waiting=waiting)))["ModelLoaded"] == ("False", reason)
+
+
+def test_loading_is_told_in_tens_of_percent():
+    finding = find(service(), seen(pod(ready=False), report=PodReport(progress=0.379)))["ModelLoaded"]
+    assert (finding.reason, finding.message) == ("Loading", "s-0: 30 % loaded")
+    again = pod(ready=False, restarts=1, ended=Ending(137, "OOMKilled", ""))
+    assert (
+        "after there is not enough memory"
+        in find(service(), seen(again, report=PodReport(progress=0.0)))["Ready"].message
+    )
+
+
+def test_a_refused_pod_is_named_with_node_and_what_was_asked():
+    finding = find(service(), seen(refused(failures=2)))["Scheduled"]
+    assert finding.reason == "TopologyAffinityError"
+    for said in ("node n1 refused s-0", "2 CPUs, 1Gi of memory", "3 times in a row", "topologyManagerPolicy"):
+        assert said in finding.message
+
+
+def test_no_node_at_all():
+    lonely = not_running(node=None, unschedulable="0/3 nodes are available")
+    finding = find(service(), seen(lonely, no_room="no NUMA node has 2 cpu free"))["Ready"]
+    assert finding.reason == "Unschedulable"
+    assert "0/3 nodes" in finding.message
+    assert "no NUMA node" in finding.message
+    assert reasons(seen(no_room="none"))["Ready"] == ("False", "NoNUMANodeFits")
+
+
+def test_what_is_in_the_way_comes_first():
+    assert reasons(seen(pod(), conflicts=("Service s exists",)))["Ready"] == ("False", "ForeignObject")
+    assert reasons(seen(pod(), refusals=("quota",)))["Ready"] == ("False", "ChildRefused")
+
+
+def test_a_service_that_is_not_reached_through_its_address_is_not_ready():
+    assert reasons(seen(pod(), service_failure="refused"))["Ready"] == ("False", "ServiceUnreachable")
+
+
+def test_a_new_spec_is_not_ready_while_old_pods_serve():
+    old = pod(spec_hash="old")
+    found = reasons(seen(old, rollout=Rollout(outdated=(old,))))
+    assert found["Ready"][0] == "False"
+    assert found["Progressing"] == ("True", "RollingOut")
+    leaving = pod(spec_hash="old", terminating=True)
+    found = find(service(), seen(leaving, rollout=Rollout(leaving=(leaving,))))
+    assert found["Progressing"].reason == "Draining"
+    assert "s-0 on n1" in found["Ready"].message
+
+
+def test_a_stopped_service_says_so():
+    found = reasons(seen(), service(replicas=0))
+    assert found["Ready"] == ("False", "ScaledToZero")
+    assert found["Progressing"] == ("False", "UpToDate")
+
+
+def test_every_replica_counts():
+    asked = service(replicas=2)
+    found = reasons(seen(pod(0, of=asked), pod(1, of=asked, ready=False), report=PodReport(progress=0.5)), asked)
+    assert found["Ready"] == ("False", "Loading")
+    assert found["EndpointReady"] == ("False", "PodsNotReady")
+
+
+def test_times_change_only_with_the_status():
+    first = merge({"Ready": Finding("False", "Loading", "10 %")}, [], 1, NOW)
+    later = NOW + timedelta(minutes=5)
+    second = merge({"Ready": Finding("False", "Loading", "20 %")}, [c.to_api() for c in first], 2, later)
+    third = merge({"Ready": Finding("True", "Serving")}, [c.to_api() for c in second], 2, later)
+    assert [c[0].last_transition_time for c in (first, second, third)] == [
+        "2026-01-01T12:00:00Z", "2026-01-01T12:00:00Z", "2026-01-01T12:05:00Z",
+    ]  # fmt: skip
+    assert second[0].observed_generation == 2
+
+
+def test_the_status_of_the_same_evidence_is_the_same():
+    first = build_status(service(), seen(pod()), {}, NOW).to_api()
+    assert build_status(service(), seen(pod()), first, NOW + timedelta(hours=1)).to_api() == first
+    assert (first["observedGeneration"], first["readyReplicas"], first["nodes"]) == (3, 1, "n1")
+
+
+def test_effective_values_are_the_engines_own():
+    asked = service(engine={"maxNewTokens": 1000, "cacheLens": 5000})
+    found = read_effective(asked, {"numbers": {"batch_slots": 4, "capacity_tokens": 5024}}).to_api()
+    assert found == {"kvCacheTokens": 5024, "guaranteedConcurrency": 4, "guaranteedPromptTokens": 256}

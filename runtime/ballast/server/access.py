@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
+from ballast.server import page
 from ballast.server.keys import KeyGuard, Keys
 from ballast.server.middleware import RootPath
 
-OPEN_PATHS = frozenset({"/livez", "/readyz"})
-"""Need no key: probes have none."""
+OPEN_PATHS = frozenset({"/livez", "/readyz", *page.FILES})
+"""Need no key: probes have none, and neither has a browser that has yet to show the page where one is typed in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from ballast import __version__
 from ballast.errors import CapacityError, EngineDeadError, RequestError
-from ballast.server import health, tokens
+from ballast.server import health, page, tokens
 from ballast.server.access import Access
 from ballast.server.errors import RequestTimeoutError, error_reply
 from ballast.server.exchange import Exchange, Record, remaining_s
@@ -159,9 +159,8 @@ api = APIRouter()
 
 def create_app(service: Service, *, with_admin: bool = True) -> ASGIApp:
     """What the API's port serves. `with_admin`: health, metrics and debugging as well, for want of a port of theirs."""
-    return _create(
-        service, (api, tokens.router, health.everywhere, *((health.admin,) if with_admin else ())), service.access
-    )
+    routers = (api, tokens.router, page.router, health.everywhere, *((health.admin,) if with_admin else ()))
+    return _create(service, routers, service.access)
 
 
 def create_admin_app(service: Service) -> ASGIApp:

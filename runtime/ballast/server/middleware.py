@@ -23,7 +23,7 @@ log = logging.getLogger("ballast.access")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 # Probes and scrapes come every few seconds for ever. Not being ready is an answer; not being alive is worth a line.
-QUIET = frozenset({("/livez", 200), ("/readyz", 200), ("/readyz", 503), ("/metrics", 200)})
+QUIET = frozenset({("/livez", 200), ("/readyz", 200), ("/readyz", 503), ("/metrics", 200), ("/occupancy", 200)})
 
 DISCARD_TIMEOUT_S = 5.0
 """Longest look at a body that is too large."""

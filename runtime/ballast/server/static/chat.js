@@ -1,0 +1,305 @@
+// The built-in chat page: one conversation, streamed. Texts reach the page as text, never as markup.
+// Paths are relative, so that the page also works under a proxy's prefix.
+
+const at = (id) => document.getElementById(id);
+const KEY = "ballast-api-key";
+const POLL_MS = { busy: 500, idle: 5000 };
+
+let messages = [];
+let running = null; // AbortController of the reply in progress
+let pending = null; // what to send once there is a key
+
+// --- requests ---------------------------------------------------------------------------------------------
+
+function request(path, options = {}) {
+  const headers = { ...options.headers };
+  const key = sessionStorage.getItem(KEY);
+  if (key) headers.Authorization = `Bearer ${key}`;
+  return fetch(path, { ...options, headers, cache: "no-store" });
+}
+
+async function problem(response) {
+  try {
+    return (await response.json()).error.message;
+  } catch {
+    return `the server answered ${response.status}`;
+  }
+}
+
+// Each event of a stream, parsed; comments and the end mark are left out.
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const frames = (rest + value).split("\n\n");
+    rest = frames.pop();
+    for (const frame of frames) {
+      if (frame.startsWith("data: ") && frame !== "data: [DONE]") yield JSON.parse(frame.slice(6));
+    }
+  }
+}
+
+// --- the conversation -------------------------------------------------------------------------------------
+
+function article(role, name) {
+  at("empty")?.remove();
+  const box = document.createElement("article");
+  box.className = role;
+  const head = document.createElement("h2");
+  head.textContent = name;
+  box.append(head);
+  at("talk").append(box);
+  return box;
+}
+
+function show(box, className, text, tag = "div") {
+  let place = box.querySelector(`:scope > .${className}`);
+  if (!place) {
+    place = document.createElement(tag);
+    place.className = className;
+    box.append(place);
+  }
+  if (place.textContent !== text) place.textContent = text;
+  return place;
+}
+
+class Answer {
+  constructor() {
+    this.box = article("assistant", "Reply");
+    this.thought = "";
+    this.content = "";
+    this.pieces = 0;
+    this.tokens = null;
+    this.reason = null;
+    this.began = performance.now();
+    this.first = null;
+  }
+
+  take(event) {
+    if (event.error) throw new Error(event.error.message);
+    if (event.usage) this.tokens = event.usage.completion_tokens;
+    const choice = event.choices?.[0];
+    if (!choice) return;
+    this.reason = choice.finish_reason ?? this.reason;
+    const thought = choice.delta.reasoning_content ?? choice.delta.reasoning;
+    const { content } = choice.delta;
+    if (!thought && !content) return;
+    this.first ??= performance.now();
+    this.pieces += 1;
+    this.thought += thought ?? "";
+    this.content += content ?? "";
+  }
+
+  // A server that does not split thoughts off leaves them at the front of the text, between marks.
+  parts() {
+    const inline = /^\s*<think>([^]*?)(?:<\/think>\s*([^]*))?$/.exec(this.content);
+    return inline ? [this.thought + inline[1], inline[2] ?? ""] : [this.thought, this.content];
+  }
+
+  draw(ended) {
+    const talk = at("talk");
+    const atEnd = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 60;
+    const [thought, text] = this.parts();
+    if (thought.trim()) this.drawThought(thought.trim());
+    show(this.box, "text", text);
+    const figures = show(this.box, "figures", this.figures(ended), "p");
+    this.box.append(figures); // always last
+    if (atEnd) talk.scrollTop = talk.scrollHeight;
+  }
+
+  drawThought(thought) {
+    let fold = this.box.querySelector("details.thought");
+    if (!fold) {
+      fold = document.createElement("details");
+      fold.className = "thought";
+      const summary = document.createElement("summary");
+      summary.textContent = "Thinking";
+      fold.append(summary);
+      this.box.querySelector("h2").after(fold);
+    }
+    show(fold, "text", thought);
+  }
+
+  figures(ended) {
+    if (this.first === null) return ended ? "no reply" : "waiting…";
+    const tokens = this.tokens ?? this.pieces;
+    const seconds = ((ended ? this.last : performance.now()) - this.first) / 1000;
+    const words = [`${tokens} tokens`];
+    if (tokens > 1 && seconds > 0) words.push(`${((tokens - 1) / seconds).toFixed(1)} tokens/s`);
+    words.push(`first after ${((this.first - this.began) / 1000).toFixed(2)} s`);
+    if (ended && this.reason === "length") words.push("cut off at the most tokens allowed");
+    if (ended && this.reason === null) words.push("stopped");
+    return words.join(" · ");
+  }
+}
+
+function body() {
+  const system = at("system").value.trim();
+  const asked = {
+    messages: [...(system ? [{ role: "system", content: system }] : []), ...messages],
+    stream: true,
+    stream_options: { include_usage: true },
+  };
+  if (at("temperature").value) asked.temperature = Number(at("temperature").value);
+  if (at("max-tokens").value) asked.max_tokens = Number(at("max-tokens").value);
+  return JSON.stringify(asked);
+}
+
+async function ask(text) {
+  say("");
+  const thread = messages; // "New chat" may begin another meanwhile
+  thread.push({ role: "user", content: text });
+  const question = article("user", "You");
+  show(question, "text", text);
+  const answer = new Answer();
+  running = new AbortController();
+  busy(true);
+  let failed = null;
+  let refused = false;
+  try {
+    answer.draw(false);
+    at("talk").scrollTop = at("talk").scrollHeight;
+    const response = await request("v1/chat/completions", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: body(),
+      signal: running.signal,
+    });
+    if (!response.ok) {
+      refused = response.status === 401;
+      throw new Error(await problem(response));
+    }
+    let drawn = 0;
+    for await (const event of events(response)) {
+      answer.take(event);
+      answer.last = performance.now();
+      if (answer.last - drawn > 50) {
+        answer.draw(false);
+        drawn = answer.last;
+      }
+    }
+  } catch (error) {
+    if (!running.signal.aborted) failed = error instanceof TypeError ? "the connection was lost" : error.message;
+  }
+  answer.last ??= performance.now();
+  const [, content] = answer.parts();
+  if (answer.first === null && failed) {
+    // Nothing was answered: the question goes back to where it can be sent again.
+    thread.pop();
+    question.remove();
+    answer.box.remove();
+    if (refused) wantKey(text);
+    else at("prompt").value = text;
+  } else {
+    answer.draw(true);
+    thread.push({ role: "assistant", content });
+  }
+  running = null;
+  busy(false);
+  if (failed) say(failed);
+  if (!refused) at("prompt").focus();
+}
+
+function busy(is) {
+  at("stop").hidden = !is;
+  at("send").hidden = is;
+  at("talk").setAttribute("aria-busy", String(is));
+  poll();
+}
+
+function say(text) {
+  at("status").textContent = text;
+}
+
+function wantKey(text) {
+  pending = text;
+  sessionStorage.removeItem(KEY);
+  at("key-form").hidden = false;
+  at("key").focus();
+}
+
+// --- what the server is doing -----------------------------------------------------------------------------
+
+function bar(id, value, most, text) {
+  const meter = at(id);
+  meter.setAttribute("aria-valuenow", String(value));
+  meter.setAttribute("aria-valuemax", String(most));
+  meter.setAttribute("aria-valuetext", text);
+  meter.firstElementChild.style.width = `${Math.min(100, (100 * value) / most)}%`;
+  at(`${id}-text`).textContent = text;
+}
+
+let timer = 0;
+async function poll() {
+  clearTimeout(timer);
+  if (document.hidden) return;
+  try {
+    const response = await request("occupancy");
+    if (response.status === 401 && at("key-form").hidden) wantKey(pending);
+    if (response.ok) {
+      const now = await response.json();
+      at("model").textContent = now.model;
+      document.title = `${now.model} · Ballast`;
+      const waiting = now.waiting ? `, ${now.waiting} waiting` : "";
+      bar("batch", now.running, now.batch_slots, `${now.running} of ${now.batch_slots}${waiting}`);
+      const percent = Math.round((100 * now.kv_used_tokens) / now.kv_capacity_tokens);
+      bar("kv", percent, 100, `${percent} %`);
+    }
+  } catch {
+    at("batch-text").textContent = at("kv-text").textContent = "–";
+  }
+  clearTimeout(timer);
+  timer = setTimeout(poll, running ? POLL_MS.busy : POLL_MS.idle);
+}
+
+// --- what people do ---------------------------------------------------------------------------------------
+
+at("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const text = at("prompt").value.trim();
+  if (!text || running) return;
+  at("prompt").value = "";
+  ask(text);
+});
+
+at("prompt").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    at("ask").requestSubmit();
+  }
+});
+
+at("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem(KEY, at("key").value.trim());
+  at("key").value = "";
+  at("key-form").hidden = true;
+  say("");
+  at("prompt").focus();
+  poll();
+  const text = pending;
+  pending = null;
+  if (text) ask(text);
+});
+
+// A setting that is wrong must be seen before it can be put right.
+at("settings").addEventListener("invalid", () => (at("settings").open = true), true);
+
+at("stop").addEventListener("click", () => running?.abort());
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") running?.abort();
+});
+document.addEventListener("visibilitychange", poll);
+
+at("new").addEventListener("click", () => {
+  running?.abort();
+  messages = [];
+  at("talk").replaceChildren();
+  say("");
+  at("prompt").focus();
+});
+
+at("prompt").focus();
+poll();

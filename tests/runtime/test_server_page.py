@@ -23,7 +23,11 @@ def browser():
         pytest.fail("no Chromium for the tests of the chat page; on Debian and Ubuntu: apt install chromium")
     with sync_playwright() as playwright:
         # Inside a container, and as root, Chromium has no sandbox of its own; it opens nothing but the page here.
-        yield (started := playwright.chromium.launch(executable_path=path, args=["--no-sandbox"]))
+        yield (
+            started := playwright.chromium.launch(
+                executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            )
+        )
         started.close()
 
 

@@ -142,6 +142,15 @@ def test_several_calls_of_any_tool_unless_only_one_is_wanted() -> None:
         tool_calls(TOOLS, byte_tokenizer(), "plain")
 
 
+def test_a_reply_that_may_call_tools_has_its_shape_where_it_calls_none() -> None:
+    shape = source.embedded_schema(PERSON, "response_format", strict=True)
+    grammar = COMPILER.compile(tool_calls(TOOLS, TOKENIZER, "plain", only="get_age", parallel=False, or_else=shape))
+    texts = [speak(grammar, seed)[0] for seed in range(20)]
+    plain = [text for text in texts if not text.startswith("<")]
+    assert 0 < len(plain) < len(texts)
+    assert all(is_person(json.loads(text)) for text in plain)
+
+
 def test_added_tokens_never_stand_for_their_spelling() -> None:
     """A string may hold the letters of a tag; the token would change what the reply means."""
     state = COMPILER.compile(source.json_object("p")).start()

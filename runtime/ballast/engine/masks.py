@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast.engine.sequence import Sequence
+from ballast.errors import RequestError
 
 # Grammars bound their own work; this is for the day on which one does not.
 LIMIT_S = 30.0
@@ -20,7 +21,8 @@ Mask = NDArray[np.bool_] | None
 class MaskWorker:
     """One thread, which begins when the first grammar comes. `begin` a step's masks, then `take` each."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit_s: float = LIMIT_S) -> None:
+        self._limit_s = limit_s
         # The engine's thread may be pinned to one CPU, which its children inherit; the main thread is not.
         cpus = os.sched_getaffinity(os.getpid())
         self._executor = ThreadPoolExecutor(1, "ballast-masks", os.sched_setaffinity, (0, cpus))
@@ -36,6 +38,12 @@ class MaskWorker:
 
     def take(self, seq: int) -> Mask:
         """The mask, None for a sequence without a grammar. Raises RequestError as `ConstraintState.allowed` does, and
-        TimeoutError."""
+        (500) when it takes too long."""
         mask = self._masks.pop(seq, None)
-        return mask.result(LIMIT_S) if mask is not None else None
+        if mask is None:
+            return None
+        try:
+            return mask.result(self._limit_s)
+        except TimeoutError:
+            mask.cancel()
+            raise RequestError(f"the grammar takes longer than {self._limit_s:g} s for one token", status=500) from None

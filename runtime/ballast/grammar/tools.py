@@ -26,9 +26,11 @@ def tool_calls(
     param: str = "tools",
     only: str | None = None,
     parallel: bool = True,
+    or_else: str | None = None,
 ) -> Source:
     """One call or, in `parallel`, several, of any of the `tools` (as in OpenAI's requests) or `only` of the one so
-    named; arguments follow the tool's parameters, to the letter where it is `strict`.
+    named; arguments follow the tool's parameters, to the letter where it is `strict`. A reply may follow `or_else`
+    instead, such as an `embedded_schema`.
 
     Raises RequestError when the vocabulary lacks the tokens that frame calls, when no tool has the name, or for a
     schema that is too large.
@@ -41,7 +43,9 @@ def tool_calls(
     calls = " | ".join(f"call_{n}" for n, _ in offered)
     between = f"({quoted(chr(10))} call)*" if form == "fenced" else "call*"
     lines = [
-        f"start: {rules[Mark.CALLS]} call {between if parallel else ''} {rules[Mark.END_CALLS]}",
+        "start: calls" if or_else is None else "start: calls | reply",
+        *([] if or_else is None else [f"reply: {or_else}"]),
+        f"calls: {rules[Mark.CALLS]} call {between if parallel else ''} {rules[Mark.END_CALLS]}",
         f"call: {rules[Mark.CALL]} ({calls}) {rules[Mark.END_CALL]}",
     ]
     for n, function in offered:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
@@ -28,6 +29,15 @@ class JsonSchema(_Part):
     strict: bool | None = None
 
 
+class _Asked(NamedTuple):
+    schema: Mapping[str, Any]
+    param: str
+    strict: bool
+
+
+_ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+
+
 class ResponseFormat(_Part):
     """`response_format` of OpenAI's API."""
 
@@ -36,20 +46,30 @@ class ResponseFormat(_Part):
 
     def source(self) -> Source | None:
         """Its grammar; None for free text. Raises RequestError."""
+        asked = self._asked()
+        return None if asked is None else source.json_schema(asked.schema, asked.param, strict=asked.strict)
+
+    def embedded(self) -> str | None:
+        """Its grammar as a part of another. Raises RequestError."""
+        asked = self._asked()
+        return None if asked is None else source.embedded_schema(asked.schema, asked.param, strict=asked.strict)
+
+    def _asked(self) -> _Asked | None:
         param = "response_format"
-        match self.type, self.json_schema:
-            case "json_schema", None:
+        if self.type == "json_schema":
+            if self.json_schema is None:
                 raise RequestError(f"{param}.json_schema: this field is required", param=f"{param}.json_schema")
-            case "json_schema", JsonSchema() as asked:
-                schema = asked.schema_ if asked.schema_ is not None else {"type": "object"}
-                return source.json_schema(schema, f"{param}.json_schema.schema", strict=bool(asked.strict))
-            case _, JsonSchema():
-                raise RequestError(
-                    f"{param}.json_schema: only goes with the type json_schema", param=f"{param}.json_schema"
-                )
-            case "json_object", _:
-                return source.json_object(param)
-        return None
+            schema = self.json_schema.schema_
+            return _Asked(
+                _ANY_OBJECT if schema is None else schema,
+                f"{param}.json_schema.schema",
+                bool(self.json_schema.strict),
+            )
+        if self.json_schema is not None:
+            raise RequestError(
+                f"{param}.json_schema: only goes with the type json_schema", param=f"{param}.json_schema"
+            )
+        return _Asked(_ANY_OBJECT, param, True) if self.type == "json_object" else None
 
 
 class StructuredOutputs(_Part):

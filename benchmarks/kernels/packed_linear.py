@@ -8,6 +8,7 @@ python benchmarks/kernels/packed_linear.py [--isa avx512] [--format Q4_K] [--tok
 from __future__ import annotations
 
 import argparse
+import os
 
 import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
@@ -25,7 +26,7 @@ def main() -> None:
     parser.add_argument("--activation_bytes", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--format", nargs="*", default=[GgmlType(kind).name for kind in kernels.supported_types()])
     parser.add_argument("--tokens", nargs="*", type=int, default=[1, 8, 128])
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
     pool = kernels.ThreadPool(args.threads)
     for isa in args.isa:

@@ -2,6 +2,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace ballast {
@@ -29,6 +31,14 @@ uint64_t saved_registers() {
 
 bool has_all(uint64_t bits, uint64_t wanted) { return (bits & wanted) == wanted; }
 
+// Tiles make a thread's saved state 8 KiB larger, so the kernel gives them to a process that asks, and to its
+// threads with it (Documentation/arch/x86/xstate.rst).
+bool kernel_permits_tiles() {
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
 constexpr uint32_t bit(int n) { return uint32_t{1} << n; }
 
 }  // namespace
@@ -48,6 +58,10 @@ CpuFeatures usable_cpu_features() {
       has_all(seven.ebx, bit(16) | bit(17) | bit(30) | bit(31))) {
     features |= kAvx512;
     if (has_all(seven.ecx, bit(11))) features |= kAvx512Vnni;
+  }
+  constexpr uint64_t kTiles = 0x60000;  // their shapes and their data
+  if (has_all(saved, kTiles) && has_all(seven.edx, bit(22) | bit(24) | bit(25)) && kernel_permits_tiles()) {
+    features |= kAmx;
   }
   return features;
 }

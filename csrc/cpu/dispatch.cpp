@@ -10,7 +10,7 @@ std::vector<const Kernels*> find_usable_kernels() {
   std::vector<const Kernels*> usable;
 #if defined(__x86_64__)
   const CpuFeatures features = usable_cpu_features();
-  for (const Kernels* kernels : {avx512_kernels(), avx2_kernels()}) {  // best first
+  for (const Kernels* kernels : {amx_kernels(), avx512_kernels(), avx2_kernels()}) {  // best first
     if ((features & kernels->needs) == kernels->needs) usable.push_back(kernels);
   }
 #endif

@@ -9,10 +9,28 @@
 
 namespace ballast {
 
-// out [T, 16] = the panel's rows times each of num_tokens rows of `cols` activations: ActivationBlocks for a
-// quantised panel, floats for a float one. A token's sums are formed in one order, whatever num_tokens.
-using MultiplyPanel = void (*)(const uint8_t* panel, int64_t cols, const void* const* tokens,
-                               int64_t num_tokens, float* out);
+// Panels of one matrix, one behind the other.
+struct PanelRun {
+  const uint8_t* first;
+  int64_t panel_bytes;
+  int64_t count;
+  int64_t cols;
+
+  const uint8_t* operator[](int64_t index) const { return first + index * panel_bytes; }
+};
+
+// Products with a run: 16 floats a panel and token, those of a panel's tokens side by side.
+struct PanelProducts {
+  float* first;
+  int64_t panel_stride;  // floats, 16 times the number of tokens or more
+
+  float* operator[](int64_t index) const { return first + index * panel_stride; }
+};
+
+// out[p][t] = the rows of panel p times row t of num_tokens rows of `cols` activations: ActivationBlocks for
+// quantised panels, floats for float ones. A token's sums are formed in one order, whatever num_tokens.
+using MultiplyPanels = void (*)(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
+                                const PanelProducts& out);
 
 // Each 32 floats to one ActivationBlock: scale = max |x| / most, numbers = x * (most / max |x|) to the
 // nearest even, or all 0 where max |x| is below 2^-100. A NaN or an infinity makes the scale NaN and the
@@ -21,7 +39,7 @@ using Quantize = void (*)(const float* x, int64_t num_blocks, void* out);
 
 // Functions for activations of one number of bytes.
 struct ActivationKernels {
-  MultiplyPanel multiply[kNumPanelKinds];
+  MultiplyPanels multiply[kNumPanelKinds];
   Quantize quantize;
   int64_t block_bytes;
 };
@@ -33,10 +51,13 @@ struct Kernels {
   // out = silu(gate) * up, n a multiple of 8; out may be gate or up.
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);
   AttentionKernels attention;
+  // Columns of a quantised panel that are multiplied with all tokens before the next are; 0 for all.
+  int64_t piece_cols;
 };
 
 // One for each folder beside this file.
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
+const Kernels* amx_kernels();
 
 }  // namespace ballast

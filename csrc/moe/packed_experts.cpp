@@ -7,6 +7,7 @@
 #include "moe/experts.h"
 #include "numa/index_range.h"
 #include "ops/activations.h"
+#include "ops/tile.h"
 
 namespace ballast {
 namespace {
@@ -70,7 +71,8 @@ std::vector<const void*> rows_of_members(const Activations& activations, const G
 class PartForward {
  public:
   // Adds to `out` [T, D], the node's own where there are several.
-  PartForward(const Experts::Part& part, const Grouping& all, int num_threads, int64_t width, float* out)
+  PartForward(const Experts::Part& part, const Grouping& all, int64_t num_tokens, int num_threads,
+              int64_t width, float* out)
       : gate_(*part.gate),
         up_(*part.up),
         down_(*part.down),
@@ -78,8 +80,9 @@ class PartForward {
         width_(width),
         out_(out),
         hidden_(down_, all.num_members()),
-        unit_runs_(num_units(), panels_per_task(num_units(), num_groups(), num_threads)),
-        down_runs_(down_.panels_per_head(), panels_per_task(down_.panels_per_head(), 1, num_threads)) {}
+        unit_runs_(num_units(), panels_per_task(num_units(), num_groups(), num_tokens, num_threads)),
+        down_runs_(down_.panels_per_head(),
+                   panels_per_task(down_.panels_per_head(), 1, num_tokens, num_threads)) {}
 
   int64_t num_gate_tasks() const { return num_groups() * unit_runs_.count(); }
   int64_t num_down_tasks() const { return down_runs_.count(); }
@@ -88,25 +91,28 @@ class PartForward {
   void gate_up(int64_t task, const void* const* gate_rows, const void* const* up_rows) {
     const Grouping::Group& group = all_.groups[static_cast<size_t>(task / unit_runs_.count())];
     const IndexRange run = unit_runs_[task % unit_runs_.count()];
+    const IndexRange panels{run.begin * kUnitPanels,
+                            std::min(run.end * kUnitPanels, gate_.panels_per_head())};
     const Chunks blocks(group.members.size(), tokens_per_block(gate_));
-    float gates[kMostBlockTokens * kPanelRows];
-    float ups[kMostBlockTokens * kPanelRows];
-    float unit_values[kMostBlockTokens][kGroupCols] = {};
     for (int64_t block = 0; block < blocks.count(); ++block) {
       const int64_t first = group.members.begin + blocks[block].begin;
       const int64_t size = blocks[block].size();
+      const int64_t num_products = panels.size() * size * kPanelRows;
+      float* gates = row_buffer(2 * num_products);
+      float* ups = gates + num_products;
+      gate_.multiply(group.expert, panels, gate_rows + first, size, gates);
+      up_.multiply(group.expert, panels, up_rows + first, size, ups);
+      gate_.kernels().silu_mul(gates, ups, num_products, gates);
       for (int64_t unit = run.begin; unit < run.end; ++unit) {
-        for (int half = 0; half < kUnitPanels && unit * kUnitPanels + half < gate_.panels_per_head();
-             ++half) {
-          const int64_t index = unit * kUnitPanels + half;
-          gate_.multiply(group.expert, index, gate_rows + first, size, gates);
-          up_.multiply(group.expert, index, up_rows + first, size, ups);
-          gate_.kernels().silu_mul(gates, ups, size * kPanelRows, gates);
-          for (int64_t token = 0; token < size; ++token) {
-            std::copy_n(gates + token * kPanelRows, kPanelRows, unit_values[token] + half * kPanelRows);
+        for (int64_t token = 0; token < size; ++token) {
+          float values[kGroupCols] = {};
+          for (int64_t index = unit * kUnitPanels; index < std::min((unit + 1) * kUnitPanels, panels.end);
+               ++index) {
+            std::copy_n(gates + ((index - panels.begin) * size + token) * kPanelRows, kPanelRows,
+                        values + index % kUnitPanels * kPanelRows);
           }
+          hidden_.store(first + token, unit, values);
         }
-        for (int64_t token = 0; token < size; ++token) hidden_.store(first + token, unit, unit_values[token]);
       }
     }
   }
@@ -120,20 +126,20 @@ class PartForward {
     for (int64_t token = 0; token < num_tokens; ++token) {
       std::fill_n(out_ + token * width_ + col_begin, col_end - col_begin, 0.0f);
     }
-    float products[kMostBlockTokens * kPanelRows];
     for (const Grouping::Group& group : all_.groups) {
       const Chunks blocks(group.members.size(), tokens_per_block(down_));
       for (int64_t block = 0; block < blocks.count(); ++block) {
         const int64_t first = group.members.begin + blocks[block].begin;
+        const int64_t size = blocks[block].size();
+        float* products = row_buffer(run.size() * size * kPanelRows);
+        down_.multiply(group.expert, run, hidden_.rows() + first, size, products);
         for (int64_t index = run.begin; index < run.end; ++index) {
-          down_.multiply(group.expert, index, hidden_.rows() + first, blocks[block].size(), products);
           const int64_t col = index * kPanelRows;
           const int64_t num_cols = std::min<int64_t>(kPanelRows, width_ - col);
-          for (int64_t i = 0; i < blocks[block].size(); ++i) {
+          for (int64_t i = 0; i < size; ++i, products += kPanelRows) {
             const size_t member = static_cast<size_t>(first + i);
             float* to = out_ + all_.tokens[member] * width_ + col;
-            for (int64_t k = 0; k < num_cols; ++k)
-              to[k] += all_.weights[member] * products[i * kPanelRows + k];
+            for (int64_t k = 0; k < num_cols; ++k) to[k] += all_.weights[member] * products[k];
           }
         }
       }
@@ -184,7 +190,8 @@ void Experts::forward_packed(ThreadPool& pool, const float* x, int64_t num_token
     if (is_split) partials.push_back(uninitialized<float>(num_tokens * width));
     const size_t node = static_cast<size_t>(part.node);
     forward_of_node[node] = forwards.size();
-    forwards.emplace_back(part, all, num_threads[node], width, is_split ? partials.back().get() : out);
+    forwards.emplace_back(part, all, num_tokens, num_threads[node], width,
+                          is_split ? partials.back().get() : out);
     gate_counts[node] = forwards.back().num_gate_tasks();
     down_counts[node] = forwards.back().num_down_tasks();
   }

@@ -29,17 +29,19 @@ Activations::Activations(ThreadPool& pool, const Panels& panels, const float* x,
 
 int64_t tokens_per_block(const Panels& panels) {
   constexpr int64_t kCacheBytes = 512 << 10;
-  const int64_t token_bytes = panels.takes_quantized()
-                                  ? panels.cols() / kGroupCols * panels.activation_kernels().block_bytes
-                                  : panels.cols() * 4;
+  const int64_t piece_cols = panels.kernels().piece_cols;
+  const int64_t cols = piece_cols == 0 ? panels.cols() : std::min(panels.cols(), piece_cols);
+  const int64_t token_bytes =
+      panels.takes_quantized() ? cols / kGroupCols * panels.activation_kernels().block_bytes : cols * 4;
   return std::clamp<int64_t>(kCacheBytes / token_bytes / 8 * 8, 16, kMostBlockTokens);
 }
 
-int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int num_threads) {
-  constexpr int64_t kTasksPerThread = 8;
+int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int64_t num_tokens, int num_threads) {
+  // Few tokens are fetched quickly, and small tasks even out what memory gives to each thread.
+  const int64_t tasks_per_thread = num_tokens <= 16 ? 8 : 3;
   constexpr int64_t kMostPanels = 16;
   const int64_t tasks_per_group =
-      (kTasksPerThread * num_threads + num_groups - 1) / std::max<int64_t>(num_groups, 1);
+      (tasks_per_thread * num_threads + num_groups - 1) / std::max<int64_t>(num_groups, 1);
   return std::clamp<int64_t>(num_panels / std::max<int64_t>(tasks_per_group, 1), 1, kMostPanels);
 }
 

@@ -38,9 +38,9 @@ class Activations {
 // activations stay in the second-level cache.
 int64_t tokens_per_block(const Panels& panels);
 
-// How many of num_panels panels make a task: enough tasks that threads finish together, and none needlessly
-// small.
-int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int num_threads);
+// How many of each of num_groups groups' num_panels panels make a task: enough tasks that threads finish
+// together, and none needlessly small, as each fetches its tokens' activations anew.
+int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int64_t num_tokens, int num_threads);
 
 constexpr int64_t kMostBlockTokens = 64;
 

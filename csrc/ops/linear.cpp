@@ -29,20 +29,19 @@ void multiply_panels(ThreadPool& pool, const float* x, int64_t num_tokens, const
     }
   }
   const Chunks runs(panels.panels_per_head(),
-                    panels_per_task(panels.panels_per_head(), num_heads, pool.num_threads()));
+                    panels_per_task(panels.panels_per_head(), num_heads, num_tokens, pool.num_threads()));
   const Chunks blocks(num_tokens, tokens_per_block(panels));
   pool.parallel_for(num_heads * runs.count() * blocks.count(), [&](int64_t task) {
     const IndexRange block = blocks[task % blocks.count()];
     const int64_t head = task / blocks.count() / runs.count();
     const IndexRange run = runs[task / blocks.count() % runs.count()];
-    float products[kMostBlockTokens * kPanelRows];
+    float* products = row_buffer(run.size() * block.size() * kPanelRows);
+    panels.multiply(head, run, by_head.data() + head * num_tokens + block.begin, block.size(), products);
     for (int64_t index = run.begin; index < run.end; ++index) {
-      panels.multiply(head, index, by_head.data() + head * num_tokens + block.begin, block.size(), products);
       const int64_t first = index * kPanelRows;
       const int64_t size = std::min<int64_t>(kPanelRows, num_rows - first);
-      for (int64_t token = 0; token < block.size(); ++token) {
-        std::copy_n(products + token * kPanelRows, size,
-                    out + ((block.begin + token) * num_heads + head) * num_rows + first);
+      for (int64_t token = 0; token < block.size(); ++token, products += kPanelRows) {
+        std::copy_n(products, size, out + ((block.begin + token) * num_heads + head) * num_rows + first);
       }
     }
   });

@@ -79,11 +79,12 @@ class Panels {
     return pages_.data() + (head * panels_per_head_ + index) * panel_bytes_;
   }
 
-  // out [T, 16] of one panel; tokens as MultiplyPanel takes them.
-  void multiply(int64_t head, int64_t index, const void* const* tokens, int64_t num_tokens,
+  // out [panels of the range, T, 16]; tokens as MultiplyPanels takes them.
+  void multiply(int64_t head, IndexRange range, const void* const* tokens, int64_t num_tokens,
                 float* out) const {
-    activation_kernels().multiply[static_cast<int>(kind_)](panel(head, index), cols_, tokens, num_tokens,
-                                                           out);
+    activation_kernels().multiply[static_cast<int>(kind_)](
+        {panel(head, range.begin), panel_bytes_, range.size(), cols_}, tokens, num_tokens,
+        {out, num_tokens * kPanelRows});
   }
 
   // A row of a head's panels as floats [cols], exactly as the format defines it.

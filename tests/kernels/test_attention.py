@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ballast._core import kernels
+from ballast.testing.isas import FAST_ISAS, isa_params
 
 
 @dataclass
@@ -51,7 +52,7 @@ def paged(rng, lengths, num_queries, width, block_tokens) -> Paged:
     )
 
 
-@pytest.fixture(params=kernels.usable_isas())
+@pytest.fixture(params=isa_params(*FAST_ISAS, "reference"))
 def isa(request: pytest.FixtureRequest) -> str:
     return request.param
 

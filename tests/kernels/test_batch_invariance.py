@@ -8,6 +8,7 @@ from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from ballast._core import kernels
+from ballast.testing.isas import FAST_ISAS, isa_params
 
 T = GGMLQuantizationType
 F32 = NDArray[np.float32]
@@ -32,7 +33,7 @@ def assert_rows_are_independent(run: Callable[[kernels.ThreadPool, NDArray[np.in
             assert got.tobytes() == whole[tokens].tobytes(), f"{pool.num_threads} threads, tokens {tokens}"
 
 
-every_isa = pytest.mark.parametrize("isa", kernels.usable_isas())
+every_isa = pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
 
 
 def normal(rng, *shape):
@@ -98,7 +99,7 @@ def test_experts(rng, make_matrix, isa):
     assert_rows_are_independent(run)
 
 
-@pytest.mark.parametrize("isa", kernels.usable_isas())
+@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
 @pytest.mark.parametrize(("length", "heads"), [(70, 4), (70, 7), (390, 16)])
 def test_attention_whatever_the_chunks_blocks_and_neighbours(rng, isa, length, heads):
     """One sequence; its last 23 tokens are asked in any grouping and from any paging. Those of the longest one lie on

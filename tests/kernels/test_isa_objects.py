@@ -15,7 +15,7 @@ from ballast._core import kernels
 REPOSITORY = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("isa", [name for name in ("avx2", "avx512") if platform.machine() == "x86_64"])
+@pytest.mark.parametrize("isa", [name for name in ("avx2", "avx512", "amx") if platform.machine() == "x86_64"])
 def test_an_isa_object_defines_one_function_and_nothing_weak(isa):
     [*objects] = (REPOSITORY / "build").glob(f"cp*/CMakeFiles/ballast_cpu.dir/cpu/{isa}/kernels.cpp.o")
     assert objects, "the extension is built by `make setup`"

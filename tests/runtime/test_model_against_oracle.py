@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from transformers import PreTrainedModel
 
-from ballast._core import kernels
 from ballast.engine.build import EngineSettings, load_runner, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
@@ -22,6 +21,7 @@ from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.testing.generate import generate
 from ballast.testing.hf_oracle import hf_logits, hf_model
+from ballast.testing.isas import FAST_ISAS, isa_params
 from ballast.tiny import TinyModel, write_tiny_model
 from ballast.weights.gguf import open_gguf
 
@@ -125,7 +125,7 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Subject]
     return get
 
 
-@pytest.mark.parametrize("isa", kernels.usable_isas())
+@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
 @pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
 @pytest.mark.parametrize(("arch", "mla"), VARIANTS)
 def test_logits_agree_in_every_architecture_and_layout(
@@ -134,7 +134,7 @@ def test_logits_agree_in_every_architecture_and_layout(
     compare(subjects(arch, mla, "q4_k"), chunk_size, isa)
 
 
-@pytest.mark.parametrize("isa", kernels.usable_isas())
+@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
 @pytest.mark.parametrize("quant", QUANTS)
 def test_logits_agree_in_every_quantisation(subjects: Callable[..., Subject], quant: str, isa: str):
     compare(subjects("v3", "split", quant), 256, isa)

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ballast._core import kernels
 from ballast.engine.build import EngineSettings, load_runner, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
 from ballast.testing.generate import generate
+from ballast.testing.isas import FAST_ISAS, isa_params
 from ballast.text.loading import load_text
 from ballast.tiny import TinyModel, write_tiny_model
 from ballast.weights.gguf import open_gguf
@@ -29,7 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     return write_tiny_model(directory, arch="v3", mla="split", quant="q4_k")
 
 
-@pytest.fixture(scope="module", params=kernels.usable_isas())
+@pytest.fixture(scope="module", params=isa_params(*FAST_ISAS, "reference"))
 def make_core(model: TinyModel, request: pytest.FixtureRequest) -> Callable[..., EngineCore]:
     gguf_model = open_gguf(model.gguf)
     spec = read_spec(gguf_model, None)

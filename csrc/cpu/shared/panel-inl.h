@@ -7,6 +7,8 @@
 // minimum's part.
 #pragma once
 
+#include "cpu/kernels.h"
+
 namespace ballast {
 namespace {
 
@@ -202,11 +204,14 @@ void multiply_rest(const PanelPart& panel, int64_t num_groups, const void* const
 }
 
 template <const QuantLayout& kLayout, int kBytes>
-void multiply_quantized(const uint8_t* panel, int64_t cols, const void* const* tokens, int64_t num_tokens,
-                        float* out) {
-  for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-    multiply_rest<kLayout, kQuantTokens, kBytes>({panel, panel + kLayout.scale_bytes(cols), part},
-                                                 cols / kGroupCols, tokens, num_tokens, out);
+void multiply_quantized(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
+                        const PanelProducts& out) {
+  for (int64_t index = 0; index < run.count; ++index) {
+    for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
+      multiply_rest<kLayout, kQuantTokens, kBytes>(
+          {run[index], run[index] + kLayout.scale_bytes(run.cols), part}, run.cols / kGroupCols, tokens,
+          num_tokens, out[index]);
+    }
   }
 }
 
@@ -278,11 +283,13 @@ void multiply_float_rest(const uint8_t* panel, int64_t cols, const void* const* 
 }
 
 template <class Format>
-void multiply_floats(const uint8_t* panel, int64_t cols, const void* const* tokens, int64_t num_tokens,
-                     float* out) {
-  for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-    multiply_float_rest<Format, kFloatTokens>(panel + part * kVectorRows * Format::kBytes, cols, tokens,
-                                              num_tokens, out + part * kVectorRows);
+void multiply_floats(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
+                     const PanelProducts& out) {
+  for (int64_t index = 0; index < run.count; ++index) {
+    for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
+      multiply_float_rest<Format, kFloatTokens>(run[index] + part * kVectorRows * Format::kBytes, run.cols,
+                                                tokens, num_tokens, out[index] + part * kVectorRows);
+    }
   }
 }
 

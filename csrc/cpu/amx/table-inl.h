@@ -1,0 +1,83 @@
+// Tiles where they are faster; the rest is passed on to the vector kernels.
+#pragma once
+
+#include "cpu/amx/bfloat_panels-inl.h"
+#include "cpu/amx/byte_panels-inl.h"
+#include "cpu/kernels.h"
+
+namespace ballast {
+namespace {
+
+template <int kBytes>
+BALLAST_INLINE const ActivationKernels& vectors() {
+  return avx512_kernels()->by_bytes[kBytes - 1];
+}
+
+template <PanelKind kKind, int kBytes>
+void with_vectors(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
+                  const PanelProducts& out) {
+  vectors<kBytes>().multiply[static_cast<int>(kKind)](run, tokens, num_tokens, out);
+}
+
+// kFewest tokens or more, as measured (benchmarks/kernels/packed_linear.py); a tile filled to less than three
+// quarters is slower than vectors.
+template <const QuantLayout& kLayout, PanelKind kKind, int kBytes, int kFewest>
+void with_tiles(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
+                const PanelProducts& out) {
+  const auto behind = [&](int64_t token) {
+    return PanelProducts{out.first + token * kPanelRows, out.panel_stride};
+  };
+  constexpr int kSize = TileTokens<kBytes>::kSize;
+  const int64_t rest = num_tokens % kSize;
+  const int64_t in_tiles = num_tokens < kFewest ? 0 : rest < kSize * 3 / 4 ? num_tokens - rest : num_tokens;
+  for (int64_t token = 0; token < in_tiles; token += kMostTokens) {
+    multiply_in_tiles<kLayout, kBytes>(run, tokens + token, smaller(kMostTokens, in_tiles - token),
+                                       behind(token));
+  }
+  if (in_tiles < num_tokens)
+    with_vectors<kKind, kBytes>(run, tokens + in_tiles, num_tokens - in_tiles, behind(in_tiles));
+}
+
+template <int kBytes>
+constexpr ActivationKernels tile_kernels() {
+  return {
+      {
+          with_vectors<PanelKind::kF32, kBytes>,
+          with_vectors<PanelKind::kF16, kBytes>,
+          multiply_bfloats,
+          with_vectors<PanelKind::kQ4_0, kBytes>,
+          with_vectors<PanelKind::kQ4_1, kBytes>,
+          with_vectors<PanelKind::kQ5_0, kBytes>,
+          with_vectors<PanelKind::kQ5_1, kBytes>,
+          with_tiles<kPanelQ8_0, PanelKind::kQ8_0, kBytes, 16>,
+          with_vectors<PanelKind::kQ2_K, kBytes>,
+          with_vectors<PanelKind::kQ3_K, kBytes>,
+          with_tiles<kPanelQ4_K, PanelKind::kQ4_K, kBytes, 16 / kBytes>,
+          with_vectors<PanelKind::kQ5_K, kBytes>,
+          with_tiles<kPanelQ6_K, PanelKind::kQ6_K, kBytes, 64>,
+          with_vectors<PanelKind::kIQ4_NL, kBytes>,
+          with_vectors<PanelKind::kIQ4_XS, kBytes>,
+      },
+      [](const float* x, int64_t num_blocks, void* out) { vectors<kBytes>().quantize(x, num_blocks, out); },
+      sizeof(ActivationBlock<kBytes>)};
+}
+
+void silu_times(const float* gate, const float* up, int64_t n, float* out) {
+  avx512_kernels()->silu_mul(gate, up, n, out);
+}
+void attend(const AttentionStretch& stretch, const AttentionState& state) {
+  avx512_kernels()->attention.attend(stretch, state);
+}
+void merge(int64_t num_rows, int64_t value_width, const AttentionState& next, const AttentionState& state) {
+  avx512_kernels()->attention.merge(num_rows, value_width, next, state);
+}
+
+constexpr Kernels kTileKernels{"amx",
+                               kAvx2 | kAvx512 | kAvx512Vnni | kAmx,
+                               {tile_kernels<1>(), tile_kernels<2>()},
+                               silu_times,
+                               {attend, merge},
+                               kChunkGroups * kGroupCols};
+
+}  // namespace
+}  // namespace ballast

@@ -1,0 +1,70 @@
+"""Greedy texts and next-token distributions of a model on chosen kernels, to compare kernels with each other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import Runner
+from ballast.model.batch import Batch
+from ballast.model.metadata import read_spec
+from ballast.testing.generate import generate
+from ballast.weights.gguf import GgufModel
+
+Prompt = tuple[int, ...]
+
+
+def random_prompts(count: int) -> list[Prompt]:
+    """Prompts of 4 to 40 tokens; every tiny model knows the first 300 ids."""
+    rng = random.Random(3)
+    return [tuple(rng.randrange(300) for _ in range(rng.randint(4, 40))) for _ in range(count)]
+
+
+class _RecordingRunner:
+    """Keeps the logits of every step."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.steps: list[NDArray[np.float32]] = []
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
+        logits = self._runner.forward(batch, alive)
+        self.steps.append(logits.copy())
+        return logits
+
+
+def greedy_run(
+    model: GgufModel, prompts: Sequence[Prompt], num_tokens: int, isa: str, activation_bytes: int
+) -> tuple[list[Prompt], NDArray[np.float64]]:
+    """Texts, and log-probabilities [prompts of the first step, vocabulary] of their first tokens."""
+    spec = read_spec(model, None)
+    settings = EngineSettings(
+        cache_lens=8192,
+        max_batch_size=32,
+        max_new_tokens=num_tokens,
+        chunk_size=2048,
+        prefill_chunk_size=2048,
+        max_queue=len(prompts),
+        block_tokens=16,
+        cpu_threads=2,
+        cpu_isa=isa,
+        activation_bytes=activation_bytes,
+    )
+    runner = _RecordingRunner(load_runner(model, spec, spec.vocab_size, settings))
+    core = EngineCore(runner, scheduler_config(settings))
+    sampling = SamplingParams(max_tokens=num_tokens, temperature=0.0)
+    results = generate(core, [Request(str(i), prompt, sampling) for i, prompt in enumerate(prompts)])
+    logits = runner.steps[0].astype(np.float64)
+    logits -= logits.max(axis=1, keepdims=True)
+    return [result.token_ids for result in results], logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+
+def mean_divergence(p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
+    """Mean over rows of the Kullback-Leibler divergence of q from p, both log-probabilities, in nats."""
+    return float((np.exp(p) * (p - q)).sum(axis=1).mean())

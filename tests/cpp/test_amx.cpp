@@ -1,0 +1,181 @@
+// The AMX kernels against the vector kernels, on emulated tiles everywhere and on the chip's where it has
+// them.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "check.h"
+#include "cpu/dispatch.h"
+#include "emulated_amx.h"
+#include "ops/activations.h"
+#include "quant/matrix.h"
+
+using namespace ballast;
+
+namespace {
+
+constexpr int64_t kRows = 37;  // two panels and a ragged one
+constexpr int kBf16 = 30;
+const int64_t kTokens[] = {0, 1, 2, 3, 7, 8, 15, 16, 17, 24, 63, 64, 65, 90};
+
+std::mt19937 random_bits(11);
+
+std::vector<float> random_floats(int64_t num) {
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<size_t>(num));
+  for (float& value : values) value = normal(random_bits);
+  return values;
+}
+
+// Blocks of random bits; scales that come out as NaN or infinite must give the same too.
+std::vector<uint8_t> random_blocks(int ggml_type, int64_t rows, int64_t cols) {
+  if (ggml_type == kBf16) {
+    std::vector<uint8_t> bytes;
+    for (const float value : random_floats(rows * cols)) {
+      uint8_t raw[4];
+      std::memcpy(raw, &value, 4);
+      bytes.insert(bytes.end(), raw + 2, raw + 4);
+    }
+    return bytes;
+  }
+  for (const FormatTraits& format : all_formats()) {
+    if (format.ggml_type != ggml_type) continue;
+    std::vector<uint8_t> bytes(static_cast<size_t>(rows * cols / format.block_weights * format.block_bytes));
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random_bits());
+    return bytes;
+  }
+  return {};
+}
+
+bool usable(const std::string& isa) {
+  const std::vector<std::string> all = usable_isas();
+  return std::find(all.begin(), all.end(), isa) != all.end();
+}
+
+std::vector<const Kernels*> tile_kernels() {
+  if (!usable("avx512")) {
+    std::printf("not run: the AMX kernels, even on emulated tiles, need AVX-512 with VNNI\n");
+    return {};
+  }
+  std::vector<const Kernels*> all{emulated_amx_kernels()};
+  if (usable("amx")) {
+    all.push_back(find_isa("amx"));
+  } else {
+    std::printf("not run: real tiles, as this CPU has none; emulated ones stand in\n");
+  }
+  return all;
+}
+
+struct Product {
+  Product(ThreadPool& pool, const Matrix& source, int num_bytes)
+      : panels(pool, {*find_isa("avx512"), num_bytes}, source, {1, 0, 0, kRows}, PanelRows::kAsStored) {}
+
+  // [panel][token][16]; a few floats more a panel than are written.
+  std::vector<float> with(const Kernels& kernels, const void* const* tokens, int64_t num_tokens) const {
+    const int64_t stride = num_tokens * kPanelRows + 3 * kPanelRows;
+    std::vector<float> out(static_cast<size_t>(panels.panels_per_head() * stride), -7.0f);
+    const PanelRun run{panels.panel(0, 0), panels.num_bytes() / panels.panels_per_head(),
+                       panels.panels_per_head(), panels.cols()};
+    kernels.by_bytes[panels.activation_bytes() - 1].multiply[static_cast<int>(panels.kind())](
+        run, tokens, num_tokens, {out.data(), stride});
+    return out;
+  }
+
+  const Panels panels;
+};
+
+bool same_bits(float a, float b) {
+  return std::memcmp(&a, &b, sizeof(a)) == 0 || (std::isnan(a) && std::isnan(b));
+}
+
+// Rows as they lie, and in an order without even distances.
+std::vector<std::vector<const void*>> orders(const Activations& rows, int64_t num_tokens) {
+  std::vector<const void*> in_order;
+  for (int64_t token = 0; token < num_tokens; ++token) in_order.push_back(rows.row(token));
+  std::vector<const void*> shuffled = in_order;
+  std::shuffle(shuffled.begin(), shuffled.end(), random_bits);
+  return {in_order, shuffled};
+}
+
+}  // namespace
+
+TEST(bytes_in_tiles_give_the_vector_kernels_bits) {
+  ThreadPool pool(1);
+  for (const Kernels* kernels : tile_kernels()) {
+    for (const int ggml_type : {8, 12, 14}) {  // Q8_0, Q4_K, Q6_K
+      for (const int64_t cols : {256, 768, 1536}) {
+        const std::vector<uint8_t> data = random_blocks(ggml_type, kRows, cols);
+        const Matrix source(data.data(), static_cast<int64_t>(data.size()), ggml_type, kRows, cols);
+        for (const int num_bytes : {1, 2}) {
+          const Product product(pool, source, num_bytes);
+          for (const int64_t num_tokens : kTokens) {
+            const std::vector<float> x = random_floats(num_tokens * cols);
+            const Activations rows(pool, product.panels, x.data(), num_tokens);
+            for (const std::vector<const void*>& tokens : orders(rows, num_tokens)) {
+              const std::vector<float> want = product.with(*find_isa("avx512"), tokens.data(), num_tokens);
+              const std::vector<float> got = product.with(*kernels, tokens.data(), num_tokens);
+              EXPECT(std::equal(got.begin(), got.end(), want.begin(), same_bits));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Three bfloat16 numbers hold all of a float, so only sums are rounded: 2^-24 of the sum of magnitudes a
+// term.
+TEST(bfloats_in_tiles_round_only_sums) {
+  ThreadPool pool(1);
+  for (const Kernels* kernels : tile_kernels()) {
+    for (const int64_t cols : {1, 31, 32, 33, 255, 256, 300, 515}) {
+      const std::vector<uint8_t> data = random_blocks(kBf16, kRows, cols);
+      const Matrix source(data.data(), static_cast<int64_t>(data.size()), kBf16, kRows, cols);
+      const Product product(pool, source, 2);
+      for (const int64_t num_tokens : kTokens) {
+        const std::vector<float> x = random_floats(num_tokens * cols);
+        const Activations rows(pool, product.panels, x.data(), num_tokens);
+        const std::vector<float> got = product.with(*kernels, rows.rows(), num_tokens);
+        const int64_t stride = static_cast<int64_t>(got.size()) / product.panels.panels_per_head();
+        std::vector<float> weights(static_cast<size_t>(cols));
+        for (int64_t row = 0; row < kRows; ++row) {
+          source.dequantize_row(row, weights.data());
+          for (int64_t token = 0; token < num_tokens; ++token) {
+            double want = 0.0;
+            double magnitude = 0.0;
+            for (int64_t col = 0; col < cols; ++col) {
+              const double term = double{weights[static_cast<size_t>(col)]} * x[token * cols + col];
+              want += term;
+              magnitude += std::fabs(term);
+            }
+            const float result =
+                got[static_cast<size_t>(row / kPanelRows * stride + token * kPanelRows + row % kPanelRows)];
+            EXPECT(std::fabs(result - want) <= static_cast<double>(cols + 4) * 0x1p-23 * magnitude);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(a_token_times_bfloats_is_the_same_in_any_company) {
+  ThreadPool pool(1);
+  constexpr int64_t kCols = 300;
+  for (const Kernels* kernels : tile_kernels()) {
+    const std::vector<uint8_t> data = random_blocks(kBf16, kRows, kCols);
+    const Matrix source(data.data(), static_cast<int64_t>(data.size()), kBf16, kRows, kCols);
+    const Product product(pool, source, 2);
+    const std::vector<float> x = random_floats(70 * kCols);
+    const Activations rows(pool, product.panels, x.data(), 70);
+    const std::vector<float> together = product.with(*kernels, rows.rows(), 70);
+    for (const int64_t token : {0, 15, 16, 64, 69}) {
+      const void* alone[] = {rows.row(token)};
+      const std::vector<float> got = product.with(*kernels, alone, 1);
+      EXPECT(std::equal(got.begin(), got.begin() + kPanelRows, together.begin() + token * kPanelRows,
+                        same_bits));
+    }
+  }
+}

@@ -37,6 +37,13 @@ Pages::Pages(size_t num_bytes) : size_(num_bytes) {
   }
 }
 
+void map_ahead(const void* begin, size_t num_bytes) {
+  constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ, since Linux 5.14; older headers lack the name
+  const uintptr_t first = reinterpret_cast<uintptr_t>(begin) / kPage * kPage;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(begin) + num_bytes;
+  madvise(reinterpret_cast<void*>(first), whole_pages(end - first), kPopulateRead);
+}
+
 Pages::~Pages() {
   if (data_ != nullptr) munmap(data_, whole_pages(size_) + kPage);
 }

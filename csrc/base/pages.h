@@ -23,4 +23,8 @@ class Pages {
   size_t size_;
 };
 
+// Maps the pages of memory that will be read soon, all at once instead of by one fault after the other. Only
+// a wish: what cannot be mapped is left to the faults.
+void map_ahead(const void* begin, size_t num_bytes);
+
 }  // namespace ballast

@@ -39,6 +39,7 @@ class Matrix {
   // Null for a matrix that is seen where it lies. The methods below are for those alone.
   const Panels* panels() const { return panels_.get(); }
 
+  int64_t row_bytes() const { return row_bytes_; }
   const uint8_t* row_data(int64_t row) const { return data_ + row * row_bytes_; }
   // From a column on that begins a block of the format.
   const uint8_t* piece_data(int64_t row, int64_t col) const {

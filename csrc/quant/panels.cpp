@@ -6,103 +6,10 @@
 #include "base/check.h"
 #include "numa/memory.h"
 #include "quant/matrix.h"
-#include "quant/raw_blocks.h"
+#include "quant/pack_rows.h"
 
 namespace ballast {
 namespace {
-
-// --- packing -----------------------------------------------------------------------------------------------
-
-// 32 columns of 16 rows, a code a byte, [quad][row][column].
-using GroupCodes = uint8_t[kGroupQuads][kQuadBytes];
-
-void place_row(const uint8_t* codes, int row, GroupCodes& group) {
-  for (int quad = 0; quad < kGroupQuads; ++quad) std::memcpy(&group[quad][4 * row], codes + 4 * quad, 4);
-}
-
-void pack_nibbles(const GroupCodes& group, uint8_t* plane) {
-  for (int line = 0; line < 4; ++line) {
-    for (int i = 0; i < kQuadBytes; ++i) {
-      plane[kQuadBytes * line + i] = static_cast<uint8_t>((group[line][i] & 15) | group[line + 4][i] << 4);
-    }
-  }
-}
-
-template <int kFrom>
-void pack_pairs(const GroupCodes& group, uint8_t* plane) {
-  for (int line = 0; line < 2; ++line) {
-    for (int i = 0; i < kQuadBytes; ++i) {
-      int byte = 0;
-      for (int s = 0; s < 4; ++s) byte |= ((group[4 * line + s][i] >> kFrom) & 3) << (2 * s);
-      plane[kQuadBytes * line + i] = static_cast<uint8_t>(byte);
-    }
-  }
-}
-
-template <int kFrom>
-void pack_bits(const GroupCodes& group, uint8_t* plane) {
-  for (int i = 0; i < kQuadBytes; ++i) {
-    int byte = 0;
-    for (int quad = 0; quad < kGroupQuads; ++quad) byte |= ((group[quad][i] >> kFrom) & 1) << quad;
-    plane[i] = static_cast<uint8_t>(byte);
-  }
-}
-
-constexpr int kNibblePlane = 4 * kQuadBytes;
-constexpr int kPairPlane = 2 * kQuadBytes;
-
-template <int kBits>
-void pack_group(const GroupCodes& group, uint8_t* out) {
-  if constexpr (kBits == 8) std::memcpy(out, group, sizeof(group));
-  if constexpr (kBits >= 4 && kBits <= 6) pack_nibbles(group, out);
-  if constexpr (kBits == 6) pack_pairs<4>(group, out + kNibblePlane);
-  if constexpr (kBits == 5) pack_bits<4>(group, out + kNibblePlane);
-  if constexpr (kBits <= 3) pack_pairs<0>(group, out);
-  if constexpr (kBits == 3) pack_bits<2>(group, out + kPairPlane);
-}
-
-// Where the scales of one row stand in a record: a block's own, then those of its sub-blocks.
-void pack_scales(const QuantLayout& layout, const RawBlock& raw, int row, uint8_t* record) {
-  constexpr int kHalvesBytes = 2 * kPanelRows;
-  std::memcpy(record + 2 * row, raw.scale.bytes, 2);
-  if (layout.has_minimum) std::memcpy(record + kHalvesBytes + 2 * row, raw.minimum.bytes, 2);
-  if (layout.scales == Scales::kFlat) return;
-  uint8_t* subs = record + kHalvesBytes * (layout.has_minimum ? 2 : 1) + row;
-  const int num_subs = kSuperGroups * layout.subs_per_group();
-  for (int sub = 0; sub < num_subs; ++sub) subs[sub * kPanelRows] = static_cast<uint8_t>(raw.scales[sub]);
-  if (layout.scales == Scales::kNested && layout.has_minimum) {
-    for (int sub = 0; sub < num_subs; ++sub) subs[(num_subs + sub) * kPanelRows] = raw.minima[sub];
-  }
-}
-
-// `rows` holds up to 16 rows' data; rows beyond num_rows stay zero, as the fresh memory is.
-template <const QuantLayout& kLayout, class Block>
-void pack_quantized(const uint8_t* const* rows, int num_rows, int64_t cols, uint8_t* panel) {
-  constexpr int kBlockGroups = kLayout.scales == Scales::kFlat ? 1 : kSuperGroups;
-  uint8_t* groups = panel + kLayout.scale_bytes(cols);
-  GroupCodes codes[kBlockGroups] = {};
-  for (int64_t block = 0; block < cols / (kBlockGroups * kGroupCols); ++block) {
-    for (int row = 0; row < num_rows; ++row) {
-      RawBlock raw;
-      read_raw(reinterpret_cast<const Block*>(rows[row])[block], raw);
-      pack_scales(kLayout, raw, row, panel + block * kLayout.scale_stride());
-      for (int group = 0; group < kBlockGroups; ++group)
-        place_row(raw.codes + group * kGroupCols, row, codes[group]);
-    }
-    for (int group = 0; group < kBlockGroups; ++group) {
-      pack_group<kLayout.bits>(codes[group], groups + (block * kBlockGroups + group) * kLayout.group_bytes());
-    }
-  }
-}
-
-template <int kBytes>
-void pack_floats(const uint8_t* const* rows, int num_rows, int64_t cols, uint8_t* panel) {
-  for (int64_t col = 0; col < cols; ++col) {
-    for (int row = 0; row < num_rows; ++row) {
-      std::memcpy(panel + (col * kPanelRows + row) * kBytes, rows[row] + col * kBytes, kBytes);
-    }
-  }
-}
 
 // --- unpacking ---------------------------------------------------------------------------------------------
 
@@ -188,9 +95,9 @@ int64_t float_panel_bytes(int64_t cols) {
 }
 
 const PanelFormat kFormats[kNumPanelKinds] = {
-    {0, PanelKind::kF32, float_panel_bytes<4>, pack_floats<4>, unpack_floats<dequantize_f32, 4>},
-    {1, PanelKind::kF16, float_panel_bytes<2>, pack_floats<2>, unpack_floats<dequantize_f16, 2>},
-    {30, PanelKind::kBF16, float_panel_bytes<2>, pack_floats<2>, unpack_floats<dequantize_bf16, 2>},
+    {0, PanelKind::kF32, float_panel_bytes<4>, pack_floats<uint32_t>, unpack_floats<dequantize_f32, 4>},
+    {1, PanelKind::kF16, float_panel_bytes<2>, pack_floats<uint16_t>, unpack_floats<dequantize_f16, 2>},
+    {30, PanelKind::kBF16, float_panel_bytes<2>, pack_floats<uint16_t>, unpack_floats<dequantize_bf16, 2>},
     quantized<kPanelQ4_0, BlockQ4_0>(2, PanelKind::kQ4_0),
     quantized<kPanelQ4_1, BlockQ4_1>(3, PanelKind::kQ4_1),
     quantized<kPanelQ5_0, BlockQ5_0>(6, PanelKind::kQ5_0),
@@ -216,20 +123,13 @@ PanelKind kind_of(const Matrix& source, PanelRows rows) {
   return PanelKind::kF32;
 }
 
-// The columns of the 16 or fewer rows of `source` from `row` on, as rows of a float panel.
-void pack_transposed(const Matrix& source, int64_t first_row, int64_t num_rows, int64_t panel_index,
-                     std::vector<float>& buffer, uint8_t* panel) {
-  const int64_t block = source.format().block_weights;
-  const int64_t begin = panel_index * kPanelRows;
-  const int64_t end = std::min(begin + kPanelRows, source.cols());
-  const int64_t piece_begin = begin / block * block;
-  const int64_t piece_end = std::min((end + block - 1) / block * block, source.cols());
-  buffer.resize(static_cast<size_t>(piece_end - piece_begin));
-  for (int64_t col = 0; col < num_rows; ++col) {
-    source.dequantize_piece(first_row + col, piece_begin, piece_end, buffer.data());
-    std::memcpy(panel + col * kPanelRows * sizeof(float), buffer.data() + (begin - piece_begin),
-                static_cast<size_t>(end - begin) * sizeof(float));
-  }
+// How many panels a task packs.
+int64_t panels_per_run(const Matrix& source, int64_t num_panels, int num_threads) {
+  constexpr int64_t kRunBytes = int64_t{2} << 20;  // of the source: many pages a system call
+  constexpr int64_t kRunsPerThread = 4;
+  const int64_t panel_bytes = std::max<int64_t>(kPanelRows * source.row_bytes(), 1);
+  return std::clamp<int64_t>(num_panels / (kRunsPerThread * num_threads), 1,
+                             std::max<int64_t>(kRunBytes / panel_bytes, 1));
 }
 
 }  // namespace
@@ -250,45 +150,73 @@ Panels::Panels(const PanelTarget& target, const Matrix& source, const PanelSlice
 Panels::Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source, const HeadRows& heads,
                PanelRows rows)
     : Panels(target, source, {heads, {0, source.cols()}}, rows) {
-  pool.parallel_for(num_panels(), [&](int64_t number) { pack_panel(source, 0, number); });
+  if (rows == PanelRows::kTransposed) {
+    // Blocks of the source are as wide as several panels.
+    const Chunks strips(source.cols(), std::max<int64_t>(source.format().block_weights, kPanelRows));
+    pool.parallel_for(heads.num_heads * strips.count(), [&](int64_t task) {
+      pack_transposed(source, task / strips.count(), strips[task % strips.count()]);
+    });
+    return;
+  }
+  const Chunks runs(num_panels(), panels_per_run(source, num_panels(), pool.num_threads()));
+  pool.parallel_for(runs.count(), [&](int64_t run) { pack_run(source, 0, runs[run]); });
 }
 
 std::vector<std::shared_ptr<const Panels>> Panels::by_node(ThreadPool& pool, const PanelTarget& target,
                                                            const Matrix& source,
                                                            const std::vector<PanelSlice>& slices) {
   BALLAST_CHECK(slices.size() == static_cast<size_t>(pool.num_nodes()));
-  std::vector<std::shared_ptr<Panels>> packed;
+  std::vector<std::shared_ptr<Panels>> packed(slices.size());
+  std::vector<Chunks> runs;
   std::vector<int64_t> counts;
   for (size_t node = 0; node < slices.size(); ++node) {
     const PanelSlice& slice = slices[node];
-    const bool is_empty = slice.heads.num_rows == 0 || slice.cols.size() == 0;
-    packed.emplace_back(is_empty ? nullptr : new Panels(target, source, slice, PanelRows::kAsStored));
-    counts.push_back(is_empty ? 0 : packed.back()->num_panels());
-    if (!is_empty) prefer_node(packed.back()->pages_, pool.node_index(static_cast<int>(node)));
+    int64_t num_panels = 0;
+    if (slice.heads.num_rows > 0 && slice.cols.size() > 0) {
+      packed[node].reset(new Panels(target, source, slice, PanelRows::kAsStored));
+      prefer_node(packed[node]->pages_, pool.node_index(static_cast<int>(node)));
+      num_panels = packed[node]->num_panels();
+    }
+    runs.emplace_back(num_panels, panels_per_run(source, num_panels, pool.threads_per_node()[node]));
+    counts.push_back(runs.back().count());
   }
-  pool.parallel_for_nodes(counts, [&](int node, int64_t number) {
+  pool.parallel_for_nodes(counts, [&](int node, int64_t run) {
     const size_t i = static_cast<size_t>(node);
-    packed[i]->pack_panel(source, slices[i].cols.begin, number);
+    packed[i]->pack_run(source, slices[i].cols.begin, runs[i][run]);
   });
   return {packed.begin(), packed.end()};
 }
 
-void Panels::pack_panel(const Matrix& source, int64_t first_col, int64_t number) {
-  const int64_t head = number / panels_per_head_;
-  const int64_t index = number % panels_per_head_;
-  uint8_t* panel = pages_.data() + number * panel_bytes_;
-  if (panel_rows_ == PanelRows::kTransposed) {
-    std::vector<float> buffer;
-    pack_transposed(source, heads_.begin(head), heads_.num_rows, index, buffer, panel);
-    return;
+// Panels by number, head after head.
+void Panels::pack_run(const Matrix& source, int64_t first_col, IndexRange panels) {
+  const PanelFormat& format = format_of(kind_);
+  const auto first_row = [&](int64_t number) {
+    return heads_.begin(number / panels_per_head_) + number % panels_per_head_ * kPanelRows;
+  };
+  const uint8_t* begin = source.row_data(first_row(panels.begin));
+  map_ahead(begin, static_cast<size_t>(source.row_data(first_row(panels.end - 1)) - begin));
+  for (int64_t number = panels.begin; number < panels.end; ++number) {
+    const int64_t left = head_rows_ - number % panels_per_head_ * kPanelRows;
+    const int num_rows = static_cast<int>(std::min<int64_t>(kPanelRows, left));
+    const uint8_t* rows[kPanelRows];
+    for (int row = 0; row < num_rows; ++row)
+      rows[row] = source.piece_data(first_row(number) + row, first_col);
+    format.pack(rows, num_rows, cols_, pages_.data() + number * panel_bytes_);
   }
-  const int64_t first = index * kPanelRows;
-  const int num_rows = static_cast<int>(std::min<int64_t>(kPanelRows, head_rows_ - first));
-  const uint8_t* row_data[kPanelRows];
-  for (int row = 0; row < num_rows; ++row) {
-    row_data[row] = source.piece_data(heads_.begin(head) + first + row, first_col);
+}
+
+// The columns of a head of `source` as rows of float panels; `cols` begin and end with blocks.
+void Panels::pack_transposed(const Matrix& source, int64_t head, IndexRange cols) {
+  std::vector<float> values(static_cast<size_t>(cols.size()));
+  for (int64_t col = 0; col < cols_; ++col) {
+    source.dequantize_piece(heads_.begin(head) + col, cols.begin, cols.end, values.data());
+    for (int64_t row = 0; row < cols.size(); row += kPanelRows) {
+      const int64_t index = head * panels_per_head_ + (cols.begin + row) / kPanelRows;
+      float* panel = reinterpret_cast<float*>(pages_.data() + index * panel_bytes_);
+      const int64_t num_rows = std::min<int64_t>(kPanelRows, cols.size() - row);
+      std::copy_n(values.data() + row, num_rows, panel + col * kPanelRows);
+    }
   }
-  format_of(kind_).pack(row_data, num_rows, cols_, panel);
 }
 
 void Panels::unpack_row(int64_t head, int64_t row, float* out) const {

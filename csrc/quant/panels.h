@@ -95,7 +95,8 @@ class Panels {
   Panels(const PanelTarget& target, const Matrix& source, const PanelSlice& slice, PanelRows rows);
 
   int64_t num_panels() const { return heads_.num_heads * panels_per_head_; }
-  void pack_panel(const Matrix& source, int64_t first_col, int64_t number);
+  void pack_run(const Matrix& source, int64_t first_col, IndexRange panels);
+  void pack_transposed(const Matrix& source, int64_t head, IndexRange cols);
 
   const PanelTarget target_;
   const HeadRows heads_;

@@ -6,10 +6,11 @@
 
 #include "quant/blocks256.h"
 #include "quant/blocks32.h"
+#include "quant/bytes16.h"
 
 namespace ballast {
 
-struct RawBlock {
+struct alignas(16) RawBlock {
   uint8_t codes[256];  // without sign: the format's offset is still in them
   int8_t scales[16];   // of sub-blocks; minima in the high nibbles for Q2_K
   uint8_t minima[16];
@@ -17,13 +18,35 @@ struct RawBlock {
   F16 minimum;
 };
 
+// 16 bytes hold 32 weights: low halves the first 16, high halves the others.
 inline void read_nibbles32(const uint8_t* nibbles, uint8_t* codes) {
-  for (int i = 0; i < 16; ++i) codes[i] = nibbles[i] & 15;
-  for (int i = 0; i < 16; ++i) codes[16 + i] = nibbles[i] >> 4;
+  const Bytes16 both = load16(nibbles);
+  store16(codes, both & same16(15));
+  store16(codes + 16, shift_right(both, 4) & same16(15));
 }
 
+// Bit i belongs to weight i.
 inline void add_fifth_bits32(const uint8_t (&bits)[4], uint8_t* codes) {
-  for (int i = 0; i < 32; ++i) codes[i] = static_cast<uint8_t>(codes[i] | fifth_bit(bits, i));
+  constexpr Bytes16 kBit = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+  for (int half = 0; half < 2; ++half) {
+    typedef uint64_t Eights __attribute__((vector_size(16)));
+    constexpr uint64_t kEverywhere = 0x0101010101010101;
+    const Bytes16 bytes =
+        reinterpret_cast<Bytes16>(Eights{bits[2 * half] * kEverywhere, bits[2 * half + 1] * kEverywhere});
+    const Bytes16 is_set = reinterpret_cast<Bytes16>((bytes & kBit) == kBit);
+    store16(codes + 16 * half, load16(codes + 16 * half) | (is_set & same16(16)));
+  }
+}
+
+// Bit s of byte i, 32 of them, belongs to weight 32 s + i.
+template <int kTo>
+void add_bits256(const uint8_t* bits, uint8_t* codes) {
+  for (int s = 0; s < 8; ++s) {
+    for (int i = 0; i < 32; i += 16) {
+      uint8_t* to = codes + 32 * s + i;
+      store16(to, load16(to) | shift_left(shift_right(load16(bits + i), s) & same16(1), kTo));
+    }
+  }
 }
 
 inline void read_raw(const BlockQ4_0& block, RawBlock& raw) {
@@ -51,7 +74,9 @@ inline void read_raw(const BlockQ5_1& block, RawBlock& raw) {
 }
 
 inline void read_raw(const BlockQ8_0& block, RawBlock& raw) {
-  for (int i = 0; i < 32; ++i) raw.codes[i] = static_cast<uint8_t>(block.quants[i] ^ 0x80);
+  for (int i = 0; i < 32; i += 16) {
+    store16(raw.codes + i, load16(reinterpret_cast<const uint8_t*>(block.quants) + i) ^ same16(0x80));
+  }
   raw.scale = block.scale;
 }
 
@@ -64,8 +89,9 @@ inline void read_raw(const BlockIQ4_NL& block, RawBlock& raw) {
 inline void read_pairs256(const uint8_t* pairs, uint8_t* codes) {
   for (int half = 0; half < 2; ++half) {
     for (int s = 0; s < 4; ++s) {
-      for (int i = 0; i < 32; ++i) {
-        codes[128 * half + 32 * s + i] = static_cast<uint8_t>((pairs[32 * half + i] >> (2 * s)) & 3);
+      for (int i = 0; i < 32; i += 16) {
+        store16(codes + 128 * half + 32 * s + i,
+                shift_right(load16(pairs + 32 * half + i), 2 * s) & same16(3));
       }
     }
   }
@@ -80,16 +106,15 @@ inline void read_raw(const BlockQ2_K& block, RawBlock& raw) {
 
 inline void read_raw(const BlockQ3_K& block, RawBlock& raw) {
   read_pairs256(block.pairs, raw.codes);
-  for (int s = 0; s < 8; ++s) {
-    for (int i = 0; i < 32; ++i) {
-      raw.codes[32 * s + i] =
-          static_cast<uint8_t>(raw.codes[32 * s + i] | ((block.third_bits[i] >> s) & 1) << 2);
-    }
-  }
-  for (int group = 0; group < 16; ++group) {
-    const int low = (block.scales[group % 8] >> (group / 8 * 4)) & 15;
-    const int high = (block.scales[8 + group % 4] >> (group / 4 * 2)) & 3;
-    raw.scales[group] = static_cast<int8_t>((low | high << 4) - 32);
+  add_bits256<2>(block.third_bits, raw.codes);
+  uint32_t words[3];
+  std::memcpy(words, block.scales, sizeof(words));
+  for (int four = 0; four < 4; ++four) {
+    const uint32_t low = words[four % 2] >> (four / 2 * 4) & 0x0f0f0f0f;
+    const uint32_t high = (words[2] >> (2 * four) & 0x03030303) << 4;
+    // Less 32, each byte by itself: with its top bit set none borrows from the next.
+    const uint32_t scales = ((low | high | 0x80808080) - 0x20202020) ^ 0x80808080;
+    std::memcpy(raw.scales + 4 * four, &scales, sizeof(scales));
   }
   raw.scale = block.scale;
 }
@@ -97,17 +122,26 @@ inline void read_raw(const BlockQ3_K& block, RawBlock& raw) {
 // 32 bytes hold 64 weights: low halves the first 32, high halves the others.
 inline void read_nibbles256(const uint8_t* nibbles, uint8_t* codes) {
   for (int group = 0; group < 4; ++group) {
-    for (int i = 0; i < 32; ++i) codes[64 * group + i] = nibbles[32 * group + i] & 15;
-    for (int i = 0; i < 32; ++i) codes[64 * group + 32 + i] = nibbles[32 * group + i] >> 4;
+    for (int i = 0; i < 32; i += 16) {
+      const Bytes16 both = load16(nibbles + 32 * group + i);
+      store16(codes + 64 * group + i, both & same16(15));
+      store16(codes + 64 * group + 32 + i, shift_right(both, 4) & same16(15));
+    }
   }
 }
 
+// Four groups at a time, as unpack_scales has them one by one.
 inline void read_scales_and_minima(const uint8_t (&scales)[12], RawBlock& raw) {
-  for (int group = 0; group < 8; ++group) {
-    const GroupScale unpacked = unpack_scales(scales, group);
-    raw.scales[group] = static_cast<int8_t>(unpacked.scale);
-    raw.minima[group] = static_cast<uint8_t>(unpacked.minimum);
-  }
+  uint32_t words[3];
+  std::memcpy(words, scales, sizeof(words));
+  constexpr uint32_t kSixBits = 0x3f3f3f3f;
+  constexpr uint32_t kNibbles = 0x0f0f0f0f;
+  constexpr uint32_t kTopPairs = 0xc0c0c0c0;
+  const uint32_t group_scales[2] = {words[0] & kSixBits, (words[2] & kNibbles) | (words[0] & kTopPairs) >> 2};
+  const uint32_t group_minima[2] = {words[1] & kSixBits,
+                                    (words[2] >> 4 & kNibbles) | (words[1] & kTopPairs) >> 2};
+  std::memcpy(raw.scales, group_scales, sizeof(group_scales));
+  std::memcpy(raw.minima, group_minima, sizeof(group_minima));
 }
 
 inline void read_raw(const BlockQ4_K& block, RawBlock& raw) {
@@ -119,12 +153,7 @@ inline void read_raw(const BlockQ4_K& block, RawBlock& raw) {
 
 inline void read_raw(const BlockQ5_K& block, RawBlock& raw) {
   read_nibbles256(block.nibbles, raw.codes);
-  for (int s = 0; s < 8; ++s) {
-    for (int i = 0; i < 32; ++i) {
-      raw.codes[32 * s + i] =
-          static_cast<uint8_t>(raw.codes[32 * s + i] | ((block.fifth_bits[i] >> s) & 1) << 4);
-    }
-  }
+  add_bits256<4>(block.fifth_bits, raw.codes);
   read_scales_and_minima(block.scales, raw);
   raw.scale = block.scale;
   raw.minimum = block.minimum;
@@ -133,11 +162,11 @@ inline void read_raw(const BlockQ5_K& block, RawBlock& raw) {
 inline void read_raw(const BlockQ6_K& block, RawBlock& raw) {
   read_pairs256(block.pairs, raw.codes);
   for (int half = 0; half < 2; ++half) {
-    for (int i = 0; i < 64; ++i) {
-      const uint8_t nibbles = block.nibbles[64 * half + i];
+    for (int i = 0; i < 64; i += 16) {
+      const Bytes16 both = load16(block.nibbles + 64 * half + i);
       uint8_t* codes = raw.codes + 128 * half + i;
-      codes[0] = static_cast<uint8_t>(codes[0] << 4 | (nibbles & 15));
-      codes[64] = static_cast<uint8_t>(codes[64] << 4 | nibbles >> 4);
+      store16(codes, shift_left(load16(codes), 4) | (both & same16(15)));
+      store16(codes + 64, shift_left(load16(codes + 64), 4) | (shift_right(both, 4) & same16(15)));
     }
   }
   std::memcpy(raw.scales, block.scales, sizeof(raw.scales));

@@ -1,0 +1,128 @@
+// The blocks of 16 rows as one panel (cpu/panel_layout.h).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/panel_layout.h"
+#include "quant/bytes16.h"
+#include "quant/raw_blocks.h"
+
+namespace ballast {
+
+// 32 columns of 16 rows, a code a byte, [quad][row][column].
+using GroupCodes = uint8_t[kGroupQuads][kQuadBytes];
+
+inline void pack_nibbles(const GroupCodes& group, uint8_t* plane) {
+  for (int line = 0; line < 4; ++line) {
+    for (int i = 0; i < kQuadBytes; i += 16) {
+      const Bytes16 low = load16(group[line] + i) & same16(15);
+      const Bytes16 high = shift_left(load16(group[line + 4] + i) & same16(15), 4);
+      store16(plane + kQuadBytes * line + i, low | high);
+    }
+  }
+}
+
+template <int kFrom>
+void pack_pairs(const GroupCodes& group, uint8_t* plane) {
+  for (int line = 0; line < 2; ++line) {
+    for (int i = 0; i < kQuadBytes; i += 16) {
+      Bytes16 bytes{};
+      for (int s = 0; s < 4; ++s) {
+        bytes |= shift_left(shift_right(load16(group[4 * line + s] + i), kFrom) & same16(3), 2 * s);
+      }
+      store16(plane + kQuadBytes * line + i, bytes);
+    }
+  }
+}
+
+template <int kFrom>
+void pack_bits(const GroupCodes& group, uint8_t* plane) {
+  for (int i = 0; i < kQuadBytes; i += 16) {
+    Bytes16 bytes{};
+    for (int quad = 0; quad < kGroupQuads; ++quad) {
+      bytes |= shift_left(shift_right(load16(group[quad] + i), kFrom) & same16(1), quad);
+    }
+    store16(plane + i, bytes);
+  }
+}
+
+constexpr int kNibblePlane = 4 * kQuadBytes;
+constexpr int kPairPlane = 2 * kQuadBytes;
+
+template <int kBits>
+void pack_group(const GroupCodes& group, uint8_t* out) {
+  if constexpr (kBits == 8) std::memcpy(out, group, sizeof(group));
+  if constexpr (kBits >= 4 && kBits <= 6) pack_nibbles(group, out);
+  if constexpr (kBits == 6) pack_pairs<4>(group, out + kNibblePlane);
+  if constexpr (kBits == 5) pack_bits<4>(group, out + kNibblePlane);
+  if constexpr (kBits <= 3) pack_pairs<0>(group, out);
+  if constexpr (kBits == 3) pack_bits<2>(group, out + kPairPlane);
+}
+
+// Where the scales of the rows stand in a record: the blocks' own, then those of their sub-blocks.
+template <const QuantLayout& kLayout>
+void pack_scales(const RawBlock (&raws)[kPanelRows], uint8_t* record) {
+  constexpr int kHalvesBytes = 2 * kPanelRows;
+  for (int row = 0; row < kPanelRows; ++row) {
+    std::memcpy(record + 2 * row, raws[row].scale.bytes, 2);
+    if constexpr (kLayout.has_minimum)
+      std::memcpy(record + kHalvesBytes + 2 * row, raws[row].minimum.bytes, 2);
+  }
+  if constexpr (kLayout.scales != Scales::kFlat) {
+    constexpr int64_t kStride = sizeof(RawBlock);
+    constexpr int kSubBytes = kSuperGroups * kLayout.subs_per_group() * kPanelRows;
+    uint8_t* subs = record + kHalvesBytes * (kLayout.has_minimum ? 2 : 1);
+    uint8_t by_sub[16 * kPanelRows];
+    interleave_rows<uint8_t>(reinterpret_cast<const uint8_t*>(raws[0].scales), kStride, by_sub);
+    std::memcpy(subs, by_sub, kSubBytes);
+    if constexpr (kLayout.scales == Scales::kNested && kLayout.has_minimum) {
+      interleave_rows<uint8_t>(raws[0].minima, kStride, by_sub);
+      std::memcpy(subs + kSubBytes, by_sub, kSubBytes);
+    }
+  }
+}
+
+// `rows` holds up to 16 rows' data; rows beyond num_rows become zero.
+template <const QuantLayout& kLayout, class Block>
+void pack_quantized(const uint8_t* const* rows, int num_rows, int64_t cols, uint8_t* panel) {
+  constexpr int kBlockGroups = kLayout.scales == Scales::kFlat ? 1 : kSuperGroups;
+  uint8_t* groups = panel + kLayout.scale_bytes(cols);
+  RawBlock raws[kPanelRows] = {};
+  for (int64_t index = 0; index < cols / (kBlockGroups * kGroupCols); ++index) {
+    for (int row = 0; row < num_rows; ++row) {
+      // A copy: the compiler sees that it shares no memory with `raws`.
+      const Block block = reinterpret_cast<const Block*>(rows[row])[index];
+      read_raw(block, raws[row]);
+    }
+    pack_scales<kLayout>(raws, panel + index * kLayout.scale_stride());
+    for (int group = 0; group < kBlockGroups; ++group) {
+      GroupCodes codes;
+      for (int half = 0; half < 2; ++half) {
+        interleave_rows<uint32_t>(raws[0].codes + group * kGroupCols + 16 * half, sizeof(RawBlock),
+                                  codes[4 * half]);
+      }
+      pack_group<kLayout.bits>(codes, groups + (index * kBlockGroups + group) * kLayout.group_bytes());
+    }
+  }
+}
+
+// A panel of floats of sizeof(Unit) bytes: [column][16 rows].
+template <class Unit>
+void pack_floats(const uint8_t* const* rows, int num_rows, int64_t cols, uint8_t* panel) {
+  constexpr int64_t kBytes = sizeof(Unit);
+  constexpr int64_t kCols = 16 / kBytes;
+  uint8_t piece[kPanelRows][16] = {};
+  int64_t col = 0;
+  for (; col + kCols <= cols; col += kCols) {
+    for (int row = 0; row < num_rows; ++row) std::memcpy(piece[row], rows[row] + col * kBytes, 16);
+    interleave_rows<Unit>(piece[0], sizeof(piece[0]), panel + col * kPanelRows * kBytes);
+  }
+  for (; col < cols; ++col) {
+    for (int row = 0; row < num_rows; ++row) {
+      std::memcpy(panel + (col * kPanelRows + row) * kBytes, rows[row] + col * kBytes, kBytes);
+    }
+  }
+}
+
+}  // namespace ballast

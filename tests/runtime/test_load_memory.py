@@ -1,0 +1,67 @@
+"""What loading takes at its peak, in a process of its own: the file, the KV cache and 10 %."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from gguf import GGMLQuantizationType as GgmlType
+
+from ballast._core import kernels
+from ballast.model.tensors import expected_tensors
+from ballast.testing.gguf_files import V3_SPEC, write_model
+
+SPEC = replace(
+    V3_SPEC,
+    vocab_size=2048,
+    hidden=1024,
+    num_heads=8,
+    ffn_dim=2048,
+    kv_lora_rank=256,
+    q_lora_rank=256,
+    num_experts=64,
+    expert_dim=512,
+    num_layers=5,
+)
+
+LOAD = """
+import json, sys
+from pathlib import Path
+from ballast.engine.build import EngineSettings, load_runner
+from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.metadata import read_spec
+from ballast.weights.gguf import open_gguf
+
+def status_bytes(key):
+    return int(Path("/proc/self/status").read_text().split(f"{key}:")[1].split()[0]) * 1024
+
+gguf = open_gguf(Path(sys.argv[1]))
+spec = read_spec(gguf, None)
+settings = EngineSettings(cache_lens=4096, max_batch_size=4, max_new_tokens=64, chunk_size=64, prefill_chunk_size=64,
+                          max_queue=4, cpu_threads=2, cpu_isa=sys.argv[2])
+kv = (num_kv_blocks(4096, 32) + 1) * 32 * spec.latent_dim * 4 * spec.num_layers
+before = status_bytes("VmRSS")
+runner = load_runner(gguf, spec, spec.vocab_size, settings)
+print(json.dumps({"growth": status_bytes("VmHWM") - before, "kv": kv}))
+"""
+
+
+@pytest.mark.parametrize("isa", kernels.usable_isas())
+def test_weights_are_never_in_memory_twice(tmp_path: Path, isa: str) -> None:
+    types = {
+        name: GgmlType.Q6_K if "down" in name else GgmlType.Q8_0 if "_b." in name else GgmlType.Q4_K
+        for name, shape in expected_tensors(SPEC).items()
+        if len(shape) > 1 and "gate_inp" not in name
+    }
+    file = write_model(tmp_path / "model.gguf", SPEC, types=types)
+    file_bytes = file.stat().st_size
+    assert file_bytes > 150e6, "too small to tell the model from the program"
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(file), isa], check=True, capture_output=True, text=True, timeout=120
+    )
+    found = json.loads(done.stdout)
+    assert found["growth"] <= 1.10 * file_bytes + found["kv"]

@@ -1,4 +1,5 @@
 // CPU kernels for Python: check the arrays, release the GIL, call.
+#include <pybind11/functional.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -141,12 +142,12 @@ MatrixView pack(ThreadPool& pool, const MatrixView& view, const std::string& isa
 }
 
 ExpertsView pack_experts(const ExpertsView& view, ThreadPool& pool, const std::string& isa,
-                         int activation_bytes) {
+                         int activation_bytes, const std::optional<Experts::PartDone>& done) {
   if (!view.experts.parts().empty()) throw py::value_error("the experts are packed already");
   const std::optional<PanelTarget> target = panel_target(isa, activation_bytes);
   if (!target) return view;
   const py::gil_scoped_release unlocked;
-  return {{}, view.experts.packed(pool, *target)};
+  return {{}, done ? view.experts.packed(pool, *target, *done) : view.experts.packed(pool, *target)};
 }
 
 const Panels& packed_panels(const MatrixView& view) {
@@ -339,7 +340,8 @@ void bind_kernels(py::module_ m) {
   py::class_<ExpertsView>(m, "Experts")
       .def(py::init(&ExpertsView::over), arg("gate"), arg("up"), arg("down"), arg("num_experts"))
       .def_static("fused", &ExpertsView::over_fused, arg("gate_up"), arg("down"), arg("num_experts"))
-      .def("packed", &pack_experts, arg("pool"), arg("isa"), py::kw_only(), arg("activation_bytes") = 1)
+      .def("packed", &pack_experts, arg("pool"), arg("isa"), py::kw_only(), arg("activation_bytes") = 1,
+           arg("done") = py::none())
       .def_property_readonly("memory", &memory_of_experts)
       .def("forward", &forward_experts, arg("pool"), arg("x"), arg("ids"), arg("weights"), arg("out"));
 

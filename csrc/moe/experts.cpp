@@ -1,7 +1,6 @@
 #include "moe/experts.h"
 
 #include <algorithm>
-#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -56,7 +55,7 @@ Experts::Experts(const ExpertMatrices& gate, const ExpertMatrices& up, const Exp
               std::to_string(num_experts() * hidden_width()) + " rows, experts times gate's columns");
 }
 
-Experts Experts::packed(ThreadPool& pool, const PanelTarget& target) const {
+Experts Experts::packed(ThreadPool& pool, const PanelTarget& target, const PartDone& done) const {
   // Ranges of the intermediate dimension that cut neither a block of down nor a block of its activations.
   const int64_t unit = std::max<int64_t>(down_.matrix.format().block_weights, kGroupCols);
   const std::vector<IndexRange> ranges = split_among_nodes(expert_width(), unit, pool.threads_per_node());
@@ -73,8 +72,11 @@ Experts Experts::packed(ThreadPool& pool, const PanelTarget& target) const {
     });
   };
   const auto gates = pack_rows(gate_);
+  done("gate");
   const auto ups = pack_rows(up_);
+  done("up");
   const auto downs = pack(down_, [&](IndexRange range) { return PanelSlice{down_.rows, range}; });
+  done("down");
 
   Experts copy = *this;
   for (ExpertMatrices* part : {&copy.gate_, &copy.up_, &copy.down_})

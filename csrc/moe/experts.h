@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "moe/grouping.h"
@@ -35,8 +37,11 @@ class Experts {
   Experts(const Matrix& gate_up, const Matrix& down, int64_t num_experts);
 
   // The same experts, packed by the threads of the pool's nodes, each its part; the data that they were made
-  // over is not needed any more, and `forward` takes pools of these nodes.
-  Experts packed(ThreadPool& pool, const PanelTarget& target) const;
+  // over is not needed any more, and `forward` takes pools of these nodes. Calls done("gate"), then "up" and
+  // "down", as soon as each one's data is not needed.
+  using PartDone = std::function<void(const std::string& part)>;
+  Experts packed(
+      ThreadPool& pool, const PanelTarget& target, const PartDone& done = [](const std::string&) {}) const;
 
   int64_t num_experts() const { return gate_.rows.num_heads; }
   int64_t hidden_width() const { return gate_.matrix.cols(); }

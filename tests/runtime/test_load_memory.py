@@ -23,9 +23,9 @@ SPEC = replace(
     ffn_dim=2048,
     kv_lora_rank=256,
     q_lora_rank=256,
-    num_experts=64,
+    num_experts=16,
     expert_dim=512,
-    num_layers=5,
+    num_layers=17,
 )
 
 LOAD = """

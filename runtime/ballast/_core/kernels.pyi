@@ -7,6 +7,7 @@ Shapes: T tokens, D hidden, H heads. All calls release the GIL; wrong shapes and
 argument. `out` must not share memory with an input unless a function says that it may.
 """
 
+from collections.abc import Callable
 from typing import Any, overload
 
 import numpy as np
@@ -167,10 +168,13 @@ class Experts:
     @staticmethod
     def fused(gate_up: Matrix, down: Matrix, num_experts: int) -> Experts:
         """gate_up [E * 2 I, D]: of each expert first gate's rows, then up's."""
-    def packed(self, pool: ThreadPool, isa: str, *, activation_bytes: int = 1) -> Experts:
+    def packed(
+        self, pool: ThreadPool, isa: str, *, activation_bytes: int = 1, done: Callable[[str], None] | None = None
+    ) -> Experts:
         """The experts repacked for `isa` as `pack` does it, divided along I among the pool's nodes, each part by its
-        node's threads; the originals' buffers are not needed afterwards, and pools of `forward` have these nodes. For
-        "reference" the experts themselves. ValueError as for `pack`."""
+        node's threads; the originals' buffers are not needed afterwards, and pools of `forward` have these nodes. `done`
+        is told "gate", "up" and "down" as soon as each one's buffer is not needed. For "reference" the experts
+        themselves. ValueError as for `pack`."""
     memory: list[tuple[int, numa.Range]]
     """Where its weights are read from, with the kernel's number of the node whose threads read them; UNKNOWN_NODE for
     any thread's."""

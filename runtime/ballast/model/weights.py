@@ -192,15 +192,21 @@ class _Tensors:
         return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
 
     def experts(self, block: str, suffix: str, num_experts: int) -> kernels.Experts:
-        names = [f"{block}.ffn_{part}{suffix}.weight" for part in ("gate", "up", "down")]
-        gate, up, down = map(self.view, names)
+        names = {part: f"{block}.ffn_{part}{suffix}.weight" for part in ("gate", "up", "down")}
+        fused = f"{block}.ffn_gate_up{suffix}.weight"
+        if fused in self:
+            names |= {"gate": fused, "up": fused}
+            experts = kernels.Experts.fused(self.view(fused), self.view(names["down"]), num_experts)
+        else:
+            gate, up, down = map(self.view, names.values())
+            experts = kernels.Experts(gate, up, down, num_experts)
         packing = self._packing
-        packed = kernels.Experts(gate, up, down, num_experts).packed(
-            packing.pool, packing.isa, activation_bytes=packing.activation_bytes
+        return experts.packed(
+            packing.pool,
+            packing.isa,
+            activation_bytes=packing.activation_bytes,
+            done=lambda part: self._gguf.release(names[part]),
         )
-        for name in names:
-            self._gguf.release(name)
-        return packed
 
 
 def _load_layer(tensors: _Tensors, spec: ModelSpec, index: int) -> LayerWeights:

@@ -172,8 +172,8 @@ class Experts:
         self, pool: ThreadPool, isa: str, *, activation_bytes: int = 1, done: Callable[[str], None] | None = None
     ) -> Experts:
         """The experts repacked for `isa` as `pack` does it, divided along I among the pool's nodes, each part by its
-        node's threads; the originals' buffers are not needed afterwards, and pools of `forward` have these nodes. `done`
-        is told "gate", "up" and "down" as soon as each one's buffer is not needed. For "reference" the experts
+        node's threads; the originals' buffers are not needed afterwards, and pools of `forward` have these nodes.
+        `done` is told "gate", "up" and "down" as soon as each one's buffer is not needed. For "reference" the experts
         themselves. ValueError as for `pack`."""
     memory: list[tuple[int, numa.Range]]
     """Where its weights are read from, with the kernel's number of the node whose threads read them; UNKNOWN_NODE for

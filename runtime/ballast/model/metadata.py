@@ -165,6 +165,7 @@ def _read(source: _Source) -> ModelSpec:
         num_experts_used=source.whole("expert_used_count"),
         num_shared_experts=source.whole("expert_shared_count", default=0, minimum=0),
         expert_dim=source.uniform("expert_feed_forward_length", range(num_dense_layers, num_layers)),
+        fused_experts=source.has(f"blk.{num_dense_layers}.ffn_gate_up_exps.weight"),
         gating=gating,
         num_groups=num_groups,
         num_groups_used=num_groups_used,

@@ -32,6 +32,7 @@ _MODULE_IN_LAYER = {
     "exp_probs_b": "mlp.gate",
     "ffn_gate_exps": "mlp.experts",
     "ffn_up_exps": "mlp.experts",
+    "ffn_gate_up_exps": "mlp.experts",
     "ffn_down_exps": "mlp.experts",
     "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
     "ffn_up_shexp": "mlp.shared_experts.up_proj",

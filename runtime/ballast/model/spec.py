@@ -47,6 +47,8 @@ class ModelSpec:
     num_experts_used: int
     num_shared_experts: int
     expert_dim: int
+    fused_experts: bool
+    """Whether one tensor holds each expert's gate and, behind it, its up projection."""
     gating: Literal["softmax", "sigmoid"]
     num_groups: int
     num_groups_used: int

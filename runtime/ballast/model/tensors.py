@@ -75,25 +75,13 @@ def check_tensors(gguf: GgufModel, spec: ModelSpec) -> None:
     for name, shape in expected.items():
         info = gguf.tensors.get(name)
         if info is None:
-            raise _missing(gguf, name, shape)
+            raise ModelError(gguf.path, f"is missing; expected shape {shape}", tensor=name)
         if info.shape != shape:
             raise ModelError(info.file, f"expected shape {shape}, found {info.shape}", tensor=name)
         _check_type(info)
     extra = [name for name in gguf.tensors if name not in expected]
     if extra:
         log.info("%s: %d tensors are not used, %s the first", gguf.path, len(extra), extra[0])
-
-
-def _missing(gguf: GgufModel, name: str, shape: tuple[int, ...]) -> ModelError:
-    fused = name.replace("ffn_gate_exps", "ffn_gate_up_exps").replace("ffn_up_exps", "ffn_gate_up_exps")
-    if fused != name and fused in gguf.tensors:
-        return ModelError(
-            gguf.tensors[fused].file,
-            "holds gate and up of the experts in one tensor, which is not supported; expected ffn_gate_exps and "
-            "ffn_up_exps: convert the model without fusing them",
-            tensor=fused,
-        )
-    return ModelError(gguf.path, f"is missing; expected shape {shape}", tensor=name)
 
 
 def _check_type(info: TensorInfo) -> None:
@@ -134,10 +122,12 @@ def _experts(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {
         "ffn_norm.weight": (hidden,),
         "ffn_gate_inp.weight": (count, hidden),
-        "ffn_gate_exps.weight": (count, width, hidden),
-        "ffn_up_exps.weight": (count, width, hidden),
         "ffn_down_exps.weight": (count, hidden, width),
     }
+    if spec.fused_experts:
+        shapes["ffn_gate_up_exps.weight"] = (count, 2 * width, hidden)
+    else:
+        shapes |= dict.fromkeys(("ffn_gate_exps.weight", "ffn_up_exps.weight"), (count, width, hidden))
     if spec.gating == "sigmoid":
         shapes["exp_probs_b.bias"] = (count,)
     if spec.num_shared_experts:

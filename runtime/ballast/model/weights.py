@@ -191,12 +191,12 @@ class _Tensors:
         values = gguf.quants.dequantize(self._gguf.data(name), info.ggml_type)
         return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
 
-    def experts(self, block: str, suffix: str, num_experts: int) -> kernels.Experts:
+    def experts(self, block: str, suffix: str, num_experts: int, *, fused: bool = False) -> kernels.Experts:
+        """Those of a layer, packed; `fused`: gate and up are one tensor."""
         names = {part: f"{block}.ffn_{part}{suffix}.weight" for part in ("gate", "up", "down")}
-        fused = f"{block}.ffn_gate_up{suffix}.weight"
-        if fused in self:
-            names |= {"gate": fused, "up": fused}
-            experts = kernels.Experts.fused(self.view(fused), self.view(names["down"]), num_experts)
+        if fused:
+            names |= dict.fromkeys(("gate", "up"), f"{block}.ffn_gate_up{suffix}.weight")
+            experts = kernels.Experts.fused(self.view(names["gate"]), self.view(names["down"]), num_experts)
         else:
             gate, up, down = map(self.view, names.values())
             experts = kernels.Experts(gate, up, down, num_experts)
@@ -258,5 +258,5 @@ def _load_experts(tensors: _Tensors, spec: ModelSpec, block: str) -> ExpertWeigh
     return ExpertWeights(
         router=tensors.matrix(f"{block}.ffn_gate_inp.weight"),
         bias=tensors.vector(bias) if bias in tensors else None,
-        experts=tensors.experts(block, "_exps", spec.num_experts),
+        experts=tensors.experts(block, "_exps", spec.num_experts, fused=spec.fused_experts),
     )

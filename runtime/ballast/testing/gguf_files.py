@@ -33,6 +33,7 @@ V3_SPEC = ModelSpec(
     num_experts_used=2,
     num_shared_experts=1,
     expert_dim=32,
+    fused_experts=False,
     gating="sigmoid",
     num_groups=4,
     num_groups_used=2,

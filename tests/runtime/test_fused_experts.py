@@ -1,0 +1,70 @@
+"""A file that keeps gate and up of the experts in one tensor says the same as one that keeps them apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from ballast._core import kernels
+from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.model.metadata import read_spec
+from ballast.model.tensors import check_tensors
+from ballast.testing.generate import generate
+from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import open_gguf
+
+
+def fuse(source: Path, target: Path) -> Path:
+    """Copy a file, each layer's ffn_gate_exps and ffn_up_exps as one tensor: gate's rows of an expert, then up's."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, "deepseek2")
+    for name, field in reader.fields.items():
+        if name.startswith("deepseek2.") or name == "general.name":
+            writer.add_key_value(name, field.contents(), field.types[0], field.types[-1])
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    for name, tensor in tensors.items():
+        data = tensor.data
+        if "ffn_up_exps" in name:
+            continue
+        if "ffn_gate_exps" in name:
+            data = np.concatenate([data, tensors[name.replace("gate", "up")].data], axis=1)
+            name = name.replace("gate", "gate_up")
+        writer.add_tensor(name, data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
+
+
+@pytest.mark.parametrize("isa", kernels.usable_isas())
+@pytest.mark.parametrize(("arch", "quant"), [("v3", "q4_k"), ("v2lite", "q8_0")])
+def test_a_fused_file_says_what_the_other_does(tmp_path: Path, arch: str, quant: str, isa: str) -> None:
+    apart = write_tiny_model(tmp_path, arch=arch, quant=quant).gguf
+    texts = []
+    for path in (apart, fuse(apart, tmp_path / "fused.gguf")):
+        model = open_gguf(path)
+        spec = read_spec(model)
+        check_tensors(model, spec)
+        assert spec.fused_experts == (path != apart)
+        settings = EngineSettings(
+            cache_lens=1024,
+            max_batch_size=4,
+            max_new_tokens=16,
+            chunk_size=64,
+            prefill_chunk_size=64,
+            max_queue=8,
+            cpu_threads=2,
+            cpu_isa=isa,
+        )
+        core = EngineCore(load_runner(model, spec, spec.vocab_size, settings), scheduler_config(settings))
+        sampling = SamplingParams(max_tokens=12, temperature=0.0)
+        requests = [Request(str(i), tuple(range(5 * i, 5 * i + 20)), sampling) for i in range(6)]
+        texts.append([result.token_ids for result in generate(core, requests)])
+    assert texts[0] == texts[1]
+    assert len(set(texts[0])) > 1

@@ -8,7 +8,7 @@ CXX_SOURCES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'te
 # Sanitizers need a C++ runtime of their own, so the C++ tests are built apart from the extension.
 CXX_TESTS   = cmake -S csrc -G Ninja -DBALLAST_PYTHON=OFF -DBALLAST_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo --log-level=WARNING
 
-.PHONY: help setup demo demo-stop browser test cluster-binaries test-cpp test-python lint format bench sanitize lock clean
+.PHONY: help setup demo demo-stop browser test cluster-binaries test-cpp test-python lint docs-reference format bench sanitize lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -38,12 +38,16 @@ cluster-binaries: setup ## build etcd and Kubernetes for the tests, once; needs 
 test-python: ## Python tests
 	@$(BIN)/pytest
 
-lint: ## formatting, style, types, layers
+lint: ## formatting, style, types, layers, reference pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/reference.py --check
+
+docs-reference: ## write docs/reference anew from the code
+	$(BIN)/python tools/reference.py
 
 format: ## put everything into the agreed form
 	$(BIN)/ruff format .

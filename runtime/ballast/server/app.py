@@ -157,19 +157,28 @@ EXPECTED_ERRORS = (RequestError, CapacityError, EngineDeadError, RequestTimeoutE
 api = APIRouter()
 
 
-def create_app(service: Service, *, with_admin: bool = True) -> ASGIApp:
+def api_routers(*, with_admin: bool) -> tuple[APIRouter, ...]:
     """What the API's port serves. `with_admin`: health, metrics and debugging as well, for want of a port of theirs."""
-    routers = (api, tokens.router, page.router, health.everywhere, *((health.admin,) if with_admin else ()))
-    return _create(service, routers, service.access)
+    return (api, tokens.router, page.router, health.everywhere, *((health.admin,) if with_admin else ()))
+
+
+def admin_routers() -> tuple[APIRouter, ...]:
+    """What the admin port serves."""
+    return (health.everywhere, health.admin)
+
+
+def create_app(service: Service, *, with_admin: bool = True) -> ASGIApp:
+    """The application of the API's port."""
+    return _surround(api_app(api_routers(with_admin=with_admin), service.access.root_path), service, service.access)
 
 
 def create_admin_app(service: Service) -> ASGIApp:
-    """What the admin port serves."""
-    return _create(service, (health.everywhere, health.admin), Access())
+    """The application of the admin port."""
+    return _surround(api_app(admin_routers()), service, Access())
 
 
-def _create(service: Service, routers: Sequence[APIRouter], access: Access) -> ASGIApp:
-    limits = service.limits
+def api_app(routers: Sequence[APIRouter], root_path: str = "") -> FastAPI:
+    """Routes and the errors that they may raise; without a service, good for its description alone."""
     app = FastAPI(
         title="Ballast",
         version=__version__,
@@ -177,16 +186,21 @@ def _create(service: Service, routers: Sequence[APIRouter], access: Access) -> A
         openapi_url="/openapi.json",
         docs_url=None,
         redoc_url=None,
-        servers=[{"url": access.root_path}] if access.root_path else None,
+        servers=[{"url": root_path}] if root_path else None,
         exception_handlers={
             ClientDisconnect: _note_departure,
             **dict.fromkeys((*EXPECTED_ERRORS, Exception), _answer_error),
         },
     )
-    app.state.service = service
     app.openapi = lru_cache(maxsize=1)(lambda: document(app))  # type: ignore[method-assign]  # as FastAPI advises
     for router in routers:
         app.include_router(router)
+    return app
+
+
+def _surround(app: FastAPI, service: Service, access: Access) -> ASGIApp:
+    app.state.service = service
+    limits = service.limits
     return RequestScope(
         access.guard(BodyLimit(app, service.max_body_bytes, limits.body_timeout_s, limits.whole_body_timeout_s)),
         service.metrics.count_request,

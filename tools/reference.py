@@ -1,0 +1,203 @@
+"""Writes docs/reference/ from the code: options, endpoints, metrics.
+
+    python tools/reference.py [--check]
+
+With --check nothing is written; the exit code says whether the pages are those that would be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ballast.config import OPTIONS, SECTIONS, Option
+from ballast.engine.engine import Snapshot
+from ballast.server.app import admin_routers, api_app, api_routers
+from ballast.server.metrics import Metrics
+from ballast.server.numa import NumaProbe
+from ballast.server.openapi import BODY_ERRORS, EVERY_ERROR
+
+REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+
+NOTE = "<!-- Written by `make docs-reference` from the code. Change that, not this. -->"
+
+
+def main(arguments: list[str]) -> int:
+    pages = {"options.md": options(), "endpoints.md": endpoints(), "metrics.md": metrics()}
+    wanted = {name: "\n".join((NOTE, *lines, "")) for name, lines in pages.items()}
+    if arguments == ["--check"]:
+        old = [name for name, text in wanted.items() if not _is(REFERENCE / name, text)]
+        if old:
+            print(f"docs/reference/: {', '.join(old)} no longer say what the code says; run: make docs-reference")
+        return 1 if old else 0
+    REFERENCE.mkdir(exist_ok=True)
+    for name, text in wanted.items():
+        (REFERENCE / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+def _is(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+# --- options ------------------------------------------------------------------------------------------------
+
+
+def options() -> Iterator[str]:
+    yield "# Options of `ballast serve`"
+    yield ""
+    yield from paragraph(
+        "The command line wins over the environment, the environment over the YAML file that `--config` (or "
+        "`BALLAST_CONFIG`) names, and that over the default. `--max_batch_size 8` is `BALLAST_MAX_BATCH_SIZE=8` in "
+        "the environment and `max_batch_size: 8` in the file; hyphens may stand for underscores. A flag has an "
+        "opposite, `--no_force_think`. What can be repeated is separated by commas in the environment and is a list "
+        "in the file. A key or a `BALLAST_` variable that is no option is refused."
+    )
+    for section in SECTIONS.values():
+        yield ""
+        yield f"## {section.title[0].upper()}{section.title[1:]}"
+        yield ""
+        rows = [option_row(opt) for opt in OPTIONS if opt.group == section.title]
+        yield from table(("option", "value", "default", "meaning"), rows)
+
+
+def option_row(opt: Option) -> tuple[str, ...]:
+    allowed = opt.kind.allowed + ("; can be repeated" if opt.kind.repeatable else "")
+    default = {None: "auto" if "auto" in opt.kind.metavar else "–", (): "–", True: "on", False: "off"}
+    shown = default.get(opt.default) if opt.default is None or opt.default in ((), True, False) else None
+    is_number = isinstance(opt.default, (int, float)) and not isinstance(opt.default, bool)
+    return f"`--{opt.name}`", allowed, f"`{opt.default}`" if shown is None or is_number else shown, opt.help
+
+
+# --- endpoints ----------------------------------------------------------------------------------------------
+
+
+def endpoints() -> Iterator[str]:
+    yield "# Endpoints"
+    yield ""
+    yield from paragraph(
+        "The same as a machine reads it: `GET /openapi.json` of a running server. With `--admin_port`, the endpoints "
+        "of the second table are on that port alone, except where the first lists them as well. With "
+        "`--api_key_file`, everything on the API's port but `/livez`, `/readyz` and the page at `/` wants a key."
+    )
+    both = api_app(api_routers(with_admin=False)).openapi()
+    admin = api_app(admin_routers()).openapi()
+    for title, described in (("API", both), ("Admin", admin)):
+        yield ""
+        yield f"## {title}"
+        yield ""
+        rows = [
+            (f"`{method.upper()} {path}`", operation["description"].split("\n")[0], statuses(operation))
+            for path, operations in described["paths"].items()
+            for method, operation in operations.items()
+        ]
+        yield from table(("endpoint", "what it does", "statuses"), rows)
+    yield ""
+    yield "## Errors"
+    yield ""
+    yield 'Every error is `{"error": {"message", "type", "param", "code"}}`; `param` names the field that is to blame.'
+    yield ""
+    yield from table(("status", "why"), [(str(n), why) for n, why in sorted({**EVERY_ERROR, **BODY_ERRORS}.items())])
+    for path, operations in both["paths"].items():
+        for operation in operations.values():
+            if "requestBody" in operation:
+                yield ""
+                yield f"## Fields of {path}"
+                yield ""
+                yield from fields(operation, both["components"]["schemas"])
+
+
+def statuses(operation: dict[str, Any]) -> str:
+    return ", ".join(sorted(operation["responses"]))
+
+
+def fields(operation: dict[str, Any], schemas: dict[str, Any]) -> Iterator[str]:
+    name = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
+    schema = schemas[name]
+    required = schema.get("required", ())
+    rows = [
+        (f"`{field}`{' (required)' if field in required else ''}", value(found))
+        for field, found in schema["properties"].items()
+    ]
+    yield from table(("field", "value"), rows)
+
+
+def value(schema: dict[str, Any]) -> str:
+    """A field's schema in words."""
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(value(one) for one in schema["anyOf"] if one.get("type") != "null"))
+    if "$ref" in schema:
+        return f"object `{schema['$ref'].rsplit('/', 1)[1]}`"
+    if "enum" in schema or "const" in schema:
+        return " or ".join(f"`{one}`" for one in schema.get("enum", [schema.get("const")]))
+    kind = schema.get("type", "any")
+    if kind == "array":
+        kind = f"list of {value(schema['items'])}" if schema.get("items") else "list"
+    limits = {"minimum": "at least", "maximum": "at most", "minItems": "at least", "maxItems": "at most"}
+    limits |= {"minLength": "at least", "maxLength": "at most"}
+    unit = {"Items": " entries", "Length": " characters"}
+    said = [
+        f"{words} {schema[key]}{next((u for end, u in unit.items() if key.endswith(end)), '')}"
+        for key, words in limits.items()
+        if isinstance(schema.get(key), (int, float)) and abs(schema[key]) < 2**31
+    ]
+    return ", ".join((kind, *said))
+
+
+# --- metrics ------------------------------------------------------------------------------------------------
+
+
+def metrics() -> Iterator[str]:
+    yield "# Metrics"
+    yield ""
+    yield from paragraph(
+        "`GET /metrics`, for Prometheus. Counters end in `_total` and histograms have `_bucket`, `_sum` and `_count` "
+        "on the page. The names under `vllm:` repeat others for dashboards and autoscalers that know those; "
+        "`--metrics_alias none` leaves them out."
+    )
+    yield ""
+    rows = [
+        (f"`{family.name}`", family.type, labels(family), family.documentation)
+        for family in sorted(families(), key=lambda family: family.name)
+    ]
+    yield from table(("name", "type", "labels", "meaning"), rows)
+
+
+def families() -> Iterable[Any]:
+    """Everything that a server shows once it has done something."""
+    shown = Metrics()
+    numbers = {field.name: 1 for field in dataclasses.fields(Snapshot)}
+    engine: Any = SimpleNamespace(snapshot=lambda: SimpleNamespace(**numbers), load_progress=1.0)
+    build = {"version": "", "isa": "", "device": ""}
+    shown.watch(engine, model_name="", build=build, alias=True)
+    node = SimpleNamespace(node=0, expert_bytes=1)
+    probe = NumaProbe(lambda *_: SimpleNamespace(nodes=(node,), mempolicy_available=True))  # type: ignore[arg-type,return-value]
+    asyncio.run(probe.report(60))
+    shown.registry.register(probe)
+    shown.count_request("", "")
+    shown.on_step("decode", 1.0, 1)
+    return shown.registry.collect()
+
+
+def labels(family: Any) -> str:
+    found = {label for sample in family.samples for label in sample.labels}
+    return ", ".join(f"`{label}`" for label in sorted(found - {"le"})) or "–"
+
+
+def paragraph(text: str) -> list[str]:
+    return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    for cells in (head, ("---",) * len(head), *rows):
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -11,6 +11,8 @@ import pytest
 from testcluster.cluster import Cluster
 from testcluster.fault_proxy import FaultProxy
 from testcluster.kube import Kube
+from testcluster.operator import OperatorProcess, install
+from testcluster.pod_answers import PodAnswers
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +46,24 @@ def proxy(cluster: Cluster) -> Iterator[FaultProxy]:
     proxy.start()
     yield proxy
     proxy.stop()
+
+
+@pytest.fixture(scope="module")
+def answers() -> Iterator[PodAnswers]:
+    """What made-up pods answer."""
+    answers = PodAnswers()
+    answers.start()
+    yield answers
+    answers.stop()
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: Cluster, answers: PodAnswers) -> Iterator[OperatorProcess]:
+    """The operator, installed and leading; it must end cleanly."""
+    install(cluster)
+    operator = OperatorProcess(cluster, "operator", answers.url, "--resync-seconds", "5")
+    operator.start()
+    operator.wait_leading()
+    yield operator
+    operator.stop()
+    assert operator.exit_code == 0, operator.log_tail()

@@ -2,79 +2,244 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from testcluster.cluster import Cluster
 from testcluster.kube import Kube, Object
-from testcluster.nodes import BEHAVIOUR
-from testcluster.operator import OperatorProcess, install
-from testcluster.pod_answers import PodAnswers
+from testcluster.pod_answers import PINNED, PodAnswers
+from testcluster.services import condition, service, status_of, wait_condition, wait_ready
 from testcluster.waiting import wait_for
 
+pytestmark = pytest.mark.usefixtures("operator")
 
-@pytest.fixture(scope="module")
-def answers() -> Iterator[PodAnswers]:
-    answers = PodAnswers()
-    answers.start()
-    yield answers
-    answers.stop()
+SERVICE = "serving.ballast.dev/service"
 
 
-@pytest.fixture(scope="module")
-def operator(cluster: Cluster, answers: PodAnswers) -> Iterator[OperatorProcess]:
-    install(cluster)
-    operator = OperatorProcess(cluster, "operator", answers.url, "--resync-seconds", "5")
-    operator.start()
-    operator.wait_leading()
-    yield operator
-    operator.stop()
-    assert operator.exit_code == 0, operator.log_tail()
+def pods(kube: Kube, namespace: str, name: str) -> list[Object]:
+    return kube.list("pods", namespace, {SERVICE: name})
 
 
-def service(name: str, behaviour: str = "run", **spec: object) -> Object:
-    return {
-        "apiVersion": "serving.ballast.dev/v1alpha1",
-        "kind": "InferenceService",
-        "metadata": {"name": name},
-        "spec": {
-            "model": {"source": {"builtin": {}}},
-            "resources": {"cpus": 1, "memory": "1Gi", "gpus": 0},
-            "scheduling": {"nodeSelector": {BEHAVIOUR: behaviour}},
-            **spec,
-        },
+def uids(found: list[Object]) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in found}
+
+
+def apply(kube: Kube, namespace: str, body: Object) -> None:
+    kube.apply("inferenceservices", body, namespace)
+
+
+def test_a_service_becomes_ready_and_says_where_it_runs(kube: Kube, namespace: str) -> None:
+    apply(kube, namespace, service("tiny", engine={"maxNewTokens": 1000, "cacheLens": 4096}))
+    wait_ready(kube, namespace, "tiny")
+    wait_condition(kube, namespace, "tiny", "NUMAPinned", "True", "CPUsAndMemoryAligned")
+    status = status_of(kube, namespace, "tiny")
+    del status["conditions"]
+    assert status == {
+        "observedGeneration": 1,
+        "replicas": 1,
+        "readyReplicas": 1,
+        "selector": f"app.kubernetes.io/managed-by=ballast-operator,{SERVICE}=tiny",
+        "url": f"http://tiny.{namespace}.svc:10002/v1",
+        "nodes": "gpu-0",
+        "effective": {"kvCacheTokens": 4096, "guaranteedConcurrency": 4, "guaranteedPromptTokens": 24},
+        "placement": [{"pod": "tiny-0", "node": "gpu-0", "cpus": "1", "memoryNodes": "0", "localPercent": 100}],
     }
+    (pod,) = pods(kube, namespace, "tiny")
+    assert pod["status"]["qosClass"] == "Guaranteed"
 
 
-def conditions(kube: Kube, namespace: str, name: str) -> dict[str, Object]:
-    status = kube.get("inferenceservices", name, namespace).get("status", {})
-    return {condition["type"]: condition for condition in status.get("conditions", [])}
+def test_user_edits_and_deletions_of_children_are_healed(kube: Kube, namespace: str) -> None:
+    apply(kube, namespace, service("healed", endpoint={"networkPolicy": {}}))
+    wait_ready(kube, namespace, "healed")
+    edits = {
+        "services": {"spec": {"selector": {SERVICE: "other"}}},
+        "poddisruptionbudgets": {"spec": {"minAvailable": 7}, "metadata": {"ownerReferences": None}},
+        "networkpolicies": {"spec": {"ingress": [{}]}, "metadata": {"labels": None}},
+    }
+    before = {resource: kube.get(resource, "healed", namespace) for resource in edits}
+    for resource, patch in edits.items():
+        kube.merge(resource, "healed", patch, namespace)
+    for resource, body in before.items():
+
+        def healed(resource: str = resource, body: Object = body) -> bool:
+            found = kube.get(resource, "healed", namespace)
+            same = ("labels", "ownerReferences")
+            return bool(found["spec"] == body["spec"]) and all(
+                found["metadata"].get(key) == body["metadata"][key] for key in same
+            )
+
+        wait_for(f"{resource} to be healed", healed)
+    for resource, body in before.items():
+        kube.delete(resource, "healed", namespace)
+        gone = body["metadata"]["uid"]
+        wait_for(
+            f"{resource} to be there again",
+            lambda resource=resource, gone=gone: (
+                (found := kube.find(resource, "healed", namespace)) and found["metadata"]["uid"] != gone
+            ),
+        )
 
 
-def wait_condition(kube: Kube, namespace: str, name: str, kind: str, status: str, reason: str = "") -> Object:
-    def there() -> Object:
-        found = conditions(kube, namespace, name).get(kind, {})
-        assert found.get("status") == status, found
-        assert reason in ("", found["reason"]), found
-        return found
-
-    return wait_for(f"{kind}={status} of {name}", there)
-
-
-def test_a_service_becomes_ready_and_leaves_nothing_behind(
-    operator: OperatorProcess, kube: Kube, namespace: str
+def test_a_pod_that_loses_its_labels_is_found_again_and_one_that_is_deleted_is_replaced(
+    kube: Kube, namespace: str
 ) -> None:
-    kube.apply("inferenceservices", service("tiny"), namespace)
-    wait_condition(kube, namespace, "tiny", "Ready", "True")
-    wait_condition(kube, namespace, "tiny", "NUMAPinned", "True")
-    status = kube.get("inferenceservices", "tiny", namespace)["status"]
-    assert status["observedGeneration"] == 1
-    assert status["readyReplicas"] == 1
-    assert status["placement"] == [
-        {"pod": "tiny-0", "node": status["nodes"], "cpus": "1", "memoryNodes": "0", "localPercent": 100}
-    ]
-    kube.delete("inferenceservices", "tiny", namespace)
-    for resource in ("pods", "services", "poddisruptionbudgets"):
+    apply(kube, namespace, service("pods"))
+    wait_ready(kube, namespace, "pods")
+    (pod,) = pods(kube, namespace, "pods")
+    kube.merge("pods", "pods-0", {"metadata": {"labels": None}}, namespace)
+    wait_for("its labels", lambda: uids(pods(kube, namespace, "pods")) == uids([pod]))
+    kube.merge(
+        "pods", "pods-0", {"spec": {"containers": [{**pod["spec"]["containers"][0], "image": "x:1"}]}}, namespace
+    )
+    wait_for(
+        "its image",
+        lambda: kube.get("pods", "pods-0", namespace)["spec"]["containers"][0]["image"] == "made.up/runtime:1",
+    )
+    kube.delete("pods", "pods-0", namespace)
+    wait_for("another pod", lambda: (found := uids(pods(kube, namespace, "pods"))) and found != uids([pod]))
+    wait_ready(kube, namespace, "pods")
+
+
+def test_what_belongs_to_others_is_left_alone_and_named(kube: Kube, namespace: str) -> None:
+    foreign = {"metadata": {"name": "taken"}, "spec": {"ports": [{"port": 1}]}}
+    before = kube.create("services", foreign, namespace)
+    apply(kube, namespace, service("taken"))
+    found = wait_condition(kube, namespace, "taken", "Ready", "False", "ForeignObject")
+    assert "Service taken exists already" in found["message"]
+    assert "no owner" in found["message"]
+    assert pods(kube, namespace, "taken") == []
+    assert (
+        kube.get("services", "taken", namespace)["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    )
+    kube.delete("services", "taken", namespace)
+    wait_ready(kube, namespace, "taken", timeout_s=60)
+
+
+def test_a_change_of_the_spec_replaces_the_pod_after_the_old_one_has_gone(kube: Kube, namespace: str) -> None:
+    apply(kube, namespace, service("changed", podMetadata={"annotations": {"test.ballast.dev/lingers": "yes"}}))
+    wait_ready(kube, namespace, "changed")
+    (old,) = pods(kube, namespace, "changed")
+    apply(kube, namespace, service("changed", engine={"cacheLens": 5000}))
+    wait_condition(kube, namespace, "changed", "Progressing", "True", "Draining")
+    wait_condition(kube, namespace, "changed", "Ready", "False")
+    assert uids(pods(kube, namespace, "changed")) == uids([old])
+    kube.merge("pods", "changed-0", {"metadata": {"annotations": {"test.ballast.dev/lingers": None}}}, namespace)
+    wait_ready(kube, namespace, "changed")
+    (new,) = pods(kube, namespace, "changed")
+    assert uids([new]) != uids([old])
+    arguments = new["spec"]["containers"][0]["args"]
+    assert arguments[arguments.index("--cache_lens") + 1] == "5000"
+
+
+def test_scaling_up_down_and_to_zero(kube: Kube, namespace: str) -> None:
+    apply(kube, namespace, service("scaled"))
+    wait_ready(kube, namespace, "scaled")
+    first = uids(pods(kube, namespace, "scaled"))
+    for replicas in (3, 1):
+        kube.merge("inferenceservices", "scaled", {"spec": {"replicas": replicas}}, namespace, "scale")
+        wait_for(f"{replicas} pods", lambda replicas=replicas: len(pods(kube, namespace, "scaled")) == replicas)
+        wait_ready(kube, namespace, "scaled")
+        assert first <= uids(pods(kube, namespace, "scaled"))
+    kube.merge("inferenceservices", "scaled", {"spec": {"replicas": 0}}, namespace, "scale")
+    wait_condition(kube, namespace, "scaled", "Ready", "False", "ScaledToZero")
+    wait_for("no pods", lambda: pods(kube, namespace, "scaled") == [])
+
+
+def test_a_pod_that_is_refused_is_named_and_does_not_come_back_as_a_storm(
+    cluster: Cluster, kube: Kube, namespace: str
+) -> None:
+    audit = cluster.audit()
+    apply(kube, namespace, service("refused", "rejected", replicas=2))
+    found = wait_condition(kube, namespace, "refused", "Ready", "False", "TopologyAffinityError")
+    assert "node rejected refused refused-" in found["message"]
+    assert "1 CPUs, 1Gi of memory" in found["message"]
+    wait_for(
+        "another attempt",
+        lambda: any(pod["metadata"]["name"].endswith("-r1") for pod in pods(kube, namespace, "refused")),
+    )
+    assert len(pods(kube, namespace, "refused")) <= 3
+    created = [call for call in audit.new_writes() if (call.verb, call.resource) == ("create", "pods")]
+    assert len([call for call in created if call.namespace == namespace]) == 3
+    apply(kube, namespace, service("refused"))
+    wait_ready(kube, namespace, "refused")
+    assert [pod["metadata"]["name"] for pod in pods(kube, namespace, "refused")] == ["refused-0-r2"]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason", "said"), [("loading", "Loading", "40 % loaded"), ("oom", "OutOfMemory", "SIGKILL")]
+)
+def test_a_pod_that_does_not_serve_says_why(
+    kube: Kube, namespace: str, answers: PodAnswers, behaviour: str, reason: str, said: str
+) -> None:
+    before, answers.pages["/readyz"] = answers.pages["/readyz"], (503, {"status": "loading", "progress": 0.42})
+    try:
+        apply(kube, namespace, service("waits", behaviour))
+        found = wait_condition(kube, namespace, "waits", "Ready", "False", reason)
+        assert said in found["message"]
+        assert condition(kube, namespace, "waits", "ModelLoaded")["reason"] == reason
+    finally:
+        answers.pages["/readyz"] = before
+
+
+def test_a_service_is_not_ready_before_it_was_reached_through_its_address(
+    kube: Kube, namespace: str, answers: PodAnswers
+) -> None:
+    before, answers.pages["/readyz"] = answers.pages["/readyz"], None
+    try:
+        apply(kube, namespace, service("unreached"))
+        wait_condition(kube, namespace, "unreached", "Ready", "False", "ServiceUnreachable")
+    finally:
+        answers.pages["/readyz"] = before
+    wait_ready(kube, namespace, "unreached")
+    address = kube.get("services", "unreached", namespace)["spec"]["clusterIP"]
+    assert f"http://{address}:10002/readyz" in answers.asked
+
+
+def test_pinning_that_is_required_and_missing_is_not_ready(kube: Kube, namespace: str, answers: PodAnswers) -> None:
+    before, answers.pages["/debug/numa"] = answers.pages["/debug/numa"], (200, {**PINNED, "cpus": "0-3"})
+    try:
+        apply(kube, namespace, service("loose", numa={"enforcement": "Require"}))
+        found = wait_condition(kube, namespace, "loose", "Ready", "False", "SharedCPUPool")
+        assert "cpuManagerPolicy static" in found["message"]
+        apply(kube, namespace, service("loose", numa={"enforcement": "Prefer"}))
+        wait_ready(kube, namespace, "loose")
+        assert condition(kube, namespace, "loose", "NUMAPinned")["status"] == "False"
+    finally:
+        answers.pages["/debug/numa"] = before
+
+
+def test_a_refusal_by_the_api_server_is_told(kube: Kube, namespace: str) -> None:
+    kube.apply(
+        "resourcequotas",
+        {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}},
+        namespace,
+    )
+    wait_for("the quota", lambda: kube.get("resourcequotas", "q", namespace).get("status", {}).get("hard"))
+    apply(kube, namespace, service("quota"))
+    found = wait_condition(kube, namespace, "quota", "Ready", "False", "ChildRefused")
+    assert "exceeded quota" in found["message"]
+    kube.delete("resourcequotas", "q", namespace)
+    wait_ready(kube, namespace, "quota", timeout_s=60)
+
+
+def test_a_drained_node_moves_the_pod(kube: Kube, namespace: str) -> None:
+    apply(kube, namespace, service("drained"))
+    wait_ready(kube, namespace, "drained")
+    (pod,) = pods(kube, namespace, "drained")
+    wait_for(
+        "the budget", lambda: kube.get("poddisruptionbudgets", "drained", namespace)["status"]["disruptionsAllowed"]
+    )
+    kube.post("pods", "drained-0", "eviction", {"metadata": {"name": "drained-0"}}, namespace)
+    wait_for("another pod", lambda: (found := uids(pods(kube, namespace, "drained"))) and found != uids([pod]))
+    wait_ready(kube, namespace, "drained")
+
+
+def test_deleting_a_service_leaves_nothing(kube: Kube, namespace: str) -> None:
+    apply(
+        kube, namespace, service("gone", engine={"placementRules": {"inline": "a: 1"}}, endpoint={"networkPolicy": {}})
+    )
+    wait_ready(kube, namespace, "gone")
+    kube.delete("inferenceservices", "gone", namespace)
+    for resource in ("pods", "services", "poddisruptionbudgets", "networkpolicies", "configmaps"):
+        labels = {SERVICE: "gone"}
         # The garbage collector looks for new kinds only every 30 s.
-        wait_for(f"no {resource}", lambda resource=resource: not kube.list(resource, namespace), timeout_s=90)
+        wait_for(f"no {resource}", lambda r=resource, labels=labels: not kube.list(r, namespace, labels), timeout_s=90)

@@ -41,7 +41,7 @@ def test_defaults_and_bookkeeping_are_no_drift(kind):
         ("Service", lambda body: body["metadata"].pop("labels")),
         ("Service", lambda body: body["metadata"].pop("ownerReferences")),
         ("Service", lambda body: body["metadata"]["annotations"].update({"serving.ballast.dev/applied-hash": "older"})),
-        ("PodDisruptionBudget", lambda body: body["spec"].update(maxUnavailable=0)),
+        ("PodDisruptionBudget", lambda body: body["spec"].update(minAvailable=7)),
         ("NetworkPolicy", lambda body: body["spec"]["ingress"].append({})),
         ("NetworkPolicy", lambda body: body["spec"]["ingress"][0]["from"].append({"ipBlock": {"cidr": "0.0.0.0/0"}})),
     ],

@@ -51,6 +51,15 @@ def test_objects_that_change_between_lists_and_objects_that_go_are_not_held_agai
     assert freshness.stale_s(800.0) == 0
 
 
+def test_an_object_that_is_newer_than_the_list_is_not_forgotten():
+    freshness = Freshness()
+    freshness.watched(body("a", 1), gone=False)
+    freshness.compare([], 0.0)
+    freshness.compare([body("a", 1)], 60.0)
+    freshness.compare([body("a", 1)], 120.0)
+    assert freshness.stale_s(120.0) == 0
+
+
 NODE = {
     "metadata": {"uid": "n", "labels": {"a": "b"}, "resourceVersion": "1"},
     "status": {

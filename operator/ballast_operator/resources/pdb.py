@@ -10,13 +10,14 @@ from ballast_operator.resources.meta import child_metadata
 
 
 def build_pdb(service: InferenceService) -> dict[str, Any]:
-    """A single replica may be evicted too: it drains first, and a node that can never be drained helps nobody."""
+    """All replicas but one stay. A single one may be evicted: it drains first, and a node that can never be drained
+    helps nobody. A number of pods, as the disruption controller counts those without asking what controls them."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": child_metadata(service, service.ref.name),
         "spec": {
-            "maxUnavailable": 1,
+            "minAvailable": max(0, service.spec.replicas - 1),
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": pod_selector(service.ref.name)},
         },

@@ -23,6 +23,7 @@ RESOURCES: dict[str, tuple[str, bool]] = {
     "services": ("api/v1", True),
     "configmaps": ("api/v1", True),
     "secrets": ("api/v1", True),
+    "resourcequotas": ("api/v1", True),
     "events": ("api/v1", True),
     "serviceaccounts": ("api/v1", True),
     "persistentvolumeclaims": ("api/v1", True),

@@ -45,7 +45,12 @@ class OperatorProcess(Process):
             *("--probe-proxy", probe_proxy, "--runtime-image", "made.up/runtime:1"),
             *options,
         ]
+        self._log_start = 0
         super().__init__(name, argv, cluster.folder, env={"KUBECONFIG": str(config)})
+
+    def start(self) -> None:
+        self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+        super().start()
 
     def wait_leading(self) -> None:
         wait_for(f"{self.name} to lead", lambda: self.metric("ballast_operator_leading") == 1.0)
@@ -65,6 +70,6 @@ class OperatorProcess(Process):
     def _port(self) -> int:
         def listening() -> list[str]:
             self.check()
-            return re.findall(r"listening host=\S+ port=(\d+)", self.log_path.read_text())
+            return re.findall(r"listening host=\S+ port=(\d+)", self.log_path.read_text()[self._log_start :])
 
         return int(wait_for(f"{self.name} to listen", listening)[-1])

@@ -1,0 +1,81 @@
+"""Many services at once, and what a cluster that has nothing to do costs."""
+
+from __future__ import annotations
+
+import time
+
+from testcluster.cluster import Cluster
+from testcluster.kube import Kube
+from testcluster.operator import USER, OperatorProcess
+from testcluster.services import service, wait_ready
+from testcluster.waiting import wait_for
+
+NUM_SERVICES = 200
+MAX_MEMORY_BYTES = 150 * 2**20
+REST_S = 12
+"""More than two full looks of the operator under test."""
+
+
+def test_many_services_converge_and_then_nothing_is_written(
+    cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
+) -> None:
+    for number in range(NUM_SERVICES):
+        kube.create("inferenceservices", service(f"s{number}"), namespace)
+
+    def num_ready() -> int:
+        bodies = kube.list("inferenceservices", namespace)
+        found = [
+            c["status"] for body in bodies for c in body.get("status", {}).get("conditions", []) if c["type"] == "Ready"
+        ]
+        return found.count("True")
+
+    def all_ready() -> bool:
+        ready = num_ready()
+        assert ready == NUM_SERVICES, f"{ready} are ready"
+        return True
+
+    wait_for("every service to be ready", all_ready, timeout_s=180, interval_s=1)
+    pods = kube.list("pods", namespace)
+    assert len(pods) == NUM_SERVICES
+    time.sleep(2)
+    audit = cluster.audit()
+    time.sleep(REST_S)
+    assert [call for call in audit.new_writes(USER) if call.resource != "leases"] == []
+    assert operator.rss_bytes() <= MAX_MEMORY_BYTES
+    assert operator.metric("ballast_operator_watch_stale_seconds") == 0.0
+    for number in range(NUM_SERVICES):
+        kube.delete("inferenceservices", f"s{number}", namespace)
+
+
+def test_without_permission_nothing_restarts_and_with_it_all_goes_on(
+    cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
+) -> None:
+    role = kube.get("clusterroles", "ballast-operator")
+    kube.merge("clusterroles", "ballast-operator", {"rules": []})
+    pid = operator.pid
+    kube.create("inferenceservices", service("later"), namespace)
+    wait_for(
+        "a refused request", lambda: operator.metric('ballast_operator_api_requests_total{code="403",verb="list"}') > 0
+    )
+    assert operator.http("/livez").status_code == 200
+    kube.merge("clusterroles", "ballast-operator", {"rules": role["rules"]})
+    wait_ready(kube, namespace, "later", timeout_s=90)
+    assert (operator.is_running, operator.pid) == (True, pid)
+
+
+def test_when_the_leader_dies_the_other_one_goes_on(
+    cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
+) -> None:
+    second = OperatorProcess(cluster, "second", operator.argv[operator.argv.index("--probe-proxy") + 1])
+    second.start()
+    try:
+        wait_for("the second to listen", lambda: second.http("/livez").status_code == 200)
+        assert second.metric("ballast_operator_leading") == 0.0
+        operator.kill()
+        kube.create("inferenceservices", service("after"), namespace)
+        wait_ready(kube, namespace, "after", timeout_s=60)
+        assert second.metric("ballast_operator_leading") == 1.0
+    finally:
+        second.stop()
+        operator.start()
+        operator.wait_leading()

@@ -1,0 +1,89 @@
+"""The definition's rules as the API server judges them; the cache rule by the table that the others are judged by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testcluster.cluster import Cluster
+from testcluster.kube import ApiError, Kube, Object
+from testcluster.operator import CRD
+from testcluster.services import service
+
+CASES = yaml.safe_load((Path(__file__).parents[1] / "contracts/cache_rule.yaml").read_text())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def definition(cluster: Cluster) -> None:
+    cluster.install(CRD)
+
+
+def refusal(kube: Kube, namespace: str, body: Object) -> str | None:
+    try:
+        kube.create("inferenceservices", body, namespace)
+    except ApiError as error:
+        return f"{error.code}: {error.message}"
+    return None
+
+
+def test_the_cache_rule(kube: Kube, namespace: str) -> None:
+    for number, case in enumerate(CASES):
+        said = refusal(kube, namespace, service(f"case-{number}", engine=case["engine"]))
+        assert (said is None) == case["accepted"], (case, said)
+        if "smallest" in case:
+            assert said is not None
+            assert "max_batch_size * max_new_tokens" in said
+            assert f"the smallest cacheLens that passes is {case['smallest']}" in said
+
+
+def test_defaults_are_filled_in(kube: Kube, namespace: str) -> None:
+    kube.create("inferenceservices", service("plain"), namespace)
+    spec = kube.get("inferenceservices", "plain", namespace)["spec"]
+    assert spec["engine"]["cacheLens"] == 32768
+    assert spec["numa"] == {"policy": "SingleNode", "enforcement": "Prefer"}
+    assert spec["endpoint"] == {"port": 10002}
+    assert (spec["replicas"], spec["resources"]["gpuResourceName"]) == (1, "nvidia.com/gpu")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": {"source": {}}}, "exactly one model source"),
+        ({"model": {"source": {"builtin": {}, "pvc": {"claimName": "x"}}}}, "exactly one model source"),
+        ({"model": {"source": {"pvc": {"claimName": "x"}}, "ggufPath": "../etc"}}, "ggufPath"),
+        ({"resources": {"cpus": 1.5, "memory": "1Gi"}}, "cpus"),
+        ({"resources": {"cpus": "500m", "memory": "1Gi"}}, "cpus"),
+        ({"resources": {"cpus": 0, "memory": "1Gi"}}, "cpus"),
+        ({"resources": {"cpus": 1, "memory": "lots"}}, "must be a quantity"),
+        ({"resources": {"cpus": 1, "memory": "1Mi"}}, "from 64Mi to 1Pi"),
+        ({"resources": {"memory": "1Gi"}}, "cpus"),
+        ({"engine": {"extraArgs": ["--admin-port=1"]}}, "must not set"),
+        ({"engine": {"maxBatchSize": 512, "maxNewTokens": 1}}, "chunk_size"),
+        ({"engine": {"placementRules": {}}}, "exactly one of configMapRef and inline"),
+        ({"endpoint": {"port": 10003}}, "admin port"),
+        ({"endpoint": {"port": 80}}, "1024"),
+        ({"numa": {"policy": "Anywhere"}}, "Unsupported value"),
+        ({"replicas": -1}, "replicas"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_refused_with_a_sentence(
+    kube: Kube, namespace: str, change: dict[str, Any], said: str
+) -> None:
+    assert said in (refusal(kube, namespace, service("x", **change)) or "accepted")
+
+
+@pytest.mark.parametrize("name", ["1starts-with-a-digit", "has.dots", "x" * 53])
+def test_names_that_cannot_be_a_services_are_refused(kube: Kube, namespace: str, name: str) -> None:
+    assert "the name becomes a Service's" in (refusal(kube, namespace, service(name)) or "accepted")
+    assert refusal(kube, namespace, service("x" * 52)) is None or name != "x" * 53
+
+
+def test_the_samples_are_accepted(kube: Kube, namespace: str) -> None:
+    for sample in sorted((CRD.parents[1] / "samples").glob("*.yaml")):
+        for document in yaml.safe_load_all(sample.read_text()):
+            if document["kind"] == "InferenceService":
+                assert refusal(kube, namespace, document) is None

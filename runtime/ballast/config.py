@@ -24,6 +24,7 @@ MAX_TOKENS = 2**30
 
 BackendType = Literal["balance_serve", "ktransformers"]
 LogFormat = Literal["text", "json"]
+ReasoningField = Literal["reasoning_content", "reasoning", "both", "none"]
 NumaMode = Literal["auto", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 MetricsAlias = Literal["vllm", "none"]
@@ -143,6 +144,11 @@ class ModelConfig(_Section):
         "default: the model's own, in a corrected form where it is one that DeepSeek published",
     )
     force_think: bool = option(False, SWITCH, "begin every reply inside <think> (useful for R1)")
+    reasoning_field: ReasoningField = option(
+        "reasoning_content",
+        one_of("reasoning_content", "reasoning", "both", "none"),
+        "where a chat reply's reasoning goes; none: it stays in the content, tags and all",
+    )
 
 
 @dataclass(frozen=True)

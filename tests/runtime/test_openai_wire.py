@@ -16,6 +16,8 @@ from ballast.server.prepare import Preparer
 from ballast.server.usage import Timings, Usage
 from ballast.testing.vocabulary import byte_metadata
 from ballast.text.loading import load_text
+from ballast.text.marks import Start
+from ballast.text.reply_parts import Content
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}{{ extra }}"
 USAGE = Usage(prompt_tokens=10, completion_tokens=5, cached_tokens=4)
@@ -169,7 +171,7 @@ def test_a_model_that_cannot_be_told_to_think_says_so(text):
         prompt_of(v3, thinking={"type": "enabled"})
     assert prompt_of(v3, thinking={"type": "disabled"}).endswith("<｜Assistant｜>")
     always = load_text(None, byte_metadata() | {"tokenizer.chat_template": "<think>\n"}, "bytes.gguf")
-    with pytest.raises(RequestError, match="thinking: this model's chat template always begins with a thought"):
+    with pytest.raises(RequestError, match="thinking: this model's replies always begin with a thought"):
         prompt_of(always, thinking={"type": "disabled"})
 
 
@@ -218,7 +220,11 @@ def test_a_clients_text_is_no_control_token(text):
 def test_force_think_opens_the_prompt_and_the_reply(text):
     job = Preparer(text, LIMITS, force_think=True).chat(chat())
     assert text.tokenizer.decode(job.prompts[0].ids, skip_control=False).endswith("hi<think>\n")
-    assert job.opening == "<think>\n"
+    assert (job.opening, job.layout.start) == ("", Start.REASONING)
+    inline = Preparer(text, LIMITS, force_think=True, split_reasoning=False).chat(chat())
+    assert (inline.opening, inline.layout.marks) == ("<think>\n", {})
+    v2 = load_text(None, byte_metadata(user_defined=()), "v2.gguf", "deepseek-v2")
+    assert Preparer(v2, LIMITS, force_think=True).chat(chat()).opening == "<think>\n"
 
 
 def test_a_model_without_a_template_refuses_chats_but_continues_texts():
@@ -239,7 +245,7 @@ def test_json_breaks_in_no_clients_line_splitter_and_keeps_the_text(value):
 def test_a_frame_is_one_line_whatever_the_text_or_the_model_is_called(piece, model):
     for format_ in (ChatFormat(), TextFormat()):
         reply = Reply("id", 1, model, format_, Shape(), bytes)
-        frame = reply.piece(Piece(0, piece or "x"), USAGE, TIMINGS).decode()
+        frame = reply.piece(Piece(0, (Content(piece or "x"),)), USAGE, TIMINGS).decode()
         assert frame.startswith("data: ")
         assert frame.endswith("\n\n")
         assert len(frame.splitlines()) == 2

@@ -6,7 +6,7 @@ import pytest
 
 from ballast.testing.vocabulary import byte_tokenizer
 from ballast.text.detokenizer import Detokenizer
-from ballast.text.marks import CALLING, THINKING, Mark, ReasoningCount, Start, marks_of, start_of
+from ballast.text.marks import CALLING, THINKING, Layout, Mark, ReasoningCount, Start, marks_of, start_of
 from ballast.text.output_parser import OutputParser
 from ballast.text.reply_parts import CallArguments, CallBegin, Message
 
@@ -169,7 +169,7 @@ def test_a_vocabulary_without_the_tokens_has_no_marks() -> None:
     ],
 )
 def test_reasoning_tokens_are_counted(start: Start, reply: str, num_tokens: int) -> None:
-    count = ReasoningCount(TOKENIZER, MARKS, start)
+    count = ReasoningCount(TOKENIZER, Layout(MARKS, start))
     for token_id in TOKENIZER.encode(reply):
         count.take(token_id)
     assert count.num_tokens == num_tokens

@@ -137,10 +137,12 @@ def test_a_stop_token_ends_the_text_and_is_counted_but_not_shown(server):
 
 def test_force_think_begins_the_reply_inside_think(thinker):
     stream = chunks(post(thinker, "/v1/chat/completions", chat("abc", max_tokens=2, stream=True))[1])
-    text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in stream)
-    assert re.fullmatch(r"<think>\n\w\w", text)
+    deltas = [chunk["choices"][0]["delta"] for chunk in stream]
+    assert "".join(delta.get("content", "") for delta in deltas) == ""
+    reasoning = "".join(delta.get("reasoning_content", "") for delta in deltas)
+    assert re.fullmatch(r"\w\w", reasoning)
     whole = json.loads(post(thinker, "/v1/chat/completions", chat("abc", max_tokens=2))[1])
-    assert whole["choices"][0]["message"]["content"] == text
+    assert whole["choices"][0]["message"]["reasoning_content"] == reasoning
     assert whole["usage"]["completion_tokens"] == 2, "what the prompt holds is not counted as generated"
 
 

@@ -77,6 +77,8 @@ class Service:
     limits: ServerLimits = field(default_factory=ServerLimits)
     strict_model_name: bool = False
     request_timeout_s: float = 0.0
+    reasoning_fields: Sequence[str] = ("reasoning_content",)
+    """Where chat completions carry the reasoning."""
     created: int = field(default_factory=lambda: int(time.time()))
     num_body_bytes: int = 0
     """Of bodies that are being read or wait to be tokenised."""
@@ -212,7 +214,7 @@ async def chat_completions(request: Request) -> Response:
     """Answer a conversation."""
     service, record = _begin(request, "chat_completions")
     ready = await service.prepare(request, record, ChatCompletionRequest, service.preparer.chat)
-    return _exchange(service, record, ready, "chatcmpl", ChatFormat())
+    return _exchange(service, record, ready, "chatcmpl", ChatFormat(service.reasoning_fields))
 
 
 @api.post("/v1/completions", **describes(TextCompletion, body=CompletionRequest, streams=True))

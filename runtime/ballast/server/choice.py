@@ -11,9 +11,12 @@ from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.request import FinishReason, Output
 from ballast.server.job import Job, Prompt
 from ballast.text.detokenizer import Delta, Detokenizer
+from ballast.text.marks import ReasoningCount
+from ballast.text.output_parser import OutputParser
+from ballast.text.reply_parts import Content, Part
 from ballast.text.tokenizer import Tokenizer
 
-WireFinishReason = Literal["stop", "length"]
+WireFinishReason = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +35,19 @@ class Piece:
     """What one output adds to a choice; all may be empty."""
 
     index: int
-    text: str = ""
+    parts: tuple[Part, ...] = ()
     tokens: tuple[ScoredToken, ...] = ()
     """In order and without gaps, where log probabilities were asked for; tokens of a stop string that was cut off are
     left out, as is the token that ended the text."""
     finish_reason: WireFinishReason | None = None
     """Set by the last piece."""
+    stop: str | None = None
+    """The stop string that ended the choice, in the last piece."""
+
+    @property
+    def text(self) -> str:
+        """The content, without reasoning and tool calls."""
+        return "".join(part.text for part in self.parts if isinstance(part, Content))
 
 
 class Choice:
@@ -51,7 +61,9 @@ class Choice:
         self._job = job
         self._prompt = prompt
         self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(tokenizer, job.stop, keep_stop=job.include_stop)
+        self._detokenizer = Detokenizer(tokenizer, job.stop, keep_stop=job.include_stop, marks=job.layout.marks)
+        self._parser = OutputParser(job.layout.start)
+        self._reasoning = ReasoningCount(tokenizer, job.layout)
         self._opening = job.opening
         self._begun = False
         self._num_begun = 0
@@ -73,9 +85,19 @@ class Choice:
             self._num_chars = self._num_begun = len(text)
         if self._job.discard_tokens:
             self.finish_reason = "length"
-            return Piece(self.index, text, tokens, self.finish_reason)
+            return Piece(self.index, tuple(self._parser.push(text)), tokens, self.finish_reason)
         more, more_tokens = self._go_on(output)
-        return Piece(self.index, text + more, (*tokens, *more_tokens), self.finish_reason)
+        parts = self._parser.push(text + more)
+        if self.finish_reason is not None:
+            parts += self._parser.finish()
+            if self.finish_reason == "stop" and self._parser.num_calls and not self._job.is_call_forced:
+                self.finish_reason = "tool_calls"
+        return Piece(self.index, tuple(parts), (*tokens, *more_tokens), self.finish_reason, self._detokenizer.stop)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many tokens it took to think."""
+        return self._reasoning.num_tokens
 
     def _begin(self, prompt_scores: Sequence[TokenLogprobs]) -> tuple[str, tuple[ScoredToken, ...]]:
         if not self._job.echo:
@@ -101,6 +123,7 @@ class Choice:
         for n, token_id in enumerate(visible):
             offset = self._num_begun + self._detokenizer.num_chars
             delta = self._detokenizer.push((token_id,))
+            self._reasoning.take(token_id)
             if output.logprobs:
                 end = self._num_begun + self._detokenizer.num_chars + self._detokenizer.inside_char
                 self._waiting.append((ScoredToken(token_id, offset, output.logprobs[n]), end))

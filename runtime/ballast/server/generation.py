@@ -58,6 +58,7 @@ class Generation:
             sum(len(prompt.ids) for prompt in self._job.prompts),
             sum(choice.completion_tokens for choice in self.choices),
             sum(choice.cached_tokens for choice in self.choices[:: self._job.n]),
+            sum(choice.reasoning_tokens for choice in self.choices),
         )
 
     @property

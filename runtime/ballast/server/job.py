@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ballast.engine.request import Request, SamplingParams
+from ballast.text.marks import Layout
 
+_UNDIVIDED = Layout()
 _MASK = 2**64 - 1
 
 
@@ -31,6 +33,9 @@ class Job:
     n: int = 1
     include_stop: bool = False
     """Whether a stop string is part of the text that it ends."""
+    layout: Layout = _UNDIVIDED
+    is_call_forced: bool = False
+    """The client named the function that is to be called, so a call is no reason of its own to end."""
     opening: str = ""
     """Text that the reply begins with although the prompt holds it already."""
     echo: bool = False

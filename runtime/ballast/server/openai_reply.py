@@ -6,7 +6,7 @@ A stream's chunks differ in a few bytes, so each choice lays out the rest once a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import orjson
@@ -15,6 +15,7 @@ from ballast import __version__
 from ballast.server.choice import Piece, ScoredToken, WireFinishReason
 from ballast.server.openai_logprobs import TokenBytes, chat_logprobs, text_logprobs
 from ballast.server.usage import Progress, Timings, Usage
+from ballast.text.reply_parts import CallArguments, CallBegin, Content, Message, Part, Reasoning
 
 SYSTEM_FINGERPRINT = f"ballast-{__version__}"
 
@@ -63,15 +64,17 @@ class Whole:
     """One choice of a reply that is not streamed."""
 
     index: int
-    text: str = ""
+    message: Message = field(default_factory=Message)
     tokens: tuple[ScoredToken, ...] = ()
     finish_reason: WireFinishReason | None = None
+    stop: str | None = None
 
     def add(self, piece: Piece) -> None:
         """Go on by a piece of this choice."""
-        self.text += piece.text
+        self.message.take(piece.parts)
         self.tokens += piece.tokens
         self.finish_reason = piece.finish_reason
+        self.stop = piece.stop
 
 
 class Format(Protocol):
@@ -82,8 +85,8 @@ class Format(Protocol):
     opening: Mapping[str, Any] | None
     """What a choice's stream begins with."""
 
-    def chunk(self, text: str | None) -> dict[str, Any]:
-        """A choice's new text, None where it has none."""
+    def chunk(self, part: Part | None) -> dict[str, Any]:
+        """What is new of a choice, None where nothing is."""
 
     def whole(self, choice: Whole) -> dict[str, Any]:
         """A choice's text."""
@@ -93,20 +96,45 @@ class Format(Protocol):
 
 
 class ChatFormat:
-    """Chat completions."""
+    """Chat completions; `reasoning_fields` are those that hold the reasoning."""
 
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
     opening: Mapping[str, Any] | None = {"delta": {"role": "assistant", "content": ""}}
     logprobs = staticmethod(chat_logprobs)
 
-    def chunk(self, text: str | None) -> dict[str, Any]:
+    def __init__(self, reasoning_fields: Sequence[str] = ("reasoning_content",)) -> None:
+        self._reasoning_fields = reasoning_fields
+
+    def chunk(self, part: Part | None) -> dict[str, Any]:
         """A delta."""
-        return {"delta": {} if text is None else {"content": text}}
+        match part:
+            case None:
+                return {"delta": {}}
+            case Content():
+                return {"delta": {"content": part.text}}
+            case Reasoning():
+                return {"delta": dict.fromkeys(self._reasoning_fields, part.text)}
+            case CallBegin():
+                call = {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": ""}}
+            case CallArguments():
+                call = {"function": {"arguments": part.text}}
+        return {"delta": {"tool_calls": [{"index": part.index, **call}]}}
 
     def whole(self, choice: Whole) -> dict[str, Any]:
         """A message."""
-        return {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+        said = choice.message
+        message: dict[str, Any] = {"role": "assistant", "content": said.content, "refusal": None}
+        if not said.content and (said.reasoning or said.calls):
+            message["content"] = None
+        if said.reasoning:
+            message |= dict.fromkeys(self._reasoning_fields, said.reasoning)
+        if said.calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in said.calls
+            ]
+        return {"message": message}
 
 
 class TextFormat:
@@ -117,13 +145,13 @@ class TextFormat:
     opening: Mapping[str, Any] | None = None
     logprobs = staticmethod(text_logprobs)
 
-    def chunk(self, text: str | None) -> dict[str, Any]:
+    def chunk(self, part: Part | None) -> dict[str, Any]:
         """More text."""
-        return {"text": text or ""}
+        return {"text": part.text if isinstance(part, Content) else ""}
 
     def whole(self, choice: Whole) -> dict[str, Any]:
         """The text."""
-        return {"text": choice.text}
+        return {"text": choice.message.content}
 
 
 _HERE = "\x00here\x00"
@@ -152,14 +180,16 @@ class Reply:
         return b"".join(self._frame(index, said, usage) for index in range(self.shape.num_choices))
 
     def piece(self, piece: Piece, usage: Usage, timings: Timings) -> bytes:
-        """The frame of what a piece adds, its finish reason aside; none where it adds nothing to see."""
-        if not piece.text and not piece.tokens:
-            return b""
+        """The frames of what a piece adds, its finish reason aside; none where it adds nothing to see. Log
+        probabilities are in the first one."""
+        parts: Sequence[Part] = piece.parts or ((Content(""),) if piece.tokens else ())
         if self.shape.is_plain:
-            before, after = self._cut(piece.index, usage)
-            return before + to_json(piece.text) + after
+            return b"".join(self._plain_frame(piece.index, part, usage) for part in parts)
         more = {"timings": timings.to_wire()} if self.shape.timings_per_token else {}
-        return self._frame(piece.index, self._format.chunk(piece.text), usage, tokens=piece.tokens, more=more)
+        return b"".join(
+            self._frame(piece.index, self._format.chunk(part), usage, tokens=() if n else piece.tokens, more=more)
+            for n, part in enumerate(parts)
+        )
 
     def progress(self, progress: Progress, usage: Usage) -> bytes:
         """The frame that says how far a prompt is."""
@@ -198,11 +228,17 @@ class Reply:
     def _logprobs(self, tokens: Sequence[ScoredToken]) -> dict[str, Any] | None:
         return self._format.logprobs(tokens, self._token_bytes) if self.shape.logprobs else None
 
+    def _plain_frame(self, index: int, part: Part, usage: Usage) -> bytes:
+        if not isinstance(part, Content):
+            return self._frame(index, self._format.chunk(part), usage)
+        before, after = self._cut(index, usage)
+        return before + to_json(part.text) + after
+
     def _cut(self, index: int, usage: Usage) -> tuple[bytes, bytes]:
         """Everything before and after the text in the frames of one choice."""
         if index not in self._cuts:
             # From the right: a client may have named its model like the mark.
-            before, after = self._frame(index, self._format.chunk(_HERE), usage).rsplit(to_json(_HERE), 1)
+            before, after = self._frame(index, self._format.chunk(Content(_HERE)), usage).rsplit(to_json(_HERE), 1)
             self._cuts[index] = before, after
         return self._cuts[index]
 

@@ -22,6 +22,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_ID_DIGITS = 10
+MAX_TOOLS = 1024
 MAX_SEED = 2**63 - 1
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
@@ -146,6 +147,19 @@ class ThinkingSwitch(_Body):
     type: Literal["enabled", "disabled"]
 
 
+class NamedFunction(_Body):
+    """The function of a `tool_choice`."""
+
+    name: str
+
+
+class NamedTool(_Body):
+    """A `tool_choice` that names the function to call."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
 class ChatCompletionRequest(GenerationRequest):
     """Body of POST /v1/chat/completions. Messages are checked where they are normalised, in `ballast.text`."""
 
@@ -160,9 +174,9 @@ class ChatCompletionRequest(GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[Any, _only([])] = None
-    tool_choice: Annotated[Any, _only("none", "auto")] = None
-    parallel_tool_calls: Any = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
     functions: Annotated[Any, _only([])] = None
     function_call: Annotated[Any, _only("none", "auto")] = None
     modalities: Annotated[Any, _only(["text"])] = None

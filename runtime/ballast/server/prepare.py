@@ -11,7 +11,9 @@ from ballast.engine.engine import Limits
 from ballast.errors import RequestError
 from ballast.grammar.compiler import GrammarCompiler
 from ballast.grammar.constraint import Thought
+from ballast.grammar.source import Source
 from ballast.grammar.thought import thought_of
+from ballast.grammar.tools import CallForm, tool_calls
 from ballast.server.job import Job, Prompt
 from ballast.server.openai_request import (
     MAX_CHOICES,
@@ -20,9 +22,10 @@ from ballast.server.openai_request import (
     GenerationRequest,
     to_sampling,
 )
-from ballast.server.prompt import render_prompt
+from ballast.server.prompt import continues_final, render_prompt
+from ballast.server.tool_use import ToolUse, tool_use
 from ballast.text.loading import Text
-from ballast.text.marks import THINKING, marks_of, start_of
+from ballast.text.marks import CALLING, THINKING, Layout, Mark, Start, marks_of, start_of
 
 THINK_OPENING = "<think>\n"
 
@@ -34,6 +37,8 @@ class Preparer:
     text: Text
     limits: Limits
     force_think: bool = False
+    split_reasoning: bool = True
+    """Whether reasoning leaves the content, tags and all."""
     grammars: GrammarCompiler = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -41,20 +46,70 @@ class Preparer:
         object.__setattr__(self, "grammars", GrammarCompiler(self.text.tokenizer))
 
     def chat(self, body: ChatCompletionRequest) -> Job:
-        """Render and encode the messages. Raises RequestError."""
-        prompt = render_prompt(self.text, body, always_think=self.force_think)
-        ids = self._encode(prompt, "messages", self.text.tokenizer.encode_prompt)
-        opening = THINK_OPENING if self.force_think else ""
-        job = self._job(body, [Prompt(tuple(ids))], "messages", body.num_logprobs, opening=opening)
-        tokenizer = self.text.tokenizer
-        start = start_of(reversed(ids), marks_of(tokenizer, THINKING), tokenizer.eos_ids, thinks=False)
-        return self._constrained(job, body, thought_of(start, tokenizer))
+        """Render and encode the messages. Raises RequestError, CapacityError."""
+        use = tool_use(body)
+        prompt = self._chat_prompt(body, use)
+        start = self._start(prompt, body)
+        layout = self._layout(start, use)
+        job = self._job(body, [prompt], "messages", body.num_logprobs)
+        source = self._chat_grammar(body, use)
+        ends = {token_id for token_id, mark in layout.marks.items() if mark.spelling in body.stop}
+        if use is not None and not use.is_parallel and source is None:
+            ends |= {token_id for token_id, mark in layout.marks.items() if mark is Mark.END_CALL}
+        says_opening = self.force_think and not continues_final(body) and not THINKING & set(layout.marks.values())
+        job = replace(
+            job,
+            layout=layout,
+            is_call_forced=use is not None and use.is_named,
+            opening=THINK_OPENING if says_opening else "",
+            sampling=replace(job.sampling, stop_token_ids=job.sampling.stop_token_ids | ends),
+            hidden_ids=job.hidden_ids | ends,
+        )
+        return self._constrained(job, body, source, thought_of(start, self.text.tokenizer))
+
+    def chat_prompt(self, body: ChatCompletionRequest) -> Prompt:
+        """The prompt that `chat` gives to the model. Raises RequestError."""
+        return self._chat_prompt(body, tool_use(body))
+
+    def _chat_prompt(self, body: ChatCompletionRequest, use: ToolUse | None) -> Prompt:
+        tools = () if use is None else use.tools
+        text = render_prompt(self.text, body, tools, always_think=self.force_think)
+        return Prompt(tuple(self._encode(text, "messages", self.text.tokenizer.encode_prompt)))
+
+    def _chat_grammar(self, body: ChatCompletionRequest, use: ToolUse | None) -> Source | None:
+        shape = body.grammar()
+        if use is None:
+            return shape
+        if body.structured_outputs is not None:
+            _refuse("structured_outputs", "excludes tools; send tool_choice: none, or no tools")
+        if shape is None and not use.is_required:
+            return None
+        form: CallForm = "fenced" if self.text.require_template().fences_calls else "plain"
+        or_else = body.response_format.embedded() if body.response_format and not use.is_required else None
+        return tool_calls(
+            use.tools, self.text.tokenizer, form, only=use.only, parallel=use.is_parallel, or_else=or_else
+        )
+
+    def _start(self, prompt: Prompt, body: ChatCompletionRequest) -> Start:
+        tokenizer, family = self.text.tokenizer, self.text.require_template().family
+        thinks = family is not None and family.thinks and not continues_final(body)
+        marks = marks_of(tokenizer, THINKING)
+        return start_of(reversed(prompt.ids), marks, tokenizer.eos_ids, thinks=thinks)
+
+    def _layout(self, start: Start, use: ToolUse | None) -> Layout:
+        """What in the reply is told apart."""
+        calling = {} if use is None else marks_of(self.text.tokenizer, CALLING)
+        if use is not None and not calling:
+            _refuse("tools", "this model's vocabulary has no tokens for tool calls in DeepSeek's form")
+        if not self.split_reasoning:
+            return Layout(calling)
+        return Layout(marks_of(self.text.tokenizer, THINKING) | calling, start)
 
     def completion(self, body: CompletionRequest) -> Job:
         """Encode the prompts; token ids are taken as they are. Raises RequestError."""
         prompts = [self._prompt(prompt) for prompt in body.prompt]
         job = self._job(body, prompts, "prompt", body.num_logprobs, echo=bool(body.echo))
-        return self._constrained(job, body, None)
+        return self._constrained(job, body, body.grammar(), None)
 
     def _prompt(self, prompt: str | list[int]) -> Prompt:
         tokenizer = self.text.tokenizer
@@ -83,7 +138,6 @@ class Preparer:
         num_logprobs: int | None,
         *,
         echo: bool = False,
-        opening: str = "",
     ) -> Job:
         self._check_ids("stop_token_ids", body.stop_token_ids or ())
         self._check_ids("logit_bias", tuple(body.logit_bias or ()))
@@ -107,16 +161,14 @@ class Preparer:
             hidden_ids=eos_ids if body.include_stop_str_in_output else sampling.stop_token_ids,
             n=n,
             include_stop=bool(body.include_stop_str_in_output),
-            opening=opening,
             echo=echo,
             discard_tokens=asked == 0,
             priority=body.priority or 0,
             report_progress=bool(body.return_progress),
         )
 
-    def _constrained(self, job: Job, body: GenerationRequest, thought: Thought | None) -> Job:
-        """The job held to the grammar that the body asks for. Raises RequestError, CapacityError."""
-        source = body.grammar()
+    def _constrained(self, job: Job, body: GenerationRequest, source: Source | None, thought: Thought | None) -> Job:
+        """The job held to the grammar of `source`. Raises RequestError, CapacityError."""
         if source is None:
             return job
         if body.ignore_eos:

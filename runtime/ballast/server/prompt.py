@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ballast.errors import RequestError
@@ -14,23 +14,38 @@ _OWN_FIELDS = frozenset({"messages", "tools", "add_generation_prompt"})
 _SWITCHES = ("thinking", "enable_thinking")
 
 
-def render_prompt(text: Text, body: ChatCompletionRequest, *, always_think: bool) -> str:
-    """The prompt, protected (`Tokenizer.protect`). Raises RequestError."""
+def render_prompt(
+    text: Text, body: ChatCompletionRequest, tools: Sequence[Mapping[str, Any]], *, always_think: bool
+) -> str:
+    """The prompt, protected (`Tokenizer.protect`). `tools` are normalised. Raises RequestError."""
     template = text.require_template()
-    continue_final = _continues(body)
+    if tools and not template.renders_tools:
+        _refuse("tools", "this model's chat template does not write them; see the server's option --chat_template")
+    continue_final = continues_final(body)
     prompt = template.render(
         body.messages,
         add_generation_prompt=body.add_generation_prompt is not False,
         continue_final=continue_final,
+        tools=[_shown(tool) for tool in tools],
         options=_options(body, template),
         protect=text.tokenizer.protect,
     )
-    if _asked_to_think(body) is False and prompt.endswith(("<think>", "<think>\n")):
-        _refuse("thinking", "this model's chat template always begins with a thought")
-    return force_think(prompt) if always_think and not continue_final else prompt
+    if always_think and not continue_final:
+        prompt = force_think(prompt)
+    asked, thinks = _asked_to_think(body), prompt.endswith(("<think>", "<think>\n"))
+    if asked is False and thinks:
+        _refuse("thinking", "this model's replies always begin with a thought")
+    if asked and not thinks and not template.has_thinking_switch:
+        _refuse("thinking", "this model's chat template cannot be told to think")
+    return prompt
 
 
-def _continues(body: ChatCompletionRequest) -> bool:
+def _shown(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tool as the model sees it: how strictly it is called is no concern of its."""
+    return {**tool, "function": {key: value for key, value in tool["function"].items() if key != "strict"}}
+
+
+def continues_final(body: ChatCompletionRequest) -> bool:
     """Whether the reply goes on from the last message."""
     *earlier, final = body.messages
     for n, message in enumerate(earlier):
@@ -48,8 +63,6 @@ def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str
         name = min(taken)
         _refuse(f"chat_template_kwargs.{name}", f"{name} has a field of its own")
     asked = _asked_to_think(body)
-    if asked and not template.has_thinking_switch:
-        _refuse("thinking", "this model's chat template cannot be told to think")
     if asked is None:
         asked = next((options[name] for name in _SWITCHES if name in options), None)
     if asked is not None and template.has_thinking_switch:

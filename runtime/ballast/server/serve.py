@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ballast import __version__
-from ballast.config import Config, ServerConfig
+from ballast.config import Config, ReasoningField, ServerConfig
 from ballast.engine.build import EngineSettings, build_engine, load_runner
 from ballast.engine.engine import Engine, Loader
 from ballast.engine.runner import Runner
@@ -33,6 +33,13 @@ from ballast.text.loading import Text, load_text
 log = logging.getLogger(__name__)
 
 DEFAULT_LIMITS = ServerLimits()
+
+_REASONING_FIELDS: Mapping[ReasoningField, Sequence[str]] = {
+    "reasoning_content": ("reasoning_content",),
+    "reasoning": ("reasoning",),
+    "both": ("reasoning_content", "reasoning"),
+    "none": (),
+}
 
 TEXT_THREADS = 2
 """Tokenising is short and frequent; more threads would take cores from the model."""
@@ -138,6 +145,7 @@ def make_apps(
     """The applications around one engine, measured by `metrics`."""
     names = config.model.served_model_name or (name,)
     max_bytes = config.server.max_body_bytes
+    reasoning_fields = _REASONING_FIELDS[config.model.reasoning_field]
     metrics.watch(
         engine,
         model_name=names[0],
@@ -147,7 +155,8 @@ def make_apps(
     metrics.registry.register(probe)
     service = Service(
         engine=engine,
-        preparer=Preparer(text, engine.limits, config.model.force_think),
+        preparer=Preparer(text, engine.limits, config.model.force_think, split_reasoning=bool(reasoning_fields)),
+        reasoning_fields=reasoning_fields,
         metrics=metrics,
         numa=probe,
         executor=executor,

@@ -17,7 +17,7 @@ from ballast.server.exchange import Record
 from ballast.server.openai_reply import to_json
 from ballast.server.openai_request import ChatCompletionRequest, parse_json, validated
 from ballast.server.openapi import describes
-from ballast.server.prompt import render_prompt
+from ballast.server.prepare import Preparer
 from ballast.text.loading import Text
 from ballast.text.tokenizer import Tokenizer
 
@@ -136,7 +136,7 @@ def tokenized(service: Service, data: bytes) -> TokenizeReply:
             f"exactly one of prompt, messages and content is needed, this has {len(given)}", param="prompt"
         )
     text = service.preparer.text
-    ids = _ids(text, body, always_think=service.preparer.force_think)
+    ids = _ids(service.preparer, body)
     pieces = [TokenPiece(id=token_id, piece=_piece(text.tokenizer, token_id)) for token_id in ids]
     return TokenizeReply(
         tokens=pieces if body.with_pieces else ids,
@@ -165,13 +165,12 @@ def described(text: Text, max_model_tokens: int) -> TokenizerInfo:
     )
 
 
-def _ids(text: Text, body: TokenizeRequest, *, always_think: bool) -> list[int]:
-    tokenizer = text.tokenizer
+def _ids(preparer: Preparer, body: TokenizeRequest) -> list[int]:
+    tokenizer = preparer.text.tokenizer
     if body.messages is not None:
         fields = ("messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")
         chat = {name: value for name in fields if (value := getattr(body, name)) is not None}
-        prompt = render_prompt(text, validated(ChatCompletionRequest, chat), always_think=always_think)
-        return tokenizer.encode_prompt(prompt)
+        return list(preparer.chat_prompt(validated(ChatCompletionRequest, chat)).ids)
     if body.prompt is not None:
         return tokenizer.encode(body.prompt, add_bos=tokenizer.add_bos and body.add_special_tokens is not False)
     return tokenizer.encode(

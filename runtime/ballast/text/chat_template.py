@@ -55,6 +55,11 @@ class ChatTemplate:
         return "tools" in self._variables
 
     @property
+    def fences_calls(self) -> bool:
+        """Whether tool calls hold their arguments between lines of backticks, as all but V3.1's do."""
+        return "```json" in self.source
+
+    @property
     def has_thinking_switch(self) -> bool:
         """Whether a request can say if the model is to think."""
         if self.family is not None:

@@ -53,6 +53,8 @@ class Detokenizer:
         self._matchers = [_StopMatcher(text) for text in stop]
         self._held = ""
         self._stopped = False
+        self.stop: str | None = None
+        """The stop string that ended the text."""
         self.num_chars = 0
         """Characters that are complete, shown or held back."""
 
@@ -100,11 +102,12 @@ class Detokenizer:
         held_before = len(self._held)
         text = self._held + text
         for at in range(held_before, len(text)):
-            complete = max(matcher.feed(text[at]) for matcher in self._matchers)
+            complete, self.stop = max((matcher.feed(text[at]), matcher.stop) for matcher in self._matchers)
             if complete:
                 self._stopped = True
                 self._held = ""
                 return text[: at + 1 - (0 if self._keep_stop else complete)]
+            self.stop = None
         certain = len(text) - max(matcher.num_matched for matcher in self._matchers)
         self._held = text[certain:]
         return text[:certain]
@@ -114,7 +117,7 @@ class _StopMatcher:
     """Knuth-Morris-Pratt search for one stop string, fed a character at a time."""
 
     def __init__(self, stop: str) -> None:
-        self._stop = stop
+        self.stop = stop
         self._fallback = _fallbacks(stop)
         self.num_matched = 0
         """Length of the longest prefix of the stop string that the text so far ends in."""
@@ -122,10 +125,10 @@ class _StopMatcher:
     def feed(self, char: str) -> int:
         """The stop string's length when `char` completes it, else 0."""
         matched = self.num_matched
-        while matched and self._stop[matched] != char:
+        while matched and self.stop[matched] != char:
             matched = self._fallback[matched - 1]
-        self.num_matched = matched + 1 if self._stop[matched] == char else 0
-        return self.num_matched if self.num_matched == len(self._stop) else 0
+        self.num_matched = matched + 1 if self.stop[matched] == char else 0
+        return self.num_matched if self.num_matched == len(self.stop) else 0
 
 
 def _fallbacks(stop: str) -> list[int]:

@@ -7,6 +7,7 @@ travel together, each such token is one noncharacter, which no text holds (`Deto
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
 from ballast.text.tokenizer import Tokenizer
@@ -54,6 +55,14 @@ class Start(Enum):
     """Reasoning, whether or not it begins with <think>."""
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How one request's replies are divided; not at all unless said otherwise."""
+
+    marks: Mapping[int, Mark] = field(default_factory=dict)
+    start: Start = Start.CONTENT
+
+
 def marks_of(tokenizer: Tokenizer, kinds: Iterable[Mark]) -> dict[int, Mark]:
     """Token id → mark, for those of `kinds` that the vocabulary has, if it has them all; else none."""
     ids = {tokenizer.id_of(mark.spelling): mark for mark in kinds}
@@ -82,10 +91,10 @@ def start_of(prompt_ids: Iterable[int], marks: Mapping[int, Mark], ends: frozens
 class ReasoningCount:
     """Tokens of reasoning in one reply; the tags are not counted."""
 
-    def __init__(self, tokenizer: Tokenizer, marks: Mapping[int, Mark], start: Start) -> None:
+    def __init__(self, tokenizer: Tokenizer, layout: Layout) -> None:
         self._tokenizer = tokenizer
-        self._marks = marks
-        self._start = start
+        self._marks = layout.marks
+        self._start = layout.start
         self._blank = 0
         self.num_tokens = 0
 

@@ -90,7 +90,7 @@ def _text_part(part: object, path: str) -> str:
 
 
 def normalize_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Function tools with a name, a description and parameters. Raises RequestError with the dotted path."""
+    """Function tools: name, description, parameters, strict. Raises RequestError with the dotted path."""
     out = [_tool(tool, f"tools.{n}") for n, tool in enumerate(tools)]
     names: set[str] = set()
     for n, tool in enumerate(out):
@@ -114,7 +114,8 @@ def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
             f"{path}.function.name must be 1 to 64 letters, digits, _ or -", param=f"{path}.function.name"
         )
     out: dict[str, Any] = {"name": name}
-    for key, kind_of, say in (("description", str, "a string"), ("parameters", Mapping, "an object")):
+    kinds = (("description", str, "a string"), ("parameters", Mapping, "an object"), ("strict", bool, "true or false"))
+    for key, kind_of, say in kinds:
         value = function.get(key)
         if value is not None and not isinstance(value, kind_of):
             raise RequestError(f"{path}.function.{key} must be {say}", param=f"{path}.function.{key}")

@@ -1,0 +1,280 @@
+"""Reasoning and tool calls through the real server, as the `openai` client sees them."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai.lib.streaming.chat import ChatCompletionStreamState
+from openai.types.chat import ChatCompletion
+
+from ballast.testing.script_server import PARIS, ROME
+from ballast.testing.server_process import ServerProcess
+
+SCRIPT = ("ballast.testing.script_server",)
+R1 = ("--chat_template", "deepseek-r1")
+NO_THOUGHT = {"thinking": {"type": "disabled"}}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def r1() -> Iterator[ServerProcess]:
+    with ServerProcess(*R1, module=SCRIPT) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def v3() -> Iterator[ServerProcess]:
+    with ServerProcess("--chat_template", "deepseek-v3", module=SCRIPT) as process:
+        yield process
+
+
+def opened(server: ServerProcess) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+def both_ways(server: ServerProcess, script: str, **fields: Any) -> ChatCompletion:
+    """The reply, whole; a stream has to say the same."""
+    request = {"model": "m", "messages": [{"role": "user", "content": f"say {script}"}], **fields}
+    with opened(server) as client:
+        whole = client.chat.completions.create(**request)
+        chunks = list(client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True}))
+    state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
+    for chunk in chunks:
+        for choice in chunk.choices:
+            # A reply that is cut short is an error to whoever asks the client to parse it.
+            choice.finish_reason = "stop" if choice.finish_reason == "length" else choice.finish_reason
+        state.handle_chunk(chunk)
+    said, message = state.current_completion_snapshot, whole.choices[0].message
+    assert said.usage is not None
+    assert whole.usage is not None
+    assert said.usage.completion_tokens == whole.usage.completion_tokens
+    assert said.usage.completion_tokens_details == whole.usage.completion_tokens_details
+    streamed = said.choices[0].message
+    assert (streamed.content or "") == (message.content or "")
+    assert (streamed.model_extra or {}).get("reasoning_content") == (message.model_extra or {}).get("reasoning_content")
+    calls = message.tool_calls or []
+    assert [(c.function.name, c.function.arguments) for c in streamed.tool_calls or []] == [
+        (c.function.name, c.function.arguments) for c in calls
+    ]
+    for call in calls:
+        assert (call.type, call.id[:5]) == ("function", "call_")
+    assert len({call.id for call in calls}) == len(calls)
+    return whole
+
+
+def test_reasoning_is_split_from_the_content_and_counted(r1: ServerProcess) -> None:
+    reply = both_ways(r1, "thought")
+    message = reply.choices[0].message
+    assert message.model_extra == {"reasoning_content": "Let me see."}
+    assert (message.content, message.tool_calls, reply.choices[0].finish_reason) == ("It is 4.", None, "stop")
+    assert reply.usage is not None
+    assert reply.usage.completion_tokens_details.reasoning_tokens == len("Let me see.\n")
+
+
+def test_reasoning_that_is_cut_short_is_reasoning(r1: ServerProcess) -> None:
+    reply = both_ways(r1, "endless", max_tokens=11)
+    assert reply.choices[0].message.content is None
+    assert reply.choices[0].message.model_extra == {"reasoning_content": "Let me see."}
+    assert reply.choices[0].finish_reason == "length"
+
+
+def test_a_model_that_opens_its_thought_itself_is_understood(v3: ServerProcess) -> None:
+    reply = both_ways(v3, "tagged")
+    assert reply.choices[0].message.content == "It is 4."
+    assert reply.choices[0].message.model_extra == {"reasoning_content": "Let me see."}
+
+
+def test_a_model_told_not_to_think_has_no_reasoning(r1: ServerProcess) -> None:
+    reply = both_ways(r1, "hello", extra_body={"thinking": {"type": "disabled"}})
+    assert (reply.choices[0].message.content, reply.choices[0].message.model_extra) == ("hello", {})
+
+
+def test_a_stop_string_that_is_a_tag_ends_the_thought(r1: ServerProcess) -> None:
+    reply = both_ways(r1, "thought", stop=["</think>"])
+    assert reply.choices[0].message.content is None
+    assert reply.choices[0].finish_reason == "stop"
+
+
+def test_a_text_completion_keeps_the_tags(r1: ServerProcess) -> None:
+    with opened(r1) as client:
+        reply = client.completions.create(model="m", prompt="say thought.", max_tokens=60)
+    assert reply.choices[0].text == "Let me see.\n</think>\n\nIt is 4."
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("reasoning", {"reasoning": "Let me see."}),
+        ("both", {"reasoning_content": "Let me see.", "reasoning": "Let me see."}),
+        ("none", {}),
+    ],
+)
+def test_the_operator_chooses_where_reasoning_goes(field: str, said: dict[str, str]) -> None:
+    with (
+        ServerProcess(*R1, "--force_think", "--reasoning_field", field, module=SCRIPT) as server,
+        opened(server) as client,
+    ):
+        messages = [{"role": "user", "content": "say thought"}]
+        message = client.chat.completions.create(model="m", messages=messages).choices[0].message
+    assert message.model_extra == said
+    assert message.content == ("It is 4." if said else "<think>\nLet me see.\n</think>\n\nIt is 4.")
+
+
+@pytest.mark.parametrize("script", ["call", "v31"])
+def test_a_tool_is_called(v3: ServerProcess, script: str) -> None:
+    choice = both_ways(v3, script, tools=[WEATHER]).choices[0]
+    assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
+    (call,) = choice.message.tool_calls or []
+    assert (call.function.name, call.function.arguments) == ("weather", PARIS)
+
+
+def test_tools_are_called_in_parallel_after_a_word_about_it(v3: ServerProcess) -> None:
+    choice = both_ways(v3, "calls", tools=[WEATHER]).choices[0]
+    assert choice.message.content == "I look it up.\n\n"
+    assert [call.function.arguments for call in choice.message.tool_calls or []] == [PARIS, ROME]
+
+
+def test_one_call_at_a_time_when_the_client_says_so(v3: ServerProcess) -> None:
+    choice = both_ways(v3, "calls", tools=[WEATHER], parallel_tool_calls=False).choices[0]
+    assert [call.function.arguments for call in choice.message.tool_calls or []] == [PARIS]
+    assert choice.finish_reason == "tool_calls"
+
+
+def test_a_thought_comes_before_a_call(r1: ServerProcess) -> None:
+    choice = both_ways(r1, "thoughtful", tools=[WEATHER]).choices[0]
+    assert choice.message.model_extra == {"reasoning_content": "Where?"}
+    assert [call.function.name for call in choice.message.tool_calls or []] == ["weather"]
+
+
+def test_a_call_that_is_cut_short_ends_by_length(v3: ServerProcess) -> None:
+    choice = both_ways(v3, "call", tools=[WEATHER], max_tokens=40).choices[0]
+    assert choice.finish_reason == "length"
+    assert PARIS.startswith((choice.message.tool_calls or [])[0].function.arguments)
+
+
+def test_arguments_that_are_not_json_are_handed_on(v3: ServerProcess) -> None:
+    (call,) = both_ways(v3, "scribble", tools=[WEATHER]).choices[0].message.tool_calls or []
+    assert call.function.arguments == "not json"
+
+
+def test_what_is_no_call_is_text(v3: ServerProcess) -> None:
+    choice = both_ways(v3, "broken", tools=[WEATHER]).choices[0]
+    assert choice.message.content == (
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>no call<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    )
+    assert choice.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("fields", [{}, {"tools": [WEATHER], "tool_choice": "none"}, {"tools": []}])
+def test_without_tools_nothing_is_a_call(v3: ServerProcess, fields: dict[str, Any]) -> None:
+    choice = both_ways(v3, "call", **fields).choices[0]
+    assert choice.message.tool_calls is None
+    assert PARIS in (choice.message.content or "")
+    assert choice.finish_reason == "stop"
+
+
+def test_a_conversation_with_tools_goes_on(r1: ServerProcess) -> None:
+    messages: list[Any] = [{"role": "user", "content": "say thoughtful"}]
+    with opened(r1) as client:
+        first = client.chat.completions.create(model="m", messages=messages, tools=[WEATHER]).choices[0].message
+        messages += [first.model_dump(exclude_none=True)]
+        messages += [{"role": "tool", "tool_call_id": c.id, "content": "12 °C"} for c in first.tool_calls or []]
+        messages += [{"role": "user", "content": "say thought"}]
+        second = client.chat.completions.create(model="m", messages=messages, tools=[WEATHER]).choices[0].message
+    assert second.content == "It is 4."
+
+
+def forced(server: ServerProcess, choice: Any, **fields: Any) -> ChatCompletion:
+    """The model wants to say hello, and has to call all the same."""
+    with opened(server) as client:
+        return client.chat.completions.create(
+            model="m",
+            messages=[{"role": "user", "content": "say hello"}],
+            tools=[WEATHER, tool(name="other", parameters={"type": "object", "maxProperties": 0})],
+            tool_choice=choice,
+            max_tokens=300,
+            temperature=0,
+            **fields,
+        )
+
+
+def test_a_call_can_be_required(r1: ServerProcess) -> None:
+    (choice,) = forced(r1, "required", extra_body=NO_THOUGHT).choices
+    assert choice.message.tool_calls
+    assert {call.function.name for call in choice.message.tool_calls} <= {"weather", "other"}
+    assert choice.finish_reason in ("tool_calls", "length")
+
+
+def test_a_reply_that_has_a_shape_may_still_call(r1: ServerProcess) -> None:
+    shape = {"response_format": {"type": "json_object"}, "extra_body": NO_THOUGHT}
+    (called,) = both_ways(r1, "call", tools=[WEATHER], **shape).choices
+    assert [call.function.arguments for call in called.message.tool_calls or []] == [PARIS]
+    (said,) = both_ways(r1, "object", tools=[WEATHER], **shape).choices
+    assert (said.message.content, said.finish_reason) == ('{"a": 1}', "stop")
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_the_models_own_call_is_what_was_required(r1: ServerProcess, choice: Any) -> None:
+    (reply,) = both_ways(r1, "thoughtful", tools=[WEATHER], tool_choice=choice).choices
+    assert [call.function.arguments for call in reply.message.tool_calls or []] == [PARIS]
+    assert reply.message.model_extra == {"reasoning_content": "Where?"}
+
+
+def test_a_call_can_be_named_and_is_then_no_reason_to_end(r1: ServerProcess) -> None:
+    (choice,) = forced(r1, {"type": "function", "function": {"name": "other"}}, extra_body=NO_THOUGHT).choices
+    (call,) = choice.message.tool_calls or []
+    assert (call.function.name, json.loads(call.function.arguments)) == ("other", {})
+    assert choice.finish_reason == "stop"
+
+
+def tool(**function: Any) -> dict[str, Any]:
+    return {"type": "function", "function": function}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tools": [tool()]}, "tools.0.function.name"),
+        ({"tools": [tool(name="a b")]}, "tools.0.function.name"),
+        ({"tools": [tool(name="a", parameters="x")]}, "tools.0.function.parameters"),
+        ({"tools": [tool(name="a", description=1)]}, "tools.0.function.description"),
+        ({"tools": [WEATHER, WEATHER]}, "tools.1.function.name"),
+        ({"tools": {}}, "tools"),
+        ({"tools": [WEATHER], "tool_choice": "always"}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "function"}}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [WEATHER], "structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    ],
+)
+def test_tools_that_cannot_be_are_refused_by_name(v3: ServerProcess, fields: dict[str, Any], param: str) -> None:
+    with opened(v3) as client, pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}], extra_body=fields)
+    assert (refused.value.param or "").startswith(param)
+
+
+def test_every_delta_names_a_call_once(v3: ServerProcess) -> None:
+    with opened(v3) as client:
+        stream = client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "say calls"}], tools=[WEATHER], stream=True
+        )
+        deltas = [call for chunk in stream for c in chunk.choices for call in c.delta.tool_calls or []]
+    begun = [delta for delta in deltas if delta.id]
+    assert [(d.index, d.type, d.function.name, d.function.arguments) for d in begun if d.function] == [
+        (0, "function", "weather", ""),
+        (1, "function", "weather", ""),
+    ]
+    rest = [delta for delta in deltas if not delta.id]
+    assert all(d.type is None and d.function and d.function.name is None for d in rest)
+    assert len(rest) > 20, "arguments come as they are written"
+    assert json.loads("".join(d.function.arguments or "" for d in rest if d.index == 0 and d.function))

@@ -151,7 +151,13 @@ def test_another_model_name_is_a_404_in_strict_mode(server):
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/v1/nothing", 404), ("POST", "/", 404), ("GET", "/v1/completions", 405), ("DELETE", "/v1/models", 405)],
+    [
+        ("GET", "/v1/nothing", 404),
+        ("POST", "/nowhere", 404),
+        ("POST", "/", 405),
+        ("GET", "/v1/completions", 405),
+        ("DELETE", "/v1/models", 405),
+    ],
 )
 def test_unknown_routes_and_methods_use_the_envelope_too(server, method, path, status):
     found, headers, data = send(server, method, path)

@@ -26,7 +26,8 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 QUIET = frozenset({("/livez", 200), ("/readyz", 200), ("/readyz", 503), ("/metrics", 200), ("/occupancy", 200)})
 
 DISCARD_TIMEOUT_S = 5.0
-"""Longest look at a body that is too large."""
+DISCARD_BYTES = 32 << 20
+"""Longest look at a body that is too large; nothing of it is kept."""
 
 
 class RequestScope:
@@ -127,7 +128,7 @@ class BodyLimit:
         num_bytes = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_TIMEOUT_S):
-                while num_bytes < self._max_body_bytes:
+                while num_bytes < DISCARD_BYTES:
                     message = await receive()
                     num_bytes += len(message.get("body", b""))
                     if not message.get("more_body", False):

@@ -23,6 +23,7 @@ MAX_STOP_CHARS = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_ID_DIGITS = 10
 MAX_TOOLS = 1024
+MAX_DEPTH = 64
 MAX_SEED = 2**63 - 1
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
@@ -237,7 +238,19 @@ def parse_json(data: bytes) -> dict[str, Any]:
         raise RequestError(f"the body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise RequestError("the body must be a JSON object")
+    _check_depth(value)
     return value
+
+
+def _check_depth(value: dict[str, Any]) -> None:
+    """Refuse what later steps, which recurse, could not follow."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        inner = (item for box in level for item in (box.values() if isinstance(box, dict) else box))
+        level = [item for item in inner if isinstance(item, (dict, list))]
+        if not level:
+            return
+    raise RequestError(f"the body is nested more than {MAX_DEPTH} levels deep")
 
 
 def validated(kind: type[AnyBody], value: Mapping[str, Any]) -> AnyBody:

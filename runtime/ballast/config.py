@@ -172,6 +172,11 @@ class SchedulingConfig(_Section):
     )
     block_tokens: int = option(32, one_of(16, 32, 64), "tokens in one KV block; smaller shares more of a prefix")
     max_queue: int = option(256, whole(1, 1_000_000), "most requests that wait; more are answered with 429")
+    max_queue_tokens: int | None = option(
+        None,
+        whole(1, 2**40, auto=True),
+        "most prompt tokens that wait; more are answered with 429, unless nothing else waits; auto: 8 * cache_lens",
+    )
     backend_type: BackendType = option(
         "balance_serve",
         one_of("balance_serve", "ktransformers"),

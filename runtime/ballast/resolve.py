@@ -10,6 +10,9 @@ from pathlib import Path
 from ballast.config import Config, MachineConfig, ModelConfig, SchedulingConfig, ServerConfig
 from ballast.errors import ConfigError
 
+QUEUED_CACHES = 8
+"""How many times over the waiting prompts may fill the KV cache, unless the operator says otherwise."""
+
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -89,11 +92,13 @@ def _resolve_scheduling(scheduling: SchedulingConfig) -> SchedulingConfig:
             prefill_chunk_size,
             f"must be auto or at least chunk_size = {scheduling.chunk_size}: it is the limit where no decode waits",
         )
+    cache_lens = -(-scheduling.cache_lens // scheduling.block_tokens) * scheduling.block_tokens
     return replace(
         scheduling,
         max_batch_size=max_batch_size,
         prefill_chunk_size=prefill_chunk_size,
-        cache_lens=-(-scheduling.cache_lens // scheduling.block_tokens) * scheduling.block_tokens,
+        cache_lens=cache_lens,
+        max_queue_tokens=scheduling.max_queue_tokens or QUEUED_CACHES * cache_lens,
     )
 
 

@@ -215,6 +215,7 @@ def test_resolving_leaves_no_auto():
     config = resolved(cache_lens=5000, block_tokens=64)
     assert config.scheduling.cache_lens == 5056, "rounded up to whole blocks"
     assert config.scheduling.prefill_chunk_size == 256
+    assert config.scheduling.max_queue_tokens == 8 * 5056
     assert (config.machine.cpu_threads, config.machine.device) == (6, "cpu")
     assert resolved(cpu_threads=3, prefill_chunk_size=512).machine.cpu_threads == 3
     for section in dataclasses.fields(config):

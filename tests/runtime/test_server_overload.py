@@ -1,11 +1,12 @@
 """More clients than the server has room for: each is answered correctly or refused with a time to come back."""
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
 
-from ballast.testing.server_process import ServerProcess
+from ballast.testing.server_process import FAKE, ServerProcess
 
 NUM_CLIENTS = 64
 SETTINGS = ("--max_batch_size", "8", "--max_new_tokens", "64", "--cache_lens", "2048")
@@ -69,3 +70,32 @@ def test_patient_clients_all_get_through(max_queue):
         )
         assert [reply.usage.completion_tokens for reply in replies] == [4] * 32
         server.wait_until_empty()
+
+
+def test_prompts_beyond_the_queues_tokens_are_refused_and_their_place_is_free_again():
+    options = ("--max_batch_size", "1", "--max_queue_tokens", "300", "--step_s", "0.05", "--max_new_tokens", "1000")
+    with (
+        ServerProcess(*options, module=FAKE) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client,
+        contextlib.ExitStack() as streams,
+    ):
+
+        def begin(num_prompt):
+            stream = client.completions.with_raw_response.create(
+                model="m", prompt="a" * num_prompt, max_tokens=1000, stream=True, timeout=1
+            )
+            return streams.enter_context(stream.parse())
+
+        begin(1)
+        with ThreadPoolExecutor(2) as pool:
+            waiting = [pool.submit(begin, 140) for _ in range(2)]
+            server.wait_for(lambda now: now["ballast_requests_waiting"] == 2)
+            with pytest.raises(openai.RateLimitError, match="282 tokens wait and the queue holds 300") as caught:
+                begin(100)
+            assert int(caught.value.response.headers["retry-after"]) >= 1
+            for ended in waiting:
+                with pytest.raises(openai.APITimeoutError):  # each leaves, as nothing comes
+                    ended.result(timeout=30)
+        server.wait_for(lambda now: now["ballast_requests_waiting"] == 0)
+        with pytest.raises(openai.APITimeoutError):
+            begin(250)

@@ -32,6 +32,7 @@ class EngineSettings:
     chunk_size: int
     prefill_chunk_size: int
     max_queue: int
+    max_queue_tokens: int | None = None
     block_tokens: int = 32
     cpu_threads: int = 1
     cpu_isa: str = field(default_factory=chosen_isa)
@@ -93,5 +94,6 @@ def build_engine(
         max_model_tokens=min(context_length, config.num_blocks * config.block_tokens),
         max_batch_size=settings.max_batch_size,
         max_queue=settings.max_queue,
+        max_queue_tokens=settings.max_queue_tokens,
     )
     return Engine(load, config, limits, observer=observer, on_death=on_death)

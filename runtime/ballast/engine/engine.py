@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import secrets
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from ballast._core import sched
+from ballast.engine.admission import Queue, check_room
 from ballast.engine.core import EngineCore, StepResult
 from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.observer import EngineObserver, SilentObserver
@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 
 # No wait in this file is endless; an idle engine wakes this often to find that it is still idle.
 IDLE_WAKE_S = 60.0
-MAX_RETRY_AFTER_S = 60
 WARM_UP_SEQ = 0
 
 Delivery = tuple[RequestStream, Output | Exception]
@@ -54,6 +53,8 @@ class Limits:
     """Prompt and generated tokens of one request, together."""
     max_batch_size: int
     max_queue: int
+    max_queue_tokens: int | None = None
+    """Prompt tokens that may wait; None: as many as there are requests for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,7 @@ class Engine:
         self._stopping = False
         self._next_seq = WARM_UP_SEQ + 1
         self._num_waiting = 0
+        self._waiting_tokens = 0
         self._num_free_slots = limits.max_batch_size
 
         # Touched by the engine thread alone.
@@ -171,7 +173,7 @@ class Engine:
         for request in requests:
             self._check_fits(request)
         with self._lock:
-            self._check_accepts(len(requests))
+            self._check_accepts(len(requests), sum(map(len, {request.prompt_ids for request in requests})))
             seqs = range(self._next_seq, self._next_seq + len(requests))
             self._next_seq = seqs.stop
             stream = RequestStream(seqs, self._abort)
@@ -275,21 +277,16 @@ class Engine:
                 code="context_length_exceeded",
             )
 
-    def _check_accepts(self, count: int) -> None:
+    def _check_accepts(self, count: int, num_tokens: int) -> None:
         if self._state is EngineState.DEAD:
             raise EngineDeadError(f"the engine stopped on an internal error: {self._failure}")
         if self._state is not EngineState.READY:
             raise CapacityError(f"the server is {self._state}, try again later", retry_after_s=5, status=503)
         # Of a burst that finds the engine idle, those that will start at once do not wait.
         num_waiting = self._num_waiting + len(self._inbox) - self._num_free_slots
-        if num_waiting + count > self.limits.max_queue:
-            turns = (num_waiting + 1) / self.limits.max_batch_size
-            retry_after_s = min(MAX_RETRY_AFTER_S, max(1, math.ceil(turns * self._mean_duration_s)))
-            raise CapacityError(
-                f"{num_waiting} requests wait and the queue holds {self.limits.max_queue}; "
-                f"try again in {retry_after_s} s",
-                retry_after_s=retry_after_s,
-            )
+        tokens = self._waiting_tokens + _prompt_tokens(live for _, live in self._inbox)
+        queue = Queue(num_waiting, tokens, self.limits.max_batch_size, self._mean_duration_s)
+        check_room(queue, count, num_tokens, self.limits.max_queue, self.limits.max_queue_tokens)
 
     # --- on the engine thread ----------------------------------------------------------------------------
 
@@ -335,6 +332,7 @@ class Engine:
             arrivals, self._inbox = self._inbox, []
             aborts, self._aborts = self._aborts, []
             self._num_waiting += len(arrivals)
+            self._waiting_tokens += _prompt_tokens(live for _, live in arrivals)
             for seq, live in arrivals:
                 self._live[seq] = live
         for seq, live in arrivals:
@@ -408,8 +406,9 @@ class Engine:
         self._beat()
         self._stats = core.stats()
         self._description = core.describe()
+        tokens = _prompt_tokens(live for live in self._live.values() if not live.admitted) if self._stats.waiting else 0
         with self._lock:
-            self._num_waiting = self._stats.waiting
+            self._num_waiting, self._waiting_tokens = self._stats.waiting, tokens
             self._num_free_slots = self.limits.max_batch_size - self._stats.running
 
     def _end_all(self, error: Exception) -> None:
@@ -451,6 +450,11 @@ def _output(
         live.admitted,
         now,
     )
+
+
+def _prompt_tokens(lives: Iterable[_Live]) -> int:
+    """A prompt that several sequences share is computed once."""
+    return sum(len(live.request.prompt_ids) for live in lives if live.leader is None)
 
 
 def _call(loop: asyncio.AbstractEventLoop, items: list[Delivery]) -> None:

@@ -124,6 +124,7 @@ def engine_settings(config: Config) -> EngineSettings:
         chunk_size=scheduling.chunk_size,
         prefill_chunk_size=scheduling.prefill_chunk_size,
         max_queue=scheduling.max_queue,
+        max_queue_tokens=scheduling.max_queue_tokens,
         block_tokens=scheduling.block_tokens,
         cpu_threads=machine.cpu_threads,
         activation_bytes=machine.activation_bytes,

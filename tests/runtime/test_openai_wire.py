@@ -1,6 +1,7 @@
 """Bodies in, frames out: the parts of the wire format that need no server."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from ballast.text.reply_parts import Content
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}{{ extra }}"
 USAGE = Usage(prompt_tokens=10, completion_tokens=5, cached_tokens=4)
 TIMINGS = Timings(USAGE, prompt_s=0.5, predicted_s=2.0)
+COUNTS = SimpleNamespace(usage=USAGE, timings=TIMINGS)
 LIMITS = Limits(max_new_tokens=50, max_model_tokens=100, max_batch_size=4, max_queue=8)
 
 
@@ -245,7 +247,7 @@ def test_json_breaks_in_no_clients_line_splitter_and_keeps_the_text(value):
 def test_a_frame_is_one_line_whatever_the_text_or_the_model_is_called(piece, model):
     for format_ in (ChatFormat(), TextFormat()):
         reply = Reply("id", 1, model, format_, Shape(), bytes)
-        frame = reply.piece(Piece(0, (Content(piece or "x"),)), USAGE, TIMINGS).decode()
+        frame = reply.piece(Piece(0, (Content(piece or "x"),)), COUNTS).decode()
         assert frame.startswith("data: ")
         assert frame.endswith("\n\n")
         assert len(frame.splitlines()) == 2

@@ -12,7 +12,7 @@ from ballast.grammar.constraint import Grammar, Thought, grammar_error
 from ballast.grammar.source import Source
 from ballast.text.tokenizer import Tokenizer
 
-CACHE_SIZE = 64
+CACHE_SIZE = 32
 LOCK_WAIT_S = 5.0
 
 # Bounds of work and memory, in llguidance's own units; one step stays within some 50 ms.
@@ -20,7 +20,7 @@ _LIMITS = LLParserLimits(
     max_items_in_row=5000,
     initial_lexer_fuel=1_000_000,
     step_lexer_fuel=500_000,
-    max_lexer_states=50_000,
+    max_lexer_states=30_000,
     max_grammar_size=200_000,
     verbose_errors=False,
 )

@@ -132,7 +132,7 @@ class Exchange(Response):
         while not generation.finished:
             piece = await self._next_piece(generation)
             choices[piece.index].add(piece)
-        body = self._reply.whole(choices, generation.usage, generation.timings)
+        body = self._reply.whole(choices, generation)
         length = (b"content-length", str(len(body)).encode())
         await self._start(send, [*JSON_HEADERS, length])
         await send({"type": "http.response.body", "body": body, "more_body": False})
@@ -146,19 +146,18 @@ class Exchange(Response):
             if frames:
                 await self._send_part(send, frames)
             piece = await self._next_piece(generation)
-            usage, timings = generation.usage, generation.timings
-            frames = reply.piece(piece, usage, timings)
+            frames = reply.piece(piece, generation)
             if generation.progress is not None:
-                frames += reply.progress(generation.progress, usage)
+                frames += reply.progress(generation.progress, generation)
             if piece.finish_reason is not None:
-                frames += reply.finish(piece, usage, timings)
+                frames += reply.finish(piece, generation)
             if first:
                 first = False
                 if not self._started:
                     await self._start(send, STREAM_HEADERS)
-                frames = reply.opening(usage) + frames
+                frames = reply.opening(generation) + frames
         if reply.shape.include_usage:
-            frames += reply.usage(generation.usage)
+            frames += reply.usage(generation)
         return frames + DONE
 
     async def _send_part(self, send: Send, frames: bytes) -> None:

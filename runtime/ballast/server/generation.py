@@ -32,6 +32,7 @@ class Generation:
         self._job = job
         prompts = (job.prompts[job.prompt_of(index)] for index in range(job.num_choices))
         self.choices = [Choice(index, job, prompt, tokenizer) for index, prompt in enumerate(prompts)]
+        self._num_open = job.num_choices
         self._prompt_scores: list[list[TokenLogprobs]] = [[] for _ in job.prompts]
         self._first_token_s = 0.0
         self._last_token_s = 0.0
@@ -42,7 +43,7 @@ class Generation:
     @property
     def finished(self) -> bool:
         """Whether every choice has ended."""
-        return all(choice.finish_reason for choice in self.choices)
+        return not self._num_open
 
     @property
     def finish_reason(self) -> str | None:
@@ -83,6 +84,7 @@ class Generation:
         self._note(output)
         piece = choice.take(output, self._prompt_scores[self._job.prompt_of(output.index)])
         if piece.finish_reason is not None:
+            self._num_open -= 1
             self._stream.abort(output.index)
         return piece
 

@@ -14,7 +14,7 @@ import orjson
 from ballast import __version__
 from ballast.server.choice import Piece, ScoredToken, WireFinishReason
 from ballast.server.openai_logprobs import TokenBytes, chat_logprobs, text_logprobs
-from ballast.server.usage import Progress, Timings, Usage
+from ballast.server.usage import Counts, Progress
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Message, Part, Reasoning
 
 SYSTEM_FINGERPRINT = f"ballast-{__version__}"
@@ -172,40 +172,40 @@ class Reply:
         self._chunk_head = chunk_head
         self._cuts: dict[int, tuple[bytes, bytes]] = {}
 
-    def opening(self, usage: Usage) -> bytes:
+    def opening(self, counts: Counts) -> bytes:
         """Frames before the first text: the role of each choice."""
         said = self._format.opening
         if said is None:
             return b""
-        return b"".join(self._frame(index, said, usage) for index in range(self.shape.num_choices))
+        return b"".join(self._frame(index, said, counts) for index in range(self.shape.num_choices))
 
-    def piece(self, piece: Piece, usage: Usage, timings: Timings) -> bytes:
+    def piece(self, piece: Piece, counts: Counts) -> bytes:
         """The frames of what a piece adds, its finish reason aside; none where it adds nothing to see. Log
         probabilities are in the first one."""
         parts: Sequence[Part] = piece.parts or ((Content(""),) if piece.tokens else ())
         if self.shape.is_plain:
-            return b"".join(self._plain_frame(piece.index, part, usage) for part in parts)
-        more = {"timings": timings.to_wire()} if self.shape.timings_per_token else {}
+            return b"".join(self._plain_frame(piece.index, part, counts) for part in parts)
+        more = {"timings": counts.timings.to_wire()} if self.shape.timings_per_token else {}
         return b"".join(
-            self._frame(piece.index, self._format.chunk(part), usage, tokens=() if n else piece.tokens, more=more)
+            self._frame(piece.index, self._format.chunk(part), counts, tokens=() if n else piece.tokens, more=more)
             for n, part in enumerate(parts)
         )
 
-    def progress(self, progress: Progress, usage: Usage) -> bytes:
+    def progress(self, progress: Progress, counts: Counts) -> bytes:
         """The frame that says how far a prompt is."""
         more = {"prompt_progress": progress.to_wire()}
-        return self._frame(progress.index, self._format.chunk(None), usage, more=more)
+        return self._frame(progress.index, self._format.chunk(None), counts, more=more)
 
-    def finish(self, piece: Piece, usage: Usage, timings: Timings) -> bytes:
+    def finish(self, piece: Piece, counts: Counts) -> bytes:
         """The frame that says why a choice ended, and how fast the request was until then."""
-        more = {"timings": timings.to_wire()}
-        return self._frame(piece.index, self._format.chunk(None), usage, reason=piece.finish_reason, more=more)
+        more = {"timings": counts.timings.to_wire()}
+        return self._frame(piece.index, self._format.chunk(None), counts, reason=piece.finish_reason, more=more)
 
-    def usage(self, usage: Usage) -> bytes:
+    def usage(self, counts: Counts) -> bytes:
         """The frame that says what the request cost; without choices."""
-        return event({**self._chunk_head, "choices": [], "usage": usage.to_wire()})
+        return event({**self._chunk_head, "choices": [], "usage": counts.usage.to_wire()})
 
-    def whole(self, choices: Sequence[Whole], usage: Usage, timings: Timings) -> bytes:
+    def whole(self, choices: Sequence[Whole], counts: Counts) -> bytes:
         """The reply to a request that does not stream."""
         return to_json(
             {
@@ -220,25 +220,25 @@ class Reply:
                     }
                     for choice in choices
                 ],
-                "usage": usage.to_wire(),
-                "timings": timings.to_wire(),
+                "usage": counts.usage.to_wire(),
+                "timings": counts.timings.to_wire(),
             }
         )
 
     def _logprobs(self, tokens: Sequence[ScoredToken]) -> dict[str, Any] | None:
         return self._format.logprobs(tokens, self._token_bytes) if self.shape.logprobs else None
 
-    def _plain_frame(self, index: int, part: Part, usage: Usage) -> bytes:
+    def _plain_frame(self, index: int, part: Part, counts: Counts) -> bytes:
         if not isinstance(part, Content):
-            return self._frame(index, self._format.chunk(part), usage)
-        before, after = self._cut(index, usage)
+            return self._frame(index, self._format.chunk(part), counts)
+        before, after = self._cut(index, counts)
         return before + to_json(part.text) + after
 
-    def _cut(self, index: int, usage: Usage) -> tuple[bytes, bytes]:
+    def _cut(self, index: int, counts: Counts) -> tuple[bytes, bytes]:
         """Everything before and after the text in the frames of one choice."""
         if index not in self._cuts:
             # From the right: a client may have named its model like the mark.
-            before, after = self._frame(index, self._format.chunk(Content(_HERE)), usage).rsplit(to_json(_HERE), 1)
+            before, after = self._frame(index, self._format.chunk(Content(_HERE)), counts).rsplit(to_json(_HERE), 1)
             self._cuts[index] = before, after
         return self._cuts[index]
 
@@ -246,7 +246,7 @@ class Reply:
         self,
         index: int,
         said: Mapping[str, Any],
-        usage: Usage,
+        counts: Counts,
         *,
         tokens: Sequence[ScoredToken] = (),
         reason: WireFinishReason | None = None,
@@ -260,6 +260,6 @@ class Reply:
         }
         after = dict(more or {})
         if self.shape.include_usage:
-            after["usage"] = usage.to_wire() if self.shape.continuous_usage else None
+            after["usage"] = counts.usage.to_wire() if self.shape.continuous_usage else None
         tail = b"," + to_json(after)[1:] if after else b"}"
         return self._prefix + to_json(choice) + b"]" + tail + b"\n\n"

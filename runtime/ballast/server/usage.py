@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,18 @@ class Timings:
             "predicted_n": self.usage.completion_tokens,
             **_speed("predicted", decoded, self.predicted_s),
         }
+
+
+class Counts(Protocol):
+    """What a request has cost so far, worked out when it is asked for."""
+
+    @property
+    def usage(self) -> Usage:
+        """In tokens."""
+
+    @property
+    def timings(self) -> Timings:
+        """In time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,12 @@ import yaml
 from ballast_operator.api.service import InferenceService, SpecError
 from ballast_operator.crd import custom_resource_definition, to_yaml
 from ballast_operator.desired import rendered
+from ballast_operator.errors import ConnectError, InputError
 from ballast_operator.install import installation
-from ballast_operator.names import API_VERSION, KIND
+from ballast_operator.names import API_VERSION, FIELD_MANAGER, KIND
 from ballast_operator.options import ChildOptions, ProcessOptions
 
+EXIT_UNHEALTHY = 1
 EXIT_BAD_INPUT = 2
 DEFAULT = "default: %(default)s"
 
@@ -29,13 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))
-    except InputError as error:
+    except (InputError, ConnectError) as error:
         sys.stderr.write(f"ballast-operator: {error}\n")
         return EXIT_BAD_INPUT
-
-
-class InputError(Exception):
-    """What was given cannot be used."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,6 +44,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_child_options(run)
     _add_process_options(run)
     run.set_defaults(run=_run)
+
+    doctor = commands.add_parser("doctor", help="check permissions, definitions and what the nodes promise about NUMA")
+    doctor.add_argument(
+        "--operator-namespace", default=ChildOptions().operator_namespace, metavar="NAMESPACE", help=DEFAULT
+    )
+    doctor.add_argument("--service-account", default=FIELD_MANAGER, metavar="NAME", help=DEFAULT)
+    doctor.set_defaults(run=_doctor)
 
     render = commands.add_parser("render", help="print the children of an InferenceService; needs no cluster")
     render.add_argument("-f", "--filename", required=True, metavar="FILE", help="YAML file, - for standard input")
@@ -139,6 +144,24 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     asyncio.run(run_operator(_child_options(arguments), process))
     return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    return asyncio.run(_examine(arguments.operator_namespace, arguments.service_account))
+
+
+async def _examine(namespace: str, account: str) -> int:
+    from ballast_operator.cluster.api import Api
+    from ballast_operator.doctor import examine
+
+    api, failed = Api(), False
+    try:
+        async for finding in examine(api, namespace, account):
+            failed = failed or finding.verdict == "FAIL"
+            sys.stdout.write(f"{finding.verdict:4}  {finding.text}\n")
+    finally:
+        await api.close()
+    return EXIT_UNHEALTHY if failed else 0
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -136,7 +136,7 @@ def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str
     result = {key: copy.deepcopy(value) for key, value in schema.items() if key in _KEPT or key.startswith("x-")}
     if result.get("type") == "integer":
         result["format"] = "int64"
-    if "properties" in schema:
+    if schema.get("properties"):
         required = schema.get("required", ())
         result["properties"] = {
             name: _with_default(_structural(field, definitions), settled=name in required or "anyOf" in field)

@@ -8,11 +8,9 @@ from pathlib import Path
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
+from ballast_operator.errors import ConnectError
+
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
-
-
-class ConnectError(Exception):
-    """No usable credentials; the message says where they were looked for."""
 
 
 async def read_configuration() -> Configuration:

@@ -18,11 +18,11 @@ from ballast_operator.cluster.kinds import LEASE
 
 log = logging.getLogger(__name__)
 
-LEASE_S = 15
+LEASE_S = 30
 """How long others wait after the last sign of a leader."""
-RENEW_S = 3.0
-DEADLINE_S = 10.0
-"""A leader that could not renew for this long stops, before others begin."""
+RENEW_S = 5.0
+DEADLINE_S = 20.0
+"""A leader that could not renew for this long stops, before others begin. Two slow requests of 5 s fit in."""
 
 
 @dataclass(slots=True)
@@ -37,12 +37,14 @@ class Election:
     now: Callable[[], datetime]
     _seen: tuple[str, float] | None = field(default=None)
     """The lease's version, and when this candidate first saw it: clocks of others are not trusted."""
+    _held: dict[str, Any] | None = field(default=None)
+    """The lease as this candidate last wrote it: renewing is one request."""
 
     async def acquire(self) -> float:
         """Wait until this candidate leads; returns the clock's time from which its lease runs."""
         while True:
             began = self.clock()
-            if await self._try_limited(RENEW_S):
+            if await self._try_limited(DEADLINE_S):
                 log.info("leading", extra={"identity": self.identity})
                 return began
             await asyncio.sleep(RENEW_S)
@@ -67,31 +69,39 @@ class Election:
             async with asyncio.timeout(limit_s):
                 return await self._try()
         except TimeoutError:
+            self._held = None  # whether it was written is not known
             log.warning("the lease could not be renewed in time", extra={"limit_s": round(limit_s, 1)})
         except ApiError as error:
+            self._held = None
             if error.status != 409:  # another candidate was quicker
                 log.warning("the lease could not be renewed", extra={"error": str(error)})
         return False
 
     async def _try(self) -> bool:
-        lease = await self.api.get(LEASE, self.namespace, self.name)
         stamp = self.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        mine: dict[str, Any] = {"holderIdentity": self.identity, "leaseDurationSeconds": LEASE_S, "renewTime": stamp}
+        mine: dict[str, Any] = {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": LEASE_S,
+            "renewTime": stamp,
+        }
+        lease = self._held or await self.api.get(LEASE, self.namespace, self.name)
         if lease is None:
-            metadata = {"name": self.name, "namespace": self.namespace}
-            first = {**mine, "acquireTime": stamp, "leaseTransitions": 0}
-            body = {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": metadata, "spec": first}
-            await self.api.create(LEASE, body, self.namespace)
+            body = {
+                "apiVersion": LEASE.api_version,
+                "kind": LEASE.name,
+                "metadata": {"name": self.name, "namespace": self.namespace},
+                "spec": {**mine, "acquireTime": stamp, "leaseTransitions": 0},
+            }
+            self._held = await self.api.create(LEASE, body, self.namespace)
             return True
         spec: dict[str, Any] = lease.get("spec") or {}
         if spec.get("holderIdentity") == self.identity:
-            await self.api.replace(LEASE, {**lease, "spec": {**spec, **mine}})
-            return True
-        if spec.get("holderIdentity") and not self._expired(lease, spec):
+            taken = {**spec, **mine}
+        elif spec.get("holderIdentity") and not self._expired(lease, spec):
             return False
-        transitions = spec.get("leaseTransitions", 0) + 1
-        taken = {**spec, **mine, "acquireTime": stamp, "leaseTransitions": transitions}
-        await self.api.replace(LEASE, {**lease, "spec": taken})
+        else:
+            taken = {**spec, **mine, "acquireTime": stamp, "leaseTransitions": spec.get("leaseTransitions", 0) + 1}
+        self._held = await self.api.replace(LEASE, {**lease, "spec": taken})
         return True
 
     def _expired(self, lease: dict[str, Any], spec: dict[str, Any]) -> bool:

@@ -1,0 +1,119 @@
+"""`ballast-operator doctor`: whether the cluster has what the operator needs, and what its nodes promise about NUMA."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ballast_operator.cluster.api import Api, ApiError
+from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE, NODE_TOPOLOGY, POD_MONITOR
+from ballast_operator.crd import custom_resource_definition
+from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES, each_permission
+
+Verdict = Literal["ok", "note", "FAIL"]
+
+MAX_NODES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's report."""
+
+    verdict: Verdict
+    text: str
+
+
+async def examine(api: Api, namespace: str, account: str) -> AsyncIterator[Finding]:
+    """Findings one by one, for the operator that runs as this service account."""
+    for part in (_definition(api), _optional_kinds(api), _permissions(api, namespace, account), _nodes(api)):
+        try:
+            async for finding in part:
+                yield finding
+        except ApiError as error:
+            yield Finding("FAIL", str(error))
+
+
+async def _definition(api: Api) -> AsyncIterator[Finding]:
+    name = f"{INFERENCE_SERVICE.plural}.{INFERENCE_SERVICE.group}"
+    if not await api.knows(INFERENCE_SERVICE):
+        yield Finding("FAIL", f"{name} is not installed: kubectl apply -f manifests/crd")
+        return
+    live = await api.request("get", "GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+    want = custom_resource_definition()["spec"]["versions"][0]["schema"]
+    have = next((v["schema"] for v in live["spec"]["versions"] if v["name"] == INFERENCE_SERVICE.version), None)
+    if have == want:
+        yield Finding("ok", f"{name} is this operator's")
+    else:
+        yield Finding("FAIL", f"{name} is of another version of Ballast: kubectl apply -f manifests/crd")
+
+
+async def _optional_kinds(api: Api) -> AsyncIterator[Finding]:
+    for kind, gain in (
+        (POD_MONITOR, "Prometheus finds the engines by itself"),
+        (NODE_TOPOLOGY, "room on one NUMA node is looked for before a pod is started"),
+    ):
+        if await api.knows(kind):
+            yield Finding("ok", f"{kind.name} is known: {gain}")
+        else:
+            yield Finding("note", f"{kind.name} is not known; with it, {gain}")
+
+
+async def _permissions(api: Api, namespace: str, account: str) -> AsyncIterator[Finding]:
+    user = f"system:serviceaccount:{namespace}:{account}"
+    missing, count = [], 0
+    for rules, where in (((*WATCHED_RULES, *CLUSTER_RULES), None), (HOME_RULES, namespace)):
+        for group, resource, verb in each_permission(rules):
+            count += 1
+            if not await _allowed(api, user, where, group, resource, verb):
+                missing.append(f"{verb} {resource}{f'.{group}' if group else ''}")
+    if missing:
+        yield Finding("FAIL", f"{user} may not: {', '.join(missing)}; apply the chart or manifests/operator")
+    else:
+        yield Finding("ok", f"{user} has all {count} permissions")
+
+
+async def _allowed(api: Api, user: str, namespace: str | None, group: str, resource: str, verb: str) -> bool:
+    name, _, subresource = resource.partition("/")
+    attributes: dict[str, Any] = {"group": group, "resource": name, "subresource": subresource, "verb": verb}
+    if namespace is not None:
+        attributes["namespace"] = namespace
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "resourceAttributes": attributes},
+    }
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    answer = await api.request("review", "POST", path, body=review)
+    return bool(answer["status"].get("allowed"))
+
+
+async def _nodes(api: Api) -> AsyncIterator[Finding]:
+    nodes = await api.list_all(NODE) or []
+    for node in nodes[:MAX_NODES]:
+        name = node["metadata"]["name"]
+        try:
+            config = await api.request("get", "GET", f"/api/v1/nodes/{name}/proxy/configz")
+        except ApiError as error:
+            yield Finding("note", f"node {name}: its kubelet's policies cannot be read ({error.message[:200]})")
+            continue
+        yield judge_kubelet(name, config["kubeletconfig"])
+    if len(nodes) > MAX_NODES:
+        yield Finding("note", f"{len(nodes) - MAX_NODES} more nodes were not looked at")
+
+
+def judge_kubelet(node: str, config: dict[str, Any]) -> Finding:
+    """Whether a node pins pods as SingleNode wants it. Pure."""
+    cpu = config.get("cpuManagerPolicy", "none")
+    memory = config.get("memoryManagerPolicy", "None")
+    topology = config.get("topologyManagerPolicy", "none")
+    wrong = []
+    if cpu != "static":
+        wrong.append(f"cpuManagerPolicy is {cpu}, static gives exclusive CPUs")
+    if memory != "Static":
+        wrong.append(f"memoryManagerPolicy is {memory}, Static keeps memory on the CPUs' node")
+    if topology not in ("single-numa-node", "restricted"):
+        wrong.append(f"topologyManagerPolicy is {topology}, single-numa-node or restricted keeps all of a pod together")
+    if wrong:
+        return Finding("note", f"node {node}: {'; '.join(wrong)}")
+    return Finding("ok", f"node {node}: CPUs {cpu}, memory {memory}, topology {topology}")

@@ -1,0 +1,61 @@
+"""The doctor, before and after the operator is installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from ballast_operator.doctor import judge_kubelet
+from testcluster.cluster import Cluster
+from testcluster.operator import install
+
+
+def doctor(cluster: Cluster) -> subprocess.CompletedProcess[str]:
+    config = cluster.control_plane.client_config("doctor", "system:masters")
+    return subprocess.run(
+        [Path(sys.executable).with_name("ballast-operator"), "doctor"],
+        env={"KUBECONFIG": str(config), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_doctor_names_what_is_missing_and_then_is_content(cluster: Cluster) -> None:
+    install(cluster)
+    healthy = doctor(cluster)
+    assert healthy.returncode == 0, healthy.stdout + healthy.stderr
+    for said in (
+        "ok    inferenceservices.serving.ballast.dev is this operator's",
+        "note  PodMonitor is not known",
+        "ok    system:serviceaccount:ballast-system:ballast-operator has all",
+        "note  node gpu-0: its kubelet's policies cannot be read",
+    ):
+        assert said in healthy.stdout, healthy.stdout
+    rules = cluster.kube.get("clusterroles", "ballast-operator")["rules"]
+    cluster.kube.merge(
+        "clusterroles", "ballast-operator", {"rules": [rule for rule in rules if rule["apiGroups"] != [""]]}
+    )
+    ill = doctor(cluster)
+    cluster.kube.merge("clusterroles", "ballast-operator", {"rules": rules})
+    assert ill.returncode == 1
+    assert "FAIL  system:serviceaccount:ballast-system:ballast-operator may not: get pods" in ill.stdout
+
+
+def test_a_kubelet_that_pins_is_told_from_one_that_does_not() -> None:
+    pins = {
+        "cpuManagerPolicy": "static",
+        "memoryManagerPolicy": "Static",
+        "topologyManagerPolicy": "single-numa-node",
+    }
+    assert judge_kubelet("n", pins).verdict == "ok"
+    for key, said in (
+        ("cpuManagerPolicy", "exclusive CPUs"),
+        ("memoryManagerPolicy", "keeps memory"),
+        ("topologyManagerPolicy", "keeps all of a pod together"),
+    ):
+        found = judge_kubelet("n", {name: value for name, value in pins.items() if name != key})
+        assert found.verdict == "note"
+        assert said in found.text

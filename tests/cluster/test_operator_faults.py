@@ -1,0 +1,184 @@
+"""The operator behind a network and an API server that fail in every way; each ends with everything as it should be."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+
+from testcluster.cluster import Cluster
+from testcluster.fault_proxy import Fault, FaultProxy, Seen, everything, mutations, watches
+from testcluster.invariants import Invariants
+from testcluster.kube import Kube, Object
+from testcluster.operator import OperatorProcess, install
+from testcluster.pod_answers import PodAnswers
+from testcluster.services import service, wait_ready
+from testcluster.waiting import wait_for
+
+CONVERGED_S = 60
+"""From the end of a fault, or from the change during one that passes by itself."""
+
+CHILDREN = ("pods", "services", "poddisruptionbudgets", "networkpolicies", "configmaps")
+
+
+@pytest.fixture
+def faulty(cluster: Cluster, answers: PodAnswers, proxy: FaultProxy) -> Iterator[OperatorProcess]:
+    """An operator that reaches the API server through the proxy alone."""
+    install(cluster)
+    operator = OperatorProcess(cluster, "faulty", answers.url, "--resync-seconds", "5", server=proxy.url)
+    operator.start()
+    operator.wait_leading()
+    yield operator
+    proxy.clear()
+    proxy.cut()
+    operator.stop()
+
+
+def full(name: str) -> Object:
+    return service(name, engine={"placementRules": {"inline": "a: 1"}}, endpoint={"networkPolicy": {}})
+
+
+def final(kube: Kube, namespace: str, name: str) -> dict[str, list[Object]]:
+    """The children without what differs between any two runs."""
+    found = {}
+    for resource in CHILDREN:
+        bodies = copy.deepcopy(kube.list(resource, namespace, {"serving.ballast.dev/service": name}))
+        for body in bodies:
+            metadata = body["metadata"]
+            for key in ("uid", "resourceVersion", "creationTimestamp", "managedFields", "namespace", "generation"):
+                metadata.pop(key, None)
+            metadata["labels"].pop("serving.ballast.dev/owner-uid")
+            metadata["annotations"].pop("serving.ballast.dev/applied-hash", None)
+            for owner in metadata["ownerReferences"]:
+                owner.pop("uid")
+            body.pop("status", None)
+            for key in ("clusterIP", "clusterIPs", "nodeName"):
+                body.get("spec", {}).pop(key, None)
+        found[resource] = bodies
+    return found
+
+
+class KillAtEveryWrite:
+    """Kills the operator before the first and after the second of each write of its kind."""
+
+    def __init__(self, operator: OperatorProcess, proxy: FaultProxy, namespace: str) -> None:
+        self._hits: dict[tuple[str, str], int] = {}
+        self._namespace = namespace
+        self.kills = 0
+        self._operator = operator
+        proxy.add(Fault(lambda seen: self._is_turn(seen, 1), reset="before", then=self._kill))
+        proxy.add(Fault(lambda seen: self._is_turn(seen, 2), reset="after", then=self._kill))
+
+    def _is_turn(self, seen: Seen, turn: int) -> bool:
+        if not seen.is_mutating or f"/namespaces/{self._namespace}/" not in seen.path:
+            return False
+        key = seen.method, seen.path
+        if turn == 1:
+            self._hits[key] = self._hits.get(key, 0) + 1
+        return self._hits[key] == turn
+
+    def _kill(self) -> None:
+        self.kills += 1
+        self._operator.kill()
+
+    def revive(self) -> bool:
+        if not self._operator.is_running:
+            self._operator.start()
+        return True
+
+
+def test_killed_before_and_after_every_write_the_end_is_that_of_a_clean_run(
+    kube: Kube, namespace: str, faulty: OperatorProcess, proxy: FaultProxy
+) -> None:
+    def ready(name: str, cache_lens: int) -> bool:
+        body = kube.get("inferenceservices", name, namespace)
+        status = body.get("status") or {}
+        found = {c["type"]: c for c in status.get("conditions", [])}.get("Ready", {})
+        pods = kube.list("pods", namespace, {"serving.ballast.dev/service": name})
+        return (
+            found.get("status") == "True"
+            and found["observedGeneration"] == body["metadata"]["generation"]
+            and all(str(cache_lens) in pod["spec"]["containers"][0]["args"] for pod in pods)
+        )
+
+    def change(name: str, cache_lens: int) -> None:
+        body = full(name)
+        body["spec"]["engine"]["cacheLens"] = cache_lens
+        kube.apply("inferenceservices", body, namespace)
+
+    for cache_lens in (5000, 6000):
+        change("clean", cache_lens)
+        wait_for("the clean run", lambda cache_lens=cache_lens: ready("clean", cache_lens), CONVERGED_S)
+    clean = final(kube, namespace, "clean")
+    kube.delete("inferenceservices", "clean", namespace)
+
+    killer = KillAtEveryWrite(faulty, proxy, namespace)
+    with Invariants(kube, namespace):
+        for cache_lens in (5000, 6000):
+            change("clear", cache_lens)
+            wait_for(
+                "the killed run",
+                lambda cache_lens=cache_lens: killer.revive() and ready("clear", cache_lens),
+                timeout_s=180,
+                interval_s=0.2,
+            )
+    assert killer.kills >= 12
+    killed = final(kube, namespace, "clear")
+    assert str(killed).replace("clear", "clean") == str(clean)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(mutations(), status=409, times=4),
+        Fault(everything, status=429, retry_after_s=2, times=4),
+        Fault(everything, status=500, times=15),
+        Fault(everything, status=401, times=8),
+        Fault(everything, status=403, times=8),
+        Fault(everything, reset="before", times=6),
+        Fault(everything, reset="mid-body", times=5),
+        Fault(mutations(), reset="after", times=4),
+        Fault(watches(), gone=True, times=5),
+        Fault(watches(), status=500, times=8),
+        Fault(lambda seen: not seen.is_watch, delay_s=5, times=12),
+    ],
+    ids=["409", "429", "500", "401", "403", "reset", "reset-mid-body", "unheard", "410", "watch-500", "5s-latency"],
+)
+def test_a_fault_that_passes_by_itself(
+    kube: Kube, namespace: str, faulty: OperatorProcess, proxy: FaultProxy, fault: Fault
+) -> None:
+    pid = faulty.pid
+    fault.hits = 0
+    with Invariants(kube, namespace):
+        proxy.add(fault)
+        proxy.cut()
+        kube.apply("inferenceservices", full("through"), namespace)
+        wait_ready(kube, namespace, "through", CONVERGED_S)
+    assert fault.hits
+    assert (faulty.is_running, faulty.pid) == (True, pid)
+    assert faulty.http("/livez").status_code == 200
+
+
+def test_a_watch_that_stalls_and_one_that_misses_a_deletion(
+    kube: Kube, namespace: str, faulty: OperatorProcess, proxy: FaultProxy
+) -> None:
+    with Invariants(kube, namespace):
+        kube.apply("inferenceservices", full("stalled"), namespace)
+        wait_ready(kube, namespace, "stalled", CONVERGED_S)
+        proxy.freeze_watches()
+        kube.delete("services", "stalled", namespace)
+        kube.apply("inferenceservices", full("unseen"), namespace)
+        wait_ready(kube, namespace, "unseen", CONVERGED_S)
+        wait_for("the Service again", lambda: kube.find("services", "stalled", namespace), CONVERGED_S)
+
+
+def test_an_api_server_that_restarts(cluster: Cluster, kube: Kube, namespace: str, faulty: OperatorProcess) -> None:
+    pid = faulty.pid
+    with Invariants(kube, namespace):
+        kube.apply("inferenceservices", full("before"), namespace)
+        cluster.control_plane.restart_apiserver()
+        kube.apply("inferenceservices", full("after"), namespace)
+        wait_ready(kube, namespace, "before", CONVERGED_S)
+        wait_ready(kube, namespace, "after", CONVERGED_S)
+    assert (faulty.is_running, faulty.pid) == (True, pid)

@@ -1,0 +1,91 @@
+"""What the operator takes for granted of the runtime: arguments, pages on both ports, and exit codes."""
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+from builders import pod, service
+
+from ballast import errors
+from ballast.config import OPTIONS, read_config
+from ballast.resolve import resolve
+from ballast.testing.server_process import ServerProcess
+from ballast_operator.api.engine import RESERVED_ARGUMENTS
+from ballast_operator.control.endings import REASONS
+from ballast_operator.control.placement import judge, read_placement
+from ballast_operator.control.status import read_effective
+
+GOLDEN = sorted((Path(__file__).parents[1] / "operator/golden").glob("*.yaml"))
+FLAGS = {option.name for option in OPTIONS if option.kind.flag}
+
+
+def given(words):
+    """Option names and texts, as the command line would read them."""
+    options, rest = {}, list(words[1:])
+    while rest:
+        name = rest.pop(0).removeprefix("--")
+        options[name] = True if name in FLAGS else rest.pop(0)
+    return {name: [value] if name == "served_model_name" else value for name, value in options.items()}
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)
+def test_the_runtime_knows_every_argument_that_the_operator_writes(golden):
+    pods = [body for body in yaml.safe_load_all(golden.read_text()) if body["kind"] == "Pod"]
+    assert pods
+    for body in pods:
+        (engine,) = body["spec"]["containers"]
+        options = given(engine["args"])
+        assert set(options) <= {option.name for option in OPTIONS}
+        mounted = {mount["mountPath"] for mount in engine["volumeMounts"]}
+        paths = ("gguf_path", "model_path", "optimize_config_path", "api_key_file")
+        for path in paths:
+            assert path not in options or any(options[path].startswith(mount) for mount in mounted)
+        resolve(read_config({name: v for name, v in options.items() if name not in paths}, {}), num_physical_cores=1)
+
+
+def test_the_arguments_that_users_may_not_set_exist():
+    assert set(RESERVED_ARGUMENTS) <= {option.name for option in OPTIONS}
+
+
+def test_exit_codes_mean_the_same():
+    codes = {
+        "ConfigInvalid": errors.ConfigError,
+        "ModelUnusable": errors.ModelError,
+        "OutOfMemory": errors.OutOfMemoryError,
+        "EngineFault": errors.EngineDeadError,
+    }
+    assert {code: name for name, kind in codes.items() for code in [kind.exit_code]} == REASONS
+
+
+def get(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_a_running_runtime_answers_every_question_of_the_operator(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("secret\n")
+    sizes = ("--cache_lens", "4096", "--max_new_tokens", "128", "--cpu_threads", "1")
+    with ServerProcess(*sizes, "--admin_port", "0", "--api_key_file", str(keys)) as server:
+        for port in (server.port, server.admin_port):
+            assert get(port, "/readyz") == (200, {"status": "ready"})
+            assert get(port, "/livez")[0] == 200
+        report, state = (get(server.admin_port, f"/debug/{name}")[1] for name in ("numa", "state"))
+        assert get(server.port, "/debug/numa")[0] in (401, 404)
+    assert read_placement(pod(), report).cpus == report["cpus"]
+    assert judge(service().spec, pod(), report).pinned is not None
+    asked = service(engine={"maxNewTokens": 128, "cacheLens": 4096})
+    assert read_effective(asked, state).kv_cache_tokens == 4096
+
+
+def test_a_runtime_that_cannot_start_says_why_by_its_code():
+    server = ServerProcess("--cache_lens", "1", until_ready=False)
+    with pytest.raises(Exception, match="cache_lens"), server:
+        pass
+    assert server.process.returncode == errors.ConfigError.exit_code

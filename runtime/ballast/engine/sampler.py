@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from ballast.engine.logprobs import largest
 from ballast.engine.request import SamplingParams
 
-# Sorting a whole vocabulary costs milliseconds; nearly always the nucleus lies within this many tokens.
-NUCLEUS_GUESS = 1024
+BLOCK = 512
 
 
 class SequenceSampler:
@@ -77,28 +76,29 @@ class SequenceSampler:
         if self._params.temperature == 0.0:
             return best
         candidates, weights = self._candidates(logits, float(logits[best]))
-        cumulative = np.cumsum(weights)
-        threshold = self._uniform() * cumulative[-1]
-        index = int(np.searchsorted(cumulative, threshold, side="right"))
-        return int(candidates[min(index, len(candidates) - 1)])
+        index = _index_at(weights, self._uniform())
+        return index if candidates is None else int(candidates[index])
 
     def _candidates(
         self, logits: NDArray[np.floating], highest: float
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Tokens that survive top-k, then min-p, then top-p, with their unnormalised probabilities."""
+    ) -> tuple[NDArray[np.int64] | None, NDArray[np.float64]]:
+        """Tokens that survive top-k, then min-p, then top-p, with their unnormalised probabilities; None for all tokens
+        in order of their ids."""
         params = self._params
+        tokens: NDArray[np.int64] | None = None
+        if 0 < params.top_k < logits.size:
+            tokens = largest(logits, params.top_k)
+            logits = logits[tokens]
         # Weights are relative to the most probable token, so min-p is a plain threshold.
-        weights = np.exp((logits.astype(np.float64) - highest) / params.temperature)
-        tokens = np.arange(weights.size, dtype=np.int64)
-        if 0 < params.top_k < weights.size:
-            tokens = largest(weights, params.top_k)
-            weights = weights[tokens]
+        # Doubles are a copy of ours already (`_adjust`): fresh memory for another would cost more than the arithmetic.
+        weights = logits.astype(np.float64, copy=False)
+        weights -= highest
+        weights /= params.temperature
+        np.exp(weights, out=weights)
         if params.min_p > 0.0:
-            kept = weights >= params.min_p
-            tokens, weights = tokens[kept], weights[kept]
+            tokens, weights = _only(np.flatnonzero(weights >= params.min_p), tokens, weights)
         if params.top_p < 1.0:
-            kept_order = _nucleus(weights, params.top_p)
-            tokens, weights = tokens[kept_order], weights[kept_order]
+            tokens, weights = _only(_nucleus(weights, params.top_p), tokens, weights)
         return tokens, weights
 
     def _uniform(self) -> float:
@@ -111,12 +111,36 @@ def _within(tokens: set[int] | frozenset[int], vocabulary: int) -> list[int]:
     return [token for token in tokens if token < vocabulary]
 
 
+def _index_at(weights: NDArray[np.float64], share: float) -> int:
+    """Where the running sum of `weights` passes `share` of it all. Never an entry of weight 0."""
+    # Sums of blocks first: a running sum over a whole vocabulary costs more than everything else.
+    sums = np.cumsum(np.add.reduceat(weights, np.arange(0, weights.size, BLOCK)))
+    threshold = share * float(sums[-1])
+    block = _first_above(sums, threshold)
+    before = float(sums[block - 1]) if block else 0.0
+    inside = np.cumsum(weights[block * BLOCK : (block + 1) * BLOCK])
+    return block * BLOCK + _first_above(inside, threshold - before)
+
+
+def _first_above(sums: NDArray[np.float64], threshold: float) -> int:
+    """The first entry of a running sum above `threshold`; where rounding leaves none, the first that holds it all."""
+    index = int(np.searchsorted(sums, threshold, side="right"))
+    return index if index < sums.size else int(np.searchsorted(sums, sums[-1], side="left"))
+
+
+def _only(
+    kept: NDArray[np.int64], tokens: NDArray[np.int64] | None, weights: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    return kept if tokens is None else tokens[kept], weights[kept]
+
+
 def _nucleus(weights: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
     """Indices of the smallest set of most probable entries whose share reaches `top_p`, largest first."""
-    target = top_p * float(np.sum(weights))
-    order = largest(weights, min(NUCLEUS_GUESS, weights.size))
+    total = float(np.sum(weights))
+    # Entries below this are too small to hold, all together, what the nucleus may lack: none of them is in it. The half
+    # leaves room for rounding; the most probable entry is in it in any case.
+    smallest = min(0.5 * (1.0 - top_p) * total / weights.size, float(np.max(weights)))
+    likely = np.flatnonzero(weights >= smallest)
+    order = likely[np.argsort(-weights[likely], kind="stable")]
     cumulative = np.cumsum(weights[order])
-    if cumulative[-1] < target and order.size < weights.size:
-        order = largest(weights, weights.size)
-        cumulative = np.cumsum(weights[order])
-    return order[: int(np.searchsorted(cumulative, target, side="left")) + 1]
+    return order[: int(np.searchsorted(cumulative, top_p * total, side="left")) + 1]

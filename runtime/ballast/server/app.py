@@ -19,8 +19,9 @@ from starlette.types import ASGIApp
 
 from ballast import __version__
 from ballast.errors import CapacityError, EngineDeadError, RequestError
-from ballast.server import health, page, tokens
+from ballast.server import dialects, exchange, health, page, tokens
 from ballast.server.access import Access
+from ballast.server.anthropic_reply import AnthropicErrors
 from ballast.server.errors import RequestTimeoutError, error_reply
 from ballast.server.exchange import Exchange, Record, remaining_s
 from ballast.server.job import Job
@@ -140,6 +141,20 @@ class Service:
         finally:
             self.num_body_bytes -= num_bytes
 
+    def exchange(self, record: Record, job: Job, reply: exchange.Reply, *, stream: bool) -> Exchange:
+        """The response that runs `job` and says what comes of it by `reply`."""
+        return Exchange(
+            self.engine,
+            self.preparer.text.tokenizer,
+            job,
+            reply,
+            record,
+            stream=stream,
+            timeout_s=self.request_timeout_s,
+            leaving=self.leaving,
+            keep_alive_s=self.limits.keep_alive_s,
+        )
+
     def _check_room(self) -> None:
         if self.num_preparing >= self.engine.limits.max_queue:
             what = f"{self.num_preparing} requests wait to be tokenised"
@@ -161,7 +176,14 @@ api = APIRouter()
 
 def api_routers(*, with_admin: bool) -> tuple[APIRouter, ...]:
     """What the API's port serves. `with_admin`: health, metrics and debugging as well, for want of a port of theirs."""
-    return (api, tokens.router, page.router, health.everywhere, *((health.admin,) if with_admin else ()))
+    return (
+        api,
+        dialects.router,
+        tokens.router,
+        page.router,
+        health.everywhere,
+        *((health.admin,) if with_admin else ()),
+    )
 
 
 def admin_routers() -> tuple[APIRouter, ...]:
@@ -204,7 +226,10 @@ def _surround(app: FastAPI, service: Service, access: Access) -> ASGIApp:
     app.state.service = service
     limits = service.limits
     return RequestScope(
-        access.guard(BodyLimit(app, service.max_body_bytes, limits.body_timeout_s, limits.whole_body_timeout_s)),
+        AnthropicErrors(
+            access.guard(BodyLimit(app, service.max_body_bytes, limits.body_timeout_s, limits.whole_body_timeout_s)),
+            access.root_path,
+        ),
         service.metrics.count_request,
     )
 
@@ -252,17 +277,7 @@ def _exchange(service: Service, record: Record, ready: Prepared[Any], prefix: st
     shape = shape_of(ready.body, ready.job)
     reply_id = f"{prefix}-{uuid.uuid4().hex}"
     reply = Reply(reply_id, int(time.time()), ready.model, format_, shape, tokenizer.token_bytes)
-    return Exchange(
-        service.engine,
-        tokenizer,
-        ready.job,
-        reply,
-        record,
-        stream=bool(ready.body.stream),
-        timeout_s=service.request_timeout_s,
-        leaving=service.leaving,
-        keep_alive_s=service.limits.keep_alive_s,
-    )
+    return service.exchange(record, ready.job, reply, stream=bool(ready.body.stream))
 
 
 def shape_of(body: GenerationRequest, job: Job) -> Shape:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -17,9 +17,9 @@ from ballast.server.choice import Piece
 from ballast.server.errors import RequestTimeoutError, error_reply
 from ballast.server.generation import Generation, admitted
 from ballast.server.job import Job
-from ballast.server.openai_reply import DONE, Reply, Whole, event
+from ballast.server.openai_reply import Whole
 from ballast.server.port import EnginePort
-from ballast.server.usage import Usage
+from ballast.server.usage import Counts, Progress, Usage
 from ballast.text.tokenizer import Tokenizer
 
 RETRY_AFTER_S = 5
@@ -31,6 +31,31 @@ STREAM_HEADERS = [
 ]
 KEEP_ALIVE = b": keep-alive\n\n"
 JSON_HEADERS = [(b"content-type", b"application/json")]
+
+
+class Reply(Protocol):
+    """How what is generated is said: frames for a stream, or one body."""
+
+    def opening(self, counts: Counts) -> bytes:
+        """Frames before everything else."""
+
+    def piece(self, piece: Piece, counts: Counts) -> bytes:
+        """What a piece adds, its finish reason aside."""
+
+    def progress(self, progress: Progress, counts: Counts) -> bytes:
+        """How far a prompt is."""
+
+    def finish(self, piece: Piece, counts: Counts) -> bytes:
+        """Why a choice ended."""
+
+    def end(self, counts: Counts) -> bytes:
+        """The last frames."""
+
+    def error(self, status: int, body: Mapping[str, Any]) -> bytes:
+        """The last frames of a stream that failed; `body` is the error in OpenAI's envelope."""
+
+    def whole(self, choices: Sequence[Whole], counts: Counts) -> bytes:
+        """The body where nothing streams."""
 
 
 class ClientGoneError(Exception):
@@ -125,7 +150,8 @@ class Exchange(Response):
         self._record.outcome = "timeout" if isinstance(error, RequestTimeoutError) else "error"
         self._record.fields["error"] = f"{type(error).__name__}: {error}"
         with contextlib.suppress(ClientGoneError):
-            await send({"type": "http.response.body", "body": event(reply.body) + DONE, "more_body": False})
+            last = self._reply.error(reply.status, reply.body)
+            await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _send_whole(self, generation: Generation, send: Send) -> None:
         choices = [Whole(index) for index in range(len(generation.choices))]
@@ -146,19 +172,18 @@ class Exchange(Response):
             if frames:
                 await self._send_part(send, frames)
             piece = await self._next_piece(generation)
-            frames = reply.piece(piece, generation)
-            if generation.progress is not None:
-                frames += reply.progress(generation.progress, generation)
-            if piece.finish_reason is not None:
-                frames += reply.finish(piece, generation)
+            frames = b""
             if first:
                 first = False
                 if not self._started:
                     await self._start(send, STREAM_HEADERS)
-                frames = reply.opening(generation) + frames
-        if reply.shape.include_usage:
-            frames += reply.usage(generation)
-        return frames + DONE
+                frames = reply.opening(generation)
+            frames += reply.piece(piece, generation)
+            if generation.progress is not None:
+                frames += reply.progress(generation.progress, generation)
+            if piece.finish_reason is not None:
+                frames += reply.finish(piece, generation)
+        return frames + reply.end(generation)
 
     async def _send_part(self, send: Send, frames: bytes) -> None:
         self._last_sent = time.monotonic()

@@ -64,14 +64,14 @@ class Whole:
     """One choice of a reply that is not streamed."""
 
     index: int
-    message: Message = field(default_factory=Message)
+    parts: list[Part] = field(default_factory=list)
     tokens: tuple[ScoredToken, ...] = ()
     finish_reason: WireFinishReason | None = None
     stop: str | None = None
 
     def add(self, piece: Piece) -> None:
         """Go on by a piece of this choice."""
-        self.message.take(piece.parts)
+        self.parts += piece.parts
         self.tokens += piece.tokens
         self.finish_reason = piece.finish_reason
         self.stop = piece.stop
@@ -123,7 +123,7 @@ class ChatFormat:
 
     def whole(self, choice: Whole) -> dict[str, Any]:
         """A message."""
-        said = choice.message
+        said = Message.of(choice.parts)
         message: dict[str, Any] = {"role": "assistant", "content": said.content, "refusal": None}
         if not said.content and (said.reasoning or said.calls):
             message["content"] = None
@@ -151,7 +151,7 @@ class TextFormat:
 
     def whole(self, choice: Whole) -> dict[str, Any]:
         """The text."""
-        return {"text": choice.message.content}
+        return {"text": Message.of(choice.parts).content}
 
 
 _HERE = "\x00here\x00"
@@ -201,9 +201,16 @@ class Reply:
         more = {"timings": counts.timings.to_wire()}
         return self._frame(piece.index, self._format.chunk(None), counts, reason=piece.finish_reason, more=more)
 
-    def usage(self, counts: Counts) -> bytes:
-        """The frame that says what the request cost; without choices."""
-        return event({**self._chunk_head, "choices": [], "usage": counts.usage.to_wire()})
+    def end(self, counts: Counts) -> bytes:
+        """The last frames: what the request cost, without choices, where that was asked for."""
+        if not self.shape.include_usage:
+            return DONE
+        return event({**self._chunk_head, "choices": [], "usage": counts.usage.to_wire()}) + DONE
+
+    def error(self, status: int, body: Mapping[str, Any]) -> bytes:
+        """The last frames of a stream that failed."""
+        del status
+        return event(body) + DONE
 
     def whole(self, choices: Sequence[Whole], counts: Counts) -> bytes:
         """The reply to a request that does not stream."""

@@ -224,7 +224,7 @@ def parse_body(kind: type[Body], data: bytes, max_model_tokens: int) -> Body:
     Takes time and memory in proportion to `data`, and must not run on the event loop.
     """
     value = parse_json(data)
-    _check_lengths(value, max_model_tokens)
+    check_lengths(value, max_model_tokens)
     body = validated(kind, value)
     _check_together(body)
     return body
@@ -281,12 +281,14 @@ def _check_together(body: GenerationRequest) -> None:
             raise RequestError("max_tokens: must be at least 1 without echo: true", param="max_tokens")
 
 
-def _check_lengths(value: Mapping[str, Any], most: int) -> None:
+def check_lengths(value: Mapping[str, Any], most: int) -> None:
     """Refuse what is too much from its length alone, before each item is looked at: each takes a token or more."""
     prompt, messages = value.get("prompt"), value.get("messages")
     if isinstance(prompt, list):
         for inner in prompt if prompt and isinstance(prompt[0], list) else [prompt]:
             _check_length("prompt", len(inner) if isinstance(inner, list) else 1, most)
+    if isinstance(items := value.get("input"), list):
+        _check_length("input", len(items), most)
     if isinstance(messages, list):
         _check_length("messages", len(messages), most)
         contents = (message.get("content") for message in messages if isinstance(message, dict))

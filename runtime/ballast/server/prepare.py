@@ -45,12 +45,13 @@ class Preparer:
         # Before the first request: the vocabulary's table takes most of a second, in which no other thread runs.
         object.__setattr__(self, "grammars", GrammarCompiler(self.text.tokenizer))
 
-    def chat(self, body: ChatCompletionRequest) -> Job:
-        """Render and encode the messages. Raises RequestError, CapacityError."""
+    def chat(self, body: ChatCompletionRequest, *, split_reasoning: bool | None = None) -> Job:
+        """Render and encode the messages. `split_reasoning` replaces the server's own. Raises RequestError,
+        CapacityError."""
         use = tool_use(body)
         prompt = self._chat_prompt(body, use)
         start = self._start(prompt, body)
-        layout = self._layout(start, use)
+        layout = self._layout(start, use, self.split_reasoning if split_reasoning is None else split_reasoning)
         job = self._job(body, [prompt], "messages", body.num_logprobs)
         source = self._chat_grammar(body, use)
         ends = {token_id for token_id, mark in layout.marks.items() if mark.spelling in body.stop}
@@ -96,12 +97,12 @@ class Preparer:
         marks = marks_of(tokenizer, THINKING)
         return start_of(reversed(prompt.ids), marks, tokenizer.eos_ids, thinks=thinks)
 
-    def _layout(self, start: Start, use: ToolUse | None) -> Layout:
+    def _layout(self, start: Start, use: ToolUse | None, split_reasoning: bool) -> Layout:
         """What in the reply is told apart."""
         calling = {} if use is None else marks_of(self.text.tokenizer, CALLING)
         if use is not None and not calling:
             _refuse("tools", "this model's vocabulary has no tokens for tool calls in DeepSeek's form")
-        if not self.split_reasoning:
+        if not split_reasoning:
             return Layout(calling)
         return Layout(marks_of(self.text.tokenizer, THINKING) | calling, start)
 

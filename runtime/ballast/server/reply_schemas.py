@@ -80,6 +80,52 @@ class TextCompletion(_Open):
     usage: UsageReply
 
 
+class AnthropicMessage(_Open):
+    """Reply of POST /v1/messages."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[dict[str, Any]]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_sequence: str | None
+    usage: dict[str, int]
+
+
+class TokenCount(BaseModel):
+    """Reply of POST /v1/messages/count_tokens."""
+
+    input_tokens: int
+
+
+class AnthropicErrorDetail(BaseModel):
+    """What went wrong, in Anthropic's words."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(BaseModel):
+    """Every error on the paths of Anthropic's API."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+    request_id: str
+
+
+class ResponseObject(_Open):
+    """Reply of POST /v1/responses."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    model: str
+    status: Literal["completed", "incomplete"]
+    output: list[dict[str, Any]]
+    usage: dict[str, Any]
+
+
 class ModelCard(BaseModel):
     """One name under which the model is served."""
 

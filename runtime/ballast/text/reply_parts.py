@@ -63,6 +63,13 @@ class Message:
     content: str = ""
     calls: list[Call] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, parts: Iterable[Part]) -> Message:
+        """The reply that these parts make."""
+        message = cls()
+        message.take(parts)
+        return message
+
     def take(self, parts: Iterable[Part]) -> None:
         """Add the next parts."""
         for part in parts:

@@ -1,0 +1,187 @@
+"""What clients of Anthropic's Messages API receive: messages of blocks, named events, its own envelope of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ballast.server.blocks import Block, Blocks, Step, blocks_of
+from ballast.server.choice import Piece
+from ballast.server.exchange import Record
+from ballast.server.openai_reply import Whole, to_json
+from ballast.server.usage import Counts, Progress, Usage
+
+PATHS = "/v1/messages"
+
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class AnthropicReply:
+    """A message, streamed or whole."""
+
+    def __init__(self, reply_id: str, model: str) -> None:
+        self._head = {"id": reply_id, "type": "message", "role": "assistant", "model": model}
+        self._blocks = Blocks()
+
+    def opening(self, counts: Counts) -> bytes:
+        """The message without its content."""
+        nothing: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+        return _event("message_start", message={**self._head, **nothing, "usage": usage_to_wire(counts.usage)})
+
+    def piece(self, piece: Piece, counts: Counts) -> bytes:
+        """More of the content."""
+        del counts
+        return b"".join(_block_event(*step) for step in self._blocks.take(piece.parts))
+
+    def progress(self, progress: Progress, counts: Counts) -> bytes:
+        """Nothing: there is no event for it."""
+        del progress, counts
+        return b""
+
+    def finish(self, piece: Piece, counts: Counts) -> bytes:
+        """Why the message ended, and what it cost."""
+        frames = b"".join(_block_event(*step) for step in self._blocks.close())
+        delta = _ending(piece.finish_reason, piece.stop, has_calls=self._blocks.has_calls)
+        return frames + _event("message_delta", delta=delta, usage=usage_to_wire(counts.usage))
+
+    def end(self, counts: Counts) -> bytes:
+        """The end of the stream."""
+        del counts
+        return _event("message_stop")
+
+    def error(self, status: int, body: Mapping[str, Any]) -> bytes:
+        """The end of a stream that failed."""
+        return _event("error", error=_error(status, body))
+
+    def whole(self, choices: Sequence[Whole], counts: Counts) -> bytes:
+        """The message to a request that does not stream."""
+        (choice,) = choices
+        blocks = blocks_of(choice.parts)
+        content = [_whole_block(block) for block in blocks]
+        ending = _ending(choice.finish_reason, choice.stop, has_calls=any(block.kind == "call" for block in blocks))
+        return to_json({**self._head, "content": content, **ending, "usage": usage_to_wire(counts.usage)})
+
+
+class AnthropicErrors:
+    """Answers errors on the paths of this API in its own envelope, whoever found them."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app = app
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http" or not scope["path"].removeprefix(self._root_path).startswith(PATHS):
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None
+        parts: list[bytes] = []
+
+        async def translate(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start" and message["status"] >= 400:
+                start = message
+                return
+            if start is None:
+                await send(message)
+                return
+            parts.append(message.get("body", b""))
+            if message.get("more_body"):
+                return
+            record: Record = scope["state"]["record"]
+            error = _error(start["status"], orjson.loads(b"".join(parts) or b"{}"))
+            body = to_json({"type": "error", "error": error, "request_id": record.request_id})
+            MutableHeaders(scope=start)["content-length"] = str(len(body))
+            await send(start)
+            await send({"type": "http.response.body", "body": body, "more_body": False})
+
+        await self._app(scope, receive, translate)
+
+
+def usage_to_wire(usage: Usage) -> dict[str, int]:
+    """The `usage` object, in which tokens from the cache count apart."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    }
+
+
+def _ending(reason: str | None, stop: str | None, *, has_calls: bool) -> dict[str, Any]:
+    said = "stop_sequence" if stop is not None else _STOP_REASONS[reason or "stop"]
+    return {"stop_reason": "tool_use" if has_calls and said == "end_turn" else said, "stop_sequence": stop}
+
+
+def _block_event(step: Step, block: Block, text: str) -> bytes:
+    match step:
+        case "open":
+            return _event("content_block_start", index=block.index, content_block=_begun_block(block))
+        case "more":
+            return _event("content_block_delta", index=block.index, delta=_delta(block, text))
+        case "close":
+            return _event("content_block_stop", index=block.index)
+
+
+def _begun_block(block: Block) -> dict[str, Any]:
+    match block.kind:
+        case "reasoning":
+            return {"type": "thinking", "thinking": "", "signature": ""}
+        case "text":
+            return {"type": "text", "text": ""}
+        case "call":
+            return {"type": "tool_use", "id": block.call_id, "name": block.name, "input": {}}
+
+
+def _delta(block: Block, text: str) -> dict[str, str]:
+    match block.kind:
+        case "reasoning":
+            return {"type": "thinking_delta", "thinking": text}
+        case "text":
+            return {"type": "text_delta", "text": text}
+        case "call":
+            return {"type": "input_json_delta", "partial_json": text}
+
+
+def _whole_block(block: Block) -> dict[str, Any]:
+    begun = _begun_block(block)
+    match block.kind:
+        case "reasoning":
+            return {**begun, "thinking": block.text}
+        case "text":
+            return {**begun, "text": block.text}
+        case "call":
+            return {**begun, "input": _arguments(block.text)}
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """The object that a call's arguments are; what is none goes under a name that no schema has."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        value = None
+    return value if isinstance(value, dict) else {"_unparsed": text}
+
+
+def _error(status: int, body: Mapping[str, Any]) -> dict[str, str]:
+    said = body.get("error") or {}
+    kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": kind, "message": str(said.get("message") or "")}
+
+
+def _event(name: str, /, **fields: Any) -> bytes:
+    return f"event: {name}\ndata: ".encode() + to_json({"type": name, **fields}) + b"\n\n"

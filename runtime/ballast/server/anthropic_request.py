@@ -1,0 +1,178 @@
+"""Anthropic's Messages API, as far as it says what a chat request says: each body becomes a ChatCompletionRequest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, NoReturn
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field
+
+from ballast.errors import RequestError
+from ballast.server.openai_request import MAX_TOOLS, ChatCompletionRequest, check_lengths, parse_json, validated
+
+_THINKING = {"enabled": True, "disabled": False, "adaptive": None}
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+class MessagesRequest(BaseModel):
+    """Body of POST /v1/messages and of its count_tokens. What blocks may hold is checked where they are read."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    model: str
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    system: str | list[dict[str, Any]] | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    """Its budget is a wish; `max_tokens` bounds reasoning and answer together."""
+
+    metadata: Any = None
+    service_tier: Any = None
+
+
+def parse_messages(data: bytes, max_model_tokens: int) -> MessagesRequest:
+    """The body. Raises RequestError. Must not run on the event loop."""
+    value = parse_json(data)
+    check_lengths(value, max_model_tokens)
+    return validated(MessagesRequest, value)
+
+
+def to_chat(body: MessagesRequest) -> ChatCompletionRequest:
+    """The same request in OpenAI's form. Raises RequestError for what has none."""
+    messages = [*_system(body), *_messages(body.messages)]
+    fields: dict[str, Any] = {
+        "model": body.model,
+        "messages": messages,
+        "max_tokens": body.max_tokens,
+        "stop": body.stop_sequences,
+        "stream": body.stream,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "top_k": body.top_k,
+        "tools": [_tool(tool, f"tools.{n}") for n, tool in enumerate(body.tools or ())],
+        "thinking": _thinking(body.thinking or {"type": "adaptive"}),
+        "continue_final_message": messages[-1]["role"] == "assistant",
+        **_tool_choice(body.tool_choice or {"type": "auto"}),
+    }
+    return validated(ChatCompletionRequest, {name: value for name, value in fields.items() if value is not None})
+
+
+def _system(body: MessagesRequest) -> list[dict[str, Any]]:
+    if not body.system:
+        return []
+    return [{"role": "system", "content": _text(body.system, "system")}]
+
+
+def _messages(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for n, message in enumerate(messages):
+        path, content = f"messages.{n}", message.get("content")
+        match message.get("role"):
+            case "user":
+                yield from _user(content, f"{path}.content")
+            case "assistant":
+                yield _assistant(content, f"{path}.content")
+            case role:
+                _refuse(f"{path}.role", f"is {role!r}; it must be user or assistant")
+
+
+def _user(content: Any, path: str) -> Iterator[dict[str, Any]]:
+    """What tools gave, each as a message, and what the user says."""
+    said: list[Mapping[str, Any]] = []
+    for at, block in _blocks(content, path):
+        if block.get("type") != "tool_result":
+            said.append({"type": "text", "text": _block_text(block, at)})
+            continue
+        if said:
+            yield {"role": "user", "content": said}
+            said = []
+        result = _text(block.get("content") or "", f"{at}.content")
+        text = f"Error: {result}" if block.get("is_error") else result
+        yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text}
+    if said:
+        yield {"role": "user", "content": said}
+
+
+def _assistant(content: Any, path: str) -> dict[str, Any]:
+    said, thought, calls = [], "", []
+    for at, block in _blocks(content, path):
+        match block.get("type"):
+            case "thinking":
+                thought += str(block.get("thinking", ""))
+            case "redacted_thinking":
+                pass  # nobody but its maker can read it
+            case "tool_use":
+                arguments = orjson.dumps(block.get("input") or {}).decode()
+                function = {"name": block.get("name"), "arguments": arguments}
+                calls.append({"id": block.get("id"), "type": "function", "function": function})
+            case _:
+                said.append(_block_text(block, at))
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(said)}
+    if thought:
+        message["reasoning_content"] = thought
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _blocks(content: Any, path: str) -> list[tuple[str, Mapping[str, Any]]]:
+    if isinstance(content, str):
+        return [(path, {"type": "text", "text": content})]
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        _refuse(path, "must be a string or a list of blocks")
+    return [(f"{path}.{n}", block) for n, block in enumerate(content)]
+
+
+def _text(content: Any, path: str) -> str:
+    """Text of a string or of text blocks, a line each."""
+    return "\n".join(_block_text(block, at) for at, block in _blocks(content, path))
+
+
+def _block_text(block: Mapping[str, Any], path: str) -> str:
+    text = block.get("text")
+    if block.get("type") != "text" or not isinstance(text, str):
+        _refuse(path, f"this model reads only text blocks here, not {block.get('type')!r}")
+    return text
+
+
+def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
+    if tool.get("type") not in (None, "custom"):
+        _refuse(f"{path}.type", f"{tool['type']!r} runs on Anthropic's servers; only tools of the client's are known")
+    function = {
+        "name": tool.get("name"),
+        "description": tool.get("description"),
+        "parameters": tool.get("input_schema"),
+    }
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
+    kind = choice.get("type")
+    fields: dict[str, Any] = {}
+    if kind == "tool":
+        fields["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
+    elif kind in _CHOICES:
+        fields["tool_choice"] = _CHOICES[kind]
+    else:
+        _refuse("tool_choice.type", f"is {kind!r}; it must be auto, any, tool or none")
+    if choice.get("disable_parallel_tool_use"):
+        fields["parallel_tool_calls"] = False
+    return fields
+
+
+def _thinking(thinking: Mapping[str, Any]) -> bool | None:
+    kind = thinking.get("type")
+    if kind not in _THINKING:
+        _refuse("thinking.type", f"is {kind!r}; it must be {', '.join(_THINKING)}")
+    return _THINKING[kind]
+
+
+def _refuse(param: str, reason: str) -> NoReturn:
+    raise RequestError(f"{param}: {reason}", param=param)

@@ -1,0 +1,186 @@
+"""OpenAI's Responses API, as far as a server that stores nothing can follow it: each body becomes a chat request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ballast.errors import RequestError
+from ballast.server.openai_request import MAX_TOOLS, ChatCompletionRequest, check_lengths, parse_json, validated
+
+_NEEDS_STORAGE = ("previous_response_id", "conversation", "prompt")
+_TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
+_INCLUDED = frozenset({"reasoning.encrypted_content"})
+"""Additions that change nothing here: reasoning is sent in the clear."""
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class TextOptions(_Body):
+    """`text`: the form of the answer."""
+
+    format: dict[str, Any] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    """A wish."""
+
+
+class ReasoningOptions(_Body):
+    """`reasoning`."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    """Reasoning is sent as it is, never summed up."""
+
+
+class ResponsesRequest(_Body):
+    """Body of POST /v1/responses. What items may hold is checked where they are read."""
+
+    model: str | None = None
+    input: str | Annotated[list[dict[str, Any]], Field(min_length=1)]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    stream: bool | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    include: list[str] | None = None
+    truncation: Literal["disabled"] | None = None
+    background: Literal[False] | None = None
+    top_logprobs: Literal[0] | None = None
+    store: bool | None = None
+    """Nothing is stored, and replies say so."""
+    stream_options: dict[str, Any] | None = None
+    """Only says whether chunks are padded, which they are not."""
+
+    metadata: Any = None
+    user: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    service_tier: Any = None
+    max_tool_calls: Any = None
+    """Of tools that run in the server, of which there are none."""
+
+
+def parse_responses(data: bytes, max_model_tokens: int) -> ResponsesRequest:
+    """The body. Raises RequestError. Must not run on the event loop."""
+    value = parse_json(data)
+    for name in _NEEDS_STORAGE:
+        if value.pop(name, None) is not None:
+            _refuse(name, "this server stores nothing to go on from; send the whole conversation as input")
+    check_lengths(value, max_model_tokens)
+    body = validated(ResponsesRequest, value)
+    for n, name in enumerate(body.include or ()):
+        if name not in _INCLUDED:
+            _refuse(f"include.{n}", f"this server cannot add {name!r}")
+    return body
+
+
+def to_chat(body: ResponsesRequest) -> ChatCompletionRequest:
+    """The same request as a chat. Raises RequestError for what has no such form."""
+    fields: dict[str, Any] = {
+        "model": body.model,
+        "messages": _messages(body),
+        "max_completion_tokens": body.max_output_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "stream": body.stream,
+        "tools": [_tool(tool, f"tools.{n}") for n, tool in enumerate(body.tools or ())],
+        "tool_choice": _tool_choice(body.tool_choice),
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "response_format": _response_format(body.text),
+        "reasoning_effort": body.reasoning.effort if body.reasoning else None,
+    }
+    return validated(ChatCompletionRequest, {name: value for name, value in fields.items() if value is not None})
+
+
+def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    if body.instructions:
+        messages.append({"role": "system", "content": body.instructions})
+    if isinstance(body.input, str):
+        return [*messages, {"role": "user", "content": body.input}]
+    for n, item in enumerate(body.input):
+        _add_item(messages, item, f"input.{n}")
+    return messages
+
+
+def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], path: str) -> None:
+    """An item is a message of its own, or belongs to the assistant's turn that is going on."""
+    match item.get("type", "message"):
+        case "message":
+            text = _text(item.get("content"), f"{path}.content")
+            if item.get("role") == "assistant":
+                _turn(messages)["content"] += text
+            else:
+                messages.append({"role": item.get("role"), "content": text})
+        case "reasoning":
+            parts = item.get("content") or ()
+            thought = "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+            turn = _turn(messages)
+            turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
+        case "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments")}
+            calls = _turn(messages).setdefault("tool_calls", [])
+            calls.append({"id": item.get("call_id"), "type": "function", "function": function})
+        case "function_call_output":
+            text = _text(item.get("output"), f"{path}.output")
+            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
+        case kind:
+            _refuse(f"{path}.type", f"{kind!r} is not known here; send messages, reasoning, function calls and outputs")
+
+
+def _turn(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """The assistant's turn that is going on."""
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    return messages[-1]
+
+
+def _text(content: Any, path: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        _refuse(path, "must be a string or a list of parts")
+    texts = []
+    for n, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get("text", part.get("refusal")) if isinstance(part, dict) else None
+        if kind not in _TEXT_PARTS | {"refusal"} or not isinstance(text, str):
+            _refuse(f"{path}.{n}", f"this model reads only text, not {kind!r}")
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
+    kind = tool.get("type")
+    if kind != "function":
+        _refuse(f"{path}.type", f"is {kind!r}; only function tools are known")
+    return {"type": kind, "function": {name: value for name, value in tool.items() if name != "type"}}
+
+
+def _tool_choice(choice: str | Mapping[str, Any] | None) -> Any:
+    if not isinstance(choice, Mapping):
+        return choice
+    if choice.get("type") != "function":
+        _refuse("tool_choice.type", f"is {choice.get('type')!r}; only a function can be chosen")
+    return {"type": "function", "function": {"name": choice.get("name")}}
+
+
+def _response_format(text: TextOptions | None) -> dict[str, Any] | None:
+    asked = dict(text.format or {}) if text else {}
+    if asked.get("type") != "json_schema":
+        return asked or None
+    return {"type": asked.pop("type"), "json_schema": asked}
+
+
+def _refuse(param: str, reason: str) -> NoReturn:
+    raise RequestError(f"{param}: {reason}", param=param)

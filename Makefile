@@ -8,7 +8,7 @@ CXX_SOURCES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'te
 # Sanitizers need a C++ runtime of their own, so the C++ tests are built apart from the extension.
 CXX_TESTS   = cmake -S csrc -G Ninja -DBALLAST_PYTHON=OFF -DBALLAST_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo --log-level=WARNING
 
-.PHONY: help setup demo demo-stop browser test cluster-binaries test-cpp test-python lint docs-reference format bench sanitize lock clean
+.PHONY: help setup demo demo-stop browser test cluster-binaries test-cpp test-python test-clients lint docs-reference format bench sanitize lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -37,6 +37,9 @@ cluster-binaries: setup ## build etcd and Kubernetes for the tests, once; needs 
 
 test-python: ## Python tests
 	@$(BIN)/pytest
+
+test-clients: setup ## other people's clients, each in an environment of its own
+	@$(BIN)/python tools/clients.py
 
 lint: ## formatting, style, types, layers, reference pages
 	$(BIN)/ruff format --check .
@@ -70,6 +73,7 @@ lock: ## pin all dependencies anew from pyproject.toml
 	$(COMPILE) pyproject.toml --extra runtime -o requirements/runtime.txt
 	$(COMPILE) pyproject.toml --extra operator -o requirements/operator.txt
 	$(COMPILE) pyproject.toml --extra runtime --extra operator --group dev -o requirements/dev.txt
+	for client in requirements/clients/*.in; do $(COMPILE) $$client -o $${client%.in}.txt || exit 1; done
 
 clean: ## remove everything that the other targets made
 	rm -rf .venv build .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -2,7 +2,11 @@
 
 import json
 
+import httpx
 import hypothesis
+import openai
+import openai.types.chat as openai_chat
+import openai.types.shared
 import pytest
 import schemathesis
 from schemathesis import checks
@@ -67,12 +71,36 @@ def test_the_description_names_every_route_and_every_field(server):
             assert {"200", "401", "500", "503"} <= set(operation["responses"])
 
 
-def test_replies_have_the_described_shapes(server):
-    import httpx
+CHAT = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 2, "n": 2, "logprobs": True, "top_logprobs": 2}
+TEXT = {"prompt": ["abc", "de"], "max_tokens": 2, "logprobs": 2, "echo": True}
 
-    for kind, path, body in (
-        (ChatCompletion, "/v1/chat/completions", {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 2}),
-        (TextCompletion, "/v1/completions", {"prompt": "abc", "max_tokens": 2}),
-    ):
-        kind.model_validate_json(httpx.post(server.url + path, json=body).content, strict=True)
-    ModelList.model_validate_json(server.get("/v1/models")[2], strict=True)
+
+@pytest.mark.parametrize(
+    ("path", "body", "kinds", "chunk"),
+    [
+        ("/v1/chat/completions", CHAT, (ChatCompletion, openai_chat.ChatCompletion), openai_chat.ChatCompletionChunk),
+        ("/v1/completions", TEXT, (TextCompletion, openai.types.Completion), openai.types.Completion),
+    ],
+)
+def test_replies_have_the_described_shapes_and_openais(server, path, body, kinds, chunk):
+    """OpenAI's by the models of its client, which are made from its own description, read strictly."""
+    whole = httpx.post(server.url + path, json=body)
+    assert whole.status_code == 200
+    for kind in kinds:
+        kind.model_validate_json(whole.content, strict=True)
+    stream = httpx.post(server.url + path, json=body | {"stream": True, "stream_options": {"include_usage": True}})
+    frames = stream.text.removesuffix("data: [DONE]\n\n").strip().split("\n\n")
+    assert len(frames) > 4
+    for frame in frames:
+        if '"finish_reason":null' in frame and chunk is openai.types.Completion:
+            continue  # the client's model has no chunks of texts: it demands the reason in each
+        chunk.model_validate_json(frame.removeprefix("data: "), strict=True)
+
+
+def test_models_and_errors_have_openais_shapes(server):
+    models = server.get("/v1/models")[2]
+    ModelList.model_validate_json(models, strict=True)
+    for card in json.loads(models)["data"]:
+        openai.types.Model.model_validate(card, strict=True)
+    error = httpx.post(server.url + "/v1/completions", json={"prompt": 5}).json()["error"]
+    openai.types.shared.ErrorObject.model_validate(error, strict=True)

@@ -25,6 +25,8 @@ TERMINATION_LOG = Path("/dev/termination-log")
 
 EXIT_OUR_FAULT = 70
 
+_DEFAULT_URL = "http://127.0.0.1:10002/v1"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. Usage errors and --help leave through SystemExit, as argparse does."""
@@ -90,12 +92,33 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="show what this machine offers and what is missing")
     doctor.set_defaults(run=_doctor)
 
-    tiny = commands.add_parser("tiny-model", help="write a tiny model with random weights", allow_abbrev=False)
+    chat = commands.add_parser(
+        "chat",
+        help="talk to a server in the terminal",
+        description="Talk to any OpenAI endpoint. /reset starts over, /exit leaves, Ctrl-C cancels a reply. "
+        "The key, where one is needed, comes from the environment variable OPENAI_API_KEY.",
+        allow_abbrev=False,
+    )
+    chat.add_argument("--url", default=_DEFAULT_URL, help="the endpoint; default: %(default)s")
+    chat.add_argument("--model", metavar="NAME", help="default: the first that the endpoint lists")
+    chat.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
+    chat.add_argument("--temperature", type=float, metavar="T", help="default: the server's")
+    chat.add_argument("--max_tokens", type=int, metavar="N", help="most tokens of a reply; default: the server's")
+    chat.set_defaults(run=_chat)
+
+    tiny = commands.add_parser(
+        "tiny-model",
+        help="write the built-in model, or a random one, in any layout and type",
+        description="Write a small model for tests: the built-in one in another layout or type (--arch ballast), or "
+        "random weights in the shape of another member of the family.",
+        allow_abbrev=False,
+    )
     tiny.add_argument("directory", type=Path, metavar="DIR", help="where model.gguf and config/ are written")
-    tiny.add_argument("--arch", choices=("v2lite", "v2", "v3"), default="v3", help="default: %(default)s")
+    archs = ("ballast", "v2lite", "v2", "v3", "k2")
+    tiny.add_argument("--arch", choices=archs, default="ballast", help="default: %(default)s")
     tiny.add_argument("--mla", choices=("split", "joint"), default="split", help="default: %(default)s")
-    tiny.add_argument("--quant", default="q4_k", metavar="TYPE", help="type of the matrices; default: %(default)s")
-    tiny.add_argument("--seed", type=int, default=0, metavar="N", help="default: %(default)s")
+    tiny.add_argument("--quant", default="q8_0", metavar="TYPE", help="type of the matrices; default: %(default)s")
+    tiny.add_argument("--seed", type=int, default=0, metavar="N", help="of random weights; default: %(default)s")
     tiny.set_defaults(run=_tiny_model)
 
     version = commands.add_parser("version", help="print the version")
@@ -169,12 +192,23 @@ def _doctor(_: argparse.Namespace) -> int:
     return doctor.run()
 
 
-def _tiny_model(arguments: argparse.Namespace) -> int:
-    from ballast.tiny import write_tiny_model
+def _chat(arguments: argparse.Namespace) -> int:
+    from ballast.chat.terminal import run
 
-    model = write_tiny_model(
-        arguments.directory, arch=arguments.arch, mla=arguments.mla, quant=arguments.quant, seed=arguments.seed
-    )
+    named = {"temperature": arguments.temperature, "max_tokens": arguments.max_tokens}
+    settings = {name: value for name, value in named.items() if value is not None}
+    key = os.environ.get("OPENAI_API_KEY")
+    return run(arguments.url, api_key=key, model=arguments.model, system=arguments.system, settings=settings)
+
+
+def _tiny_model(arguments: argparse.Namespace) -> int:
+    from ballast.tiny import write_built_in, write_tiny_model
+
+    directory, layout = arguments.directory, {"mla": arguments.mla, "quant": arguments.quant}
+    if arguments.arch == "ballast":
+        model = write_built_in(directory, **layout)
+    else:
+        model = write_tiny_model(directory, arch=arguments.arch, seed=arguments.seed, **layout)
     sys.stdout.write(f"{model.gguf}\n{model.config_dir}\n")
     return 0
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TextIO
 
 from ballast.config import Config, ModelConfig
@@ -24,7 +22,7 @@ from ballast.model.modules import module_of, module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import GROUPS, Group, check_tensors, expected_tensors, group_of
 from ballast.moe.placement import Assignment, Rule, assign, read_rules
-from ballast.tiny import write_tiny_model
+from ballast.tiny import BUILT_IN
 from ballast.weights.gguf import GgufModel, open_gguf
 
 _FLOAT_BYTES = 4
@@ -160,11 +158,7 @@ def run(config: Config, *, as_json: bool = False, out: TextIO | None = None) -> 
 
 def open_model(config: ModelConfig) -> GgufModel:
     """The model that the options name, or the built-in one. Raises ModelError."""
-    if config.gguf_path is not None:
-        return open_gguf(config.gguf_path)
-    # The file is mapped, so its name may go at once: nothing is left behind however the process ends.
-    with tempfile.TemporaryDirectory(prefix="ballast-") as directory:
-        return open_gguf(write_tiny_model(Path(directory)).gguf)
+    return open_gguf(config.gguf_path or BUILT_IN.gguf)
 
 
 def render(plan: MemoryPlan) -> str:

@@ -31,7 +31,7 @@ def test_the_demo_chats_says_how_to_go_on_and_can_be_repeated_and_stopped(demo):
         shown = demo("start")
         assert shown.returncode == 0, shown.stderr
         assert "$ ballast serve" in shown.stdout
-        assert "tokens in" in shown.stdout
+        assert "Hello!" in shown.stdout.split("tokens in")[0].split("curl", 1)[1]
         assert "make demo-stop" in shown.stdout
     url = next(word for word in shown.stdout.split() if word.startswith("http") and word.endswith("/metrics"))
     with urllib.request.urlopen(url, timeout=10) as page:

@@ -1,4 +1,4 @@
-"""Choices, log probabilities, echoes and their usage, through the real `openai` client and the built-in model."""
+"""Choices, log probabilities, echoes and their usage, through the real `openai` client and a random model."""
 
 import math
 
@@ -13,9 +13,9 @@ PROMPT = "Once upon a time there was a ship"
 
 
 @pytest.fixture(scope="module")
-def server():
+def server(noise):
     options = ("--max_new_tokens", "256", "--cache_lens", "8192", "--chunk_size", "32", "--max_batch_size", "4")
-    with ServerProcess(*options) as process:
+    with ServerProcess(*noise, *options) as process:
         yield process
 
 

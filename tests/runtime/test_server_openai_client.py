@@ -1,4 +1,4 @@
-"""The real `openai` client against the real server on the built-in model."""
+"""The real `openai` client against the real server on a model with random weights."""
 
 import threading
 
@@ -11,8 +11,9 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 @pytest.fixture(scope="module")
-def server():
-    with ServerProcess("--max_new_tokens", "512", "--cache_lens", "8192", "--chunk_size", "64") as process:
+def server(noise):
+    options = ("--max_new_tokens", "512", "--cache_lens", "8192", "--chunk_size", "64")
+    with ServerProcess(*noise, *options) as process:
         yield process
 
 

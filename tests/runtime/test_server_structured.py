@@ -1,4 +1,4 @@
-"""Replies held to a shape, through the real `openai` client and the built-in model, which by itself talks noise."""
+"""Replies held to a shape, through the real `openai` client and a model that by itself talks noise."""
 
 import json
 import re
@@ -32,9 +32,9 @@ def schema_of(schema, *, strict=True):
 
 
 @pytest.fixture(scope="module")
-def server():
+def server(noise):
     options = ("--max_new_tokens", "512", "--cache_lens", "8192", "--chunk_size", "64", "--max_batch_size", "4")
-    with ServerProcess(*options) as process:
+    with ServerProcess(*noise, *options) as process:
         yield process
 
 

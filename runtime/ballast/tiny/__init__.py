@@ -1,6 +1,19 @@
-"""Tiny models of the DeepSeek family with random weights: what the demo serves and the tests measure against."""
+"""Small models of the DeepSeek family: the trained one that is built in, and random ones that tests measure against."""
 
+from ballast.tiny.builtin import BUILT_IN, write_built_in
 from ballast.tiny.model import TinyModel, write_tiny_model
-from ballast.tiny.shape import K2, V2, V2_LITE, V3, TinyShape, TinyYarn
+from ballast.tiny.shape import BALLAST_TINY, K2, V2, V2_LITE, V3, TinyShape, TinyYarn
 
-__all__ = ["K2", "V2", "V2_LITE", "V3", "TinyModel", "TinyShape", "TinyYarn", "write_tiny_model"]
+__all__ = [
+    "BALLAST_TINY",
+    "BUILT_IN",
+    "K2",
+    "V2",
+    "V2_LITE",
+    "V3",
+    "TinyModel",
+    "TinyShape",
+    "TinyYarn",
+    "write_built_in",
+    "write_tiny_model",
+]

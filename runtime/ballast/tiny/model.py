@@ -6,7 +6,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,16 +55,31 @@ def write_tiny_model(
     """
     if arch not in PRESETS:
         raise ConfigError("arch", arch, f"one of {', '.join(PRESETS)}")
-    if mla not in LAYOUTS:
-        raise ConfigError("mla", mla, f"one of {', '.join(LAYOUTS)}")
     if seed < 0:
         raise ConfigError("seed", seed, "a whole number, at least 0")
-    check_quant(quant)
     shape = overrides or PRESETS[arch]
     tokenizer = make_tokenizer(shape.family)
-    # At least one row more than there are tokens, as the real models have.
-    num_rows = (tokenizer.num_tokens // _ROWS_MULTIPLE + 1) * _ROWS_MULTIPLE
-    tensors = list(_in_layout(weights.tensors(shape, tokenizer.num_tokens, num_rows, seed), shape, mla))
+    num_rows = rows_for(tokenizer.num_tokens)
+    tensors = weights.tensors(shape, tokenizer.num_tokens, num_rows, seed)
+    return write_model(directory, shape, tokenizer, tensors, mla=mla, quant=quant, num_shards=num_shards)
+
+
+def write_model(
+    directory: Path,
+    shape: TinyShape,
+    tokenizer: TinyTokenizer,
+    tensors: Iterable[tuple[str, weights.Floats]],
+    *,
+    mla: str = "split",
+    quant: str = "q4_k",
+    num_shards: int = 1,
+) -> TinyModel:
+    """Write these tensors, named as in the joint layout, as `write_tiny_model` does. Raises as that does."""
+    if mla not in LAYOUTS:
+        raise ConfigError("mla", mla, f"one of {', '.join(LAYOUTS)}")
+    check_quant(quant)
+    written = list(_in_layout(tensors, shape, mla))
+    num_rows = next(len(values) for name, values in written if name == "output.weight")
 
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -73,11 +88,11 @@ def write_tiny_model(
     # Nobody, least of all a server that has the old file mapped, sees a half-written one.
     with tempfile.TemporaryDirectory(dir=directory, prefix=".writing-") as scratch:
         writer = GGUFWriter(
-            Path(scratch) / f"{_STEM}.gguf", metadata.ARCHITECTURE, split_max_tensors=_per_shard(tensors, num_shards)
+            Path(scratch) / f"{_STEM}.gguf", metadata.ARCHITECTURE, split_max_tensors=_per_shard(written, num_shards)
         )
         metadata.add_metadata(writer, shape, mla, num_rows, file_type(quant))
         metadata.add_tokenizer(writer, tokenizer, num_rows)
-        for name, values in tensors:
+        for name, values in written:
             ggml_type = type_for(name, values.ndim, values.shape[-1], quant)
             writer.add_tensor(name, quantize(values, ggml_type), raw_dtype=ggml_type)
         writer.write_header_to_file()
@@ -89,8 +104,13 @@ def write_tiny_model(
     return TinyModel(files[0], directory / "config")
 
 
+def rows_for(num_tokens: int) -> int:
+    """Rows of embedding and output: at least one more than there are tokens, as the real models have."""
+    return (num_tokens // _ROWS_MULTIPLE + 1) * _ROWS_MULTIPLE
+
+
 def _in_layout(
-    tensors: Iterator[tuple[str, weights.Floats]], shape: TinyShape, mla: str
+    tensors: Iterable[tuple[str, weights.Floats]], shape: TinyShape, mla: str
 ) -> Iterator[tuple[str, weights.Floats]]:
     for name, values in tensors:
         if mla == "joint" or not name.endswith("attn_kv_b.weight"):

@@ -100,4 +100,25 @@ K2 = TinyShape(
     yarn=TinyYarn(factor=32.0),
 )
 
+BALLAST_TINY = TinyShape(
+    name="ballast-tiny",
+    family="v3",
+    gating="sigmoid",
+    num_layers=6,
+    num_dense_layers=1,
+    hidden=256,
+    ffn_dim=768,
+    num_heads=4,
+    q_lora_rank=256,
+    num_experts=8,
+    num_experts_used=2,
+    expert_dim=256,
+    num_groups=4,
+    num_groups_used=2,
+    normalize_weights=True,
+    weights_scale=2.5,
+    yarn=None,
+)
+"""The built-in model. Its latent is the real models' 512 + 64; rows for K-quants are multiples of 256."""
+
 PRESETS = {"v2lite": V2_LITE, "v2": V2, "v3": V3, "k2": K2}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -41,10 +41,15 @@ _V3_ADDED = (
 )
 
 # As the real models do: system texts first, the reasoning of earlier turns dropped, no turn for the assistant after
-# tool outputs, which the model goes on from.
+# tool outputs, which the model goes on from. The real ones leave tools to the caller; this one lists them.
 _V3_TEMPLATE = (
     "{{ bos_token }}"
     "{{ messages | selectattr('role', 'equalto', 'system') | map(attribute='content') | join('\\n\\n') }}"
+    "{% if tools %}"
+    "{{ '\\n\\n' if messages | selectattr('role', 'equalto', 'system') | list else '' }}"
+    "{{ '## Tools\\n\\nCall a tool when the request needs it.\\n' }}"
+    "{% for tool in tools %}{{ '\\n' + (tool.function or tool) | tojson }}{% endfor %}"
+    "{% endif %}"
     "{% set state = namespace(after_tool=false) %}"
     "{% for message in messages %}"
     "{% if state.after_tool and message.role != 'tool' %}{{ '<｜tool▁outputs▁end｜>' }}{% endif %}"
@@ -70,6 +75,7 @@ _V3_TEMPLATE = (
     "{% endfor %}"
     "{% if state.after_tool %}{{ '<｜tool▁outputs▁end｜>' }}"
     "{% elif add_generation_prompt %}{{ '<｜Assistant｜>' }}{% endif %}"
+    "{% if thinking and add_generation_prompt %}{{ '<think>\\n' }}{% endif %}"
 )
 
 _V2_TEMPLATE = (
@@ -137,18 +143,34 @@ class TinyTokenizer:
 
 
 def make_tokenizer(family: Literal["v2", "v3"]) -> TinyTokenizer:
-    """V2: BOS and EOS after the learnt tokens, no other. V3: BOS, EOS and padding first, the others last."""
-    if family == "v2":
-        backend = _train(SPLITS["deepseek-llm"], first=[])
-        backend.add_special_tokens([_special(BOS), _special(EOS)])
-        return TinyTokenizer(backend, "deepseek-llm", EOS, _V2_TEMPLATE)
-    backend = _train(SPLITS["deepseek-v3"], first=[_special(BOS), _special(EOS), _special(PAD)])
-    for text, special in _V3_ADDED:
-        backend.add_tokens([AddedToken(text, special=special, normalized=True)])
+    """The random models' tokenizer."""
+    corpus = Path(__file__).with_name("corpus.txt").read_text(encoding="utf-8")
+    return train_tokenizer(family, corpus.splitlines(keepends=True), _NUM_LEARNT)
+
+
+def tokenizer_of(backend: tokenizers.Tokenizer) -> TinyTokenizer:
+    """What surrounds a V3 backend that was learnt before."""
     return TinyTokenizer(backend, "deepseek-v3", PAD, _V3_TEMPLATE)
 
 
-def _train(splits: Sequence[str], first: list[AddedToken]) -> tokenizers.Tokenizer:
+def train_tokenizer(family: Literal["v2", "v3"], texts: Iterable[str], num_learnt: int) -> TinyTokenizer:
+    """Learn `num_learnt` tokens from `texts`, which must have so many in them.
+
+    V2: BOS and EOS after the learnt tokens, no other. V3: BOS, EOS and padding first, the others last.
+    """
+    if family == "v2":
+        backend = _train(SPLITS["deepseek-llm"], [], texts, num_learnt)
+        backend.add_special_tokens([_special(BOS), _special(EOS)])
+        return TinyTokenizer(backend, "deepseek-llm", EOS, _V2_TEMPLATE)
+    backend = _train(SPLITS["deepseek-v3"], [_special(BOS), _special(EOS), _special(PAD)], texts, num_learnt)
+    for text, special in _V3_ADDED:
+        backend.add_tokens([AddedToken(text, special=special, normalized=True)])
+    return tokenizer_of(backend)
+
+
+def _train(
+    splits: Sequence[str], first: list[AddedToken], texts: Iterable[str], num_learnt: int
+) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.BPE())
     backend.normalizer = normalizers.Sequence([])
     backend.pre_tokenizer = pre_tokenizers.Sequence(
@@ -160,14 +182,13 @@ def _train(splits: Sequence[str], first: list[AddedToken]) -> tokenizers.Tokeniz
     backend.post_processor = processors.ByteLevel(add_prefix_space=True, trim_offsets=False)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=_NUM_LEARNT,
+        vocab_size=num_learnt,
         special_tokens=first,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    corpus = Path(__file__).with_name("corpus.txt").read_text(encoding="utf-8")
-    backend.train_from_iterator(corpus.splitlines(keepends=True), trainer)
-    assert backend.get_vocab_size() == _NUM_LEARNT, "corpus.txt is too short for so many tokens"
+    backend.train_from_iterator(texts, trainer)
+    assert backend.get_vocab_size() == num_learnt, "the texts are too short for so many tokens"
     return backend
 
 

@@ -1,0 +1,1 @@
+"""`ballast chat`: talk to any OpenAI endpoint from a terminal."""

@@ -1,0 +1,47 @@
+"""The built-in model: trained weights that come with the package, and other layouts and types of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import gguf.quants
+import numpy as np
+import tokenizers
+from gguf import GGUFReader
+
+from ballast.tiny.model import TinyModel, write_model
+from ballast.tiny.shape import BALLAST_TINY
+from ballast.tiny.tokenizer import tokenizer_of
+from ballast.tiny.weights import Floats
+
+_FOLDER = Path(__file__).with_name("trained")
+BUILT_IN = TinyModel(_FOLDER / "model.gguf", _FOLDER / "config")
+"""What `ballast serve` serves when it is given no other; its model card lies beside it."""
+
+
+def write_built_in(directory: Path, *, mla: str = "split", quant: str = "q8_0", num_shards: int = 1) -> TinyModel:
+    """Write the built-in model in another layout or type, as `write_tiny_model` does. Raises as that does.
+
+    The weights are those of the shipped file, rounded once already: another type adds its own rounding to them.
+    """
+    backend = tokenizers.Tokenizer.from_file(str(BUILT_IN.config_dir / "tokenizer.json"))
+    tensors = joint_tensors(BUILT_IN.gguf)
+    return write_model(
+        directory, BALLAST_TINY, tokenizer_of(backend), tensors, mla=mla, quant=quant, num_shards=num_shards
+    )
+
+
+def joint_tensors(file: Path) -> Iterator[tuple[str, Floats]]:
+    """The dequantised tensors of a file in the split layout, named as in the joint one."""
+    keys: dict[str, Floats] = {}
+    for tensor in GGUFReader(file).tensors:
+        values = np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), np.float32)
+        if ".attn_k_b." in tensor.name:
+            keys[tensor.name] = values  # [heads, latent, nope]
+        elif ".attn_v_b." in tensor.name:
+            key = keys.pop(tensor.name.replace("v_b", "k_b")).transpose(0, 2, 1)
+            joint = np.concatenate([key, values], axis=1)
+            yield tensor.name.replace("v_b", "kv_b"), joint.reshape(-1, joint.shape[-1])
+        else:
+            yield tensor.name, values

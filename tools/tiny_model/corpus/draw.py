@@ -1,0 +1,51 @@
+"""Seeded choice, and the line between what is trained on and what is kept for the examination."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+HELD_OUT_SHARE = 10
+"""One key in so many is kept for the examination."""
+
+
+class Draw:
+    """A source of choices for one side of the line: `exam` draws only what training never sees."""
+
+    def __init__(self, seed: int, *, exam: bool = False) -> None:
+        self.random = random.Random(seed)
+        self.exam = exam
+
+    def pick(self, items: Sequence[T]) -> T:
+        return self.random.choice(items)
+
+    def chance(self, share: float) -> bool:
+        return self.random.random() < share
+
+    def whole(self, low: int, high: int) -> int:
+        return self.random.randint(low, high)
+
+    def digits(self, most: int) -> int:
+        """A whole number of 1 to `most` digits, every length as likely."""
+        size = self.whole(1, most)
+        return self.whole(10 ** (size - 1) if size > 1 else 0, 10**size - 1)
+
+    def some(self, items: Sequence[T], low: int, high: int) -> list[T]:
+        return self.random.sample(items, min(len(items), self.whole(low, high)))
+
+    def allowed(self, *key: object) -> bool:
+        """Whether the thing that `key` names lies on this side of the line."""
+        return is_held_out(*key) == self.exam
+
+    def side(self, items: Sequence[str]) -> list[str]:
+        """Those of `items` on this side."""
+        return [item for item in items if self.allowed(item)]
+
+
+def is_held_out(*key: object) -> bool:
+    """Whether training must not see it."""
+    return zlib.crc32("\x1f".join(map(str, key)).encode()) % HELD_OUT_SHARE == 0

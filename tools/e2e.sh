@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Tests on a real node: kubelet, containerd and the project's own images. Linux and root; says what else is missing.
+#   e2e.sh [PYTEST ARGUMENTS]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export PYTHONPATH=$PWD/tests/cluster
+.venv/bin/python -m testcluster.images build/e2e
+tools/cluster-binaries.sh controlplane > /dev/null
+tools/cluster-binaries.sh node > /dev/null
+# The network goes away with the last process in it, and so does every process: nothing of a node is left behind.
+export BALLAST_MACHINE_NETWORK
+BALLAST_MACHINE_NETWORK=$(readlink /proc/self/ns/net)
+exec unshare --net --mount --pid --fork --kill-child --mount-proc --propagation private \
+  .venv/bin/pytest tests/e2e --timeout 900 "$@"

@@ -8,7 +8,7 @@ CXX_SOURCES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'te
 # Sanitizers need a C++ runtime of their own, so the C++ tests are built apart from the extension.
 CXX_TESTS   = cmake -S csrc -G Ninja -DBALLAST_PYTHON=OFF -DBALLAST_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo --log-level=WARNING
 
-.PHONY: help setup demo demo-stop browser test cluster-binaries test-cpp test-python test-clients lint docs-reference format bench sanitize lock clean
+.PHONY: help setup demo demo-stop e2e browser test cluster-binaries test-cpp test-python test-clients lint docs-reference format bench sanitize lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -37,6 +37,9 @@ cluster-binaries: setup ## build etcd and Kubernetes for the tests, once; needs 
 
 test-python: ## Python tests
 	@$(BIN)/pytest
+
+e2e: setup ## tests on a real node: kubelet, containerd, the project's images; Linux and root, says what else is missing
+	@tools/e2e.sh
 
 test-clients: setup ## other people's clients, each in an environment of its own
 	@$(BIN)/python tools/clients.py

@@ -67,7 +67,12 @@ class Node:
         Path("/var/lib/kubelet").mkdir(parents=True, exist_ok=True)
         _run("mount", "--make-rshared", "/")
         _run("mount", "--bind", self.folder / "var-lib-kubelet", "/var/lib/kubelet")
-        kernel = {"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
+        kernel = {
+            "vm/overcommit_memory": "1",
+            "vm/panic_on_oom": "0",
+            "kernel/panic": "10",
+            "kernel/panic_on_oops": "1",
+        }
         for parameter, value in kernel.items():
             stand_in = self.folder / "kernel" / parameter.replace("/", "-")
             stand_in.write_text(value + "\n")
@@ -189,9 +194,7 @@ class Node:
             "evictionHard": {"memory.available": f"{MEMORY_EVICTION_MIB}Mi", "nodefs.available": "1%"},
             "cpuManagerPolicy": "static",
             "memoryManagerPolicy": "Static",
-            "reservedMemory": [
-                {"numaNode": 0, "limits": {"memory": f"{MEMORY_RESERVED_MIB + MEMORY_EVICTION_MIB}Mi"}}
-            ],
+            "reservedMemory": [{"numaNode": 0, "limits": {"memory": f"{MEMORY_RESERVED_MIB + MEMORY_EVICTION_MIB}Mi"}}],
             "topologyManagerPolicy": "single-numa-node",
             "topologyManagerScope": "pod",
             "failSwapOn": False,
@@ -259,7 +262,11 @@ def _cni_config(folder: Path) -> dict[str, object]:
         "routes": [{"dst": "0.0.0.0/0"}],
     }
     bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True, "hairpinMode": True, "ipam": ipam}
-    return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge, {"type": "portmap", "capabilities": {"portMappings": True}}]}
+    return {
+        "cniVersion": "0.4.0",
+        "name": "pods",
+        "plugins": [bridge, {"type": "portmap", "capabilities": {"portMappings": True}}],
+    }
 
 
 def _remove_cgroups(top: Path) -> None:

@@ -1,0 +1,60 @@
+"""One real node for the session, with the operator installed as its users install it. Started by tools/e2e.sh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testcluster.binaries import ROOT
+from testcluster.images import RUNTIME_IMAGE
+from testcluster.installed_node import InstalledNode
+from testcluster.kube import Kube
+
+ARCHIVES = ROOT / "build" / "e2e"
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstalledNode]:
+    installed = InstalledNode(tmp_path_factory.mktemp("node"), sorted(ARCHIVES.glob("*.tar")))
+    try:
+        installed.start()
+        yield installed
+    finally:
+        installed.stop()
+
+
+@pytest.fixture
+def kube(installed: InstalledNode) -> Kube:
+    return installed.kube
+
+
+@pytest.fixture(scope="session")
+def client_pod(installed: InstalledNode) -> str:
+    """Name of a pod in `default` that is not part of any service, with Python in it."""
+    container = {
+        "name": "main",
+        "image": RUNTIME_IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["sleep", "infinity"],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
+    }
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
+    installed.kube.create("pods", {"metadata": {"name": "client"}, "spec": spec}, "default")
+    installed.kubectl("wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
+    return "client"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failure comes with what the cluster looked like."""
+    report = yield
+    if report.failed and "installed" in getattr(item, "funcargs", {}):
+        item.add_report_section(report.when, "cluster", item.funcargs["installed"].describe())
+    return report
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not list(Path(ARCHIVES).glob("*.tar")):
+        raise pytest.UsageError("no images in build/e2e; run these tests by: make e2e")

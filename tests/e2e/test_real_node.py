@@ -1,0 +1,275 @@
+"""From `kubectl apply` to a pinned endpoint and back, on a real kubelet with the static CPU manager."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from testcluster.binaries import ROOT, program
+from testcluster.installed_node import InstalledNode
+from testcluster.kube import Kube, Object, documents
+from testcluster.waiting import wait_for
+
+SAMPLES = ROOT / "manifests" / "samples"
+NAMESPACE = "default"
+OWNED = ("pods", "services", "poddisruptionbudgets", "configmaps", "networkpolicies", "endpointslices")
+
+CHAT = """
+import json, sys, urllib.request
+body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": int(sys.argv[2]), "stream": True}
+request = urllib.request.Request(sys.argv[1], json.dumps(body).encode(), {"Content-Type": "application/json"})
+with urllib.request.urlopen(request, timeout=120) as reply:
+    for line in reply:
+        if line.startswith(b"data: "):
+            print(line[6:].decode().strip(), flush=True)
+"""
+
+
+def sample(name: str, **changes: object) -> Object:
+    (service,) = documents(SAMPLES / f"{name}.yaml")
+    service["spec"].update(changes)
+    return service
+
+
+def condition(kube: Kube, name: str, kind: str) -> Object:
+    status = kube.get("inferenceservices", name, NAMESPACE).get("status", {})
+    found: Object = {c["type"]: c for c in status.get("conditions", [])}.get(kind, {"status": "absent"})
+    return found
+
+
+def engine_pods(kube: Kube, name: str) -> list[Object]:
+    return kube.list("pods", NAMESPACE, {"serving.ballast.dev/service": name})
+
+
+def chat(installed: InstalledNode, client: str, service: str, tokens: int) -> list[Object]:
+    """The chunks of a streamed chat, asked for from another pod through the Service."""
+    lines = installed.kubectl("exec", client, "--", "python3", "-c", CHAT, address_of(installed, service), str(tokens))
+    *chunks, end = lines.splitlines()
+    assert end == "[DONE]"
+    return [json.loads(chunk) for chunk in chunks]
+
+
+def address_of(installed: InstalledNode, service: str) -> str:
+    spec = installed.kube.get("services", service, NAMESPACE)["spec"]
+    return f"http://{spec['clusterIP']}:{spec['ports'][0]['port']}/v1/chat/completions"
+
+
+@contextmanager
+def served(installed: InstalledNode, service: Object) -> Iterator[str]:
+    """The service applied and Ready; afterwards deleted, with nothing left of it."""
+    name = service["metadata"]["name"]
+    installed.kube.apply("inferenceservices", service, NAMESPACE)
+    try:
+        installed.kubectl("wait", "--for=condition=Ready", f"bisvc/{name}", "--timeout=120s")
+        yield name
+    finally:
+        remove(installed, name)
+
+
+def remove(installed: InstalledNode, name: str) -> None:
+    installed.kubectl("delete", f"bisvc/{name}", "--timeout=60s")
+    selector = {"serving.ballast.dev/service": name}
+
+    def left() -> list[str]:
+        return [
+            f"{resource}/{item['metadata']['name']}"
+            for resource in OWNED
+            for item in installed.kube.list(resource, NAMESPACE, selector)
+        ]
+
+    wait_for(f"nothing left of {name}", lambda: not left(), timeout_s=120)
+
+
+def allowed_cpus(installed: InstalledNode, pod: str) -> str:
+    status = installed.kubectl("exec", pod, "--", "cat", "/proc/self/status")
+    return next(line.split()[1] for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
+
+
+def test_a_tiny_model_is_served_pinned_and_leaves_nothing(
+    installed: InstalledNode, client_pod: str, kube: Kube
+) -> None:
+    with served(installed, sample("tiny-cpu")) as name:
+        chunks = chat(installed, client_pod, name, tokens=20)
+        assert len(chunks) >= 20
+        assert all(chunk["object"] == "chat.completion.chunk" for chunk in chunks)
+
+        wait_for("NUMAPinned", lambda: condition(kube, name, "NUMAPinned")["status"] == "True", timeout_s=60)
+        (pod,) = engine_pods(kube, name)
+        (placement,) = kube.get("inferenceservices", name, NAMESPACE)["status"]["placement"]
+        pod_name = pod["metadata"]["name"]
+        assert pod["status"]["qosClass"] == "Guaranteed"
+        assert placement["pod"] == pod_name
+        assert placement["node"] == installed.node.name
+        assert placement["cpus"] == allowed_cpus(installed, pod_name) == "1"
+        assert allowed_cpus(installed, client_pod) == "0", "the exclusive CPU is nobody else's"
+        assert placement["memoryNodes"] == "0"
+        assert placement["localPercent"] == 100
+
+        columns = installed.kubectl("get", "bisvc", name).splitlines()[0].split()
+        assert columns[:5] == ["NAME", "READY", "REASON", "NUMA", "REPLICAS"]
+
+
+def test_the_images_hold_no_compiler_and_run_as_their_own_user(installed: InstalledNode, client_pod: str) -> None:
+    found = installed.kubectl("exec", client_pod, "--", "sh", "-c", "command -v gcc cc c++ g++ ld pip pip3; id -u")
+    assert found.split() == ["10001"]
+
+
+def test_a_gpu_of_a_device_plugin_is_given_and_its_report_read(installed: InstalledNode, kube: Kube) -> None:
+    with served(installed, sample("tiny-gpu")) as name:
+        (pod,) = engine_pods(kube, name)
+        pod_name = pod["metadata"]["name"]
+        assert installed.kubectl("exec", pod_name, "--", "printenv", "NVIDIA_VISIBLE_DEVICES").strip() == "GPU-0"
+        wait_for("a report", lambda: kube.get("inferenceservices", name, NAMESPACE)["status"].get("placement"))
+        (placement,) = kube.get("inferenceservices", name, NAMESPACE)["status"]["placement"]
+        assert placement["cpus"] == allowed_cpus(installed, pod_name)
+        # The device exists by name only, so that its node cannot be confirmed from inside: said, not assumed.
+        assert condition(kube, name, "NUMAPinned")["reason"] == "GPUNodeUnknown"
+
+
+def test_more_cpus_than_are_exclusive_is_said_and_tried_seldom(installed: InstalledNode, kube: Kube) -> None:
+    """A scheduler that does not count, as the node's own accounting would stop such a pod before its kubelet does."""
+    resources = {"cpus": 2, "memory": "1Gi", "gpus": 0}
+    service = sample("tiny-cpu", resources=resources, scheduling={"schedulerName": "binds-anyway"})
+    stop = threading.Event()
+    binder = threading.Thread(target=bind_anyway, args=(kube, installed.node.name, stop))
+    binder.start()
+    try:
+        kube.apply("inferenceservices", service, NAMESPACE)
+
+        def refused() -> Object:
+            found = condition(kube, "tiny-cpu", "Scheduled")
+            assert found["status"] == "False", found
+            assert found["reason"] in ("TopologyAffinityError", "UnexpectedAdmissionError"), found
+            return found
+
+        message = wait_for("the refusal", refused, timeout_s=60)["message"]
+        assert installed.node.name in message
+        assert "2 CPUs" in message
+        time.sleep(45)
+        attempts = [
+            int(pod["metadata"]["annotations"]["serving.ballast.dev/attempt"]) for pod in engine_pods(kube, "tiny-cpu")
+        ]
+        assert len(attempts) <= 3
+        assert max(attempts) <= 3, "10 s, 20 s, 40 s between attempts: a storm would be at hundreds"
+
+        kube.merge("inferenceservices", "tiny-cpu", {"spec": {"resources": {"cpus": 1}}}, NAMESPACE)
+        installed.kubectl("wait", "--for=condition=Ready", "bisvc/tiny-cpu", "--timeout=120s")
+        assert len(engine_pods(kube, "tiny-cpu")) == 1, "evidence of refusals goes when the replica works"
+    finally:
+        stop.set()
+        binder.join()
+        remove(installed, "tiny-cpu")
+
+
+def bind_anyway(kube: Kube, node: str, stop: threading.Event) -> None:
+    while not stop.wait(0.2):
+        for pod in kube.list("pods", NAMESPACE):
+            if pod["spec"].get("schedulerName") == "binds-anyway" and "nodeName" not in pod["spec"]:
+                target = {"apiVersion": "v1", "kind": "Node", "name": node}
+                body = {
+                    "apiVersion": "v1",
+                    "kind": "Binding",
+                    "metadata": {"name": pod["metadata"]["name"]},
+                    "target": target,
+                }
+                kube.post("pods", pod["metadata"]["name"], "binding", body, NAMESPACE)
+
+
+def test_a_killed_engine_comes_back_and_is_not_ready_meanwhile(
+    installed: InstalledNode, client_pod: str, kube: Kube
+) -> None:
+    with served(installed, sample("tiny-cpu")) as name, seen_ready(kube, name) as readiness:
+        os.kill(engine_pid(), signal.SIGKILL)
+        wait_for("Ready to become False", lambda: "False" in readiness, timeout_s=30)
+        installed.kubectl("wait", "--for=condition=Ready", f"bisvc/{name}", "--timeout=120s")
+        (pod,) = engine_pods(kube, name)
+        assert pod["status"]["containerStatuses"][0]["restartCount"] == 1
+        assert chat(installed, client_pod, name, tokens=3)
+    assert readiness[:3] == ["True", "False", "True"]
+
+
+def engine_pid() -> int:
+    (pid,) = [
+        int(folder.name)
+        for folder in Path("/proc").iterdir()
+        if folder.name.isdigit() and b"/bin/ballast\0serve\0" in (folder / "cmdline").read_bytes()
+    ]
+    return pid
+
+
+@contextmanager
+def seen_ready(kube: Kube, name: str) -> Iterator[list[str]]:
+    """Collects the status of Ready as it changes, looked at 20 times a second."""
+    seen: list[str] = []
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.wait(0.05):
+            status = str(condition(kube, name, "Ready")["status"])
+            if not seen or seen[-1] != status:
+                seen.append(status)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        wait_for("a first look", lambda: seen)
+        yield seen
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_change_drains_the_running_request_and_restarts_once(
+    installed: InstalledNode, client_pod: str, kube: Kube
+) -> None:
+    with served(installed, sample("tiny-cpu")) as name:
+        (before,) = engine_pods(kube, name)
+        kubectl = [str(program("kubectl")), f"--kubeconfig={installed.control_plane.kubeconfig}"]
+        command = ["exec", client_pod, "--", "python3", "-c", CHAT, address_of(installed, name), "128"]
+        with subprocess.Popen([*kubectl, *command], stdout=subprocess.PIPE, text=True) as running:
+            assert running.stdout is not None
+            running.stdout.readline()
+            kube.merge("inferenceservices", name, {"spec": {"engine": {"maxBatchSize": 2}}}, NAMESPACE)
+            seen = watch_pods_until_replaced(kube, name, before["metadata"]["uid"])
+            rest = running.stdout.read().splitlines()
+        assert running.returncode == 0
+        assert rest[-1] == "[DONE]", "the running request was finished, not cut"
+        assert all(len(uids) <= 1 for uids in seen), "never two engine pods at once"
+        assert len({uid for uids in seen for uid in uids}) == 2, "one restart"
+        installed.kubectl("wait", "--for=condition=Ready", f"bisvc/{name}", "--timeout=120s")
+        (after,) = engine_pods(kube, name)
+        assert "--max_batch_size" in after["spec"]["containers"][0]["args"]
+        assert condition(kube, name, "Ready")["observedGeneration"] == 2
+
+
+def watch_pods_until_replaced(kube: Kube, name: str, old_uid: str) -> list[set[str]]:
+    """The sets of pod uids seen, until another pod than `old_uid` is Ready."""
+    seen: list[set[str]] = []
+
+    def replaced() -> bool:
+        pods = engine_pods(kube, name)
+        seen.append({pod["metadata"]["uid"] for pod in pods})
+        return any(
+            pod["metadata"]["uid"] != old_uid
+            and any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
+            for pod in pods
+        )
+
+    wait_for("a new pod", replaced, timeout_s=120)
+    return seen
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _operators_never_restarted(installed: InstalledNode) -> Iterator[None]:
+    yield
+    for pod in installed.kube.list("pods", "ballast-system"):
+        assert pod["status"]["containerStatuses"][0]["restartCount"] == 0, "the operator ran through all of it"

@@ -33,6 +33,8 @@ class Seen:
     method: str
     path: str
     query: str
+    credentials: str = ""
+    """The Authorization header."""
 
     @property
     def is_watch(self) -> bool:
@@ -137,7 +139,7 @@ class FaultProxy:
         )
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -148,6 +150,10 @@ class FaultProxy:
         await self._cut()
         await self._runner.cleanup()
         await self._session.close()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
     async def _cut(self) -> None:
         for transport in list(self._open):
@@ -158,7 +164,7 @@ class FaultProxy:
             frozen.set()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        seen = Seen(request.method, request.path, request.query_string)
+        seen = Seen(request.method, request.path, request.query_string, request.headers.get("Authorization", ""))
         with self._lock:
             self._seen.append((time.monotonic(), seen))
             fault = next((f for f in self._faults if f.take(seen)), None)
@@ -232,8 +238,8 @@ class FaultProxy:
             self._running_watches.discard(frozen)
 
     def _abort(self, request: web.Request) -> web.StreamResponse:
-        assert request.transport is not None
-        request.transport.abort()
+        if request.transport is not None:  # else the client was quicker
+            request.transport.abort()
         return web.Response()
 
 
@@ -281,6 +287,11 @@ def mutations(path_part: str = "") -> Callable[[Seen], bool]:
 
 def everything(_: Seen) -> bool:
     return True
+
+
+def but_leases(seen: Seen) -> bool:
+    """Everything but the requests by which the operator keeps its leadership."""
+    return "/leases" not in seen.path
 
 
 def nth_mutation(n: int) -> Callable[[Seen], bool]:

@@ -55,6 +55,7 @@ class Builder:
 
     def _save(self, image: str, folder: Path) -> Path:
         path = folder / f"{image.rpartition('/')[2].replace(':', '-')}.tar"
+        path.unlink(missing_ok=True)
         self._buildah("push", "--quiet", image, f"docker-archive:{path}:{image}")
         return path
 

@@ -1,0 +1,118 @@
+"""One InferenceService in a namespace, as tests make, change and look at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from testcluster.kube import Kube, Object
+from testcluster.nodes import BEHAVIOUR
+from testcluster.waiting import wait_for
+
+CHILDREN = ("pods", "services", "poddisruptionbudgets", "configmaps", "networkpolicies")
+LABEL = "serving.ballast.dev/service"
+# What differs between two runs that did the same.
+_PER_RUN = {
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "managedFields",
+    "clusterIP",
+    "clusterIPs",
+    "namespace",
+    "serving.ballast.dev/owner-uid",
+    "lastTransitionTime",
+    "nodeName",
+    "generateName",
+}
+
+
+@dataclass(frozen=True)
+class TestService:
+    """By name; `kube` acts as its user."""
+
+    __test__ = False
+
+    kube: Kube
+    namespace: str
+    name: str
+
+    def create(self, behaviour: str = "run", **spec: Any) -> None:
+        body = {
+            "apiVersion": "serving.ballast.dev/v1alpha1",
+            "kind": "InferenceService",
+            "metadata": {"name": self.name},
+            "spec": {
+                "model": {"source": {"builtin": {}}},
+                "resources": {"cpus": 1, "memory": "1Gi", "gpus": 0},
+                "scheduling": {"nodeSelector": {BEHAVIOUR: behaviour}},
+                **spec,
+            },
+        }
+        self.kube.create("inferenceservices", body, self.namespace)
+
+    def change(self, **spec: Any) -> None:
+        """Merge into the spec."""
+        self.kube.merge("inferenceservices", self.name, {"spec": spec}, self.namespace)
+
+    def delete(self) -> None:
+        self.kube.delete("inferenceservices", self.name, self.namespace)
+
+    def read(self) -> Object:
+        return self.kube.get("inferenceservices", self.name, self.namespace)
+
+    def conditions(self) -> dict[str, Object]:
+        return {condition["type"]: condition for condition in self.read().get("status", {}).get("conditions", [])}
+
+    def children(self, resource: str) -> list[Object]:
+        return self.kube.list(resource, self.namespace, {LABEL: self.name})
+
+    def is_converged(self) -> bool:
+        """Ready for its newest spec, with every child there and the pods that this spec asks for."""
+        body = self.read()
+        ready = {c["type"]: c for c in body.get("status", {}).get("conditions", [])}.get("Ready", {})
+        assert ready.get("status") == "True", ready
+        assert ready["observedGeneration"] == body["metadata"]["generation"], ready
+        pods = self.children("pods")
+        batch = str(body["spec"]["engine"]["maxBatchSize"])
+        for pod in pods:
+            arguments = pod["spec"]["containers"][0]["args"]
+            assert arguments[arguments.index("--max_batch_size") + 1] == batch, arguments
+        assert len(pods) == body["spec"]["replicas"], [pod["metadata"]["name"] for pod in pods]
+        return bool(self.children("services") and self.children("poddisruptionbudgets"))
+
+    def wait_converged(self, timeout_s: float = 60) -> None:
+        wait_for(f"{self.name} to converge", self.is_converged, timeout_s)
+
+    def wait_condition(self, kind: str, status: str, reason: str = "", timeout_s: float = 60) -> Object:
+        def there() -> Object:
+            found = self.conditions().get(kind, {})
+            assert found.get("status") == status, found
+            assert reason in ("", found["reason"]), found
+            return found
+
+        return wait_for(f"{kind}={status} {reason} of {self.name}", there, timeout_s)
+
+    def wait_gone(self, timeout_s: float = 90) -> None:
+        """No child is left; the garbage collector looks for new kinds only every 30 s."""
+        wait_for(
+            f"nothing left of {self.name}",
+            lambda: not [c["metadata"]["name"] for resource in CHILDREN for c in self.children(resource)],
+            timeout_s,
+        )
+
+    def final_objects(self) -> dict[str, Any]:
+        """The service and its children without what differs between two runs that did the same."""
+        found = {f"{r}/{c['metadata']['name']}": c for r in CHILDREN for c in self.children(r)}
+        for child in found.values():
+            child.pop("status", None)
+        plain: dict[str, Any] = _without({"service": self.read(), **found})
+        return plain
+
+
+def _without(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(item) for key, item in value.items() if key not in _PER_RUN}
+    if isinstance(value, list):
+        return [_without(item) for item in value]
+    return value

@@ -99,7 +99,8 @@ def test_a_tiny_model_is_served_pinned_and_leaves_nothing(
 ) -> None:
     with served(installed, sample("tiny-cpu")) as name:
         chunks = chat(installed, client_pod, name, tokens=20)
-        assert len(chunks) >= 20
+        assert len(chunks) > 5, "streamed, not sent at once"
+        assert [c["choices"][0]["finish_reason"] for c in chunks if c["choices"]][-1] == "length"
         assert all(chunk["object"] == "chat.completion.chunk" for chunk in chunks)
 
         wait_for("NUMAPinned", lambda: condition(kube, name, "NUMAPinned")["status"] == "True", timeout_s=60)
@@ -232,14 +233,19 @@ def seen_ready(kube: Kube, name: str) -> Iterator[list[str]]:
 def test_a_change_drains_the_running_request_and_restarts_once(
     installed: InstalledNode, client_pod: str, kube: Kube
 ) -> None:
-    with served(installed, sample("tiny-cpu")) as name:
+    engine = {"maxBatchSize": 1, "maxNewTokens": 2000, "cacheLens": 4096, "drainTimeoutSeconds": 60}
+    with served(installed, sample("tiny-cpu", engine=engine)) as name:
         (before,) = engine_pods(kube, name)
         kubectl = [str(program("kubectl")), f"--kubeconfig={installed.control_plane.kubeconfig}"]
-        command = ["exec", client_pod, "--", "python3", "-c", CHAT, address_of(installed, name), "128"]
+        command = ["exec", client_pod, "--", "python3", "-c", CHAT, address_of(installed, name), "2000"]
         with subprocess.Popen([*kubectl, *command], stdout=subprocess.PIPE, text=True) as running:
             assert running.stdout is not None
             running.stdout.readline()
             kube.merge("inferenceservices", name, {"spec": {"engine": {"maxBatchSize": 2}}}, NAMESPACE)
+            wait_for(
+                "the old pod to be told to end", lambda: "deletionTimestamp" in engine_pods(kube, name)[0]["metadata"]
+            )
+            assert running.poll() is None, "the request still runs when its pod is told to end"
             seen = watch_pods_until_replaced(kube, name, before["metadata"]["uid"])
             rest = running.stdout.read().splitlines()
         assert running.returncode == 0

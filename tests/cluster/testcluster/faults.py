@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from testcluster.cluster import Cluster
 from testcluster.fault_proxy import Fault, FaultProxy, but_leases, everything, mutations, watches
 from testcluster.kube import documents
+from testcluster.live_service import LiveService
 from testcluster.operator import INSTALLATION
-from testcluster.service import TestService
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Scene:
 
     cluster: Cluster
     proxy: FaultProxy
-    service: TestService
+    service: LiveService
     hold_s: float
 
 
@@ -38,7 +38,7 @@ def _refused(status: int, retry_after_s: int | None = None) -> Callable[[Scene, 
 
 
 def _conflicts(scene: Scene, change: Change) -> None:
-    scene.proxy.add(Fault(mutations(), status=409, times=6))
+    scene.proxy.add(Fault(mutations(), status=409, times=4))
     change()
 
 
@@ -70,7 +70,7 @@ def _latency(scene: Scene, change: Change) -> None:
 
 
 def _resets_within_bodies(scene: Scene, change: Change) -> None:
-    scene.proxy.add(Fault(everything, reset="mid-body", times=12))
+    scene.proxy.add(Fault(everything, reset="mid-body", times=5))
     change()
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 from testcluster.kube import Kube, Object
-from testcluster.nodes import BEHAVIOUR
+from testcluster.services import service
 from testcluster.waiting import wait_for
 
 CHILDREN = ("pods", "services", "poddisruptionbudgets", "configmaps", "networkpolicies")
@@ -21,6 +22,7 @@ _PER_RUN = {
     "clusterIPs",
     "namespace",
     "serving.ballast.dev/owner-uid",
+    "serving.ballast.dev/applied-hash",  # of the owner's uid too
     "lastTransitionTime",
     "nodeName",
     "generateName",
@@ -28,28 +30,15 @@ _PER_RUN = {
 
 
 @dataclass(frozen=True)
-class TestService:
+class LiveService:
     """By name; `kube` acts as its user."""
-
-    __test__ = False
 
     kube: Kube
     namespace: str
     name: str
 
     def create(self, behaviour: str = "run", **spec: Any) -> None:
-        body = {
-            "apiVersion": "serving.ballast.dev/v1alpha1",
-            "kind": "InferenceService",
-            "metadata": {"name": self.name},
-            "spec": {
-                "model": {"source": {"builtin": {}}},
-                "resources": {"cpus": 1, "memory": "1Gi", "gpus": 0},
-                "scheduling": {"nodeSelector": {BEHAVIOUR: behaviour}},
-                **spec,
-            },
-        }
-        self.kube.create("inferenceservices", body, self.namespace)
+        self.kube.create("inferenceservices", service(self.name, behaviour, **spec), self.namespace)
 
     def change(self, **spec: Any) -> None:
         """Merge into the spec."""
@@ -60,9 +49,6 @@ class TestService:
 
     def read(self) -> Object:
         return self.kube.get("inferenceservices", self.name, self.namespace)
-
-    def conditions(self) -> dict[str, Object]:
-        return {condition["type"]: condition for condition in self.read().get("status", {}).get("conditions", [])}
 
     def children(self, resource: str) -> list[Object]:
         return self.kube.list(resource, self.namespace, {LABEL: self.name})
@@ -84,15 +70,6 @@ class TestService:
     def wait_converged(self, timeout_s: float = 60) -> None:
         wait_for(f"{self.name} to converge", self.is_converged, timeout_s)
 
-    def wait_condition(self, kind: str, status: str, reason: str = "", timeout_s: float = 60) -> Object:
-        def there() -> Object:
-            found = self.conditions().get(kind, {})
-            assert found.get("status") == status, found
-            assert reason in ("", found["reason"]), found
-            return found
-
-        return wait_for(f"{kind}={status} {reason} of {self.name}", there, timeout_s)
-
     def wait_gone(self, timeout_s: float = 90) -> None:
         """No child is left; the garbage collector looks for new kinds only every 30 s."""
         wait_for(
@@ -101,13 +78,16 @@ class TestService:
             timeout_s,
         )
 
-    def final_objects(self) -> dict[str, Any]:
-        """The service and its children without what differs between two runs that did the same."""
+    def final_objects(self) -> dict[str, str]:
+        """The service and each child as JSON, without what differs between two runs that did the same."""
         found = {f"{r}/{c['metadata']['name']}": c for r in CHILDREN for c in self.children(r)}
         for child in found.values():
             child.pop("status", None)
-        plain: dict[str, Any] = _without({"service": self.read(), **found})
-        return plain
+        found["service"] = self.read()
+        return {
+            name: json.dumps(_without(body), sort_keys=True).replace(self.namespace, "NAMESPACE")
+            for name, body in found.items()
+        }
 
 
 def _without(value: Any) -> Any:

@@ -1,0 +1,66 @@
+"""How long after a fault of the API server the operator has done what was asked within it. One JSON line a fault.
+
+    python benchmarks/operator/faults.py [--hold SECONDS] [--only NAME]
+
+Within each fault the spec is changed and a child deleted; the clock runs from the fault's end. The operator is one
+process for all of them, with the resync of a default installation. `--hold 300` is the outage of five minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from itertools import count
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "cluster"))
+
+from ballast.testing.bench_record import bench_record
+from testcluster.cluster import Cluster
+from testcluster.faults import FAULTS, Scene, time_to_converge
+from testcluster.invariants import invariants_hold
+from testcluster.live_service import LiveService
+from testcluster.operator import OperatorProcess, install
+from testcluster.pod_answers import PodAnswers
+
+NAMESPACE = "bench"
+CONVERGE_TIMEOUT_S = 600
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hold", type=float, default=20, help="seconds that an outage lasts")
+    parser.add_argument("--only", choices=FAULTS, action="append", help="repeatable; every fault without it")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        cluster, answers = Cluster(Path(folder)), PodAnswers()
+        cluster.start()
+        answers.start()
+        install(cluster)
+        cluster.make_namespace(NAMESPACE)
+        proxy = cluster.proxy()
+        proxy.start()
+        operator = OperatorProcess(cluster, "operator", answers.url, server=proxy.url)
+        try:
+            operator.start()
+            operator.wait_leading()
+            service = LiveService(cluster.kube, NAMESPACE, "shaken")
+            service.create()
+            service.wait_converged()
+            scene, batch_sizes = Scene(cluster, proxy, service, arguments.hold), count(5)
+            for name in arguments.only or FAULTS:
+                with invariants_hold(cluster.kube, NAMESPACE):
+                    seconds = time_to_converge(name, scene, next(batch_sizes), CONVERGE_TIMEOUT_S)
+                operator.check()
+                figures = {"hold_s": arguments.hold, "seconds_to_converge": round(seconds, 1), "restarts": 0}
+                print(bench_record("operator/faults", name, **figures), flush=True)
+        finally:
+            operator.stop()
+            proxy.stop()
+            answers.stop()
+            cluster.stop()
+
+
+if __name__ == "__main__":
+    main()

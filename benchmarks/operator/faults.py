@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "cluster"))
 from ballast.testing.bench_record import bench_record
 from testcluster.cluster import Cluster
 from testcluster.faults import FAULTS, Scene, time_to_converge
-from testcluster.invariants import invariants_hold
+from testcluster.invariants import Invariants
 from testcluster.live_service import LiveService
 from testcluster.operator import OperatorProcess, install
 from testcluster.pod_answers import PodAnswers
@@ -50,7 +50,7 @@ def main() -> None:
             service.wait_converged()
             scene, batch_sizes = Scene(cluster, proxy, service, arguments.hold), count(5)
             for name in arguments.only or FAULTS:
-                with invariants_hold(cluster.kube, NAMESPACE):
+                with Invariants(cluster.kube, NAMESPACE):
                     seconds = time_to_converge(name, scene, next(batch_sizes), CONVERGE_TIMEOUT_S)
                 operator.check()
                 figures = {"hold_s": arguments.hold, "seconds_to_converge": round(seconds, 1), "restarts": 0}

@@ -33,8 +33,6 @@ class Seen:
     method: str
     path: str
     query: str
-    credentials: str = ""
-    """The Authorization header."""
 
     @property
     def is_watch(self) -> bool:
@@ -164,7 +162,7 @@ class FaultProxy:
             frozen.set()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        seen = Seen(request.method, request.path, request.query_string, request.headers.get("Authorization", ""))
+        seen = Seen(request.method, request.path, request.query_string)
         with self._lock:
             self._seen.append((time.monotonic(), seen))
             fault = next((f for f in self._faults if f.take(seen)), None)

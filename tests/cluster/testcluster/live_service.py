@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,23 +9,7 @@ from testcluster.kube import Kube, Object
 from testcluster.services import service
 from testcluster.waiting import wait_for
 
-CHILDREN = ("pods", "services", "poddisruptionbudgets", "configmaps", "networkpolicies")
 LABEL = "serving.ballast.dev/service"
-# What differs between two runs that did the same.
-_PER_RUN = {
-    "uid",
-    "resourceVersion",
-    "creationTimestamp",
-    "managedFields",
-    "clusterIP",
-    "clusterIPs",
-    "namespace",
-    "serving.ballast.dev/owner-uid",
-    "serving.ballast.dev/applied-hash",  # of the owner's uid too
-    "lastTransitionTime",
-    "nodeName",
-    "generateName",
-}
 
 
 @dataclass(frozen=True)
@@ -69,30 +52,3 @@ class LiveService:
 
     def wait_converged(self, timeout_s: float = 60) -> None:
         wait_for(f"{self.name} to converge", self.is_converged, timeout_s)
-
-    def wait_gone(self, timeout_s: float = 90) -> None:
-        """No child is left; the garbage collector looks for new kinds only every 30 s."""
-        wait_for(
-            f"nothing left of {self.name}",
-            lambda: not [c["metadata"]["name"] for resource in CHILDREN for c in self.children(resource)],
-            timeout_s,
-        )
-
-    def final_objects(self) -> dict[str, str]:
-        """The service and each child as JSON, without what differs between two runs that did the same."""
-        found = {f"{r}/{c['metadata']['name']}": c for r in CHILDREN for c in self.children(r)}
-        for child in found.values():
-            child.pop("status", None)
-        found["service"] = self.read()
-        return {
-            name: json.dumps(_without(body), sort_keys=True).replace(self.namespace, "NAMESPACE")
-            for name, body in found.items()
-        }
-
-
-def _without(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without(item) for key, item in value.items() if key not in _PER_RUN}
-    if isinstance(value, list):
-        return [_without(item) for item in value]
-    return value

@@ -33,8 +33,15 @@ class ThoughtSplitter:
             begun = self._held.lstrip()
             if not begun or (_OPEN.startswith(begun) and begun != _OPEN):
                 return
-            self._state = "thought" if begun.startswith(_OPEN) else "answer"
-            self._held = begun.removeprefix(_OPEN).lstrip() if self._state == "thought" else self._held
+            if begun.startswith(_OPEN):
+                self._state, self._held = "opening", begun.removeprefix(_OPEN)
+            else:
+                self._state = "answer"
+        if self._state == "opening":
+            self._held = self._held.lstrip()
+            if not self._held:
+                return
+            self._state = "thought"
         if self._state == "thought":
             thought, closed, rest = self._held.partition(_CLOSE)
             kept = 0 if closed else _possible_start(thought)

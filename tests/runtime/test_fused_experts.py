@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 
@@ -15,31 +14,21 @@ from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
 from ballast.model.tensors import check_tensors
 from ballast.testing.generate import generate
+from ballast.testing.gguf_files import Tensors, copy_model
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 
 
-def fuse(source: Path, target: Path) -> Path:
-    """Copy a file, each layer's ffn_gate_exps and ffn_up_exps as one tensor: gate's rows of an expert, then up's."""
-    reader = gguf.GGUFReader(source)
-    writer = gguf.GGUFWriter(target, "deepseek2")
-    for name, field in reader.fields.items():
-        if name.startswith("deepseek2.") or name == "general.name":
-            writer.add_key_value(name, field.contents(), field.types[0], field.types[-1])
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
-    for name, tensor in tensors.items():
-        data = tensor.data
-        if "ffn_up_exps" in name:
-            continue
+def fuse(tensors: Tensors) -> Tensors:
+    """Each layer's ffn_gate_exps and ffn_up_exps as one tensor: gate's rows of an expert, then up's."""
+    fused = {}
+    for name, (data, kind) in tensors.items():
         if "ffn_gate_exps" in name:
-            data = np.concatenate([data, tensors[name.replace("gate", "up")].data], axis=1)
-            name = name.replace("gate", "gate_up")
-        writer.add_tensor(name, data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return target
+            up, _ = tensors[name.replace("gate", "up")]
+            fused[name.replace("gate", "gate_up")] = np.concatenate([data, up], axis=1), kind
+        elif "ffn_up_exps" not in name:
+            fused[name] = data, kind
+    return fused
 
 
 @pytest.mark.parametrize("isa", kernels.usable_isas())
@@ -47,7 +36,7 @@ def fuse(source: Path, target: Path) -> Path:
 def test_a_fused_file_says_what_the_other_does(tmp_path: Path, arch: str, quant: str, isa: str) -> None:
     apart = write_tiny_model(tmp_path, arch=arch, quant=quant).gguf
     texts = []
-    for path in (apart, fuse(apart, tmp_path / "fused.gguf")):
+    for path in (apart, copy_model(apart, tmp_path / "fused.gguf", fuse)):
         model = open_gguf(path)
         spec = read_spec(model)
         check_tensors(model, spec)

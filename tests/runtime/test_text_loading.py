@@ -153,6 +153,22 @@ def test_no_tokenizer_anywhere_is_refused_with_the_way_out(
         load_text(tmp_path, values, "m.gguf")
 
 
+@pytest.mark.parametrize("values", [{}, NO_TOKENIZER, NO_TOKENIZER | {"tokenizer.ggml.eos_token_id": 7}])
+def test_a_model_without_a_vocabulary_is_loaded_for_ids_alone(values: dict[str, Any]) -> None:
+    text = load_text(None, values, "m.gguf", num_ids=40)
+    tokenizer = text.tokenizer
+    assert (tokenizer.vocab_size, tokenizer.has_vocabulary, tokenizer.token_bytes(39)) == (40, False, b"")
+    assert tokenizer.eos_ids == ({7} if "tokenizer.ggml.eos_token_id" in values else set())
+    for refused in (
+        lambda: tokenizer.encode("a"),
+        lambda: tokenizer.encode_prompt("a"),
+        lambda: tokenizer.decode([1]),
+        text.require_template,
+    ):
+        with pytest.raises(RequestError, match="no vocabulary"):
+            refused()
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ModelError, match=r"tokenizer_config\.json: not valid JSON"):

@@ -274,14 +274,14 @@ def _begin(request: Request, endpoint: str) -> tuple[Service, Record]:
 
 def _exchange(service: Service, record: Record, ready: Prepared[Any], prefix: str, format_: Format) -> Exchange:
     tokenizer = service.preparer.text.tokenizer
-    shape = shape_of(ready.body, ready.job)
+    shape = shape_of(ready.body, ready.job, has_vocabulary=tokenizer.has_vocabulary)
     reply_id = f"{prefix}-{uuid.uuid4().hex}"
     reply = Reply(reply_id, int(time.time()), ready.model, format_, shape, tokenizer.token_bytes)
     return service.exchange(record, ready.job, reply, stream=bool(ready.body.stream))
 
 
-def shape_of(body: GenerationRequest, job: Job) -> Shape:
-    """What the reply is to show besides the text."""
+def shape_of(body: GenerationRequest, job: Job, *, has_vocabulary: bool) -> Shape:
+    """What the reply is to show besides the text; token ids always where they have no text."""
     options = body.stream_options or StreamOptions()
     return Shape(
         num_choices=job.num_choices,
@@ -289,6 +289,7 @@ def shape_of(body: GenerationRequest, job: Job) -> Shape:
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.continuous_usage_stats),
         timings_per_token=bool(body.timings_per_token),
+        token_ids=bool(body.return_token_ids) or not has_vocabulary,
     )
 
 

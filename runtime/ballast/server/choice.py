@@ -43,6 +43,8 @@ class Piece:
     """Set by the last piece."""
     stop: str | None = None
     """The stop string that ended the choice, in the last piece."""
+    token_ids: tuple[int, ...] = ()
+    """Generated tokens, whether their text is out yet or not; without the one that ended the text."""
 
     @property
     def text(self) -> str:
@@ -69,6 +71,8 @@ class Choice:
         self._num_begun = 0
         """Characters of the text before the first generated one."""
         self._num_chars = 0
+        self._num_pushed = 0
+        """Generated tokens that were turned into text."""
         self._waiting: deque[tuple[ScoredToken, int]] = deque()
         """Tokens whose text is not out yet, each with the length of text from which on it is."""
 
@@ -86,13 +90,21 @@ class Choice:
         if self._job.discard_tokens:
             self.finish_reason = "length"
             return Piece(self.index, tuple(self._parser.push(text)), tokens, self.finish_reason)
+        before = self._num_pushed
         more, more_tokens = self._go_on(output)
         parts = self._parser.push(text + more)
         if self.finish_reason is not None:
             parts += self._parser.finish()
             if self.finish_reason == "stop" and self._parser.num_calls and not self._job.is_call_forced:
                 self.finish_reason = "tool_calls"
-        return Piece(self.index, tuple(parts), (*tokens, *more_tokens), self.finish_reason, self._detokenizer.stop)
+        return Piece(
+            self.index,
+            tuple(parts),
+            (*tokens, *more_tokens),
+            self.finish_reason,
+            self._detokenizer.stop,
+            tuple(output.token_ids[: self._num_pushed - before]),
+        )
 
     @property
     def reasoning_tokens(self) -> int:
@@ -124,6 +136,7 @@ class Choice:
             offset = self._num_begun + self._detokenizer.num_chars
             delta = self._detokenizer.push((token_id,))
             self._reasoning.take(token_id)
+            self._num_pushed += 1
             if output.logprobs:
                 end = self._num_begun + self._detokenizer.num_chars + self._detokenizer.inside_char
                 self._waiting.append((ScoredToken(token_id, offset, output.logprobs[n]), end))

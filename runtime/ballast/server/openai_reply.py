@@ -52,11 +52,12 @@ class Shape:
     continuous_usage: bool = False
     """With include_usage: in every chunk, what the request has cost so far."""
     timings_per_token: bool = False
+    token_ids: bool = False
 
     @property
     def is_plain(self) -> bool:
         """Whether the frames of one choice differ in their text alone."""
-        return not (self.logprobs or self.continuous_usage or self.timings_per_token)
+        return not (self.logprobs or self.continuous_usage or self.timings_per_token or self.token_ids)
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class Whole:
     index: int
     parts: list[Part] = field(default_factory=list)
     tokens: tuple[ScoredToken, ...] = ()
+    token_ids: tuple[int, ...] = ()
     finish_reason: WireFinishReason | None = None
     stop: str | None = None
 
@@ -73,6 +75,7 @@ class Whole:
         """Go on by a piece of this choice."""
         self.parts += piece.parts
         self.tokens += piece.tokens
+        self.token_ids += piece.token_ids
         self.finish_reason = piece.finish_reason
         self.stop = piece.stop
 
@@ -181,13 +184,21 @@ class Reply:
 
     def piece(self, piece: Piece, counts: Counts) -> bytes:
         """The frames of what a piece adds, its finish reason aside; none where it adds nothing to see. Log
-        probabilities are in the first one."""
-        parts: Sequence[Part] = piece.parts or ((Content(""),) if piece.tokens else ())
+        probabilities and token ids are in the first one."""
+        token_ids = piece.token_ids if self.shape.token_ids else ()
+        parts: Sequence[Part] = piece.parts or ((Content(""),) if piece.tokens or token_ids else ())
         if self.shape.is_plain:
             return b"".join(self._plain_frame(piece.index, part, counts) for part in parts)
         more = {"timings": counts.timings.to_wire()} if self.shape.timings_per_token else {}
+        ids = {"token_ids": token_ids} if token_ids else {}
         return b"".join(
-            self._frame(piece.index, self._format.chunk(part), counts, tokens=() if n else piece.tokens, more=more)
+            self._frame(
+                piece.index,
+                self._format.chunk(part) | ({} if n else ids),
+                counts,
+                tokens=() if n else piece.tokens,
+                more=more,
+            )
             for n, part in enumerate(parts)
         )
 
@@ -222,6 +233,7 @@ class Reply:
                     {
                         "index": choice.index,
                         **self._format.whole(choice),
+                        **({"token_ids": choice.token_ids} if self.shape.token_ids else {}),
                         "logprobs": self._logprobs(choice.tokens),
                         "finish_reason": choice.finish_reason,
                     }

@@ -128,6 +128,7 @@ class GenerationRequest(_Body):
     structured_outputs: StructuredOutputs | None = None
     timings_per_token: bool | None = None
     return_progress: bool | None = None
+    return_token_ids: bool | None = None
 
     service_tier: Any = None
     user: Any = None

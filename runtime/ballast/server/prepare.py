@@ -24,6 +24,7 @@ from ballast.server.openai_request import (
 )
 from ballast.server.prompt import continues_final, render_prompt
 from ballast.server.tool_use import ToolUse, tool_use
+from ballast.text.ids_only import WHY
 from ballast.text.loading import Text
 from ballast.text.marks import CALLING, THINKING, Layout, Mark, Start, marks_of, start_of
 
@@ -126,6 +127,8 @@ class Preparer:
 
     def _encode(self, prompt: str, prompt_field: str, encode: Callable[[str], list[int]]) -> list[int]:
         """Token ids, unless the text is so long that it cannot fit, whatever its tokens are."""
+        if not self.text.tokenizer.has_vocabulary:
+            _refuse(prompt_field, WHY)
         least = self.text.tokenizer.fewest_tokens(prompt)
         if least >= self.limits.max_model_tokens:
             self._refuse_length(f"at least {least + 1} tokens (at least {least} in the prompt)", prompt_field)
@@ -140,6 +143,8 @@ class Preparer:
         *,
         echo: bool = False,
     ) -> Job:
+        if not self.text.tokenizer.has_vocabulary:
+            self._check_needs_no_text(body, num_logprobs, echo=echo)
         self._check_ids("stop_token_ids", body.stop_token_ids or ())
         self._check_ids("logit_bias", tuple(body.logit_bias or ()))
         if not all(prompt.ids for prompt in prompts):
@@ -202,6 +207,19 @@ class Preparer:
             param=prompt_field,
             code="context_length_exceeded",
         )
+
+    def _check_needs_no_text(self, body: GenerationRequest, num_logprobs: int | None, *, echo: bool) -> None:
+        """Refuse what would need the text of a token, of a model that has none."""
+        source = body.grammar()
+        asked = {
+            "stop": bool(body.stop),
+            "echo": echo,
+            "logprobs": num_logprobs is not None,
+            source.param if source else "": source is not None,
+        }
+        for name, is_asked in asked.items():
+            if is_asked:
+                _refuse(name, WHY)
 
     def _check_ids(self, name: str, ids: Sequence[int]) -> None:
         size = self.text.tokenizer.vocab_size

@@ -45,6 +45,8 @@ class ChatChoice(_Open):
     message: Message
     logprobs: dict[str, Any] | None
     finish_reason: ChatFinish
+    token_ids: list[int] | None = None
+    """As in text completions."""
 
 
 class ChatCompletion(_Open):
@@ -66,6 +68,9 @@ class TextChoice(_Open):
     text: str
     logprobs: dict[str, Any] | None
     finish_reason: TextFinish
+    token_ids: list[int] | None = None
+    """With return_token_ids, and always where the model has no vocabulary: what was generated, without the token that
+    ended it."""
 
 
 class TextCompletion(_Open):

@@ -56,7 +56,9 @@ def serve(config: Config) -> int:
     for line in rule_lines(plan.assignment):
         log.info("placement", extra={"rule": line})
     check_memory(plan)
-    text = load_text(config.model.model_path, gguf.metadata, str(gguf.path), config.model.chat_template)
+    text = load_text(
+        config.model.model_path, gguf.metadata, str(gguf.path), config.model.chat_template, num_ids=spec.vocab_size
+    )
     if text.tokenizer.vocab_size > spec.vocab_size:
         raise ModelError(
             config.model.model_path or gguf.path,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,13 @@ from typing import Any
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
+from numpy.typing import NDArray
 
 from ballast.model.spec import ModelSpec, YarnSpec
 from ballast.model.tensors import expected_tensors
+
+Tensors = dict[str, tuple[NDArray[Any], GgmlType]]
+"""Blocks and type by name."""
 
 V3_SPEC = ModelSpec(
     name="small-v3",
@@ -143,6 +147,25 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def copy_model(source: Path, target: Path, change: Callable[[Tensors], Tensors] = lambda tensors: tensors) -> Path:
+    """Copy a file's model, its tensors changed by `change`, without the vocabulary."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, "deepseek2")
+    for name, field in reader.fields.items():
+        if name.startswith("deepseek2.") or name == "general.name":
+            writer.add_key_value(name, field.contents(), field.types[0], field.types[-1])
+    writer.add_string("tokenizer.ggml.model", "none")
+    for name, (data, kind) in change(
+        {tensor.name: (tensor.data, tensor.tensor_type) for tensor in reader.tensors}
+    ).items():
+        writer.add_tensor(name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
 
 
 def write_shards(folder: Path, stem: str, spec: ModelSpec, count: int) -> list[Path]:

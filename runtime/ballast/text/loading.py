@@ -14,6 +14,7 @@ from ballast.errors import ConfigError, ModelError, RequestError
 from ballast.text.chat_template import ChatTemplate
 from ballast.text.families import FAMILIES, family_of
 from ballast.text.gguf_vocab import tokenizer_from_gguf
+from ballast.text.ids_only import WHY, IdsOnly
 from ballast.text.tokenizer import Tokenizer
 
 
@@ -32,6 +33,8 @@ class Text:
 
     def require_template(self) -> ChatTemplate:
         """The template. Raises RequestError when the model has none."""
+        if not self.tokenizer.has_vocabulary:
+            raise RequestError(WHY, code="no_vocabulary")
         if self.template is None:
             raise RequestError(
                 "this model has no chat template, so chat requests cannot be answered; use /v1/completions, or start "
@@ -42,15 +45,22 @@ class Text:
 
 
 def load_text(
-    model_path: Path | None, metadata: Mapping[str, Any], gguf_name: str, chat_template: str | None = None
+    model_path: Path | None,
+    metadata: Mapping[str, Any],
+    gguf_name: str,
+    chat_template: str | None = None,
+    num_ids: int | None = None,
 ) -> Text:
     """Tokenizer and template from `model_path` where it has them, else from the GGUF's `metadata`.
 
     `chat_template` names a template of ours or a file, instead of the model's own. `gguf_name` is for messages.
+    With `num_ids`, how many tokens the model knows, a model without any vocabulary is served for token ids alone.
     Raises ModelError when neither place has a tokenizer, or a file cannot be used; ConfigError for `chat_template`.
     """
     directory = _Directory.read(model_path)
-    tokenizer, tokenizer_source = _load_tokenizer(directory, metadata, gguf_name)
+    tokenizer, tokenizer_source = _load_tokenizer(directory, metadata, gguf_name, num_ids)
+    if not tokenizer.has_vocabulary:
+        return Text(tokenizer, None, tokenizer_source, "none: there is no vocabulary", directory.generation_config)
     found = _chosen_template(chat_template) if chat_template else _find_template(directory, metadata, gguf_name)
     template, template_source = _make_template(found, tokenizer)
     return Text(tokenizer, template, tokenizer_source, template_source, directory.generation_config)
@@ -73,7 +83,9 @@ class _Directory:
         return self.path / name if self.path is not None and (self.path / name).is_file() else None
 
 
-def _load_tokenizer(directory: _Directory, metadata: Mapping[str, Any], gguf_name: str) -> tuple[Tokenizer, str]:
+def _load_tokenizer(
+    directory: _Directory, metadata: Mapping[str, Any], gguf_name: str, num_ids: int | None
+) -> tuple[Tokenizer, str]:
     """The tokenizer, and where it came from and why."""
     file = directory.file("tokenizer.json")
     if file is not None:
@@ -83,6 +95,10 @@ def _load_tokenizer(directory: _Directory, metadata: Mapping[str, Any], gguf_nam
     kind = metadata.get("tokenizer.ggml.model")
     if kind is None or kind == "none":
         holds = "holds no tokenizer" if kind is None else "says tokenizer.ggml.model=none"
+        if num_ids is not None:
+            eos = metadata.get("tokenizer.ggml.eos_token_id")
+            eos_ids = [eos] if isinstance(eos, int) and 0 <= eos < num_ids else []
+            return IdsOnly(num_ids, eos_ids), f"none: the file {holds} and {why}; requests are token ids"
         raise ModelError(
             gguf_name,
             f"the file {holds} and {why}; pass --model_path with a directory that holds the model's tokenizer.json",

@@ -7,7 +7,7 @@ raw bytes of every token, because a token may hold half a character.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import tokenizers
 
@@ -35,6 +35,8 @@ class Tokenizer:
     end tokens with well-known spellings are added. Raises ModelError when a vocabulary entry is not byte-level.
     """
 
+    has_vocabulary: ClassVar[bool] = True
+    """Whether tokens have texts."""
     vocab_size: int
     """Highest real id + 1. The model's embedding may have more rows; those are never sampled."""
     bos_id: int | None

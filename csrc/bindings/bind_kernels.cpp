@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -302,6 +303,23 @@ void forward_experts(const ExpertsView& view, ThreadPool& pool, const py::array&
   view.experts.forward(pool, from, num_tokens, experts, shares, num_chosen, to);
 }
 
+// Bytes of gate, up and down of packed experts.
+std::tuple<int64_t, int64_t, int64_t> experts_packed_nbytes(std::tuple<int, int, int> types,
+                                                            int64_t num_experts, int64_t hidden,
+                                                            int64_t width,
+                                                            const std::vector<int>& threads_per_node) {
+  const auto [gate_type, up_type, down_type] = types;
+  const FormatTraits& down_format = Matrix(nullptr, 0, down_type, 0, width).format();
+  int64_t gate = 0, up = 0, down = 0;
+  for (const IndexRange& range : ranges_by_node(down_format, width, threads_per_node)) {
+    if (range.size() == 0) continue;
+    gate += panels_bytes(gate_type, num_experts, range.size(), hidden, PanelRows::kAsStored);
+    up += panels_bytes(up_type, num_experts, range.size(), hidden, PanelRows::kAsStored);
+    down += panels_bytes(down_type, num_experts, hidden, range.size(), PanelRows::kAsStored);
+  }
+  return {gate, up, down};
+}
+
 std::vector<int> supported_types() {
   std::vector<int> types;
   for (const FormatTraits& format : all_formats()) types.push_back(format.ggml_type);
@@ -354,6 +372,16 @@ void bind_kernels(py::module_ m) {
         arg("head_stride") = 0, arg("row_offset") = 0, arg("num_rows") = py::none(),
         arg("transposed") = false, arg("activation_bytes") = 1);
   m.def("unpack", &unpack, arg("matrix"));
+  m.def(
+      "packed_nbytes",
+      [](int ggml_type, int64_t num_heads, int64_t num_rows, int64_t cols, bool transposed) {
+        return panels_bytes(ggml_type, num_heads, num_rows, cols,
+                            transposed ? PanelRows::kTransposed : PanelRows::kAsStored);
+      },
+      arg("ggml_type"), py::kw_only(), arg("num_heads") = 1, arg("num_rows"), arg("cols"),
+      arg("transposed") = false);
+  m.def("experts_packed_nbytes", &experts_packed_nbytes, arg("types"), py::kw_only(), arg("num_experts"),
+        arg("hidden"), arg("width"), arg("threads_per_node"));
   m.def("dequantize", &dequantize, arg("matrix"), arg("row_begin"), arg("row_end"));
   m.def("embed", &embed, arg("matrix"), arg("ids"), arg("out"));
   m.def("linear", &bind_linear, arg("pool"), arg("x"), arg("weight"), arg("out"));

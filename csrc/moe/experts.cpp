@@ -55,10 +55,14 @@ Experts::Experts(const ExpertMatrices& gate, const ExpertMatrices& up, const Exp
               std::to_string(num_experts() * hidden_width()) + " rows, experts times gate's columns");
 }
 
+std::vector<IndexRange> ranges_by_node(const FormatTraits& down, int64_t width,
+                                       const std::vector<int>& threads_per_node) {
+  return split_among_nodes(width, std::max<int64_t>(down.block_weights, kGroupCols), threads_per_node);
+}
+
 Experts Experts::packed(ThreadPool& pool, const PanelTarget& target, const PartDone& done) const {
-  // Ranges of the intermediate dimension that cut neither a block of down nor a block of its activations.
-  const int64_t unit = std::max<int64_t>(down_.matrix.format().block_weights, kGroupCols);
-  const std::vector<IndexRange> ranges = split_among_nodes(expert_width(), unit, pool.threads_per_node());
+  const std::vector<IndexRange> ranges =
+      ranges_by_node(down_.matrix.format(), expert_width(), pool.threads_per_node());
   const auto pack = [&](const ExpertMatrices& part, const std::function<PanelSlice(IndexRange)>& slice_of) {
     std::vector<PanelSlice> slices;
     for (const IndexRange& range : ranges) slices.push_back(slice_of(range));

@@ -21,6 +21,10 @@ struct ExpertMatrices {
   HeadRows rows;
 };
 
+// Which range of the intermediate dimension each node holds: whole blocks of down and of its activations.
+std::vector<IndexRange> ranges_by_node(const FormatTraits& down, int64_t width,
+                                       const std::vector<int>& threads_per_node);
+
 class Experts {
  public:
   // Of one node: some rows of each expert's gate and up, and as many columns of down.

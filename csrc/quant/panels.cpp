@@ -219,6 +219,14 @@ void Panels::pack_transposed(const Matrix& source, int64_t head, IndexRange cols
   }
 }
 
+int64_t panels_bytes(int ggml_type, int64_t num_heads, int64_t num_rows, int64_t cols, PanelRows rows) {
+  const bool is_transposed = rows == PanelRows::kTransposed;
+  const Matrix shape(nullptr, 0, ggml_type, 0, cols);
+  const int64_t num_panels = ((is_transposed ? cols : num_rows) + kPanelRows - 1) / kPanelRows;
+  const PanelFormat& format = format_of(kind_of(shape, rows));
+  return num_heads * num_panels * format.panel_bytes(is_transposed ? num_rows : cols);
+}
+
 void Panels::unpack_row(int64_t head, int64_t row, float* out) const {
   format_of(kind_).unpack_row(panel(head, row / kPanelRows), cols_, static_cast<int>(row % kPanelRows), out);
 }

@@ -49,6 +49,10 @@ struct PanelSlice {
   IndexRange cols;
 };
 
+// Bytes of the panels of `num_heads` heads of [num_rows, cols] each. Throws std::invalid_argument for an
+// unknown type.
+int64_t panels_bytes(int ggml_type, int64_t num_heads, int64_t num_rows, int64_t cols, PanelRows rows);
+
 class Panels {
  public:
   // Packs the rows of each head apart, on all threads of the pool. `source` must not be packed itself and is

@@ -1,7 +1,8 @@
 """`ballast plan`: which tensor goes where, what everything takes, and whether that is there. Nothing is loaded.
 
-On the CPU weights are packed while they are loaded, into as many bytes as the tensors have in the file (K-quants take
-up to 4 % more); the embedding is read in place from the mapped file, through page cache.
+On the CPU weights are packed while they are loaded, and counted as they are then: K-quants take up to 4 % more than in
+the file, and W_UK of the joint layout becomes floats. The embedding is read in place from the mapped file, through
+page cache.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from ballast._core import numa
 from ballast.config import Config, ModelConfig
 from ballast.errors import OutOfMemoryError
 from ballast.machine import Memory, read_machine
+from ballast.model.isa import chosen_isa
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_config, read_spec
 from ballast.model.modules import module_of, module_tree
+from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import GROUPS, Group, check_tensors, expected_tensors, group_of
 from ballast.moe.placement import Assignment, Rule, assign, read_rules
+from ballast.numa import plan_threads
 from ballast.tiny import BUILT_IN
 from ballast.weights.gguf import GgufModel, open_gguf
 
@@ -39,6 +44,8 @@ class Numbers:
     max_batch_size: int
     chunk_size: int
     prefill_chunk_size: int
+    isa: str = "reference"
+    threads_per_node: tuple[int, ...] = (1,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ class MemoryPlan:
 
 def make_plan(gguf: GgufModel, spec: ModelSpec, assignment: Assignment, numbers: Numbers, memory: Memory) -> MemoryPlan:
     """What `gguf`, a checked model, takes under `numbers` on a machine with `memory`. Pure."""
-    weights = tuple(_weight_rows(gguf, spec, assignment))
+    weights = tuple(_weight_rows(gguf, spec, assignment, numbers))
     kv_row_bytes = spec.latent_dim * _FLOAT_BYTES * spec.num_layers
     num_slots = (num_kv_blocks(numbers.cache_lens, numbers.block_tokens) + 1) * numbers.block_tokens
     uses = (
@@ -122,9 +129,17 @@ def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
         max_batch_size=scheduling.max_batch_size,
         chunk_size=scheduling.chunk_size,
         prefill_chunk_size=scheduling.prefill_chunk_size or scheduling.chunk_size,
+        isa=chosen_isa(),
+        threads_per_node=_threads_per_node(config),
     )
     assignment = assign(module_tree(spec), rules, source=rules_path)
     return make_plan(gguf, spec, assignment, numbers, read_machine().memory)
+
+
+def _threads_per_node(config: Config) -> tuple[int, ...]:
+    num_threads = config.machine.cpu_threads or 1
+    placement = plan_threads(numa.read_topology(), num_threads, config.machine.numa).placement
+    return (num_threads,) if placement is None else tuple(len(node.cpus) for node in placement.nodes)
 
 
 def check_memory(plan: MemoryPlan) -> None:
@@ -231,14 +246,13 @@ def to_json(plan: MemoryPlan) -> dict[str, Any]:
     }
 
 
-def _weight_rows(gguf: GgufModel, spec: ModelSpec, assignment: Assignment) -> Iterator[WeightRow]:
+def _weight_rows(gguf: GgufModel, spec: ModelSpec, assignment: Assignment, numbers: Numbers) -> Iterator[WeightRow]:
     tensors: Counter[tuple[Group, str, str]] = Counter()
     sizes: Counter[tuple[Group, str, str]] = Counter()
-    for name in expected_tensors(spec):
-        info = gguf.tensors[name]
-        key = (group_of(name), assignment.devices[module_of(name)], info.ggml_type.name)
+    for name, num_bytes in loaded_bytes(gguf, spec, numbers.isa, numbers.threads_per_node).items():
+        key = (group_of(name), assignment.devices[module_of(name)], gguf.tensors[name].ggml_type.name)
         tensors[key] += 1
-        sizes[key] += info.num_bytes
+        sizes[key] += num_bytes
     for key in sorted(tensors, key=lambda key: (GROUPS.index(key[0]), *key)):
         yield WeightRow(*key, tensors[key], sizes[key])
 

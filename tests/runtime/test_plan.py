@@ -11,16 +11,22 @@ from pathlib import Path
 import pytest
 from gguf import GGMLQuantizationType as GgmlType
 
+from ballast._core import kernels
+from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.config import Config, ModelConfig, SchedulingConfig
 from ballast.errors import ConfigError, ModelError, OutOfMemoryError
 from ballast.machine import Memory
 from ballast.model.kv_pool import KvPool, num_kv_blocks
+from ballast.model.metadata import read_spec
 from ballast.model.modules import module_tree
+from ballast.model.residence import weight_memory
 from ballast.model.rope import build_rope_table
 from ballast.model.tensors import check_tensors, expected_tensors
+from ballast.model.weights import Packing, load_weights
 from ballast.moe.placement import assign, read_rules
 from ballast.plan import MemoryPlan, Numbers, check_memory, make_plan, plan_for, render, rule_lines, run, to_json
 from ballast.testing.gguf_files import V3_SPEC, write_model
+from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 
 GIB = 1 << 30
@@ -49,6 +55,28 @@ def plan_of(gguf: GgufModel, numbers: Numbers = NUMBERS, memory: Memory = ROOMY,
 def use(plan: MemoryPlan, name: str) -> int:
     [found] = [row.num_bytes for row in plan.uses if row.name == name]
     return found
+
+
+@pytest.mark.parametrize("isa", [kernels.usable_isas()[0], "reference"])
+@pytest.mark.parametrize("num_nodes", [1, 2])
+@pytest.mark.parametrize(
+    ("arch", "mla", "quant"), [("v2lite", "joint", "q4_k_m"), ("v2lite", "split", "q8_0"), ("v3", "joint", "bf16")]
+)
+def test_the_plan_counts_what_the_loaded_model_takes(
+    tmp_path: Path, arch: str, mla: str, quant: str, num_nodes: int, isa: str
+) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
+    spec = read_spec(gguf)
+    pool = kernels.ThreadPool(Placement([NodeThreads(200 + node, [ANY_CPU]) for node in range(num_nodes)]))
+    loaded = weight_memory(load_weights(gguf, spec, spec.vocab_size, Packing(pool, isa, 2), lambda _: None))
+
+    numbers = replace(NUMBERS, isa=isa, threads_per_node=(1,) * num_nodes)
+    plan = make_plan(gguf, spec, assign(module_tree(spec), (), num_cuda_devices=1), numbers, ROOMY)
+
+    vectors = sum(info.num_bytes for name, info in gguf.tensors.items() if len(info.shape) == 1)
+    # A tensor that two matrices look into lies there once.
+    places = {place for ranges in (*loaded.experts.values(), loaded.others) for place in ranges}
+    assert use(plan, "weights") - vectors == sum(size for _, size in places)
 
 
 def test_every_tensor_is_counted_once_with_its_bytes_in_the_file(gguf: GgufModel) -> None:

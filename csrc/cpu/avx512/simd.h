@@ -17,12 +17,7 @@ using Ints = __m512i;
 using Floats = __m512;
 
 constexpr int kVectorRows = 16;
-#ifdef __SANITIZE_ADDRESS__
-// Every number of tokens up to this is a function of its own, and instrumenting them takes long.
-constexpr int kQuantTokens = 2;
-#else
 constexpr int kQuantTokens = 8;
-#endif
 constexpr int kFloatTokens = 4;
 // Cache entries that attention takes together, for one vector of rows and for two.
 constexpr int kSingleItems = 12;

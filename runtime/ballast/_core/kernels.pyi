@@ -7,7 +7,7 @@ Shapes: T tokens, D hidden, H heads. All calls release the GIL; wrong shapes and
 argument. `out` must not share memory with an input unless a function says that it may.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -80,6 +80,14 @@ def pack(
     serves these heads alone: one head of all rows for linear. Products with it round
     activations to one byte or two, 32 at a time, where the weights are quantised.
     ValueError: unusable isa, already packed, heads beyond the matrix, activation_bytes neither 1 nor 2."""
+
+def packed_nbytes(ggml_type: int, *, num_heads: int = 1, num_rows: int, cols: int, transposed: bool = False) -> int:
+    """Bytes that `pack` makes of `num_heads` heads of [num_rows, cols], for any instruction set but "reference"."""
+
+def experts_packed_nbytes(
+    types: tuple[int, int, int], *, num_experts: int, hidden: int, width: int, threads_per_node: Sequence[int]
+) -> tuple[int, int, int]:
+    """Bytes that `Experts.packed` makes of gate, up and down of these types, on all nodes together."""
 
 def unpack(matrix: Matrix) -> F32:
     """A packed matrix's weights, exactly as its type defines them, [heads, rows, cols]."""

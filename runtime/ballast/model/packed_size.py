@@ -1,0 +1,93 @@
+"""How many bytes each tensor takes once it is loaded, known without loading it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ballast._core import kernels
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import expected_tensors
+from ballast.weights.gguf import GgufModel
+
+
+def loaded_bytes(gguf: GgufModel, spec: ModelSpec, isa: str, threads_per_node: Sequence[int]) -> dict[str, int]:
+    """Bytes in memory by tensor, as `load_weights` leaves them for all of the vocabulary's rows. What is read in place,
+    the embedding always and everything for "reference", takes as much of page cache as of the file."""
+    found = {name: gguf.tensors[name].num_bytes for name in expected_tensors(spec)}
+    if isa == "reference":
+        return found
+    for layer in range(spec.num_layers):
+        found |= _attention(gguf, spec, f"blk.{layer}")
+        for suffix, width, num_experts in _experts(spec, layer):
+            found |= _expert_tensors(gguf, spec, f"blk.{layer}", suffix, width, num_experts, threads_per_node)
+    for name in found:
+        if name == "output.weight" or "ffn_gate_inp" in name:
+            found[name] = _matrix(gguf, name)
+    if spec.tied_output:
+        found["token_embd.weight"] += _matrix(gguf, "token_embd.weight")
+    return found
+
+
+def _matrix(gguf: GgufModel, name: str) -> int:
+    info = gguf.tensors[name]
+    rows, cols = info.shape
+    return kernels.packed_nbytes(int(info.ggml_type), num_rows=rows, cols=cols)
+
+
+def _heads(gguf: GgufModel, name: str, num_heads: int, num_rows: int, *, transposed: bool = False) -> int:
+    info = gguf.tensors[name]
+    return kernels.packed_nbytes(
+        int(info.ggml_type), num_heads=num_heads, num_rows=num_rows, cols=info.shape[-1], transposed=transposed
+    )
+
+
+def _attention(gguf: GgufModel, spec: ModelSpec, block: str) -> dict[str, int]:
+    parts = ["attn_kv_a_mqa", "attn_output", *(["attn_q"] if spec.q_lora_rank is None else ["attn_q_a", "attn_q_b"])]
+    found = {f"{block}.{part}.weight": _matrix(gguf, f"{block}.{part}.weight") for part in parts}
+    heads = spec.num_heads
+    if spec.mla_layout == "joint":
+        name = f"{block}.attn_kv_b.weight"
+        found[name] = _heads(gguf, name, heads, spec.nope_dim, transposed=True) + _heads(gguf, name, heads, spec.v_dim)
+    else:
+        for name, num_rows in (
+            (f"{block}.attn_k_b.weight", spec.kv_lora_rank),
+            (f"{block}.attn_v_b.weight", spec.v_dim),
+        ):
+            found[name] = _heads(gguf, name, heads, num_rows)
+    return found
+
+
+def _experts(spec: ModelSpec, layer: int) -> Iterator[tuple[str, int, int]]:
+    """Suffix, width and number of each kind of experts in a layer."""
+    if layer < spec.num_dense_layers:
+        yield "", spec.ffn_dim, 1
+        return
+    yield "_exps", spec.expert_dim, spec.num_experts
+    if spec.num_shared_experts:
+        yield "_shexp", spec.expert_dim * spec.num_shared_experts, 1
+
+
+def _expert_tensors(
+    gguf: GgufModel,
+    spec: ModelSpec,
+    block: str,
+    suffix: str,
+    width: int,
+    num_experts: int,
+    threads_per_node: Sequence[int],
+) -> dict[str, int]:
+    is_fused = spec.fused_experts and suffix == "_exps"
+    parts = ("gate_up", "gate_up", "down") if is_fused else ("gate", "up", "down")
+    names = [f"{block}.ffn_{part}{suffix}.weight" for part in parts]
+    gate_type, up_type, down_type = (int(gguf.tensors[name].ggml_type) for name in names)
+    sizes = kernels.experts_packed_nbytes(
+        (gate_type, up_type, down_type),
+        num_experts=num_experts,
+        hidden=spec.hidden,
+        width=width,
+        threads_per_node=threads_per_node,
+    )
+    found = dict.fromkeys(names, 0)
+    for name, size in zip(names, sizes, strict=True):
+        found[name] += size
+    return found

@@ -43,9 +43,9 @@ def main() -> None:
         cluster, answers = Cluster(Path(folder)), PodAnswers()
         cluster.start()
         answers.start()
+        install(cluster)
         operator = OperatorProcess(cluster, "operator", answers.url, "--resync-seconds", str(RESYNC_S))
         try:
-            install(cluster)
             cluster.make_namespace(NAMESPACE)
             operator.start()
             operator.wait_leading()

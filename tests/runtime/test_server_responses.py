@@ -136,6 +136,8 @@ def test_the_clients_helper_reads_the_stream(client: openai.OpenAI) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0.type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
+        ({"input": [{"role": "user", "content": [{"type": [], "text": "x"}]}]}, "input.0.content.0"),
+        ({"input": [{"type": "reasoning", "content": 1}]}, "input.0.content"),
         ({"input": []}, "input"),
         ({"truncation": "auto"}, "truncation"),
         ({"magic": 1}, "magic"),

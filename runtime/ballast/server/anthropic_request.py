@@ -158,7 +158,7 @@ def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if kind == "tool":
         fields["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
-    elif kind in _CHOICES:
+    elif isinstance(kind, str) and kind in _CHOICES:
         fields["tool_choice"] = _CHOICES[kind]
     else:
         _refuse("tool_choice.type", f"is {kind!r}; it must be auto, any, tool or none")
@@ -169,7 +169,7 @@ def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 def _thinking(thinking: Mapping[str, Any]) -> bool | None:
     kind = thinking.get("type")
-    if kind not in _THINKING:
+    if not isinstance(kind, str) or kind not in _THINKING:
         _refuse("thinking.type", f"is {kind!r}; it must be {', '.join(_THINKING)}")
     return _THINKING[kind]
 

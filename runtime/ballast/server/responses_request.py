@@ -11,7 +11,7 @@ from ballast.errors import RequestError
 from ballast.server.openai_request import MAX_TOOLS, ChatCompletionRequest, check_lengths, parse_json, validated
 
 _NEEDS_STORAGE = ("previous_response_id", "conversation", "prompt")
-_TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
+_TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "refusal"})
 _INCLUDED = frozenset({"reasoning.encrypted_content"})
 """Additions that change nothing here: reasoning is sent in the clear."""
 
@@ -123,8 +123,7 @@ def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], path: str
             else:
                 messages.append({"role": item.get("role"), "content": text})
         case "reasoning":
-            parts = item.get("content") or ()
-            thought = "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+            thought = _text(item.get("content") or (), f"{path}.content", separator="")
             turn = _turn(messages)
             turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
         case "function_call":
@@ -145,7 +144,7 @@ def _turn(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return messages[-1]
 
 
-def _text(content: Any, path: str) -> str:
+def _text(content: Any, path: str, *, separator: str = "\n") -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence):
@@ -154,10 +153,10 @@ def _text(content: Any, path: str) -> str:
     for n, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
         text = part.get("text", part.get("refusal")) if isinstance(part, dict) else None
-        if kind not in _TEXT_PARTS | {"refusal"} or not isinstance(text, str):
+        if not isinstance(kind, str) or kind not in _TEXT_PARTS or not isinstance(text, str):
             _refuse(f"{path}.{n}", f"this model reads only text, not {kind!r}")
         texts.append(text)
-    return "\n".join(texts)
+    return separator.join(texts)
 
 
 def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class TokenizerInfo(BaseModel):
 async def tokenize(request: Request) -> Response:
     """Token ids of a text or of a conversation."""
     service, record = _begin(request, "tokenize")
-    return _json(await service.on_body(request, record, lambda data: tokenized(service, data)))
+    return _response(await service.on_body(request, record, lambda data: _json(tokenized(service, data))))
 
 
 @router.post("/detokenize", **describes(DetokenizeReply, body=DetokenizeRequest))
@@ -110,20 +110,20 @@ async def detokenize(request: Request) -> Response:
     """The text of token ids."""
     service, record = _begin(request, "detokenize")
 
-    def work(data: bytes) -> DetokenizeReply:
+    def work(data: bytes) -> bytes:
         body = validated(DetokenizeRequest, parse_json(data))
         service.model_name(body.model)
         text = service.preparer.text.tokenizer.decode(body.tokens, skip_control=False)
-        return DetokenizeReply(prompt=text, content=text)
+        return _json(DetokenizeReply(prompt=text, content=text))
 
-    return _json(await service.on_body(request, record, work))
+    return _response(await service.on_body(request, record, work))
 
 
 @router.get("/tokenizer_info", **describes(TokenizerInfo))
 async def tokenizer_info(request: Request) -> Response:
     """What evaluation tools ask of a tokenizer."""
     service, _ = _begin(request, "tokenizer_info")
-    return _json(described(service.preparer.text, service.engine.limits.max_model_tokens))
+    return _response(_json(described(service.preparer.text, service.engine.limits.max_model_tokens)))
 
 
 def tokenized(service: Service, data: bytes) -> TokenizeReply:
@@ -200,5 +200,10 @@ def _begin(request: Request, endpoint: str) -> tuple[Service, Record]:
     return request.app.state.service, record
 
 
-def _json(reply: BaseModel) -> Response:
-    return Response(to_json(reply.model_dump()), media_type="application/json")
+def _json(reply: BaseModel) -> bytes:
+    """May be long: not for the event loop."""
+    return to_json(reply.model_dump())
+
+
+def _response(body: bytes) -> Response:
+    return Response(body, media_type="application/json")

@@ -202,6 +202,10 @@ def test_a_prompt_without_a_turn_for_the_assistant(v31):
         ({"continue_final_message": True}, "messages.0.role"),
         ({"messages": CONTINUED, "continue_final_message": True, "add_generation_prompt": True}, "continue_final"),
         ({"messages": [{**CONTINUED[1], "prefix": True}, CONTINUED[0]]}, "messages.0.prefix"),
+        ({"messages": [CONTINUED[0], {**CONTINUED[1], "prefix": "true"}]}, "messages.1.prefix"),
+        ({"messages": [CONTINUED[0], {**CONTINUED[1], "prefix": 0}]}, "messages.1.prefix"),
+        ({"chat_template_kwargs": {"bos_token": "x"}}, "chat_template_kwargs.bos_token"),
+        ({"chat_template_kwargs": {"eos_token": ""}}, "chat_template_kwargs.eos_token"),
         ({"thinking": {"type": "perhaps"}}, "thinking"),
         ({"reasoning_effort": "lots"}, "reasoning_effort"),
     ],
@@ -210,6 +214,16 @@ def test_a_beginning_that_cannot_be_is_refused_by_name(v31, fields, param):
     with pytest.raises(RequestError) as refused:
         prompt_of(v31, **fields)
     assert refused.value.param.startswith(param)
+
+
+@pytest.mark.parametrize("fields", [{"continue_final_message": True}, {}])
+def test_a_continued_message_is_not_held_to_a_response_format(v31, fields):
+    final = CONTINUED[1] if fields else {**CONTINUED[1], "prefix": True}
+    body = {"messages": [CONTINUED[0], final], **fields}
+    with pytest.raises(RequestError, match="response_format: excludes continuing") as refused:
+        Preparer(v31, LIMITS).chat(chat(**body, response_format={"type": "json_object"}))
+    assert refused.value.param == "response_format"
+    assert Preparer(v31, LIMITS).chat(chat(**body, response_format={"type": "text"})).sampling.constraint is None
 
 
 def test_a_clients_text_is_no_control_token(text):

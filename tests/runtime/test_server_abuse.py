@@ -1,5 +1,6 @@
 """Clients that are broken, careless or hostile: each costs little, harms nobody else, and leaves nothing behind."""
 
+import copy
 import http.client
 import json
 import math
@@ -12,7 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from ballast.server.anthropic_request import MessagesRequest
 from ballast.server.openai_request import ChatCompletionRequest, CompletionRequest
+from ballast.server.responses_request import ResponsesRequest
 from ballast.server.tokens import DetokenizeRequest, TokenizeRequest
 from ballast.testing.server_process import FAKE, ServerProcess
 
@@ -133,9 +136,92 @@ WRONG = (None, True, 0, -1, 1.5, 1e300, 2**70, "", "x", [], {}, [[]], [None], [1
 ROUTES = {
     "/v1/chat/completions": (ChatCompletionRequest, {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
     "/v1/completions": (CompletionRequest, {"prompt": "a", "max_tokens": 1}),
+    "/v1/messages": (
+        MessagesRequest,
+        {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "a"}]},
+    ),
+    "/v1/responses": (ResponsesRequest, {"model": "m", "max_output_tokens": 1, "input": "a"}),
     "/tokenize": (TokenizeRequest, {"content": "a"}),
     "/detokenize": (DetokenizeRequest, {"tokens": [5]}),
 }
+
+
+WRONG_NESTED = (None, True, 1.5, "x", [], {}, [1, "a"], {"type": []})
+PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+NESTED = {
+    "/v1/chat/completions": {
+        "messages": [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": [{"type": "text", "text": "a"}], "name": "n"},
+            {
+                "role": "assistant",
+                "content": "a",
+                "reasoning_content": "r",
+                "tool_calls": [{"id": "a", "type": "function", "function": {"name": "get", "arguments": "{}"}}],
+            },
+            {"role": "tool", "tool_call_id": "a", "content": "a"},
+            {"role": "user", "content": "a", "prefix": False},
+        ],
+        "tools": [{"type": "function", "function": {"name": "get", "parameters": PARAMETERS, "strict": True}}],
+        "tool_choice": "none",
+        "thinking": {"type": "disabled"},
+        "stop": ["a"],
+        "logit_bias": {"1": 1},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": PARAMETERS}},
+    },
+    "/v1/completions": {"prompt": ["a"], "stop": ["a"], "structured_outputs": {"choice": ["a"]}},
+    "/v1/messages": {
+        "system": [{"type": "text", "text": "s"}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "t", "signature": ""},
+                    {"type": "tool_use", "id": "a", "name": "get", "input": {"a": 1}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "a"}]}],
+            },
+        ],
+        "tools": [{"name": "get", "input_schema": PARAMETERS}],
+        "tool_choice": {"type": "none"},
+        "thinking": {"type": "disabled"},
+    },
+    "/v1/responses": {
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "r"}]},
+            {"type": "function_call", "call_id": "a", "name": "get", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "a"},
+        ],
+        "tools": [{"type": "function", "name": "get", "parameters": PARAMETERS, "strict": False}],
+        "tool_choice": "none",
+        "text": {"format": {"type": "json_schema", "name": "x", "schema": PARAMETERS}},
+        "reasoning": {"effort": "none", "summary": "auto"},
+    },
+}
+
+
+def paths(value, above=()):
+    """The keys that lead to every value inside."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in inside:
+        yield (*above, key)
+        yield from paths(below, (*above, key))
+
+
+def changed(body, keys, value):
+    """A copy with another value at `keys`."""
+    body = copy.deepcopy(body)
+    *above, last = keys
+    at = body
+    for key in above:
+        at = at[key]
+    at[last] = value
+    return body
 
 
 @pytest.mark.parametrize("path", list(ROUTES))
@@ -144,12 +230,10 @@ def test_wrong_types_everywhere(server, path):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     answered = set()
     bodies = [good | {name: wrong} for name in kind.model_fields for wrong in WRONG]
-    if "messages" in good:
-        fields = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "prefix")
-        bodies += [good | {"messages": [good["messages"][0] | {f: wrong}]} for f in fields for wrong in WRONG]
-        bodies += [good | {"messages": wrong} for wrong in WRONG]
+    nested = good | NESTED.get(path, {})
+    bodies += [changed(nested, keys, wrong) for keys in paths(nested) if len(keys) > 1 for wrong in WRONG_NESTED]
     for body in bodies:
-        if "max_tokens" in good and body["max_tokens"] is None:
+        if any(name in good and body[name] is None for name in ("max_tokens", "max_output_tokens")):
             continue  # would ask for as much as there is
         connection.request("POST", path, json.dumps(body))
         response = connection.getresponse()

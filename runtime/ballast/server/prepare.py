@@ -80,6 +80,8 @@ class Preparer:
 
     def _chat_grammar(self, body: ChatCompletionRequest, use: ToolUse | None) -> Source | None:
         shape = body.grammar()
+        if shape is not None and body.structured_outputs is None and continues_final(body):
+            _refuse("response_format", "excludes continuing a message, which is not held to it from its beginning")
         if use is None:
             return shape
         if body.structured_outputs is not None:

@@ -11,6 +11,7 @@ from ballast.text.chat_template import ChatTemplate, force_think
 from ballast.text.loading import Text
 
 _OWN_FIELDS = frozenset({"messages", "tools", "add_generation_prompt"})
+_SPECIALS = frozenset({"bos_token", "eos_token"})
 _SWITCHES = ("thinking", "enable_thinking")
 
 
@@ -47,6 +48,10 @@ def _shown(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def continues_final(body: ChatCompletionRequest) -> bool:
     """Whether the reply goes on from the last message."""
+    for n, message in enumerate(body.messages):
+        prefix = message.get("prefix")
+        if prefix is not None and not isinstance(prefix, bool):
+            _refuse(f"messages.{n}.prefix", "must be true, false or null")
     *earlier, final = body.messages
     for n, message in enumerate(earlier):
         if message.get("prefix"):
@@ -59,6 +64,9 @@ def continues_final(body: ChatCompletionRequest) -> bool:
 def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str, Any]:
     """What the template gets besides the messages."""
     options = dict(body.chat_template_kwargs or {})
+    if fixed := _SPECIALS & options.keys():
+        name = min(fixed)
+        _refuse(f"chat_template_kwargs.{name}", "it comes with the model and cannot be replaced")
     if taken := _OWN_FIELDS & options.keys():
         name = min(taken)
         _refuse(f"chat_template_kwargs.{name}", f"{name} has a field of its own")

@@ -137,9 +137,8 @@ def tokenized(service: Service, data: bytes) -> TokenizeReply:
         )
     text = service.preparer.text
     ids = _ids(service.preparer, body)
-    pieces = [TokenPiece(id=token_id, piece=_piece(text.tokenizer, token_id)) for token_id in ids]
     return TokenizeReply(
-        tokens=pieces if body.with_pieces else ids,
+        tokens=_pieces(text.tokenizer, ids) if body.with_pieces else ids,
         count=len(ids),
         max_model_len=service.engine.limits.max_model_tokens,
         token_strs=_strings(text.tokenizer, ids) if body.return_token_strs else None,
@@ -176,6 +175,10 @@ def _ids(preparer: Preparer, body: TokenizeRequest) -> list[int]:
     return tokenizer.encode(
         body.content or "", parse_special=body.parse_special is not False, add_bos=bool(body.add_special)
     )
+
+
+def _pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[TokenPiece]:
+    return [TokenPiece(id=token_id, piece=_piece(tokenizer, token_id)) for token_id in ids]
 
 
 def _piece(tokenizer: Tokenizer, token_id: int) -> str | list[int]:

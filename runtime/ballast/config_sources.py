@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,13 @@ def _read_yaml(path: Path) -> Any:
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError("config", path, f"larger than {MAX_FILE_BYTES} bytes, which is no file of options")
     try:
+        root = yaml.compose(data, Loader=yaml.SafeLoader)
+        if isinstance(root, yaml.MappingNode):
+            # Loading would let the last one win, in silence.
+            keys = Counter(key.value for key, _ in root.value if isinstance(key, yaml.ScalarNode))
+            for key, count in keys.items():
+                if count > 1:
+                    raise ConfigError("config", path, f"{key}: is set twice")
         return yaml.safe_load(data)
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError("config", path, f"not valid YAML: {' '.join(str(error).split())}") from None

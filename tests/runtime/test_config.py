@@ -133,6 +133,7 @@ def test_every_option_can_be_set_by_a_file(tmp_path):
     [
         ("prot: 1", "prot: no such key; did you mean port?"),
         ("xyzzy: 1", "xyzzy: no such key; `ballast serve --help` lists the options"),
+        ("port: 1\nport: 2", "port: is set twice"),
         ("chunk_size: 1\nchunk-size: 2", "chunk-size: is set twice"),
         ("port: true", "port: True must be a whole number"),
         ("port: [1]", "port: \\[1\\] must be a whole number"),

@@ -208,6 +208,7 @@ def test_a_prompt_without_a_turn_for_the_assistant(v31):
         ({"chat_template_kwargs": {"eos_token": ""}}, "chat_template_kwargs.eos_token"),
         ({"thinking": {"type": "perhaps"}}, "thinking"),
         ({"reasoning_effort": "lots"}, "reasoning_effort"),
+        ({"verbosity": "lots"}, "verbosity"),
     ],
 )
 def test_a_beginning_that_cannot_be_is_refused_by_name(v31, fields, param):

@@ -131,6 +131,7 @@ def test_tokens_are_counted(client: anthropic.Anthropic) -> None:
     assert client.messages.count_tokens(**request).input_tokens < counted
 
 
+CALLED = {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "x", "input": {}}]}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 
 
@@ -144,6 +145,10 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, r"messages\.0\.content\.0: .*only text"),
         ({"messages": [{"role": "user", "content": 1}]}, r"messages\.0\.content: must be"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, r"tools\.0\.type: .*Anthropic's servers"),
+        ({"stop_sequences": [""]}, r"stop_sequences\.0: "),
+        ({"tools": [{"name": "x", "input_schema": 1}]}, r"tools\.0\.input_schema must be an object"),
+        ({"messages": [{"role": "assistant", "content": [{"type": "tool_use"}]}]}, r"messages\.0\.content\.0\.name: "),
+        ({"system": "x", "messages": [CALLED]}, r"messages\.0\.content: .*cannot be continued"),
         ({"tool_choice": {"type": "all"}}, r"tool_choice\.type: is 'all'"),
         ({"tool_choice": {"type": ["any"]}}, r"tool_choice\.type: is \['any'\]"),
         ({"thinking": {"type": "deep"}}, r"thinking\.type: is 'deep'"),

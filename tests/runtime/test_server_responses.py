@@ -138,7 +138,12 @@ def test_the_clients_helper_reads_the_stream(client: openai.OpenAI) -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
         ({"input": [{"role": "user", "content": [{"type": [], "text": "x"}]}]}, "input.0.content.0"),
         ({"input": [{"type": "reasoning", "content": 1}]}, "input.0.content"),
+        ({"input": [{"role": "tool", "content": "x"}]}, "input.0.role"),
+        ({"input": [{"type": "function_call", "call_id": "c", "arguments": "{}"}]}, "input.0.name"),
         ({"input": []}, "input"),
+        ({"tools": [WEATHER | {"name": "no name"}]}, "tools.0.name"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
         ({"truncation": "auto"}, "truncation"),
         ({"magic": 1}, "magic"),
     ],
@@ -147,3 +152,9 @@ def test_what_cannot_be_is_refused_by_name(client: openai.OpenAI, fields: dict[s
     with pytest.raises(openai.BadRequestError) as refused:
         client.post("/responses", body={"model": "m", "input": "x"} | fields, cast_to=object)
     assert (refused.value.param or "").startswith(param)
+
+
+def test_an_input_that_is_too_long_is_refused_in_the_clients_words(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="or lower max_output_tokens") as refused:
+        client.responses.create(model="m", input="x " * 100_000, max_output_tokens=5)
+    assert refused.value.param == "input"

@@ -48,6 +48,8 @@ def parse_messages(data: bytes, max_model_tokens: int) -> MessagesRequest:
 def to_chat(body: MessagesRequest) -> ChatCompletionRequest:
     """The same request in OpenAI's form. Raises RequestError for what has none."""
     messages = [*_system(body), *_messages(body.messages)]
+    if "tool_calls" in messages[-1]:
+        _refuse(f"messages.{len(body.messages) - 1}.content", "a message with tool calls cannot be continued")
     fields: dict[str, Any] = {
         "model": body.model,
         "messages": messages,
@@ -109,6 +111,8 @@ def _assistant(content: Any, path: str) -> dict[str, Any]:
             case "redacted_thinking":
                 pass  # nobody but its maker can read it
             case "tool_use":
+                if not isinstance(block.get("name"), str):
+                    _refuse(f"{at}.name", "must be a string")
                 arguments = orjson.dumps(block.get("input") or {}).decode()
                 function = {"name": block.get("name"), "arguments": arguments}
                 calls.append({"id": block.get("id"), "type": "function", "function": function})

@@ -14,6 +14,7 @@ from ballast.server.anthropic_reply import AnthropicReply
 from ballast.server.anthropic_request import MessagesRequest, parse_messages
 from ballast.server.anthropic_request import to_chat as messages_to_chat
 from ballast.server.exchange import Record
+from ballast.server.field_names import OF_MESSAGES, OF_RESPONSES, in_words_of
 from ballast.server.job import Job
 from ballast.server.openai_reply import to_json
 from ballast.server.openapi import BODY_ERRORS, EVERY_ERROR, describes
@@ -47,7 +48,8 @@ async def messages(request: Request) -> Response:
         if body.max_tokens is None:
             raise RequestError("max_tokens: this field is required", param="max_tokens")
         service.model_name(body.model)
-        return body, service.preparer.chat(messages_to_chat(body), split_reasoning=True)
+        with in_words_of(OF_MESSAGES):
+            return body, service.preparer.chat(messages_to_chat(body), split_reasoning=True)
 
     body, job = await service.on_body(request, record, work)
     reply = AnthropicReply(f"msg_{uuid.uuid4().hex}", body.model)
@@ -62,7 +64,8 @@ async def count_tokens(request: Request) -> Response:
     def work(data: bytes) -> int:
         body = parse_messages(data, service.engine.limits.max_model_tokens)
         service.model_name(body.model)
-        return len(service.preparer.chat_prompt(messages_to_chat(body)).ids)
+        with in_words_of(OF_MESSAGES):
+            return len(service.preparer.chat_prompt(messages_to_chat(body)).ids)
 
     num_tokens = await service.on_body(request, record, work)
     return Response(to_json({"input_tokens": num_tokens}), media_type="application/json")
@@ -76,7 +79,8 @@ async def responses(request: Request) -> Response:
     def work(data: bytes) -> tuple[ResponsesRequest, str, Job]:
         body = parse_responses(data, service.engine.limits.max_model_tokens)
         model = service.model_name(body.model)
-        return body, model, service.preparer.chat(response_to_chat(body), split_reasoning=True)
+        with in_words_of(OF_RESPONSES):
+            return body, model, service.preparer.chat(response_to_chat(body), split_reasoning=True)
 
     body, model, job = await service.on_body(request, record, work)
     reply = ResponsesReply(f"resp_{uuid.uuid4().hex}", int(time.time()), model, body)

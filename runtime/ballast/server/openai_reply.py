@@ -66,8 +66,8 @@ class Whole:
 
     index: int
     parts: list[Part] = field(default_factory=list)
-    tokens: tuple[ScoredToken, ...] = ()
-    token_ids: tuple[int, ...] = ()
+    tokens: list[ScoredToken] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
     finish_reason: WireFinishReason | None = None
     stop: str | None = None
 

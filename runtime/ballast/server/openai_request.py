@@ -170,6 +170,8 @@ class ChatCompletionRequest(GenerationRequest):
     thinking: ThinkingSwitch | bool | None = None
     enable_thinking: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    """A wish."""
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 

@@ -12,6 +12,7 @@ from ballast.server.openai_request import MAX_TOOLS, ChatCompletionRequest, chec
 
 _NEEDS_STORAGE = ("previous_response_id", "conversation", "prompt")
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "refusal"})
+_ROLES = ("user", "assistant", "system", "developer")
 _INCLUDED = frozenset({"reasoning.encrypted_content"})
 """Additions that change nothing here: reasoning is sent in the clear."""
 
@@ -118,6 +119,8 @@ def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], path: str
     match item.get("type", "message"):
         case "message":
             text = _text(item.get("content"), f"{path}.content")
+            if item.get("role") not in _ROLES:
+                _refuse(f"{path}.role", f"is {item.get('role')!r}; it must be one of {', '.join(_ROLES)}")
             if item.get("role") == "assistant":
                 _turn(messages)["content"] += text
             else:
@@ -127,6 +130,8 @@ def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], path: str
             turn = _turn(messages)
             turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
         case "function_call":
+            if not isinstance(item.get("name"), str):
+                _refuse(f"{path}.name", "must be a string")
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             calls = _turn(messages).setdefault("tool_calls", [])
             calls.append({"id": item.get("call_id"), "type": "function", "function": function})

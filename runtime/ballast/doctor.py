@@ -14,7 +14,7 @@ from ballast import __version__
 from ballast.machine import Machine, read_machine
 
 _DISTRIBUTION = "ballast-serve"
-_OPTIONAL = {"flashinfer-python": "attention on a GPU"}
+_OPTIONAL = {"flashinfer-python": "attention on a GPU", "torch": "computing on a GPU"}
 """Distributions that no installation needs → what they are for."""
 
 Level = Literal["ok", "note", "missing"]
@@ -79,13 +79,13 @@ def read_software() -> Software:
 
 
 def _requirements() -> list[str]:
-    """Names of the distributions that the `runtime` extra asks for."""
+    """Names of the distributions that the `cpu` extra asks for: no server runs without them."""
     asked = metadata.requires(_DISTRIBUTION) or []
     names = (text.partition(";") for text in asked)
     return sorted(
         _name(requirement)
         for requirement, _, marker in names
-        if marker.replace("'", '"').strip() == 'extra == "runtime"'
+        if marker.replace("'", '"').strip() == 'extra == "cpu"'
     )
 
 
@@ -186,7 +186,7 @@ def _software(software: Software) -> Iterator[Finding]:
         yield Finding("missing", "compiled part", problem)
     for name, version in software.required.items():
         if version is None:
-            yield Finding("missing", name, "not installed; install the package with its extra, ballast-serve[runtime]")
+            yield Finding("missing", name, "not installed; install the package with its extra, ballast-serve[cpu]")
         else:
             yield Finding("ok", name, version)
     for name, version in software.optional.items():

@@ -83,9 +83,7 @@ def _requirements() -> list[str]:
     asked = metadata.requires(_DISTRIBUTION) or []
     names = (text.partition(";") for text in asked)
     return sorted(
-        _name(requirement)
-        for requirement, _, marker in names
-        if marker.replace("'", '"').strip() == 'extra == "cpu"'
+        _name(requirement) for requirement, _, marker in names if marker.replace("'", '"').strip() == 'extra == "cpu"'
     )
 
 

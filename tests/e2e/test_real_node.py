@@ -25,7 +25,8 @@ OWNED = ("pods", "services", "poddisruptionbudgets", "configmaps", "networkpolic
 
 CHAT = """
 import json, sys, urllib.request
-body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": int(sys.argv[2]), "stream": True}
+body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": int(sys.argv[2])}
+body.update(stream=True, ignore_eos=True)
 request = urllib.request.Request(sys.argv[1], json.dumps(body).encode(), {"Content-Type": "application/json"})
 with urllib.request.urlopen(request, timeout=120) as reply:
     for line in reply:

@@ -109,7 +109,7 @@ def test_ctrl_c_cancels_the_reply_and_the_chat_goes_on():
         terminal.until("\\(cancelled\\)\r\n.*> ")
         server.wait_until_empty()
         terminal.press_ctrl_c()
-        terminal.until("/exit leaves")
+        terminal.until("(?s)/exit leaves.*> ")
         terminal.type("\x04")
         assert terminal.ended() == 0
 

@@ -11,6 +11,7 @@ constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
 
 size_t whole_pages(size_t num_bytes) { return (num_bytes + kPage - 1) / kPage * kPage; }
+size_t with_guards(size_t num_bytes) { return kPage + whole_pages(num_bytes) + kPage; }
 
 }  // namespace
 
@@ -18,23 +19,24 @@ Pages::Pages(size_t num_bytes) : size_(num_bytes) {
   if (num_bytes == 0) return;
   // A huge page needs a border of its own size: map one more, then give back what lies before and behind.
   const bool wants_huge = num_bytes >= kHugePage;
-  const size_t kept = whole_pages(num_bytes) + kPage;
-  const size_t mapped = kept + (wants_huge ? kHugePage : 0);
-  void* begin = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (begin == MAP_FAILED) throw std::bad_alloc();
-  data_ = static_cast<uint8_t*>(begin);
-  if (wants_huge) {
-    const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
-    if (before > 0) munmap(begin, before);
-    data_ += before;
-    if (mapped - before > kept) munmap(data_ + kept, mapped - before - kept);
-    // Only a wish: a system that has none to give goes on with small ones.
-    madvise(data_, kept - kPage, MADV_HUGEPAGE);
-  }
-  if (mprotect(data_ + kept - kPage, kPage, PROT_NONE) != 0) {
-    munmap(data_, kept);
+  const size_t border = wants_huge ? kHugePage : kPage;
+  const size_t wanted = whole_pages(num_bytes);
+  const size_t mapped = with_guards(wanted) + border - kPage;
+  void* address = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) throw std::bad_alloc();
+  uint8_t* begin = static_cast<uint8_t*>(address);
+  data_ = begin + kPage;
+  data_ += (border - reinterpret_cast<uintptr_t>(data_) % border) % border;
+  uint8_t* kept = data_ - kPage;
+  uint8_t* kept_end = kept + with_guards(wanted);
+  if (kept > begin) munmap(begin, static_cast<size_t>(kept - begin));
+  if (begin + mapped > kept_end) munmap(kept_end, static_cast<size_t>(begin + mapped - kept_end));
+  if (mprotect(data_, wanted, PROT_READ | PROT_WRITE) != 0) {
+    munmap(kept, with_guards(wanted));
     throw std::bad_alloc();
   }
+  // Only a wish: a system that has none to give goes on with small ones.
+  if (wants_huge) madvise(data_, wanted, MADV_HUGEPAGE);
 }
 
 void map_ahead(const void* begin, size_t num_bytes) {
@@ -45,7 +47,7 @@ void map_ahead(const void* begin, size_t num_bytes) {
 }
 
 Pages::~Pages() {
-  if (data_ != nullptr) munmap(data_, whole_pages(size_) + kPage);
+  if (data_ != nullptr) munmap(data_ - kPage, with_guards(size_));
 }
 
 }  // namespace ballast

@@ -1,5 +1,6 @@
-// Memory straight from the system, zeroed, at a page border; huge pages are asked for. A page that nobody may
-// touch follows: the memory stays a mapping of its own, and reading beyond it fails at once.
+// Memory straight from the system, zeroed, at a page border; huge pages are asked for. It lies between two
+// pages that nobody may touch: it stays a mapping of its own, which the kernel counts by itself, and reading
+// beyond it fails at once.
 #pragma once
 
 #include <cstddef>

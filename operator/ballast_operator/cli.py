@@ -156,6 +156,7 @@ async def _examine(namespace: str, account: str) -> int:
 
     api, failed = Api(), False
     try:
+        await api.connect()
         async for finding in examine(api, namespace, account):
             failed = failed or finding.verdict == "FAIL"
             sys.stdout.write(f"{finding.verdict:4}  {finding.text}\n")

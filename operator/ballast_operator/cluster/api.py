@@ -9,9 +9,11 @@ from typing import Any
 
 import aiohttp
 from kubernetes.aio.client import ApiClient
+from kubernetes.aio.config import ConfigException
 
-from ballast_operator.cluster.connect import read_configuration
+from ballast_operator.cluster.connect import Connection, read_configuration
 from ballast_operator.cluster.kinds import Kind
+from ballast_operator.errors import ConnectError
 from ballast_operator.names import FIELD_MANAGER
 
 REQUEST_TIMEOUT_S = 30.0
@@ -37,13 +39,17 @@ class Api:
 
     def __init__(self, count: Callable[[str, int], None] = lambda verb, status: None) -> None:
         self._count = count
-        self._client: ApiClient | None = None
+        self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
 
+    async def connect(self) -> None:
+        """Find out where the API server is, without asking it anything. Raises ConnectError."""
+        await self._connected()
+
     async def close(self) -> None:
-        """Close all connections."""
-        if self._client is not None:
-            await self._client.close()
+        """Close all connections, once the requests on them have ended."""
+        if self._connection is not None:
+            await self._connection.retire()
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> dict[str, Any] | None:
         """The object, None when there is none."""
@@ -132,10 +138,10 @@ class Api:
         content_type: str = JSON,
     ) -> dict[str, Any]:
         """One request, counted under `verb`; credentials that have run out are read anew once."""
-        status, retry_after, payload = await self._send(method, path, query, body, content_type)
+        connection, status, retry_after, payload = await self._send(method, path, query, body, content_type)
         if status == 401:
-            await self._reconnect()
-            status, retry_after, payload = await self._send(method, path, query, body, content_type)
+            await self._drop(connection)
+            _, status, retry_after, payload = await self._send(method, path, query, body, content_type)
         self._count(verb, status)
         what = f"{verb} {path}"
         if not 200 <= status < 300:
@@ -150,35 +156,36 @@ class Api:
 
     async def _send(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str
-    ) -> tuple[int, str | None, bytes]:
+    ) -> tuple[Connection, int, str | None, bytes]:
         try:
-            client = await self._connected()
-            request = await client.param_serialize(
-                method,
-                path,
-                query_params=list((query or {}).items()),
-                header_params={"Accept": JSON, "Content-Type": content_type},
-                body=body,
-                auth_settings=["BearerToken"],
-            )
-            timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
-            reply = await client.call_api(*request, _request_timeout=timeout)
-            return reply.status, reply.headers.get("Retry-After"), await reply.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            connection = await self._connected()
+            async with connection.used() as client:
+                request = await client.param_serialize(
+                    method,
+                    path,
+                    query_params=list((query or {}).items()),
+                    header_params={"Accept": JSON, "Content-Type": content_type},
+                    body=body,
+                    auth_settings=["BearerToken"],
+                )
+                timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+                reply = await client.call_api(*request, _request_timeout=timeout)
+                return connection, reply.status, reply.headers.get("Retry-After"), await reply.read()
+        except (aiohttp.ClientError, TimeoutError, OSError, ConfigException, ConnectError) as error:
             self._count(method.lower(), 0)
             raise ApiError(f"{method} {path}", 0, f"{type(error).__name__}: {error}") from None
 
-    async def _connected(self) -> ApiClient:
+    async def _connected(self) -> Connection:
         async with self._connecting:
-            if self._client is None:
-                self._client = ApiClient(await read_configuration())
-            return self._client
+            if self._connection is None:
+                self._connection = Connection(ApiClient(await read_configuration()))
+            return self._connection
 
-    async def _reconnect(self) -> None:
-        async with self._connecting:
-            old, self._client = self._client, None
-        if old is not None:
-            await old.close()
+    async def _drop(self, refused: Connection) -> None:
+        """Have the next request read the credentials anew, unless another has done so already."""
+        if self._connection is refused:
+            self._connection = None
+            await refused.retire()
 
 
 def _message(payload: bytes) -> str:

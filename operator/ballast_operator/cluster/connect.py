@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from kubernetes.aio.client import Configuration
+from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from ballast_operator.errors import ConnectError
@@ -17,13 +19,43 @@ async def read_configuration() -> Configuration:
     """KUBECONFIG where it is set, else the pod's service account, else ~/.kube/config. Raises ConnectError."""
     configuration = Configuration()
     named = os.environ.get("KUBECONFIG")
+    in_pod = named is None and IN_CLUSTER in os.environ
+    source = "the pod's service account" if in_pod else named or str(Path.home() / ".kube/config")
     try:
-        if named is None and IN_CLUSTER in os.environ:
+        if in_pod:
             load_incluster_config(configuration)
         else:
-            await load_kube_config(named or str(Path.home() / ".kube/config"), client_configuration=configuration)
+            await load_kube_config(source, client_configuration=configuration)
     except (ConfigException, OSError) as error:
         raise ConnectError(
-            f"no way to the API server: {error}; set KUBECONFIG, or run in a pod with a service account"
+            f"no way to the API server by {source}: {error}; set KUBECONFIG, or run in a pod with a service account"
         ) from None
     return configuration
+
+
+class Connection:
+    """A pool of connections under one set of credentials, closed when it is retired and no request uses it."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+        self._num_requests = 0
+        self._retired = False
+
+    @asynccontextmanager
+    async def used(self) -> AsyncIterator[ApiClient]:
+        """The client, for one request and the reading of its answer."""
+        self._num_requests += 1
+        try:
+            yield self._client
+        finally:
+            self._num_requests -= 1
+            await self._close_if_done()
+
+    async def retire(self) -> None:
+        """Requests that run may end; new ones take another connection."""
+        self._retired = True
+        await self._close_if_done()
+
+    async def _close_if_done(self) -> None:
+        if self._retired and self._num_requests == 0:
+            await self._client.close()

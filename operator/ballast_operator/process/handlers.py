@@ -15,7 +15,7 @@ from ballast_operator.names import MANAGED_SELECTOR
 Ring = Callable[[Kind, Mapping[str, Any], bool], None]
 """Called with a kind, an object of it, and whether that is gone."""
 
-MAX_DELAY_S = 30.0
+MAX_DELAY_S = 10.0
 
 
 class Backoffs:

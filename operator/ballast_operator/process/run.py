@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 NUM_WORKERS = 8
 FIRST_RETRY_S = 1.0
+MAX_RETRY_S = 10.0
+"""How late, at most, an API server that is back is looked at."""
 MAX_STALE_S = 300.0
 """Watches that miss changes for longer, although they were begun anew, are a reason to restart the process."""
 MAX_SILENCE_S = 300.0
@@ -79,7 +81,8 @@ class Operator:
         self._metrics.watch_stale_seconds.set_function(lambda: self._freshness.stale_s(time.monotonic()))
 
     async def run(self) -> None:
-        """Until a signal says to stop."""
+        """Until a signal says to stop. Raises ConnectError."""
+        await self._api.connect()
         health = HealthServer(self._metrics, self.why_dead, self._options.health_host, self._options.health_port)
         port = await health.start()
         log.info("listening", extra={"host": self._options.health_host, "port": port})
@@ -144,7 +147,7 @@ class Operator:
             except Exception as error:  # noqa: BLE001  whatever an answer looks like, the next look may be better
                 log.warning("could not look at everything", extra={"error": repr(error), "again_in_s": retry_s})
                 await asyncio.sleep(retry_s)
-                retry_s = min(self._options.resync_s, 2 * retry_s)
+                retry_s = min(MAX_RETRY_S, 2 * retry_s)
                 continue
             self._metrics.last_resync.set_to_current_time()
             retry_s = FIRST_RETRY_S

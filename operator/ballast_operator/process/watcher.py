@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Sequence
 
 from ballast_operator.process.handlers import Ring, make_registry, watch
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_S = 1.0
-MAX_PAUSE_S = 30.0
+FIRST_PAUSE_S = 0.5
+MAX_PAUSE_S = 10.0
+"""Refused credentials end the watches: this is how late they are heard of again when they are accepted."""
 LEAVE_S = 20.0
 
 
@@ -28,8 +30,8 @@ class Watcher:
 
     def start(self) -> None:
         """Begin to watch."""
-        self._stopping.clear()
-        self._thread = threading.Thread(target=self._run, name="watches", daemon=True)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(self._stopping,), name="watches", daemon=True)
         self._thread.start()
 
     def restart(self) -> None:
@@ -43,16 +45,19 @@ class Watcher:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, LEAVE_S)
 
-    def _run(self) -> None:
+    def _run(self, stopping: threading.Event) -> None:
         pause_s = FIRST_PAUSE_S
-        while not self._stopping.is_set():
-            self._round = threading.Event()
+        while True:
+            self._round = ending = threading.Event()
+            if stopping.is_set():  # asked after the event stands that stop() sets
+                return
+            began = time.monotonic()
             try:
-                asyncio.run(watch(self._registry, self._namespaces, self._round))
+                asyncio.run(watch(self._registry, self._namespaces, ending))
             except Exception as error:  # noqa: BLE001  whatever kopf gives up on, watching goes on
                 log.warning("the watches ended", extra={"error": repr(error), "again_in_s": pause_s})
-            if self._round.is_set():
+            if ending.is_set() or time.monotonic() - began > MAX_PAUSE_S:
                 pause_s = FIRST_PAUSE_S
-                continue
-            self._stopping.wait(pause_s)
-            pause_s = min(MAX_PAUSE_S, 2 * pause_s)
+            if not ending.is_set():
+                stopping.wait(pause_s)
+                pause_s = min(MAX_PAUSE_S, 2 * pause_s)

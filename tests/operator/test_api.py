@@ -13,6 +13,7 @@ from aiohttp import web
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import POD
 from ballast_operator.errors import ConnectError
+from ballast_operator.process.login import QUIET_S, Login
 
 Answer = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -39,6 +40,10 @@ def write_credentials(path: Path, port: int, token: str) -> None:
         "users": [{"name": "test", "user": {"token": token}}],
     }
     path.write_text(yaml.safe_dump(config))
+
+
+def take_away(path: Path) -> None:
+    path.unlink()
 
 
 @pytest.fixture
@@ -98,7 +103,7 @@ def test_a_replaced_token_is_used_once_the_old_one_is_refused(credentials: Path)
                 await api.list_all(POD)
             write_credentials(credentials, port, "two")
             assert await api.list_all(POD) == []
-            credentials.unlink()
+            take_away(credentials)
             valid = "three"
             with pytest.raises(ApiError, match="set KUBECONFIG"):
                 await api.list_all(POD)
@@ -112,3 +117,18 @@ def test_a_replaced_token_is_used_once_the_old_one_is_refused(credentials: Path)
 def test_without_any_credentials_the_sentence_says_what_to_set(credentials: Path) -> None:
     with pytest.raises(ConnectError, match=f"{credentials.name}.*set KUBECONFIG"):
         asyncio.run(Api().connect())
+
+
+def test_watches_may_try_again_what_was_refused_and_take_what_replaced_it(credentials: Path) -> None:
+    times = iter((0.0, 0.0, 1.0, QUIET_S * 3, QUIET_S * 3))
+    login = Login(lambda: next(times))
+
+    async def scene() -> None:
+        write_credentials(credentials, 1, "one")
+        first, again = await login(), await login()
+        assert (first.token, again.token) == ("one", "one")
+        assert first != again
+        write_credentials(credentials, 1, "two")
+        assert (await login()).token == "two"
+
+    asyncio.run(scene())

@@ -10,7 +10,7 @@ from ballast_operator.control.freshness import GRACE_S, Freshness
 from ballast_operator.control.nodes import fingerprint
 from ballast_operator.control.room import why_no_room
 from ballast_operator.names import Ref
-from ballast_operator.process.handlers import MAX_DELAY_S, Backoffs
+from ballast_operator.process.login import MAX_DELAY_S, Backoffs
 from ballast_operator.process.run import service_of
 from ballast_operator.quantity import parse_bytes
 

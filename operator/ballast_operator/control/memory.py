@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from ballast_operator.cluster.kinds import CHILD_KINDS, INFERENCE_SERVICE, POD, POD_MONITOR, Kind
 from ballast_operator.control.evidence import PodReport
 from ballast_operator.names import Ref
 
@@ -40,6 +41,14 @@ class Memory:
     """The cluster knows NodeResourceTopology."""
     nodes_changed: datetime | None = None
     """When a node last became different."""
+
+    def child_kinds(self) -> tuple[Kind, ...]:
+        """What services own beside pods, as far as the cluster knows it."""
+        return tuple(kind for kind in CHILD_KINDS if kind is not POD_MONITOR or self.pod_monitors)
+
+    def watched_kinds(self) -> tuple[Kind, ...]:
+        """Everything whose changes matter at once."""
+        return INFERENCE_SERVICE, POD, *self.child_kinds()
 
     def of(self, ref: Ref) -> ServiceMemory:
         """The memory of one service."""

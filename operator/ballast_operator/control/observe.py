@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ballast_operator.api.service import InferenceService
 from ballast_operator.cluster.api import Api
-from ballast_operator.cluster.kinds import CHILD_KINDS, CONFIG_MAP, POD, POD_MONITOR, Kind
+from ballast_operator.cluster.kinds import CONFIG_MAP, POD, Kind
 from ballast_operator.control.ownership import is_ours
 from ballast_operator.control.pods import Pod
 from ballast_operator.names import pod_selector, selector_text
@@ -24,10 +24,11 @@ class Observed:
     pods: tuple[Pod, ...]
 
 
-async def observe(api: Api, service: InferenceService, *, pod_monitors: bool) -> Observed:
-    """Read live, never from a cache: what is decided from this is written at once. Raises ApiError."""
+async def observe(api: Api, service: InferenceService, kinds: Sequence[Kind]) -> Observed:
+    """Read live, never from a cache: what is decided from this is written at once. `kinds`: of children beside pods.
+
+    Raises ApiError."""
     namespace = service.ref.namespace
-    kinds = [kind for kind in CHILD_KINDS if kind is not POD_MONITOR or pod_monitors]
     names = [rules_name(service) if kind is CONFIG_MAP else service.ref.name for kind in kinds]
     pods, *found = await asyncio.gather(
         api.list_all(POD, namespace, selector_text(pod_selector(service.ref.name))),

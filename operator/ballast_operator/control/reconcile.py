@@ -58,7 +58,7 @@ class Reconciler:
             status = refused_status(str(error), body["metadata"]["generation"], body.get("status") or {}, self.now())
             await self._write_status(body, status)
             return None
-        seen = await observe(self.api, service, pod_monitors=self.memory.pod_monitors)
+        seen = await observe(self.api, service, self.memory.child_kinds())
         evidence = await self._act(service, seen)
         status = build_status(service, evidence, body.get("status") or {}, self.now()).to_api()
         version = await self._write_status(body, status)

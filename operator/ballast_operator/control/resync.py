@@ -11,7 +11,6 @@ from typing import Any
 
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import (
-    CHILD_KINDS,
     INFERENCE_SERVICE,
     NODE,
     NODE_TOPOLOGY,
@@ -75,9 +74,8 @@ class Resync:
 
     async def _children(self) -> list[dict[str, Any]]:
         found = []
-        for kind in CHILD_KINDS:
-            if kind is not POD_MONITOR or self.memory.pod_monitors:
-                found += await self._list(kind, MANAGED_SELECTOR) or []
+        for kind in self.memory.child_kinds():
+            found += await self._list(kind, MANAGED_SELECTOR) or []
         return found
 
     async def _look_at_nodes(self) -> bool:

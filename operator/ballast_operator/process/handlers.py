@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import kopf
 
-from ballast_operator.cluster.connect import read_configuration
-from ballast_operator.cluster.kinds import CHILD_KINDS, INFERENCE_SERVICE, POD, Kind
+from ballast_operator.cluster.kinds import CHILD_KINDS, POD, Kind
 from ballast_operator.names import MANAGED_SELECTOR
+from ballast_operator.process.login import Backoffs, Login
 
 Ring = Callable[[Kind, Mapping[str, Any], bool], None]
 """Called with a kind, an object of it, and whether that is gone."""
 
-MAX_DELAY_S = 10.0
 
-
-class Backoffs:
-    """Delays between attempts to reach the API server: they grow, and never end."""
-
-    def __iter__(self) -> Iterator[float]:
-        delay_s = 0.5
-        while True:
-            yield delay_s * random.uniform(1.0, 1.2)  # noqa: S311
-            delay_s = min(MAX_DELAY_S, 2 * delay_s)
-
-
-def make_registry(ring: Ring) -> kopf.OperatorRegistry:
-    """Handlers for the service and for all that it owns."""
+def make_registry(ring: Ring, kinds: Iterable[Kind]) -> kopf.OperatorRegistry:
+    """Handlers that ring for objects of these kinds."""
     registry = kopf.OperatorRegistry()
-    kopf.on.login(registry=registry)(_login)
-    for kind in (INFERENCE_SERVICE, POD, *CHILD_KINDS):
+    kopf.on.login(registry=registry)(Login(time.monotonic).__call__)
+    for kind in kinds:
         kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=f"ring-{kind.plural}")(
             _handler(kind, ring)
         )
@@ -78,19 +66,3 @@ def _handler(kind: Kind, ring: Ring) -> Callable[..., Any]:
         ring(kind, event["object"], event["type"] == "DELETED")
 
     return on_event
-
-
-async def _login(**_: Any) -> kopf.ConnectionInfo:
-    configuration = await read_configuration()
-    header = await configuration.get_api_key_with_prefix("BearerToken") or ""
-    scheme, _space, token = header.partition(" ")
-    return kopf.ConnectionInfo(
-        server=configuration.host,
-        ca_path=configuration.ssl_ca_cert,
-        ca_data=configuration.ca_cert_data,
-        insecure=not configuration.verify_ssl,
-        scheme="Bearer" if scheme.lower() == "bearer" else scheme or None,
-        token=token or None,
-        certificate_path=configuration.cert_file,
-        private_key_path=configuration.key_file,
-    )

@@ -54,7 +54,7 @@ class Election:
         while (left_s := since + DEADLINE_S - self.clock()) > 0:
             await asyncio.sleep(min(RENEW_S, left_s))
             began = self.clock()
-            if await self._try_limited(since + DEADLINE_S - began):
+            if began < since + DEADLINE_S and await self._try_limited(since + DEADLINE_S - began):
                 since = began
         log.warning("no longer leading", extra={"identity": self.identity})
 

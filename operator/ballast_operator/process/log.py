@@ -21,6 +21,7 @@ def configure_logging(form: LogFormat, level: str) -> None:
     )
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # warns that signals are not its own
 
 
 class _TextFormatter(logging.Formatter):

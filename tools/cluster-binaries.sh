@@ -2,6 +2,7 @@
 # Builds the programs of a Kubernetes cluster for the tests, from the pinned Go modules in tests/cluster/binaries.
 #   cluster-binaries.sh controlplane    etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok
 #   cluster-binaries.sh node            kubelet kube-proxy device-plugin
+#   cluster-binaries.sh charts          helm
 # Prints the folder that holds them. Quick when they are there; the first time takes some minutes and 4 GB of disk.
 # With --cached after the name nothing is built: they are there, or it is an error.
 set -euo pipefail
@@ -19,12 +20,16 @@ case ${1:-} in
     programs="kubelet kube-proxy device-plugin"
     inputs="$sources/kubernetes"
     ;;
-  *) stop "say which: controlplane or node" ;;
+  charts)
+    programs=
+    inputs="$sources/helm"
+    ;;
+  *) stop "say which: controlplane, node or charts" ;;
 esac
 key=$(find $inputs tools/cluster-binaries.sh -type f | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-16)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/ballast
 folder=$cache/cluster/$1-$key
-if [ -e "$folder/$1" ]; then
+if [ -d "$folder" ]; then
   echo "$folder"
   exit
 fi
@@ -33,7 +38,7 @@ fi
 mkdir -p "$cache/cluster"
 exec 9>"$cache/cluster/.lock"
 flock -w 1800 9 || stop "another build has held $cache/cluster/.lock for 30 minutes"
-if [ -e "$folder/$1" ]; then
+if [ -d "$folder" ]; then
   echo "$folder"
   exit
 fi
@@ -64,8 +69,17 @@ build() { # module, package, linker flags
     "$go" build -C "$sources/$1" -mod=readonly -trimpath -ldflags "-s -w $3" -o "$making/" "$2" ||
     stop "the Go build of $2 failed; the lines above say why"
 }
-echo "cluster-binaries: building $1 (Kubernetes $version); some minutes when nothing is cached" >&2
-build kubernetes "./$1" "-X $stamp.gitVersion=$version -X $stamp.gitMajor=1 -X $stamp.gitMinor=$minor"
+echo "cluster-binaries: building $1 (for Kubernetes $version); some minutes when nothing is cached" >&2
+if [ "$1" = charts ]; then
+  helm=helm.sh/helm/v3
+  stamps="-X $helm/internal/version.version=$(awk -v name=$helm '$1 == name { print $2 }' "$sources/helm/go.mod")"
+  for part in pkg/chartutil pkg/lint/rules; do # which Kubernetes it assumes where it asks none
+    stamps+=" -X $helm/$part.k8sVersionMajor=1 -X $helm/$part.k8sVersionMinor=$minor"
+  done
+  build helm $helm/cmd/helm "$stamps"
+else
+  build kubernetes "./$1" "-X $stamp.gitVersion=$version -X $stamp.gitMajor=1 -X $stamp.gitMinor=$minor"
+fi
 [ "$1" != controlplane ] || build kwok sigs.k8s.io/kwok/cmd/kwok ""
 for program in $programs; do
   ln -s "$1" "$making/$program"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 LOOKUP_TIMEOUT_S = 60
+PARTS = {**dict.fromkeys(("kubelet", "kube-proxy", "device-plugin"), "node"), "helm": "charts"}
+"""Programs that are not of the control plane, and what tools/cluster-binaries.sh calls the group of each."""
 
 
 def program(name: str) -> Path:
@@ -16,13 +18,12 @@ def program(name: str) -> Path:
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and (Path(assets) / name).exists():
         return Path(assets) / name
-    part = "node" if name in ("kubelet", "kube-proxy", "device-plugin") else "controlplane"
-    return built(part) / name
+    return built(PARTS.get(name, "controlplane")) / name
 
 
 @cache
 def built(part: str) -> Path:
-    """Folder with the programs of "controlplane" or "node"; RuntimeError says what to run if they are not built."""
+    """Folder with the programs of a group; RuntimeError says what to run if they are not built."""
     command = [str(ROOT / "tools" / "cluster-binaries.sh"), part, "--cached"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LOOKUP_TIMEOUT_S, check=False)
     if done.returncode:

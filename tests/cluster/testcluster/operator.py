@@ -35,8 +35,17 @@ def install(cluster: Cluster) -> None:
 class OperatorProcess(Process):
     """`ballast-operator run`, from the repository's environment."""
 
-    def __init__(self, cluster: Cluster, name: str, probe_proxy: str, *options: str, server: str | None = None) -> None:
-        token = cluster.token_of(ACCOUNT, NAMESPACE)
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        probe_proxy: str,
+        *options: str,
+        server: str | None = None,
+        account: str = ACCOUNT,
+        namespace: str = NAMESPACE,
+    ) -> None:
+        token = cluster.token_of(account, namespace)
         config = cluster.kubeconfig_for(token, name, server)
         argv: list[str | Path] = [
             Path(sys.executable).with_name("ballast-operator"),

@@ -1,0 +1,137 @@
+"""Values: wrong ones are refused by name, right ones end where they belong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testcluster.helm import CHART, Helm, HelmError
+from testcluster.kube import Object
+
+MONITORING = (
+    "--api-versions=monitoring.coreos.com/v1/PodMonitor",
+    "--api-versions=monitoring.coreos.com/v1/PrometheusRule",
+)
+
+
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    return [body for body in objects if body["kind"] == kind]
+
+
+def container(objects: list[Object]) -> Object:
+    (deployment,) = of_kind(objects, "Deployment")
+    (only,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert isinstance(only, dict)
+    return only
+
+
+def test_lint_finds_nothing(helm: Helm) -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", CHART)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"replica": 2}, "replica"),
+        ({"replicas": "two"}, "replicas"),
+        ({"image": {"repository": "x", "tags": "1"}}, "tags"),
+        ({"image": {"digest": "abc"}}, "digest"),
+        ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
+        ({"rbac": {"scope": "Namespaced"}}, "scope"),
+        ({"watchNamespaces": "team-a"}, "watchNamespaces"),
+        ({"watchNamespaces": ["Team_A"]}, "watchNamespaces"),
+        ({"log": {"level": "trace"}}, "level"),
+        ({"resyncSeconds": 0}, "resyncSeconds"),
+        ({"monitoring": {"podMonitor": {"interval": 30}}}, "interval"),
+        ({"monitoring": {"prometheusRule": {"runbookBaseUrl": "docs"}}}, "runbookBaseUrl"),
+        ({"extraEnv": [{"name": "POD_NAME", "value": "x"}]}, "extraEnv"),
+        ({"inferenceServices": [{"name": "x"}]}, "spec"),
+        ({"inferenceServices": [{"name": "Deep_Seek", "spec": {}}]}, "name"),
+    ],
+    ids=str,
+)
+def test_wrong_values_are_refused_by_name(helm: Helm, tmp_path: Path, wrong: dict[str, Any], named: str) -> None:
+    values = tmp_path / "wrong.yaml"
+    values.write_text(yaml.safe_dump(wrong))
+    with pytest.raises(HelmError, match="values don't meet the specifications of the schema") as refused:
+        helm.template("--values", values)
+    assert named in str(refused.value)
+
+
+def test_the_defaults_run_restricted_with_a_lease_and_no_model(helm: Helm) -> None:
+    objects = helm.template()
+    assert sorted(body["kind"] for body in objects) == [
+        *("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Deployment", "PodDisruptionBudget"),
+        *("Role", "RoleBinding", "ServiceAccount"),
+    ]
+    only = container(objects)
+    assert only["securityContext"]["readOnlyRootFilesystem"] is True
+    assert {"--runtime-image=ballast-runtime:0.1.0", "--operator-namespace=ballast-system"} <= set(only["args"])
+    assert not [word for word in only["args"] if word.startswith("--namespace")]
+    (definition,) = of_kind(objects, "CustomResourceDefinition")
+    assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_a_digest_wins_over_a_tag_and_a_definition_need_not_be_kept(helm: Helm) -> None:
+    digest = f"sha256:{'0' * 64}"
+    objects = helm.template(
+        "--set", f"image.repository=registry.test/operator,image.digest={digest}", "--set", "crds.keep=false"
+    )
+    assert container(objects)["image"] == f"registry.test/operator@{digest}"
+    (definition,) = of_kind(objects, "CustomResourceDefinition")
+    assert "annotations" not in definition["metadata"]
+    assert not of_kind(helm.template("--set", "crds.install=false"), "CustomResourceDefinition")
+
+
+def test_no_role_grants_everything_or_reads_secrets(helm: Helm) -> None:
+    for scope in ("Cluster", "Namespace"):
+        objects = helm.template("--set", f"rbac.scope={scope}")
+        for role in (*of_kind(objects, "ClusterRole"), *of_kind(objects, "Role")):
+            for rule in role["rules"]:
+                words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+                assert not words & {"*", "secrets", "escalate", "bind", "impersonate"}, rule
+
+
+def test_scoped_to_namespaces_only_nodes_are_read_beyond_them(helm: Helm) -> None:
+    objects = helm.template("--set", "rbac.scope=Namespace", "--set", "watchNamespaces={team-a,team-b}")
+    (everywhere,) = of_kind(objects, "ClusterRole")
+    assert [rule["resources"] for rule in everywhere["rules"]] == [["nodes"], ["noderesourcetopologies"]]
+    roles = {(role["metadata"]["namespace"], role["metadata"]["name"]) for role in of_kind(objects, "Role")}
+    watched = {("team-a", "ballast-operator"), ("team-b", "ballast-operator")}
+    assert roles == {*watched, ("ballast-system", "ballast-operator-leader")}
+    assert {"--namespace=team-a", "--namespace=team-b"} <= set(container(objects)["args"])
+    alone = helm.template("--set", "rbac.scope=Namespace")
+    assert "--namespace=ballast-system" in container(alone)["args"]
+
+
+def test_monitoring_is_made_where_its_kinds_are_known(helm: Helm) -> None:
+    labels = "monitoring.podMonitor.labels.release=prometheus"
+    objects = helm.template(*MONITORING, "--set", labels)
+    (monitor,) = of_kind(objects, "PodMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert "--pod-monitor-label=release=prometheus" in container(objects)["args"]
+    off = ("--set", "monitoring.podMonitor.enabled=false,monitoring.prometheusRule.enabled=false")
+    assert {body["kind"] for body in helm.template(*MONITORING, *off)} == {body["kind"] for body in helm.template()}
+
+
+def test_options_of_availability_and_scheduling_reach_the_pod(helm: Helm, tmp_path: Path) -> None:
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    chosen = {
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+        "priorityClassName": "system-cluster-critical",
+        "topologySpreadConstraints": [spread],
+        "imagePullSecrets": [{"name": "registry"}],
+    }
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({**chosen, "networkPolicy": {"enabled": True}, "replicas": 1}))
+    objects = helm.template("--values", values)
+    (deployment,) = of_kind(objects, "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    assert {key: pod[key] for key in chosen} == chosen
+    (policy,) = of_kind(objects, "NetworkPolicy")
+    assert policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == "ballast-operator"
+    assert not of_kind(objects, "PodDisruptionBudget"), "of a single pod it would only stop drains"

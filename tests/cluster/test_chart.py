@@ -1,0 +1,135 @@
+"""The chart's life on a real control plane: installed, used, upgraded, removed; models serve through all of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testcluster.cluster import Cluster
+from testcluster.helm import CHART, Helm
+from testcluster.kube import Kube, Object
+from testcluster.operator import OperatorProcess
+from testcluster.pod_answers import PodAnswers
+from testcluster.services import service, wait_ready
+from testcluster.waiting import wait_for
+
+DEFINITION = "inferenceservices.serving.ballast.dev"
+RELEASE = "ballast"
+ACCOUNT = "ballast-operator"
+WITH_MODEL = {"inferenceServices": [{"name": "comes-along", "spec": service("x")["spec"]}]}
+
+
+@pytest.fixture
+def helm(cluster: Cluster, tmp_path: Path) -> Helm:
+    return Helm(tmp_path, cluster.control_plane.kubeconfig)
+
+
+@pytest.fixture
+def bare(kube: Kube) -> None:
+    """A cluster that has never seen Ballast's definition."""
+    if kube.find("customresourcedefinitions", DEFINITION):
+        kube.delete("customresourcedefinitions", DEFINITION)
+        wait_for("the definition to go", lambda: not kube.find("customresourcedefinitions", DEFINITION), timeout_s=90)
+
+
+@contextmanager
+def operator_of(cluster: Cluster, namespace: str, answers: PodAnswers, name: str) -> Iterator[OperatorProcess]:
+    """The operator as the release's Deployment would run it: made-up nodes run nothing."""
+    (container,) = cluster.kube.get("deployments", ACCOUNT, namespace)["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["ballast-operator"]
+    command, *arguments = container["args"]
+    assert command == "run"
+    overrides = ("--resync-seconds=5", "--log-format=text")
+    process = OperatorProcess(cluster, name, answers.url, *arguments, *overrides, account=ACCOUNT, namespace=namespace)
+    process.start()
+    try:
+        process.wait_leading()
+        yield process
+    finally:
+        process.stop()
+    assert process.exit_code == 0, process.log_tail()
+
+
+def values_file(folder: Path, name: str, **values: Any) -> Path:
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def next_version(folder: Path) -> Path:
+    """The chart as its next release could be: another version, another definition."""
+    chart = folder / "ballast"
+    shutil.copytree(CHART, chart)
+    for file, old, new in (
+        ("Chart.yaml", "ersion: 0.1.0", "ersion: 0.2.0"),
+        ("files/crd.yaml", "description: Always InferenceService.", "description: Of the next version."),
+    ):
+        text = (chart / file).read_text()
+        assert old in text
+        (chart / file).write_text(text.replace(old, new))
+    return chart
+
+
+def data_plane(kube: Kube, namespace: str) -> dict[str, str]:
+    """Names to uids of everything that serves, and of the services themselves."""
+    resources = ("inferenceservices", "pods", "services", "poddisruptionbudgets")
+    ours = {"app.kubernetes.io/managed-by": "ballast-operator"}
+    return {
+        f"{resource}/{body['metadata']['name']}": body["metadata"]["uid"]
+        for resource in resources
+        for body in kube.list(resource, namespace, None if resource == "inferenceservices" else ours)
+        if "deletionTimestamp" not in body["metadata"]
+    }
+
+
+def described(definition: Object) -> str:
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return str(schema["properties"]["kind"]["description"])
+
+
+@pytest.mark.usefixtures("bare")
+def test_models_serve_through_install_upgrade_and_uninstall(
+    cluster: Cluster, kube: Kube, helm: Helm, namespace: str, answers: PodAnswers, tmp_path: Path
+) -> None:
+    where = ("--namespace", namespace, "--wait", "--timeout", "2m")
+    first = values_file(tmp_path, "first", **WITH_MODEL)
+    said = helm("install", RELEASE, CHART, *where, "--values", first)
+    assert "kubectl get bisvc" in said
+    with operator_of(cluster, namespace, answers, "chart-first"):
+        wait_ready(kube, namespace, "comes-along")
+        kube.apply("inferenceservices", service("by-hand"), namespace)
+        wait_ready(kube, namespace, "by-hand")
+    before = data_plane(kube, namespace)
+    assert {"pods/comes-along-0", "pods/by-hand-0", "services/by-hand"} <= before.keys()
+
+    second = values_file(tmp_path, "second", **WITH_MODEL, replicas=3, log={"level": "debug"}, resyncSeconds=30)
+    helm("upgrade", RELEASE, next_version(tmp_path), *where, "--values", second)
+    definition = kube.get("customresourcedefinitions", DEFINITION)
+    assert described(definition) == "Of the next version."
+    with operator_of(cluster, namespace, answers, "chart-second") as operator:
+        assert "--runtime-image=ballast-runtime:0.2.0" in operator.argv
+        kube.apply("inferenceservices", service("later"), namespace)
+        wait_ready(kube, namespace, "later")
+        image = kube.get("pods", "later-0", namespace)["spec"]["containers"][0]["image"]
+        assert image == "ballast-runtime:0.2.0", "what starts now is of the new version"
+        wait_ready(kube, namespace, "comes-along")
+    after = data_plane(kube, namespace)
+    assert {name: after[name] for name in before} == before
+
+    said = helm("uninstall", RELEASE, *where)
+    assert kube.find("deployments", ACCOUNT, namespace) is None
+    assert kube.find("clusterroles", ACCOUNT) is None
+    assert data_plane(kube, namespace) == after
+    assert "deletionTimestamp" not in kube.get("customresourcedefinitions", DEFINITION)["metadata"]
+
+    helm("install", RELEASE, CHART, *where, "--values", first)
+    with operator_of(cluster, namespace, answers, "chart-again"):
+        wait_ready(kube, namespace, "comes-along")
+    assert data_plane(kube, namespace) == after, "installed again, it takes up what it left"
+    helm("uninstall", RELEASE, *where)

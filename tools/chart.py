@@ -1,0 +1,131 @@
+"""Writes what the chart repeats: the definition, the permissions, and the README from the comments of the values.
+
+    python tools/chart.py [--check]
+
+With --check nothing is written; the exit code says whether the files are those that would be.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from reference import table
+
+from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES
+
+ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "charts" / "ballast"
+CRD = ROOT / "manifests" / "crd" / "inferenceservices.serving.ballast.dev.yaml"
+MADE = "# Made by tools/chart.py; change "
+
+
+def main(arguments: list[str]) -> int:
+    wanted = {
+        "files/crd.yaml": CRD.read_text(encoding="utf-8"),
+        "files/rbac.yaml": permissions(),
+        "README.md": "\n".join((*readme(), "")),
+    }
+    check_version()
+    if arguments == ["--check"]:
+        old = [name for name, text in wanted.items() if (CHART / name).read_text(encoding="utf-8") != text]
+        if old:
+            print(f"charts/ballast/: {', '.join(old)} are not what their sources make; run: make docs-reference")
+        return 1 if old else 0
+    for name, text in wanted.items():
+        (CHART / name).parent.mkdir(exist_ok=True)
+        (CHART / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+def check_version() -> None:
+    """Chart, images and package are released together, under one version."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    if (chart["version"], chart["appVersion"]) != (version, version):
+        sys.exit(f"charts/ballast/Chart.yaml: version and appVersion must be {version}, as in pyproject.toml")
+
+
+def permissions() -> str:
+    parts = {"watched": WATCHED_RULES, "cluster": CLUSTER_RULES, "home": HOME_RULES}
+    return f"{MADE}operator/ballast_operator/rbac.py.\n" + yaml.safe_dump(
+        {name: [rule.to_api() for rule in rules] for name, rules in parts.items()}, sort_keys=False
+    )
+
+
+# --- README -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Value:
+    """One documented value."""
+
+    path: str
+    default: Any
+    meaning: str
+
+
+def readme() -> Iterator[str]:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    yield "<!-- Written by `make docs-reference` from Chart.yaml and values.yaml. Change those, not this. -->"
+    yield "# The chart `ballast`"
+    yield ""
+    versions = f"Version {chart['version']}, for Kubernetes {chart['kubeVersion'].removesuffix('-0')}."
+    yield f"{chart['description']} {versions}"
+    yield ""
+    yield "```"
+    yield "helm install ballast charts/ballast --namespace ballast-system --create-namespace --wait"
+    yield "```"
+    yield ""
+    yield "How to go on: `docs/tutorial.md`; upgrades and removal: `docs/howto/upgrade.md`. Wrong values are refused by"
+    yield "`values.schema.json` with the key's name."
+    yield ""
+    yield "## Values"
+    yield ""
+    text = (CHART / "values.yaml").read_text(encoding="utf-8")
+    rows = [(f"`{value.path}`", f"`{json.dumps(value.default)}`", value.meaning) for value in values(text)]
+    yield from table(("value", "default", "meaning"), rows)
+
+
+def values(text: str) -> Iterable[Value]:
+    """Values with a comment `# -- …` above them; SystemExit names one without."""
+    defaults = yaml.safe_load(text)
+    found, parents, meaning = [], [], []
+    for line in text.splitlines():
+        if comment := re.fullmatch(r"\s*# ?(-- )?(.*)", line):
+            meaning = [comment[2]] if comment[1] else [*meaning, comment[2]] if meaning else []
+        elif key := re.match(r"( *)([A-Za-z]+):", line):
+            depth = len(key[1]) // 2
+            parents = [*parents[:depth], key[2]]
+            if meaning:
+                found.append(Value(".".join(parents), lookup(defaults, parents), " ".join(meaning)))
+            meaning = []
+    missing = [path for path in leaves(defaults) if not any(f"{path}.".startswith(f"{v.path}.") for v in found)]
+    if missing:
+        sys.exit(f"charts/ballast/values.yaml: no comment `# -- ...` above {', '.join(missing)}")
+    return found
+
+
+def lookup(tree: Any, path: list[str]) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

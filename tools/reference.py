@@ -130,8 +130,8 @@ def fields(operation: dict[str, Any], schemas: dict[str, Any]) -> Iterator[str]:
 
 def value(schema: dict[str, Any]) -> str:
     """A field's schema in words."""
-    if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(value(one) for one in schema["anyOf"] if one.get("type") != "null"))
+    if alternatives := schema.get("anyOf") or schema.get("oneOf"):
+        return " or ".join(dict.fromkeys(value(one) for one in alternatives if one.get("type") != "null"))
     if "$ref" in schema:
         return f"object `{schema['$ref'].rsplit('/', 1)[1]}`"
     if "enum" in schema or "const" in schema:

@@ -17,6 +17,7 @@ from ballast.grammar import compiler as compiler_module
 from ballast.grammar import source
 from ballast.grammar.compiler import GrammarCompiler
 from ballast.grammar.constraint import Grammar, Thought
+from ballast.grammar.opened import CallsOnceOpened, openings
 from ballast.grammar.source import Source
 from ballast.grammar.tools import tool_calls
 from ballast.testing.vocabulary import byte_metadata, byte_tokenizer
@@ -97,16 +98,6 @@ def test_one_of_several_texts_and_a_pattern() -> None:
     assert all(re.fullmatch(r"[a-c]{3}-[0-9]{1,5}", speak(grammar, seed)[0]) for seed in range(20))
 
 
-def test_blanks_in_a_row_come_to_an_end() -> None:
-    state = COMPILER.compile(source.json_object("p")).start()
-    state.accept(TOKENIZER.encode("{")[0])
-    blank, count = TOKENIZER.encode(" ")[0], 0
-    while state.allowed()[blank]:
-        state.accept(blank)
-        count += 1
-    assert count == 20
-
-
 TOOLS = [
     {"type": "function", "function": {"name": "get_age", "parameters": PERSON, "strict": True}},
     {"type": "function", "function": {"name": "now"}},
@@ -116,7 +107,7 @@ TOOLS = [
 @pytest.mark.parametrize("form", ["fenced", "plain"])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_forced_call_has_the_form_that_templates_write_and_arguments_that_fit(form: Any, seed: int) -> None:
-    asked = tool_calls(TOOLS, TOKENIZER, form, only="get_age", parallel=False)
+    asked = tool_calls(TOOLS, TOKENIZER, form, only={"get_age"}, parallel=False)
     text, ended = speak(COMPILER.compile(asked), seed)
     assert ended
     head, tail = {
@@ -137,18 +128,70 @@ def test_several_calls_of_any_tool_unless_only_one_is_wanted() -> None:
         names |= set(re.findall(r"call▁begin｜>(\w+)<", text))
     assert names == {"get_age", "now"}
     with pytest.raises(RequestError, match="no tool is named 'later'"):
-        tool_calls(TOOLS, TOKENIZER, "plain", only="later")
+        tool_calls(TOOLS, TOKENIZER, "plain", only={"later"})
     with pytest.raises(RequestError, match="vocabulary has no"):
         tool_calls(TOOLS, byte_tokenizer(), "plain")
 
 
 def test_a_reply_that_may_call_tools_has_its_shape_where_it_calls_none() -> None:
     shape = source.embedded_schema(PERSON, "response_format", strict=True)
-    grammar = COMPILER.compile(tool_calls(TOOLS, TOKENIZER, "plain", only="get_age", parallel=False, or_else=shape))
+    grammar = COMPILER.compile(tool_calls(TOOLS, TOKENIZER, "plain", only={"get_age"}, parallel=False, or_else=shape))
     texts = [speak(grammar, seed)[0] for seed in range(20)]
     plain = [text for text in texts if not text.startswith("<")]
     assert 0 < len(plain) < len(texts)
     assert all(is_person(json.loads(text)) for text in plain)
+
+
+BLANKS = [token for blank in " \n\t\r" for token in TOKENIZER.encode(blank)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "head"),
+    [
+        (source.json_object("p"), ""),
+        (source.json_schema(PERSON, "p", strict=True), ""),
+        (tool_calls(TOOLS, TOKENIZER, "plain"), "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_age<｜tool▁sep｜>"),
+    ],
+)
+def test_blanks_in_a_row_come_to_an_end_wherever_they_may_stand(asked: Source, head: str) -> None:
+    state = COMPILER.compile(asked).start()
+    for token in TOKENIZER.encode(head):
+        state.accept(token)
+    for said in ("", "{", '"name"', ":", '"a"', ",", '"age"', ":", "1"):
+        for token in TOKENIZER.encode(said):
+            state.accept(token)
+        count = 0
+        while may := [token for token in BLANKS if state.allowed()[token]]:
+            state.accept(may[count % len(may)])
+            count += 1
+            assert count <= 20
+        assert count == (20 if said else 0)
+
+
+def test_a_call_that_is_opened_is_declared_and_the_last_thing_said() -> None:
+    calls = COMPILER.compile(tool_calls(TOOLS, TOKENIZER, "either", only={"now"}, parallel=False))
+    begin, call = (TOKENIZER.id_of(mark.spelling) for mark in (Mark.CALLS, Mark.CALL))
+    for opening in ([begin, call], [call]):
+        state = CallsOnceOpened(calls, openings(TOKENIZER)).start()
+        for token in TOKENIZER.encode("now and get_age: "):
+            assert state.allowed() is None
+            state.accept(token)
+        for token in opening:
+            state.accept(token)
+        assert set(np.flatnonzero(state.allowed())) == {TOKENIZER.encode(char)[0] for char in "nf"}
+        for token in TOKENIZER.encode("now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"):
+            assert state.allowed()[token]
+            state.accept(token)
+        assert set(np.flatnonzero(state.allowed())) == {EOS}
+
+
+def test_as_many_tools_as_a_request_may_have_make_one_grammar() -> None:
+    tools = [
+        {"type": "function", "function": {"name": f"tool_{n}", "parameters": PERSON if n % 2 else None}}
+        for n in range(1024)
+    ]
+    for any_arguments in (False, True):
+        COMPILER.compile(tool_calls(tools, TOKENIZER, "either", any_arguments=any_arguments))
 
 
 def test_added_tokens_never_stand_for_their_spelling() -> None:

@@ -23,6 +23,15 @@ def test_a_developer_speaks_as_the_system() -> None:
     assert one({"role": "developer", "content": "x"}) == {"role": "system", "content": "x"}
 
 
+def test_functions_of_the_older_api_are_tools() -> None:
+    asked = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}}
+    call = {"type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    assert one(asked) == {"role": "assistant", "content": "", "tool_calls": [call]}
+    assert one({"role": "function", "name": "f", "content": "2"}) == {"role": "tool", "name": "f", "content": "2"}
+    with pytest.raises(RequestError, match=r"messages\.0\.function_call\.name must be a string"):
+        one({"role": "assistant", "function_call": {}})
+
+
 def test_text_parts_become_lines() -> None:
     parts = [{"type": "text", "text": "a"}, "b", {"type": "text", "text": "c"}]
     assert one({"role": "user", "content": parts})["content"] == "a\nb\nc"

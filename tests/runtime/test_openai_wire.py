@@ -11,7 +11,8 @@ from ballast.engine.engine import Limits
 from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.server.choice import Piece
 from ballast.server.errors import error_reply
-from ballast.server.openai_reply import ChatFormat, Reply, Shape, TextFormat, to_json
+from ballast.server.json_text import to_json
+from ballast.server.openai_reply import ChatFormat, Reply, Shape, TextFormat
 from ballast.server.openai_request import ChatCompletionRequest, CompletionRequest, parse_body, to_sampling
 from ballast.server.prepare import Preparer
 from ballast.server.usage import Timings, Usage

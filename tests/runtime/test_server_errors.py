@@ -55,7 +55,7 @@ def refused(server, path, body):
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"stop": ["a", 5]}, "stop.1"),
-        ({"stop": ""}, "stop.0"),
+        ({"stop": ""}, "stop"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5"),
         ({"logit_bias": {"5" * 3000: 1}}, "logit_bias"),

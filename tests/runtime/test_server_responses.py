@@ -86,7 +86,10 @@ def test_a_response_that_is_cut_short_is_incomplete(client: openai.OpenAI) -> No
     assert response.output_text == "he"
 
 
-@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "name": "weather"}])
+WEATHER_ALONE = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "weather"}]}
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "name": "weather"}, WEATHER_ALONE])
 def test_a_function_is_called(client: openai.OpenAI, choice: Any) -> None:
     response = both_ways(client, "call", tools=[WEATHER], tool_choice=choice, reasoning=NO_THOUGHT)
     (call,) = response.output

@@ -23,6 +23,18 @@ WEATHER = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
+SHORT = {
+    "type": "function",
+    "function": {
+        "name": "short",
+        "parameters": {
+            "type": "object",
+            "properties": {"sure": {"type": "boolean"}},
+            "required": ["sure"],
+            "additionalProperties": False,
+        },
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +55,7 @@ def opened(server: ServerProcess) -> openai.OpenAI:
 
 def both_ways(server: ServerProcess, script: str, **fields: Any) -> ChatCompletion:
     """The reply, whole; a stream has to say the same."""
-    request = {"model": "m", "messages": [{"role": "user", "content": f"say {script}"}], **fields}
+    request = {"model": "m", "messages": [{"role": "user", "content": f"say {script}"}], "seed": 3, **fields}
     with opened(server) as client:
         whole = client.chat.completions.create(**request)
         chunks = list(client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True}))
@@ -161,17 +173,56 @@ def test_a_call_that_is_cut_short_ends_by_length(v3: ServerProcess) -> None:
     assert PARIS.startswith((choice.message.tool_calls or [])[0].function.arguments)
 
 
-def test_arguments_that_are_not_json_are_handed_on(v3: ServerProcess) -> None:
-    (call,) = both_ways(v3, "scribble", tools=[WEATHER]).choices[0].message.tool_calls or []
-    assert call.function.arguments == "not json"
+@pytest.mark.parametrize("script", ["scribble", "stranger", "broken"])
+def test_a_call_that_is_opened_is_one_of_a_declared_tool_with_arguments_that_fit(
+    v3: ServerProcess, script: str
+) -> None:
+    """The model wants to write no JSON, to call a tool that nobody declared, to call nothing at all."""
+    (choice,) = both_ways(v3, script, tools=[SHORT], max_tokens=400).choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    for call in choice.message.tool_calls or []:
+        assert call.function.name == "short"
+        assert json.loads(call.function.arguments).keys() == {"sure"}
 
 
-def test_what_is_no_call_is_text(v3: ServerProcess) -> None:
-    choice = both_ways(v3, "broken", tools=[WEATHER]).choices[0]
-    assert choice.message.content == (
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>no call<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
-    )
-    assert choice.finish_reason == "stop"
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_schema_beyond_grammars_is_refused_where_it_was_to_be_kept_to_the_letter(
+    v3: ServerProcess, strict: bool
+) -> None:
+    odd = {"type": "object", "properties": {"city": {"type": "string", "pattern": "(?=P)Paris"}}}
+    tools = [tool(name="weather", parameters=odd, strict=strict)]
+    if strict:
+        with pytest.raises(openai.BadRequestError, match="look-around"):
+            both_ways(v3, "call", tools=tools)
+    else:
+        (call,) = both_ways(v3, "call", tools=tools).choices[0].message.tool_calls or []
+        assert call.function.arguments == PARIS
+
+
+def test_nothing_follows_the_calls(v3: ServerProcess) -> None:
+    (choice,) = both_ways(v3, "twice", tools=[WEATHER]).choices
+    assert [call.function.arguments for call in choice.message.tool_calls or []] == [PARIS]
+    assert choice.message.content is None
+    assert choice.finish_reason == "tool_calls"
+
+
+def allowed(*names: str, mode: str = "auto") -> Any:
+    chosen = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": chosen}}
+
+
+def test_only_some_of_the_tools_may_be_called(v3: ServerProcess) -> None:
+    (called,) = both_ways(v3, "call", tools=[WEATHER, SHORT], tool_choice=allowed("weather")).choices
+    assert [call.function.name for call in called.message.tool_calls or []] == ["weather"]
+    others = {"tools": [WEATHER, SHORT], "tool_choice": allowed("short"), "max_tokens": 400}
+    (swayed,) = both_ways(v3, "call", **others).choices
+    assert {call.function.name for call in swayed.message.tool_calls or []} == {"short"}
+    (silent,) = both_ways(v3, "hello", **others).choices
+    assert (silent.message.content, silent.finish_reason) == ("hello", "stop")
+    must = {**others, "tool_choice": allowed("short", mode="required")}
+    (required,) = both_ways(v3, "hello", **must).choices
+    assert {call.function.name for call in required.message.tool_calls or []} == {"short"}
 
 
 @pytest.mark.parametrize("fields", [{}, {"tools": [WEATHER], "tool_choice": "none"}, {"tools": []}])
@@ -253,6 +304,10 @@ def tool(**function: Any) -> dict[str, Any]:
         ({"tools": [WEATHER], "tool_choice": "always"}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": {"type": "function"}}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": allowed("x")}, "tool_choice.allowed_tools.tools"),
+        ({"tools": [WEATHER], "tool_choice": allowed(mode="auto")}, "tool_choice.allowed_tools.tools"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "custom"}}, "tool_choice"),
+        ({"tools": [WEATHER], "ignore_eos": True}, "ignore_eos"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [WEATHER], "structured_outputs": {"regex": "a"}}, "structured_outputs"),
     ],
@@ -261,6 +316,7 @@ def test_tools_that_cannot_be_are_refused_by_name(v3: ServerProcess, fields: dic
     with opened(v3) as client, pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}], extra_body=fields)
     assert (refused.value.param or "").startswith(param)
+    assert "Named" not in refused.value.message
 
 
 def test_every_delta_names_a_call_once(v3: ServerProcess) -> None:

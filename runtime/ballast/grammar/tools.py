@@ -6,7 +6,7 @@ V3.1:          CALLS CALL name SEPARATOR arguments END_CALL … END_CALLS
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from ballast.errors import RequestError
@@ -14,8 +14,10 @@ from ballast.grammar.source import Source, embedded_schema, lark, quoted
 from ballast.text.marks import CALLING, Mark
 from ballast.text.tokenizer import Tokenizer
 
-CallForm = Literal["fenced", "plain"]
-"""The older form and V3.1's."""
+CallForm = Literal["fenced", "plain", "either"]
+"""The older form, V3.1's, or whichever the model likes."""
+
+_ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object"}
 
 
 def tool_calls(
@@ -24,43 +26,50 @@ def tool_calls(
     form: CallForm,
     *,
     param: str = "tools",
-    only: str | None = None,
+    only: Collection[str] | None = None,
     parallel: bool = True,
     or_else: str | None = None,
+    any_arguments: bool = False,
 ) -> Source:
-    """One call or, in `parallel`, several, of any of the `tools` (as in OpenAI's requests) or `only` of the one so
-    named; arguments follow the tool's parameters, to the letter where it is `strict`. A reply may follow `or_else`
-    instead, such as an `embedded_schema`.
+    """One call or, in `parallel`, several, of any of the `tools` (as in OpenAI's requests) or of those named in `only`;
+    arguments follow the tool's parameters, to the letter where it is `strict`. A reply may follow `or_else` instead,
+    such as an `embedded_schema`. `any_arguments`: those of a tool that is not strict may be any object.
 
-    Raises RequestError when the vocabulary lacks the tokens that frame calls, when no tool has the name, or for a
-    schema that is too large.
+    Raises RequestError when the vocabulary lacks the tokens that frame calls, when no tool has a name, or for a schema
+    that is too large.
     """
     rules = {mark: _token(mark, tokenizer, param) for mark in CALLING}
     functions = [(n, tool["function"]) for n, tool in enumerate(tools)]
-    offered = [(n, function) for n, function in functions if only in (None, function["name"])]
-    if not offered:
-        raise RequestError(f"tool_choice: no tool is named {only!r}", param="tool_choice")
+    offered = [(n, function) for n, function in functions if only is None or function["name"] in only]
+    if missing := set(only or ()) - {function["name"] for _, function in offered}:
+        raise RequestError(f"tool_choice: no tool is named {min(missing)!r}", param="tool_choice")
     calls = " | ".join(f"call_{n}" for n, _ in offered)
-    between = f"({quoted(chr(10))} call)*" if form == "fenced" else "call*"
+    between = {"plain": "call*", "fenced": "(NEWLINE call)*", "either": "(NEWLINE? call)*"}[form]
     lines = [
         "start: calls" if or_else is None else "start: calls | reply",
         *([] if or_else is None else [f"reply: {or_else}"]),
         f"calls: {rules[Mark.CALLS]} call {between if parallel else ''} {rules[Mark.END_CALLS]}",
         f"call: {rules[Mark.CALL]} ({calls}) {rules[Mark.END_CALL]}",
+        f"NEWLINE: {quoted(chr(10))}",
+        f"arguments: {embedded_schema(_ANY_ARGUMENTS, param, strict=True)}",
     ]
     for n, function in offered:
-        schema = function.get("parameters") or {"type": "object"}
-        strict = bool(function.get("strict"))
-        lines.append(f"arguments_{n}: {embedded_schema(schema, f'{param}.{n}.function.parameters', strict=strict)}")
-        separator, name = rules[Mark.SEPARATOR], function["name"]
-        if form == "fenced":
-            lines.append(
-                f"call_{n}: {quoted('function')} {separator} {quoted(name + chr(10) + '```json' + chr(10))} "
-                f"arguments_{n} {quoted(chr(10) + '```')}"
-            )
-        else:
-            lines.append(f"call_{n}: {quoted(name)} {separator} arguments_{n}")
+        arguments, schema, strict = "arguments", function.get("parameters"), bool(function.get("strict"))
+        if schema and (strict or not any_arguments):
+            arguments = f"arguments_{n}"
+            lines.append(f"{arguments}: {embedded_schema(schema, f'{param}.{n}.function.parameters', strict=strict)}")
+        ways = _ways(function["name"], rules[Mark.SEPARATOR], arguments, form)
+        lines.append(f"call_{n}: {' | '.join(ways)}")
     return lark("\n".join(lines), param)
+
+
+def _ways(name: str, separator: str, arguments: str, form: CallForm) -> Iterator[str]:
+    """How a call may be written, between its marks."""
+    if form != "plain":
+        head = quoted(f"{name}\n```json\n")
+        yield f"{quoted('function')} {separator} {head} {arguments} {quoted(chr(10) + '```')}"
+    if form != "fenced":
+        yield f"{quoted(name)} {separator} {arguments}"
 
 
 def _token(mark: Mark, tokenizer: Tokenizer, param: str) -> str:

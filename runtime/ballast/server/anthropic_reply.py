@@ -12,7 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ballast.server.blocks import Block, Blocks, Step, blocks_of
 from ballast.server.choice import Piece
 from ballast.server.exchange import Record
-from ballast.server.openai_reply import Whole, to_json
+from ballast.server.json_text import to_json
+from ballast.server.openai_reply import Whole
 from ballast.server.usage import Counts, Progress, Usage
 
 PATHS = "/v1/messages"

@@ -9,7 +9,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from ballast.errors import RequestError
-from ballast.server.openai_request import MAX_TOOLS, ChatCompletionRequest, check_lengths, parse_json, validated
+from ballast.server.body import check_lengths, parse_json, validated
+from ballast.server.openai_request import MAX_TOOLS, ChatCompletionRequest
 
 _THINKING = {"enabled": True, "disabled": False, "adaptive": None}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}

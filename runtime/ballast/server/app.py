@@ -6,7 +6,6 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
@@ -23,13 +22,14 @@ from ballast.server import dialects, exchange, health, page, tokens
 from ballast.server.access import Access
 from ballast.server.anthropic_reply import AnthropicErrors
 from ballast.server.errors import RequestTimeoutError, error_reply
-from ballast.server.exchange import Exchange, Record, remaining_s
+from ballast.server.exchange import Exchange, Record
 from ballast.server.job import Job
+from ballast.server.json_text import to_json
 from ballast.server.limits import ServerLimits
 from ballast.server.metrics import Metrics
 from ballast.server.middleware import BodyLimit, RequestScope
 from ballast.server.numa import NumaProbe
-from ballast.server.openai_reply import ChatFormat, Format, Reply, Shape, TextFormat, to_json
+from ballast.server.openai_reply import ChatFormat, Format, Reply, Shape, TextFormat
 from ballast.server.openai_request import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -39,11 +39,10 @@ from ballast.server.openai_request import (
 )
 from ballast.server.openapi import describes, document
 from ballast.server.port import EnginePort
+from ballast.server.preparation import Preparation
 from ballast.server.prepare import Preparer
 from ballast.server.reply_schemas import ChatCompletion, ModelCard, ModelList, TextCompletion
-
-RETRY_WHILE_PREPARING_S = 1
-
+from ballast.server.wanted import ClientGoneError
 
 Kind = TypeVar("Kind", ChatCompletionRequest, CompletionRequest)
 Result = TypeVar("Result")
@@ -67,7 +66,7 @@ class Service:
     preparer: Preparer
     metrics: Metrics
     numa: NumaProbe
-    executor: Executor
+    preparation: Preparation
     """Where templates and tokenizers run; never the event loop."""
     model_names: Sequence[str]
     """The first is the one in replies to requests that name none of them."""
@@ -81,9 +80,6 @@ class Service:
     reasoning_fields: Sequence[str] = ("reasoning_content",)
     """Where chat completions carry the reasoning."""
     created: int = field(default_factory=lambda: int(time.time()))
-    num_body_bytes: int = 0
-    """Of bodies that are being read or wait to be tokenised."""
-    _preparing: set[Future[Any]] = field(default_factory=set)
 
     def model_name(self, asked: str | None) -> str:
         """The name for the reply. Raises RequestError (404) in strict mode when it is not one of ours."""
@@ -102,11 +98,6 @@ class Service:
             status=404,
         )
 
-    @property
-    def num_preparing(self) -> int:
-        """Bodies that are being checked and tokenised, or wait for that."""
-        return len(self._preparing)
-
     async def prepare(
         self, request: Request, record: Record, kind: type[Kind], to_job: Callable[[Kind], Job]
     ) -> Prepared[Kind]:
@@ -114,32 +105,8 @@ class Service:
         return await self.on_body(request, record, lambda data: self._prepare(kind, data, to_job))
 
     async def on_body(self, request: Request, record: Record, work: Callable[[bytes], Result]) -> Result:
-        """Read the body, then do `work` with it off the event loop.
-
-        Raises what `work` raises, CapacityError when the server has too much of that to do, RequestTimeoutError.
-        """
-        num_bytes = 0
-        try:
-            async with asyncio.timeout(remaining_s(record, self.request_timeout_s)) as limit:
-                parts = []
-                async for part in request.stream():
-                    num_bytes += len(part)
-                    self.num_body_bytes += len(part)
-                    self._check_room()
-                    parts.append(part)
-                data = b"".join(parts)
-                parts.clear()
-                done = self.executor.submit(work, data)
-                # A thread that works on a request whose time is up is not stopped, and counts until it is done.
-                self._preparing.add(done)
-                done.add_done_callback(self._preparing.discard)
-                return await asyncio.wrap_future(done)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise RequestTimeoutError(self.request_timeout_s) from None
-        finally:
-            self.num_body_bytes -= num_bytes
+        """Read the body, then do `work` with it off the event loop. Raises as `Preparation.run` does."""
+        return await self.preparation.run(request, record, work)
 
     def exchange(self, record: Record, job: Job, reply: exchange.Reply, *, stream: bool) -> Exchange:
         """The response that runs `job` and says what comes of it by `reply`."""
@@ -154,15 +121,6 @@ class Service:
             leaving=self.leaving,
             keep_alive_s=self.limits.keep_alive_s,
         )
-
-    def _check_room(self) -> None:
-        if self.num_preparing >= self.engine.limits.max_queue:
-            what = f"{self.num_preparing} requests wait to be tokenised"
-        elif self.num_body_bytes > self.limits.max_bodies * self.max_body_bytes:
-            what = f"{self.num_body_bytes} bytes wait to be tokenised"
-        else:
-            return
-        raise CapacityError(f"{what}; try again in {RETRY_WHILE_PREPARING_S} s", retry_after_s=RETRY_WHILE_PREPARING_S)
 
     def _prepare(self, kind: type[Kind], data: bytes, to_job: Callable[[Kind], Job]) -> Prepared[Kind]:
         body = parse_body(kind, data, self.engine.limits.max_model_tokens)
@@ -212,7 +170,7 @@ def api_app(routers: Sequence[APIRouter], root_path: str = "") -> FastAPI:
         redoc_url=None,
         servers=[{"url": root_path}] if root_path else None,
         exception_handlers={
-            ClientDisconnect: _note_departure,
+            **dict.fromkeys((ClientDisconnect, ClientGoneError), _note_departure),
             **dict.fromkeys((*EXPECTED_ERRORS, Exception), _answer_error),
         },
     )
@@ -314,6 +272,6 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 
 async def _note_departure(request: Request, _: Exception) -> Response:
-    """The client left while it was still sending; nobody reads this response."""
+    """The client left before there was anything to answer; nobody reads this response."""
     request.state.record.outcome = "client_gone"
     return Response(status_code=499)

@@ -107,6 +107,11 @@ class Choice:
         )
 
     @property
+    def is_to_echo(self) -> bool:
+        """Whether the first generated token, and with it the prompt's text, is yet to come."""
+        return self._job.echo and not self._begun
+
+    @property
     def reasoning_tokens(self) -> int:
         """How many tokens it took to think."""
         return self._reasoning.num_tokens

@@ -16,8 +16,8 @@ from uvicorn.server import ServerState
 
 from ballast.errors import CapacityError
 from ballast.server.errors import error_reply
+from ballast.server.json_text import to_json
 from ballast.server.limits import ServerLimits
-from ballast.server.openai_reply import to_json
 
 RETRY_AFTER_S = 5
 

@@ -16,7 +16,7 @@ from ballast.server.anthropic_request import to_chat as messages_to_chat
 from ballast.server.exchange import Record
 from ballast.server.field_names import OF_MESSAGES, OF_RESPONSES, in_words_of
 from ballast.server.job import Job
-from ballast.server.openai_reply import to_json
+from ballast.server.json_text import to_json
 from ballast.server.openapi import BODY_ERRORS, EVERY_ERROR, describes
 from ballast.server.reply_schemas import AnthropicError, AnthropicMessage, ResponseObject, TokenCount
 from ballast.server.responses_reply import ResponsesReply

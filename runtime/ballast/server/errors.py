@@ -11,7 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from ballast.errors import CapacityError, EngineDeadError, RequestError
-from ballast.server.openai_reply import error_body, to_json
+from ballast.server.json_text import to_json
+from ballast.server.openai_reply import error_body
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ballast.errors import CapacityError
 from ballast.server.choice import Piece
 from ballast.server.errors import RequestTimeoutError, error_reply
 from ballast.server.generation import Generation, admitted
@@ -20,15 +19,17 @@ from ballast.server.job import Job
 from ballast.server.openai_reply import Whole
 from ballast.server.port import EnginePort
 from ballast.server.usage import Counts, Progress, Usage
+from ballast.server.wanted import ClientGoneError, TookTooLongError, while_wanted
 from ballast.text.tokenizer import Tokenizer
-
-RETRY_AFTER_S = 5
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+QUICK_WEIGHT = 1000
+"""What the event loop writes itself, in tokens and alternatives: about a millisecond's work."""
+
 KEEP_ALIVE = b": keep-alive\n\n"
 JSON_HEADERS = [(b"content-type", b"application/json")]
 
@@ -56,10 +57,6 @@ class Reply(Protocol):
 
     def whole(self, choices: Sequence[Whole], counts: Counts) -> bytes:
         """The body where nothing streams."""
-
-
-class ClientGoneError(Exception):
-    """The client left before its reply was complete."""
 
 
 @dataclass(slots=True)
@@ -125,7 +122,7 @@ class Exchange(Response):
         try:
             with admitted(self._engine, self._job, self._record.request_id, self._tokenizer) as generation:
                 try:
-                    async with _while_wanted(receive, remaining_s(self._record, self._timeout_s), self._leaving):
+                    async with while_wanted(receive, remaining_s(self._record, self._timeout_s), self._leaving):
                         if self._stream:
                             async with self._kept_alive(send):
                                 last = await self._send_stream(generation, send)
@@ -138,7 +135,7 @@ class Exchange(Response):
         except ClientGoneError:
             self._record.outcome = "client_gone"
             self._record.status = self._record.status or 499
-        except _TookTooLongError:
+        except TookTooLongError:
             await self._fail(RequestTimeoutError(self._timeout_s), send)
         except Exception as error:  # noqa: BLE001  whatever it was, the client is owed an answer in its own format
             await self._fail(error, send)
@@ -158,7 +155,7 @@ class Exchange(Response):
         while not generation.finished:
             piece = await self._next_piece(generation)
             choices[piece.index].add(piece)
-        body = self._reply.whole(choices, generation)
+        body = await _written(sum(map(_weight, choices)), self._reply.whole, choices, generation)
         length = (b"content-length", str(len(body)).encode())
         await self._start(send, [*JSON_HEADERS, length])
         await send({"type": "http.response.body", "body": body, "more_body": False})
@@ -178,7 +175,7 @@ class Exchange(Response):
                 if not self._started:
                     await self._start(send, STREAM_HEADERS)
                 frames = reply.opening(generation)
-            frames += reply.piece(piece, generation)
+            frames += await _written(_weight(piece), reply.piece, piece, generation)
             if generation.progress is not None:
                 frames += reply.progress(generation.progress, generation)
             if piece.finish_reason is not None:
@@ -224,43 +221,11 @@ class Exchange(Response):
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
-class _TookTooLongError(Exception):
-    """The time limit of `_while_wanted` has passed."""
+def _weight(said: Piece | Whole) -> int:
+    """How much there is to write, about."""
+    return len(said.token_ids) + sum(1 + (len(token.scores.top) if token.scores else 0) for token in said.tokens)
 
 
-@contextlib.asynccontextmanager
-async def _while_wanted(
-    receive: Receive, timeout_s: float | None, leaving: asyncio.Future[None]
-) -> AsyncIterator[None]:
-    """Cancel the block when the client leaves (ClientGoneError), when the server does (CapacityError), or after
-    `timeout_s` (_TookTooLongError)."""
-    reason: Exception = _TookTooLongError()
-    limit = asyncio.timeout(timeout_s)
-
-    def end(why: Exception) -> None:
-        nonlocal reason
-        reason = why
-        # Already past: expires at the loop's next turn, and only if the block is still running.
-        with contextlib.suppress(RuntimeError):
-            limit.reschedule(asyncio.get_running_loop().time())
-
-    async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass  # a body that nobody asked for
-        end(ClientGoneError())
-
-    def on_leaving(_: object) -> None:
-        end(CapacityError("the server is shutting down", retry_after_s=RETRY_AFTER_S, status=503))
-
-    leaving.add_done_callback(on_leaving)
-    watcher = asyncio.create_task(watch())
-    try:
-        async with limit:
-            yield
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise reason from None
-    finally:
-        watcher.cancel()
-        leaving.remove_done_callback(on_leaving)
+async def _written(weight: int, write: Callable[..., bytes], *said: Any) -> bytes:
+    """What `write` makes of it, on another thread where that takes long."""
+    return write(*said) if weight <= QUICK_WEIGHT else await asyncio.to_thread(write, *said)

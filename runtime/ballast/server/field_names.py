@@ -12,6 +12,8 @@ OF_RESPONSES = {
     r"response_format(\.json_schema)?": "text.format",
     r"max_completion_tokens": "max_output_tokens",
     r"reasoning_effort": "reasoning.effort",
+    r"tool_choice\.allowed_tools(\.tools\.\d+)\.function": r"tool_choice\1",
+    r"tool_choice\.(allowed_tools|function)": "tool_choice",
     r"(tools\.\d+)\.function": r"\1",
     r"messages(\..*)?": "input",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -82,7 +83,12 @@ class Generation:
             if choice.finish_reason is None:
                 break
         self._note(output)
-        piece = choice.take(output, self._prompt_scores[self._job.prompt_of(output.index)])
+        scores = self._prompt_scores[self._job.prompt_of(output.index)]
+        if choice.is_to_echo:
+            # A whole prompt becomes text: too long for the event loop.
+            piece = await asyncio.to_thread(choice.take, output, scores)
+        else:
+            piece = choice.take(output, scores)
         if piece.finish_reason is not None:
             self._num_open -= 1
             self._stream.abort(output.index)

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from ballast import __version__
 from ballast.engine.engine import EngineState
+from ballast.server.json_text import to_json
 from ballast.server.numa import to_json as numa_json
-from ballast.server.openai_reply import to_json
 from ballast.server.openapi import describes
 from ballast.server.reply_schemas import EngineView, NumaView, Status, Version
 
@@ -75,7 +75,7 @@ async def debug_state(request: Request) -> Response:
         200,
         state=service.engine.state.value,
         load_progress=service.engine.load_progress,
-        preparing=service.num_preparing,
+        preparing=service.preparation.num_waiting,
         numbers={name: getattr(now, name) for name in now.__dataclass_fields__},
         requests=service.engine.describe(),
     )

@@ -16,7 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ballast.server.errors import error_reply
-from ballast.server.exchange import ClientGoneError, Record
+from ballast.server.exchange import Record
+from ballast.server.wanted import ClientGoneError
 
 log = logging.getLogger("ballast.access")
 

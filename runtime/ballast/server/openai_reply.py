@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import orjson
-
 from ballast import __version__
 from ballast.server.choice import Piece, ScoredToken, WireFinishReason
+from ballast.server.json_text import event, object_to_json, to_json
 from ballast.server.openai_logprobs import TokenBytes, chat_logprobs, text_logprobs
 from ballast.server.usage import Counts, Progress
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Message, Part, Reasoning
@@ -22,24 +21,11 @@ SYSTEM_FINGERPRINT = f"ballast-{__version__}"
 DONE = b"data: [DONE]\n\n"
 
 
-def to_json(value: Any) -> bytes:
-    """JSON that survives clients which split lines the Unicode way: U+0085, U+2028 and U+2029 are escaped."""
-    data = orjson.dumps(value)
-    return (
-        data.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029").replace(b"\xc2\x85", b"\\u0085")
-    )
-
-
 def error_body(
     message: str, *, error_type: str, param: str | None = None, code: str | None = None
 ) -> dict[str, dict[str, str | None]]:
     """The envelope of every error."""
     return {"error": {"message": message, "type": error_type, "param": param, "code": code}}
-
-
-def event(value: Any) -> bytes:
-    """One frame of an event stream."""
-    return b"data: " + to_json(value) + b"\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,27 +211,21 @@ class Reply:
 
     def whole(self, choices: Sequence[Whole], counts: Counts) -> bytes:
         """The reply to a request that does not stream."""
-        return to_json(
-            {
-                "object": self._format.object,
-                **self._head,
-                "choices": [
-                    {
-                        "index": choice.index,
-                        **self._format.whole(choice),
-                        **({"token_ids": choice.token_ids} if self.shape.token_ids else {}),
-                        "logprobs": self._logprobs(choice.tokens),
-                        "finish_reason": choice.finish_reason,
-                    }
-                    for choice in choices
-                ],
-                "usage": counts.usage.to_wire(),
-                "timings": counts.timings.to_wire(),
-            }
+        head = to_json({"object": self._format.object, **self._head})
+        tail = to_json({"usage": counts.usage.to_wire(), "timings": counts.timings.to_wire()})
+        return b'%b,"choices":[%b],%b' % (head[:-1], b",".join(map(self._whole_choice, choices)), tail[1:])
+
+    def _whole_choice(self, choice: Whole) -> bytes:
+        ids = {"token_ids": choice.token_ids} if self.shape.token_ids else {}
+        said = to_json({"index": choice.index, **self._format.whole(choice), **ids})
+        return b'%b,"logprobs":%b,"finish_reason":%b}' % (
+            said[:-1],
+            self._logprobs(choice.tokens),
+            to_json(choice.finish_reason),
         )
 
-    def _logprobs(self, tokens: Sequence[ScoredToken]) -> dict[str, Any] | None:
-        return self._format.logprobs(tokens, self._token_bytes) if self.shape.logprobs else None
+    def _logprobs(self, tokens: Sequence[ScoredToken]) -> bytes:
+        return object_to_json(self._format.logprobs(tokens, self._token_bytes)) if self.shape.logprobs else b"null"
 
     def _plain_frame(self, index: int, part: Part, counts: Counts) -> bytes:
         if not isinstance(part, Content):
@@ -271,14 +251,16 @@ class Reply:
         reason: WireFinishReason | None = None,
         more: Mapping[str, Any] | None = None,
     ) -> bytes:
-        choice = {
-            "index": index,
-            **said,
-            "logprobs": self._logprobs(tokens) if tokens else None,
-            "finish_reason": reason,
-        }
+        choice = to_json({"index": index, **said})
+        logprobs = self._logprobs(tokens) if tokens else b"null"
         after = dict(more or {})
         if self.shape.include_usage:
             after["usage"] = counts.usage.to_wire() if self.shape.continuous_usage else None
         tail = b"," + to_json(after)[1:] if after else b"}"
-        return self._prefix + to_json(choice) + b"]" + tail + b"\n\n"
+        return b'%b%b,"logprobs":%b,"finish_reason":%b}]%b\n\n' % (
+            self._prefix,
+            choice[:-1],
+            logprobs,
+            to_json(reason),
+            tail,
+        )

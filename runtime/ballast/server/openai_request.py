@@ -6,16 +6,16 @@ this version cannot do is accepted only with the value that asks for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from ballast.engine.request import SamplingParams
 from ballast.errors import RequestError
 from ballast.grammar.source import Source
+from ballast.server.body import check_lengths, parse_json, validated
 from ballast.server.response_format import ResponseFormat, StructuredOutputs
 
 MAX_STOP_STRINGS = 16
@@ -23,7 +23,6 @@ MAX_STOP_CHARS = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_ID_DIGITS = 10
 MAX_TOOLS = 1024
-MAX_DEPTH = 64
 MAX_SEED = 2**63 - 1
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
@@ -162,6 +161,25 @@ class NamedTool(_Body):
     function: NamedFunction
 
 
+class AllowedTools(_Body):
+    """Which of the tools may be called, and whether one must be."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolsChoice(_Body):
+    """A `tool_choice` that leaves some of the tools to the model, and the prompt as it is with all of them."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+ToolChoice = (
+    Literal["none", "auto", "required"] | Annotated[NamedTool | AllowedToolsChoice, Field(discriminator="type")]
+)
+
+
 class ChatCompletionRequest(GenerationRequest):
     """Body of POST /v1/chat/completions. Messages are checked where they are normalised, in `ballast.text`."""
 
@@ -179,7 +197,7 @@ class ChatCompletionRequest(GenerationRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     functions: Annotated[Any, _only([])] = None
     function_call: Annotated[Any, _only("none", "auto")] = None
@@ -218,7 +236,6 @@ class CompletionRequest(GenerationRequest):
 
 
 Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest)
-AnyBody = TypeVar("AnyBody", bound=BaseModel)
 
 
 def parse_body(kind: type[Body], data: bytes, max_model_tokens: int) -> Body:
@@ -231,37 +248,6 @@ def parse_body(kind: type[Body], data: bytes, max_model_tokens: int) -> Body:
     body = validated(kind, value)
     _check_together(body)
     return body
-
-
-def parse_json(data: bytes) -> dict[str, Any]:
-    """The JSON object in a body. Raises RequestError."""
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise RequestError(f"the body is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise RequestError("the body must be a JSON object")
-    _check_depth(value)
-    return value
-
-
-def _check_depth(value: dict[str, Any]) -> None:
-    """Refuse what later steps, which recurse, could not follow."""
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        inner = (item for box in level for item in (box.values() if isinstance(box, dict) else box))
-        level = [item for item in inner if isinstance(item, (dict, list))]
-        if not level:
-            return
-    raise RequestError(f"the body is nested more than {MAX_DEPTH} levels deep")
-
-
-def validated(kind: type[AnyBody], value: Mapping[str, Any]) -> AnyBody:
-    """A JSON object as `kind`. Raises RequestError that names the first field that is wrong."""
-    try:
-        return kind.model_validate(value)
-    except ValidationError as error:
-        raise _first_problem(error.errors(include_url=False, include_input=False)) from None
 
 
 def _check_together(body: GenerationRequest) -> None:
@@ -282,30 +268,6 @@ def _check_together(body: GenerationRequest) -> None:
             )
         if body.max_tokens == 0 and not body.echo:
             raise RequestError("max_tokens: must be at least 1 without echo: true", param="max_tokens")
-
-
-def check_lengths(value: Mapping[str, Any], most: int) -> None:
-    """Refuse what is too much from its length alone, before each item is looked at: each takes a token or more."""
-    prompt, messages = value.get("prompt"), value.get("messages")
-    if isinstance(prompt, list):
-        for inner in prompt if prompt and isinstance(prompt[0], list) else [prompt]:
-            _check_length("prompt", len(inner) if isinstance(inner, list) else 1, most)
-    if isinstance(items := value.get("input"), list):
-        _check_length("input", len(items), most)
-    if isinstance(messages, list):
-        _check_length("messages", len(messages), most)
-        contents = (message.get("content") for message in messages if isinstance(message, dict))
-        _check_length("messages", sum(len(content) for content in contents if isinstance(content, list)), most)
-
-
-def _check_length(name: str, length: int, most: int) -> None:
-    if length > most:
-        raise RequestError(
-            f"This model's maximum context length is {most} tokens. However, {name} holds {length} items. "
-            "Shorten the prompt.",
-            param=name,
-            code="context_length_exceeded",
-        )
 
 
 def to_sampling(
@@ -336,24 +298,3 @@ Value = TypeVar("Value", int, float)
 
 def _or(value: Value | None, default: Value) -> Value:
     return default if value is None else value
-
-
-def _first_problem(problems: Sequence[ErrorDetails]) -> RequestError:
-    problem = problems[0]
-    # Pydantic puts the names of its own types into the path; what the client wrote are fields and indices.
-    path = ".".join(str(step) for step in problem["loc"] if not str(step).endswith("]"))
-    say = _SENTENCES.get(problem["type"])
-    sentence = say(problem) if say else problem["msg"][:1].lower() + problem["msg"][1:]
-    return RequestError(f"{path}: {sentence}" if path else sentence, param=path or None)
-
-
-_SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
-    "missing": lambda _: "this field is required",
-    "extra_forbidden": lambda _: "this server does not know this field; leave it out",
-    "model_type": lambda _: "must be an object",
-    "dict_type": lambda _: "must be an object",
-    "list_type": lambda _: "must be a list",
-    "too_short": lambda problem: f"must have at least {problem['ctx']['min_length']} entries",
-    "too_long": lambda problem: f"must have at most {problem['ctx']['max_length']} entries",
-    "value_error": lambda problem: problem["msg"].removeprefix("Value error, "),
-}

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from ballast.server.openai_reply import to_json
+from ballast.server.json_text import to_json
 from ballast.server.openapi import describes
 
 if TYPE_CHECKING:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
+from ballast.engine.constraint import Constraint
 from ballast.engine.engine import Limits
 from ballast.errors import RequestError
 from ballast.grammar.compiler import GrammarCompiler
-from ballast.grammar.constraint import Thought
+from ballast.grammar.constraint import Grammar, Thought
+from ballast.grammar.opened import CallsOnceOpened, openings
 from ballast.grammar.source import Source
 from ballast.grammar.thought import thought_of
 from ballast.grammar.tools import CallForm, tool_calls
@@ -26,7 +28,7 @@ from ballast.server.prompt import continues_final, render_prompt
 from ballast.server.tool_use import ToolUse, tool_use
 from ballast.text.ids_only import WHY
 from ballast.text.loading import Text
-from ballast.text.marks import CALLING, THINKING, Layout, Mark, Start, marks_of, start_of
+from ballast.text.marks import CALLING, THINKING, Layout, Start, marks_of, start_of
 
 THINK_OPENING = "<think>\n"
 
@@ -54,10 +56,7 @@ class Preparer:
         start = self._start(prompt, body)
         layout = self._layout(start, use, self.split_reasoning if split_reasoning is None else split_reasoning)
         job = self._job(body, [prompt], "messages", body.num_logprobs)
-        source = self._chat_grammar(body, use)
         ends = {token_id for token_id, mark in layout.marks.items() if mark.spelling in body.stop}
-        if use is not None and not use.is_parallel and source is None:
-            ends |= {token_id for token_id, mark in layout.marks.items() if mark is Mark.END_CALL}
         says_opening = self.force_think and not continues_final(body) and not THINKING & set(layout.marks.values())
         job = replace(
             job,
@@ -67,7 +66,11 @@ class Preparer:
             sampling=replace(job.sampling, stop_token_ids=job.sampling.stop_token_ids | ends),
             hidden_ids=job.hidden_ids | ends,
         )
-        return self._constrained(job, body, source, thought_of(start, self.text.tokenizer))
+        source = self._chat_grammar(body, use)
+        if source is None and use is not None:
+            _check_ends(body, "tools")
+            return _held(job, self._calls_once_opened(use))
+        return self._shaped(job, body, source, thought_of(start, self.text.tokenizer))
 
     def chat_prompt(self, body: ChatCompletionRequest) -> Prompt:
         """The prompt that `chat` gives to the model. Raises RequestError."""
@@ -94,6 +97,27 @@ class Preparer:
             use.tools, self.text.tokenizer, form, only=use.only, parallel=use.is_parallel, or_else=or_else
         )
 
+    def _calls_once_opened(self, use: ToolUse) -> CallsOnceOpened:
+        """A tool that is not strict promises nothing of its arguments: what no grammar can hold them to is let go."""
+        tokenizer = self.text.tokenizer
+
+        def compiled(*, any_arguments: bool = False) -> Grammar:
+            source = tool_calls(
+                use.tools,
+                tokenizer,
+                "either",
+                only=use.only,
+                parallel=use.is_parallel,
+                any_arguments=any_arguments,
+            )
+            return self.grammars.compile(source)
+
+        try:
+            calls = compiled()
+        except RequestError:
+            calls = compiled(any_arguments=True)
+        return CallsOnceOpened(calls, openings(tokenizer))
+
     def _start(self, prompt: Prompt, body: ChatCompletionRequest) -> Start:
         tokenizer, family = self.text.tokenizer, self.text.require_template().family
         thinks = family is not None and family.thinks and not continues_final(body)
@@ -113,7 +137,7 @@ class Preparer:
         """Encode the prompts; token ids are taken as they are. Raises RequestError."""
         prompts = [self._prompt(prompt) for prompt in body.prompt]
         job = self._job(body, prompts, "prompt", body.num_logprobs, echo=bool(body.echo))
-        return self._constrained(job, body, body.grammar(), None)
+        return self._shaped(job, body, body.grammar(), None)
 
     def _prompt(self, prompt: str | list[int]) -> Prompt:
         tokenizer = self.text.tokenizer
@@ -175,14 +199,12 @@ class Preparer:
             report_progress=bool(body.return_progress),
         )
 
-    def _constrained(self, job: Job, body: GenerationRequest, source: Source | None, thought: Thought | None) -> Job:
+    def _shaped(self, job: Job, body: GenerationRequest, source: Source | None, thought: Thought | None) -> Job:
         """The job held to the grammar of `source`. Raises RequestError, CapacityError."""
         if source is None:
             return job
-        if body.ignore_eos:
-            _refuse("ignore_eos", f"the grammar of {source.param} decides where the text ends")
-        constraint = self.grammars.compile(source, thought)
-        return replace(job, sampling=replace(job.sampling, constraint=constraint))
+        _check_ends(body, source.param)
+        return _held(job, self.grammars.compile(source, thought))
 
     def _check_choices(self, n: int, num_prompts: int) -> None:
         """Choices are admitted together, so all must fit into the queue and the batch at once."""
@@ -232,3 +254,12 @@ class Preparer:
 
 def _refuse(param: str, reason: str) -> NoReturn:
     raise RequestError(f"{param}: {reason}", param=param)
+
+
+def _check_ends(body: GenerationRequest, param: str) -> None:
+    if body.ignore_eos:
+        _refuse("ignore_eos", f"the grammar of {param} decides where the text ends")
+
+
+def _held(job: Job, constraint: Constraint) -> Job:
+    return replace(job, sampling=replace(job.sampling, constraint=constraint))

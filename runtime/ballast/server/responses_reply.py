@@ -8,7 +8,8 @@ from typing import Any
 
 from ballast.server.blocks import Block, Blocks, Step, blocks_of
 from ballast.server.choice import Piece
-from ballast.server.openai_reply import Whole, to_json
+from ballast.server.json_text import to_json
+from ballast.server.openai_reply import Whole
 from ballast.server.responses_request import ResponsesRequest
 from ballast.server.usage import Counts, Progress, Usage
 

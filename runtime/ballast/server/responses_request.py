@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, NoReturn
 from pydantic import BaseModel, ConfigDict, Field
 
 from ballast.errors import RequestError
-from ballast.server.openai_request import MAX_TOOLS, ChatCompletionRequest, check_lengths, parse_json, validated
+from ballast.server.body import check_lengths, parse_json, validated
+from ballast.server.openai_request import MAX_TOOLS, ChatCompletionRequest
 
 _NEEDS_STORAGE = ("previous_response_id", "conversation", "prompt")
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "refusal"})
@@ -174,9 +175,19 @@ def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
 def _tool_choice(choice: str | Mapping[str, Any] | None) -> Any:
     if not isinstance(choice, Mapping):
         return choice
-    if choice.get("type") != "function":
-        _refuse("tool_choice.type", f"is {choice.get('type')!r}; only a function can be chosen")
-    return {"type": "function", "function": {"name": choice.get("name")}}
+    if choice.get("type") == "function":
+        return _named(choice)
+    if choice.get("type") != "allowed_tools":
+        _refuse("tool_choice.type", f"is {choice.get('type')!r}; it must be function or allowed_tools")
+    tools = choice.get("tools")
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        _refuse("tool_choice.tools", "must be a list of objects")
+    allowed = {"mode": choice.get("mode"), "tools": [_named(tool) for tool in tools]}
+    return {"type": "allowed_tools", "allowed_tools": allowed}
+
+
+def _named(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": tool.get("type"), "function": {"name": tool.get("name")}}
 
 
 def _response_format(text: TextOptions | None) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ from ballast.server.keys import Keys
 from ballast.server.limits import ServerLimits, default_body_bytes
 from ballast.server.metrics import Metrics
 from ballast.server.numa import NumaProbe
+from ballast.server.preparation import TEXT_THREADS, Preparation
 from ballast.server.prepare import Preparer
 from ballast.server.process import Apps, listen_as, run_server
 from ballast.server.progress import with_progress
@@ -40,9 +41,6 @@ _REASONING_FIELDS: Mapping[ReasoningField, Sequence[str]] = {
     "both": ("reasoning_content", "reasoning"),
     "none": (),
 }
-
-TEXT_THREADS = 2
-"""Tokenising is short and frequent; more threads would take cores from the model."""
 
 
 def serve(config: Config) -> int:
@@ -148,6 +146,8 @@ def make_apps(
     """The applications around one engine, measured by `metrics`."""
     names = config.model.served_model_name or (name,)
     max_bytes = config.server.max_body_bytes
+    if max_bytes is None:
+        max_bytes = default_body_bytes(engine.limits.max_model_tokens)
     reasoning_fields = _REASONING_FIELDS[config.model.reasoning_field]
     metrics.watch(
         engine,
@@ -162,11 +162,13 @@ def make_apps(
         reasoning_fields=reasoning_fields,
         metrics=metrics,
         numa=probe,
-        executor=executor,
+        preparation=Preparation(
+            executor, engine.limits.max_queue, limits.max_bodies * max_bytes, config.server.request_timeout_s, leaving
+        ),
         model_names=names,
         strict_model_name=config.model.strict_model_name,
         request_timeout_s=config.server.request_timeout_s,
-        max_body_bytes=default_body_bytes(engine.limits.max_model_tokens) if max_bytes is None else max_bytes,
+        max_body_bytes=max_bytes,
         leaving=leaving,
         access=Access(
             keys=None if config.server.api_key_file is None else Keys(config.server.api_key_file),

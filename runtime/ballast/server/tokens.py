@@ -5,7 +5,7 @@ A request is read in the dialect whose fields it has; a reply carries the fields
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from ballast.errors import RequestError
+from ballast.server.body import parse_json, validated
 from ballast.server.exchange import Record
-from ballast.server.openai_reply import to_json
-from ballast.server.openai_request import ChatCompletionRequest, parse_json, validated
+from ballast.server.json_text import list_to_json, to_json
+from ballast.server.openai_request import ChatCompletionRequest
 from ballast.server.openapi import describes
 from ballast.server.prepare import Preparer
 from ballast.text.loading import Text
@@ -102,7 +103,7 @@ class TokenizerInfo(BaseModel):
 async def tokenize(request: Request) -> Response:
     """Token ids of a text or of a conversation."""
     service, record = _begin(request, "tokenize")
-    return _response(await service.on_body(request, record, lambda data: _json(tokenized(service, data))))
+    return _response(await service.on_body(request, record, lambda data: tokenized(service, data)))
 
 
 @router.post("/detokenize", **describes(DetokenizeReply, body=DetokenizeRequest))
@@ -126,8 +127,8 @@ async def tokenizer_info(request: Request) -> Response:
     return _response(_json(described(service.preparer.text, service.engine.limits.max_model_tokens)))
 
 
-def tokenized(service: Service, data: bytes) -> TokenizeReply:
-    """The reply to a body of /tokenize. Raises RequestError. Not for the event loop."""
+def tokenized(service: Service, data: bytes) -> bytes:
+    """The reply, a TokenizeReply, to a body of /tokenize. Raises RequestError. Not for the event loop."""
     body = validated(TokenizeRequest, parse_json(data))
     service.model_name(body.model)
     given = [name for name in ("prompt", "messages", "content") if getattr(body, name) is not None]
@@ -135,14 +136,12 @@ def tokenized(service: Service, data: bytes) -> TokenizeReply:
         raise RequestError(
             f"exactly one of prompt, messages and content is needed, this has {len(given)}", param="prompt"
         )
-    text = service.preparer.text
+    tokenizer = service.preparer.text.tokenizer
     ids = _ids(service.preparer, body)
-    return TokenizeReply(
-        tokens=_pieces(text.tokenizer, ids) if body.with_pieces else ids,
-        count=len(ids),
-        max_model_len=service.engine.limits.max_model_tokens,
-        token_strs=_strings(text.tokenizer, ids) if body.return_token_strs else None,
-    )
+    tokens = list_to_json(ids, partial(_piece, tokenizer) if body.with_pieces else None)
+    strings = list_to_json(ids, partial(_spelling, tokenizer)) if body.return_token_strs else b"null"
+    rest = to_json({"count": len(ids), "max_model_len": service.engine.limits.max_model_tokens})
+    return b'{"tokens":%b,"token_strs":%b,%b' % (tokens, strings, rest[1:])
 
 
 def described(text: Text, max_model_tokens: int) -> TokenizerInfo:
@@ -177,20 +176,12 @@ def _ids(preparer: Preparer, body: TokenizeRequest) -> list[int]:
     )
 
 
-def _pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[TokenPiece]:
-    return [TokenPiece(id=token_id, piece=_piece(tokenizer, token_id)) for token_id in ids]
-
-
-def _piece(tokenizer: Tokenizer, token_id: int) -> str | list[int]:
+def _piece(tokenizer: Tokenizer, token_id: int) -> dict[str, int | str | list[int]]:
     data = tokenizer.token_bytes(token_id)
     try:
-        return data.decode()
+        return {"id": token_id, "piece": data.decode()}
     except UnicodeDecodeError:
-        return list(data)
-
-
-def _strings(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    return [tokenizer.token_bytes(token_id).decode(errors="replace") for token_id in ids]
+        return {"id": token_id, "piece": list(data)}
 
 
 def _spelling(tokenizer: Tokenizer, token_id: int | None) -> str | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ballast.errors import RequestError
-from ballast.server.openai_request import ChatCompletionRequest, NamedTool
+from ballast.server.openai_request import AllowedToolsChoice, ChatCompletionRequest, NamedTool
 from ballast.text.messages import normalize_tools
 
 
@@ -16,32 +16,41 @@ class ToolUse:
     """What a request says about tools."""
 
     tools: tuple[Mapping[str, Any], ...]
-    """Normalised (`normalize_tools`); those that may be called, at least one."""
+    """Normalised (`normalize_tools`), all that the model is told of; at least one."""
+    only: frozenset[str] | None = None
+    """Names of those that may be called; None: all."""
     is_required: bool = False
     """A call must be made."""
-    only: str | None = None
-    """The one tool that may be called, where the client chose it."""
+    is_named: bool = False
+    """The client chose the call."""
     is_parallel: bool = True
     """More than one call may be made."""
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the client chose the call."""
-        return self.only is not None
 
 
 def tool_use(body: ChatCompletionRequest) -> ToolUse | None:
     """None where the reply calls no tools. Raises RequestError."""
-    tools = normalize_tools(body.tools or ())
+    tools = tuple(normalize_tools(body.tools or ()))
     choice = body.tool_choice or "auto"
     if not tools and choice not in ("none", "auto"):
         raise RequestError("tool_choice: there are no tools to choose from", param="tool_choice")
     if choice == "none" or not tools:
         return None
-    only = choice.function.name if isinstance(choice, NamedTool) else None
-    return ToolUse(
-        tuple(tools),
-        is_required=choice != "auto",
-        only=only,
-        is_parallel=body.parallel_tool_calls is not False and only is None,
-    )
+    is_parallel = body.parallel_tool_calls is not False
+    match choice:
+        case NamedTool():
+            only = _declared([choice], tools, "tool_choice.function.name")
+            return ToolUse(tools, only, is_required=True, is_named=True, is_parallel=False)
+        case AllowedToolsChoice():
+            allowed = choice.allowed_tools
+            only = _declared(allowed.tools, tools, "tool_choice.allowed_tools.tools")
+            return ToolUse(tools, only, is_required=allowed.mode == "required", is_parallel=is_parallel)
+        case _:
+            return ToolUse(tools, is_required=choice == "required", is_parallel=is_parallel)
+
+
+def _declared(chosen: Sequence[NamedTool], tools: Sequence[Mapping[str, Any]], param: str) -> frozenset[str]:
+    declared = {tool["function"]["name"] for tool in tools}
+    names = frozenset(tool.function.name for tool in chosen)
+    if missing := names - declared:
+        raise RequestError(f"{param}: no tool is named {min(missing)!r}", param=param)
+    return names

@@ -51,6 +51,8 @@ SCRIPTS: Mapping[str, str] = {
     "v31": _calls(f"<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{PARIS}<｜tool▁call▁end｜>"),
     "broken": _calls("<｜tool▁call▁begin｜>no call<｜tool▁call▁end｜>"),
     "scribble": _calls(_V3_CALL.format(name="weather", arguments="not json")),
+    "stranger": _calls(_V3_CALL.format(name="forecast", arguments=PARIS)),
+    "twice": 2 * (_calls(_V3_CALL.format(name="weather", arguments=PARIS)) + "And so on."),
     "object": '{"a": 1}',
     "emoji": "One 👩‍👩‍👧‍👦, two 中文.",
 }

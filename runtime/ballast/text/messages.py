@@ -13,7 +13,15 @@ from typing import Any
 
 from ballast.errors import RequestError
 
-_ROLES = ("system", "user", "assistant", "tool")
+_ROLES = {
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "developer": "system",
+    "function": "tool",  # what tools were called before, as `function_call` was `tool_calls`
+}
+"""What a client may say → what templates know."""
 _FUNCTION_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -33,6 +41,8 @@ def _normalize(message: Mapping[str, Any], path: str) -> dict[str, Any]:
     out["role"] = _role(out.get("role"), path)
     out["content"] = _content(out.get("content"), f"{path}.content")
     tool_calls = _tool_calls(out.pop("tool_calls", []), f"{path}.tool_calls")
+    if "function_call" in out:
+        tool_calls += [_tool_call({"function": out.pop("function_call")}, f"{path}.function_call", "")]
     if tool_calls:
         out["tool_calls"] = tool_calls
     reasoning = out.pop("reasoning", None)
@@ -58,13 +68,9 @@ def _split_reasoning(message: dict[str, Any]) -> None:
 
 
 def _role(role: object, path: str) -> str:
-    if role == "developer":
-        return "system"
-    if role not in _ROLES:
-        raise RequestError(
-            f"{path}.role is {role!r}; it must be one of {', '.join(_ROLES)}, developer", param=f"{path}.role"
-        )
-    return str(role)
+    if not isinstance(role, str) or role not in _ROLES:
+        raise RequestError(f"{path}.role is {role!r}; it must be one of {', '.join(_ROLES)}", param=f"{path}.role")
+    return _ROLES[role]
 
 
 def _content(content: object, path: str) -> str:
@@ -130,11 +136,12 @@ def _tool_calls(calls: object, path: str) -> list[dict[str, Any]]:
     return [_tool_call(call, f"{path}.{n}") for n, call in enumerate(calls)]
 
 
-def _tool_call(call: object, path: str) -> dict[str, Any]:
+def _tool_call(call: object, path: str, within: str = ".function") -> dict[str, Any]:
+    """A call; `path + within` is where its name and arguments are."""
     function = call.get("function") if isinstance(call, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(name, str):
-        raise RequestError(f"{path}.function.name must be a string", param=f"{path}.function.name")
+        raise RequestError(f"{path}{within}.name must be a string", param=f"{path}{within}.name")
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
         arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)

@@ -88,6 +88,7 @@ class KillAtEveryWrite:
         return True
 
 
+@pytest.mark.timeout(900)
 def test_killed_before_and_after_every_write_the_end_is_that_of_a_clean_run(
     kube: Kube, namespace: str, faulty: OperatorProcess, proxy: FaultProxy
 ) -> None:
@@ -133,9 +134,9 @@ def test_killed_before_and_after_every_write_the_end_is_that_of_a_clean_run(
     [
         Fault(mutations(), status=409, times=4),
         Fault(everything, status=429, retry_after_s=2, times=4),
-        Fault(everything, status=500, times=15),
-        Fault(everything, status=401, times=8),
-        Fault(everything, status=403, times=8),
+        Fault(everything, status=500, times=8),
+        Fault(everything, status=401, times=6),
+        Fault(everything, status=403, times=6),
         Fault(everything, reset="before", times=6),
         Fault(everything, reset="mid-body", times=5),
         Fault(mutations(), reset="after", times=4),

@@ -1,4 +1,4 @@
-"""Child processes with a log each, ended for certain."""
+"""Child processes with a log each, ended for certain: the kernel kills them when the tests are killed."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ class Process:
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """Call it in a thread that lives as long as the program is to."""
         assert not self.is_running, f"{self.name} runs already"
         with self.log_path.open("ab") as log:
             self._child = subprocess.Popen(
-                self.argv,
+                ["setpriv", "--pdeathsig", "KILL", "--", *self.argv],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

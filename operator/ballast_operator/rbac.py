@@ -31,6 +31,7 @@ WATCHED_RULES = (
     # For clusters that ask this of whoever sets an owner that blocks deletion (OwnerReferencesPermissionEnforcement).
     Rule(GROUP, (f"{PLURAL}/finalizers",), ("update",)),
     Rule("", ("pods", "services", "configmaps"), OWN),
+    Rule("", ("events",), ("get", "create", "patch")),
     Rule("policy", ("poddisruptionbudgets",), OWN),
     Rule("networking.k8s.io", ("networkpolicies",), OWN),
     Rule("monitoring.coreos.com", ("podmonitors",), OWN),

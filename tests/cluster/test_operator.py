@@ -27,6 +27,13 @@ def apply(kube: Kube, namespace: str, body: Object) -> None:
     kube.apply("inferenceservices", body, namespace)
 
 
+def events(kube: Kube, namespace: str, name: str) -> dict[str, Object]:
+    """What the operator told of a service, by reason."""
+    found = [event for event in kube.list("events", namespace) if event["involvedObject"]["name"] == name]
+    assert all(event["involvedObject"]["kind"] == "InferenceService" for event in found)
+    return {event["reason"]: event for event in found}
+
+
 def test_a_service_becomes_ready_and_says_where_it_runs(kube: Kube, namespace: str) -> None:
     apply(kube, namespace, service("tiny", engine={"maxNewTokens": 1000, "cacheLens": 4096}))
     wait_ready(kube, namespace, "tiny")
@@ -45,6 +52,7 @@ def test_a_service_becomes_ready_and_says_where_it_runs(kube: Kube, namespace: s
     }
     (pod,) = pods(kube, namespace, "tiny")
     assert pod["status"]["qosClass"] == "Guaranteed"
+    wait_for("its events", lambda: events(kube, namespace, "tiny").keys() == {"Serving", "CPUsAndMemoryAligned"})
 
 
 def test_user_edits_and_deletions_of_children_are_healed(kube: Kube, namespace: str) -> None:
@@ -124,6 +132,7 @@ def test_a_change_of_the_spec_replaces_the_pod_after_the_old_one_has_gone(kube: 
     assert uids(pods(kube, namespace, "changed")) == uids([old])
     kube.merge("pods", "changed-0", {"metadata": {"annotations": {"test.ballast.dev/lingers": None}}}, namespace)
     wait_ready(kube, namespace, "changed")
+    wait_for("a second event", lambda: events(kube, namespace, "changed")["Serving"]["count"] == 2)
     (new,) = pods(kube, namespace, "changed")
     assert uids([new]) != uids([old])
     arguments = new["spec"]["containers"][0]["args"]
@@ -152,6 +161,8 @@ def test_a_pod_that_is_refused_is_named_and_does_not_come_back_as_a_storm(
     found = wait_condition(kube, namespace, "refused", "Ready", "False", "TopologyAffinityError")
     assert "node rejected refused refused-" in found["message"]
     assert "1 CPUs, 1Gi of memory" in found["message"]
+    wait_for("a warning", lambda: events(kube, namespace, "refused").get("TopologyAffinityError"))
+    assert events(kube, namespace, "refused")["TopologyAffinityError"]["type"] == "Warning"
     wait_for(
         "another attempt",
         lambda: any(pod["metadata"]["name"].endswith("-r1") for pod in pods(kube, namespace, "refused")),

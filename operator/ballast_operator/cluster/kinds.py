@@ -44,6 +44,7 @@ NODE = Kind("v1", "Node", "nodes")
 PDB = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 POD_MONITOR = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", optional=True)
+EVENT = Kind("v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 NODE_TOPOLOGY = Kind("topology.node.k8s.io/v1alpha2", "NodeResourceTopology", "noderesourcetopologies", optional=True)
 

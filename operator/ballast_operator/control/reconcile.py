@@ -11,6 +11,7 @@ from ballast_operator.api.service import InferenceService, SpecError
 from ballast_operator.cluster.api import Api
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE_TOPOLOGY, SERVICE
 from ballast_operator.control.apply import Outcome, apply_children, apply_rollout, heal_pods
+from ballast_operator.control.events import events_between, record
 from ballast_operator.control.evidence import Evidence
 from ballast_operator.control.findings import current_pods
 from ballast_operator.control.gather import gather_reports, reach_service
@@ -109,15 +110,17 @@ class Reconciler:
         return why_no_room(service.spec, await self.api.list_all(NODE_TOPOLOGY) or [])
 
     async def _write_status(self, body: dict[str, Any], status: dict[str, Any]) -> str:
-        """Write it if it says anything new; returns the object's version then."""
+        """Write it, and what is to be told of it, if it says anything new; returns the object's version then."""
         metadata = body["metadata"]
         if status == body.get("status"):
             return str(metadata["resourceVersion"])
         keys = ("name", "namespace", "uid", "resourceVersion")  # one that judged by an older object is refused
         head = {key: body[key] for key in ("apiVersion", "kind")}
+        before = (body.get("status") or {}).get("conditions") or []
         written = await self.api.apply(
             INFERENCE_SERVICE, {**head, "metadata": {key: metadata[key] for key in keys}, "status": status}, "status"
         )
+        await record(self.api, written, events_between(before, status["conditions"]), self.now())
         return str(written["metadata"]["resourceVersion"])
 
     def _remember(self, service: InferenceService, seen: Observed, version: str, evidence: Evidence) -> None:

@@ -46,7 +46,7 @@ def wait_condition(
     kind: str,
     status: str,
     reason: str = "",
-    timeout_s: float = 30,
+    timeout_s: float = 60,
     meanwhile: Callable[[], None] = nothing,
 ) -> Object:
     """The condition, once it has this status, and this reason if one is given, for the newest spec.
@@ -66,6 +66,6 @@ def wait_condition(
 
 
 def wait_ready(
-    kube: Kube, namespace: str, name: str, timeout_s: float = 30, meanwhile: Callable[[], None] = nothing
+    kube: Kube, namespace: str, name: str, timeout_s: float = 60, meanwhile: Callable[[], None] = nothing
 ) -> Object:
     return wait_condition(kube, namespace, name, "Ready", "True", timeout_s=timeout_s, meanwhile=meanwhile)

@@ -29,9 +29,9 @@ def apply(kube: Kube, namespace: str, body: Object) -> None:
 
 def events(kube: Kube, namespace: str, name: str) -> dict[str, Object]:
     """What the operator told of a service, by reason."""
-    found = [event for event in kube.list("events", namespace) if event["involvedObject"]["name"] == name]
-    assert all(event["involvedObject"]["kind"] == "InferenceService" for event in found)
-    return {event["reason"]: event for event in found}
+    target = ("InferenceService", name)
+    found = kube.list("events", namespace)
+    return {e["reason"]: e for e in found if (e["involvedObject"]["kind"], e["involvedObject"]["name"]) == target}
 
 
 def test_a_service_becomes_ready_and_says_where_it_runs(kube: Kube, namespace: str) -> None:

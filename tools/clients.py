@@ -1,4 +1,4 @@
-"""Runs other people's clients against a server on the built-in model, each in a virtual environment of its own.
+"""Runs other people's clients against one server on the built-in model, each in a virtual environment of its own.
 
     python tools/clients.py [NAME ...]
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ballast.testing.server_process import ServerProcess
@@ -19,23 +20,28 @@ REQUIREMENTS = ROOT / "requirements" / "clients"
 ENVIRONMENTS = ROOT / "build" / "clients"
 CHECKS = ROOT / "tests" / "clients"
 TIMEOUT_S = 300
+AT_ONCE = 2
+"""Most of their time goes into being installed and imported."""
 # Its template writes tools.
 SERVER = ("--chat_template", "deepseek-v3.1", "--max_batch_size", "8")
 
 
 def main(names: list[str]) -> int:
-    failed = []
-    for name in names or sorted(file.stem for file in REQUIREMENTS.glob("*.txt")):
-        python = environment(name)
-        check = CHECKS / f"check_{name.split('-')[0]}.py"
-        with ServerProcess(*SERVER) as server:
-            ended = subprocess.run([str(python), str(check), server.url], timeout=TIMEOUT_S, check=False)
-            server.wait_until_empty()
-        if ended.returncode:
-            failed.append(name)
+    names = names or sorted(file.stem for file in REQUIREMENTS.glob("*.txt"))
+    with ServerProcess(*SERVER) as server, ThreadPoolExecutor(AT_ONCE) as pool:
+        passed = list(pool.map(lambda name: check(name, server.url), names))
+        server.wait_until_empty()
+    failed = [name for name, ok in zip(names, passed, strict=True) if not ok]
+    print(f"{len(names) - len(failed)} passed, {len(failed)} failed")
     if failed:
         print(f"clients: {', '.join(failed)} failed", file=sys.stderr)
     return 1 if failed else 0
+
+
+def check(name: str, url: str) -> bool:
+    """Whether a client gets what it should of the server there."""
+    script = CHECKS / f"check_{name.split('-')[0]}.py"
+    return subprocess.run([str(environment(name)), str(script), url], timeout=TIMEOUT_S, check=False).returncode == 0
 
 
 def environment(name: str) -> Path:

@@ -9,6 +9,8 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 import litellm
 from check_openai import ASKED, CHOICE, SCHEMA, TOOL, check_painted
 
+litellm.suppress_debug_info = True
+
 TO = {"api_base": sys.argv[1] + "/v1", "api_key": "none", "num_retries": 0, **ASKED, "model": "openai/m"}
 
 

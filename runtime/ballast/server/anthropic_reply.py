@@ -19,6 +19,7 @@ from ballast.server.usage import Counts, Progress, Usage
 PATHS = "/v1/messages"
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_NOT_ENDED: Mapping[str, Any] = {"stop_reason": None, "stop_sequence": None, "stop_details": None, "container": None}
 _ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -40,8 +41,8 @@ class AnthropicReply:
 
     def opening(self, counts: Counts) -> bytes:
         """The message without its content."""
-        nothing: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
-        return _event("message_start", message={**self._head, **nothing, "usage": usage_to_wire(counts.usage)})
+        message = {**self._head, "content": [], **_NOT_ENDED, "usage": message_usage(counts.usage)}
+        return _event("message_start", message=message)
 
     def piece(self, piece: Piece, counts: Counts) -> bytes:
         """More of the content."""
@@ -74,7 +75,7 @@ class AnthropicReply:
         blocks = blocks_of(choice.parts)
         content = [_whole_block(block) for block in blocks]
         ending = _ending(choice.finish_reason, choice.stop, has_calls=any(block.kind == "call" for block in blocks))
-        return to_json({**self._head, "content": content, **ending, "usage": usage_to_wire(counts.usage)})
+        return to_json({**self._head, "content": content, **ending, "usage": message_usage(counts.usage)})
 
 
 class AnthropicErrors:
@@ -113,19 +114,27 @@ class AnthropicErrors:
         await self._app(scope, receive, translate)
 
 
-def usage_to_wire(usage: Usage) -> dict[str, int]:
+def usage_to_wire(usage: Usage) -> dict[str, Any]:
     """The `usage` object, in which tokens from the cache count apart."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+        "server_tool_use": None,
     }
+
+
+def message_usage(usage: Usage) -> dict[str, Any]:
+    """The `usage` object of a whole message."""
+    return {**usage_to_wire(usage), "cache_creation": None, "inference_geo": None, "service_tier": None}
 
 
 def _ending(reason: str | None, stop: str | None, *, has_calls: bool) -> dict[str, Any]:
     said = "stop_sequence" if stop is not None else _STOP_REASONS[reason or "stop"]
-    return {"stop_reason": "tool_use" if has_calls and said == "end_turn" else said, "stop_sequence": stop}
+    said = "tool_use" if has_calls and said == "end_turn" else said
+    return {**_NOT_ENDED, "stop_reason": said, "stop_sequence": stop}
 
 
 def _block_event(step: Step, block: Block, text: str) -> bytes:
@@ -143,9 +152,10 @@ def _begun_block(block: Block) -> dict[str, Any]:
         case "reasoning":
             return {"type": "thinking", "thinking": "", "signature": ""}
         case "text":
-            return {"type": "text", "text": ""}
+            return {"type": "text", "text": "", "citations": None}
         case "call":
-            return {"type": "tool_use", "id": block.call_id, "name": block.name, "input": {}}
+            call = {"id": block.call_id, "name": block.name, "input": {}, "caller": {"type": "direct"}}
+            return {"type": "tool_use", **call}
 
 
 def _delta(block: Block, text: str) -> dict[str, str]:

@@ -28,7 +28,7 @@ class ResponsesReply:
     def opening(self, counts: Counts) -> bytes:
         """A response without items."""
         del counts
-        response = {**self._head, **_state("in_progress"), "output": [], "usage": None}
+        response = {**self._head, **_state("in_progress"), "output": []}
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
         )
@@ -58,7 +58,7 @@ class ResponsesReply:
         """The end of a stream that failed."""
         del status
         failure = {"code": "server_error", "message": body["error"]["message"]}
-        response = {**self._head, **_state("failed"), "error": failure, "output": [], "usage": None}
+        response = {**self._head, **_state("failed"), "error": failure, "output": []}
         return self._event("response.failed", response=response)
 
     def whole(self, choices: Sequence[Whole], counts: Counts) -> bytes:
@@ -146,7 +146,7 @@ def _echoed(body: ResponsesRequest) -> dict[str, Any]:
         "tools": body.tools or [],
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "truncation": "disabled",
-        "user": body.user,
+        **({"user": body.user} if isinstance(body.user, str) else {}),
     }
 
 

@@ -8,7 +8,7 @@ CXX_SOURCES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'te
 # Sanitizers need a C++ runtime of their own, so the C++ tests are built apart from the extension.
 CXX_TESTS   = cmake -S csrc -G Ninja -DBALLAST_PYTHON=OFF -DBALLAST_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo --log-level=WARNING
 
-.PHONY: help setup demo demo-stop e2e browser test cluster-binaries test-cpp test-python test-clients lint docs-reference format bench sanitize lock clean
+.PHONY: help setup demo demo-stop e2e browser prometheus test cluster-binaries test-cpp test-python test-clients lint docs-reference format bench sanitize lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -22,10 +22,13 @@ demo: setup ## start the server on the built-in model and chat with it once
 demo-stop: ## stop the server that the demo left running
 	@$(BIN)/python tools/demo.py stop
 
-test: setup browser cluster-binaries test-cpp test-python ## every test that needs no GPU
+test: setup browser prometheus cluster-binaries test-cpp test-python ## every test that needs no GPU
 
 browser: ## a Chromium for the tests of the chat page
 	@tools/browser.sh
+
+prometheus: ## Prometheus and promtool for the tests of dashboards and alerts
+	@tools/prometheus.sh > /dev/null
 
 test-cpp: ## C++ unit tests under ASan and UBSan
 	@$(CXX_TESTS) -B build/asan -DBALLAST_SANITIZE=address,undefined > build/asan.log || (cat build/asan.log; exit 1)

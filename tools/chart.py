@@ -1,4 +1,4 @@
-"""Writes what the chart repeats: the definition, the permissions, and the README from the comments of the values.
+"""Writes what the chart repeats: definition, permissions, dashboards, and the README from the comments of the values.
 
     python tools/chart.py [--check]
 
@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from reference import table
 
 from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES
+from dashboards import DASHBOARDS, to_json
+from reference import is_file_with, table
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "ballast"
@@ -31,11 +32,14 @@ def main(arguments: list[str]) -> int:
     wanted = {
         "files/crd.yaml": CRD.read_text(encoding="utf-8"),
         "files/rbac.yaml": permissions(),
+        **{
+            f"dashboards/{name}.json": json.dumps(to_json(board), indent=1) + "\n" for name, board in DASHBOARDS.items()
+        },
         "README.md": "\n".join((*readme(), "")),
     }
     check_version()
     if arguments == ["--check"]:
-        old = [name for name, text in wanted.items() if (CHART / name).read_text(encoding="utf-8") != text]
+        old = [name for name, text in wanted.items() if not is_file_with(CHART / name, text)]
         if old:
             print(f"charts/ballast/: {', '.join(old)} are not what their sources make; run: make docs-reference")
         return 1 if old else 0

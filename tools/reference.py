@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     pages = {"options.md": options(), "endpoints.md": endpoints(), "metrics.md": metrics()}
     wanted = {name: "\n".join((NOTE, *lines, "")) for name, lines in pages.items()}
     if arguments == ["--check"]:
-        old = [name for name, text in wanted.items() if not _is(REFERENCE / name, text)]
+        old = [name for name, text in wanted.items() if not is_file_with(REFERENCE / name, text)]
         if old:
             print(f"docs/reference/: {', '.join(old)} no longer say what the code says; run: make docs-reference")
         return 1 if old else 0
@@ -42,7 +42,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _is(path: Path, text: str) -> bool:
+def is_file_with(path: Path, text: str) -> bool:
+    """Whether the file is there and holds exactly this."""
     return path.is_file() and path.read_text(encoding="utf-8") == text
 
 
@@ -177,7 +178,7 @@ def families() -> Iterable[Any]:
     build = {"version": "", "isa": "", "device": ""}
     shown.watch(engine, model_name="", build=build, alias=True)
     node = SimpleNamespace(node=0, expert_bytes=1)
-    probe = NumaProbe(lambda *_: SimpleNamespace(nodes=(node,), mempolicy_available=True))  # type: ignore[arg-type,return-value]
+    probe = NumaProbe(lambda *_: SimpleNamespace(nodes=(node,), mempolicy_available=True, share_local=1.0, pinned=True))  # type: ignore[arg-type,return-value]
     asyncio.run(probe.report(60))
     shown.registry.register(probe)
     shown.count_request("", "")

@@ -115,6 +115,8 @@ class ModelView {
     }
   }
 
+  int64_t expert_bytes_read() const { return model_.expert_bytes_read(); }
+
   py::array_t<float> forward(const py::array& token_ids, const py::array& positions, const py::array& slots,
                              const py::array& query_indptr, const py::array& kv_indptr,
                              const py::array& kv_indices, const py::array& sampled, const py::function& alive,
@@ -243,5 +245,6 @@ void bind_model(py::module_ m) {
            arg("kv_layers"), arg("block_tokens"))
       .def("forward", &ModelView::forward, py::kw_only(), arg("token_ids"), arg("positions"), arg("slots"),
            arg("query_indptr"), arg("kv_indptr"), arg("kv_indices"), arg("sampled"), arg("alive"),
-           arg("alive_every_s"));
+           arg("alive_every_s"))
+      .def_property_readonly("expert_bytes_read", &ModelView::expert_bytes_read);
 }

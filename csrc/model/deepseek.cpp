@@ -148,6 +148,10 @@ void DeepseekModel::routed(const RoutedWeights& weights, int64_t num_tokens) {
   });
   weights.experts.forward(pool_, s.normed.data(), num_tokens, s.expert_ids.data(), s.expert_shares.data(),
                           num_chosen, s.routed_out.data());
+  std::vector<char> chosen(static_cast<size_t>(num_experts));
+  for (int64_t i = 0; i < num_tokens * num_chosen; ++i)
+    chosen[static_cast<size_t>(s.expert_ids[static_cast<size_t>(i)])] = 1;
+  expert_bytes_read_ += std::count(chosen.begin(), chosen.end(), 1) * weights.experts.expert_bytes();
 }
 
 void DeepseekModel::output(const Outputs& pending, const Step& step, float* logits) {

@@ -53,6 +53,9 @@ class DeepseekModel {
   int64_t num_layers() const { return static_cast<int64_t>(weights_.layers.size()); }
   int64_t num_logits() const { return weights_.output.rows(); }
   int64_t num_slots() const { return cache_.num_slots; }
+  // Bytes of routed experts' weights that all steps so far have read: of each layer, every expert once a step
+  // that any token chose. Not to be asked for while a step runs.
+  int64_t expert_bytes_read() const { return expert_bytes_read_; }
 
   // Writes the step's rows of the cache and logits [num_sampled, num_logits]; calls layer_done after each
   // layer. Throws std::out_of_range or std::invalid_argument naming the entry of the step that leads outside
@@ -104,6 +107,7 @@ class DeepseekModel {
   const RopeTable rope_;
   const KvCache cache_;
   Scratch scratch_;
+  int64_t expert_bytes_read_ = 0;
 };
 
 }  // namespace ballast

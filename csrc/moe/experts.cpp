@@ -55,6 +55,11 @@ Experts::Experts(const ExpertMatrices& gate, const ExpertMatrices& up, const Exp
               std::to_string(num_experts() * hidden_width()) + " rows, experts times gate's columns");
 }
 
+int64_t Experts::expert_bytes() const {
+  const auto bytes = [](const ExpertMatrices& part) { return part.rows.num_rows * part.matrix.row_bytes(); };
+  return bytes(gate_) + bytes(up_) + bytes(down_);
+}
+
 std::vector<IndexRange> ranges_by_node(const FormatTraits& down, int64_t width,
                                        const std::vector<int>& threads_per_node) {
   return split_among_nodes(width, std::max<int64_t>(down.block_weights, kGroupCols), threads_per_node);

@@ -50,6 +50,8 @@ class Experts {
   int64_t num_experts() const { return gate_.rows.num_heads; }
   int64_t hidden_width() const { return gate_.matrix.cols(); }
   int64_t expert_width() const { return down_.matrix.cols(); }
+  // Bytes of one expert's weights as the file stores them.
+  int64_t expert_bytes() const;
   // By node, those without a share left out; empty when they are seen where they lie.
   const std::vector<Part>& parts() const { return parts_; }
 

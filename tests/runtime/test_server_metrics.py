@@ -22,6 +22,8 @@ GAUGES = {
     "ballast_engine_heartbeat_timestamp_seconds",
     "ballast_numa_expert_bytes",
     "ballast_numa_mempolicy_available",
+    "ballast_numa_local_ratio",
+    "ballast_numa_threads_pinned",
     "ballast_build_info",
     "ballast_model_info",
 }
@@ -31,6 +33,7 @@ COUNTERS = {
     "ballast_prefix_cache_query_tokens",
     "ballast_prefix_cache_hit_tokens",
     "ballast_preemptions",
+    "ballast_expert_weight_bytes_read",
     "ballast_requests",
 }
 HISTOGRAMS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -26,6 +26,8 @@ class ServiceMemory:
     """What running processes said, and the loop time at which they did."""
     versions: Versions = field(default_factory=dict)
     """What the last pass saw."""
+    conditions: Sequence[Mapping[str, Any]] = ()
+    """Of the status that the last pass found."""
     refused: bool = False
     """Pods were refused: changes of nodes matter."""
 

@@ -112,6 +112,7 @@ class Reconciler:
     async def _write_status(self, body: dict[str, Any], status: dict[str, Any]) -> str:
         """Write it, and what is to be told of it, if it says anything new; returns the object's version then."""
         metadata = body["metadata"]
+        self.memory.of(Ref(metadata["namespace"], metadata["name"])).conditions = status["conditions"]
         if status == body.get("status"):
             return str(metadata["resourceVersion"])
         keys = ("name", "namespace", "uid", "resourceVersion")  # one that judged by an older object is refused

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from ballast_operator.control.memory import Memory
 
 
 class Metrics:
@@ -11,8 +17,9 @@ class Metrics:
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(_Conditions(memory))
         self._reconciles = Counter(
             "ballast_operator_reconciles", "Passes of the control loop.", ["result"], registry=self.registry
         )
@@ -56,3 +63,21 @@ class Metrics:
     def page(self) -> bytes:
         """In Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class _Conditions(Collector):
+    """One series for each condition of each service that this replica looks after."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "ballast_operator_service_condition",
+            "1 for what each condition of a service says now.",
+            labels=["namespace", "service", "condition", "status", "reason"],
+        )
+        for ref, known in sorted(self._memory.services.items()):
+            for found in known.conditions:
+                family.add_metric([ref.namespace, ref.name, found["type"], found["status"], found["reason"]], 1)
+        yield family

@@ -50,10 +50,10 @@ class Operator:
     def __init__(self, children: ChildOptions, process: ProcessOptions) -> None:
         self._options = process
         self._loop = asyncio.get_running_loop()
-        self._metrics = Metrics()
+        self._memory = Memory()
+        self._metrics = Metrics(self._memory)
         self._api = Api(self._metrics.requested)
         self._prober = Prober(process.probe_proxy)
-        self._memory = Memory()
         self._freshness = Freshness()
         reconciler = Reconciler(self._api, self._prober, children, self._memory, _now, time.monotonic)
         self._queue: WorkQueue[Ref] = WorkQueue(
@@ -128,6 +128,7 @@ class Operator:
                 log.info("waiting to lead again")
             finally:
                 self._metrics.leading.set(0)
+                self._memory.services.clear()  # what another replica finds from now on is not known here
                 self._last_try = None
                 await self._watcher.stop()
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ballast_operator.api.service import InferenceService
-from ballast_operator.names import ADMIN_PORT_NAME, pod_selector
+from ballast_operator.names import ADMIN_PORT_NAME, LABEL_SERVICE, pod_selector
 from ballast_operator.options import ChildOptions
 from ballast_operator.resources.meta import child_metadata
+
+_LABEL_WITH_SERVICE = {
+    "sourceLabels": ["__meta_kubernetes_pod_label_" + re.sub(r"[^a-zA-Z0-9]", "_", LABEL_SERVICE)],
+    "targetLabel": "service",
+}
+"""Dashboards and alerts tell services apart by this label."""
 
 
 def build_pod_monitor(service: InferenceService, options: ChildOptions) -> dict[str, Any]:
@@ -18,6 +25,8 @@ def build_pod_monitor(service: InferenceService, options: ChildOptions) -> dict[
         "metadata": child_metadata(service, service.ref.name, options.pod_monitor_labels),
         "spec": {
             "selector": {"matchLabels": pod_selector(service.ref.name)},
-            "podMetricsEndpoints": [{"port": ADMIN_PORT_NAME, "path": "/metrics"}],
+            "podMetricsEndpoints": [
+                {"port": ADMIN_PORT_NAME, "path": "/metrics", "relabelings": [_LABEL_WITH_SERVICE]}
+            ],
         },
     }

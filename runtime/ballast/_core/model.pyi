@@ -113,3 +113,7 @@ class DeepseekModel:
         begin, is `alive_every_s` ago. Releases the GIL; not to be called from two threads at once.
         IndexError and ValueError name the entry that leads outside vocabulary, table or cache; nothing is written
         then."""
+
+    @property
+    def expert_bytes_read(self) -> int:
+        """Bytes of routed experts' weights, as the file stores them, that all steps so far have read."""

@@ -13,7 +13,7 @@ from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.masks import MaskWorker
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason, Request
-from ballast.engine.runner import Runner
+from ballast.engine.runner import CountsExpertReads, Runner
 from ballast.engine.sequence import Sequence
 from ballast.errors import RequestError
 from ballast.model.batch import Batch
@@ -151,6 +151,11 @@ class EngineCore:
     def stats(self) -> sched.Stats:
         """The scheduler's counts now."""
         return self._scheduler.stats()
+
+    @property
+    def expert_bytes_read(self) -> int:
+        """Bytes of experts' weights that steps have read from host memory; 0 of a runner that does not count."""
+        return self._runner.expert_bytes_read if isinstance(self._runner, CountsExpertReads) else 0
 
     def describe(self) -> list[tuple[int, str, int, int, int]]:
         """One (seq, state, num_tokens, num_computed_tokens, num_blocks) per live sequence."""

@@ -72,6 +72,8 @@ class Snapshot:
     prefix_hit_tokens: int
     prompt_tokens: int
     generation_tokens: int
+    expert_bytes_read: int
+    """Bytes of routed experts' weights that steps have read from host memory."""
     heartbeat: float
     """Unix time at which the engine last made progress, in seconds."""
     has_work: bool
@@ -132,6 +134,7 @@ class Engine:
         self._live: dict[int, _Live] = {}
         self._prompt_tokens = 0
         self._generation_tokens = 0
+        self._expert_bytes_read = 0
         self._mean_duration_s = 1.0
 
         # Written by the engine thread, read by anyone: each is replaced whole.
@@ -235,6 +238,7 @@ class Engine:
             prefix_hit_tokens=stats.prefix_hit_tokens if stats else 0,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
+            expert_bytes_read=self._expert_bytes_read,
             heartbeat=self._heartbeat,
             has_work=has_work,
             silence_s=time.monotonic() - self._last_progress if has_work else 0.0,
@@ -405,6 +409,7 @@ class Engine:
     def _publish(self, core: EngineCore) -> None:
         self._beat()
         self._stats = core.stats()
+        self._expert_bytes_read = core.expert_bytes_read
         self._description = core.describe()
         tokens = _prompt_tokens(live for live in self._live.values() if not live.admitted) if self._stats.waiting else 0
         with self._lock:

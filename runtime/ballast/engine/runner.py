@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,3 +19,12 @@ class Runner(Protocol):
 
         Calls `alive` after a layer when its last call is 100 ms ago, so that a long step is told from a dead one.
         """
+
+
+@runtime_checkable
+class CountsExpertReads(Protocol):
+    """A runner that knows what it has read."""
+
+    @property
+    def expert_bytes_read(self) -> int:
+        """Bytes of routed experts' weights that steps have read from host memory so far."""

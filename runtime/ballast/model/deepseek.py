@@ -45,6 +45,11 @@ class DeepseekModel:
             block_tokens=kv.block_tokens,
         )
 
+    @property
+    def expert_bytes_read(self) -> int:
+        """Bytes of routed experts' weights that steps have read from host memory so far."""
+        return self._model.expert_bytes_read
+
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
         """Write the batch's KV; return logits [sampled, vocabulary]."""
         return self._model.forward(

@@ -127,6 +127,7 @@ class _EngineCollector(Collector):
             "generation_tokens": ("Tokens generated.", now.generation_tokens),
             "prefix_cache_query_tokens": ("Prompt tokens looked up in the prefix cache.", now.prefix_query_tokens),
             "prefix_cache_hit_tokens": ("Prompt tokens served by the prefix cache.", now.prefix_hit_tokens),
+            "expert_weight_bytes_read": ("Bytes of experts' weights read from memory.", now.expert_bytes_read),
             "preemptions": ("Requests that gave their KV up to others and were computed again.", now.preemptions),
         }
         for name, (what, value) in gauges.items():

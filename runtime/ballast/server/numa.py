@@ -51,12 +51,19 @@ class NumaProbe(Collector):
         policy = GaugeMetricFamily(
             "ballast_numa_mempolicy_available", "Whether the kernel lets this process set memory policies."
         )
+        local = GaugeMetricFamily(
+            "ballast_numa_local_ratio", "Share of the weights that lie on the NUMA node whose threads read them."
+        )
+        pinned = GaugeMetricFamily("ballast_numa_threads_pinned", "Whether each compute thread has CPUs of its own.")
         if self._report is not None:
+            if self._report.share_local is not None:
+                local.add_metric([], self._report.share_local)
+            pinned.add_metric([], float(self._report.pinned))
             for node in self._report.nodes:
                 if node.expert_bytes is not None:
                     experts.add_metric([str(node.node)], node.expert_bytes)
             policy.add_metric([], float(self._report.mempolicy_available))
-        return iter((experts, policy))
+        return iter((experts, policy, local, pinned))
 
 
 def to_json(report: NumaReport, age_s: float) -> dict[str, Any]:

@@ -18,14 +18,19 @@ def program(name: str) -> Path:
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and (Path(assets) / name).exists():
         return Path(assets) / name
+    if name in ("prometheus", "promtool"):
+        return Path(_printed(ROOT / "tools" / "prometheus.sh", "--cached")) / name
     return built(PARTS.get(name, "controlplane")) / name
 
 
 @cache
 def built(part: str) -> Path:
     """Folder with the programs of a group; RuntimeError says what to run if they are not built."""
-    command = [str(ROOT / "tools" / "cluster-binaries.sh"), part, "--cached"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LOOKUP_TIMEOUT_S, check=False)
+    return Path(_printed(ROOT / "tools" / "cluster-binaries.sh", part, "--cached"))
+
+
+def _printed(script: Path, *words: str) -> str:
+    done = subprocess.run([script, *words], capture_output=True, text=True, timeout=LOOKUP_TIMEOUT_S, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip())
-    return Path(done.stdout.strip())
+    return done.stdout.strip()

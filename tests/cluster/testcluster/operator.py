@@ -64,9 +64,14 @@ class OperatorProcess(Process):
     def wait_leading(self) -> None:
         wait_for(f"{self.name} to lead", lambda: self.metric("ballast_operator_leading") == 1.0)
 
+    @property
+    def health_address(self) -> str:
+        """Host and port of its health server, once that listens."""
+        return f"127.0.0.1:{self._port()}"
+
     def http(self, path: str) -> httpx.Response:
         """A page of its health server, once that listens."""
-        return httpx.get(f"http://127.0.0.1:{self._port()}{path}", timeout=10, trust_env=False)
+        return httpx.get(f"http://{self.health_address}{path}", timeout=10, trust_env=False)
 
     def metric(self, sample: str) -> float:
         """The value of one sample, such as `ballast_operator_leading`; 0 without it."""

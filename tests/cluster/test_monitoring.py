@@ -1,0 +1,203 @@
+"""A real Prometheus scrapes a real engine under load and the operator: dashboards and alerts ask for what is there."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ballast.testing.server_process import ServerProcess
+from testcluster.cluster import Cluster
+from testcluster.helm import CHART, Helm
+from testcluster.kube import Kube, Object
+from testcluster.operator import OperatorProcess
+from testcluster.prometheus import Prometheus
+from testcluster.services import service, wait_ready
+from testcluster.waiting import wait_for
+
+MONITORING = "--api-versions=monitoring.coreos.com/v1/PrometheusRule"
+NAME = re.compile(r"\b(?:ballast|process|vllm)[a-z_:]*[a-z]\b")
+LOAD_TIMEOUT_S = 60
+UNKNOWN_ON_SOME_MACHINES = {"ballast_numa_local_ratio", "ballast_numa_expert_bytes"}
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Object:
+    helm = Helm(tmp_path_factory.mktemp("helm"))
+    (found,) = [body for body in helm.template(MONITORING) if body["kind"] == "PrometheusRule"]
+    spec: Object = found["spec"]
+    return spec
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[ServerProcess]:
+    with ServerProcess("--admin_port", "0", "--max_batch_size", "2", "--max_queue", "2") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    cluster: Cluster,
+    operator: OperatorProcess,
+    engine: ServerProcess,
+    rules: Object,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Prometheus]:
+    """Has seen the engine answer a few seconds of requests, more of them than it takes."""
+    namespace = cluster.make_namespace("monitored")
+    cluster.kube.apply("inferenceservices", service("tiny"), namespace)
+    wait_ready(cluster.kube, namespace, "tiny")
+    folder = tmp_path_factory.mktemp("prometheus")
+    rules_file = folder / "rules.yaml"
+    rules_file.write_text(yaml.safe_dump(rules))
+    targets = {
+        f"127.0.0.1:{engine.admin_port}": {"namespace": namespace, "service": "tiny", "pod": "tiny-0"},
+        operator.health_address: {"pod": "operator-0"},
+    }
+    prometheus = Prometheus(folder, targets, rules_file)
+    prometheus.start()
+    try:
+        wait_for("Prometheus to be ready", prometheus.is_ready, timeout_s=60)
+        wait_for("both targets to be scraped", lambda: prometheus.num_healthy_targets() == 2, timeout_s=60)
+        with load(engine), changes(cluster.kube, namespace, "tiny"):
+            passes = 'rate(ballast_operator_reconciles_total{result="ok"}[10s]) > 0'
+            busy = f"rate(ballast_generation_tokens_total[10s]) > 0 and on () {passes}"
+            wait_for("tokens and passes to be counted", lambda: prometheus.query(busy), timeout_s=LOAD_TIMEOUT_S)
+            yield prometheus
+    finally:
+        prometheus.stop()
+        cluster.kube.delete("namespaces", namespace)
+
+
+@contextmanager
+def load(engine: ServerProcess) -> Iterator[None]:
+    """Six clients for two places and a queue of two: some wait, some are turned away."""
+    stop = threading.Event()
+
+    def ask() -> None:
+        body = json.dumps({"prompt": "The sea is " * 20, "max_tokens": 40, "ignore_eos": True}).encode()
+        request = urllib.request.Request(f"{engine.url}/v1/completions", body, {"Content-Type": "application/json"})
+        while not stop.is_set():
+            try:
+                with urllib.request.urlopen(request, timeout=60) as reply:
+                    reply.read()
+            except urllib.error.HTTPError as error:
+                if error.code != 429:
+                    raise
+                stop.wait(0.1)
+
+    clients = [threading.Thread(target=ask) for _ in range(6)]
+    for client in clients:
+        client.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for client in clients:
+            client.join()
+
+
+@contextmanager
+def changes(kube: Kube, namespace: str, name: str) -> Iterator[None]:
+    """Something for the operator to look at, twice a second."""
+    stop = threading.Event()
+
+    def change() -> None:
+        number = 0
+        while not stop.wait(0.5):
+            number += 1
+            patch = {"metadata": {"annotations": {"test.ballast.dev/change": str(number)}}}
+            kube.merge("inferenceservices", name, patch, namespace)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def panels() -> list[tuple[str, str]]:
+    """Each query of each dashboard, named by its place."""
+    return [
+        (f"{file.stem}: {panel['title']} {target['refId']}", target["expr"])
+        for file in sorted((CHART / "dashboards").glob("*.json"))
+        for panel in json.loads(file.read_text())["panels"]
+        for target in panel.get("targets", ())
+    ]
+
+
+def filled_in(expression: str) -> str:
+    """As Grafana sends it with everything selected."""
+    choices = {"$__rate_interval": "10s", "$namespace": ".*", "$service": ".*", "$node_bandwidth": "200"}
+    for variable, value in choices.items():
+        expression = expression.replace(variable, value)
+    assert "$" not in expression
+    return expression
+
+
+def unknown_here(engine: ServerProcess) -> set[str]:
+    """Metrics of what the kernel does not tell on this machine, as the engine itself says."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{engine.admin_port}/debug/numa", timeout=30) as reply:
+        report = json.load(reply)
+    return UNKNOWN_ON_SOME_MACHINES if report["share_local"] is None else set()
+
+
+def test_every_name_in_dashboards_and_alerts_is_scraped(
+    prometheus: Prometheus, engine: ServerProcess, rules: Object
+) -> None:
+    expressions = [expression for _, expression in panels()]
+    expressions += [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    wanted = {name for expression in expressions for name in NAME.findall(re.sub(r'"[^"]*"', "", expression))}
+    assert len(wanted) > 30
+    assert wanted - prometheus.names() <= unknown_here(engine)
+
+
+def test_every_query_of_the_dashboards_returns_numbers_under_load(
+    prometheus: Prometheus, engine: ServerProcess
+) -> None:
+    unknown = unknown_here(engine)
+    empty = []
+    for name, expression in panels():
+        if unknown & set(NAME.findall(expression)):
+            continue
+        series = prometheus.query(filled_in(expression))
+        if not any(sample["value"][1] != "NaN" for sample in series):
+            empty.append((name, expression))
+    assert empty == []
+
+
+def test_prometheus_evaluates_every_rule(prometheus: Prometheus, rules: Object) -> None:
+    num_rules = sum(len(group["rules"]) for group in rules["groups"])
+
+    def healthy() -> bool:
+        found = prometheus.rules()
+        assert [rule for rule in found if rule["health"] == "err"] == []
+        assert [rule["health"] for rule in found] == ["ok"] * num_rules
+        return True
+
+    wait_for("every rule to be evaluated", healthy)
+
+
+def test_dashboards_are_what_grafana_s_sidecar_takes(tmp_path: Path) -> None:
+    helm = Helm(tmp_path)
+    maps = [body for body in helm.template("--set=monitoring.dashboards.enabled=true") if body["kind"] == "ConfigMap"]
+    assert {body["metadata"]["labels"]["grafana_dashboard"] for body in maps} == {"1"}
+    boards = [json.loads(text) for body in maps for text in body["data"].values()]
+    assert {board["uid"] for board in boards} == {"ballast-service", "ballast-fleet"}
+    for board in boards:
+        assert {variable["name"] for variable in board["templating"]["list"]} >= {"datasource", "namespace"}
+        shown = [panel for panel in board["panels"] if panel["type"] != "row"]
+        assert all(panel["description"] and panel["datasource"]["uid"] == "${datasource}" for panel in shown)
+        places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]]
+        assert len(set(places)) == len(places)
+        assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in board["panels"])

@@ -1,0 +1,33 @@
+"""What dashboards and alerts ask for, and the Prometheus that answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from testcluster.helm import Helm
+from testcluster.kube import Object
+
+
+@pytest.fixture(scope="session")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Object:
+    """The groups of alerts as the chart installs them."""
+    helm = Helm(tmp_path_factory.mktemp("helm"))
+    objects = helm.template("--api-versions=monitoring.coreos.com/v1/PrometheusRule")
+    (found,) = [body for body in objects if body["kind"] == "PrometheusRule"]
+    spec: Object = found["spec"]
+    return spec
+
+
+@pytest.fixture(scope="session")
+def rules_file(tmp_path_factory: pytest.TempPathFactory, rules: Object) -> Path:
+    path = tmp_path_factory.mktemp("rules") / "rules.yaml"
+    path.write_text(yaml.safe_dump(rules))
+    return path
+
+
+@pytest.fixture
+def helm(tmp_path: Path) -> Helm:
+    return Helm(tmp_path)

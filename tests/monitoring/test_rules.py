@@ -1,0 +1,60 @@
+"""Alerts by Prometheus' own judge: each fires on its scenario, none on a healthy fleet, each has a page that says what
+to do."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from testcluster.binaries import ROOT, program
+from testcluster.helm import Helm
+from testcluster.kube import Object
+
+SCENARIOS = Path(__file__).with_name("rules_test.yaml")
+
+
+def promtool(*words: str | Path, folder: Path) -> str:
+    done = subprocess.run(
+        [program("promtool"), *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def alerts(rules: Object) -> list[Object]:
+    return [rule for group in rules["groups"] for rule in group["rules"]]
+
+
+def test_the_rules_are_sound(rules_file: Path) -> None:
+    assert "SUCCESS" in promtool("check", "rules", "--lint-fatal", rules_file.name, folder=rules_file.parent)
+
+
+def test_each_alert_fires_on_its_scenario_and_is_silent_on_a_healthy_fleet(rules: Object, rules_file: Path) -> None:
+    shutil.copy(SCENARIOS, rules_file.parent)
+    promtool("test", "rules", SCENARIOS.name, folder=rules_file.parent)
+    fires, silent = set(), set()
+    for scenario in yaml.safe_load(SCENARIOS.read_text())["tests"]:
+        for case in scenario["alert_rule_test"]:
+            (fires if case["exp_alerts"] else silent).add(case["alertname"])
+    # promtool takes an alert's name that no rule has for one that is silent.
+    assert fires == silent == {rule["alert"] for rule in alerts(rules)}
+
+
+def test_each_alert_has_a_severity_and_a_page(rules: Object) -> None:
+    for rule in alerts(rules):
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert (ROOT / rule["annotations"]["runbook"]).is_file(), rule["alert"]
+
+
+def test_pages_become_links_where_the_documentation_has_an_address(helm: Helm) -> None:
+    found = helm.template(
+        "--api-versions=monitoring.coreos.com/v1/PrometheusRule",
+        "--set=monitoring.prometheusRule.runbookBaseUrl=https://docs.test/ballast/",
+    )
+    (rules,) = [body["spec"] for body in found if body["kind"] == "PrometheusRule"]
+    links = [rule["annotations"]["runbook_url"] for rule in alerts(rules)]
+    assert links[0] == "https://docs.test/ballast/howto/alert-engine-stalled/"
+    assert all(link.startswith("https://docs.test/ballast/howto/") for link in links)

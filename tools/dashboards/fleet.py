@@ -1,0 +1,202 @@
+"""The dashboard of all services and of the operator."""
+
+from __future__ import annotations
+
+from dashboards.grafana import BY_SERVICE, FLEET, Dashboard, Panel, Query, Row, Variable, rate
+
+OPERATOR_P95 = (
+    "histogram_quantile(0.95, sum by (le) (rate(ballast_operator_reconcile_seconds_bucket[$__rate_interval])))"
+)
+
+ALL = Dashboard(
+    "ballast-fleet",
+    "Ballast / fleet and operator",
+    (Variable("namespace", "Namespace", "label_values(ballast_operator_service_condition, namespace)"),),
+    (
+        Row(
+            "Services",
+            (
+                Panel(
+                    "Ready",
+                    "Services that are ready, of all. The table beside says why the others are not.",
+                    (
+                        Query(
+                            f'sum(ballast_operator_service_condition{{{FLEET},condition="Ready",status="True"}}) or vector(0)',
+                            "ready",
+                        ),
+                        Query(f'count(ballast_operator_service_condition{{{FLEET},condition="Ready"}})', "all"),
+                    ),
+                    kind="stat",
+                    width=6,
+                ),
+                Panel(
+                    "Conditions",
+                    "What the operator finds, with its reason: docs/howto/troubleshoot.md goes through the reasons.",
+                    (
+                        Query(
+                            f'ballast_operator_service_condition{{{FLEET},condition!="Progressing"}}',
+                            f"{BY_SERVICE} {{{{condition}}}} {{{{status}}}} {{{{reason}}}}",
+                        ),
+                    ),
+                    kind="table",
+                    width=18,
+                ),
+                Panel(
+                    "Tokens per second",
+                    "Generated, by service.",
+                    (Query(rate("ballast_generation_tokens_total", "namespace, service", FLEET), BY_SERVICE),),
+                    stacked=True,
+                ),
+                Panel(
+                    "Batch occupancy",
+                    "By service. Low everywhere: fewer replicas would do.",
+                    (
+                        Query(
+                            f"sum by (namespace, service) (ballast_batch_running{{{FLEET}}}) / "
+                            f"sum by (namespace, service) (ballast_batch_slots{{{FLEET}}})",
+                            BY_SERVICE,
+                        ),
+                    ),
+                    unit="percentunit",
+                    maximum=1,
+                ),
+                Panel(
+                    "Waiting requests",
+                    "By service. One that grows: docs/howto/alert-queue-growing.md.",
+                    (Query(f"sum by (namespace, service) (ballast_requests_waiting{{{FLEET}}})", BY_SERVICE),),
+                ),
+                Panel(
+                    "KV cache used",
+                    "Fullest pod of each service.",
+                    (Query(f"max by (namespace, service) (ballast_kv_cache_usage_ratio{{{FLEET}}})", BY_SERVICE),),
+                    unit="percentunit",
+                    maximum=1,
+                ),
+                Panel(
+                    "p95 time to first token",
+                    "By service.",
+                    (
+                        Query(
+                            "histogram_quantile(0.95, sum by (le, namespace, service) "
+                            f"(rate(ballast_time_to_first_token_seconds_bucket{{{FLEET}}}[$__rate_interval])))",
+                            BY_SERVICE,
+                        ),
+                    ),
+                    unit="s",
+                ),
+                Panel(
+                    "Loaded",
+                    "Share of the model that is loaded, of the slowest pod of each service.",
+                    (Query(f"min by (namespace, service) (ballast_model_load_progress_ratio{{{FLEET}}})", BY_SERVICE),),
+                    unit="percentunit",
+                    maximum=1,
+                ),
+            ),
+        ),
+        Row(
+            "NUMA",
+            (
+                Panel(
+                    "Pinned services",
+                    "What the operator found in the running processes: CPUs, memory and GPU on one node.",
+                    (
+                        Query(
+                            f'sum by (status, reason) (ballast_operator_service_condition{{{FLEET},condition="NUMAPinned"}})',
+                            "{{status}} {{reason}}",
+                        ),
+                    ),
+                    stacked=True,
+                ),
+                Panel(
+                    "Local weights",
+                    "Share of the weights on the node of the threads that read them; the worst pod of each service.",
+                    (Query(f"min by (namespace, service) (ballast_numa_local_ratio{{{FLEET}}})", BY_SERVICE),),
+                    unit="percentunit",
+                    maximum=1,
+                ),
+                Panel(
+                    "Memory policy",
+                    "1 where the process may set memory policies. 0: the node's seccomp profile forbids it; locality then "
+                    "rests on first touch.",
+                    (Query(f"min by (namespace, service) (ballast_numa_mempolicy_available{{{FLEET}}})", BY_SERVICE),),
+                    maximum=1,
+                ),
+            ),
+        ),
+        Row(
+            "Operator",
+            (
+                Panel(
+                    "Leading",
+                    "Exactly one replica leads. None for longer than a minute: look at the pods' logs.",
+                    (Query("sum(ballast_operator_leading)", "leaders"),),
+                    kind="stat",
+                    width=6,
+                ),
+                Panel(
+                    "Since the last full look",
+                    "Seconds. Above 5 minutes: docs/howto/alert-watch-stale.md.",
+                    (Query("time() - max(ballast_operator_last_resync_timestamp_seconds)", "age"),),
+                    unit="s",
+                    kind="stat",
+                    width=6,
+                    thresholds=((180, "orange"), (300, "red")),
+                ),
+                Panel(
+                    "Watches stale",
+                    "For how long watches have missed changes; 0 is right.",
+                    (Query("max(ballast_operator_watch_stale_seconds)", "stale"),),
+                    unit="s",
+                    kind="stat",
+                    width=6,
+                    thresholds=((30, "orange"), (120, "red")),
+                ),
+                Panel(
+                    "Known services",
+                    "InferenceServices at the last full look.",
+                    (Query("max(ballast_operator_services)", "services"),),
+                    kind="stat",
+                    width=6,
+                ),
+                Panel(
+                    "Passes",
+                    "Of the control loop, by result. Errors that go on: kubectl logs of the operator name the object.",
+                    (
+                        Query(
+                            "sum by (result) (rate(ballast_operator_reconciles_total[$__rate_interval]))", "{{result}}"
+                        ),
+                    ),
+                    unit="ops",
+                ),
+                Panel(
+                    "Time of a pass, and those that wait",
+                    "p95 in seconds; the queue should be empty most of the time.",
+                    (Query(OPERATOR_P95, "p95 s"), Query("sum(ballast_operator_queue_depth)", "waiting")),
+                ),
+                Panel(
+                    "Requests to the API server",
+                    "By status code; 0 is no answer, 403 a permission that is missing (ballast-operator doctor names it).",
+                    (Query("sum by (code) (rate(ballast_operator_api_requests_total[$__rate_interval]))", "{{code}}"),),
+                    unit="reqps",
+                    stacked=True,
+                ),
+                Panel(
+                    "Events",
+                    "That the watches brought, by kind.",
+                    (Query("sum by (kind) (rate(ballast_operator_watch_events_total[$__rate_interval]))", "{{kind}}"),),
+                    unit="ops",
+                ),
+                Panel(
+                    "Versions",
+                    "Builds of the engine that run, and the instruction set that each chose.",
+                    (
+                        Query(
+                            f"count by (version, isa, device) (ballast_build_info{{{FLEET}}})",
+                            "{{version}} {{isa}} {{device}}",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,167 @@
+"""What a dashboard is made of, and its JSON as Grafana reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+COLUMNS = 24
+
+OURS = 'namespace=~"$namespace",service=~"$service"'
+FLEET = 'namespace=~"$namespace"'
+BY_SERVICE = "{{namespace}}/{{service}}"
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Query:
+    """One PromQL expression and the legend of its series."""
+
+    expr: str
+    legend: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel; `kind` is Grafana's type."""
+
+    title: str
+    description: str
+    queries: tuple[Query, ...]
+    unit: str = "short"
+    kind: str = "timeseries"
+    width: int = 8
+    stacked: bool = False
+    thresholds: tuple[tuple[float, str], ...] = ()
+    """Values from which a colour holds; green below the first."""
+    maximum: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A titled group of panels."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A choice at the top: the values of a label, or a number that is typed in."""
+
+    name: str
+    label: str
+    query: str
+    typed: bool = False
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """One dashboard; `uid` is part of its address and never changes."""
+
+    uid: str
+    title: str
+    variables: tuple[Variable, ...]
+    rows: tuple[Row, ...]
+
+
+def quantiles(metric: str, by: str = "", scope: str = OURS) -> tuple[Query, ...]:
+    """p50, p95 and p99 of a histogram."""
+    return tuple(
+        Query(f"histogram_quantile({q}, sum by (le{by}) (rate({metric}_bucket{{{scope}}}[$__rate_interval])))", name)
+        for q, name in ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
+    )
+
+
+def rate(metric: str, by: str = "", scope: str = OURS) -> str:
+    """A counter per second, summed."""
+    return f"sum{f' by ({by})' if by else ''} (rate({metric}{{{scope}}}[$__rate_interval]))"
+
+
+def to_json(board: Dashboard) -> Json:
+    """As Grafana reads it."""
+    return {
+        "uid": board.uid,
+        "title": board.title,
+        "tags": ["ballast"],
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": [_datasource(), *map(_variable, board.variables)]},
+        "panels": list(_panels(board.rows)),
+    }
+
+
+def _datasource() -> Json:
+    return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
+
+
+def _variable(variable: Variable) -> Json:
+    if variable.typed:
+        return {"name": variable.name, "label": variable.label, "type": "textbox", "query": variable.query}
+    return {
+        "name": variable.name,
+        "label": variable.label,
+        "type": "query",
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "query": {"query": variable.query, "refId": variable.name},
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+    }
+
+
+def _panels(rows: Iterable[Row]) -> Iterable[Json]:
+    number, top = 1, 0
+    for row in rows:
+        yield {"id": number, "type": "row", "title": row.title, "gridPos": _place(0, top, COLUMNS, 1), "panels": []}
+        number, top, left = number + 1, top + 1, 0
+        height = 0
+        for panel in row.panels:
+            if left + panel.width > COLUMNS:
+                left, top = 0, top + height
+            height = 4 if panel.kind in ("stat", "gauge") else 8
+            yield {"id": number, "gridPos": _place(left, top, panel.width, height), **_panel(panel)}
+            number, left = number + 1, left + panel.width
+        top += height
+
+
+def _place(left: int, top: int, width: int, height: int) -> Json:
+    return {"x": left, "y": top, "w": width, "h": height}
+
+
+def _panel(panel: Panel) -> Json:
+    steps = [{"color": "green", "value": None}, *({"color": c, "value": v} for v, c in panel.thresholds)]
+    defaults: Json = {"unit": panel.unit, "min": 0, "thresholds": {"mode": "absolute", "steps": steps}}
+    if panel.maximum is not None:
+        defaults["max"] = panel.maximum
+    if panel.kind == "timeseries":
+        stacking = {"mode": "normal" if panel.stacked else "none"}
+        defaults["custom"] = {"fillOpacity": 20 if panel.stacked else 0, "stacking": stacking}
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    now = panel.kind in ("stat", "gauge", "table")
+    return {
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.description,
+        "datasource": source,
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": {"textMode": "auto", "reduceOptions": {"calcs": ["lastNotNull"]}} if panel.kind == "stat" else {},
+        "targets": [
+            {
+                "refId": chr(ord("A") + index),
+                "expr": query.expr,
+                "legendFormat": query.legend,
+                "datasource": source,
+                "instant": now,
+                "range": not now,
+            }
+            for index, query in enumerate(panel.queries)
+        ],
+    }

@@ -17,6 +17,8 @@ using Ints = __m256i;
 using Floats = __m256;
 
 constexpr int kVectorRows = 8;
+// Panels and tokens that are multiplied together: as many as registers hold.
+constexpr int kQuantPanels = 1;
 constexpr int kQuantTokens = 4;
 constexpr int kFloatTokens = 2;
 // Cache entries that attention takes together, for one vector of rows and for two.
@@ -86,22 +88,20 @@ BALLAST_INLINE __m256i pair_products(Bytes quad, const int8_t* activations) {
   return _mm256_maddubs_epi16(quad, four);
 }
 
-// Adds to each token's sums the dot products of two neighbouring quads with the eight activations at
-// `offset`.
-template <bool kWide, int kTokens, class Block>
-BALLAST_INLINE void add_two_quads(Ints* sums, Bytes first, Bytes second, const Block* const* blocks,
-                                  int64_t index, int offset) {
+// Adds to each panel's sums the dot products of its two neighbouring quads with eight activations.
+template <bool kWide, int kPanels>
+BALLAST_INLINE void add_two_quads(Ints* sums, const Bytes* first, const Bytes* second,
+                                  const int8_t* activations) {
   const __m256i ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 16
-  for (int token = 0; token < kTokens; ++token) {
-    const int8_t* activations = blocks[token][index].quants + offset;
-    const __m256i one = pair_products<kWide>(first, activations);
-    const __m256i other = pair_products<kWide>(second, activations + 4);
+#pragma GCC unroll 4
+  for (int panel = 0; panel < kPanels; ++panel) {
+    const __m256i one = pair_products<kWide>(first[panel], activations);
+    const __m256i other = pair_products<kWide>(second[panel], activations + 4);
     if (kWide) {
       const __m256i both = _mm256_add_epi32(_mm256_madd_epi16(one, ones), _mm256_madd_epi16(other, ones));
-      sums[token] = _mm256_add_epi32(sums[token], both);
+      sums[panel] = _mm256_add_epi32(sums[panel], both);
     } else {
-      sums[token] = _mm256_add_epi32(sums[token], _mm256_madd_epi16(_mm256_add_epi16(one, other), ones));
+      sums[panel] = _mm256_add_epi32(sums[panel], _mm256_madd_epi16(_mm256_add_epi16(one, other), ones));
     }
   }
 }

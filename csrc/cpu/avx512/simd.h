@@ -17,7 +17,9 @@ using Ints = __m512i;
 using Floats = __m512;
 
 constexpr int kVectorRows = 16;
-constexpr int kQuantTokens = 8;
+// Panels and tokens that are multiplied together: as many as registers hold.
+constexpr int kQuantPanels = 2;
+constexpr int kQuantTokens = 4;
 constexpr int kFloatTokens = 4;
 // Cache entries that attention takes together, for one vector of rows and for two.
 constexpr int kSingleItems = 12;
@@ -75,20 +77,16 @@ BALLAST_INLINE __m512i broadcast_four(const int8_t* activations) {
   return _mm512_set1_epi32(four);
 }
 
-// Adds to each token's sums the dot products of two neighbouring quads with the eight activations at
-// `offset`. One quad after the other: the sums of the other tokens fill the time that each needs.
-template <bool kWide, int kTokens, class Block>
-BALLAST_INLINE void add_two_quads(Ints* sums, Bytes first, Bytes second, const Block* const* blocks,
-                                  int64_t index, int offset) {
-#pragma GCC unroll 16
-  for (int token = 0; token < kTokens; ++token) {
-    sums[token] =
-        _mm512_dpbusd_epi32(sums[token], first, broadcast_four(blocks[token][index].quants + offset));
-  }
-#pragma GCC unroll 16
-  for (int token = 0; token < kTokens; ++token) {
-    sums[token] =
-        _mm512_dpbusd_epi32(sums[token], second, broadcast_four(blocks[token][index].quants + offset + 4));
+// Adds to each panel's sums the dot products of its two neighbouring quads with eight activations.
+template <bool kWide, int kPanels>
+BALLAST_INLINE void add_two_quads(Ints* sums, const Bytes* first, const Bytes* second,
+                                  const int8_t* activations) {
+  const __m512i four = broadcast_four(activations);
+  const __m512i next_four = broadcast_four(activations + 4);
+#pragma GCC unroll 4
+  for (int panel = 0; panel < kPanels; ++panel) {
+    sums[panel] = _mm512_dpbusd_epi32(sums[panel], first[panel], four);
+    sums[panel] = _mm512_dpbusd_epi32(sums[panel], second[panel], next_four);
   }
 }
 

@@ -113,80 +113,110 @@ BALLAST_INLINE Floats add_minimum(Floats minimum, float scaled_sum, Floats sum) 
   return multiply_subtract_from(minimum, broadcast_float(scaled_sum), sum);
 }
 
-// Quads kQuad…kEnd of a group, decoded once for all tokens; `offset` is where their activations' bytes begin.
-template <const QuantLayout& kLayout, int kTokens, int kQuad, int kEnd, class Block>
-BALLAST_INLINE void add_quads(const uint8_t* group, const Block* const* blocks, int64_t index, int offset,
-                              Ints* dots) {
+// Quads kQuad…kEnd of a group of some panels: each decoded once for all tokens, each activation loaded once
+// for all panels. dots [token][plane][panel], a plane being one byte of the activations.
+template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes, int kQuad, int kEnd>
+BALLAST_INLINE void add_quads(const uint8_t* const* groups, const ActivationBlock<kBytes>* const* blocks,
+                              int64_t index, Ints (*dots)[kBytes][kPanels]) {
   if constexpr (kQuad < kEnd) {
-    add_two_quads<kLayout.is_wide(), kTokens>(dots, decode_quad<kLayout, kQuad>(group),
-                                              decode_quad<kLayout, kQuad + 1>(group), blocks, index,
-                                              offset + 4 * kQuad);
-    add_quads<kLayout, kTokens, kQuad + 2, kEnd>(group, blocks, index, offset, dots);
+    Bytes first[kPanels];
+    Bytes second[kPanels];
+#pragma GCC unroll 4
+    for (int panel = 0; panel < kPanels; ++panel) {
+      first[panel] = decode_quad<kLayout, kQuad>(groups[panel]);
+      second[panel] = decode_quad<kLayout, kQuad + 1>(groups[panel]);
+    }
+#pragma GCC unroll 16
+    for (int token = 0; token < kTokens; ++token) {
+#pragma GCC unroll 2
+      for (int plane = 0; plane < kBytes; ++plane) {
+        add_two_quads<kLayout.is_wide(), kPanels>(
+            dots[token][plane], first, second, blocks[token][index].quants + plane * kGroupCols + 4 * kQuad);
+      }
+    }
+    add_quads<kLayout, kPanels, kTokens, kBytes, kQuad + 2, kEnd>(groups, blocks, index, dots);
   }
 }
 
-template <const QuantLayout& kLayout, int kTokens, int kSub, int kBytes>
-BALLAST_INLINE void add_sub_block(const uint8_t* group, const GroupScales<kLayout>& scales,
-                                  const ActivationBlock<kBytes>* const* blocks, int64_t index, Floats* sums) {
+template <const QuantLayout& kLayout, int kPanels, int kTokens, int kSub, int kBytes>
+BALLAST_INLINE void add_sub_block(const uint8_t* const* groups, const GroupScales<kLayout>* scales,
+                                  const ActivationBlock<kBytes>* const* blocks, int64_t index,
+                                  Floats (*sums)[kPanels]) {
   constexpr bool kWhole = kLayout.subs_per_group() == 1;
   constexpr int kQuads = kGroupQuads / kLayout.subs_per_group();
   constexpr int kFirst = kSub * kQuads;
-  Ints dots[kTokens];
-  if constexpr (kBytes == 2) {
-#pragma GCC unroll 16
-    for (int token = 0; token < kTokens; ++token) dots[token] = zero_ints();
-    add_quads<kLayout, kTokens, kFirst, kFirst + kQuads>(group, blocks, index, 0, dots);
-  }
+  Ints dots[kTokens][kBytes][kPanels];
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
     const ActivationBlock<kBytes>& block = blocks[token][index];
     const Ints first = first_sum<kLayout>(kWhole ? block.negative_sum : block.negative_half_sums[kSub]);
-    if constexpr (kBytes == 1) {
-      dots[token] = first;
-    } else {
-      dots[token] =
-          add_ints(subtract_ints(shift_left_ints<8>(dots[token]), dots[token]), first);  // times 255
+#pragma GCC unroll 4
+    for (int panel = 0; panel < kPanels; ++panel) {
+      dots[token][0][panel] = kBytes == 1 ? first : zero_ints();
+      dots[token][kBytes - 1][panel] = first;
     }
   }
-  add_quads<kLayout, kTokens, kFirst, kFirst + kQuads>(group, blocks, index, (kBytes - 1) * kGroupCols, dots);
+  add_quads<kLayout, kPanels, kTokens, kBytes, kFirst, kFirst + kQuads>(groups, blocks, index, dots);
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
     const ActivationBlock<kBytes>& block = blocks[token][index];
-    const Floats scale = multiply(scales.scale[kSub], broadcast_float(block.scale));
-    sums[token] = multiply_add(to_floats(dots[token]), scale, sums[token]);
     const float scaled_sum = kWhole ? block.scaled_sum : block.scaled_half_sums[kSub];
-    sums[token] = add_minimum<kLayout>(scales.minimum[kSub], scaled_sum, sums[token]);
+#pragma GCC unroll 4
+    for (int panel = 0; panel < kPanels; ++panel) {
+      Ints dot = dots[token][kBytes - 1][panel];
+      if constexpr (kBytes == 2) {
+        const Ints high = dots[token][0][panel];
+        dot = add_ints(dot, subtract_ints(shift_left_ints<8>(high), high));  // 255 times
+      }
+      const Floats scale = multiply(scales[panel].scale[kSub], broadcast_float(block.scale));
+      Floats& sum = sums[token][panel];
+      sum = multiply_add(to_floats(dot), scale, sum);
+      sum = add_minimum<kLayout>(scales[panel].minimum[kSub], scaled_sum, sum);
+    }
   }
 }
 
-// How far ahead of their use weights are asked for; the panels of a matrix lie one behind the other.
-constexpr int kPrefetchBytes = 4096;
+// How far ahead of their use weights are asked for, in each of the panels that are read together.
+constexpr int64_t kPrefetchBytes = 4096;
 
-template <const QuantLayout& kLayout, int kTokens, int kBytes>
-BALLAST_INLINE void multiply_tokens(const PanelPart& panel, int64_t num_groups, const void* const* tokens,
-                                    float* out) {
+template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes>
+BALLAST_INLINE void multiply_tokens(const PanelRun& run, int64_t first_panel, int part,
+                                    const void* const* tokens, const PanelProducts& out) {
   const ActivationBlock<kBytes>* blocks[kTokens];
-  Floats sums[kTokens];
+  Floats sums[kTokens][kPanels];
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
     blocks[token] = static_cast<const ActivationBlock<kBytes>*>(tokens[token]);
-    sums[token] = zero_floats();
+#pragma GCC unroll 4
+    for (int panel = 0; panel < kPanels; ++panel) sums[token][panel] = zero_floats();
   }
-  for (int64_t index = 0; index < num_groups; ++index) {
-    const uint8_t* group = panel.groups + index * kLayout.group_bytes();
-    for (int line = 0; line < kLayout.group_bytes(); line += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(group + kPrefetchBytes + line), _MM_HINT_T0);
+  const uint8_t* const first = run[first_panel];
+  const int64_t scale_bytes = kLayout.scale_bytes(run.cols);
+  for (int64_t index = 0; index < run.cols / kGroupCols; ++index) {
+    const int64_t offset = scale_bytes + index * kLayout.group_bytes();
+    // What follows a panel's end is the beginning of its neighbour: of those read together next, rather.
+    int64_t ahead = offset + kPrefetchBytes;
+    if (ahead >= run.panel_bytes) ahead += (kPanels - 1) * run.panel_bytes;
+    GroupScales<kLayout> scales[kPanels];
+    const uint8_t* groups[kPanels];
+#pragma GCC unroll 4
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const uint8_t* begin = first + panel * run.panel_bytes;
+      for (int line = 0; line < kLayout.group_bytes(); line += 64)
+        _mm_prefetch(reinterpret_cast<const char*>(begin + ahead + line), _MM_HINT_T0);
+      groups[panel] = begin + offset + part * kPartBytes;
+      decode_scales<kLayout>({begin, nullptr, part}, index, scales[panel]);
     }
-    GroupScales<kLayout> scales;
-    decode_scales<kLayout>(panel, index, scales);
-    const uint8_t* part = group + panel.part * kPartBytes;
-    add_sub_block<kLayout, kTokens, 0>(part, scales, blocks, index, sums);
+    add_sub_block<kLayout, kPanels, kTokens, 0>(groups, scales, blocks, index, sums);
     if constexpr (kLayout.subs_per_group() == 2)
-      add_sub_block<kLayout, kTokens, 1>(part, scales, blocks, index, sums);
+      add_sub_block<kLayout, kPanels, kTokens, 1>(groups, scales, blocks, index, sums);
   }
+#pragma GCC unroll 4
+  for (int panel = 0; panel < kPanels; ++panel) {
 #pragma GCC unroll 16
-  for (int token = 0; token < kTokens; ++token) {
-    store_floats(out + token * kPanelRows + panel.part * kVectorRows, sums[token]);
+    for (int token = 0; token < kTokens; ++token) {
+      store_floats(out[first_panel + panel] + token * kPanelRows + part * kVectorRows, sums[token][panel]);
+    }
   }
 }
 
@@ -201,26 +231,31 @@ constexpr int fewer_tokens(int num_tokens) {
 }
 
 // As many at a time as registers hold, then the rest together.
-template <const QuantLayout& kLayout, int kTokens, int kBytes>
-void multiply_rest(const PanelPart& panel, int64_t num_groups, const void* const* tokens, int64_t num_tokens,
-                   float* out) {
-  for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out += kTokens * kPanelRows) {
-    multiply_tokens<kLayout, kTokens, kBytes>(panel, num_groups, tokens, out);
+template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes>
+void multiply_rest(const PanelRun& run, int64_t first_panel, int part, const void* const* tokens,
+                   int64_t num_tokens, PanelProducts out) {
+  for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out.first += kTokens * kPanelRows) {
+    multiply_tokens<kLayout, kPanels, kTokens, kBytes>(run, first_panel, part, tokens, out);
   }
   if constexpr (kTokens > 1) {
     if (num_tokens > 0)
-      multiply_rest<kLayout, fewer_tokens(kTokens), kBytes>(panel, num_groups, tokens, num_tokens, out);
+      multiply_rest<kLayout, kPanels, fewer_tokens(kTokens), kBytes>(run, first_panel, part, tokens,
+                                                                     num_tokens, out);
   }
 }
 
 template <const QuantLayout& kLayout, int kBytes>
 void multiply_quantized(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                         const PanelProducts& out) {
-  for (int64_t index = 0; index < run.count; ++index) {
-    for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-      multiply_rest<kLayout, kQuantTokens, kBytes>(
-          {run[index], run[index] + kLayout.scale_bytes(run.cols), part}, run.cols / kGroupCols, tokens,
-          num_tokens, out[index]);
+  int64_t index = 0;
+  for (; index + kQuantPanels <= run.count; index += kQuantPanels) {
+    for (int part = 0; part < kPanelRows / kVectorRows; ++part)
+      multiply_rest<kLayout, kQuantPanels, kQuantTokens, kBytes>(run, index, part, tokens, num_tokens, out);
+  }
+  if constexpr (kQuantPanels > 1) {
+    for (; index < run.count; ++index) {
+      for (int part = 0; part < kPanelRows / kVectorRows; ++part)
+        multiply_rest<kLayout, 1, kQuantTokens, kBytes>(run, index, part, tokens, num_tokens, out);
     }
   }
 }

@@ -9,13 +9,13 @@ set, so a `Config` that exists is one whose single values are in range.
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ballast.errors import ConfigError
+from ballast.option_kinds import PATH, SWITCH, Kind, one_of, seconds, text, whole
 
 ENVIRONMENT_PREFIX = "BALLAST_"
 
@@ -28,73 +28,6 @@ ReasoningField = Literal["reasoning_content", "reasoning", "both", "none"]
 NumaMode = Literal["auto", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 MetricsAlias = Literal["vllm", "none"]
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How an option's text becomes its value."""
-
-    allowed: str
-    """What is allowed, as the end of a sentence: "a whole number, at least 1"."""
-    metavar: str
-    parse: Callable[[str], Any]
-    """Raises ValueError for text that is not allowed."""
-    accepts: Callable[[Any], bool] = lambda _: True
-    """Whether a parsed value is in range."""
-    repeatable: bool = False
-    flag: bool = False
-
-
-def whole(minimum: int, maximum: int | None = None, *, auto: bool = False) -> Kind:
-    """A whole number; with `auto`, the word auto stands for None."""
-    upper = "" if maximum is None else f" and at most {maximum}"
-    return Kind(
-        f"{'auto, or ' if auto else ''}a whole number, at least {minimum}{upper}",
-        "auto|N" if auto else "N",
-        lambda text: None if auto and text == "auto" else int(text),
-        lambda value: (
-            (value is None and auto)
-            or (isinstance(value, int) and minimum <= value and (maximum is None or value <= maximum))
-        ),
-    )
-
-
-def seconds() -> Kind:
-    """A duration in seconds."""
-    return Kind("a number of seconds, at least 0", "S", float, lambda value: 0 <= value < float("inf"))
-
-
-def one_of(*choices: Any) -> Kind:
-    """One of a few values, all of one type."""
-    convert = type(choices[0])
-    return Kind(
-        f"one of {', '.join(map(str, choices))}", "|".join(map(str, choices)), convert, lambda value: value in choices
-    )
-
-
-def text(allowed: str, metavar: str, pattern: str = r".+", *, repeatable: bool = False) -> Kind:
-    """Text that matches a pattern as a whole."""
-    whole_text = re.compile(pattern)
-
-    def accepts(value: Any) -> bool:
-        return all(whole_text.fullmatch(item) for item in (value if repeatable else (value,)))
-
-    return Kind(allowed, metavar, str, accepts, repeatable=repeatable)
-
-
-def _path(word: str) -> Path:
-    if not word:
-        raise ValueError("an empty path would mean the current directory")
-    return Path(word)
-
-
-PATH = Kind("a path that is not empty", "PATH", _path)
-SWITCH = Kind(
-    "true or false",
-    "",
-    lambda word: {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[word.lower()],
-    flag=True,
-)
 
 
 def option(default: Any, kind: Kind, help_text: str) -> Any:
@@ -220,7 +153,8 @@ class ServerConfig(_Section):
         None,
         PATH,
         "file of API keys, one a line, read again when it changes; every request but /livez, /readyz and the page at / "
-        "then needs one",
+        "then needs one. A file that vanishes, is emptied or cannot be read leaves the last keys in force, and the log "
+        "says so; to take every key away, replace them by one that nobody has",
     )
     tls_cert_file: Path | None = option(
         None, PATH, "certificate with its chain in PEM form, read again when it is renewed; the API then speaks HTTPS"

@@ -37,8 +37,9 @@ class ServerProcess:
         module: Sequence[str] = SERVE,
         environment: Mapping[str, str] | None = None,
         until_ready: bool = True,
+        python: str = sys.executable,
     ) -> None:
-        self._command = [sys.executable, "-m", *module, "--log_format", "json", *options]
+        self._command = [python, "-m", *module, "--log_format", "json", *options]
         if "--port" not in options:
             self._command += ["--port", "0"]
         self._environment = {**os.environ, **(environment or {})}

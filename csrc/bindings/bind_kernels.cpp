@@ -41,6 +41,19 @@ std::pair<uintptr_t, int64_t> memory_of(const MatrixView& view) {
   return {reinterpret_cast<uintptr_t>(view.owner->data()), view.matrix.num_bytes()};
 }
 
+// The panels as they lie, which every instruction set shares, seen and never copied.
+py::array panels_of(const py::object& self) {
+  const Panels* panels = self.cast<const MatrixView&>().matrix.panels();
+  if (panels == nullptr) throw py::value_error("matrix is seen where it lies; expected a packed one");
+  const int64_t num_heads = panels->heads().num_heads;
+  const int64_t per_head = panels->panels_per_head();
+  const int64_t num_panels = num_heads * per_head;
+  py::array_t<uint8_t> view({num_heads, per_head, num_panels == 0 ? 0 : panels->num_bytes() / num_panels},
+                            panels->panel(0, 0), self);
+  view.attr("flags").attr("writeable") = false;
+  return view;
+}
+
 using Range = std::pair<uintptr_t, int64_t>;
 
 // The kernel's number of the node whose threads read a range, and the range.
@@ -354,6 +367,7 @@ void bind_kernels(py::module_ m) {
                                return panels == nullptr ? 0 : panels->num_bytes();
                              })
       .def_property_readonly("nbytes", [](const MatrixView& view) { return view.matrix.num_bytes(); })
+      .def_property_readonly("panels", &panels_of)
       .def_property_readonly("memory", [](const MatrixView& view) { return std::vector{memory_of(view)}; });
   py::class_<ExpertsView>(m, "Experts")
       .def(py::init(&ExpertsView::over), arg("gate"), arg("up"), arg("down"), arg("num_experts"))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ballast.errors import ConfigError
-from ballast.option_kinds import PATH, SWITCH, Kind, one_of, seconds, text, whole
+from ballast.option_kinds import PATH, SWITCH, Kind, one_of, seconds, size, text, whole
 
 ENVIRONMENT_PREFIX = "BALLAST_"
 
@@ -134,7 +134,16 @@ class MachineConfig(_Section):
         one_of(1, 2),
         "bytes an activation is rounded to where weights are quantised; 1 prefills faster and answers less exactly",
     )
-    device: str = option("auto", text("auto or cpu", "auto|cpu"), "where to compute; this version computes on the CPU")
+    device: str = option(
+        "auto",
+        text("auto, cpu, cuda or cuda:N", "auto|cpu|cuda:N", r"auto|cpu|cuda(:\d{1,2})?"),
+        "where to compute; cuda: attention and shared weights on a GPU, routed experts on the CPU; auto: cpu",
+    )
+    vram_limit: int | None = option(
+        None,
+        size(),
+        "most memory to take on the GPU; auto: what is free there. `ballast plan` needs no GPU where it is given",
+    )
 
 
 @dataclass(frozen=True)

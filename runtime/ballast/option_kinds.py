@@ -61,6 +61,18 @@ def text(allowed: str, metavar: str, pattern: str = r".+", *, repeatable: bool =
     return Kind(allowed, metavar, str, accepts, repeatable=repeatable)
 
 
+def size() -> Kind:
+    """A number of bytes, or with a unit of 1024; the word auto stands for None."""
+
+    def parse(text: str) -> int | None:
+        if text == "auto":
+            return None
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT])iB", text)
+        return int(text) if found is None else int(float(found[1]) * 1024 ** (1 + "KMGT".index(found[2])))
+
+    return Kind("auto, or a size such as 24GiB", "auto|SIZE", parse, lambda value: value is None or value > 0)
+
+
 def _path(word: str) -> Path:
     if not word:
         raise ValueError("an empty path would mean the current directory")

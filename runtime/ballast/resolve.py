@@ -103,7 +103,7 @@ def _resolve_scheduling(scheduling: SchedulingConfig) -> SchedulingConfig:
 
 
 def _resolve_machine(asked: MachineConfig, num_physical_cores: int) -> MachineConfig:
-    if asked.device not in ("auto", "cpu"):
-        way_out = "this version computes on the CPU only; " if asked.device.startswith("cuda") else ""
-        raise ConfigError("device", asked.device, f"{way_out}must be auto or cpu")
-    return replace(asked, device="cpu", cpu_threads=asked.cpu_threads or num_physical_cores)
+    device = {"auto": "cpu", "cuda": "cuda:0"}.get(asked.device, asked.device)
+    if asked.vram_limit is not None and device == "cpu":
+        raise ConfigError("vram_limit", asked.vram_limit, f"limits a GPU's memory, and device={asked.device} uses none")
+    return replace(asked, device=device, cpu_threads=asked.cpu_threads or num_physical_cores)

@@ -53,7 +53,7 @@ def test_every_option_can_be_set_by_the_environment():
     }
     for opt in OPTIONS:
         text = values.get(opt.kind.metavar) or str(opt.kind.metavar.split("|")[-1])
-        text = {"max_body_bytes": "4096", "device": "cpu"}.get(opt.name, text)
+        text = {"max_body_bytes": "4096", "device": "cpu", "vram_limit": "4096"}.get(opt.name, text)
         section = getattr(read_config(options_in_environment({opt.variable: text})), opt.section)
         assert str(getattr(section, opt.name)).lower() in (text, f"('{text}',)"), opt.name
 
@@ -209,7 +209,14 @@ def test_a_cache_too_small_for_a_full_batch_is_refused_with_all_values_and_the_s
 
 def test_the_cache_is_checked_before_anything_else():
     with pytest.raises(ConfigError, match="cache_lens"):
-        resolved(cache_lens=5, model_path="deepseek-ai/DeepSeek-R1", gguf_path="/nowhere", chunk_size=1, device="tpu")
+        resolved(
+            cache_lens=5,
+            model_path="deepseek-ai/DeepSeek-R1",
+            gguf_path="/nowhere",
+            chunk_size=1,
+            device="cpu",
+            vram_limit=1,
+        )
 
 
 def test_resolving_leaves_no_auto():
@@ -221,7 +228,9 @@ def test_resolving_leaves_no_auto():
     assert resolved(cpu_threads=3, prefill_chunk_size=512).machine.cpu_threads == 3
     for section in dataclasses.fields(config):
         values = dataclasses.asdict(getattr(config, section.name))
-        assert [name for name, value in values.items() if value in (None, "auto") and name != "numa"] in (
+        assert [
+            name for name, value in values.items() if value in (None, "auto") and name not in ("numa", "vram_limit")
+        ] in (
             [],
             ["model_path", "gguf_path", "optimize_config_path", "chat_template"],
             SET_LATER_OR_NEVER,
@@ -260,9 +269,14 @@ def test_a_certificate_and_its_key_come_together(tmp_path):
         resolved(tls_key_file=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("device", "sentence"), [("cuda:0", "computes on the CPU only"), ("tpu", "must be auto or cpu")]
-)
-def test_a_device_that_is_not_served_is_refused(device, sentence):
-    with pytest.raises(ConfigError, match=f"device={device}: .*{sentence}"):
-        resolved(device=device)
+def test_devices_and_the_limit_of_their_memory():
+    assert resolved(device="cuda").machine.device == "cuda:0"
+    assert resolved(device="cuda:3", vram_limit=1 << 30).machine.device == "cuda:3"
+    assert read_config({"device": "cuda", "vram_limit": "1.5GiB"}).machine.vram_limit == 3 << 29
+    assert read_config({"device": "cuda", "vram_limit": "auto"}).machine.vram_limit is None
+    with pytest.raises(ConfigError, match="device=tpu: must be auto, cpu, cuda or cuda:N"):
+        resolved(device="tpu")
+    with pytest.raises(ConfigError, match="vram_limit=24GB: must be auto, or a size such as 24GiB"):
+        read_config({"vram_limit": "24GB"})
+    with pytest.raises(ConfigError, match="vram_limit=8: limits a GPU's memory, and device=cpu uses none"):
+        resolved(device="cpu", vram_limit=8)

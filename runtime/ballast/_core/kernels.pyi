@@ -47,6 +47,10 @@ class Matrix:
     """Of the blocks as GGUF has them."""
     packed_nbytes: int
     """0 when it is seen in place."""
+    panels: NDArray[np.uint8]
+    """The bytes of a packed matrix [heads, panels, bytes of a panel], as csrc/cpu/panel_layout.h lays them out whatever
+    the instruction set; floats where it was packed transposed. A read-only view. ValueError when it is seen in
+    place."""
     isa: str
     """Whose kernels multiply it; "reference" when it is seen in place."""
     memory: list[numa.Range]

@@ -38,6 +38,8 @@ class EngineSettings:
     cpu_isa: str = field(default_factory=chosen_isa)
     activation_bytes: int = 2
     numa: NumaMode = "off"
+    device: str = "cpu"
+    """cpu, or "cuda:N" for everything but the routed experts."""
     topology: Topology | None = None
     """The machine's own when None; another one may be made up."""
 
@@ -63,20 +65,48 @@ def load_runner(
     report: Callable[[float], None] = lambda _: None,
     on_placed: Callable[[WeightMemory, str], None] = lambda *_: None,
 ) -> Runner:
-    """Load the model for CPU computation. Only the first `num_sampled_ids` ids can ever be sampled.
+    """Load the model for the settings' device. Only the first `num_sampled_ids` ids can ever be sampled.
 
     `on_placed` is told where the weights lie, and why threads are not pinned. With numa "auto" the calling thread is
     pinned for good; see `start_threads`.
     """
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
     pool, why_not_pinned = start_threads(settings.cpu_threads, settings.numa, settings.topology)
-    weights = load_weights(
-        gguf_model, spec, num_sampled_ids, Packing(pool, settings.cpu_isa, settings.activation_bytes), report
-    )
+    packing = Packing(pool, settings.cpu_isa, settings.activation_bytes)
+    if settings.device != "cpu":
+        hybrid, hybrid_weights = _load_hybrid(gguf_model, spec, num_sampled_ids, packing, settings, report)
+        on_placed(weight_memory(hybrid_weights), why_not_pinned)
+        return hybrid
+    weights = load_weights(gguf_model, spec, num_sampled_ids, packing, report)
     on_placed(weight_memory(weights), why_not_pinned)
     kv = KvPool(spec.num_layers, num_blocks, settings.block_tokens, spec.latent_dim)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
     return DeepseekModel(spec, weights, pool, settings.cpu_isa, kv, num_positions)
+
+
+def _load_hybrid(
+    gguf_model: GgufModel,
+    spec: ModelSpec,
+    num_sampled_ids: int,
+    packing: Packing,
+    settings: EngineSettings,
+    report: Callable[[float], None],
+) -> tuple[Runner, object]:
+    import torch  # a server on the CPU alone has none
+
+    from ballast.model.hybrid.load import load_hybrid_model
+
+    return load_hybrid_model(
+        gguf_model,
+        spec,
+        num_sampled_ids,
+        packing,
+        num_blocks=num_kv_blocks(settings.cache_lens, settings.block_tokens),
+        block_tokens=settings.block_tokens,
+        max_step_tokens=max(settings.chunk_size, settings.prefill_chunk_size),
+        device=torch.device(settings.device),
+        report=report,
+    )
 
 
 def build_engine(

@@ -7,12 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ballast._core import kernels, numa
-from ballast.model.weights import ModelWeights
 from ballast.numa import WeightMemory
 
 
-def weight_memory(weights: ModelWeights) -> WeightMemory:
-    """Address ranges of every matrix; vectors are too small to matter."""
+def weight_memory(weights: object) -> WeightMemory:
+    """Address ranges of every matrix in host memory among a model's weights; vectors are too small to matter."""
     parts = list(_parts(weights))
     experts: defaultdict[int, list[numa.Range]] = defaultdict(list)
     for part in parts:

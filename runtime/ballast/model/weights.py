@@ -104,7 +104,7 @@ def load_weights(
 
     The output head ends at `num_sampled_ids` rows: a row without a token is never computed, so never sampled.
     """
-    tensors = _Tensors(gguf_model, packing)
+    tensors = Tensors(gguf_model, packing)
     layers = []
     for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
         layers.append(_load_layer(tensors, spec, index))
@@ -131,7 +131,7 @@ def shares_after_layers(gguf_model: GgufModel, num_layers: int) -> list[float]:
     return [done / total for done in itertools.accumulate(num_bytes)]
 
 
-class _Tensors:
+class Tensors:
     """Tensors of a file by name, as kernels take them. Stacked tensors are seen as one tall matrix."""
 
     def __init__(self, gguf_model: GgufModel, packing: Packing) -> None:
@@ -208,8 +208,30 @@ class _Tensors:
             done=lambda part: self._gguf.release(names[part]),
         )
 
+    def latent_heads(self, spec: ModelSpec, block: str) -> tuple[HeadMatrix, HeadMatrix]:
+        """A layer's W_UK and W_UV, packed."""
+        heads = spec.num_heads
+        if spec.mla_layout == "joint":
+            # Per head: nope rows of W_UK transposed, then v rows of W_UV.
+            joint, stride = f"{block}.attn_kv_b.weight", spec.nope_dim + spec.v_dim
+            k_up = self.heads(joint, heads, spec.nope_dim, stride, transposed=True)
+            v_up = self.heads(joint, heads, spec.v_dim, stride, spec.nope_dim)
+        else:
+            k_up = self.heads(f"{block}.attn_k_b.weight", heads, spec.kv_lora_rank, spec.kv_lora_rank)
+            v_up = self.heads(f"{block}.attn_v_b.weight", heads, spec.v_dim, spec.v_dim)
+        return k_up, v_up
 
-def _load_layer(tensors: _Tensors, spec: ModelSpec, index: int) -> LayerWeights:
+    def routed(self, spec: ModelSpec, block: str) -> ExpertWeights:
+        """A layer's router and routed experts, packed."""
+        bias = f"{block}.exp_probs_b.bias"
+        return ExpertWeights(
+            router=self.matrix(f"{block}.ffn_gate_inp.weight"),
+            bias=self.vector(bias) if bias in self else None,
+            experts=self.experts(block, "_exps", spec.num_experts, fused=spec.fused_experts),
+        )
+
+
+def _load_layer(tensors: Tensors, spec: ModelSpec, index: int) -> LayerWeights:
     block = f"blk.{index}"
     dense = index < spec.num_dense_layers
     if dense:
@@ -220,11 +242,11 @@ def _load_layer(tensors: _Tensors, spec: ModelSpec, index: int) -> LayerWeights:
         attention=_load_attention(tensors, spec, block),
         ffn_norm=tensors.vector(f"{block}.ffn_norm.weight"),
         mlp=mlp,
-        experts=None if dense else _load_experts(tensors, spec, block),
+        experts=None if dense else tensors.routed(spec, block),
     )
 
 
-def _load_attention(tensors: _Tensors, spec: ModelSpec, block: str) -> AttentionWeights:
+def _load_attention(tensors: Tensors, spec: ModelSpec, block: str) -> AttentionWeights:
     if spec.q_lora_rank is None:
         query = QueryWeights(None, None, tensors.matrix(f"{block}.attn_q.weight"))
     else:
@@ -233,15 +255,7 @@ def _load_attention(tensors: _Tensors, spec: ModelSpec, block: str) -> Attention
             tensors.vector(f"{block}.attn_q_a_norm.weight"),
             tensors.matrix(f"{block}.attn_q_b.weight"),
         )
-    heads = spec.num_heads
-    if spec.mla_layout == "joint":
-        # Per head: nope rows of W_UK transposed, then v rows of W_UV.
-        joint, stride = f"{block}.attn_kv_b.weight", spec.nope_dim + spec.v_dim
-        k_up = tensors.heads(joint, heads, spec.nope_dim, stride, transposed=True)
-        v_up = tensors.heads(joint, heads, spec.v_dim, stride, spec.nope_dim)
-    else:
-        k_up = tensors.heads(f"{block}.attn_k_b.weight", heads, spec.kv_lora_rank, spec.kv_lora_rank)
-        v_up = tensors.heads(f"{block}.attn_v_b.weight", heads, spec.v_dim, spec.v_dim)
+    k_up, v_up = tensors.latent_heads(spec, block)
     return AttentionWeights(
         norm=tensors.vector(f"{block}.attn_norm.weight"),
         query=query,
@@ -250,13 +264,4 @@ def _load_attention(tensors: _Tensors, spec: ModelSpec, block: str) -> Attention
         k_up=k_up,
         v_up=v_up,
         output=tensors.matrix(f"{block}.attn_output.weight"),
-    )
-
-
-def _load_experts(tensors: _Tensors, spec: ModelSpec, block: str) -> ExpertWeights:
-    bias = f"{block}.exp_probs_b.bias"
-    return ExpertWeights(
-        router=tensors.matrix(f"{block}.ffn_gate_inp.weight"),
-        bias=tensors.vector(bias) if bias in tensors else None,
-        experts=tensors.experts(block, "_exps", spec.num_experts, fused=spec.fused_experts),
     )

@@ -13,6 +13,7 @@ from ballast.engine.build import EngineSettings, build_engine, load_runner
 from ballast.engine.engine import Engine, Loader
 from ballast.engine.runner import Runner
 from ballast.errors import ModelError
+from ballast.gpu import check_device
 from ballast.log import configure_logging
 from ballast.model.isa import chosen_isa
 from ballast.model.metadata import read_config, read_spec
@@ -46,6 +47,7 @@ _REASONING_FIELDS: Mapping[ReasoningField, Sequence[str]] = {
 def serve(config: Config) -> int:
     """Run the server to its end; returns the exit code of a clean stop. Raises BallastError for any other end."""
     configure_logging(config.log)
+    check_device(config.machine.device)
     log.info("kernels", extra={"isa": chosen_isa(), "threads": config.machine.cpu_threads})
     gguf = open_model(config.model)
     spec = read_spec(gguf, None if config.model.model_path is None else read_config(config.model.model_path))
@@ -129,6 +131,7 @@ def engine_settings(config: Config) -> EngineSettings:
         cpu_threads=machine.cpu_threads,
         activation_bytes=machine.activation_bytes,
         numa=machine.numa,
+        device=machine.device,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,28 @@ V3_SPEC = ModelSpec(
         factor=40.0, original_context=4096, beta_fast=32.0, beta_slow=1.0, attention_factor=1.0, mscale_all_dim=1.0
     ),
     tied_output=False,
+)
+
+R1_SPEC = replace(
+    V3_SPEC,
+    name="DeepSeek-R1's shape",
+    num_layers=61,
+    num_dense_layers=3,
+    vocab_size=129280,
+    context_length=163840,
+    hidden=7168,
+    ffn_dim=18432,
+    num_heads=128,
+    q_lora_rank=1536,
+    kv_lora_rank=512,
+    nope_dim=128,
+    rope_dim=64,
+    v_dim=128,
+    num_experts=256,
+    num_experts_used=8,
+    expert_dim=2048,
+    num_groups=8,
+    num_groups_used=4,
 )
 
 V2_LITE_SPEC = replace(
@@ -147,6 +170,42 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def write_hollow_model(path: Path, spec: ModelSpec, types: Mapping[str, GgmlType]) -> Path:
+    """Write `spec` at its full size without its weights: header and metadata, then a hole as long as the tensors. Takes
+    no disk to speak of; tensors that `types` does not name are F32."""
+    writer = gguf.GGUFWriter(path, "deepseek2")
+    for key, value in metadata_of(spec).items():
+        _add(writer, key, value)
+    end = 0
+    for name, shape in expected_tensors(spec).items():
+        kind = types.get(name, GgmlType.F32)
+        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        num_bytes = int(np.prod(shape)) // block * block_bytes
+        raw_shape = shape if kind == GgmlType.F32 else gguf.quant_shape_to_byte_shape(shape, kind)
+        dtype = np.dtype(np.float32 if kind == GgmlType.F32 else np.uint8)
+        writer.add_tensor_info(name, raw_shape, dtype, num_bytes, None if kind == GgmlType.F32 else kind)
+        end += writer.ggml_pad(num_bytes, writer.data_alignment)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    begin = writer.ggml_pad(path.stat().st_size, writer.data_alignment)
+    os.truncate(path, begin + end)
+    return path
+
+
+def common_types(spec: ModelSpec) -> dict[str, GgmlType]:
+    """The types of a Q4_K_M file: Q6_K for the output and every other down projection, Q8_0 where rows are no whole
+    blocks of 256, Q4_K for everything else but norms, biases and routers."""
+    types = {}
+    for name, shape in expected_tensors(spec).items():
+        if len(shape) == 1 or "ffn_gate_inp" in name:
+            continue
+        is_fine = name == "output.weight" or ("ffn_down" in name and int(name.split(".")[1]) % 2 == 0)
+        types[name] = (GgmlType.Q6_K if is_fine else GgmlType.Q4_K) if shape[-1] % 256 == 0 else GgmlType.Q8_0
+    return types
 
 
 def copy_model(source: Path, target: Path, change: Callable[[Tensors], Tensors] = lambda tensors: tensors) -> Path:

@@ -1,0 +1,38 @@
+"""CUDA devices, asked of torch, which is imported here only when somebody wants one."""
+
+from __future__ import annotations
+
+from ballast.errors import ConfigError
+
+
+def check_device(name: str) -> None:
+    """Raises ConfigError when `name`, "cuda:N", cannot be computed on here. Anything else passes."""
+    reason = why_unusable(name) if name.startswith("cuda") else None
+    if reason is not None:
+        raise ConfigError("device", name, f"{reason}; device=cpu needs none")
+
+
+def why_unusable(name: str) -> str | None:
+    """Why there is no computing on "cuda:N" here, as a sentence; None when there is."""
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed; it comes with the extra ballast-serve[runtime]"
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count == 0:
+        return f"there is no CUDA device that torch {torch.__version__} can use here"
+    return None if _index(name) < count else f"there are {count} CUDA devices here, counted from 0"
+
+
+def free_vram(name: str) -> int | None:
+    """Bytes that are free on "cuda:N"; None where it cannot be used."""
+    if why_unusable(name) is not None:
+        return None
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(_index(name))
+    return int(free)
+
+
+def _index(name: str) -> int:
+    return int(name.partition(":")[2])

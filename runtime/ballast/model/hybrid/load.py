@@ -1,0 +1,59 @@
+"""From a checked model file to a hybrid model on a device."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import tempfile
+from collections.abc import Callable
+
+import torch
+
+from ballast._core import kernels
+from ballast.model.hybrid.experts import HostExperts
+from ballast.model.hybrid.kv_pool import DeviceKvPool
+from ballast.model.hybrid.linear import Linear, MakeLinear
+from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
+from ballast.model.spec import ModelSpec
+from ballast.model.weights import Packing
+from ballast.weights.gguf import GgufModel
+
+
+def load_hybrid_model(
+    gguf_model: GgufModel,
+    spec: ModelSpec,
+    num_sampled_ids: int,
+    packing: Packing,
+    *,
+    num_blocks: int,
+    block_tokens: int,
+    max_step_tokens: int,
+    device: torch.device,
+    make_linear: MakeLinear | None = None,
+    kv_dtype: torch.dtype = torch.float16,
+    report: Callable[[float], None] = lambda _: None,
+) -> tuple[HybridModel, HybridWeights]:
+    """Load the model; steps have at most `max_step_tokens` tokens. Without `make_linear` the dense weights stay packed
+    in their type, which takes a device that Triton compiles for. Only the first `num_sampled_ids` ids are sampled."""
+    weights = load_hybrid_weights(
+        gguf_model, spec, num_sampled_ids, packing, make_linear or _panel_linears(device), device, report
+    )
+    experts = HostExperts(spec, packing.pool, max_step_tokens, device)
+    kv = DeviceKvPool(spec.num_layers, num_blocks, block_tokens, spec.latent_dim, kv_dtype, device)
+    num_positions = min(spec.context_length, num_blocks * block_tokens)
+    return HybridModel(spec, weights, experts, kv, num_positions, device), weights
+
+
+def _panel_linears(device: torch.device) -> MakeLinear:
+    if "TRITON_CACHE_DIR" not in os.environ:
+        # Compiled kernels live as long as the process: nothing is kept in the home directory.
+        folder = tempfile.TemporaryDirectory(prefix="ballast-triton-")
+        atexit.register(folder.cleanup)
+        os.environ["TRITON_CACHE_DIR"] = folder.name
+    from ballast.model.hybrid.panel_linear import PanelLinear  # here alone: a CPU needs no Triton
+
+    def make(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
+        return PanelLinear(matrix, rows, cols, is_transposed=is_transposed, device=device)
+
+    return make

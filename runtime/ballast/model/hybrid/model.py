@@ -1,0 +1,114 @@
+"""DeepSeek V2, V3, R1 and Kimi K2 with attention and shared weights on one device and routed experts on the CPU.
+
+The same transformer as csrc/model/deepseek.cpp, on torch tensors. Shapes: T tokens, D hidden, H heads,
+L = kv_lora_rank + rope_dim. Activations are float32 throughout.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from ballast._core import kernels
+from ballast.model.batch import Batch
+from ballast.model.deepseek import ALIVE_EVERY_S
+from ballast.model.hybrid.attention import latent_attention
+from ballast.model.hybrid.experts import HostExperts
+from ballast.model.hybrid.kv_pool import DeviceKvPool
+from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.weights import AttentionWeights, HybridWeights, LayerWeights, MlpWeights
+from ballast.model.rope import build_rope_table, softmax_scale
+from ballast.model.spec import ModelSpec
+
+
+class HybridModel:
+    """A loaded model and its KV pool; implements the engine's Runner."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: HybridWeights,
+        experts: HostExperts,
+        kv: DeviceKvPool,
+        num_positions: int,
+        device: torch.device,
+    ) -> None:
+        rope = build_rope_table(spec, num_positions)
+        self._spec = spec
+        self._weights = weights
+        self._experts = experts
+        self._kv = kv
+        self._device = device
+        self._cos = torch.from_numpy(rope.cos).to(device)
+        self._sin = torch.from_numpy(rope.sin).to(device)
+        self._scale = softmax_scale(spec)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
+        """Write the batch's KV; return logits [sampled, vocabulary]."""
+        step = Step.from_batch(batch, self._kv.block_tokens, self._device)
+        stream = self._embed(batch.token_ids)
+        told = time.monotonic()
+        for layer, cache in zip(self._weights.layers, self._kv.layers, strict=True):
+            stream += self._attention(layer.attention, stream, cache, step)
+            stream += self._feed_forward(layer, stream)
+            if time.monotonic() - told >= ALIVE_EVERY_S:
+                alive()
+                told = time.monotonic()
+        last = self._norm(stream[step.sampled], self._weights.output_norm)
+        logits: NDArray[np.float32] = self._weights.output(last).cpu().numpy()
+        return logits
+
+    def _embed(self, token_ids: NDArray[np.int32]) -> torch.Tensor:
+        rows = np.empty((token_ids.size, self._spec.hidden), np.float32)
+        kernels.embed(self._weights.embedding, token_ids, rows)
+        return torch.from_numpy(rows).to(self._device)
+
+    def _attention(
+        self, weights: AttentionWeights, stream: torch.Tensor, cache: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        rank = self._spec.kv_lora_rank
+        normed = self._norm(stream, weights.norm)
+        latent = weights.kv_a(normed)
+        key = self._rotate(latent[:, None, rank:], step)[:, 0]
+        cache[step.slots] = torch.cat([self._norm(latent[:, :rank], weights.kv_a_norm), key], -1).to(cache.dtype)
+        query = self._query(weights, normed, step)
+        attended = latent_attention(query, cache, step, rank, self._scale)
+        return weights.output(weights.v_up(attended).flatten(1))
+
+    def _query(self, weights: AttentionWeights, normed: torch.Tensor, step: Step) -> torch.Tensor:
+        """[T, H, L]: carried into the latent space, then the rotated part."""
+        if weights.query_down is not None:
+            assert weights.query_norm is not None
+            normed = self._norm(weights.query_down(normed), weights.query_norm)
+        heads = weights.query_up(normed).view(len(normed), self._spec.num_heads, -1)
+        nope, rope = heads[..., : self._spec.nope_dim], heads[..., self._spec.nope_dim :]
+        return torch.cat([weights.k_up(nope), self._rotate(rope, step)], -1)
+
+    def _feed_forward(self, layer: LayerWeights, stream: torch.Tensor) -> torch.Tensor:
+        """Experts first: they work while the device computes what every token needs."""
+        normed = self._norm(stream, layer.ffn_norm)
+        call = None if layer.routed is None else self._experts.submit(layer.routed, normed)
+        every_token = None if layer.mlp is None else _mlp(layer.mlp, normed)
+        if call is None:
+            assert every_token is not None
+            return every_token
+        return call.result() if every_token is None else every_token + call.result()
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, weight.shape, weight, self._spec.rms_eps)
+
+    def _rotate(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        """Pairs (2i, 2i + 1) of [T, heads, rope_dim]."""
+        cos, sin = self._cos[step.positions, None], self._sin[step.positions, None]
+        even, odd = x[..., 0::2], x[..., 1::2]
+        return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
+
+
+def _mlp(weights: MlpWeights, x: torch.Tensor) -> torch.Tensor:
+    return weights.down(F.silu(weights.gate(x)) * weights.up(x))

@@ -1,0 +1,69 @@
+"""How packed weights lie in memory, as csrc/cpu/panel_layout.h lays them out for CPU and GPU alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gguf import GGMLQuantizationType as GgmlType
+
+PANEL_ROWS = 16
+GROUP_COLS = 32
+SUPER_GROUPS = 8
+"""Groups that share a block scale in the formats of 256 weights a block."""
+
+FLOAT_TYPES = frozenset({GgmlType.F32, GgmlType.F16, GgmlType.BF16})
+"""Their panels are [column][16 rows]."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantLayout:
+    """A weight is scale * (code - offset), with a minimum added (flat) or subtracted (others), or scale * step[code]
+    where codes index a table."""
+
+    bits: int
+    subs_per_group: int
+    """Scales in 32 columns."""
+    offset: int
+    scales: Literal["flat", "nested", "nibbles"]
+    """flat: a half-precision scale a group; nested: times a byte a sub-block; nibbles: scale and minimum in the halves
+    of that byte."""
+    has_minimum: bool
+    is_table: bool = False
+
+    @property
+    def group_bytes(self) -> int:
+        """Codes of 32 columns of 16 rows."""
+        return self.bits * GROUP_COLS * PANEL_ROWS // 8
+
+    @property
+    def scale_stride(self) -> int:
+        """Bytes of the scales of a group (flat) or of eight."""
+        halves = 2 * PANEL_ROWS * (1 + self.has_minimum)
+        subs = SUPER_GROUPS * self.subs_per_group * PANEL_ROWS
+        return halves + {"flat": 0, "nibbles": subs, "nested": subs * (1 + self.has_minimum)}[self.scales]
+
+    def scale_bytes(self, cols: int) -> int:
+        """Bytes of a panel before its codes."""
+        records = cols // (GROUP_COLS if self.scales == "flat" else GROUP_COLS * SUPER_GROUPS)
+        return (records * self.scale_stride + 63) // 64 * 64
+
+
+LAYOUTS: Mapping[GgmlType, QuantLayout] = {
+    GgmlType.Q4_0: QuantLayout(4, 1, 8, "flat", False),
+    GgmlType.Q4_1: QuantLayout(4, 1, 0, "flat", True),
+    GgmlType.Q5_0: QuantLayout(5, 1, 16, "flat", False),
+    GgmlType.Q5_1: QuantLayout(5, 1, 0, "flat", True),
+    GgmlType.Q8_0: QuantLayout(8, 1, 128, "flat", False),
+    GgmlType.Q2_K: QuantLayout(2, 2, 0, "nibbles", True),
+    GgmlType.Q3_K: QuantLayout(3, 2, 4, "nested", False),
+    GgmlType.Q4_K: QuantLayout(4, 1, 0, "nested", True),
+    GgmlType.Q5_K: QuantLayout(5, 1, 0, "nested", True),
+    GgmlType.Q6_K: QuantLayout(6, 2, 32, "nested", False),
+    GgmlType.IQ4_NL: QuantLayout(4, 1, 0, "flat", False, is_table=True),
+    GgmlType.IQ4_XS: QuantLayout(4, 1, 0, "nested", False, is_table=True),
+}
+
+IQ4_STEPS = (-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0)
+"""What a code of IQ4_NL and IQ4_XS stands for."""

@@ -1,0 +1,149 @@
+"""A model's weights for the hybrid: what every token needs on the device, routed experts where the CPU computes them.
+
+Matrices are packed on the host, in their type in the file, and carried over one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ballast._core import kernels
+from ballast.model.hybrid.linear import FloatLinear, Linear, MakeLinear
+from ballast.model.spec import ModelSpec
+from ballast.model.weights import ExpertWeights, HeadMatrix, Packing, Tensors, shares_after_layers
+from ballast.weights.gguf import GgufModel
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWeights:
+    """Latent attention; queries come through a low rank (V2, V3) or at once (V2-Lite)."""
+
+    norm: torch.Tensor  # [D]
+    query_down: Linear | None  # D → q_lora_rank
+    query_norm: torch.Tensor | None  # [q_lora_rank]
+    query_up: Linear  # → H * (nope + rope)
+    kv_a: Linear  # D → kv_lora_rank + rope
+    kv_a_norm: torch.Tensor  # [kv_lora_rank]
+    k_up: Linear  # per head nope → kv_lora_rank
+    v_up: Linear  # per head kv_lora_rank → v
+    output: Linear  # H * v → D
+
+
+@dataclass(frozen=True, slots=True)
+class MlpWeights:
+    """The feed-forward of every token: a dense layer's, or the shared experts beside routed ones."""
+
+    gate: Linear
+    up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedWeights:
+    """Router on the device, experts in host memory."""
+
+    router: Linear  # D → E
+    bias: NDArray[np.float32] | None  # [E], for selection only
+    experts: kernels.Experts
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One transformer layer."""
+
+    attention: AttentionWeights
+    ffn_norm: torch.Tensor  # [D]
+    mlp: MlpWeights | None
+    routed: RoutedWeights | None
+
+
+@dataclass(frozen=True, slots=True)
+class HybridWeights:
+    """The whole model. The embedding stays in the mapped file: a step reads a few of its rows."""
+
+    embedding: kernels.Matrix  # [vocabulary, D]
+    layers: tuple[LayerWeights, ...]
+    output_norm: torch.Tensor  # [D]
+    output: Linear  # D → sampled vocabulary
+
+
+def load_hybrid_weights(
+    gguf_model: GgufModel,
+    spec: ModelSpec,
+    num_sampled_ids: int,
+    packing: Packing,
+    make_linear: MakeLinear,
+    device: torch.device,
+    report: Callable[[float], None],
+) -> HybridWeights:
+    """Load every tensor of a checked file; `report` gets the share of bytes done, 0…1, after each layer."""
+    loader = _Loader(Tensors(gguf_model, packing), spec, make_linear, device)
+    layers = []
+    for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
+        layers.append(loader.layer(index))
+        report(share)
+    output = "token_embd.weight" if spec.tied_output else "output.weight"
+    return HybridWeights(
+        embedding=loader.tensors.view("token_embd.weight"),
+        layers=tuple(layers),
+        output_norm=loader.vector("output_norm.weight"),
+        output=loader.matrix(output, num_rows=min(num_sampled_ids, spec.vocab_size)),
+    )
+
+
+class _Loader:
+    def __init__(self, tensors: Tensors, spec: ModelSpec, make_linear: MakeLinear, device: torch.device) -> None:
+        self.tensors = tensors
+        self._spec = spec
+        self._make_linear = make_linear
+        self._device = device
+
+    def vector(self, name: str) -> torch.Tensor:
+        return torch.tensor(self.tensors.vector(name), device=self._device)
+
+    def matrix(self, name: str, num_rows: int | None = None) -> Linear:
+        packed = self.tensors.matrix(name, num_rows)
+        return self._make_linear(packed, packed.rows, packed.cols)
+
+    def layer(self, index: int) -> LayerWeights:
+        block = f"blk.{index}"
+        is_dense = index < self._spec.num_dense_layers
+        has_shared = not is_dense and self._spec.num_shared_experts > 0
+        return LayerWeights(
+            attention=self._attention(block),
+            ffn_norm=self.vector(f"{block}.ffn_norm.weight"),
+            mlp=self._mlp(block, "_shexp" if has_shared else "") if is_dense or has_shared else None,
+            routed=None if is_dense else self._routed(self.tensors.routed(self._spec, block)),
+        )
+
+    def _attention(self, block: str) -> AttentionWeights:
+        spec = self._spec
+        has_rank = spec.q_lora_rank is not None
+        k_up, v_up = self.tensors.latent_heads(spec, block)
+        return AttentionWeights(
+            norm=self.vector(f"{block}.attn_norm.weight"),
+            query_down=self.matrix(f"{block}.attn_q_a.weight") if has_rank else None,
+            query_norm=self.vector(f"{block}.attn_q_a_norm.weight") if has_rank else None,
+            query_up=self.matrix(f"{block}.attn_q_b.weight" if has_rank else f"{block}.attn_q.weight"),
+            kv_a=self.matrix(f"{block}.attn_kv_a_mqa.weight"),
+            kv_a_norm=self.vector(f"{block}.attn_kv_a_norm.weight"),
+            k_up=self._heads(k_up, spec.kv_lora_rank, spec.nope_dim),
+            v_up=self._heads(v_up, spec.v_dim, spec.kv_lora_rank),
+            output=self.matrix(f"{block}.attn_output.weight"),
+        )
+
+    def _heads(self, heads: HeadMatrix, rows: int, cols: int) -> Linear:
+        return self._make_linear(heads.matrix, rows, cols, is_transposed=heads.transposed)
+
+    def _mlp(self, block: str, suffix: str) -> MlpWeights:
+        gate, up, down = (self.matrix(f"{block}.ffn_{part}{suffix}.weight") for part in ("gate", "up", "down"))
+        return MlpWeights(gate, up, down)
+
+    def _routed(self, weights: ExpertWeights) -> RoutedWeights:
+        router = torch.from_numpy(kernels.unpack(weights.router)).to(self._device)
+        return RoutedWeights(FloatLinear(router), weights.bias, weights.experts)

@@ -1,0 +1,18 @@
+"""`ballast plan`: which tensor goes where, what everything takes, and whether that is there."""
+
+from ballast.plan.command import open_model, plan_for, run
+from ballast.plan.memory import MemoryPlan, Numbers, check_memory, make_plan
+from ballast.plan.report import render, rule_lines, to_json
+
+__all__ = [
+    "MemoryPlan",
+    "Numbers",
+    "check_memory",
+    "make_plan",
+    "open_model",
+    "plan_for",
+    "render",
+    "rule_lines",
+    "run",
+    "to_json",
+]

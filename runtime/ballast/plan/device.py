@@ -1,0 +1,127 @@
+"""What a model takes of a GPU's memory when its routed experts stay on the CPU. Pure arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ballast.model.modules import module_of
+from ballast.model.packed_size import loaded_bytes
+from ballast.model.spec import ModelSpec
+from ballast.moe.placement import Assignment
+from ballast.weights.gguf import GgufModel
+
+_FLOAT_BYTES = 4
+_KV_BYTES = 2
+_SCORE_BYTES = 64 << 20
+"""As model/hybrid/attention.py bounds them."""
+_SPLIT_FLOATS = 1 << 14
+"""Partial sums of a linear layer's columns, a token: as model/hybrid/panel_linear.py splits them."""
+_CUDA_BYTES = 1 << 30
+"""An allowance for the context, the libraries, compiled kernels and what the allocator cannot reuse."""
+HOST_PROGRAM_BYTES = 3 << 30
+"""An allowance for what Python, torch and CUDA's libraries take in host memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """A GPU, and how much of its memory may be taken."""
+
+    name: str
+    available_bytes: int
+    limited_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNumbers:
+    """The settings that a GPU's memory depends on."""
+
+    cache_slots: int
+    block_tokens: int
+    step_tokens: int
+    max_batch_size: int
+
+
+def place(assignment: Assignment, device: str) -> Assignment:
+    """Everything on `device` but the embedding and routed experts, which stay in host memory. Where a rule says
+    otherwise, a note says so."""
+    devices = {module: device if _computes_on_device(module) else "cpu" for module in assignment.devices}
+    asked = {
+        module: report.rule.device
+        for report in assignment.rules
+        if report.rule.device is not None
+        for module in report.modules
+    }
+    others = [module for module, wanted in asked.items() if (wanted == "cpu") != (devices[module] == "cpu")]
+    notes = assignment.notes
+    if others:
+        notes = (
+            f"{len(others)} modules are placed otherwise than their rules say, {others[0]} the first: with --device "
+            "cuda the embedding and routed experts lie in host memory, everything else on the device",
+            *notes,
+        )
+    return replace(assignment, devices=devices, notes=notes)
+
+
+def hybrid_bytes(
+    gguf: GgufModel, spec: ModelSpec, isa: str, threads_per_node: tuple[int, ...]
+) -> Iterator[tuple[str, str, int]]:
+    """(name, tensor that it is made of, bytes) of everything that the hybrid keeps; a tied output is a second copy of
+    the embedding, and a router is kept as float32."""
+    for name, num_bytes in loaded_bytes(gguf, spec, isa, threads_per_node).items():
+        info = gguf.tensors[name]
+        if "ffn_gate_inp" in name:
+            yield name, name, info.shape[0] * info.shape[1] * _FLOAT_BYTES
+        elif name == "token_embd.weight" and spec.tied_output:
+            yield name, name, info.num_bytes
+            yield "output.weight", name, num_bytes - info.num_bytes
+        else:
+            yield name, name, num_bytes
+
+
+def device_uses(
+    spec: ModelSpec, weights: Mapping[str, int], assignment: Assignment, numbers: DeviceNumbers
+) -> list[tuple[str, int, str]]:
+    """(use, bytes, what it follows from), for `weights` as named by `hybrid_bytes`."""
+    on_device = sum(size for name, size in weights.items() if assignment.devices[module_of(name)] != "cpu")
+    row_bytes = kv_row_bytes(spec)
+    cached = numbers.cache_slots - numbers.block_tokens
+    return [
+        ("dense weights", on_device, "packed, in their types in the file; decoded as they are multiplied"),
+        (
+            "KV cache",
+            numbers.cache_slots * row_bytes,
+            f"{cached} tokens and the null block, {row_bytes} bytes a token in half precision",
+        ),
+        ("work buffers", _work_bytes(spec, numbers), f"a step of {numbers.step_tokens} tokens, at most"),
+        ("CUDA", _CUDA_BYTES, "context, libraries, compiled kernels; an allowance"),
+    ]
+
+
+def kv_row_bytes(spec: ModelSpec) -> int:
+    """Of a token, in all layers."""
+    return spec.latent_dim * _KV_BYTES * spec.num_layers
+
+
+def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], assignment: Assignment, step_tokens: int) -> int:
+    """Host memory for activations on their way, the experts' own, and the largest matrix twice while it is loaded."""
+    largest = max(size for name, size in weights.items() if assignment.devices[module_of(name)] != "cpu")
+    on_the_way = 2 * spec.hidden + spec.num_experts + 2 * spec.num_experts_used
+    experts = spec.num_experts_used * spec.expert_dim + spec.hidden
+    return step_tokens * (on_the_way + experts) * _FLOAT_BYTES + 2 * largest
+
+
+def _work_bytes(spec: ModelSpec, numbers: DeviceNumbers) -> int:
+    """Activations alive at once in the widest part of a layer, attention's scores, and the logits."""
+    head = spec.nope_dim + spec.rope_dim
+    # Queries, their parts, both forms of them in the latent space, and what attention makes of them.
+    attention = spec.num_heads * (3 * head + 2 * spec.kv_lora_rank + 2 * spec.latent_dim + spec.v_dim)
+    widest = max(attention, 3 * max(spec.ffn_dim, spec.expert_dim * spec.num_shared_experts))
+    step = numbers.step_tokens * (4 * spec.hidden + widest + _SPLIT_FLOATS)
+    keys = numbers.cache_slots * (spec.latent_dim + 4)
+    logits = 2 * numbers.max_batch_size * spec.vocab_size
+    return (step + keys + logits) * _FLOAT_BYTES + 3 * _SCORE_BYTES
+
+
+def _computes_on_device(module: str) -> bool:
+    return module != "model.embed_tokens" and not module.endswith(".mlp.experts")

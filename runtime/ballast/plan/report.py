@@ -1,0 +1,123 @@
+"""A memory plan for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ballast.machine import Memory
+from ballast.moe.placement import Assignment
+from ballast.plan.memory import DevicePlan, MemoryPlan, MemoryRow, human
+
+
+def render(plan: MemoryPlan) -> str:
+    """The plan for people."""
+    lines = [plan.model, *(f"  {file}" for file in plan.files), "", "Weights"]
+    lines += _table(
+        ("group", "device", "type", "tensors", "bytes"),
+        [(row.group, row.device, row.ggml_type, str(row.num_tensors), human(row.num_bytes)) for row in plan.weights],
+        right=(3, 4),
+    )
+    lines += ["", "Memory" if plan.device is None else "Memory of the host"]
+    memory = [(use.name, human(use.num_bytes), use.detail) for use in plan.uses]
+    memory.append(("needed", human(plan.needed_bytes), ""))
+    available = _limit(plan.memory).lstrip(", ")
+    memory.append(("available", human(plan.memory.available_bytes), available or "of the machine's memory"))
+    lines += _table(("use", "bytes", ""), memory, right=(1,))
+    if plan.device is not None:
+        gpu = plan.device.memory
+        lines += ["", f"Memory of {gpu.name}"]
+        memory = [(use.name, human(use.num_bytes), use.detail) for use in plan.device.uses]
+        memory.append(
+            ("needed", human(plan.device.needed_bytes), f"the largest cache_lens is {plan.device.max_cache_lens}")
+        )
+        memory.append(("available", human(gpu.available_bytes), gpu.limited_by))
+        lines += _table(("use", "bytes", ""), memory, right=(1,))
+    if plan.assignment.rules:
+        lines += ["", "Rules", *(f"  {line}" for line in rule_lines(plan.assignment))]
+    lines += ["", "It fits." if plan.fits else "It does not fit."]
+    return "\n".join(lines) + "\n"
+
+
+def rule_lines(assignment: Assignment) -> list[str]:
+    """What each placement rule did, then the notes, one line each: for the plan and for the log."""
+    lines = []
+    for report in assignment.rules:
+        others = ", ".join(map(str, report.hidden_by))
+        if report.shadowed:
+            effect = f"shadowed: everything it matches went to rule {others}"
+        else:
+            count = "1 module" if len(report.modules) == 1 else f"{len(report.modules)} modules"
+            effect = f"{count}, {report.modules[0] or 'the whole model'} the first"
+            effect += f"; others it matches went to rule {others}" if others else ""
+        lines.append(f"rule {report.rule.index} ({report.rule.match}): {effect}")
+    return [*lines, *assignment.notes]
+
+
+def to_json(plan: MemoryPlan) -> dict[str, Any]:
+    """The plan for programs; sizes in bytes."""
+    return {
+        "model": plan.model,
+        "files": list(plan.files),
+        "weights": [
+            {
+                "group": row.group,
+                "device": row.device,
+                "type": row.ggml_type,
+                "num_tensors": row.num_tensors,
+                "bytes": row.num_bytes,
+            }
+            for row in plan.weights
+        ],
+        "memory": _by_name(plan.uses),
+        "needed_bytes": plan.needed_bytes,
+        "available_bytes": plan.memory.available_bytes,
+        "limited_by": plan.memory.limited_by,
+        "fits": plan.fits,
+        "max_cache_lens": plan.max_cache_lens,
+        "device": None if plan.device is None else _device(plan.device),
+        "rules": [
+            {
+                "index": report.rule.index,
+                "match": report.rule.match,
+                "modules": list(report.modules),
+                "shadowed": report.shadowed,
+                "hidden_by": list(report.hidden_by),
+            }
+            for report in plan.assignment.rules
+        ],
+        "notes": list(plan.assignment.notes),
+    }
+
+
+def _device(plan: DevicePlan) -> dict[str, Any]:
+    return {
+        "name": plan.memory.name,
+        "memory": _by_name(plan.uses),
+        "needed_bytes": plan.needed_bytes,
+        "available_bytes": plan.memory.available_bytes,
+        "limited_by": plan.memory.limited_by,
+        "fits": plan.fits,
+        "max_cache_lens": plan.max_cache_lens,
+    }
+
+
+def _by_name(uses: Sequence[MemoryRow]) -> dict[str, int]:
+    return {use.name.replace(" ", "_").lower(): use.num_bytes for use in uses}
+
+
+def _limit(memory: Memory) -> str:
+    return "" if memory.limited_by is None else f", the limit of cgroup {memory.limited_by}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
+    """Aligned columns, indented; those in `right` end together."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    return [
+        "  "
+        + "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *rows)
+    ]

@@ -1,0 +1,146 @@
+"""Triton kernels over packed weights: run by Triton's interpreter here, on the device where there is one, and compiled
+for GPUs that are not here.
+
+Tolerance: products of float32 numbers summed in float32, in an order of the kernel's own; on tensor cores each product
+is made of three with TF32 numbers, which leaves 2⁻²⁰ of it. Both stay below 2⁻¹⁷ · Σ|wᵢ xᵢ|.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import triton
+from gguf import GGML_QUANT_SIZES
+from gguf import GGMLQuantizationType as T
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from ballast._core import kernels
+from ballast.model.hybrid import panel_kernels, panel_linear
+from ballast.model.hybrid.linear import FloatLinear
+from ballast.model.hybrid.panel_layout import FLOAT_TYPES, LAYOUTS, PANEL_ROWS
+from ballast.model.hybrid.panel_linear import PanelLinear
+from ballast.testing.blocks import dequantized, random_blocks
+
+FAST = kernels.usable_isas()[0]
+every_format = pytest.mark.parametrize(
+    "kind", [T(kind) for kind in kernels.supported_types()], ids=lambda kind: kind.name
+)
+Make = Callable[..., PanelLinear]
+
+
+@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Where PanelLinear computes in this test."""
+    if request.param == "cuda":
+        return torch.device("cuda:0")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    spec = importlib.util.spec_from_file_location("interpreted_panel_kernels", panel_kernels.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    interpreted = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(interpreted)
+    monkeypatch.setattr(panel_linear, "panel_kernels", interpreted)
+    return torch.device("cpu")
+
+
+def check(
+    linear: Callable[[torch.Tensor], torch.Tensor], x: np.ndarray, weight: np.ndarray, device: torch.device
+) -> None:
+    """x [T, heads, cols], weight [heads, rows, cols]."""
+    found = linear(torch.from_numpy(x).to(device)).cpu().numpy().reshape(len(x), *weight.shape[:2])
+    exact = np.einsum("thk,hrk->thr", x.astype(np.float64), weight.astype(np.float64))
+    bound = np.einsum("thk,hrk->thr", np.abs(x, dtype=np.float64), np.abs(weight, dtype=np.float64)) * 2.0**-17
+    assert (np.abs(found - exact) <= bound).all()
+
+
+@every_format
+@pytest.mark.parametrize(("rows", "num_tokens"), [(17, 1), (40, 3), (32, 17)])
+def test_every_format_is_multiplied_as_it_is_packed(rng, pool, device, kind, rows, num_tokens) -> None:
+    cols = 3 * max(32, GGML_QUANT_SIZES[kind][0]) if kind not in FLOAT_TYPES else 301
+    data = random_blocks(rng, kind, rows, cols)
+    packed = kernels.pack(pool, kernels.Matrix(data, kind, rows, cols), FAST)
+    linear = PanelLinear(packed, rows, cols, is_transposed=False, device=device)
+    assert linear.num_bytes == packed.packed_nbytes
+    x = rng.standard_normal((num_tokens, 1, cols), dtype=np.float32)
+    check(linear, x, dequantized(data, kind).reshape(1, rows, cols), device)
+
+
+@pytest.mark.parametrize(("kind", "is_transposed"), [(T.Q8_0, False), (T.Q8_0, True), (T.Q4_K, True)])
+def test_each_head_has_a_matrix_of_its_own(rng, pool, device, kind, is_transposed) -> None:
+    heads, rows, stride, offset, cols = 3, 24, 40, 8, 256
+    data = random_blocks(rng, kind, heads * stride, cols)
+    matrix = kernels.Matrix(data, kind, heads * stride, cols)
+    packed = kernels.pack(
+        pool,
+        matrix,
+        FAST,
+        num_heads=heads,
+        head_stride=stride,
+        row_offset=offset,
+        num_rows=rows,
+        transposed=is_transposed,
+    )
+    weight = dequantized(data, kind).reshape(heads, stride, cols)[:, offset : offset + rows]
+    if is_transposed:
+        weight = weight.transpose(0, 2, 1)
+    linear = PanelLinear(packed, *weight.shape[1:], is_transposed=is_transposed, device=device)
+    x = rng.standard_normal((5, heads, weight.shape[2]), dtype=np.float32)
+    check(linear, x, weight, device)
+    check(FloatLinear(torch.from_numpy(kernels.unpack(packed)).to(device)), x, weight, device)
+
+
+def test_columns_are_split_among_programs_where_rows_are_few(rng, pool, device) -> None:
+    data = random_blocks(rng, T.Q4_K, 16, 4096)
+    packed = kernels.pack(pool, kernels.Matrix(data, T.Q4_K, 16, 4096), FAST)
+    linear = PanelLinear(packed, 16, 4096, is_transposed=False, device=device)
+    check(linear, rng.standard_normal((2, 1, 4096), dtype=np.float32), dequantized(data, T.Q4_K)[None], device)
+    assert linear(torch.zeros(0, 4096, device=device)).shape == (0, 16)
+
+
+@pytest.mark.gpu
+@every_format
+def test_a_token_does_not_depend_on_its_company(rng, pool, kind) -> None:
+    device = torch.device("cuda:0")
+    data = random_blocks(rng, kind, 96, 1024)
+    packed = kernels.pack(pool, kernels.Matrix(data, kind, 96, 1024), FAST)
+    linear = PanelLinear(packed, 96, 1024, is_transposed=False, device=device)
+    x = torch.from_numpy(rng.standard_normal((16, 1024), dtype=np.float32)).to(device)
+    together = linear(x)
+    for token in (0, 7, 15):
+        assert torch.equal(linear(x[token : token + 1])[0], together[token])
+
+
+@pytest.mark.parametrize("kind", LAYOUTS, ids=lambda kind: kind.name)
+def test_the_layouts_are_those_of_the_packed_bytes(kind: T) -> None:
+    for cols in (256, 2816, 7168):
+        layout = LAYOUTS[kind]
+        panel = layout.scale_bytes(cols) + cols // 32 * layout.group_bytes
+        assert panel == kernels.packed_nbytes(kind, num_rows=PANEL_ROWS, cols=cols)
+
+
+@pytest.mark.parametrize(
+    ("capability", "most_shared_bytes", "kind"),
+    # NVIDIA's CUDA C++ programming guide, table of technical specifications: shared memory a thread block may use.
+    [(80, 163 << 10, T.Q6_K), (89, 99 << 10, T.IQ4_XS), (90, 227 << 10, T.Q4_K), (89, 99 << 10, T.F32)],
+)
+@pytest.mark.parametrize("block_t", [16, 64])
+def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(
+    tmp_path, monkeypatch, capability, most_shared_bytes, kind, block_t
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    function, known, pointers = panel_linear.kernel_for(kind, block_t)
+    num_stages = known.pop("num_stages")
+    types = {name: "constexpr" if name in known else pointers.get(name, "i32") for name in function.arg_names}
+    aligned = {(index,): [["tt.divisibility", 16]] for index, kind in enumerate(types.values()) if kind[0] == "*"}
+    compiled = triton.compile(
+        ASTSource(function, types, constexprs=known, attrs=aligned),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_stages": num_stages},
+    )
+    assert compiled.metadata.shared <= most_shared_bytes
+    assert "mma" in compiled.asm["ptx"], "products are made on tensor cores"

@@ -1,0 +1,189 @@
+"""What a model takes of a GPU: counted without one, compared with what is loaded, refused with the numbers."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ballast import cli
+from ballast._core import kernels
+from ballast.config import Config, MachineConfig, ModelConfig, SchedulingConfig
+from ballast.errors import ConfigError, OutOfMemoryError
+from ballast.gpu import check_device
+from ballast.machine import Memory
+from ballast.model.hybrid.kv_pool import DeviceKvPool
+from ballast.model.hybrid.linear import FloatLinear, Linear
+from ballast.model.hybrid.weights import load_hybrid_weights
+from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.metadata import read_spec
+from ballast.model.modules import module_tree
+from ballast.model.residence import weight_memory
+from ballast.model.weights import Packing
+from ballast.moe.placement import assign, read_rules
+from ballast.plan import check_memory, render, rule_lines, run, to_json
+from ballast.plan.device import DeviceMemory
+from ballast.plan.memory import MemoryPlan, Numbers, make_hybrid_plan
+from ballast.testing.gguf_files import R1_SPEC, common_types, write_hollow_model
+from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import GgufModel, open_gguf
+
+GIB = 1 << 30
+FAST = kernels.usable_isas()[0]
+NUMBERS = Numbers(cache_lens=32768, block_tokens=32, max_batch_size=4, chunk_size=256, prefill_chunk_size=256, isa=FAST)
+HOST = Memory(1024 * GIB, 512 * GIB, None)
+
+
+@pytest.fixture(scope="module")
+def r1(tmp_path_factory: pytest.TempPathFactory) -> GgufModel:
+    file = tmp_path_factory.mktemp("r1") / "r1.gguf"
+    return open_gguf(write_hollow_model(file, R1_SPEC, common_types(R1_SPEC)))
+
+
+def r1_plan(r1: GgufModel, vram: int = 24 * GIB, numbers: Numbers = NUMBERS, rules: str = "") -> MemoryPlan:
+    parsed = ()
+    if rules:
+        file = r1.path.parent / "rules.yaml"
+        file.write_text(rules)
+        parsed = read_rules(file)
+    assignment = assign(module_tree(R1_SPEC), parsed, num_cuda_devices=1)
+    return make_hybrid_plan(r1, R1_SPEC, assignment, numbers, HOST, DeviceMemory("cuda:0", vram, "the limit"))
+
+
+def use(plan: MemoryPlan, name: str) -> int:
+    assert plan.device is not None
+    [found] = [row.num_bytes for row in plan.device.uses if row.name == name]
+    return found
+
+
+def test_r1_with_a_cache_of_32768_tokens_fits_a_gpu_of_24_gib(r1: GgufModel) -> None:
+    plan = r1_plan(r1)
+    check_memory(plan)
+    assert plan.device is not None
+    assert plan.device.needed_bytes <= 24 * GIB
+    devices = {row.group: row.device for row in plan.weights}
+    assert {group for group, device in devices.items() if device == "cpu"} == {"embedding", "routed experts"}
+    assert use(plan, "KV cache") == (32768 + 32) * 576 * 61 * 2
+    assert 360 * GIB < plan.needed_bytes < 420 * GIB, "experts of 256 · 58 layers at 4.5 to 6.6 bits a weight"
+
+
+def test_the_largest_cache_named_fits_and_a_block_more_does_not(r1: GgufModel) -> None:
+    plan = r1_plan(r1)
+    assert plan.device is not None
+    most = plan.device.max_cache_lens
+    check_memory(r1_plan(r1, numbers=replace(NUMBERS, cache_lens=most)))
+    with pytest.raises(OutOfMemoryError):
+        check_memory(r1_plan(r1, numbers=replace(NUMBERS, cache_lens=most + 32)))
+
+
+def test_a_gpu_too_small_is_refused_with_every_number(r1: GgufModel) -> None:
+    with pytest.raises(OutOfMemoryError) as raised:
+        check_memory(r1_plan(r1, vram=8 * GIB))
+    assert raised.value.exit_code == 4
+    message = str(raised.value)
+    assert message.startswith("DeepSeek-R1's shape needs ")
+    assert " GiB on cuda:0 (dense weights " in message
+    assert "available are 8.0 GiB, the limit; lower chunk_size, or take a GPU with more memory" in message
+    with pytest.raises(OutOfMemoryError, match=r"the largest cache_lens that fits is \d+$"):
+        check_memory(r1_plan(r1, numbers=replace(NUMBERS, cache_lens=1 << 20)))
+
+
+def test_text_and_json_show_the_gpu_beside_the_host(r1: GgufModel) -> None:
+    plan = r1_plan(r1)
+    lines = [" ".join(line.split()) for line in render(plan).splitlines()]
+    assert "Memory of the host" in lines
+    assert "Memory of cuda:0" in lines
+    assert "available 24.0 GiB the limit" in lines
+    assert lines[-1] == "It fits."
+    device = to_json(plan)["device"]
+    assert device["needed_bytes"] == sum(device["memory"].values())
+    assert device["fits"] is True
+
+
+def test_rules_that_ask_for_another_place_are_told_so(r1: GgufModel) -> None:
+    usual = """
+- match: {name: '^model\\.layers\\..*\\.mlp\\.experts$'}
+  replace: {kwargs: {generate_device: cpu}}
+- match: {name: '^model\\.embed_tokens$'}
+  replace: {kwargs: {generate_device: cpu}}
+- match: {name: '.*'}
+  replace: {kwargs: {generate_device: cuda}}
+"""
+    assert not any("otherwise" in line for line in rule_lines(r1_plan(r1, rules=usual).assignment))
+    odd = "- match: {name: '^lm_head$'}\n  replace: {kwargs: {generate_device: cpu}}\n"
+    assert any("1 modules are placed otherwise" in line for line in rule_lines(r1_plan(r1, rules=odd).assignment))
+
+
+@pytest.mark.parametrize(("arch", "mla", "quant"), [("v3", "split", "q4_k"), ("v2lite", "joint", "q8_0")])
+def test_the_plan_counts_what_is_loaded(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
+    spec = read_spec(gguf)
+    on_device = 0
+
+    def counted(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
+        nonlocal on_device
+        on_device += matrix.packed_nbytes
+        return FloatLinear(torch.zeros(1, rows, cols))
+
+    pool = kernels.ThreadPool(1)
+    weights = load_hybrid_weights(
+        gguf, spec, spec.vocab_size, Packing(pool, FAST, 2), counted, torch.device("cpu"), lambda _: None
+    )
+    routers = (spec.num_layers - spec.num_dense_layers) * spec.num_experts * spec.hidden * 4
+    vectors = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1)
+    plan = make_hybrid_plan(
+        gguf, spec, assign(module_tree(spec), ()), NUMBERS, HOST, DeviceMemory("cuda:0", GIB, "the limit")
+    )
+    assert use(plan, "dense weights") == on_device + routers + vectors
+    memory = weight_memory(weights)
+    in_host = sum(size for ranges in (*memory.experts.values(), memory.others) for _, size in ranges)
+    assert plan.uses[0].num_bytes == in_host
+
+
+def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
+    numbers = replace(NUMBERS, cache_lens=100)
+    kv = DeviceKvPool(2, num_kv_blocks(100, 32), 32, R1_SPEC.latent_dim, torch.float16, torch.device("cpu"))
+    per_layer = sum(layer.numel() * layer.element_size() for layer in kv.layers) // 2
+    assert use(r1_plan(r1, numbers=numbers), "KV cache") == per_layer * R1_SPEC.num_layers
+
+
+# --- the commands -----------------------------------------------------------------------------------------------
+
+
+def config_for(file: Path, vram_limit: int | None) -> Config:
+    return Config(
+        model=ModelConfig(gguf_path=file),
+        scheduling=SchedulingConfig(cache_lens=8192),
+        machine=MachineConfig(device="cuda:15", vram_limit=vram_limit, cpu_threads=1),
+    )
+
+
+def test_the_command_plans_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    file = write_tiny_model(tmp_path).gguf
+    out = io.StringIO()
+    assert run(config_for(file, 2 * GIB), out=out) == 0
+    assert "Memory of cuda:15" in out.getvalue()
+    assert "the limit that vram_limit sets" in out.getvalue()
+    with pytest.raises(OutOfMemoryError, match="on cuda:15"):
+        run(config_for(file, GIB), out=io.StringIO())
+    with pytest.raises(
+        ConfigError, match=r"vram_limit=auto: cuda:15 is not here to be asked .* name a size such as 24"
+    ):
+        run(config_for(file, None), out=io.StringIO())
+
+
+def test_kernels_that_pack_nothing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BALLAST_CPU_ISA", "reference")
+    with pytest.raises(ConfigError, match="BALLAST_CPU_ISA=reference: packs no weights"):
+        run(config_for(write_tiny_model(tmp_path).gguf, GIB), out=io.StringIO())
+
+
+def test_serving_on_a_gpu_that_is_not_here_ends_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match=r"device=cuda:15: .*; device=cpu needs none"):
+        check_device("cuda:15")
+    check_device("cpu")
+    assert cli.exit_code(lambda: cli.main(["plan", "--vram_limit", "8GiB"])) == 2
+    assert "vram_limit=8589934592: limits a GPU's memory, and device=auto uses none" in capsys.readouterr().err

@@ -1,0 +1,164 @@
+"""The hybrid model's logits against the C++ model's on the same file, token by token, through the real scheduler.
+
+On the CPU, with dense weights and cache as float32: what is left is the rounding of activations to two bytes in the C++
+model's linear layers (decision 5) and the order of sums. On a GPU as it is served: weights packed, cache in half
+precision, judged by divergence, since one expert chosen otherwise changes everything after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ballast._core import kernels
+from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import Runner
+from ballast.model.batch import Batch
+from ballast.model.hybrid import attention
+from ballast.model.hybrid.attention import latent_attention
+from ballast.model.hybrid.linear import FloatLinear, Linear
+from ballast.model.hybrid.load import load_hybrid_model
+from ballast.model.hybrid.step import RequestRows, Step
+from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.metadata import read_spec
+from ballast.model.weights import Packing
+from ballast.testing.generate import generate
+from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import open_gguf
+
+MAX_RELATIVE_ERROR = 1e-3
+MAX_DIVERGENCE = 2e-3
+MIN_SAME_TOP = 0.98
+CPU = torch.device("cpu")
+SETTINGS = EngineSettings(
+    cache_lens=512,
+    max_batch_size=4,
+    max_new_tokens=16,
+    chunk_size=24,
+    prefill_chunk_size=48,
+    max_queue=8,
+    block_tokens=16,
+)
+
+
+class Pair:
+    """Runs every step through both models, asks for the logits of every token, and keeps how they differ."""
+
+    def __init__(self, first: Runner, second: Runner) -> None:
+        self._both = first, second
+        self.largest_error = 0.0
+        self.divergences: list[float] = []
+        self.same_top: list[bool] = []
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
+        everything = replace(batch, sampled=np.arange(batch.token_ids.size, dtype=np.int64))
+        theirs, ours = (runner.forward(everything, alive) for runner in self._both)
+        self.largest_error = max(self.largest_error, float(np.abs(ours - theirs).max() / np.abs(theirs).max()))
+        self.same_top += (ours.argmax(1) == theirs.argmax(1)).tolist()
+        p, q = (torch.from_numpy(logits).double().log_softmax(1) for logits in (theirs, ours))
+        self.divergences += (p.exp() * (p - q)).sum(1).tolist()
+        return theirs[batch.sampled]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny matrices are not worth torch's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
+    weight = torch.from_numpy(kernels.unpack(matrix))
+    assert weight.shape[1:] == (rows, cols)
+    return FloatLinear(weight)
+
+
+def pair_on_cpu(file: Path) -> Pair:
+    gguf_model = open_gguf(file)
+    spec = read_spec(gguf_model, None)
+    hybrid, _ = load_hybrid_model(
+        gguf_model,
+        spec,
+        spec.vocab_size,
+        Packing(kernels.ThreadPool(1), SETTINGS.cpu_isa, 2),
+        num_blocks=num_kv_blocks(SETTINGS.cache_lens, SETTINGS.block_tokens),
+        block_tokens=SETTINGS.block_tokens,
+        max_step_tokens=SETTINGS.prefill_chunk_size,
+        device=CPU,
+        make_linear=float_linear,
+        kv_dtype=torch.float32,
+    )
+    return Pair(load_runner(gguf_model, spec, spec.vocab_size, SETTINGS), hybrid)
+
+
+def pair_on_gpu(file: Path) -> Pair:
+    gguf_model = open_gguf(file)
+    spec = read_spec(gguf_model, None)
+    on_cpu, on_gpu = (
+        load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, device=name)) for name in ("cpu", "cuda:0")
+    )
+    return Pair(on_cpu, on_gpu)
+
+
+def run_requests(pair: Pair) -> None:
+    """Prompts of several chunks, decoded together, one of which begins like another; then one served from the cache."""
+    rng = np.random.default_rng(5)
+    prompts = [tuple(rng.integers(0, 300, length).tolist()) for length in (50, 5, 23)]
+    prompts.append(prompts[0][:32] + prompts[1])
+    sampling = SamplingParams(max_tokens=6, temperature=0.0)
+    requests = [Request(str(i), prompt, sampling) for i, prompt in enumerate(prompts)]
+    core = EngineCore(pair, scheduler_config(SETTINGS))
+    first, *_ = generate(core, requests)
+    (again,) = generate(core, requests[:1], first_seq=10)
+    assert again.token_ids == first.token_ids
+    assert again.cached_tokens >= 32, "the second pass is served from the cache that the first one wrote"
+    assert len(pair.same_top) > 100
+
+
+@pytest.mark.parametrize(
+    ("arch", "mla", "quant"),
+    [
+        *((arch, mla, "q4_k") for arch in ("v2lite", "v2", "v3", "k2") for mla in ("split", "joint")),
+        *(("v3", "split", quant) for quant in ("f32", "bf16", "q8_0", "q6_k", "iq4_xs")),
+    ],
+)
+def test_logits_agree_with_the_cpu_model_in_every_architecture(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
+    pair = pair_on_cpu(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
+    run_requests(pair)
+    assert pair.largest_error <= MAX_RELATIVE_ERROR
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("quant", ["f16", "bf16", "q8_0", "q4_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"])
+@pytest.mark.parametrize(("arch", "mla"), [("v2lite", "joint"), ("v2", "split"), ("v3", "split"), ("k2", "joint")])
+def test_distributions_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
+    pair = pair_on_gpu(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
+    run_requests(pair)
+    assert np.mean(pair.divergences) <= MAX_DIVERGENCE
+    assert np.mean(pair.same_top) >= MIN_SAME_TOP
+
+
+def test_a_token_sees_its_own_request_up_to_itself_also_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = torch.Generator().manual_seed(0)
+    query, cache = torch.randn(9, 2, 24, generator=rng), torch.randn(64, 24, generator=rng)
+    slots = torch.randperm(64, generator=rng)
+    rows = (RequestRows(0, 7, slots[:12]), RequestRows(7, 9, slots[20:50]))
+    positions = torch.tensor([*range(5, 12), 28, 29])
+    step = Step(positions, torch.arange(9), torch.arange(9), rows)
+    at_once = latent_attention(query, cache, step, 16, 0.3)
+    for row in rows:
+        for token in range(row.begin, row.end):
+            keys = cache[row.context[: int(positions[token]) + 1]]
+            weights = (query[token] @ keys.T * 0.3).softmax(-1)
+            torch.testing.assert_close(at_once[token], weights @ keys[:, :16])
+    monkeypatch.setattr(attention, "SCORE_BYTES", 4 * 2 * 12 * 2)
+    torch.testing.assert_close(latent_attention(query, cache, step, 16, 0.3), at_once)

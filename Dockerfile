@@ -65,6 +65,13 @@ ENTRYPOINT ["ballast-operator"]
 CMD ["run"]
 
 FROM base AS runtime
+# With torch: Triton compiles its link to the GPU's driver when it starts.
+ARG REQUIREMENTS=requirements/runtime.txt
+RUN if [ "$REQUIREMENTS" = requirements/runtime.txt ]; then \
+      apt-get update \
+   && apt-get install --yes --no-install-recommends gcc libc6-dev python3-dev \
+   && rm -rf /var/lib/apt/lists/*; \
+    fi
 COPY --from=runtime-files /opt/ballast /opt/ballast
 USER 10001:10001
 EXPOSE 10002 10003

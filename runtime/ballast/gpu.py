@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sysconfig
+from pathlib import Path
+
 from ballast.errors import ConfigError
 
 
@@ -21,7 +26,12 @@ def why_unusable(name: str) -> str | None:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0:
         return f"there is no CUDA device that torch {torch.__version__} can use here"
-    return None if _index(name) < count else f"there are {count} CUDA devices here, counted from 0"
+    if _index(name) >= count:
+        return f"there are {count} CUDA devices here, counted from 0"
+    has_compiler = "CC" in os.environ or shutil.which("gcc") or shutil.which("clang")
+    if not has_compiler or not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "Triton needs a C compiler and Python's header files to start; on Debian and Ubuntu: gcc, python3-dev"
+    return None
 
 
 def free_vram(name: str) -> int | None:

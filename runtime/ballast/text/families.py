@@ -54,6 +54,7 @@ _PUBLISHED: Mapping[str, str] = {
     "0c930de255eb68d6": "deepseek-r1",  # January 2025, still without <think>
     "3a618e4a6f85e0b9": "deepseek-r1",  # February 2025
     "7be52d1905ead4f1": "deepseek-r1",
+    "d09db7922e109a77": "deepseek-r1",  # as llama.cpp carries it
     "57423294a31d012b": "deepseek-r1-0528",
     "f1f1300d611965b4": "deepseek-v3.1",
     "de75392ea51812eb": "deepseek-v3.1",  # with |tojson

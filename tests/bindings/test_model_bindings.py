@@ -234,3 +234,17 @@ def test_an_error_in_a_sign_of_life_ends_the_step():
     with pytest.raises(KeyError, match="stop"):
         loaded.forward(**step(alive=stop, alive_every_s=0.0))
     assert np.all(np.isfinite(loaded.forward(**step())))
+
+
+def test_each_expert_that_any_token_chose_is_counted_once_a_step():
+    subject = make()
+    assert subject.expert_bytes_read == 0
+    one_expert = 3 * HIDDEN * 3 * 4  # gate, up and down of width 3, in 32-bit floats
+    subject.forward(**step())
+    first = subject.expert_bytes_read
+    assert first in (2 * one_expert, 3 * one_expert), "two a token, of three"
+    subject.forward(**step())
+    assert subject.expert_bytes_read == 2 * first
+    dense = make(layers=[layer(router=None, experts=None)])
+    dense.forward(**step())
+    assert dense.expert_bytes_read == 0

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from testcluster.chart import ACCOUNT, RELEASE, operator_of
 from testcluster.cluster import Cluster
 from testcluster.helm import CHART, Helm
 from testcluster.kube import Kube, Object
-from testcluster.operator import OperatorProcess
 from testcluster.pod_answers import PodAnswers
 from testcluster.services import service, wait_ready
 from testcluster.waiting import wait_for
 
 DEFINITION = "inferenceservices.serving.ballast.dev"
-RELEASE = "ballast"
-ACCOUNT = "ballast-operator"
 WITH_MODEL = {"inferenceServices": [{"name": "comes-along", "spec": service("x")["spec"]}]}
 
 
@@ -36,24 +32,6 @@ def bare(kube: Kube) -> None:
     if kube.find("customresourcedefinitions", DEFINITION):
         kube.delete("customresourcedefinitions", DEFINITION)
         wait_for("the definition to go", lambda: not kube.find("customresourcedefinitions", DEFINITION), timeout_s=90)
-
-
-@contextmanager
-def operator_of(cluster: Cluster, namespace: str, answers: PodAnswers, name: str) -> Iterator[OperatorProcess]:
-    """The operator as the release's Deployment would run it: made-up nodes run nothing."""
-    (container,) = cluster.kube.get("deployments", ACCOUNT, namespace)["spec"]["template"]["spec"]["containers"]
-    assert container["command"] == ["ballast-operator"]
-    command, *arguments = container["args"]
-    assert command == "run"
-    overrides = ("--resync-seconds=5", "--log-format=text")
-    process = OperatorProcess(cluster, name, answers.url, *arguments, *overrides, account=ACCOUNT, namespace=namespace)
-    process.start()
-    try:
-        process.wait_leading()
-        yield process
-    finally:
-        process.stop()
-    assert process.exit_code == 0, process.log_tail()
 
 
 def values_file(folder: Path, name: str, **values: Any) -> Path:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from testcluster.audit import AuditLog
 from testcluster.controlplane import ControlPlane
 from testcluster.fault_proxy import FaultProxy
-from testcluster.kube import Kube, Object, documents
+from testcluster.kube import RESOURCES, Kube, Object, documents
 from testcluster.nodes import add_node, kwok, made_up_node
 from testcluster.pki import kubeconfig
 from testcluster.waiting import wait_for
@@ -47,9 +49,36 @@ class Cluster:
         """Apply every object of these files; return when custom resources can be used."""
         for manifest in manifests:
             for document in documents(manifest):
-                self.kube.apply(_resource_of(document), document)
+                self.kube.apply(self.resource_of(document), document)
                 if document["kind"] == "CustomResourceDefinition":
                     self._wait_established(document["metadata"]["name"])
+
+    @contextmanager
+    def kinds(self, *definitions: Object) -> Iterator[None]:
+        """Kinds of others, there for a while."""
+        names = [definition["metadata"]["name"] for definition in definitions]
+        for definition in definitions:
+            spec = definition["spec"]
+            api = f"apis/{spec['group']}/{spec['versions'][0]['name']}"
+            RESOURCES.setdefault(spec["names"]["plural"], (api, spec["scope"] == "Namespaced"))
+            self.kube.apply("customresourcedefinitions", definition)
+        for name in names:
+            self._wait_established(name)
+        try:
+            yield
+        finally:
+            for name in names:
+                self.kube.delete("customresourcedefinitions", name)
+            wait_for("the kinds to go", lambda: not self._defined(names), timeout_s=90)
+
+    def _defined(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if self.kube.find("customresourcedefinitions", name)]
+
+    @staticmethod
+    def resource_of(document: Object) -> str:
+        """Kind to the resource's name: for every kind used here, lower case with the English plural."""
+        kind = str(document["kind"]).lower()
+        return kind[:-1] + "ies" if kind.endswith("y") else kind + "s"
 
     def make_namespace(self, name: str, restricted: bool = True) -> str:
         """A namespace whose default service account exists; `restricted` enforces that pod security standard."""
@@ -89,9 +118,3 @@ class Cluster:
             return any(c["type"] == "Established" and c["status"] == "True" for c in status.get("conditions") or [])
 
         wait_for(f"{name} to be established", established)
-
-
-def _resource_of(document: Object) -> str:
-    """Kind to the resource's name: for every kind used here, lower case with the English plural."""
-    kind = str(document["kind"]).lower()
-    return kind[:-1] + "ies" if kind.endswith("y") else kind + "s"

@@ -26,6 +26,7 @@ RESOURCES: dict[str, tuple[str, bool]] = {
     "resourcequotas": ("api/v1", True),
     "events": ("api/v1", True),
     "serviceaccounts": ("api/v1", True),
+    "persistentvolumes": ("api/v1", False),
     "persistentvolumeclaims": ("api/v1", True),
     "deployments": ("apis/apps/v1", True),
     "statefulsets": ("apis/apps/v1", True),

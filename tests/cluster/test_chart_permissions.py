@@ -1,0 +1,129 @@
+"""The chart's roles grant enough and no more: the API server's audit log says what the operator really asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testcluster.audit import AuditLog
+from testcluster.chart import ACCOUNT, RELEASE, operator_of
+from testcluster.cluster import Cluster
+from testcluster.definitions import NODE_RESOURCE_TOPOLOGY, POD_MONITOR, PROMETHEUS_RULE
+from testcluster.helm import CHART, Helm
+from testcluster.kube import Kube
+from testcluster.pod_answers import PodAnswers
+from testcluster.services import service, wait_condition, wait_ready
+from testcluster.waiting import wait_for
+
+Permission = tuple[str, str]
+"""Resource and verb."""
+
+APPLY_CREATES = "server-side apply of what is not there is allowed by create, and logged as patch"
+EXPLAINED: dict[Permission, str] = {
+    ("inferenceservices/finalizers", "update"): "asked of owners in clusters with OwnerReferencesPermissionEnforcement",
+    **{
+        (resource, "create"): APPLY_CREATES
+        for resource in ("services", "configmaps", "poddisruptionbudgets", "networkpolicies", "podmonitors")
+    },
+    **{
+        (resource, "delete"): "a child of a name that a newer operator no longer gives it is deleted by the same sweep"
+        for resource in ("services", "poddisruptionbudgets", "podmonitors")
+    },
+}
+
+
+@pytest.fixture
+def helm(cluster: Cluster, tmp_path: Path) -> Helm:
+    return Helm(tmp_path, cluster.control_plane.kubeconfig)
+
+
+@pytest.fixture(autouse=True)
+def kinds(cluster: Cluster) -> Iterator[None]:
+    with cluster.kinds(POD_MONITOR, PROMETHEUS_RULE, NODE_RESOURCE_TOPOLOGY):
+        yield
+
+
+def granted(kube: Kube, namespace: str) -> set[Permission]:
+    roles = [kube.get("clusterroles", ACCOUNT), *kube.list("roles", namespace)]
+    rules = [rule for role in roles for rule in role["rules"]]
+    return {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+
+
+def asked(audit: AuditLog, namespace: str) -> set[Permission]:
+    """What the operator's account asked for; none of it was denied. In namespaces that end, everybody is denied."""
+    user = f"system:serviceaccount:{namespace}:{ACCOUNT}"
+    calls = audit.new_calls(lambda call: call.user == user and call.namespace in ("", namespace))
+    assert [call for call in calls if call.code in (401, 403)] == []
+    return {(call.resource, call.verb) for call in calls}
+
+
+def live_a_life(kube: Kube, namespace: str) -> None:
+    """Children made, healed, no longer wanted; pods healed, replaced, ended."""
+    first = service("whole", engine={"placementRules": {"inline": "a: 1"}}, endpoint={"networkPolicy": {}})
+    kube.apply("inferenceservices", first, namespace)
+    wait_ready(kube, namespace, "whole")
+    for resource in ("services", "configmaps", "poddisruptionbudgets", "networkpolicies", "podmonitors"):
+        (found,) = kube.list(resource, namespace, {"serving.ballast.dev/service": "whole"})
+        kube.delete(resource, found["metadata"]["name"], namespace)
+        uid, name = found["metadata"]["uid"], found["metadata"]["name"]
+        wait_for(
+            f"{resource} to be healed",
+            lambda r=resource, n=name, u=uid: (
+                (there := kube.find(r, n, namespace)) is not None and there["metadata"]["uid"] != u
+            ),
+        )
+    kube.merge("pods", "whole-0", {"metadata": {"labels": None}}, namespace)
+    wait_for("the pod's labels", lambda: kube.list("pods", namespace, {"serving.ballast.dev/service": "whole"}))
+    kube.apply("inferenceservices", service("whole"), namespace)
+    for resource in ("configmaps", "networkpolicies"):
+        labels = {"serving.ballast.dev/service": "whole"}
+        wait_for(f"no {resource}", lambda r=resource, labels=labels: not kube.list(r, namespace, labels))
+    wait_ready(kube, namespace, "whole")
+
+
+def be_refused(kube: Kube, namespace: str) -> None:
+    """Pods that a node refuses, tried again, and deleted."""
+    kube.apply("inferenceservices", service("refused", "rejected"), namespace)
+    wait_condition(kube, namespace, "refused", "Ready", "False", "TopologyAffinityError")
+    wait_for(
+        "another attempt", lambda: len(kube.list("pods", namespace, {"serving.ballast.dev/service": "refused"})) > 1
+    )
+    kube.delete("inferenceservices", "refused", namespace)
+
+
+def test_every_permission_is_needed_and_none_is_missing(
+    cluster: Cluster, kube: Kube, helm: Helm, namespace: str, answers: PodAnswers
+) -> None:
+    where = ("--namespace", namespace, "--take-ownership", "--wait")
+    helm("install", RELEASE, CHART, *where)
+    try:
+        audit = cluster.audit()
+        with operator_of(cluster, namespace, answers, "audited"):
+            live_a_life(kube, namespace)
+            be_refused(kube, namespace)
+        unused = granted(kube, namespace) - asked(audit, namespace)
+        assert unused == EXPLAINED.keys()
+        assert kube.list("podmonitors", namespace, {"app.kubernetes.io/name": "ballast-operator"})
+        assert kube.list("prometheusrules", namespace)
+    finally:
+        helm("uninstall", RELEASE, "--namespace", namespace)
+
+
+def test_within_one_namespace_nothing_is_missing_either(
+    cluster: Cluster, kube: Kube, helm: Helm, namespace: str, answers: PodAnswers
+) -> None:
+    where = ("--namespace", namespace, "--take-ownership", "--wait")
+    helm("install", RELEASE, CHART, *where, "--set", "rbac.scope=Namespace")
+    elsewhere = cluster.make_namespace(f"x-{namespace}"[:63])
+    try:
+        kube.create("inferenceservices", service("unseen"), elsewhere)
+        audit = cluster.audit()
+        with operator_of(cluster, namespace, answers, "scoped"):
+            live_a_life(kube, namespace)
+        asked(audit, namespace)
+        assert "status" not in kube.get("inferenceservices", "unseen", elsewhere)
+    finally:
+        helm("uninstall", RELEASE, "--namespace", namespace)
+        kube.delete("namespaces", elsewhere)

@@ -1,0 +1,110 @@
+"""Every sample is applied as it stands, with what it needs beside it, and its services become Ready."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ballast_operator.doctor import judge_kubelet
+from testcluster.cluster import Cluster
+from testcluster.definitions import HTTP_ROUTE, INFERENCE_POOL, POD_MONITOR, SCALED_OBJECT
+from testcluster.kube import Kube, Object, documents
+from testcluster.pod_answers import PodAnswers
+from testcluster.services import wait_ready
+from testcluster.waiting import wait_for
+
+SAMPLES = Path(__file__).parents[2] / "manifests" / "samples"
+NEEDED = (INFERENCE_POOL, HTTP_ROUTE, SCALED_OBJECT, POD_MONITOR)
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kinds(cluster: Cluster) -> Iterator[None]:
+    with cluster.kinds(*NEEDED):
+        yield
+
+
+@contextmanager
+def models(kube: Kube, namespace: str) -> Iterator[None]:
+    """The claim that samples call "models", bound."""
+    common: Object = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
+    size = {"storage": "1Ti"}
+    claim = {"metadata": {"name": "models"}, "spec": {**common, "resources": {"requests": size}}}
+    uid = kube.create("persistentvolumeclaims", claim, namespace)["metadata"]["uid"]
+    owner = {"name": "models", "namespace": namespace, "uid": uid}
+    volume = {**common, "hostPath": {"path": "/models"}, "capacity": size, "claimRef": owner}
+    kube.create("persistentvolumes", {"metadata": {"name": uid}, "spec": volume})
+    wait_for(
+        "the claim to be bound",
+        lambda: kube.get("persistentvolumeclaims", "models", namespace)["status"]["phase"] == "Bound",
+        timeout_s=60,
+    )
+    yield
+    kube.delete("persistentvolumes", uid)
+
+
+def pinned_to(service: Object, answers: PodAnswers) -> None:
+    """Made-up pods have the CPUs that the spec asks for, and its GPU, on node 0 of two."""
+    asked = service["spec"]["resources"]
+    page = answers.pages["/debug/numa"]
+    assert page is not None
+    report = copy.deepcopy(page[1])
+    report["cpus"] = f"0-{asked['cpus'] - 1}"
+    report["gpu_node"] = 0 if asked["gpus"] else None
+    report["nodes"] = [{**report["nodes"][0], "cpus": "0-63"}, {**report["nodes"][0], "node": 1, "cpus": "64-127"}]
+    answers.pages["/debug/numa"] = 200, report
+
+
+@pytest.mark.parametrize("sample", sorted(SAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_sample_is_accepted_and_becomes_ready(
+    cluster: Cluster, kube: Kube, namespace: str, answers: PodAnswers, sample: Path
+) -> None:
+    bodies = list(documents(sample))
+    services = [body for body in bodies if body["kind"] == "InferenceService"]
+    pinned_to(services[0], answers)
+    for body in bodies:
+        kube.apply(cluster.resource_of(body), body, namespace)
+    with models(kube, namespace) if "claimName: models" in sample.read_text() else nullcontext():
+        for service in services:
+            wait_ready(kube, namespace, service["metadata"]["name"], timeout_s=60)
+
+
+def test_what_keda_and_the_gateway_refer_to_is_there(kube: Kube, namespace: str) -> None:
+    def of(sample: str, kind: str) -> Object:
+        return next(body for body in documents(SAMPLES / f"{sample}.yaml") if body["kind"] == kind)
+
+    scaled, target = of("keda", "InferenceService"), of("keda", "ScaledObject")["spec"]["scaleTargetRef"]
+    assert target == {"apiVersion": scaled["apiVersion"], "kind": scaled["kind"], "name": scaled["metadata"]["name"]}
+    kube.apply("inferenceservices", scaled, namespace)
+    wait_ready(kube, namespace, "scaled")
+    kube.merge("inferenceservices", "scaled", {"spec": {"replicas": 2}}, namespace, "scale")
+    wait_for("two pods", lambda: len(kube.list("pods", namespace, {"serving.ballast.dev/service": "scaled"})) == 2)
+
+    pooled, pool = of("gateway", "InferenceService"), of("gateway", "InferencePool")["spec"]
+    kube.apply("inferenceservices", pooled, namespace)
+    wait_ready(kube, namespace, "pooled")
+    found = kube.list("pods", namespace, pool["selector"]["matchLabels"])
+    assert len(found) == pooled["spec"]["replicas"] == 2
+    ports = {port["containerPort"] for port in found[0]["spec"]["containers"][0]["ports"]}
+    (picker,) = of("gateway", "Deployment")["spec"]["template"]["spec"]["containers"]
+    metrics_port = next(word for word in picker["args"] if word.startswith("--model-server-metrics-port="))
+    assert {pool["targetPorts"][0]["number"], int(metrics_port.partition("=")[2])} == ports
+
+
+def test_the_sample_of_a_kubelet_s_configuration_pins() -> None:
+    configuration = yaml.safe_load((SAMPLES / "nodes" / "kubelet.yaml").read_text())
+    assert judge_kubelet("node", configuration).verdict == "ok"
+    mebibytes = {"Mi": 1, "Gi": 1024}
+
+    def size(text: str) -> int:
+        return int(text[:-2]) * mebibytes[text[-2:]]
+
+    reserved = sum(size(entry["limits"]["memory"]) for entry in configuration["reservedMemory"])
+    kept = [configuration[key]["memory"] for key in ("kubeReserved", "systemReserved")]
+    assert reserved == sum(map(size, kept)) + size(configuration["evictionHard"]["memory.available"]), "or it ends"

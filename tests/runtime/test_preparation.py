@@ -105,8 +105,6 @@ def test_a_list_in_parts_is_the_same_list(items: list[Any], size: int) -> None:
         items = [item if not isinstance(item, int) else item % 2**32 for item in items]
         assert json.loads(json_text.list_to_json(items)) == items
         assert json.loads(json_text.list_to_json(items, str)) == [str(item) for item in items]
-        assert json.loads(json_text.object_to_json({"a": items, "b": None})) == {"a": items, "b": None}
-        assert json.loads(json_text.object_to_json({})) == {}
 
 
 def test_no_one_call_writes_more_than_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +116,6 @@ def test_no_one_call_writes_more_than_a_part(monkeypatch: pytest.MonkeyPatch) ->
         return write(value)
 
     monkeypatch.setattr(json_text, "to_json", counted)
-    json_text.object_to_json({"tokens": list(range(100_000)), "count": 100_000})
-    assert sum(written) > 100_000
+    json_text.list_to_json(list(range(100_000)), str)
+    assert sum(written) == 100_000
     assert max(written) <= json_text.PART_ITEMS

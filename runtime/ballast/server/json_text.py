@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
 
-PART_ITEMS = 1 << 10
+PART_ITEMS = 1 << 8
 
 
 def to_json(value: Any) -> bytes:
@@ -23,15 +23,6 @@ def list_to_json(items: Sequence[Any], show: Callable[[Any], Any] | None = None)
     thread can run."""
     parts = (items[begin : begin + PART_ITEMS] for begin in range(0, len(items), PART_ITEMS))
     return b"[%b]" % b",".join(to_json(part if show is None else [show(item) for item in part])[1:-1] for part in parts)
-
-
-def object_to_json(value: Mapping[str, Any]) -> bytes:
-    """An object; long lists in it are written part by part."""
-    fields = (
-        b"%b:%b" % (to_json(name), list_to_json(item) if isinstance(item, list) else to_json(item))
-        for name, item in value.items()
-    )
-    return b"{%b}" % b",".join(fields)
 
 
 def event(value: Any) -> bytes:

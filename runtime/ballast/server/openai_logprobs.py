@@ -5,45 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ballast.engine.logprobs import TokenLogprobs
 from ballast.server.choice import ScoredToken
+from ballast.server.json_text import list_to_json
 
 TokenBytes = Callable[[int], bytes]
 
 
-def chat_logprobs(tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> dict[str, Any]:
-    """`choices[].logprobs` of a chat."""
+def chat_logprobs(tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> bytes:
+    """`choices[].logprobs` of a chat, as JSON."""
 
     def entry(token_id: int, logprob: float) -> dict[str, Any]:
         raw = token_bytes(token_id)
         return {"token": raw.decode("utf-8", errors="replace"), "logprob": logprob, "bytes": list(raw)}
 
-    content = [
-        {
-            **entry(token.token_id, token.scores.logprob),
-            "top_logprobs": [entry(token_id, logprob) for token_id, logprob in token.scores.top],
-        }
-        for token in tokens
-        if token.scores is not None
-    ]
-    return {"content": content, "refusal": None}
+    def shown(scores: TokenLogprobs) -> dict[str, Any]:
+        top = [entry(token_id, logprob) for token_id, logprob in scores.top]
+        return {**entry(scores.token_id, scores.logprob), "top_logprobs": top}
+
+    content = [token.scores for token in tokens if token.scores is not None]
+    return b'{"content":%b,"refusal":null}' % list_to_json(content, shown)
 
 
-def text_logprobs(tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> dict[str, Any]:
-    """`choices[].logprobs` of a text completion. The first token of an echoed prompt has null in place of numbers. A
-    token that is no text by itself is spelled `bytes:\\xe4\\xb8`, so that no two are spelled alike."""
+def text_logprobs(tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> bytes:
+    """`choices[].logprobs` of a text completion, as JSON. The first token of an echoed prompt has null in place of
+    numbers. A token that is no text by itself is spelled `bytes:\xe4\xb8`, so that no two are spelled alike."""
+
+    def spelled(token_id: int) -> str:
+        return _spelled(token_bytes(token_id))
 
     def top(token: ScoredToken) -> dict[str, float] | None:
         if token.scores is None:
             return None
-        named = {_spelled(token_bytes(token_id)): logprob for token_id, logprob in token.scores.top}
-        return {**named, _spelled(token_bytes(token.token_id)): token.scores.logprob}
+        named = {spelled(token_id): logprob for token_id, logprob in token.scores.top}
+        return {**named, spelled(token.token_id): token.scores.logprob}
 
-    return {
-        "tokens": [_spelled(token_bytes(token.token_id)) for token in tokens],
-        "token_logprobs": [token.scores.logprob if token.scores else None for token in tokens],
-        "top_logprobs": [top(token) for token in tokens],
-        "text_offset": [token.offset for token in tokens],
-    }
+    return b'{"tokens":%b,"token_logprobs":%b,"top_logprobs":%b,"text_offset":%b}' % (
+        list_to_json(tokens, lambda token: spelled(token.token_id)),
+        list_to_json(tokens, lambda token: token.scores and token.scores.logprob),
+        list_to_json(tokens, top),
+        list_to_json(tokens, lambda token: token.offset),
+    )
 
 
 def _spelled(raw: bytes) -> str:

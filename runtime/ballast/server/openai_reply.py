@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ballast import __version__
 from ballast.server.choice import Piece, ScoredToken, WireFinishReason
-from ballast.server.json_text import event, object_to_json, to_json
+from ballast.server.json_text import event, to_json
 from ballast.server.openai_logprobs import TokenBytes, chat_logprobs, text_logprobs
 from ballast.server.usage import Counts, Progress
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Message, Part, Reasoning
@@ -80,8 +80,8 @@ class Format(Protocol):
     def whole(self, choice: Whole) -> dict[str, Any]:
         """A choice's text."""
 
-    def logprobs(self, tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> dict[str, Any]:
-        """A choice's log probabilities."""
+    def logprobs(self, tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> bytes:
+        """A choice's log probabilities, as JSON."""
 
 
 class ChatFormat:
@@ -225,7 +225,7 @@ class Reply:
         )
 
     def _logprobs(self, tokens: Sequence[ScoredToken]) -> bytes:
-        return object_to_json(self._format.logprobs(tokens, self._token_bytes)) if self.shape.logprobs else b"null"
+        return self._format.logprobs(tokens, self._token_bytes) if self.shape.logprobs else b"null"
 
     def _plain_frame(self, index: int, part: Part, counts: Counts) -> bytes:
         if not isinstance(part, Content):

@@ -1,17 +1,19 @@
-# Images of Ballast. Targets: runtime (the inference server), operator.
+# Images of Ballast. Targets: runtime (the inference server), operator, sbom (what both hold, as files). `make image` and
+# `make sbom` build them with docker, podman or buildah.
 #
-#   docker build --target runtime -t ballast-runtime .
-#   docker build --target operator -t ballast-operator .
+# The kernels choose their instruction set at run time: one image for every x86-64 host.
 #
-# BASE_IMAGE    Debian 12 or newer, with python3 of its own or none; pin it by digest where images are released
+# BASE_IMAGE    Debian 12 or newer, with python3 of its own or none; pin it by digest where images are released:
+#               docker.io/library/debian@sha256:...
 # REQUIREMENTS  what the runtime installs: requirements/runtime.txt, or requirements/cpu.txt without CUDA's libraries
+# VERSION, REVISION         for the images' labels
 # PIP_CERT, PIP_INDEX_URL   for builds behind a proxy with its own authority or a mirror of the package index
 ARG BASE_IMAGE=docker.io/library/debian:12-slim
 
 FROM ${BASE_IMAGE} AS base
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends python3 ca-certificates \
- && rm -rf /var/lib/apt/lists/* \
+ && apt-get clean && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old \
  && useradd --uid 10001 --user-group --home-dir /tmp --no-create-home --shell /usr/sbin/nologin ballast
 ENV PATH=/opt/ballast/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 
@@ -52,6 +54,10 @@ COPY requirements requirements
 RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/ballast/bin/pip install --quiet --require-hashes --no-deps -r requirements/operator.txt \
  && /opt/ballast/bin/pip uninstall --quiet --yes pip setuptools
+# The generated client of every Kubernetes API is half of the image: it is kept compiled only, without docstrings.
+RUN cd /opt/ballast/lib/python3*/site-packages/kubernetes \
+ && python3 -m compileall -q -b -o 2 . \
+ && find . '(' -name '*.py' -o -path '*/__pycache__/*' ')' -delete
 COPY operator/ballast_operator /opt/ballast/packages/ballast_operator
 RUN echo /opt/ballast/packages > "$(echo /opt/ballast/lib/python3*/site-packages)/ballast_operator.pth" \
  && printf '#!/bin/sh\nexec /opt/ballast/bin/python3 -m ballast_operator "$@"\n' > /opt/ballast/bin/ballast-operator \
@@ -59,12 +65,26 @@ RUN echo /opt/ballast/packages > "$(echo /opt/ballast/lib/python3*/site-packages
  && python3 -m compileall -q /opt/ballast/lib /opt/ballast/packages
 
 FROM base AS operator
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Ballast operator" \
+      org.opencontainers.image.description="Turns InferenceServices into pods, and says what is true of them." \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 COPY --from=operator-files /opt/ballast /opt/ballast
 USER 10001:10001
 ENTRYPOINT ["ballast-operator"]
 CMD ["run"]
 
 FROM base AS runtime
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Ballast runtime" \
+      org.opencontainers.image.description="Serves mixture-of-experts models behind an OpenAI endpoint." \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 # With torch: Triton compiles its link to the GPU's driver when it starts.
 ARG REQUIREMENTS=requirements/runtime.txt
 RUN if [ "$REQUIREMENTS" = requirements/runtime.txt ]; then \
@@ -77,3 +97,19 @@ USER 10001:10001
 EXPOSE 10002 10003
 ENTRYPOINT ["ballast"]
 CMD ["serve", "--host", "0.0.0.0"]
+
+FROM operator AS operator-contents
+ARG VERSION=unknown
+USER root
+COPY tools/sbom.py /tmp/sbom.py
+RUN python3 /tmp/sbom.py ballast-operator "$VERSION" /opt/ballast > /sbom.json
+
+FROM runtime AS runtime-contents
+ARG VERSION=unknown
+USER root
+COPY tools/sbom.py /tmp/sbom.py
+RUN python3 /tmp/sbom.py ballast-runtime "$VERSION" /opt/ballast > /sbom.json
+
+FROM scratch AS sbom
+COPY --from=operator-contents /sbom.json /ballast-operator.cdx.json
+COPY --from=runtime-contents /sbom.json /ballast-runtime.cdx.json

@@ -8,7 +8,7 @@ CXX_SOURCES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'te
 # Sanitizers need a C++ runtime of their own, so the C++ tests are built apart from the extension.
 CXX_TESTS   = cmake -S csrc -G Ninja -DBALLAST_PYTHON=OFF -DBALLAST_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo --log-level=WARNING
 
-.PHONY: help setup demo demo-stop e2e browser prometheus test cluster-binaries test-cpp test-python test-clients lint docs-reference format bench sanitize lock clean
+.PHONY: help setup demo demo-stop e2e browser prometheus test cluster-binaries test-cpp test-python test-clients lint docs docs-reference image sbom format bench sanitize lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -56,6 +56,15 @@ lint: ## formatting, style, types, layers, reference pages
 	$(BIN)/lint-imports
 	$(BIN)/python tools/reference.py --check
 	$(BIN)/python tools/chart.py --check
+
+docs: setup ## the documentation as a site, in build/site
+	@$(BIN)/mkdocs build --quiet --strict
+
+image: ## both images, with docker, podman or buildah; TAG, BASE_IMAGE and REQUIREMENTS may be given
+	@tools/image.sh images
+
+sbom: ## what the images hold, as CycloneDX, in build/sbom
+	@tools/image.sh sbom
 
 docs-reference: ## write docs/reference and the generated parts of the chart anew from the code
 	$(BIN)/python tools/reference.py

@@ -20,7 +20,7 @@ import yaml
 
 from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES
 from dashboards import DASHBOARDS, to_json
-from reference import is_file_with, table
+from pages import NOTE, is_file_with, table
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "ballast"
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
         **{
             f"dashboards/{name}.json": json.dumps(to_json(board), indent=1) + "\n" for name, board in DASHBOARDS.items()
         },
-        "README.md": "\n".join((*readme(), "")),
+        "README.md": "\n".join((NOTE, *readme(), "")),
     }
     check_version()
     if arguments == ["--check"]:
@@ -78,7 +78,6 @@ class Value:
 
 def readme() -> Iterator[str]:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    yield "<!-- Written by `make docs-reference` from Chart.yaml and values.yaml. Change those, not this. -->"
     yield "# The chart `ballast`"
     yield ""
     versions = f"Version {chart['version']}, for Kubernetes {chart['kubeVersion'].removesuffix('-0')}."
@@ -88,7 +87,7 @@ def readme() -> Iterator[str]:
     yield "helm install ballast charts/ballast --namespace ballast-system --create-namespace --wait"
     yield "```"
     yield ""
-    yield "How to go on: `docs/tutorial.md`; upgrades and removal: `docs/howto/upgrade.md`. Wrong values are refused by"
+    yield "Tutorial: `docs/tutorial.md`. Upgrades and removal: `docs/howto/upgrade.md`. Wrong values are refused by"
     yield "`values.schema.json` with the key's name."
     yield ""
     yield "## Values"

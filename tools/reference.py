@@ -1,4 +1,4 @@
-"""Writes docs/reference/ from the code: options, endpoints, metrics.
+"""Writes docs/reference/ from the code: options, endpoints, metrics, the resource, the chart, the operator.
 
     python tools/reference.py [--check]
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,14 +21,16 @@ from ballast.server.app import admin_routers, api_app, api_routers
 from ballast.server.metrics import Metrics
 from ballast.server.numa import NumaProbe
 from ballast.server.openapi import BODY_ERRORS, EVERY_ERROR
+from chart import readme
+from cluster_reference import operator_metrics, operator_page, resource_page
+from pages import NOTE, is_file_with, metric_row, paragraph, table
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
-
-NOTE = "<!-- Written by `make docs-reference` from the code. Change that, not this. -->"
 
 
 def main(arguments: list[str]) -> int:
     pages = {"options.md": options(), "endpoints.md": endpoints(), "metrics.md": metrics()}
+    pages |= {"resource.md": resource_page(), "chart.md": readme(), "operator.md": operator_page()}
     wanted = {name: "\n".join((NOTE, *lines, "")) for name, lines in pages.items()}
     if arguments == ["--check"]:
         old = [name for name, text in wanted.items() if not is_file_with(REFERENCE / name, text)]
@@ -40,11 +41,6 @@ def main(arguments: list[str]) -> int:
     for name, text in wanted.items():
         (REFERENCE / name).write_text(text, encoding="utf-8")
     return 0
-
-
-def is_file_with(path: Path, text: str) -> bool:
-    """Whether the file is there and holds exactly this."""
-    return path.is_file() and path.read_text(encoding="utf-8") == text
 
 
 # --- options ------------------------------------------------------------------------------------------------
@@ -163,11 +159,10 @@ def metrics() -> Iterator[str]:
         "`--metrics_alias none` leaves them out."
     )
     yield ""
-    rows = [
-        (f"`{family.name}`", family.type, labels(family), family.documentation)
-        for family in sorted(families(), key=lambda family: family.name)
-    ]
+    rows = [metric_row(family) for family in sorted(families(), key=lambda family: family.name)]
     yield from table(("name", "type", "labels", "meaning"), rows)
+    yield ""
+    yield from operator_metrics()
 
 
 def families() -> Iterable[Any]:
@@ -184,20 +179,6 @@ def families() -> Iterable[Any]:
     shown.count_request("", "")
     shown.on_step("decode", 1.0, 1)
     return shown.registry.collect()
-
-
-def labels(family: Any) -> str:
-    found = {label for sample in family.samples for label in sample.labels}
-    return ", ".join(f"`{label}`" for label in sorted(found - {"le"})) or "–"
-
-
-def paragraph(text: str) -> list[str]:
-    return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
-
-
-def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    for cells in (head, ("---",) * len(head), *rows):
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,30 @@
+"""The documentation builds, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """In strict mode, where a page that no menu has, or a link or anchor that leads nowhere, is an error."""
+    argv = [Path(sys.executable).with_name("mkdocs"), "build", "--strict", "--site-dir", tmp_path / "site"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = {path.parent.name for path in (tmp_path / "site").rglob("index.html")}
+    assert {"tutorial", "resource", "upgrade", "troubleshoot"} <= pages
+    decisions = (tmp_path / "site/decisions/index.html").read_text()
+    assert "What Ready and NUMAPinned mean" in decisions
+    assert "fonts.googleapis" not in decisions, "pages load nothing from elsewhere"
+
+
+def test_links_of_pages_outside_the_site_lead_to_files() -> None:
+    pages = [ROOT / "README.md", ROOT / "charts/ballast/README.md"]
+    for page in pages:
+        for link in LINK.findall(page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"

@@ -1,0 +1,115 @@
+"""The reference's pages about the cluster: the resource, the operator's commands, its metrics."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from ballast_operator.cli import _parser
+from ballast_operator.control.memory import Memory
+from ballast_operator.crd import custom_resource_definition
+from ballast_operator.names import Ref
+from ballast_operator.process.metrics import Metrics
+from pages import metric_row, paragraph, table
+
+Schema = dict[str, Any]
+
+
+def resource_page() -> Iterator[str]:
+    """Every field of an InferenceService."""
+    definition = custom_resource_definition()["spec"]
+    version = definition["versions"][0]
+    parts = version["schema"]["openAPIV3Schema"]["properties"]
+    yield "# The resource InferenceService"
+    yield ""
+    names = definition["names"]
+    yield from paragraph(
+        f"Group `{definition['group']}`, version `{version['name']}`, plural `{names['plural']}`, short name "
+        f"`{names['shortNames'][0]}`, namespaced. Other projects call their kind InferenceService too: write `bisvc`, "
+        f"or `{names['plural']}.{definition['group']}`. A field that is not listed is refused."
+    )
+    for part, title in (("spec", "What you write"), ("status", "What the operator reports")):
+        yield ""
+        yield f"## {title}"
+        yield ""
+        yield from table(("field", "value", "default", "meaning"), fields(parts[part], part))
+    yield ""
+    yield "## Rules over several fields"
+    yield ""
+    for path, rule in rules(parts["spec"], "spec"):
+        yield f"- `{path}`: {rule['message'] if 'message' in rule else rule['rule']}"
+
+
+def fields(schema: Schema, path: str) -> Iterator[tuple[str, ...]]:
+    """One row a field, parents before children."""
+    required = schema.get("required", ())
+    for name, field in schema.get("properties", {}).items():
+        here = f"{path}.{name}"
+        inner = field["items"] if field.get("type") == "array" else field
+        default = field.get("default")
+        shown = f"`{default}`" if default not in (None, {}, []) and not isinstance(default, dict) else "–"
+        mark = " (required)" if name in required else ""
+        yield f"`{here}`{mark}", allowed(field), shown, field.get("description", "")
+        yield from fields(inner, here + ("[]" if inner is not field else ""))
+
+
+def allowed(field: Schema) -> str:
+    """Type and bounds in words."""
+    if "enum" in field:
+        return " or ".join(f"`{value}`" for value in field["enum"])
+    kind = {"array": "list", "object": "object"}.get(field.get("type", ""), field.get("type", "any"))
+    bounds = {"minimum": "from", "maximum": "to"}
+    return " ".join([kind, *(f"{word} {field[key]}" for key, word in bounds.items() if key in field)])
+
+
+def rules(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
+    """The CEL rules, where they stand."""
+    for rule in schema.get("x-kubernetes-validations", ()):
+        yield path, rule
+    for name, field in schema.get("properties", {}).items():
+        yield from rules(field["items"] if field.get("type") == "array" else field, f"{path}.{name}")
+
+
+def operator_page() -> Iterator[str]:
+    """Commands and options of `ballast-operator`."""
+    yield "# Options of `ballast-operator`"
+    yield ""
+    yield from paragraph(
+        "The chart sets what is needed; these are for running it by hand, and for looking at a cluster."
+    )
+    (commands,) = (action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
+    helps = {choice.dest: choice.help for choice in commands._choices_actions}
+    for name, command in commands.choices.items():
+        yield ""
+        yield f"## `ballast-operator {name}`"
+        yield ""
+        yield f"{str(helps[name])[0].upper()}{str(helps[name])[1:]}."
+        rows = [
+            (f"`{action.option_strings[-1]}`", f"`{action.metavar}`" if action.metavar else "–", help_of(action))
+            for action in command._actions
+            if action.option_strings and action.dest != "help"
+        ]
+        if rows:
+            yield ""
+            yield from table(("option", "value", "meaning"), rows)
+
+
+def help_of(action: argparse.Action) -> str:
+    """Its help with the default filled in; what depends on this machine is told by name."""
+    text = (action.help or "").replace("%(default)s", f"`{action.default}`" if action.default is not None else "–")
+    return text[0].upper() + text[1:] if text else "–"
+
+
+def operator_metrics() -> Iterator[str]:
+    """What the operator shows at /metrics on its health port."""
+    memory = Memory()
+    memory.of(Ref("", "")).conditions = ({"type": "", "status": "", "reason": ""},)
+    shown = Metrics(memory)
+    shown.reconciled(1.0, None)
+    shown.requested("get", 200)
+    shown.watched("Pod")
+    yield "## Of the operator"
+    yield ""
+    rows = [metric_row(family) for family in sorted(shown.registry.collect(), key=lambda family: family.name)]
+    yield from table(("name", "type", "labels", "meaning"), rows)

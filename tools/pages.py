@@ -1,0 +1,34 @@
+"""Pieces of generated pages."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+NOTE = "<!-- Written by `make docs-reference` from the code. Change that, not this. -->"
+
+
+def is_file_with(path: Path, text: str) -> bool:
+    """Whether the file is there and holds exactly this."""
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+def paragraph(text: str) -> list[str]:
+    return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    for cells in (head, ("---",) * len(head), *rows):
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def metric_row(family: Any) -> tuple[str, ...]:
+    """Name, type, labels and meaning of a family of prometheus_client."""
+    return f"`{family.name}`", family.type, labels(family), family.documentation
+
+
+def labels(family: Any) -> str:
+    found = {label for sample in family.samples for label in sample.labels}
+    return ", ".join(f"`{label}`" for label in sorted(found - {"le"})) or "–"

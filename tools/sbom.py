@@ -1,0 +1,79 @@
+"""Prints what an image holds, as CycloneDX 1.6: the Python distributions of /opt/ballast and the system's packages.
+
+Run by the image's own Python, with nothing beside the standard library:  python3 sbom.py NAME VERSION
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+Component = dict[str, object]
+
+FIELDS = ("binary:Package", "Version", "Architecture", "source:Package")
+
+
+def main(name: str, version: str, *folders: str) -> None:
+    found = sorted([*python_components(folders), *debian_components()], key=lambda part: str(part["purl"]))
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": {"type": "container", "name": name, "version": version}},
+        "components": found,
+    }
+    json.dump(document, sys.stdout, indent=1)
+    print()
+
+
+def python_components(folders: Iterable[str]) -> Iterator[Component]:
+    """Distributions below these folders, or of the Python that runs this."""
+    where = [str(path) for folder in folders for path in Path(folder).glob("lib/python3*/site-packages")]
+    for found in distributions(path=where) if where else distributions():
+        name = found.metadata["Name"]
+        yield {
+            "type": "library",
+            "name": name,
+            "version": found.version,
+            "purl": f"pkg:pypi/{name.lower().replace('_', '-')}@{found.version}",
+            **license_of(found),
+        }
+
+
+def license_of(found: Distribution) -> Component:
+    """What the package says of its license: an expression, or some words."""
+    if expression := found.metadata.get("License-Expression"):
+        return {"licenses": [{"expression": expression}]}
+    words = (found.metadata.get("License") or "").splitlines()
+    return {"licenses": [{"license": {"name": words[0]}}]} if words and words[0] else {}
+
+
+def debian_components() -> Iterator[Component]:
+    """Packages of dpkg; none where that is not the system's."""
+    form = "\t".join(f"${{{field}}}" for field in FIELDS) + "\n"
+    try:
+        listed = subprocess.run(
+            ["dpkg-query", "--show", f"--showformat={form}"], capture_output=True, text=True, timeout=60, check=True
+        )
+    except FileNotFoundError:
+        return
+    release = platform.freedesktop_os_release()
+    for line in listed.stdout.splitlines():
+        package, version, architecture, source = line.split("\t")
+        name = package.partition(":")[0]
+        distro = f"{release['ID']}-{release.get('VERSION_ID', 'unstable')}"
+        yield {
+            "type": "library",
+            "name": name,
+            "version": version,
+            "purl": f"pkg:deb/{release['ID']}/{name}@{version}?arch={architecture}&distro={distro}&source={source}",
+        }
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -7,6 +7,7 @@ void bind_sched(pybind11::module_ m);
 void bind_numa(pybind11::module_ m);
 void bind_kernels(pybind11::module_ m);
 void bind_model(pybind11::module_ m);
+void bind_handoff(pybind11::module_ m);
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Ballast's compiled part: scheduler and CPU kernels.";
@@ -15,4 +16,5 @@ PYBIND11_MODULE(_core, m) {
   bind_numa(m.def_submodule("numa", "Where threads run and memory lies."));
   bind_kernels(m.def_submodule("kernels", "CPU kernels over GGUF blocks."));
   bind_model(m.def_submodule("model", "The forward pass on the CPU."));
+  bind_handoff(m.def_submodule("handoff", "Routed experts, computed as a device asks for them."));
 }

@@ -19,7 +19,8 @@ DeepseekModel::DeepseekModel(ThreadPool& pool, const Kernels* kernels, const Dee
       shape_(shape),
       weights_(std::move(weights)),
       rope_(rope),
-      cache_(cache) {
+      cache_(cache),
+      routed_(pool, shape.routing) {
   weights_.check(shape_);
   const auto has_experts = [](const LayerWeights& layer) { return layer.routed.has_value(); };
   if (std::any_of(weights_.layers.begin(), weights_.layers.end(), has_experts)) shape_.routing.check();
@@ -137,21 +138,10 @@ DeepseekModel::Outputs DeepseekModel::feed_forward(const LayerWeights& weights, 
 }
 
 void DeepseekModel::routed(const RoutedWeights& weights, int64_t num_tokens) {
-  const int64_t num_experts = shape_.routing.num_experts;
-  const int64_t num_chosen = shape_.routing.num_chosen;
   Scratch& s = scratch_;
   linear(pool_, s.normed.data(), num_tokens, weights.router, s.router_logits.data());
-  for_tokens(num_tokens, [&](int64_t token) {
-    route(s.router_logits.data() + token * num_experts, 1,
-          weights.bias.empty() ? nullptr : weights.bias.data(), shape_.routing,
-          s.expert_ids.data() + token * num_chosen, s.expert_shares.data() + token * num_chosen);
-  });
-  weights.experts.forward(pool_, s.normed.data(), num_tokens, s.expert_ids.data(), s.expert_shares.data(),
-                          num_chosen, s.routed_out.data());
-  std::vector<char> chosen(static_cast<size_t>(num_experts));
-  for (int64_t i = 0; i < num_tokens * num_chosen; ++i)
-    chosen[static_cast<size_t>(s.expert_ids[static_cast<size_t>(i)])] = 1;
-  expert_bytes_read_ += std::count(chosen.begin(), chosen.end(), 1) * weights.experts.expert_bytes();
+  routed_.forward(weights.experts, weights.bias.empty() ? nullptr : weights.bias.data(),
+                  s.router_logits.data(), s.normed.data(), num_tokens, s.routed_out.data());
 }
 
 void DeepseekModel::output(const Outputs& pending, const Step& step, float* logits) {
@@ -228,8 +218,6 @@ void DeepseekModel::Scratch::make_room(int64_t num_tokens, const DeepseekShape& 
   room(block_out, shape.hidden);
   room(routed_out, shape.hidden);
   room(router_logits, shape.routing.num_experts);
-  room(expert_ids, shape.routing.num_chosen);
-  room(expert_shares, shape.routing.num_chosen);
   room(zeros, 1);
   if (ones.size() < zeros.size()) ones.resize(zeros.size(), 1.0f);
 }

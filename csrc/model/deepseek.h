@@ -13,6 +13,7 @@
 
 #include "cpu/kernels.h"
 #include "model/weights.h"
+#include "moe/routed.h"
 #include "numa/thread_pool.h"
 #include "ops/mla_attention.h"
 
@@ -55,7 +56,7 @@ class DeepseekModel {
   int64_t num_slots() const { return cache_.num_slots; }
   // Bytes of routed experts' weights that all steps so far have read: of each layer, every expert once a step
   // that any token chose. Not to be asked for while a step runs.
-  int64_t expert_bytes_read() const { return expert_bytes_read_; }
+  int64_t expert_bytes_read() const { return routed_.bytes_read(); }
 
   // Writes the step's rows of the cache and logits [num_sampled, num_logits]; calls layer_done after each
   // layer. Throws std::out_of_range or std::invalid_argument naming the entry of the step that leads outside
@@ -80,8 +81,6 @@ class DeepseekModel {
     std::vector<float> block_out;      // [T, D], of attention or the feed-forward of every token
     std::vector<float> routed_out;     // [T, D]
     std::vector<float> router_logits;  // [T, E]
-    std::vector<int32_t> expert_ids;   // [T, k]
-    std::vector<float> expert_shares;  // [T, k]
     std::vector<int32_t> zeros;        // [T], every token's only expert
     std::vector<float> ones;           // [T], and its share
   };
@@ -107,7 +106,7 @@ class DeepseekModel {
   const RopeTable rope_;
   const KvCache cache_;
   Scratch scratch_;
-  int64_t expert_bytes_read_ = 0;
+  RoutedExperts routed_;
 };
 
 }  // namespace ballast

@@ -1,3 +1,4 @@
+from . import handoff as handoff
 from . import kernels as kernels
 from . import model as model
 from . import numa as numa

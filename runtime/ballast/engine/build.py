@@ -71,9 +71,10 @@ def load_runner(
     pinned for good; see `start_threads`.
     """
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
-    pool, why_not_pinned = start_threads(settings.cpu_threads, settings.numa, settings.topology)
+    on_cpu = settings.device == "cpu"
+    pool, why_not_pinned = start_threads(settings.cpu_threads, settings.numa, settings.topology, adopt_caller=on_cpu)
     packing = Packing(pool, settings.cpu_isa, settings.activation_bytes)
-    if settings.device != "cpu":
+    if not on_cpu:
         hybrid, hybrid_weights = _load_hybrid(gguf_model, spec, num_sampled_ids, packing, settings, report)
         on_placed(weight_memory(hybrid_weights), why_not_pinned)
         return hybrid
@@ -105,6 +106,7 @@ def _load_hybrid(
         block_tokens=settings.block_tokens,
         max_step_tokens=max(settings.chunk_size, settings.prefill_chunk_size),
         device=torch.device(settings.device),
+        pin_thread=settings.numa == "auto",
         report=report,
     )
 

@@ -12,10 +12,11 @@ log = logging.getLogger(__name__)
 
 
 def start_threads(
-    num_threads: int, mode: NumaMode, topology: numa.Topology | None = None
+    num_threads: int, mode: NumaMode, topology: numa.Topology | None = None, *, adopt_caller: bool = True
 ) -> tuple[kernels.ThreadPool, str]:
     """A pool of `num_threads`, and why they are not pinned; empty when they are. With "auto" the calling thread becomes
-    the pool's first for good: it should be the one that makes all calls. Without a topology, the machine's own."""
+    the pool's first for good: it should be the one that makes all calls, or `adopt_caller` is False. Without a
+    topology, the machine's own."""
     plan = plan_threads(topology or numa.read_topology(), num_threads, mode)
     refusal = ""
     if plan.placement is None:
@@ -23,7 +24,7 @@ def start_threads(
     else:
         pool = kernels.ThreadPool(plan.placement)
         refusal = pool.pin_refusal
-    if mode == "auto":
+    if mode == "auto" and adopt_caller:
         refusal = pool.adopt_caller() or refusal
     if refusal:
         log.warning("threads run unpinned", extra={"threads": num_threads, "refused": refusal})

@@ -1,76 +1,95 @@
-"""The routed experts of a layer, computed by the CPU where they lie, while the device goes on with something else."""
+"""The routed experts, computed by the CPU where they lie while the device goes on with something else.
+
+The device hands a layer's activations over and waits for the results by words of host memory (csrc/moe/handoff.h), so
+that a whole step can be queued on it at once: the calling thread waits for no layer.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ballast._core import kernels
+from ballast._core.handoff import ExpertWorker
+from ballast.model.deepseek import ALIVE_EVERY_S
+from ballast.model.hybrid.signals import HostSignals, Signals, StreamSignals
 from ballast.model.hybrid.weights import RoutedWeights
 from ballast.model.spec import ModelSpec
 
-
-class ExpertCall:
-    """One layer's experts at work on one step."""
-
-    def __init__(self, host: HostExperts, weights: RoutedWeights, num_tokens: int, device: torch.device) -> None:
-        self._host = host
-        self._weights = weights
-        self._num_tokens = num_tokens
-        self._device = device
-        self._arrived = torch.Event(device) if device.type == "cuda" else None
-        if self._arrived is not None:
-            self._arrived.record()
-
-    def result(self) -> torch.Tensor:
-        """float32 [T, D] on the device: computed now, once the activations have arrived."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        routed = self._host.compute(self._weights, self._num_tokens)
-        return routed.to(self._device, non_blocking=True)
+LIMIT_S = 25.0
+"""Longest wait for the device, or for the experts, in one layer; below what makes a server's heartbeat stale."""
 
 
 class HostExperts:
-    """Buffers that activations and results pass through, for all layers: the next one's activations arrive after the
-    last one's results have left."""
+    """All routed layers of a model. Activations and results of every layer pass through the same buffers: a layer's
+    activations follow the last one's results in the device's order."""
 
-    def __init__(self, spec: ModelSpec, pool: kernels.ThreadPool, max_tokens: int, device: torch.device) -> None:
-        def buffer(width: int) -> torch.Tensor:
-            return torch.empty((max_tokens, width), pin_memory=device.type == "cuda")
-
-        self._spec = spec
-        self._pool = pool
+    def __init__(
+        self,
+        spec: ModelSpec,
+        layers: Sequence[RoutedWeights],
+        pool: kernels.ThreadPool,
+        max_tokens: int,
+        device: torch.device,
+        *,
+        pin_thread: bool = False,
+    ) -> None:
+        """Steps have at most `max_tokens` tokens. `pin_thread`: the worker becomes the pool's first thread, pinned."""
+        has_queue = device.type == "cuda"
         self._device = device
-        self._inputs = buffer(spec.hidden)
-        self._logits = buffer(spec.num_experts)
-        self._results = buffer(spec.hidden)
-        self._ids: NDArray[np.int32] = np.empty((max_tokens, spec.num_experts_used), np.int32)
-        self._shares: NDArray[np.float32] = np.empty((max_tokens, spec.num_experts_used), np.float32)
-
-    def submit(self, weights: RoutedWeights, x: torch.Tensor) -> ExpertCall:
-        """Send x float32 [T, D], the normed activations, on its way to the host."""
-        num_tokens = x.shape[0]
-        self._inputs[:num_tokens].copy_(x, non_blocking=True)
-        self._logits[:num_tokens].copy_(weights.router(x), non_blocking=True)
-        return ExpertCall(self, weights, num_tokens, self._device)
-
-    def compute(self, weights: RoutedWeights, num_tokens: int) -> torch.Tensor:
-        """Route the activations that arrived and run their experts; float32 [T, D] in host memory."""
-        spec = self._spec
-        ids, shares = self._ids[:num_tokens], self._shares[:num_tokens]
-        kernels.route(
-            self._logits[:num_tokens].numpy(),
-            weights.bias,
-            sigmoid=spec.gating == "sigmoid",
+        self._inputs = torch.empty((max_tokens, spec.hidden), pin_memory=has_queue)
+        self._logits = torch.empty((max_tokens, spec.num_experts), pin_memory=has_queue)
+        self._results = torch.empty((max_tokens, spec.hidden), pin_memory=has_queue)
+        self._submitted = torch.zeros(len(layers), dtype=torch.int32, pin_memory=has_queue)
+        self._done = torch.zeros(len(layers), dtype=torch.int32, pin_memory=has_queue)
+        self._signals: Signals = StreamSignals() if has_queue else HostSignals(LIMIT_S)
+        self._num_tokens = 0
+        self._worker = ExpertWorker(
+            pool,
+            [(layer.experts, layer.bias) for layer in layers],
+            num_experts=spec.num_experts,
+            num_experts_used=spec.num_experts_used,
             num_groups=spec.num_groups,
             num_groups_used=spec.num_groups_used,
+            sigmoid=spec.gating == "sigmoid",
             group_score_top2=spec.group_score == "top2_sum",
-            normalize=spec.normalize_weights,
-            scale=spec.weights_scale,
-            ids=ids,
-            weights=shares,
+            normalize_weights=spec.normalize_weights,
+            weights_scale=spec.weights_scale,
+            inputs=self._inputs.numpy(),
+            logits=self._logits.numpy(),
+            results=self._results.numpy(),
+            submitted=self._submitted.numpy().view(np.uint32),
+            done=self._done.numpy().view(np.uint32),
+            limit_s=LIMIT_S,
+            adopt_thread=pin_thread,
         )
-        results = self._results[:num_tokens]
-        weights.experts.forward(self._pool, self._inputs[:num_tokens].numpy(), ids, shares, results.numpy())
+
+    @property
+    def bytes_read(self) -> int:
+        """Of experts' weights, so far."""
+        return self._worker.bytes_read
+
+    def begin(self, num_tokens: int) -> None:
+        """A step of so many tokens follows, which asks for every layer in order."""
+        self._num_tokens = num_tokens
+        self._worker.begin(num_tokens)
+
+    def submit(self, layer: int, x: torch.Tensor, logits: torch.Tensor) -> None:
+        """Hand over x float32 [T, D] and the router's logits float32 [T, E] of the `layer`th routed layer."""
+        self._inputs[: self._num_tokens].copy_(x, non_blocking=True)
+        self._logits[: self._num_tokens].copy_(logits, non_blocking=True)
+        self._signals.raise_word(self._submitted, layer)
+
+    def result(self, layer: int) -> torch.Tensor:
+        """float32 [T, D] on the device, of what was submitted."""
+        self._signals.await_word(self._done, layer)
+        results: torch.Tensor = self._results[: self._num_tokens].to(self._device, non_blocking=True, copy=True)
         return results
+
+    def finish(self, alive: Callable[[], None]) -> None:
+        """Wait until every layer is computed, calling `alive` now and then: a layer that takes longer than LIMIT_S to
+        be asked for fails the step. Raises what failed it on the CPU's side."""
+        while not self._worker.finish(ALIVE_EVERY_S):
+            alive()

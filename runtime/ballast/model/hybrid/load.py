@@ -32,14 +32,19 @@ def load_hybrid_model(
     device: torch.device,
     make_linear: MakeLinear | None = None,
     kv_dtype: torch.dtype = torch.float16,
+    pin_thread: bool = False,
     report: Callable[[float], None] = lambda _: None,
 ) -> tuple[HybridModel, HybridWeights]:
-    """Load the model; steps have at most `max_step_tokens` tokens. Without `make_linear` the dense weights stay packed
-    in their type, which takes a device that Triton compiles for. Only the first `num_sampled_ids` ids are sampled."""
+    """Load the model, on the thread that will run it; steps have at most `max_step_tokens` tokens. Only the first
+    `num_sampled_ids` ids are sampled. Without `make_linear` the dense weights stay packed in their type, which takes a
+    device that Triton compiles for. `pin_thread`: the thread of the experts becomes the pool's first, pinned."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     weights = load_hybrid_weights(
         gguf_model, spec, num_sampled_ids, packing, make_linear or _panel_linears(device), device, report
     )
-    experts = HostExperts(spec, packing.pool, max_step_tokens, device)
+    routed = [layer.routed for layer in weights.layers if layer.routed is not None]
+    experts = HostExperts(spec, routed, packing.pool, max_step_tokens, device, pin_thread=pin_thread)
     kv = DeviceKvPool(spec.num_layers, num_blocks, block_tokens, spec.latent_dim, kv_dtype, device)
     num_positions = min(spec.context_length, num_blocks * block_tokens)
     return HybridModel(spec, weights, experts, kv, num_positions, device), weights

@@ -50,19 +50,27 @@ class HybridModel:
 
     @torch.inference_mode()
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
-        """Write the batch's KV; return logits [sampled, vocabulary]."""
+        """Write the batch's KV; return logits [sampled, vocabulary]. A GPU gets the whole step into its queue at once."""
         step = Step.from_batch(batch, self._kv.block_tokens, self._device)
         stream = self._embed(batch.token_ids)
+        self._experts.begin(len(stream))
         told = time.monotonic()
-        for layer, cache in zip(self._weights.layers, self._kv.layers, strict=True):
+        for index, (layer, cache) in enumerate(zip(self._weights.layers, self._kv.layers, strict=True)):
             stream += self._attention(layer.attention, stream, cache, step)
-            stream += self._feed_forward(layer, stream)
+            stream += self._feed_forward(layer, index - self._spec.num_dense_layers, stream)
             if time.monotonic() - told >= ALIVE_EVERY_S:
                 alive()
                 told = time.monotonic()
         last = self._norm(stream[step.sampled], self._weights.output_norm)
-        logits: NDArray[np.float32] = self._weights.output(last).cpu().numpy()
-        return logits
+        logits = self._weights.output(last)
+        self._experts.finish(alive)
+        on_host: NDArray[np.float32] = logits.cpu().numpy()
+        return on_host
+
+    @property
+    def expert_bytes_read(self) -> int:
+        """Bytes of routed experts' weights that steps have read from host memory so far."""
+        return self._experts.bytes_read
 
     def _embed(self, token_ids: NDArray[np.int32]) -> torch.Tensor:
         rows = np.empty((token_ids.size, self._spec.hidden), np.float32)
@@ -90,15 +98,15 @@ class HybridModel:
         nope, rope = heads[..., : self._spec.nope_dim], heads[..., self._spec.nope_dim :]
         return torch.cat([weights.k_up(nope), self._rotate(rope, step)], -1)
 
-    def _feed_forward(self, layer: LayerWeights, stream: torch.Tensor) -> torch.Tensor:
+    def _feed_forward(self, layer: LayerWeights, routed_index: int, stream: torch.Tensor) -> torch.Tensor:
         """Experts first: they work while the device computes what every token needs."""
         normed = self._norm(stream, layer.ffn_norm)
-        call = None if layer.routed is None else self._experts.submit(layer.routed, normed)
-        every_token = None if layer.mlp is None else _mlp(layer.mlp, normed)
-        if call is None:
-            assert every_token is not None
-            return every_token
-        return call.result() if every_token is None else every_token + call.result()
+        if layer.routed is None:
+            assert layer.mlp is not None
+            return _mlp(layer.mlp, normed)
+        self._experts.submit(routed_index, normed, layer.routed.router(normed))
+        every_token = 0 if layer.mlp is None else _mlp(layer.mlp, normed)
+        return self._experts.result(routed_index) + every_token
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, weight.shape, weight, self._spec.rms_eps)

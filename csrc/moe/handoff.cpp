@@ -1,0 +1,119 @@
+#include "moe/handoff.h"
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace ballast {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A device's attention takes tens of microseconds a layer in decoding, milliseconds for a long prompt: a
+// waiting thread turns from spinning to short sleeps between the two.
+constexpr auto kSpin = std::chrono::milliseconds(2);
+constexpr auto kNap = std::chrono::microseconds(20);
+constexpr int kLooksBetweenClocks = 256;
+
+void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+Handoff::Handoff(const Words& words, Compute compute, std::chrono::milliseconds limit,
+                 const std::function<void()>& on_start)
+    : words_(words),
+      compute_(std::move(compute)),
+      limit_(limit),
+      thread_([this, on_start] { run(on_start); }) {}
+
+Handoff::~Handoff() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_.store(true, std::memory_order_release);
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Handoff::begin(int64_t num_tokens) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (error_) std::rethrow_exception(error_);
+    if (num_tokens_ != 0) throw std::logic_error("a step is running; expected its finish first");
+    if (num_tokens < 1) {
+      throw std::invalid_argument("num_tokens is " + std::to_string(num_tokens) + "; expected 1 or more");
+    }
+    num_tokens_ = num_tokens;
+  }
+  changed_.notify_all();
+}
+
+bool Handoff::finish(std::chrono::milliseconds patience) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool is_over = changed_.wait_for(lock, patience, [this] { return num_tokens_ == 0; });
+  if (error_) std::rethrow_exception(error_);
+  return is_over;
+}
+
+void Handoff::run(const std::function<void()>& on_start) {
+  on_start();
+  while (true) {
+    int64_t num_tokens = 0;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      const auto is_asked = [this] { return num_tokens_ != 0 && !error_; };
+      changed_.wait(lock, [&] { return is_asked() || stopping_.load(std::memory_order_relaxed); });
+      if (!is_asked()) return;
+      num_tokens = num_tokens_;
+    }
+    std::exception_ptr error;
+    try {
+      step(num_tokens);
+    } catch (...) {
+      error = std::current_exception();
+      for (int64_t layer = 0; layer < words_.num_layers; ++layer) {
+        words_.done[layer].store(1, std::memory_order_release);
+      }
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      error_ = error;
+      num_tokens_ = 0;
+    }
+    changed_.notify_all();
+  }
+}
+
+void Handoff::step(int64_t num_tokens) {
+  for (int64_t layer = 0; layer < words_.num_layers; ++layer) {
+    await(layer);
+    words_.submitted[layer].store(0, std::memory_order_relaxed);
+    compute_(layer, num_tokens);
+    words_.done[layer].store(1, std::memory_order_release);
+  }
+}
+
+void Handoff::await(int64_t layer) {
+  const std::atomic<uint32_t>& word = words_.submitted[layer];
+  const Clock::time_point begin = Clock::now();
+  bool is_long = false;
+  for (int64_t looks = 1; word.load(std::memory_order_acquire) == 0; ++looks) {
+    relax();
+    if (!is_long && looks % kLooksBetweenClocks != 0) continue;
+    if (stopping_.load(std::memory_order_acquire))
+      throw std::runtime_error("the hand-off was ended in a step");
+    const Clock::duration waited = Clock::now() - begin;
+    if (waited > limit_) {
+      throw std::runtime_error("the device has not asked for the experts of layer " + std::to_string(layer) +
+                               " for " + std::to_string(limit_.count()) + " ms");
+    }
+    is_long = waited > kSpin;
+    if (is_long) std::this_thread::sleep_for(kNap);
+  }
+}
+
+}  // namespace ballast

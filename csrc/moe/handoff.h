@@ -1,0 +1,64 @@
+// A thread that computes layers when a device asks for them, through words of memory that both see.
+//
+// A layer's input lies ready when its `submitted` word is one: the thread makes that zero, computes, and
+// makes the layer's `done` word one, which the device waits for and makes zero. Only constants are ever
+// written, so the device's side may be captured once and replayed. A step asks for every layer once, in
+// ascending order.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace ballast {
+
+class Handoff {
+ public:
+  // Zero at first; they outlive this.
+  struct Words {
+    std::atomic<uint32_t>* submitted;
+    std::atomic<uint32_t>* done;
+    int64_t num_layers;
+  };
+  using Compute = std::function<void(int64_t layer, int64_t num_tokens)>;
+
+  // `on_start` runs first on the thread. A layer that is not submitted within `limit` fails its step.
+  Handoff(const Words& words, Compute compute, std::chrono::milliseconds limit,
+          const std::function<void()>& on_start);
+  // Ends the thread; a step that still runs is failed.
+  ~Handoff();
+  Handoff(const Handoff&) = delete;
+  Handoff& operator=(const Handoff&) = delete;
+
+  // Expect a step of so many tokens from now on. Throws what failed an earlier step, std::logic_error while
+  // one is running.
+  void begin(int64_t num_tokens);
+  // Wait until the step's layers are computed, `patience` at most; whether they are. Throws what failed the
+  // step: the thread then has made every word that the device may wait for one, and nothing more is computed,
+  // now or ever.
+  bool finish(std::chrono::milliseconds patience);
+
+ private:
+  void run(const std::function<void()>& on_start);
+  void step(int64_t num_tokens);
+  void await(int64_t layer);
+
+  const Words words_;
+  const Compute compute_;
+  const std::chrono::milliseconds limit_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t num_tokens_ = 0;  // of the step that runs; 0: none does
+  std::exception_ptr error_;
+  std::atomic<bool> stopping_{false};
+
+  std::thread thread_;  // the last member: it uses the others
+};
+
+}  // namespace ballast

@@ -1,0 +1,32 @@
+#include "moe/routed.h"
+
+#include <algorithm>
+
+#include "numa/index_range.h"
+
+namespace ballast {
+
+void RoutedExperts::forward(const Experts& experts, const float* bias, const float* logits, const float* x,
+                            int64_t num_tokens, float* out) {
+  const size_t num_pairs = static_cast<size_t>(num_tokens * rule_.num_chosen);
+  if (ids_.size() < num_pairs) {
+    ids_.resize(num_pairs);
+    shares_.resize(num_pairs);
+  }
+  // A few tokens are not worth waking a thread: one task then, which the caller runs itself.
+  constexpr int64_t kTaskTokens = 4;
+  const Chunks chunks(num_tokens, kTaskTokens);
+  pool_.parallel_for(chunks.count(), [&](int64_t task) {
+    const IndexRange tokens = chunks[task];
+    const int64_t first = tokens.begin * rule_.num_chosen;
+    route(logits + tokens.begin * rule_.num_experts, tokens.size(), bias, rule_, ids_.data() + first,
+          shares_.data() + first);
+  });
+  experts.forward(pool_, x, num_tokens, ids_.data(), shares_.data(), rule_.num_chosen, out);
+  is_chosen_.assign(static_cast<size_t>(rule_.num_experts), 0);
+  for (size_t i = 0; i < num_pairs; ++i) is_chosen_[static_cast<size_t>(ids_[i])] = 1;
+  const int64_t num_read = std::count(is_chosen_.begin(), is_chosen_.end(), 1);
+  bytes_read_.fetch_add(num_read * experts.expert_bytes(), std::memory_order_relaxed);
+}
+
+}  // namespace ballast

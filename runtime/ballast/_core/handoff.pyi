@@ -1,0 +1,49 @@
+"""Routed experts, computed by a thread as a device asks for them.
+
+For each routed layer of a step, in order: the device writes activations and router logits into host memory and makes
+the layer's `submitted` word one; the thread makes that zero, computes, writes the results and makes the layer's `done`
+word one; the device, which waits for that, makes it zero and takes the results.
+Shapes: T the most tokens of a step, D hidden, E experts.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast._core.kernels import F32, Experts, ThreadPool
+
+class ExpertWorker:
+    def __init__(
+        self,
+        pool: ThreadPool,
+        layers: Sequence[tuple[Experts, F32 | None]],
+        *,
+        num_experts: int,
+        num_experts_used: int,
+        num_groups: int,
+        num_groups_used: int,
+        sigmoid: bool,
+        group_score_top2: bool,
+        normalize_weights: bool,
+        weights_scale: float,
+        inputs: F32,
+        logits: F32,
+        results: F32,
+        submitted: NDArray[np.uint32],
+        done: NDArray[np.uint32],
+        limit_s: float,
+        adopt_thread: bool,
+    ) -> None:
+        """`layers`: experts and the bias of their choice [E]. inputs, results [T, D]; logits [T, E]; submitted, done
+        [layers], zero. A layer that is not submitted within `limit_s` fails its step. `adopt_thread`: the thread is the
+        pool's first, for good. ValueError for arrays and layers that do not fit."""
+    def begin(self, num_tokens: int) -> None:
+        """Expect a step. Raises what failed an earlier one; RuntimeError while one is running; ValueError for more
+        tokens than there is room for."""
+    def finish(self, patience_s: float) -> bool:
+        """Wait until the step's layers are computed, `patience_s` at most; whether they are. Raises what failed it, in
+        a computation or because the device never asked: whatever the device may wait for is one then, and nothing more
+        is computed."""
+    bytes_read: int
+    """Of experts' weights, so far."""

@@ -1,0 +1,158 @@
+"""The worker of routed experts: what it refuses, and that neither side can leave the other waiting for ever."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import weakref
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+
+from ballast._core import kernels
+from ballast._core.handoff import ExpertWorker
+from ballast.errors import EngineDeadError
+from ballast.model.hybrid.signals import StreamSignals
+
+HIDDEN, WIDTH, EXPERTS, TOKENS, LAYERS = 32, 64, 4, 3, 2
+RULE = {
+    "num_experts": EXPERTS,
+    "num_experts_used": 2,
+    "num_groups": 1,
+    "num_groups_used": 1,
+    "sigmoid": True,
+    "group_score_top2": False,
+    "normalize_weights": True,
+    "weights_scale": 1.5,
+}
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(2)
+
+
+def buffers() -> dict[str, np.ndarray]:
+    return {
+        "inputs": np.zeros((TOKENS, HIDDEN), np.float32),
+        "logits": np.zeros((TOKENS, EXPERTS), np.float32),
+        "results": np.zeros((TOKENS, HIDDEN), np.float32),
+        "submitted": np.zeros(LAYERS, np.uint32),
+        "done": np.zeros(LAYERS, np.uint32),
+    }
+
+
+def experts_of(rng: np.random.Generator, pool: kernels.ThreadPool) -> kernels.Experts:
+    def matrix(rows: int, cols: int) -> kernels.Matrix:
+        data = rng.standard_normal((EXPERTS * rows, cols), dtype=np.float32)
+        return kernels.Matrix(data, GGMLQuantizationType.F32, EXPERTS * rows, cols)
+
+    stacked = kernels.Experts(matrix(WIDTH, HIDDEN), matrix(WIDTH, HIDDEN), matrix(HIDDEN, WIDTH), EXPERTS)
+    return stacked.packed(pool, kernels.usable_isas()[0])
+
+
+def make_worker(rng: np.random.Generator, **changes: object) -> ExpertWorker:
+    pool = kernels.ThreadPool(2)
+    layers = [(experts_of(rng, pool), None) for _ in range(LAYERS)]
+    arguments = {"layers": layers, "limit_s": 60.0, "adopt_thread": False} | RULE | buffers() | changes
+    return ExpertWorker(pool, **arguments)
+
+
+def wait_for(word: np.ndarray, index: int) -> None:
+    while not word[index]:
+        pass
+    word[index] = 0
+
+
+def test_what_is_computed_is_routing_and_then_the_experts(rng: np.random.Generator) -> None:
+    pool, memory = kernels.ThreadPool(2), buffers()
+    bias = rng.standard_normal(EXPERTS, dtype=np.float32)
+    layers = [(experts_of(rng, pool), None), (experts_of(rng, pool), bias)]
+    worker = ExpertWorker(pool, layers, **RULE, **memory, limit_s=60.0, adopt_thread=False)
+    for num_tokens in (3, 1):
+        worker.begin(num_tokens)
+        for index, (experts, bias_of_layer) in enumerate(layers):
+            x = rng.standard_normal((num_tokens, HIDDEN), dtype=np.float32)
+            logits = rng.standard_normal((num_tokens, EXPERTS), dtype=np.float32)
+            memory["inputs"][:num_tokens], memory["logits"][:num_tokens] = x, logits
+            memory["submitted"][index] = 1
+            wait_for(memory["done"], index)
+            ids, shares, out = (
+                np.empty((num_tokens, 2), np.int32),
+                np.empty((num_tokens, 2), np.float32),
+                np.empty_like(x),
+            )
+            kernels.route(
+                logits,
+                bias_of_layer,
+                sigmoid=True,
+                num_groups=1,
+                num_groups_used=1,
+                group_score_top2=False,
+                normalize=True,
+                scale=1.5,
+                ids=ids,
+                weights=shares,
+            )
+            experts.forward(pool, x, ids, shares, out)
+            assert np.array_equal(memory["results"][:num_tokens], out)
+        assert worker.finish(60.0)
+    per_expert = 3 * WIDTH * HIDDEN * 4
+    assert worker.bytes_read % per_expert == 0
+    assert 2 * 2 * per_expert <= worker.bytes_read - 2 * 2 * per_expert <= 2 * EXPERTS * per_expert
+
+
+def test_a_device_that_never_asks_fails_the_step_and_is_let_go(rng: np.random.Generator) -> None:
+    memory = buffers()
+    worker = make_worker(rng, limit_s=0.02, **memory)
+    worker.begin(2)
+    with pytest.raises(RuntimeError, match="the device has not asked for the experts of layer 0 for 20 ms"):
+        worker.finish(60.0)
+    assert memory["done"].tolist() == [1, 1]
+    with pytest.raises(RuntimeError, match="has not asked"):
+        worker.begin(1)
+
+
+def test_it_ends_with_a_step_running(rng: np.random.Generator) -> None:
+    memory = buffers()
+    worker = make_worker(rng, **memory)
+    gone = weakref.ref(memory["inputs"])
+    worker.begin(1)
+    assert not worker.finish(0.001)
+    with pytest.raises(RuntimeError, match="a step is running"):
+        worker.begin(1)
+    del worker
+    assert memory["done"].tolist() == [1, 1]
+    del memory
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"inputs": np.zeros((TOKENS, HIDDEN))}, r"inputs is float64 \[3, 32\]"),
+        (
+            {"logits": np.zeros((TOKENS, 5), np.float32)},
+            r"logits is float32 \[3, 5\]; expected float32 \[T = 3, E = 4\]",
+        ),
+        ({"results": np.zeros((2, HIDDEN), np.float32)}, r"results is float32 \[2, 32\]"),
+        ({"done": np.zeros(3, np.uint32)}, r"done is uint32 \[3\]; expected uint32 \[layers = 2\]"),
+        ({"num_experts": 8, "logits": np.zeros((TOKENS, 8), np.float32)}, r"layers\[0\] has 4 experts of width 32"),
+        ({"num_experts_used": 9}, "experts per token is 9"),
+    ],
+)
+def test_what_does_not_fit_is_refused(rng: np.random.Generator, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_worker(rng, **changes)
+
+
+def test_more_tokens_than_there_is_room_for_are_refused(rng: np.random.Generator) -> None:
+    with pytest.raises(ValueError, match="num_tokens is 4; expected at most 3"):
+        make_worker(rng).begin(4)
+
+
+def test_a_driver_without_stream_memory_operations_is_named() -> None:
+    with pytest.raises(EngineDeadError, match=r"offers no stream memory operations here: .*cuStreamWriteValue32_v2"):
+        StreamSignals(ctypes.CDLL(None))

@@ -1,0 +1,157 @@
+// The hand-off, with a thread that plays the device.
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "moe/handoff.h"
+
+using ballast::Handoff;
+
+namespace {
+
+constexpr auto kPlenty = std::chrono::milliseconds(60'000);
+
+struct Memory {
+  explicit Memory(int64_t num_layers)
+      : count(num_layers),
+        submitted(new std::atomic<uint32_t>[static_cast<size_t>(num_layers)]()),
+        done(new std::atomic<uint32_t>[static_cast<size_t>(num_layers)]()) {}
+
+  Handoff::Words words() const { return {submitted.get(), done.get(), count}; }
+
+  int64_t count;
+  std::unique_ptr<std::atomic<uint32_t>[]> submitted;
+  std::unique_ptr<std::atomic<uint32_t>[]> done;
+  // What the words guard: not atomic, so that a missing order between the threads is a race for TSan.
+  int64_t input = 0;
+  int64_t result = 0;
+};
+
+// False when the word has not become one.
+bool wait_and_clear(std::atomic<uint32_t>& word) {
+  const auto end = std::chrono::steady_clock::now() + kPlenty;
+  while (word.load(std::memory_order_acquire) == 0) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::yield();
+  }
+  word.store(0, std::memory_order_release);
+  return true;
+}
+
+// The constants that a captured graph would write, for one step.
+int64_t play_step(Memory& memory, int64_t value) {
+  for (int64_t layer = 0; layer < memory.count; ++layer) {
+    memory.input = value;
+    memory.submitted[static_cast<size_t>(layer)].store(1, std::memory_order_release);
+    EXPECT(wait_and_clear(memory.done[static_cast<size_t>(layer)]));
+    value = memory.result;
+  }
+  return value;
+}
+
+void expect_cleared(const Memory& memory) {
+  for (size_t layer = 0; layer < static_cast<size_t>(memory.count); ++layer) {
+    EXPECT_EQ(memory.submitted[layer].load(), 0u);
+    EXPECT_EQ(memory.done[layer].load(), 0u);
+  }
+}
+
+}  // namespace
+
+TEST(layers_are_computed_in_order_step_after_step_and_the_words_end_at_zero) {
+  Memory memory(7);
+  std::atomic<int> starts{0};
+  Handoff handoff(
+      memory.words(),
+      [&](int64_t layer, int64_t tokens) { memory.result = 3 * memory.input + layer + tokens; }, kPlenty,
+      [&] { ++starts; });
+  for (int64_t step = 1; step <= 300; ++step) {
+    handoff.begin(step);
+    int64_t found = 0;
+    std::thread device([&] { found = play_step(memory, step); });
+    EXPECT(handoff.finish(kPlenty));
+    device.join();
+    int64_t expected = step;
+    for (int64_t layer = 0; layer < 7; ++layer) expected = 3 * expected + layer + step;
+    EXPECT_EQ(found, expected);
+  }
+  expect_cleared(memory);
+  EXPECT_EQ(starts.load(), 1);
+}
+
+TEST(a_layer_may_be_long_in_coming_and_long_in_computing) {
+  Memory memory(2);
+  const auto nap = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
+  Handoff handoff(
+      memory.words(),
+      [&](int64_t, int64_t) {
+        nap();
+        memory.result = memory.input + 1;
+      },
+      kPlenty, [] {});
+  handoff.begin(1);
+  std::thread device([&] {
+    nap();
+    EXPECT_EQ(play_step(memory, 5), 7);
+  });
+  EXPECT(handoff.finish(kPlenty));
+  device.join();
+}
+
+TEST(a_failure_lets_the_device_go_on_and_is_told_for_good) {
+  Memory memory(4);
+  Handoff handoff(
+      memory.words(),
+      [&](int64_t layer, int64_t) {
+        if (layer == 1) throw std::range_error("an expert failed");
+      },
+      kPlenty, [] {});
+  handoff.begin(1);
+  std::thread device([&] { play_step(memory, 1); });
+  EXPECT_THROWS(handoff.finish(kPlenty), std::range_error);
+  device.join();
+  EXPECT_THROWS(handoff.begin(1), std::range_error);
+}
+
+TEST(a_device_that_does_not_ask_fails_the_step) {
+  Memory memory(2);
+  Handoff handoff(memory.words(), [](int64_t, int64_t) {}, std::chrono::milliseconds(10), [] {});
+  handoff.begin(1);
+  EXPECT_THROWS(handoff.finish(kPlenty), std::runtime_error);
+  EXPECT_EQ(memory.done[1].load(), 1u);
+}
+
+TEST(steps_are_one_at_a_time_and_have_tokens) {
+  Memory memory(1);
+  Handoff handoff(memory.words(), [](int64_t, int64_t) {}, kPlenty, [] {});
+  EXPECT_THROWS(handoff.begin(0), std::invalid_argument);
+  handoff.begin(1);
+  EXPECT(!handoff.finish(std::chrono::milliseconds(1)));
+  EXPECT_THROWS(handoff.begin(1), std::logic_error);
+  play_step(memory, 0);
+  EXPECT(handoff.finish(kPlenty));
+  EXPECT(handoff.finish(kPlenty));  // nothing runs: nothing to wait for
+}
+
+TEST(a_model_without_routed_layers_has_nothing_to_wait_for) {
+  Memory memory(0);
+  Handoff handoff(memory.words(), [](int64_t, int64_t) {}, kPlenty, [] {});
+  for (int step = 0; step < 20; ++step) {
+    handoff.begin(3);
+    EXPECT(handoff.finish(kPlenty));
+  }
+}
+
+TEST(it_ends_at_once_in_the_middle_of_a_step) {
+  Memory memory(3);
+  {
+    Handoff handoff(memory.words(), [](int64_t, int64_t) {}, kPlenty, [] {});
+    handoff.begin(1);
+  }
+  EXPECT_EQ(memory.done[2].load(), 1u);
+}

@@ -50,7 +50,7 @@ class HybridModel:
 
     @torch.inference_mode()
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
-        """Write the batch's KV; return logits [sampled, vocabulary]. A GPU gets the whole step into its queue at once."""
+        """Write the batch's KV; return logits [sampled, vocabulary]. A GPU gets the whole step in its queue at once."""
         step = Step.from_batch(batch, self._kv.block_tokens, self._device)
         stream = self._embed(batch.token_ids)
         self._experts.begin(len(stream))

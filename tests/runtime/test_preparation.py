@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.types import Message
@@ -98,6 +98,7 @@ async def test_a_full_queue_says_when_it_will_have_been_served(made: tuple[Prepa
     await asyncio.gather(*tasks)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers() | st.none() | st.text(max_size=3), max_size=9), st.integers(1, 4))
 def test_a_list_in_parts_is_the_same_list(items: list[Any], size: int) -> None:
     with pytest.MonkeyPatch.context() as patched:

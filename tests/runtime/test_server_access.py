@@ -65,12 +65,6 @@ def test_everything_but_the_probes_wants_a_key(key_file):
             assert status(server, wrong).status_code == 401, wrong
         assert status(server, "first-key", scheme="Basic ").status_code == 401
 
-        for path in ("/v1/messages", "/v1/messages/count_tokens"):
-            refused = httpx.post(server.url + path, json=BODY)
-            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
-            assert (refused.json()["type"], refused.json()["error"]["type"]) == ("error", "authentication_error")
-            assert refused.json()["request_id"] == refused.headers["x-request-id"]
-
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0) as client:
             with pytest.raises(openai.AuthenticationError, match="not valid here") as caught:
                 client.models.list()

@@ -149,6 +149,10 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"tools": [{"name": "x", "input_schema": 1}]}, r"tools\.0\.input_schema must be an object"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use"}]}]}, r"messages\.0\.content\.0\.name: "),
         ({"system": "x", "messages": [CALLED]}, r"messages\.0\.content: .*cannot be continued"),
+        (
+            {"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "x"}},
+            r"tool_choice\.name: no tool is named 'x'",
+        ),
         ({"tool_choice": {"type": "all"}}, r"tool_choice\.type: is 'all'"),
         ({"tool_choice": {"type": ["any"]}}, r"tool_choice\.type: is \['any'\]"),
         ({"thinking": {"type": "deep"}}, r"thinking\.type: is 'deep'"),

@@ -147,6 +147,13 @@ def test_the_clients_helper_reads_the_stream(client: openai.OpenAI) -> None:
         ({"tools": [WEATHER | {"name": "no name"}]}, "tools.0.name"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
+        (
+            {"tools": [WEATHER], "tool_choice": {**WEATHER_ALONE, "tools": [{"type": "function"}]}},
+            "tool_choice.tools.0.name",
+        ),
+        ({"tools": [WEATHER], "tool_choice": {**WEATHER_ALONE, "mode": "none"}}, "tool_choice.mode"),
+        ({"tools": [WEATHER | {"name": "other"}], "tool_choice": WEATHER_ALONE}, "tool_choice.tools"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "mcp"}}, "tool_choice.type"),
         ({"truncation": "auto"}, "truncation"),
         ({"magic": 1}, "magic"),
     ],

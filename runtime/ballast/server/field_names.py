@@ -19,6 +19,7 @@ OF_RESPONSES = {
 }
 OF_MESSAGES = {
     r"stop": "stop_sequences",
+    r"tool_choice\.function": "tool_choice",
     r"(tools\.\d+)\.function\.parameters": r"\1.input_schema",
     r"(tools\.\d+)\.function": r"\1",
 }

@@ -8,6 +8,7 @@ export PYTHONPATH=$PWD/tests/cluster
 .venv/bin/python -m testcluster.images build/e2e
 tools/cluster-binaries.sh controlplane > /dev/null
 tools/cluster-binaries.sh node > /dev/null
+tools/cluster-binaries.sh charts > /dev/null
 # The network goes away with the last process in it, and so does every process: nothing of a node is left behind.
 export BALLAST_MACHINE_NETWORK
 BALLAST_MACHINE_NETWORK=$(readlink /proc/self/ns/net)

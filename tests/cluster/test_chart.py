@@ -11,8 +11,10 @@ import yaml
 
 from testcluster.chart import ACCOUNT, RELEASE, operator_of
 from testcluster.cluster import Cluster
+from testcluster.definitions import POD_MONITOR, PROMETHEUS_RULE
 from testcluster.helm import CHART, Helm
 from testcluster.kube import Kube, Object
+from testcluster.operator import CRD
 from testcluster.pod_answers import PodAnswers
 from testcluster.services import service, wait_ready
 from testcluster.waiting import wait_for
@@ -66,6 +68,28 @@ def data_plane(kube: Kube, namespace: str) -> dict[str, str]:
     }
 
 
+EVERYTHING = {
+    "imagePullSecrets": [{"name": "registry"}],
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "podLabels": {"team": "serving"},
+    "podAnnotations": {"example.org/a": "b"},
+    "nodeSelector": {"pool": "system"},
+    "tolerations": [{"key": "system", "operator": "Exists"}],
+    "priorityClassName": "system-cluster-critical",
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    ],
+    "networkPolicy": {"enabled": True, "monitoring": [{"namespaceSelector": {}}]},
+    "serviceAccount": {"annotations": {"example.org/role": "none"}},
+    "monitoring": {
+        "podMonitor": {"labels": {"release": "prometheus"}},
+        "prometheusRule": {"labels": {"release": "prometheus"}, "runbookBaseUrl": "https://docs.test"},
+        "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Ballast"}},
+    },
+    **WITH_MODEL,
+}
+
+
 def described(definition: Object) -> str:
     schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return str(schema["properties"]["kind"]["description"])
@@ -111,3 +135,21 @@ def test_models_serve_through_install_upgrade_and_uninstall(
         wait_ready(kube, namespace, "comes-along")
     assert data_plane(kube, namespace) == after, "installed again, it takes up what it left"
     helm("uninstall", RELEASE, *where)
+
+
+@pytest.mark.parametrize("scope", ["Cluster", "Namespace"])
+def test_the_api_server_accepts_every_field_of_everything_that_can_be_rendered(
+    cluster: Cluster, kube: Kube, namespace: str, tmp_path: Path, scope: str
+) -> None:
+    cluster.install(CRD)
+    values = values_file(tmp_path, "everything", **EVERYTHING, rbac={"scope": scope})
+    known = [f"--api-versions=monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "PrometheusRule")]
+    objects = Helm(tmp_path).template("--values", values, "--namespace", namespace, *known)
+    assert len({body["kind"] for body in objects}) >= 13
+    with cluster.kinds(POD_MONITOR, PROMETHEUS_RULE):
+        for body in objects:
+            if body["metadata"]["name"] == DEFINITION:  # it is there, from the same file
+                body["metadata"]["name"] = DEFINITION.replace("inferenceservices", "others")
+                names = body["spec"]["names"]
+                names.update(plural="others", singular="other", kind="Other", listKind="OtherList")
+            kube.would_accept(cluster.resource_of(body), body)

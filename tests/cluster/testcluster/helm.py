@@ -38,5 +38,5 @@ class Helm:
 
     def template(self, *flags: str | Path, chart: Path = CHART) -> list[dict[str, Any]]:
         """The rendered objects of a release `ballast` in `ballast-system`."""
-        text = self("template", "ballast", chart, "--namespace", "ballast-system", *flags)
+        text = self("template", "ballast", chart, "--namespace=ballast-system", *flags)
         return [document for document in yaml.safe_load_all(text) if document]

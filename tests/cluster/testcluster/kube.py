@@ -116,6 +116,12 @@ class Kube:
         params = {"fieldManager": manager, "force": "true"}
         return self._call("PATCH", path, body=body, params=params, content_type="application/apply-patch+yaml")
 
+    def would_accept(self, resource: str, body: Object, namespace: str | None = None) -> Object:
+        """Create it without doing so, with every unknown field refused; the object as it would be. Raises ApiError."""
+        namespace = body["metadata"].get("namespace") or namespace
+        params = {"dryRun": "All", "fieldValidation": "Strict"}
+        return self._call("POST", path_of(resource, namespace), body=body, params=params)
+
     def delete(self, resource: str, name: str, namespace: str | None = None, **options: Any) -> None:
         self._call("DELETE", path_of(resource, namespace, name), body=options or None)
 

@@ -1,0 +1,136 @@
+"""The tutorial, command by command, on the real node: what it tells people to type is what is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from testcluster.binaries import ROOT, program
+from testcluster.images import OPERATOR_IMAGE, RUNTIME_IMAGE
+from testcluster.installed_node import CRD, OPERATOR_NAMESPACE, InstalledNode
+from testcluster.kube import Object
+from testcluster.waiting import wait_for
+
+BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND_TIMEOUT_S = 400
+RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
+MEGABYTE = 10**6
+
+
+@pytest.fixture(scope="module")
+def bare(installed: InstalledNode) -> InstalledNode:
+    """The node without operator and definition, its images under the names that the chart has by default."""
+    installed.kubectl("delete", "-f", str(installed.folder / "operator.yaml"), "--timeout=120s")
+    installed.kubectl("delete", "-f", str(CRD), "--timeout=120s")
+    for image, name in ((OPERATOR_IMAGE, "operator"), (RUNTIME_IMAGE, "runtime")):
+        installed.node.ctr("images", "tag", "--force", image, f"docker.io/library/ballast-{name}:0.1.0")
+    installed.kubectl("create", "namespace", OPERATOR_NAMESPACE)
+    installed.kubectl("label", "namespace", OPERATOR_NAMESPACE, "default", RESTRICTED)
+    return installed
+
+
+@pytest.fixture(scope="module")
+def environment(bare: InstalledNode, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A shell that finds kubectl, helm and ballast-operator, and the cluster."""
+    commands = tmp_path_factory.mktemp("bin")
+    for name in ("kubectl", "helm"):
+        (commands / name).symlink_to(program(name))
+    (commands / "ballast-operator").symlink_to(ROOT / ".venv/bin/ballast-operator")
+    home = tmp_path_factory.mktemp("home")
+    config = str(bare.control_plane.kubeconfig)
+    return {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "HOME": str(home), "KUBECONFIG": config}
+
+
+def blocks() -> Iterator[str]:
+    yield from BLOCK.findall((ROOT / "docs/tutorial.md").read_text())
+
+
+def type_in(block: str, environment: dict[str, str]) -> str:
+    """What the commands print; each of them must succeed."""
+    argv = ["bash", "-euo", "pipefail", "-c", block]
+    done = subprocess.run(
+        argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def engine(bare: InstalledNode) -> Object:
+    (pod,) = bare.kube.list("pods", "default", {"serving.ballast.dev/service": "tiny-cpu"})
+    return pod
+
+
+def runs_restricted(bare: InstalledNode, *where: str) -> None:
+    """As user 10001 with a root that cannot be written."""
+    said = bare.kubectl("exec", *where, "--", "sh", "-c", "id -u; touch /opt/x 2>&1 || true")
+    uid, refusal = said.splitlines()
+    assert uid == "10001"
+    assert "Read-only file system" in refusal
+
+
+def after_install(bare: InstalledNode, said: str) -> None:
+    assert "kubectl get bisvc" in said, "the notes name the next command"
+    runs_restricted(bare, "--namespace", OPERATOR_NAMESPACE, "deployment/ballast-operator")
+
+
+def after_ready(bare: InstalledNode, said: str) -> None:
+    columns = dict(zip(said.splitlines()[-2].split(), said.splitlines()[-1].split(), strict=True))
+    assert (columns["READY"], columns["REASON"]) == ("True", "Serving")
+    pod = engine(bare)["metadata"]["name"]
+    runs_restricted(bare, pod)
+    doctor = bare.kubectl("exec", pod, "--", "ballast", "doctor")
+    assert "FAIL" not in doctor
+
+
+def after_the_first_token(bare: InstalledNode, said: str) -> None:
+    reply = json.loads(said)
+    assert reply["choices"][0]["message"]["content"]
+
+
+def after_removal(bare: InstalledNode, said: str) -> None:
+    assert "uninstalled" in said
+    assert bare.kube.find("customresourcedefinitions", "inferenceservices.serving.ballast.dev")
+    assert not bare.kube.list("deployments", OPERATOR_NAMESPACE)
+
+
+CHECKS = {
+    "helm install": after_install,
+    "kubectl get bisvc\n": after_ready,
+    "/v1/chat/completions": after_the_first_token,
+    "helm uninstall": after_removal,
+}
+"""What must be so after the block with these words."""
+
+
+def test_the_tutorial_does_what_it_says(bare: InstalledNode, environment: dict[str, str]) -> None:
+    checked = set()
+    uid = ""
+    for block in blocks():
+        if "helm upgrade" in block:
+            uid = engine(bare)["metadata"]["uid"]
+        said = type_in(block, environment)
+        for words, check in CHECKS.items():
+            if words in block:
+                check(bare, said)
+                checked.add(words)
+        if "helm upgrade" in block:
+            wait_for("the upgraded operator", lambda: num_operators(bare) == 2, timeout_s=60)
+            assert engine(bare)["metadata"]["uid"] == uid, "no running model restarts"
+    assert checked == CHECKS.keys()
+    assert uid
+
+
+def num_operators(bare: InstalledNode) -> int:
+    return len(bare.kube.list("pods", OPERATOR_NAMESPACE, {"app.kubernetes.io/name": "ballast-operator"}))
+
+
+@pytest.mark.parametrize(("image", "most"), [("operator", 250 * MEGABYTE), ("runtime", 900 * MEGABYTE)])
+def test_images_are_small(image: str, most: int) -> None:
+    """Unpacked, as an archive holds it; the runtime without CUDA's libraries."""
+    archive = ROOT / "build" / "e2e" / f"ballast-{image}-e2e.tar"
+    assert archive.stat().st_size <= most

@@ -11,7 +11,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 
+import httpx
 import pytest
 
 from testcluster.binaries import ROOT, program
@@ -28,7 +30,7 @@ import json, sys, urllib.request
 body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": int(sys.argv[2])}
 body.update(stream=True, ignore_eos=True)
 request = urllib.request.Request(sys.argv[1], json.dumps(body).encode(), {"Content-Type": "application/json"})
-with urllib.request.urlopen(request, timeout=120) as reply:
+with urllib.request.urlopen(request, timeout=300) as reply:
     for line in reply:
         if line.startswith(b"data: "):
             print(line[6:].decode().strip(), flush=True)
@@ -231,32 +233,76 @@ def seen_ready(kube: Kube, name: str) -> Iterator[list[str]]:
         thread.join()
 
 
+LONG_REPLY_TOKENS = 20000
+"""So many that the reply outlasts the pod's last seconds in the Service, after which its engine drains."""
+
+
 def test_a_change_drains_the_running_request_and_restarts_once(
     installed: InstalledNode, client_pod: str, kube: Kube
 ) -> None:
-    engine = {"maxBatchSize": 1, "maxNewTokens": 2000, "cacheLens": 4096, "drainTimeoutSeconds": 60}
+    engine = {"maxBatchSize": 1, "maxNewTokens": LONG_REPLY_TOKENS, "cacheLens": 24576, "drainTimeoutSeconds": 200}
     with served(installed, sample("tiny-cpu", engine=engine)) as name:
         (before,) = engine_pods(kube, name)
-        kubectl = [str(program("kubectl")), f"--kubeconfig={installed.control_plane.kubeconfig}"]
-        command = ["exec", client_pod, "--", "python3", "-c", CHAT, address_of(installed, name), "2000"]
-        with subprocess.Popen([*kubectl, *command], stdout=subprocess.PIPE, text=True) as running:
-            assert running.stdout is not None
-            running.stdout.readline()
-            kube.merge("inferenceservices", name, {"spec": {"engine": {"maxBatchSize": 2}}}, NAMESPACE)
-            wait_for(
-                "the old pod to be told to end", lambda: "deletionTimestamp" in engine_pods(kube, name)[0]["metadata"]
-            )
-            assert running.poll() is None, "the request still runs when its pod is told to end"
+        with RunningChat(installed, client_pod, name, LONG_REPLY_TOKENS) as running:
+            wait_for("the first chunk", lambda: running.lines)
+            kube.merge("inferenceservices", name, {"spec": {"engine": {"cacheLens": 28672}}}, NAMESPACE)
+            wait_for("the engine to drain", lambda: is_draining(before["status"]["podIP"]), timeout_s=90)
+            assert running.is_running, "the request runs on while its engine drains"
             seen = watch_pods_until_replaced(kube, name, before["metadata"]["uid"])
-            rest = running.stdout.read().splitlines()
-        assert running.returncode == 0
-        assert rest[-1] == "[DONE]", "the running request was finished, not cut"
+        assert running.exit_code == 0
+        assert running.lines[-1] == "[DONE]", "the running request was finished, not cut"
+        chunks = [json.loads(line) for line in running.lines[:-1]]
+        assert [c["choices"][0]["finish_reason"] for c in chunks if c["choices"]][-1] == "length"
         assert all(len(uids) <= 1 for uids in seen), "never two engine pods at once"
         assert len({uid for uids in seen for uid in uids}) == 2, "one restart"
         installed.kubectl("wait", "--for=condition=Ready", f"bisvc/{name}", "--timeout=120s")
         (after,) = engine_pods(kube, name)
-        assert "--max_batch_size" in after["spec"]["containers"][0]["args"]
+        assert "28672" in after["spec"]["containers"][0]["args"]
         assert condition(kube, name, "Ready")["observedGeneration"] == 2
+
+
+class RunningChat:
+    """A streamed chat from another pod, read as it comes: a client that stops reading would hold up the drain."""
+
+    def __init__(self, installed: InstalledNode, client: str, service: str, tokens: int) -> None:
+        kubectl = [str(program("kubectl")), f"--kubeconfig={installed.control_plane.kubeconfig}"]
+        command = ["exec", client, "--", "python3", "-c", CHAT, address_of(installed, service), str(tokens)]
+        self._argv = [*kubectl, *command]
+        self.lines: list[str] = []
+        """What has come so far."""
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def __enter__(self) -> RunningChat:
+        self._process = subprocess.Popen(self._argv, stdout=subprocess.PIPE, text=True)
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Wait for its end; after a failure, end it."""
+        if kind is not None:
+            self._process.kill()
+        self._process.wait(60)
+        self._reader.join()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout:
+            for line in self._process.stdout:
+                self.lines.append(line.rstrip("\n"))
+
+
+def is_draining(ip: str) -> bool:
+    """Whether the engine of the pod with this address refuses new requests, because it is about to end."""
+    answer = httpx.get(f"http://{ip}:10003/readyz", timeout=5, trust_env=False)
+    return answer.status_code == 503 and answer.json()["status"] == "draining"
 
 
 def watch_pods_until_replaced(kube: Kube, name: str, old_uid: str) -> list[set[str]]:
@@ -272,7 +318,7 @@ def watch_pods_until_replaced(kube: Kube, name: str, old_uid: str) -> list[set[s
             for pod in pods
         )
 
-    wait_for("a new pod", replaced, timeout_s=120)
+    wait_for("a new pod", replaced, timeout_s=300)
     return seen
 
 

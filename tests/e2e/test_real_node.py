@@ -27,7 +27,7 @@ OWNED = ("pods", "services", "poddisruptionbudgets", "configmaps", "networkpolic
 
 CHAT = """
 import json, sys, urllib.request
-body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": int(sys.argv[2])}
+body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": int(sys.argv[2]), "n": int(sys.argv[3])}
 body.update(stream=True, ignore_eos=True)
 request = urllib.request.Request(sys.argv[1], json.dumps(body).encode(), {"Content-Type": "application/json"})
 with urllib.request.urlopen(request, timeout=300) as reply:
@@ -55,7 +55,9 @@ def engine_pods(kube: Kube, name: str) -> list[Object]:
 
 def chat(installed: InstalledNode, client: str, service: str, tokens: int) -> list[Object]:
     """The chunks of a streamed chat, asked for from another pod through the Service."""
-    lines = installed.kubectl("exec", client, "--", "python3", "-c", CHAT, address_of(installed, service), str(tokens))
+    lines = installed.kubectl(
+        "exec", client, "--", "python3", "-c", CHAT, address_of(installed, service), str(tokens), "1"
+    )
     *chunks, end = lines.splitlines()
     assert end == "[DONE]"
     return [json.loads(chunk) for chunk in chunks]
@@ -233,43 +235,48 @@ def seen_ready(kube: Kube, name: str) -> Iterator[list[str]]:
         thread.join()
 
 
-LONG_REPLY_TOKENS = 20000
-"""So many that the reply outlasts the pod's last seconds in the Service, after which its engine drains."""
+NUM_CHOICES, CHOICE_TOKENS = 5, 4000
+"""A reply that outlasts the pod's last seconds in the Service, after which its engine drains: one choice at a time."""
 
 
 def test_a_change_drains_the_running_request_and_restarts_once(
     installed: InstalledNode, client_pod: str, kube: Kube
 ) -> None:
-    engine = {"maxBatchSize": 1, "maxNewTokens": LONG_REPLY_TOKENS, "cacheLens": 24576, "drainTimeoutSeconds": 200}
+    engine = {"maxBatchSize": 1, "maxNewTokens": CHOICE_TOKENS, "cacheLens": 4096, "drainTimeoutSeconds": 200}
     with served(installed, sample("tiny-cpu", engine=engine)) as name:
         (before,) = engine_pods(kube, name)
-        with RunningChat(installed, client_pod, name, LONG_REPLY_TOKENS) as running:
-            wait_for("the first chunk", lambda: running.lines)
-            kube.merge("inferenceservices", name, {"spec": {"engine": {"cacheLens": 28672}}}, NAMESPACE)
+        with RunningChat(installed, client_pod, name) as running:
+            wait_for("the first chunk", running.first_line)
+            kube.merge("inferenceservices", name, {"spec": {"engine": {"cacheLens": 8192}}}, NAMESPACE)
             wait_for("the engine to drain", lambda: is_draining(before["status"]["podIP"]), timeout_s=90)
             assert running.is_running, "the request runs on while its engine drains"
             seen = watch_pods_until_replaced(kube, name, before["metadata"]["uid"])
         assert running.exit_code == 0
         assert running.lines[-1] == "[DONE]", "the running request was finished, not cut"
         chunks = [json.loads(line) for line in running.lines[:-1]]
-        assert [c["choices"][0]["finish_reason"] for c in chunks if c["choices"]][-1] == "length"
+        finished = [c["finish_reason"] for chunk in chunks for c in chunk["choices"] if c["finish_reason"]]
+        assert finished == ["length"] * NUM_CHOICES
         assert all(len(uids) <= 1 for uids in seen), "never two engine pods at once"
         assert len({uid for uids in seen for uid in uids}) == 2, "one restart"
         installed.kubectl("wait", "--for=condition=Ready", f"bisvc/{name}", "--timeout=120s")
         (after,) = engine_pods(kube, name)
-        assert "28672" in after["spec"]["containers"][0]["args"]
+        assert "8192" in after["spec"]["containers"][0]["args"]
         assert condition(kube, name, "Ready")["observedGeneration"] == 2
 
 
 class RunningChat:
     """A streamed chat from another pod, read as it comes: a client that stops reading would hold up the drain."""
 
-    def __init__(self, installed: InstalledNode, client: str, service: str, tokens: int) -> None:
+    def __init__(self, installed: InstalledNode, client: str, service: str) -> None:
         kubectl = [str(program("kubectl")), f"--kubeconfig={installed.control_plane.kubeconfig}"]
-        command = ["exec", client, "--", "python3", "-c", CHAT, address_of(installed, service), str(tokens)]
-        self._argv = [*kubectl, *command]
+        words = [address_of(installed, service), str(CHOICE_TOKENS), str(NUM_CHOICES)]
+        self._argv = [*kubectl, "exec", client, "--", "python3", "-c", CHAT, *words]
         self.lines: list[str] = []
         """What has come so far."""
+
+    def first_line(self) -> str | None:
+        assert self.lines or self.is_running, f"ended with {self.exit_code} before it began"
+        return self.lines[0] if self.lines else None
 
     @property
     def is_running(self) -> bool:

@@ -235,7 +235,7 @@ def seen_ready(kube: Kube, name: str) -> Iterator[list[str]]:
         thread.join()
 
 
-NUM_CHOICES, CHOICE_TOKENS = 5, 4000
+NUM_CHOICES, CHOICE_TOKENS = 3, 4000
 """A reply that outlasts the pod's last seconds in the Service, after which its engine drains: one choice at a time."""
 
 

@@ -48,7 +48,7 @@ def main() -> None:
             service = LiveService(cluster.kube, NAMESPACE, "shaken")
             service.create()
             service.wait_converged()
-            scene, batch_sizes = Scene(cluster, proxy, service, arguments.hold), count(5)
+            scene, batch_sizes = Scene(cluster, operator, proxy, service, arguments.hold), count(5)
             for name in arguments.only or FAULTS:
                 with Invariants(cluster.kube, NAMESPACE):
                     seconds = time_to_converge(name, scene, next(batch_sizes), CONVERGE_TIMEOUT_S)

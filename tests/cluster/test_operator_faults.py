@@ -174,6 +174,22 @@ def test_a_watch_that_stalls_and_one_that_misses_a_deletion(
         wait_for("the Service again", lambda: kube.find("services", "stalled", namespace), CONVERGED_S)
 
 
+def test_a_token_that_is_replaced_and_revoked(
+    kube: Kube, namespace: str, faulty: OperatorProcess, proxy: FaultProxy
+) -> None:
+    pid = faulty.pid
+    with Invariants(kube, namespace):
+        kube.apply("inferenceservices", full("earlier"), namespace)
+        wait_ready(kube, namespace, "earlier", CONVERGED_S, faulty.check)
+        faulty.rotate_token()
+        kube.delete("services", "earlier", namespace)
+        kube.apply("inferenceservices", full("later"), namespace)
+        wait_ready(kube, namespace, "later", CONVERGED_S, faulty.check)
+        wait_for("the Service again", lambda: kube.find("services", "earlier", namespace), CONVERGED_S)
+        assert faulty.metric('ballast_operator_api_requests_total{code="401",verb="list"}') == 0.0, "never twice"
+    assert (faulty.is_running, faulty.pid) == (True, pid)
+
+
 def test_an_api_server_that_restarts(cluster: Cluster, kube: Kube, namespace: str, faulty: OperatorProcess) -> None:
     pid = faulty.pid
     with Invariants(kube, namespace):

@@ -9,7 +9,7 @@ from pathlib import Path
 from testcluster.audit import AuditLog
 from testcluster.controlplane import ControlPlane
 from testcluster.fault_proxy import FaultProxy
-from testcluster.kube import RESOURCES, Kube, Object, documents
+from testcluster.kube import RESOURCES, ApiError, Kube, Object, documents
 from testcluster.nodes import add_node, kwok, made_up_node
 from testcluster.pki import kubeconfig
 from testcluster.waiting import wait_for
@@ -87,15 +87,31 @@ class Cluster:
         wait_for("the default service account", lambda: self.kube.find("serviceaccounts", "default", name))
         return name
 
-    def token_of(self, account: str, namespace: str, seconds: int = 3600) -> str:
-        """A bearer token of a service account, as a pod would have it."""
+    def token_of(self, account: str, namespace: str, secret: Object | None = None) -> str:
+        """A bearer token of a service account, as a pod would have it. It ends with the `secret`, if one is given, as
+        that of a pod ends with the pod."""
+        bound = None
+        if secret is not None:
+            metadata = secret["metadata"]
+            bound = {"apiVersion": "v1", "kind": "Secret", "name": metadata["name"], "uid": metadata["uid"]}
         request = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            "spec": {"expirationSeconds": seconds},
+            "spec": {"expirationSeconds": 3600, "boundObjectRef": bound},
         }
         answer = self.kube.post("serviceaccounts", account, "token", request, namespace)
         return str(answer["status"]["token"])
+
+    def accepts(self, token: str) -> bool:
+        """Whether the API server still knows whose token this is."""
+        client = Kube(self.kubeconfig_for(token, "doubtful"))
+        try:
+            client.list("namespaces")
+        except ApiError as error:
+            return error.code != 401
+        finally:
+            client.close()
+        return True
 
     def proxy(self) -> FaultProxy:
         """A proxy to this API server, not yet started."""

@@ -10,7 +10,7 @@ from testcluster.cluster import Cluster
 from testcluster.fault_proxy import Fault, FaultProxy, but_leases, everything, mutations, watches
 from testcluster.kube import documents
 from testcluster.live_service import LiveService
-from testcluster.operator import INSTALLATION
+from testcluster.operator import INSTALLATION, OperatorProcess
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Scene:
     """Where a fault happens. `hold_s`: how long faults last that last for a time."""
 
     cluster: Cluster
+    operator: OperatorProcess
     proxy: FaultProxy
     service: LiveService
     hold_s: float
@@ -94,6 +95,13 @@ def _permissions_taken_and_given_back(scene: Scene, change: Change) -> None:
             scene.cluster.kube.apply("clusterrolebindings", document)
 
 
+def _rotated_token(scene: Scene, change: Change) -> None:
+    """Running watches end too, as they do at their time limit."""
+    scene.operator.rotate_token()
+    scene.proxy.cut()
+    change()
+
+
 FAULTS: dict[str, Callable[[Scene, Change], None]] = {
     "stalled watches": _stalled_watches,
     "dropped watches, children deleted in the gap": _dropped_watches,
@@ -106,6 +114,7 @@ FAULTS: dict[str, Callable[[Scene, Change], None]] = {
     "resets within bodies": _resets_within_bodies,
     "a write that is never answered": _hung_requests,
     "API server restart": _restarted_server,
+    "a token that is replaced and revoked": _rotated_token,
     "permissions taken and given back": _permissions_taken_and_given_back,
 }
 

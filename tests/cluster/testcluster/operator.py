@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from testcluster.cluster import Cluster
-from testcluster.kube import documents
+from testcluster.kube import Object, documents
 from testcluster.process import Process
 from testcluster.waiting import wait_for
 
@@ -45,8 +45,9 @@ class OperatorProcess(Process):
         account: str = ACCOUNT,
         namespace: str = NAMESPACE,
     ) -> None:
-        token = cluster.token_of(account, namespace)
-        config = cluster.kubeconfig_for(token, name, server)
+        self._cluster, self._server, self._account = cluster, server, (account, namespace)
+        self.name = name
+        config = self._take_token()
         argv: list[str | Path] = [
             Path(sys.executable).with_name("ballast-operator"),
             "run",
@@ -60,6 +61,13 @@ class OperatorProcess(Process):
     def start(self) -> None:
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         super().start()
+
+    def rotate_token(self) -> None:
+        """Give it another token; return when the API server refuses the one before, which takes it some seconds."""
+        token, secret = self._token, self._secret["metadata"]["name"]
+        self._take_token()
+        self._cluster.kube.delete("secrets", secret, self._account[1])
+        wait_for("the old token to be refused", lambda: not self._cluster.accepts(token))
 
     def wait_leading(self) -> None:
         wait_for(f"{self.name} to lead", lambda: self.metric("ballast_operator_leading") == 1.0)
@@ -80,6 +88,13 @@ class OperatorProcess(Process):
             if name == sample:
                 return float(value)
         return 0.0
+
+    def _take_token(self) -> Path:
+        account, namespace = self._account
+        body = {"metadata": {"generateName": f"{self.name}-"}}
+        self._secret: Object = self._cluster.kube.create("secrets", body, namespace)
+        self._token = self._cluster.token_of(account, namespace, self._secret)
+        return self._cluster.kubeconfig_for(self._token, self.name, self._server)
 
     def _port(self) -> int:
         def listening() -> list[str]:

@@ -40,7 +40,8 @@ def main() -> None:
     parser.add_argument("--rest", type=int, default=300, help="seconds in which nothing may be written")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        cluster, answers = Cluster(Path(folder)), PodAnswers()
+        cluster = Cluster(Path(folder))
+        answers = PodAnswers(cluster.kube)
         cluster.start()
         answers.start()
         install(cluster)

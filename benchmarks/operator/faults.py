@@ -34,7 +34,8 @@ def main() -> None:
     parser.add_argument("--only", choices=FAULTS, action="append", help="repeatable; every fault without it")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        cluster, answers = Cluster(Path(folder)), PodAnswers()
+        cluster = Cluster(Path(folder))
+        answers = PodAnswers(cluster.kube)
         cluster.start()
         answers.start()
         install(cluster)
@@ -50,7 +51,7 @@ def main() -> None:
             service.wait_converged()
             scene, batch_sizes = Scene(cluster, operator, proxy, service, arguments.hold), count(5)
             for name in arguments.only or FAULTS:
-                with Invariants(cluster.kube, NAMESPACE):
+                with Invariants(cluster.kube, NAMESPACE, endpoint_lag_s=arguments.hold + CONVERGE_TIMEOUT_S):
                     seconds = time_to_converge(name, scene, next(batch_sizes), CONVERGE_TIMEOUT_S)
                 operator.check()
                 figures = {"hold_s": arguments.hold, "seconds_to_converge": round(seconds, 1), "restarts": 0}

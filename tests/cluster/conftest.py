@@ -49,9 +49,9 @@ def proxy(cluster: Cluster) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture(scope="module")
-def answers() -> Iterator[PodAnswers]:
+def answers(cluster: Cluster) -> Iterator[PodAnswers]:
     """What made-up pods answer."""
-    answers = PodAnswers()
+    answers = PodAnswers(cluster.kube)
     answers.start()
     yield answers
     answers.stop()

@@ -38,6 +38,7 @@ async def reach_service(
     if memory.reached == incarnations:
         return None
     memory.reached = frozenset()
+    memory.unreached += 1
     if not address or address == "None":
         return "the Service has no address yet"
     try:
@@ -46,7 +47,7 @@ async def reach_service(
         return str(error)
     if not ready:
         return f"through the Service, /readyz says {answer.get('status', 'no')}"
-    memory.reached = incarnations
+    memory.reached, memory.unreached = incarnations, 0
     return None
 
 

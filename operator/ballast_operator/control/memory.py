@@ -22,6 +22,8 @@ class ServiceMemory:
 
     reached: frozenset[Incarnation] = frozenset()
     """The processes that were all there when the Service was last reached."""
+    unreached: int = 0
+    """How often in a row the Service was not."""
     reports: dict[Incarnation, tuple[float, PodReport]] = field(default_factory=dict)
     """What running processes said, and the loop time at which they did."""
     versions: Versions = field(default_factory=dict)

@@ -31,6 +31,8 @@ STEADY_S = 300.0
 """How often a service with nothing new is looked at again: pinning may be lost without an event."""
 LOADING_S = 5.0
 REFUSED_S = 30.0
+FIRST_REACH_S = 1.0
+"""After pods become ready, nodes take a moment to learn of it. A Service that stays away is asked less and less."""
 UNSURE_S = 15.0
 UNSURE = ("Ready",)
 """Conditions that may become true without an event."""
@@ -64,7 +66,7 @@ class Reconciler:
         status = build_status(service, evidence, body.get("status") or {}, self.now()).to_api()
         version = await self._write_status(body, status)
         self._remember(service, seen, version, evidence)
-        return _next_look(service, evidence, status)
+        return _next_look(service, evidence, status, self.memory.of(ref).unreached)
 
     async def _act(self, service: InferenceService, seen: Observed) -> Evidence:
         """Apply what is wanted, then find out what is true."""
@@ -79,6 +81,8 @@ class Reconciler:
             live = seen.children.get((SERVICE, service.ref.name), {})
             address = (live.get("spec") or {}).get("clusterIP")
             failure = await reach_service(self.prober, address, service.spec.endpoint.port, current, memory)
+        else:
+            memory.unreached = 0
         return Evidence(
             pods=seen.pods,
             rollout=rollout,
@@ -131,14 +135,16 @@ class Reconciler:
         memory.refused = evidence.rollout.retry_in_s is not None or evidence.no_room is not None
 
 
-def _next_look(service: InferenceService, evidence: Evidence, status: dict[str, Any]) -> float:
+def _next_look(service: InferenceService, evidence: Evidence, status: dict[str, Any], unreached: int) -> float:
     if evidence.conflicts or evidence.refusals or evidence.no_room:
         return REFUSED_S
     current = current_pods(service, evidence.pods).values()
     waits = [STEADY_S]
     if evidence.rollout.retry_in_s is not None:
         waits.append(evidence.rollout.retry_in_s)
-    if any(pod.running and not pod.ready for pod in current):
+    if evidence.service_failure is not None:
+        waits.append(min(FIRST_REACH_S * 2.0 ** min(unreached - 1, 10), REFUSED_S))
+    elif any(pod.running and not pod.ready for pod in current):
         waits.append(LOADING_S)
     elif not all(finding["status"] == "True" for finding in status["conditions"] if finding["type"] in UNSURE):
         waits.append(UNSURE_S)

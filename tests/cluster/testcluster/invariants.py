@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from types import TracebackType
 
+from testcluster.endpoints import ready_services
 from testcluster.kube import Kube, Object
 
 INTERVAL_S = 0.1
+ENDPOINT_LAG_S = 120.0
 
 
 class Invariants:
-    """Polls a namespace from a thread; leaving the block raises the first violation."""
+    """Polls a namespace from a thread; leaving the block raises the first violation.
 
-    def __init__(self, kube: Kube, namespace: str) -> None:
-        self._kube, self._namespace = kube, namespace
+    `endpoint_lag_s`: how long an operator that is cut off from the API server, or dead, may leave a service Ready that
+    has lost its endpoints. None may become Ready without one.
+    """
+
+    def __init__(self, kube: Kube, namespace: str, endpoint_lag_s: float = ENDPOINT_LAG_S) -> None:
+        self._kube, self._namespace, self._endpoint_lag_s = kube, namespace, endpoint_lag_s
+        self._ready_before: set[str] = set()
+        self._unreachable_since: dict[str, float] = {}
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._before: dict[tuple[str, str], Object] = {}
@@ -38,14 +47,30 @@ class Invariants:
     def _run(self) -> None:
         while not self._ending.wait(INTERVAL_S):
             try:
+                reachable = ready_services(self._kube, self._namespace)
                 services = self._kube.list("inferenceservices", self._namespace)
+                reachable |= ready_services(self._kube, self._namespace)
                 pods = self._kube.list("pods", self._namespace)
             except Exception:  # noqa: BLE001  the API server may be restarting; what cannot be seen is not judged
                 continue
             self._one_pod_a_replica(pods)
             for body in services:
                 self._status_is_honest(body)
+            self._ready_means_reachable({body["metadata"]["name"] for body in services if _is_ready(body)}, reachable)
             self.looks += 1
+
+    def _ready_means_reachable(self, ready: set[str], reachable: set[str]) -> None:
+        now = time.monotonic()
+        for name in ready - reachable:
+            since = self._unreachable_since.setdefault(name, now)
+            if name not in self._ready_before:
+                self.violations.append(f"{name} became Ready without a ready endpoint")
+            elif now - since > self._endpoint_lag_s:
+                self.violations.append(f"{name} is Ready, and had no ready endpoint for {now - since:.0f} s")
+        self._unreachable_since = {
+            name: at for name, at in self._unreachable_since.items() if name in ready - reachable
+        }
+        self._ready_before = ready
 
     def _one_pod_a_replica(self, pods: list[Object]) -> None:
         replicas = Counter(
@@ -66,3 +91,9 @@ class Invariants:
             if before is not None and [before[key] == found[key] for key in same] == [True, False]:
                 self.violations.append(f"{name}: {found['type']} changed its time and not its status")
             self._before[name, found["type"]] = found
+
+
+def _is_ready(body: Object) -> bool:
+    """For its newest spec; what is said of an older one is not judged."""
+    found = {c["type"]: c for c in (body.get("status") or {}).get("conditions", [])}.get("Ready", {})
+    return bool(found.get("status") == "True" and found["observedGeneration"] == body["metadata"]["generation"])

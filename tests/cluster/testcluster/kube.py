@@ -91,11 +91,16 @@ class Kube:
             raise
 
     def list(
-        self, resource: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+        self,
+        resource: str,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> list[Object]:
         """Objects of one namespace, or of all; sorted as the API server does, by namespace and name."""
-        selector = {"labelSelector": ",".join(f"{k}={v}" for k, v in labels.items())} if labels else {}
-        items: list[Object] = self._call("GET", path_of(resource, namespace), params=selector)["items"]
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        params = {name: ",".join(f"{k}={v}" for k, v in found.items()) for name, found in selectors.items() if found}
+        items: list[Object] = self._call("GET", path_of(resource, namespace), params=params)["items"]
         return items
 
     def create(self, resource: str, body: Object, namespace: str | None = None) -> Object:

@@ -1,13 +1,23 @@
-"""Answers for made-up pods, which have addresses and no processes: an HTTP proxy that is every pod and Service."""
+"""Answers for made-up pods, which have addresses and no processes: an HTTP proxy that is every pod and Service.
+
+A Service answers as long as one of its endpoints is ready, as it would through kube-proxy.
+"""
 
 from __future__ import annotations
 
 import copy
+import ipaddress
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
+
+import httpx
+
+from testcluster.controlplane import ControlPlane
+from testcluster.endpoints import ready_services
+from testcluster.kube import ApiError, Kube
 
 PINNED: dict[str, Any] = {
     "cpus": "1",
@@ -28,7 +38,8 @@ STATE: dict[str, Any] = {"state": "ready", "numbers": {"batch_slots": 4, "capaci
 class PodAnswers:
     """Serves until stopped. `pages` may be changed at any time: path to status and body, None to hang up."""
 
-    def __init__(self) -> None:
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
         self.pages: dict[str, tuple[int, dict[str, Any]] | None] = {
             "/readyz": (200, {"status": "ready"}),
             "/debug/numa": (200, copy.deepcopy(PINNED)),
@@ -51,14 +62,26 @@ class PodAnswers:
         self._server.server_close()
         self._thread.join()
 
+    def _is_reachable(self, host: str) -> bool:
+        """Every pod is, and a Service with a ready endpoint."""
+        if ipaddress.ip_address(host) not in ipaddress.ip_network(ControlPlane.service_cidr):
+            return True
+        try:
+            found = self._kube.list("services", fields={"spec.clusterIP": host})
+            names = ((item["metadata"]["namespace"], item["metadata"]["name"]) for item in found)
+            return any(ready_services(self._kube, *name) for name in names)
+        except (ApiError, httpx.TransportError):
+            return False  # the API server restarts
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         answers = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 answers.asked.append(self.path)
-                page = answers.pages.get(urlsplit(self.path).path, (404, {}))
-                if page is None:
+                url = urlsplit(self.path)
+                page = answers.pages.get(url.path, (404, {}))
+                if page is None or not answers._is_reachable(str(url.hostname)):
                     self.close_connection = True
                     return
                 body = json.dumps(page[1]).encode()

@@ -62,6 +62,8 @@ class NumaReport:
     """What /proc and /sys show of this process."""
 
     cpus: tuple[int, ...]
+    shared_core_cpus: tuple[int, ...]
+    """Those of `cpus` whose core has another thread that this process may not use, and others may."""
     memory_nodes: tuple[int, ...]
     nodes: tuple[NodeReport, ...]
     gpu_node: int | None
@@ -151,6 +153,7 @@ def read_report(memory: WeightMemory, why_not_pinned: str = "", root: Path = Pat
     hidden = sorted({*weight_bytes} - {node.index for node in topology.nodes})
     return NumaReport(
         cpus=cpus,
+        shared_core_cpus=read_shared_core_cpus(cpus, root),
         memory_nodes=memory_nodes,
         nodes=tuple(
             NodeReport(
@@ -208,6 +211,17 @@ def read_gpu_node(root: Path = Path("/")) -> int | None:
             nodes.add(numa.UNKNOWN_NODE)
     node = nodes.pop() if len(nodes) == 1 else numa.UNKNOWN_NODE
     return None if node == numa.UNKNOWN_NODE else node
+
+
+def read_shared_core_cpus(cpus: Sequence[int], root: Path = Path("/")) -> tuple[int, ...]:
+    """The CPUs among these whose sibling threads are not all among them; those whose siblings are not told are left
+    out."""
+    shared = []
+    for cpu in cpus:
+        siblings = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        if siblings.exists() and not set(numa.parse_cpu_list(siblings.read_text().strip())) <= set(cpus):
+            shared.append(cpu)
+    return tuple(shared)
 
 
 def format_cpus(cpus: Iterable[int]) -> str:

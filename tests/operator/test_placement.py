@@ -7,6 +7,7 @@ from ballast_operator.control.placement import judge, parse_list, read_placement
 
 GOOD = {
     "cpus": "2-3",
+    "shared_core_cpus": "",
     "memory_nodes": "1",
     "gpu_node": 1,
     "share_local": 0.995,
@@ -35,6 +36,7 @@ def test_cpus_memory_and_gpu_of_one_node_are_pinned():
         ({"gpu_node": 0}, "GPURemote", "node 0"),
         ({"gpu_node": None}, "GPUNodeUnknown", "does not say"),
         ({"share_local": 0.98}, "RemotePages", "98 %"),
+        ({"shared_core_cpus": "3"}, "SMTSiblingsShared", "CPUs 3 have threads that other pods may use"),
         ({"nodes": []}, "NodesUnknown", "cannot tell"),
     ],
 )

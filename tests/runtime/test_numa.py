@@ -127,6 +127,16 @@ def test_a_pod_pinned_to_one_node_is_reported_as_such(tmp_path: Path) -> None:
     assert report.share_local is None
 
 
+@pytest.mark.parametrize(
+    ("siblings", "shared"), [({2: "2-3", 3: "2-3"}, ()), ({2: "0,2", 3: "1,3"}, (2, 3)), ({3: "1,3"}, (3,)), ({}, ())]
+)
+def test_cores_that_others_may_use_too_are_reported(
+    tmp_path: Path, siblings: dict[int, str], shared: tuple[int, ...]
+) -> None:
+    files = {f"sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list": f"{t}\n" for n, t in siblings.items()}
+    assert read_report(WeightMemory(), root=plant(tmp_path, PINNED_POD | files)).shared_core_cpus == shared
+
+
 def test_threads_that_were_to_be_pinned_and_are_not_carry_the_reason(tmp_path: Path) -> None:
     loose = PINNED_POD | {"proc/self/task/9/status": "Name:\tballast-cpu-0\nCpus_allowed_list:\t0-3\n"}
     report = read_report(WeightMemory(), "numa is off", plant(tmp_path, loose))

@@ -52,6 +52,7 @@ def judge(spec: InferenceServiceSpec, pod: Pod, report: Mapping[str, Any]) -> Ve
         _memory(memory, used),
         _gpu(spec, report["gpu_node"], used),
         _pages(spec, report["share_local"]),
+        _cores(pod, parse_list(report.get("shared_core_cpus", ""))),  # runtimes before this operator do not say it
     ):
         if check is not None:
             return Verdict(False, check[0], f"{pod.name}: {check[1]}")
@@ -135,6 +136,15 @@ def _pages(spec: InferenceServiceSpec, share_local: float | None) -> tuple[str, 
     # On several nodes a thread reads its own node's part, and any thread the rest: the share cannot be near one.
     if spec.numa.policy == "SingleNode" and share_local is not None and 100 * share_local < MIN_LOCAL_PERCENT:
         return "RemotePages", f"only {int(100 * share_local)} % of the weights lie on the node of the CPUs"
+    return None
+
+
+def _cores(pod: Pod, shared: set[int]) -> tuple[str, str] | None:
+    if shared:
+        return "SMTSiblingsShared", (
+            f"the cores of its CPUs {_text(shared)} have threads that other pods may use; ask for a multiple of the "
+            f"threads that a core has, and give the kubelet of {pod.node} the CPU manager option full-pcpus-only"
+        )
     return None
 
 

@@ -70,6 +70,7 @@ def to_json(report: NumaReport, age_s: float) -> dict[str, Any]:
     """The report for programs: CPUs and nodes as the kernel's lists, sizes in bytes, null for what is not known."""
     return {
         "cpus": format_cpus(report.cpus),
+        "shared_core_cpus": format_cpus(report.shared_core_cpus),
         "memory_nodes": format_cpus(report.memory_nodes),
         "gpu_node": report.gpu_node,
         "pinned": report.pinned,

@@ -21,6 +21,7 @@ from testcluster.kube import ApiError, Kube
 
 PINNED: dict[str, Any] = {
     "cpus": "1",
+    "shared_core_cpus": "",
     "memory_nodes": "0",
     "gpu_node": None,
     "pinned": True,

@@ -218,6 +218,19 @@ def test_pinning_that_is_required_and_missing_is_not_ready(kube: Kube, namespace
         answers.pages["/debug/numa"] = before
 
 
+def test_a_model_in_an_image_is_mounted_or_the_cluster_is_said_to_drop_it(kube: Kube, namespace: str) -> None:
+    """By default, API servers know this kind of volume from 1.35 on."""
+    source = {"reference": "models/tiny:1", "pullPolicy": "IfNotPresent"}
+    apply(kube, namespace, service("image", model={"source": {"image": source}}))
+    (pod,) = wait_for("its pod", lambda: pods(kube, namespace, "image"))
+    mounted = [volume["image"] for volume in pod["spec"]["volumes"] if volume["name"] == "model"]
+    if mounted:
+        assert mounted == [source]
+        wait_ready(kube, namespace, "image")
+    else:
+        wait_condition(kube, namespace, "image", "Ready", "False", "ImageVolumeUnsupported")
+
+
 def test_a_refusal_by_the_api_server_is_told(kube: Kube, namespace: str) -> None:
     kube.apply(
         "resourcequotas",

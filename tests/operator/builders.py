@@ -42,6 +42,7 @@ def pod(replica=0, *, of=None, attempt=0, failures=0, age_s=100.0, uid=None, **s
         "restarts": 0,
         "running": True,
         "ended": None,
+        "volumes": frozenset({"scratch", "model"}),
         "strangers": (),
         "qos": "Guaranteed",
     }

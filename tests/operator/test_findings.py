@@ -171,3 +171,10 @@ def test_effective_values_are_the_engines_own():
     asked = service(engine={"maxNewTokens": 1000, "cacheLens": 5000})
     found = read_effective(asked, {"numbers": {"batch_slots": 4, "capacity_tokens": 5024}}).to_api()
     assert found == {"kvCacheTokens": 5024, "guaranteedConcurrency": 4, "guaranteedPromptTokens": 256}
+
+
+def test_an_image_volume_that_the_api_server_dropped_is_named():
+    asked = service(model={"source": {"image": {"reference": "models/tiny:1"}}})
+    assert reasons(seen(pod(of=asked)), asked)["Ready"] == ("True", "Serving")
+    dropped = seen(pod(of=asked, volumes=frozenset({"scratch"})))
+    assert reasons(dropped, asked)["Ready"] == ("False", "ImageVolumeUnsupported")

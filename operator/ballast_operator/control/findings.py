@@ -10,6 +10,7 @@ from ballast_operator.control.conditions import Finding, worst
 from ballast_operator.control.endings import explain
 from ballast_operator.control.evidence import Evidence
 from ballast_operator.control.pods import Pod
+from ballast_operator.resources.volumes import MODEL_VOLUME
 from ballast_operator.spec_hash import spec_hash
 
 STOPPED = "replicas is 0"
@@ -120,6 +121,13 @@ def _model_loaded(service: InferenceService, seen: Evidence, current: Mapping[in
         return Finding("Unknown", "ScaledToZero", STOPPED)
     if len(current) < service.spec.replicas:
         return Finding("False", "PodMissing", _why_missing(seen))
+    if service.spec.model.source.image is not None and any(MODEL_VOLUME not in pod.volumes for pod in current.values()):
+        return Finding(
+            "False",
+            "ImageVolumeUnsupported",
+            "the API server dropped the volume that model.source.image asks for: Kubernetes 1.31 to 1.34 know it behind "
+            "the feature gate ImageVolume of API server and kubelets, later ones without; use pvc or hostPath here",
+        )
     return worst(
         (_loading(pod, seen) for _, pod in sorted(current.items())),
         Finding("True", "Loaded", "every replica has computed a token"),

@@ -54,6 +54,8 @@ class Pod:
     """The engine's container runs."""
     ended: Ending | None
     """The last end of the engine's container."""
+    volumes: frozenset[str]
+    """Names. An API server drops volumes of a kind that it does not know."""
     strangers: tuple[str, ...]
     """Containers that were put in beside the engine."""
     qos: str
@@ -90,6 +92,7 @@ class Pod:
             restarts=engine.get("restartCount", 0),
             running="running" in state,
             ended=_ending(state) or _ending(engine.get("lastState") or {}),
+            volumes=frozenset(volume["name"] for volume in (body.get("spec") or {}).get("volumes") or []),
             strangers=_strangers(body.get("spec") or {}),
             qos=status.get("qosClass", ""),
         )

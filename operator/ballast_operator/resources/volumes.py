@@ -8,6 +8,7 @@ from ballast_operator.api.engine import PlacementRules
 from ballast_operator.api.service import InferenceService
 from ballast_operator.resources.configmap import RULES_KEY, rules_name
 
+MODEL_VOLUME = "model"
 MODEL_DIRECTORY = "/models"
 RULES_DIRECTORY = "/etc/ballast/rules"
 KEYS_DIRECTORY = "/etc/ballast/keys"
@@ -37,7 +38,7 @@ def _volumes(service: InferenceService) -> list[tuple[dict[str, Any], dict[str, 
     found = [_volume("scratch", SCRATCH_DIRECTORY, {"emptyDir": {"sizeLimit": SCRATCH_LIMIT}}, read_only=False)]
     model = _model(service)
     if model is not None:
-        found.append(_volume("model", MODEL_DIRECTORY, model))
+        found.append(_volume(MODEL_VOLUME, MODEL_DIRECTORY, model))
     if (rules := spec.engine.placement_rules) is not None:
         name = rules_name(service) if rules.config_map_ref is None else rules.config_map_ref.name
         items = [{"key": rules_key(rules), "path": rules_key(rules)}]

@@ -39,6 +39,7 @@ RESOURCES: dict[str, tuple[str, bool]] = {
     "clusterrolebindings": ("apis/rbac.authorization.k8s.io/v1", False),
     "roles": ("apis/rbac.authorization.k8s.io/v1", True),
     "rolebindings": ("apis/rbac.authorization.k8s.io/v1", True),
+    "mutatingwebhookconfigurations": ("apis/admissionregistration.k8s.io/v1", False),
     "customresourcedefinitions": ("apis/apiextensions.k8s.io/v1", False),
     "inferenceservices": ("apis/serving.ballast.dev/v1alpha1", True),
     "podmonitors": ("apis/monitoring.coreos.com/v1", True),

@@ -21,6 +21,7 @@ NAMESPACE = "ballast-system"
 ACCOUNT = "ballast-operator"
 USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 
+LAST_LOOK = "ballast_operator_last_resync_timestamp_seconds"
 RBAC = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
 
 
@@ -76,6 +77,12 @@ class OperatorProcess(Process):
     def health_address(self) -> str:
         """Host and port of its health server, once that listens."""
         return f"127.0.0.1:{self._port()}"
+
+    def wait_looked(self) -> None:
+        """Return when it has begun and ended a look at everything."""
+        for number in ("first", "second"):  # the first may have begun before
+            before = self.metric(LAST_LOOK)
+            wait_for(f"the {number} look at everything", lambda before=before: self.metric(LAST_LOOK) > before)
 
     def http(self, path: str) -> httpx.Response:
         """A page of its health server, once that listens."""

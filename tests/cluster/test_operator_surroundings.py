@@ -1,0 +1,61 @@
+"""What stands around the operator in a cluster: kinds that come and go, topology that is told, pods that are changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from testcluster.cluster import Cluster
+from testcluster.definitions import NODE_RESOURCE_TOPOLOGY, POD_MONITOR
+from testcluster.injector import SIDECAR, Injector
+from testcluster.kube import Kube, Object
+from testcluster.operator import OperatorProcess
+from testcluster.services import service, wait_condition, wait_ready
+from testcluster.waiting import wait_for
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+
+def zone(cpus: int) -> Object:
+    free = {"cpu": str(cpus), "memory": "8Gi"}
+    resources = [{"name": name, "capacity": "8Gi", "allocatable": "8Gi", "available": n} for name, n in free.items()]
+    return {"name": "node-0", "type": "Node", "resources": resources}
+
+
+def test_pod_monitors_follow_their_definition(cluster: Cluster, kube: Kube, namespace: str) -> None:
+    kube.apply("inferenceservices", service("watched"), namespace)
+    wait_ready(kube, namespace, "watched")
+    with cluster.kinds(POD_MONITOR):
+        made = wait_for("its PodMonitor", lambda: kube.find("podmonitors", "watched", namespace))
+        assert made["metadata"]["ownerReferences"][0]["name"] == "watched"
+        assert made["spec"]["podMetricsEndpoints"][0]["port"] == "admin"
+    kube.merge("inferenceservices", "watched", {"spec": {"engine": {"chunkSize": 128}}}, namespace)
+    wait_ready(kube, namespace, "watched")
+
+
+def test_a_pod_that_no_numa_node_has_room_for_is_not_started_where_the_cluster_tells(
+    cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
+) -> None:
+    with cluster.kinds(NODE_RESOURCE_TOPOLOGY):
+        kube.create("noderesourcetopologies", {"metadata": {"name": "gpu-0"}, "zones": [zone(cpus=3)]})
+        operator.wait_looked()  # so that it knows the kind
+        resources = {"cpus": 4, "memory": "1Gi", "gpus": 0}
+        kube.apply(
+            "inferenceservices", service("wide", resources=resources, numa={"enforcement": "Require"}), namespace
+        )
+        found = wait_condition(kube, namespace, "wide", "Scheduled", "False", "NoNUMANodeFits")
+        assert "lacks cpu 3 of 4" in found["message"]
+        assert kube.list("pods", namespace) == []
+        kube.merge("noderesourcetopologies", "gpu-0", {"zones": [zone(cpus=4)]})
+        kube.merge(
+            "inferenceservices", "wide", {"metadata": {"annotations": {"test.ballast.dev/look": "now"}}}, namespace
+        )
+        wait_for("a pod", lambda: kube.list("pods", namespace))
+
+
+def test_a_container_that_somebody_puts_in_is_named(cluster: Cluster, kube: Kube, namespace: str) -> None:
+    with Injector(cluster.control_plane, namespace):
+        kube.apply("inferenceservices", service("meshed", numa={"enforcement": "Require"}), namespace)
+        found = wait_condition(kube, namespace, "meshed", "Ready", "False", "SidecarInjected")
+        assert SIDECAR["name"] in found["message"]
+    (pod,) = kube.list("pods", namespace)
+    assert pod["status"]["qosClass"] == "Burstable"

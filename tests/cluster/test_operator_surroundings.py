@@ -1,4 +1,4 @@
-"""What stands around the operator in a cluster: kinds that come and go, topology that is told, pods that are changed."""
+"""What stands around the operator in a cluster: kinds that come and go, topology that is told, containers put in."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -22,6 +23,7 @@ from testcluster.kube import Kube, Object, documents
 from testcluster.waiting import wait_for
 
 SAMPLES = ROOT / "manifests" / "samples"
+BUILT_IN_MODEL = ROOT / "runtime" / "ballast" / "tiny" / "trained"
 NAMESPACE = "default"
 OWNED = ("pods", "services", "poddisruptionbudgets", "configmaps", "networkpolicies", "endpointslices")
 
@@ -123,6 +125,27 @@ def test_a_tiny_model_is_served_pinned_and_leaves_nothing(
 
         columns = installed.kubectl("get", "bisvc", name).splitlines()[0].split()
         assert columns[:5] == ["NAME", "READY", "REASON", "NUMA", "REPLICAS"]
+
+
+def test_a_model_on_a_claimed_volume_is_served_and_cannot_be_changed(
+    installed: InstalledNode, client_pod: str, kube: Kube
+) -> None:
+    folder = installed.folder / "models"
+    shutil.copytree(BUILT_IN_MODEL, folder / "tiny")
+    access = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
+    volume = {"capacity": {"storage": "1Gi"}, "hostPath": {"path": str(folder)}, **access}
+    claim = {"resources": {"requests": {"storage": "1Gi"}}, "volumeName": "models", **access}
+    kube.create("persistentvolumes", {"metadata": {"name": "models"}, "spec": volume})
+    kube.create("persistentvolumeclaims", {"metadata": {"name": "models"}, "spec": claim}, NAMESPACE)
+    source = {"pvc": {"claimName": "models"}}
+    model = {"source": source, "ggufPath": "tiny/model.gguf", "configPath": "tiny/config", "servedName": "claimed"}
+    with served(installed, sample("tiny-cpu", model=model)) as name:
+        assert {chunk["model"] for chunk in chat(installed, client_pod, name, tokens=3)} == {"claimed"}
+        (pod,) = engine_pods(kube, name)
+        said = installed.kubectl("exec", pod["metadata"]["name"], "--", "sh", "-c", "touch /models/x 2>&1 || true")
+        assert "Read-only file system" in said
+    kube.delete("persistentvolumeclaims", "models", NAMESPACE)
+    kube.delete("persistentvolumes", "models")
 
 
 def test_the_images_hold_no_compiler_and_run_as_their_own_user(installed: InstalledNode, client_pod: str) -> None:

@@ -125,8 +125,8 @@ def _model_loaded(service: InferenceService, seen: Evidence, current: Mapping[in
         return Finding(
             "False",
             "ImageVolumeUnsupported",
-            "the API server dropped the volume that model.source.image asks for: Kubernetes 1.31 to 1.34 know it behind "
-            "the feature gate ImageVolume of API server and kubelets, later ones without; use pvc or hostPath here",
+            "the API server dropped the volume that model.source.image asks for: up to Kubernetes 1.34 it needs the "
+            "feature gate ImageVolume of API server and kubelets; use pvc or hostPath here",
         )
     return worst(
         (_loading(pod, seen) for _, pod in sorted(current.items())),

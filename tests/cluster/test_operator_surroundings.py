@@ -36,7 +36,9 @@ def test_a_pod_that_no_numa_node_has_room_for_is_not_started_where_the_cluster_t
     cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
 ) -> None:
     with cluster.kinds(NODE_RESOURCE_TOPOLOGY):
-        kube.create("noderesourcetopologies", {"metadata": {"name": "gpu-0"}, "zones": [zone(cpus=3)]})
+        head = {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology"}
+        topology = {**head, "metadata": {"name": "gpu-0"}, "zones": [zone(cpus=3)]}
+        kube.create("noderesourcetopologies", topology)
         operator.wait_looked()  # so that it knows the kind
         resources = {"cpus": 4, "memory": "1Gi", "gpus": 0}
         kube.apply(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -82,17 +82,16 @@ class KillAtEveryWrite:
         self.kills += 1
         self._operator.kill()
 
-    def revive(self) -> bool:
+    def revive(self) -> None:
         if not self._operator.is_running:
             self._operator.start()
-        return True
 
 
 @pytest.mark.timeout(900)
 def test_killed_before_and_after_every_write_the_end_is_that_of_a_clean_run(
     kube: Kube, namespace: str, faulty: OperatorProcess, proxy: FaultProxy
 ) -> None:
-    def ready(name: str, cache_lens: int) -> bool:
+    def done(name: str, cache_lens: int, children: int) -> bool:
         body = kube.get("inferenceservices", name, namespace)
         status = body.get("status") or {}
         found = {c["type"]: c for c in status.get("conditions", [])}.get("Ready", {})
@@ -101,32 +100,35 @@ def test_killed_before_and_after_every_write_the_end_is_that_of_a_clean_run(
             found.get("status") == "True"
             and found["observedGeneration"] == body["metadata"]["generation"]
             and all(str(cache_lens) in pod["spec"]["containers"][0]["args"] for pod in pods)
+            and sum(map(len, final(kube, namespace, name).values())) == children
         )
 
-    def change(name: str, cache_lens: int) -> None:
-        body = full(name)
-        body["spec"]["engine"]["cacheLens"] = cache_lens
-        kube.apply("inferenceservices", body, namespace)
+    def live(name: str, timeout_s: float, meanwhile: Callable[[], object]) -> dict[str, list[Object]]:
+        """Create, update, take children away; returns what is left of them."""
+        for cache_lens, make, children in ((5000, full, 5), (6000, full, 5), (6000, service, 3)):
+            body = make(name)
+            body["spec"].setdefault("engine", {})["cacheLens"] = cache_lens
+            kube.apply("inferenceservices", body, namespace)
+            wait_for(
+                f"{name} with {children} children",
+                lambda want=(cache_lens, children): (meanwhile(), done(name, *want))[1],
+                timeout_s,
+                interval_s=0.2,
+            )
+        return final(kube, namespace, name)
 
-    for cache_lens in (5000, 6000):
-        change("clean", cache_lens)
-        wait_for("the clean run", lambda cache_lens=cache_lens: ready("clean", cache_lens), CONVERGED_S)
-    clean = final(kube, namespace, "clean")
+    clean = live("clean", CONVERGED_S, faulty.check)
     kube.delete("inferenceservices", "clean", namespace)
 
     killer = KillAtEveryWrite(faulty, proxy, namespace)
     with Invariants(kube, namespace):
-        for cache_lens in (5000, 6000):
-            change("clear", cache_lens)
-            wait_for(
-                "the killed run",
-                lambda cache_lens=cache_lens: killer.revive() and ready("clear", cache_lens),
-                timeout_s=600,
-                interval_s=0.2,
-            )
-    assert killer.kills >= 12
-    killed = final(kube, namespace, "clear")
+        killed = live("clear", 600, killer.revive)
+    assert killer.kills >= 14
     assert str(killed).replace("clear", "clean") == str(clean)
+
+    faulty.kill()
+    kube.delete("inferenceservices", "clear", namespace)
+    wait_for("nothing to be left", lambda: not any(final(kube, namespace, "clear").values()), timeout_s=180)
 
 
 @pytest.mark.parametrize(

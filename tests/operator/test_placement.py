@@ -3,7 +3,7 @@
 import pytest
 from builders import pod, service
 
-from ballast_operator.control.placement import judge, parse_list, read_placement
+from ballast_operator.control.placement import MALFORMED, judge, parse_list, read_placement
 
 GOOD = {
     "cpus": "2-3",
@@ -50,6 +50,29 @@ def test_all_cpus_of_the_machine_are_nobodys_own():
     assert (
         verdict({"cpus": "0-1", "memory_nodes": "0", "nodes": [{"node": 0, "cpus": "0-1"}]}).reason == "SharedCPUPool"
     )
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"cpus": "0-99999999999"},
+        {"cpus": "3-2"},
+        {"cpus": 7},
+        {"memory_nodes": None},
+        {"nodes": ["0"]},
+        {"nodes": [{"node": 0, "cpus": 1}]},
+        {"share_local": float("inf")},
+        {"share_local": float("nan")},
+        {"share_local": "much"},
+    ],
+)
+def test_what_is_no_report_is_refused_and_costs_nothing(report):
+    def read():
+        read_placement(pod(), {**GOOD, **report})
+        return verdict(report)
+
+    with pytest.raises(MALFORMED):
+        read()
 
 
 def test_without_a_gpu_its_node_does_not_matter():

@@ -176,7 +176,7 @@ class Api:
             raise ApiError(f"{method} {path}", 0, f"{type(error).__name__}: {error}") from None
 
     async def _connected(self) -> Connection:
-        async with self._connecting:
+        async with asyncio.timeout(REQUEST_TIMEOUT_S), self._connecting:  # a plugin may be asked for credentials
             if self._connection is None:
                 self._connection = Connection(ApiClient(await read_configuration()))
             return self._connection

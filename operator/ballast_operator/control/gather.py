@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ballast_operator.api.service import InferenceService
 from ballast_operator.control.evidence import PodReport
 from ballast_operator.control.memory import ServiceMemory
-from ballast_operator.control.placement import judge, read_placement, unknown
+from ballast_operator.control.placement import MALFORMED, judge, read_placement, unknown
 from ballast_operator.control.pods import Pod
 from ballast_operator.control.probe import ProbeError, Prober
 from ballast_operator.control.status import read_effective
@@ -69,15 +69,16 @@ async def _report(
 async def _loading(prober: Prober, ip: str) -> PodReport:
     try:
         ready, answer = await prober.readiness(ip)
-        return PodReport(progress=1.0 if ready else float(answer.get("progress", 0.0)))
-    except (ProbeError, TypeError, ValueError):
+        progress = 1.0 if ready else float(answer.get("progress", 0.0))
+    except (ProbeError, *MALFORMED):
         return PodReport()  # it does not answer, and that is what is reported
+    return PodReport(progress=progress if 0 <= progress <= 1 else None)
 
 
 async def _running(prober: Prober, service: InferenceService, pod: Pod, ip: str) -> PodReport:
     try:
         effective = read_effective(service, await prober.state(ip))
-    except (ProbeError, KeyError, TypeError, ValueError):
+    except (ProbeError, *MALFORMED):
         effective = None
     if service.spec.numa.enforcement == "Off":
         return PodReport(effective=effective)
@@ -88,5 +89,5 @@ async def _running(prober: Prober, service: InferenceService, pod: Pod, ip: str)
         )
     except ProbeError as error:
         return PodReport(verdict=unknown(pod, str(error)), effective=effective)
-    except (KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         return PodReport(verdict=unknown(pod, f"not a report: {error!r}"), effective=effective)

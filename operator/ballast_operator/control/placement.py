@@ -14,6 +14,11 @@ from ballast_operator.api.status import PodPlacement
 from ballast_operator.control.pods import Pod
 
 MIN_LOCAL_PERCENT = 99
+MAX_NUMBER = 2**16
+"""No machine has CPUs or nodes of higher numbers: what a pod says is not trusted to be short."""
+
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What reading a report may raise that is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,7 @@ class Verdict:
 
 
 def read_placement(pod: Pod, report: Mapping[str, Any]) -> PodPlacement:
-    """The line of `status.placement`. Raises KeyError, TypeError or ValueError for a report that is none."""
+    """The line of `status.placement`. Raises MALFORMED for a report that is none."""
     share = report["share_local"]
     return PodPlacement(
         pod=pod.name,
@@ -41,7 +46,7 @@ def read_placement(pod: Pod, report: Mapping[str, Any]) -> PodPlacement:
 def judge(spec: InferenceServiceSpec, pod: Pod, report: Mapping[str, Any]) -> Verdict:
     """Whether the process has CPUs, memory and GPU as the spec's policy wants them; the first thing that is wrong.
 
-    Raises KeyError, TypeError or ValueError for a report that is none.
+    Raises MALFORMED for a report that is none.
     """
     cpus, memory = parse_list(report["cpus"]), parse_list(report["memory_nodes"])
     nodes = {node["node"]: parse_list(node["cpus"]) for node in report["nodes"]}
@@ -73,6 +78,8 @@ def parse_list(text: str) -> set[int]:
     numbers: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
+        if not 0 <= int(first) <= int(last or first) <= MAX_NUMBER:
+            raise ValueError(f"{part!r} is no range of CPUs or nodes")
         numbers |= set(range(int(first), int(last or first) + 1))
     return numbers
 

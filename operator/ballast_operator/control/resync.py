@@ -38,6 +38,8 @@ class Resync:
     clock: Callable[[], float]
     namespaces: Sequence[str | None] = (None,)
     """Where services are looked for; None: everywhere."""
+    on_progress: Callable[[], None] = lambda: None
+    """Called after each LIST: a full look takes long where the API server is slow and namespaces are many."""
     _nodes: dict[str, str] = field(default_factory=dict)
 
     async def run_once(self) -> int:
@@ -94,6 +96,7 @@ class Resync:
         found: list[dict[str, Any]] = []
         for namespace in self.namespaces:
             items = await self.api.list_all(kind, namespace, selector)
+            self.on_progress()
             if items is None:
                 return None
             found += items

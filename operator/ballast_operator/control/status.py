@@ -46,7 +46,7 @@ def refused_status(message: str, generation: int, before: Mapping[str, Any], now
 
 
 def read_effective(service: InferenceService, state: Mapping[str, Any]) -> Effective:
-    """From the runtime's /debug/state. Raises KeyError or TypeError for a report that is none."""
+    """From the runtime's /debug/state. Raises placement.MALFORMED for a report that is none."""
     numbers = state["numbers"]
     slots, capacity = int(numbers["batch_slots"]), int(numbers["capacity_tokens"])
     new_tokens = service.spec.engine.max_new_tokens

@@ -37,7 +37,7 @@ MAX_RETRY_S = 10.0
 MAX_STALE_S = 300.0
 """Watches that miss changes for longer, although they were begun anew, are a reason to restart the process."""
 MAX_SILENCE_S = 300.0
-"""So is a control loop that has not even tried to look at everything for so long."""
+"""So is a control loop that has not even tried to list anything for so long."""
 
 
 class LostLeadershipError(Exception):
@@ -71,12 +71,13 @@ class Operator:
             _now,
             time.monotonic,
             process.namespaces or (None,),
+            self._show_life,
         )
         self._watcher = Watcher(self._on_event, self._memory.watched_kinds, process.namespaces or (None,))
         self._election = Election(
             self._api, process.lease_namespace, process.lease_name, process.identity, time.monotonic, _now
         )
-        self._last_try: float | None = None
+        self._last_sign: float | None = None
         self._metrics.queue_depth.set_function(lambda: self._queue.depth)
         self._metrics.watch_stale_seconds.set_function(lambda: self._freshness.stale_s(time.monotonic()))
 
@@ -104,8 +105,8 @@ class Operator:
         now = time.monotonic()
         if (stale_s := self._freshness.stale_s(now)) > MAX_STALE_S:
             return f"the watches have missed changes for {stale_s:.0f} s"
-        if self._last_try is not None and now - self._last_try > MAX_SILENCE_S:
-            return f"the control loop has been silent for {now - self._last_try:.0f} s"
+        if self._last_sign is not None and now - self._last_sign > MAX_SILENCE_S:
+            return f"the control loop has been silent for {now - self._last_sign:.0f} s"
         return None
 
     async def _leave(self) -> None:
@@ -129,7 +130,8 @@ class Operator:
             finally:
                 self._metrics.leading.set(0)
                 self._memory.services.clear()  # what another replica finds from now on is not known here
-                self._last_try = None
+                self._last_sign = None
+                self._freshness.begin()
                 await self._watcher.stop()
 
     async def _lead(self, since: float) -> None:
@@ -141,7 +143,7 @@ class Operator:
         watching, retry_s = False, FIRST_RETRY_S
         self._freshness.begin()
         while True:
-            self._last_try = time.monotonic()
+            self._show_life()
             pod_monitors = self._memory.pod_monitors
             try:
                 self._metrics.services.set(await self._resync.run_once())
@@ -159,6 +161,9 @@ class Operator:
                 log.warning("beginning the watches anew")
                 self._watcher.restart()
             await asyncio.sleep(self._options.resync_s)
+
+    def _show_life(self) -> None:
+        self._last_sign = time.monotonic()
 
     def _on_event(self, kind: Kind, body: Mapping[str, Any], gone: bool) -> None:
         """From the watches' thread."""

@@ -80,9 +80,12 @@ class OperatorProcess(Process):
 
     def wait_looked(self) -> None:
         """Return when it has begun and ended a look at everything."""
-        for number in ("first", "second"):  # the first may have begun before
-            before = self.metric(LAST_LOOK)
-            wait_for(f"the {number} look at everything", lambda before=before: self.metric(LAST_LOOK) > before)
+        self._wait_look_end()  # this look may have begun before
+        self._wait_look_end()
+
+    def _wait_look_end(self) -> None:
+        before = self.metric(LAST_LOOK)
+        wait_for("a look at everything", lambda: self.metric(LAST_LOOK) > before)
 
     def http(self, path: str) -> httpx.Response:
         """A page of its health server, once that listens."""

@@ -25,7 +25,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tools = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "CMAKE_GENERATOR": "Ninja"}
     build = (str(tools / "uv"), "build", "--quiet", "--wheel", "--no-build-isolation", "--offline")
-    subprocess.run([*build, "--python", sys.executable, "-o", str(wheels), str(ROOT)], check=True, timeout=TIMEOUT_S, env=environment)
+    subprocess.run(
+        [*build, "--python", sys.executable, "-o", str(wheels), str(ROOT)],
+        check=True,
+        timeout=TIMEOUT_S,
+        env=environment,
+    )
     venv.create(home, with_pip=False)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
     # Files of this kind are read in a folder of packages alone, so the editable install in the other one stays out.

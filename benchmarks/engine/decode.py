@@ -1,6 +1,7 @@
-"""Whole-engine speed on the CPU, from scheduler to sampling: decode at several batch sizes, and prefill.
+"""Whole-engine speed, from scheduler to sampling: decode at several batch sizes, and prefill.
 
 python benchmarks/engine/decode.py [MODEL.gguf] [--threads N] [--batch 1 4 8 16] [--prefill 512] [--activation_bytes 1]
+                                   [--device cuda:0]
 
 Without a file, a tiny model shows what a step costs beside its arithmetic. Prompts are random token ids, so the file
 needs no vocabulary and tokens choose different experts. One JSON line a case.
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=64, help="decode steps that are timed")
     parser.add_argument("--activation_bytes", type=int, choices=(1, 2), default=2)
     parser.add_argument("--prefill", type=int, nargs="*", default=[512])
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda:N for all but the routed experts")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         path = options.model or write_tiny_model(Path(directory)).gguf
@@ -59,6 +61,7 @@ def measure(gguf_model: GgufModel, name: str, options: argparse.Namespace) -> No
         cpu_threads=options.threads,
         cpu_isa=chosen_isa(),
         activation_bytes=options.activation_bytes,
+        device=options.device,
     )
     begin = time.perf_counter()
     runner = load_runner(gguf_model, spec, spec.vocab_size, settings)
@@ -80,6 +83,7 @@ def measure(gguf_model: GgufModel, name: str, options: argparse.Namespace) -> No
                 isa=settings.cpu_isa,
                 threads=options.threads,
                 activation_bytes=options.activation_bytes,
+                device=options.device,
                 load_s=round(load_s, 2),
                 **figures,
             ),

@@ -1,0 +1,126 @@
+"""What handing over to the CPU's experts and back costs a layer, inside a CUDA graph, with next to nothing to compute.
+
+python benchmarks/hybrid/handoff.py [--layers 58] [--hidden 7168] [--batch 1 4 16] [--threads N]
+
+Prints one JSON line a batch size; without a GPU it says so and prints none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType
+
+from ballast._core import kernels
+from ballast.gpu import why_unusable
+from ballast.model.hybrid.experts import HostExperts
+from ballast.model.hybrid.linear import FloatLinear
+from ballast.model.hybrid.weights import RoutedWeights
+from ballast.model.spec import ModelSpec
+from ballast.testing.bench_record import bench_record
+from ballast.testing.blocks import random_blocks
+from ballast.testing.gguf_files import R1_SPEC
+
+EXPERTS, USED, WIDTH = 8, 1, 32
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=int, default=58)
+    parser.add_argument("--hidden", type=int, default=7168)
+    parser.add_argument("--batch", type=int, nargs="*", default=[1, 4, 16])
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--steps", type=int, default=200)
+    options = parser.parse_args()
+    reason = why_unusable("cuda:0")
+    if reason is not None:
+        print(f"not run: {reason}", file=sys.stderr)
+        return
+    for batch in options.batch:
+        measure(batch, options)
+
+
+@torch.inference_mode()
+def measure(batch: int, options: argparse.Namespace) -> None:
+    device = torch.device("cuda:0")
+    pool = kernels.ThreadPool(options.threads)
+    one = almost_nothing(pool, options.hidden)
+    spec = spec_of(options.hidden)
+    layer = RoutedWeights(FloatLinear(torch.zeros(1, EXPERTS, options.hidden, device=device)), None, one)
+    experts = HostExperts(spec, [layer] * options.layers, pool, batch, device)
+    x = torch.randn(batch, options.hidden, device=device)
+    logits = torch.randn(batch, EXPERTS, device=device)
+
+    def step() -> torch.Tensor:
+        out = x
+        for index in range(options.layers):
+            experts.submit(index, out, logits)
+            out = experts.result(index)
+        return out
+
+    experts.begin(batch)
+    step()
+    experts.finish(lambda: None)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    times = []
+    for _ in range(options.steps):
+        begin = time.perf_counter()
+        experts.begin(batch)
+        graph.replay()
+        experts.finish(lambda: None)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    alone = compute_alone(pool, one, batch, options.hidden)
+    per_layer = statistics.median(times) / options.layers
+    print(
+        bench_record(
+            "hybrid/handoff",
+            f"{options.layers} layers of width {options.hidden}, B={batch}",
+            threads=options.threads,
+            us_per_layer=round(per_layer * 1e6, 2),
+            us_of_experts_alone=round(alone * 1e6, 2),
+            us_of_handoff=round((per_layer - alone) * 1e6, 2),
+            gpu=torch.cuda.get_device_name(device),
+        ),
+        flush=True,
+    )
+
+
+def almost_nothing(pool: kernels.ThreadPool, hidden: int) -> kernels.Experts:
+    rng = np.random.default_rng(0)
+
+    def matrix(rows: int, cols: int) -> kernels.Matrix:
+        kind = GGMLQuantizationType.Q8_0
+        return kernels.Matrix(random_blocks(rng, kind, EXPERTS * rows, cols), kind, EXPERTS * rows, cols)
+
+    stacked = kernels.Experts(matrix(WIDTH, hidden), matrix(WIDTH, hidden), matrix(hidden, WIDTH), EXPERTS)
+    return stacked.packed(pool, kernels.usable_isas()[0])
+
+
+def compute_alone(pool: kernels.ThreadPool, experts: kernels.Experts, batch: int, hidden: int) -> float:
+    x, out = np.ones((batch, hidden), np.float32), np.empty((batch, hidden), np.float32)
+    ids, shares = np.zeros((batch, USED), np.int32), np.ones((batch, USED), np.float32)
+    times = []
+    for _ in range(500):
+        begin = time.perf_counter()
+        experts.forward(pool, x, ids, shares, out)
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def spec_of(hidden: int) -> ModelSpec:
+    return replace(R1_SPEC, hidden=hidden, num_experts=EXPERTS, num_experts_used=USED, num_groups=1, num_groups_used=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,6 @@ is made of three with TF32 numbers, which leaves 2⁻²⁰ of it. Both stay belo
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 
 import numpy as np
@@ -25,6 +24,7 @@ from ballast.model.hybrid.linear import FloatLinear
 from ballast.model.hybrid.panel_layout import FLOAT_TYPES, LAYOUTS, PANEL_ROWS
 from ballast.model.hybrid.panel_linear import PanelLinear
 from ballast.testing.blocks import dequantized, random_blocks
+from ballast.testing.interpreted import interpreted
 
 FAST = kernels.usable_isas()[0]
 every_format = pytest.mark.parametrize(
@@ -38,13 +38,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     """Where PanelLinear computes in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    spec = importlib.util.spec_from_file_location("interpreted_panel_kernels", panel_kernels.__file__)
-    assert spec is not None
-    assert spec.loader is not None
-    interpreted = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(interpreted)
-    monkeypatch.setattr(panel_linear, "panel_kernels", interpreted)
+    monkeypatch.setattr(panel_linear, "panel_kernels", interpreted(panel_kernels, monkeypatch))
     return torch.device("cpu")
 
 

@@ -147,6 +147,35 @@ def test_distributions_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: s
     assert np.mean(pair.same_top) >= MIN_SAME_TOP
 
 
+def test_requests_of_one_token_go_apart_with_their_blocks() -> None:
+    def i32(*values: int) -> np.ndarray:
+        return np.array(values, np.int32)
+
+    batch = Batch(
+        token_ids=i32(7, 7, 7, 7, 7),
+        positions=i32(20, 4, 5, 6, 3),
+        slots=i32(36, 84, 85, 86, 19),
+        query_indptr=i32(0, 1, 4, 5),
+        kv_indptr=i32(0, 2, 3, 4),
+        kv_indices=i32(9, 2, 5, 1),
+        sampled=np.array([0, 3, 4]),
+    )
+    together = Step.from_batch(batch, 16, CPU, decodes_apart=False)
+    assert together.decode is None
+    assert [(rows.begin, rows.end) for rows in together.requests] == [(0, 1), (1, 4), (4, 5)]
+    assert together.requests[0].context.tolist() == [*range(144, 160), *range(32, 37)]
+    apart = Step.from_batch(batch, 16, CPU, decodes_apart=True)
+    assert [(rows.begin, rows.end, rows.context.tolist()) for rows in apart.requests] == [(1, 4, [*range(80, 87)])]
+    assert apart.decode is not None
+    assert apart.decode.rows.tolist() == [0, 4]
+    assert apart.decode.lens.tolist() == [21, 4]
+    assert apart.decode.blocks.tolist() == [[9, 2], [1, 0]]
+    assert (
+        Step.from_batch(replace(batch, query_indptr=i32(0, 5), kv_indptr=i32(0, 2)), 16, CPU, decodes_apart=True).decode
+        is None
+    )
+
+
 def test_a_token_sees_its_own_request_up_to_itself_also_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = torch.Generator().manual_seed(0)
     query, cache = torch.randn(9, 2, 24, generator=rng), torch.randn(64, 24, generator=rng)

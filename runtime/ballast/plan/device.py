@@ -17,6 +17,8 @@ _SCORE_BYTES = 64 << 20
 """As model/hybrid/attention.py bounds them."""
 _SPLIT_FLOATS = 1 << 14
 """Partial sums of a linear layer's columns, a token: as model/hybrid/panel_linear.py splits them."""
+_ATTENTION_SPLITS = 16
+"""As model/hybrid/decode_attention.py divides a request's tokens."""
 _CUDA_BYTES = 1 << 30
 """An allowance for the context, the libraries, compiled kernels and what the allocator cannot reuse."""
 HOST_PROGRAM_BYTES = 3 << 30
@@ -112,14 +114,15 @@ def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], assignment: Assig
 
 
 def _work_bytes(spec: ModelSpec, numbers: DeviceNumbers) -> int:
-    """Activations alive at once in the widest part of a layer, attention's scores, and the logits."""
+    """Activations alive at once in the widest part of a layer, attention's scores and partial sums, and the logits."""
     head = spec.nope_dim + spec.rope_dim
     # Queries, their parts, both forms of them in the latent space, and what attention makes of them.
     attention = spec.num_heads * (3 * head + 2 * spec.kv_lora_rank + 2 * spec.latent_dim + spec.v_dim)
     widest = max(attention, 3 * max(spec.ffn_dim, spec.expert_dim * spec.num_shared_experts))
     step = numbers.step_tokens * (4 * spec.hidden + widest + _SPLIT_FLOATS)
     keys = numbers.cache_slots * (spec.latent_dim + 4)
-    logits = 2 * numbers.max_batch_size * spec.vocab_size
+    partial_sums = 2 * _ATTENTION_SPLITS * spec.num_heads * (spec.kv_lora_rank + 1)
+    logits = numbers.max_batch_size * (2 * spec.vocab_size + partial_sums)
     return (step + keys + logits) * _FLOAT_BYTES + 3 * _SCORE_BYTES
 
 

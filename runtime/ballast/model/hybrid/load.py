@@ -10,11 +10,13 @@ from collections.abc import Callable
 import torch
 
 from ballast._core import kernels
+from ballast.model.hybrid.attention import latent_attention
 from ballast.model.hybrid.experts import HostExperts
 from ballast.model.hybrid.kv_pool import DeviceKvPool
 from ballast.model.hybrid.linear import Linear, MakeLinear
-from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.model import Attention, HybridModel
 from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
+from ballast.model.rope import softmax_scale
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import Packing
 from ballast.weights.gguf import GgufModel
@@ -47,7 +49,17 @@ def load_hybrid_model(
     experts = HostExperts(spec, routed, packing.pool, max_step_tokens, device, pin_thread=pin_thread)
     kv = DeviceKvPool(spec.num_layers, num_blocks, block_tokens, spec.latent_dim, kv_dtype, device)
     num_positions = min(spec.context_length, num_blocks * block_tokens)
-    return HybridModel(spec, weights, experts, kv, num_positions, device), weights
+    attention = _attention(spec, block_tokens, device)
+    return HybridModel(spec, weights, experts, kv, num_positions, device, attention), weights
+
+
+def _attention(spec: ModelSpec, block_tokens: int, device: torch.device) -> Attention:
+    rank, scale = spec.kv_lora_rank, softmax_scale(spec)
+    if device.type != "cuda":
+        return lambda query, cache, step: latent_attention(query, cache, step, rank, scale)
+    from ballast.model.hybrid.decode_attention import GpuAttention  # here alone: a CPU needs no Triton
+
+    return GpuAttention(rank, spec.rope_dim, scale, block_tokens)
 
 
 def _panel_linears(device: torch.device) -> MakeLinear:

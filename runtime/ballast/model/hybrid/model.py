@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from ballast._core import kernels
 from ballast.model.batch import Batch
 from ballast.model.deepseek import ALIVE_EVERY_S
-from ballast.model.hybrid.attention import latent_attention
 from ballast.model.hybrid.experts import HostExperts
 from ballast.model.hybrid.kv_pool import DeviceKvPool
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.weights import AttentionWeights, HybridWeights, LayerWeights, MlpWeights
-from ballast.model.rope import build_rope_table, softmax_scale
+from ballast.model.rope import build_rope_table
 from ballast.model.spec import ModelSpec
+
+Attention = Callable[[torch.Tensor, torch.Tensor, Step], torch.Tensor]
+"""query float32 [T, H, L], cache [slots, L] → float32 [T, H, kv_lora_rank]; see `latent_attention`."""
 
 
 class HybridModel:
@@ -37,6 +39,7 @@ class HybridModel:
         kv: DeviceKvPool,
         num_positions: int,
         device: torch.device,
+        attention: Attention,
     ) -> None:
         rope = build_rope_table(spec, num_positions)
         self._spec = spec
@@ -46,12 +49,13 @@ class HybridModel:
         self._device = device
         self._cos = torch.from_numpy(rope.cos).to(device)
         self._sin = torch.from_numpy(rope.sin).to(device)
-        self._scale = softmax_scale(spec)
+        self._attend = attention
 
     @torch.inference_mode()
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
         """Write the batch's KV; return logits [sampled, vocabulary]. A GPU gets the whole step in its queue at once."""
-        step = Step.from_batch(batch, self._kv.block_tokens, self._device)
+        apart = self._device.type == "cuda"
+        step = Step.from_batch(batch, self._kv.block_tokens, self._device, decodes_apart=apart)
         stream = self._embed(batch.token_ids)
         self._experts.begin(len(stream))
         told = time.monotonic()
@@ -86,8 +90,7 @@ class HybridModel:
         key = self._rotate(latent[:, None, rank:], step)[:, 0]
         cache[step.slots] = torch.cat([self._norm(latent[:, :rank], weights.kv_a_norm), key], -1).to(cache.dtype)
         query = self._query(weights, normed, step)
-        attended = latent_attention(query, cache, step, rank, self._scale)
-        return weights.output(weights.v_up(attended).flatten(1))
+        return weights.output(weights.v_up(self._attend(query, cache, step)).flatten(1))
 
     def _query(self, weights: AttentionWeights, normed: torch.Tensor, step: Step) -> torch.Tensor:
         """[T, H, L]: carried into the latent space, then the rotated part."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ballast.model.batch import Batch
 
@@ -21,6 +23,15 @@ class RequestRows:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """B requests that add one token each."""
+
+    rows: torch.Tensor  # int32 [B], their tokens in the step
+    lens: torch.Tensor  # int32 [B], tokens so far, the step's included
+    blocks: torch.Tensor  # int32 [B, most blocks of one]
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """Where each of T tokens stands, and what its request has cached."""
 
@@ -28,23 +39,36 @@ class Step:
     slots: torch.Tensor  # int64 [T]
     sampled: torch.Tensor  # int64 [S]
     requests: tuple[RequestRows, ...]
+    decode: DecodeRows | None = None
+    """Requests that are not among `requests`."""
 
     @classmethod
-    def from_batch(cls, batch: Batch, block_tokens: int, device: torch.device) -> Step:
-        """Copy a batch's tables; the batch is not needed afterwards."""
-
-        def on_device(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> torch.Tensor:
-            return torch.from_numpy(values).to(device)
-
-        requests = []
+    def from_batch(cls, batch: Batch, block_tokens: int, device: torch.device, *, decodes_apart: bool) -> Step:
+        """Copy a batch's tables; the batch is not needed afterwards. `decodes_apart`: requests of one token go to
+        `decode`."""
         bounds, blocks = batch.query_indptr.tolist(), batch.kv_indptr.tolist()
+        requests, single = [], []
         for index, (begin, end) in enumerate(itertools.pairwise(bounds)):
-            own = batch.kv_indices[blocks[index] : blocks[index + 1]].astype(np.int64)
-            slots = (own[:, None] * block_tokens + np.arange(block_tokens)).reshape(-1)
-            requests.append(RequestRows(begin, end, on_device(slots[: int(batch.positions[end - 1]) + 1])))
+            own = batch.kv_indices[blocks[index] : blocks[index + 1]]
+            if decodes_apart and end - begin == 1:
+                single.append((begin, own))
+                continue
+            slots = (own.astype(np.int64)[:, None] * block_tokens + np.arange(block_tokens)).reshape(-1)
+            context = torch.from_numpy(slots[: int(batch.positions[end - 1]) + 1])
+            requests.append(RequestRows(begin, end, context.to(device)))
         return cls(
-            positions=on_device(batch.positions.astype(np.int64)),
-            slots=on_device(batch.slots.astype(np.int64)),
-            sampled=on_device(batch.sampled.copy()),
+            positions=torch.from_numpy(batch.positions.astype(np.int64)).to(device),
+            slots=torch.from_numpy(batch.slots.astype(np.int64)).to(device),
+            sampled=torch.from_numpy(batch.sampled.copy()).to(device),
             requests=tuple(requests),
+            decode=_decode_rows(batch, single, device) if single else None,
         )
+
+
+def _decode_rows(batch: Batch, single: Sequence[tuple[int, NDArray[np.int32]]], device: torch.device) -> DecodeRows:
+    rows = np.array([row for row, _ in single], np.int32)
+    blocks = np.zeros((len(single), max(own.size for _, own in single)), np.int32)
+    for index, (_, own) in enumerate(single):
+        blocks[index, : own.size] = own
+    lens = batch.positions[rows].astype(np.int32) + 1
+    return DecodeRows(*(torch.from_numpy(values).to(device) for values in (rows, lens, blocks)))

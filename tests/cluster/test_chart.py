@@ -30,10 +30,16 @@ def helm(cluster: Cluster, tmp_path: Path) -> Helm:
 
 @pytest.fixture
 def bare(kube: Kube) -> None:
-    """A cluster that has never seen Ballast's definition."""
-    if kube.find("customresourcedefinitions", DEFINITION):
-        kube.delete("customresourcedefinitions", DEFINITION)
-        wait_for("the definition to go", lambda: not kube.find("customresourcedefinitions", DEFINITION), timeout_s=90)
+    """A cluster in which nothing of Ballast was ever installed: other tests install it without helm."""
+    everything = (
+        ("customresourcedefinitions", DEFINITION),
+        ("clusterroles", ACCOUNT),
+        ("clusterrolebindings", ACCOUNT),
+    )
+    for resource, name in everything:
+        if kube.find(resource, name):
+            kube.delete(resource, name)
+    wait_for("nothing to be there", lambda: not any(kube.find(*one) for one in everything), timeout_s=90)
 
 
 def values_file(folder: Path, name: str, **values: Any) -> Path:
@@ -124,7 +130,11 @@ def test_models_serve_through_install_upgrade_and_uninstall(
     after = data_plane(kube, namespace)
     assert {name: after[name] for name in before} == before
 
-    said = helm("uninstall", RELEASE, *where)
+    helm("rollback", RELEASE, "1", *where)
+    assert described(kube.get("customresourcedefinitions", DEFINITION)) == "Always InferenceService."
+    assert data_plane(kube, namespace) == after
+
+    helm("uninstall", RELEASE, *where)
     assert kube.find("deployments", ACCOUNT, namespace) is None
     assert kube.find("clusterroles", ACCOUNT) is None
     assert data_plane(kube, namespace) == after
@@ -144,7 +154,7 @@ def test_the_api_server_accepts_every_field_of_everything_that_can_be_rendered(
     cluster.install(CRD)
     values = values_file(tmp_path, "everything", **EVERYTHING, rbac={"scope": scope})
     known = [f"--api-versions=monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "PrometheusRule")]
-    objects = Helm(tmp_path).template("--values", values, "--namespace", namespace, *known)
+    objects = Helm(tmp_path).template("--values", values, "--namespace", namespace, *known, release="judged")
     assert len({body["kind"] for body in objects}) >= 13
     with cluster.kinds(POD_MONITOR, PROMETHEUS_RULE):
         for body in objects:

@@ -159,21 +159,30 @@ def test_every_name_in_dashboards_and_alerts_is_scraped(
     expressions += [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     wanted = {name for expression in expressions for name in NAME.findall(re.sub(r'"[^"]*"', "", expression))}
     assert len(wanted) > 30
-    assert wanted - prometheus.names() <= unknown_here(engine)
+    unknown = unknown_here(engine)
+
+    def all_scraped() -> bool:
+        assert wanted - prometheus.names() <= unknown
+        return True
+
+    wait_for("every name", all_scraped, LOAD_TIMEOUT_S)
 
 
 def test_every_query_of_the_dashboards_returns_numbers_under_load(
     prometheus: Prometheus, engine: ServerProcess
 ) -> None:
     unknown = unknown_here(engine)
-    empty = []
-    for name, expression in panels():
-        if unknown & set(NAME.findall(expression)):
-            continue
-        series = prometheus.query(filled_in(expression))
-        if not any(sample["value"][1] != "NaN" for sample in series):
-            empty.append((name, expression))
-    assert empty == []
+    asked = [(name, query) for name, query in panels() if not unknown & set(NAME.findall(query))]
+    assert len(asked) > 40
+
+    def numbers(expression: str) -> bool:
+        return any(sample["value"][1] != "NaN" for sample in prometheus.query(filled_in(expression)))
+
+    def none_is_empty() -> bool:
+        assert [(name, query) for name, query in asked if not numbers(query)] == []
+        return True
+
+    wait_for("every query to return numbers", none_is_empty, LOAD_TIMEOUT_S, interval_s=1)
 
 
 def test_prometheus_evaluates_every_rule(prometheus: Prometheus, rules: Object) -> None:

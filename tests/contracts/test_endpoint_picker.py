@@ -22,7 +22,7 @@ SLOTS = 2
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    options = ("--step_s", "0.02", "--max_batch_size", str(SLOTS), "--max_new_tokens", "400", "--cache_lens", "1024")
+    options = ("--step_s", "0.05", "--max_batch_size", str(SLOTS), "--max_new_tokens", "400", "--cache_lens", "1024")
     with ServerProcess(*options, "--admin_port", "0", "--served_model_name", MODEL, module=FAKE) as process:
         yield process
 
@@ -73,8 +73,7 @@ def test_an_idle_pod_is_the_best_choice(server: ServerProcess) -> None:
 def test_running_requests_fill_the_batch_and_the_others_are_queued(server: ServerProcess) -> None:
     with clients(server, SLOTS + 3):
         wait_for("a full batch", lambda: gauges(server)[RUNNING] == SLOTS and gauges(server)[QUEUED] == 3)
-        now = gauges(server)
-        assert now[RUNNING] == SLOTS, "never more than the batch holds"
+        assert gauges(server)[RUNNING] <= SLOTS, "never more than the batch holds"
     wait_for("nothing to do", lambda: idle(server))
 
 

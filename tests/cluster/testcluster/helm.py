@@ -36,7 +36,7 @@ class Helm:
             raise HelmError(f"{done.stdout}{done.stderr}")
         return done.stdout
 
-    def template(self, *flags: str | Path, chart: Path = CHART) -> list[dict[str, Any]]:
-        """The rendered objects of a release `ballast` in `ballast-system`."""
-        text = self("template", "ballast", chart, "--namespace=ballast-system", *flags)
+    def template(self, *flags: str | Path, release: str = "ballast") -> list[dict[str, Any]]:
+        """The rendered objects of a release, by default in `ballast-system`."""
+        text = self("template", release, CHART, "--namespace=ballast-system", *flags)
         return [document for document in yaml.safe_load_all(text) if document]

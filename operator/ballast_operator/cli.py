@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
+import re
 import socket
 import sys
 from collections.abc import Sequence
@@ -23,6 +25,7 @@ from ballast_operator.options import ChildOptions, ProcessOptions
 
 EXIT_UNHEALTHY = 1
 EXIT_BAD_INPUT = 2
+MIN_RESYNC_S, MAX_RESYNC_S = 1, 300
 DEFAULT = "default: %(default)s"
 
 
@@ -98,6 +101,7 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
         "--namespace",
         action="append",
         default=[],
+        type=_namespace,
         metavar="NAMESPACE",
         help="where services are looked for; repeatable; everywhere without it",
     )
@@ -106,14 +110,14 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--health-host", default=defaults.health_host, metavar="HOST", help=DEFAULT)
     parser.add_argument(
         "--health-port",
-        type=int,
+        type=_port,
         default=defaults.health_port,
         metavar="PORT",
         help="port of /livez, /readyz and /metrics; 0: any free one, which the log names (default: %(default)s)",
     )
     parser.add_argument(
         "--resync-seconds",
-        type=float,
+        type=_interval,
         default=defaults.resync_s,
         metavar="S",
         help="how often everything is looked at, whatever the watches say (default: %(default)s)",
@@ -163,6 +167,28 @@ async def _examine(namespace: str, account: str) -> int:
     finally:
         await api.close()
     return EXIT_UNHEALTHY if failed else 0
+
+
+def _namespace(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of a namespace")
+    return text
+
+
+def _port(text: str) -> int:
+    if not (text.isdecimal() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to 65535")
+    return int(text)
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not MIN_RESYNC_S <= seconds <= MAX_RESYNC_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from {MIN_RESYNC_S} to {MAX_RESYNC_S}")
+    return seconds
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -18,19 +18,29 @@ IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 async def read_configuration() -> Configuration:
     """KUBECONFIG where it is set, else the pod's service account, else ~/.kube/config. Raises ConnectError."""
     configuration = Configuration()
-    named = os.environ.get("KUBECONFIG")
-    in_pod = named is None and IN_CLUSTER in os.environ
-    source = "the pod's service account" if in_pod else named or str(Path.home() / ".kube/config")
+    in_pod = "KUBECONFIG" not in os.environ and IN_CLUSTER in os.environ
+    source = "the pod's service account" if in_pod else _files()
     try:
         if in_pod:
             load_incluster_config(configuration)
         else:
+            _check_there(source)
             await load_kube_config(source, client_configuration=configuration)
     except (ConfigException, OSError) as error:
         raise ConnectError(
             f"no way to the API server by {source}: {error}; set KUBECONFIG, or run in a pod with a service account"
         ) from None
     return configuration
+
+
+def _files() -> str:
+    return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube/config")
+
+
+def _check_there(paths: str) -> None:
+    """Several are separated by colons, and one is enough. Raises OSError."""
+    if not any(Path(path).exists() for path in paths.split(os.pathsep)):
+        raise FileNotFoundError("there is no such file")
 
 
 class Connection:

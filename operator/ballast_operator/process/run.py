@@ -20,6 +20,7 @@ from ballast_operator.control.ownership import controller_of
 from ballast_operator.control.probe import Prober
 from ballast_operator.control.reconcile import Reconciler
 from ballast_operator.control.resync import Resync, ref_of
+from ballast_operator.errors import InputError
 from ballast_operator.names import KIND, LABEL_SERVICE, Ref
 from ballast_operator.options import ChildOptions, ProcessOptions
 from ballast_operator.process.health import HealthServer
@@ -37,7 +38,7 @@ MAX_RETRY_S = 10.0
 MAX_STALE_S = 300.0
 """Watches that miss changes for longer, although they were begun anew, are a reason to restart the process."""
 MAX_SILENCE_S = 300.0
-"""So is a control loop that has not even tried to list anything for so long."""
+"""So is a control loop that, when the next full look was due, has not even tried to list anything for so long."""
 
 
 class LostLeadershipError(Exception):
@@ -82,10 +83,15 @@ class Operator:
         self._metrics.watch_stale_seconds.set_function(lambda: self._freshness.stale_s(time.monotonic()))
 
     async def run(self) -> None:
-        """Until a signal says to stop. Raises ConnectError."""
+        """Until a signal says to stop. Raises ConnectError and InputError."""
         await self._api.connect()
         health = HealthServer(self._metrics, self.why_dead, self._options.health_host, self._options.health_port)
-        port = await health.start()
+        try:
+            port = await health.start()
+        except OSError as error:
+            raise InputError(
+                f"--health-port {self._options.health_port} of {self._options.health_host}: {error}; 0 takes a free one"
+            ) from None
         log.info("listening", extra={"host": self._options.health_host, "port": port})
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -105,7 +111,7 @@ class Operator:
         now = time.monotonic()
         if (stale_s := self._freshness.stale_s(now)) > MAX_STALE_S:
             return f"the watches have missed changes for {stale_s:.0f} s"
-        if self._last_sign is not None and now - self._last_sign > MAX_SILENCE_S:
+        if self._last_sign is not None and now - self._last_sign > self._options.resync_s + MAX_SILENCE_S:
             return f"the control loop has been silent for {now - self._last_sign:.0f} s"
         return None
 

@@ -7,9 +7,10 @@ from testcluster.kube import Kube
 SERVICE_NAME = "kubernetes.io/service-name"
 
 
-def ready_services(kube: Kube, namespace: str, name: str | None = None) -> set[str]:
-    """Names of the namespace's Services that have a ready endpoint; only `name` is looked for where it is given."""
-    slices = kube.list("endpointslices", namespace, None if name is None else {SERVICE_NAME: name})
+def ready_services(kube: Kube, namespace: str, name: str | None = None, at: str | None = None) -> set[str]:
+    """Names of the namespace's Services that have a ready endpoint, or had at a resource version; only `name` is looked
+    for where it is given."""
+    slices = kube.list("endpointslices", namespace, None if name is None else {SERVICE_NAME: name}, at=at)
     return {
         item["metadata"]["labels"][SERVICE_NAME]
         for item in slices

@@ -47,30 +47,33 @@ class Invariants:
     def _run(self) -> None:
         while not self._ending.wait(INTERVAL_S):
             try:
-                reachable = ready_services(self._kube, self._namespace)
                 services = self._kube.list("inferenceservices", self._namespace)
-                reachable |= ready_services(self._kube, self._namespace)
+                reachable = ready_services(self._kube, self._namespace)
                 pods = self._kube.list("pods", self._namespace)
+                ready = {body["metadata"]["name"]: body["metadata"] for body in services if _is_ready(body)}
+                self._became_ready_with_endpoints([ready[name] for name in ready.keys() - self._ready_before])
             except Exception:  # noqa: BLE001  the API server may be restarting; what cannot be seen is not judged
                 continue
             self._one_pod_a_replica(pods)
             for body in services:
                 self._status_is_honest(body)
-            self._ready_means_reachable({body["metadata"]["name"] for body in services if _is_ready(body)}, reachable)
+            self._ready_stays_reachable(ready.keys() - reachable)
+            self._ready_before = set(ready)
             self.looks += 1
 
-    def _ready_means_reachable(self, ready: set[str], reachable: set[str]) -> None:
-        now = time.monotonic()
-        for name in ready - reachable:
-            since = self._unreachable_since.setdefault(name, now)
-            if name not in self._ready_before:
+    def _became_ready_with_endpoints(self, ready: list[Object]) -> None:
+        """Judged by the cluster as it was when that was written: since then, the test may have taken things away."""
+        for metadata in ready:
+            name, version = metadata["name"], metadata["resourceVersion"]
+            if name not in ready_services(self._kube, self._namespace, name, at=version):
                 self.violations.append(f"{name} became Ready without a ready endpoint")
-            elif now - since > self._endpoint_lag_s:
+
+    def _ready_stays_reachable(self, unreachable: set[str]) -> None:
+        now = time.monotonic()
+        self._unreachable_since = {name: self._unreachable_since.get(name, now) for name in unreachable}
+        for name, since in self._unreachable_since.items():
+            if now - since > self._endpoint_lag_s:
                 self.violations.append(f"{name} is Ready, and had no ready endpoint for {now - since:.0f} s")
-        self._unreachable_since = {
-            name: at for name, at in self._unreachable_since.items() if name in ready - reachable
-        }
-        self._ready_before = ready
 
     def _one_pod_a_replica(self, pods: list[Object]) -> None:
         replicas = Counter(

@@ -97,10 +97,14 @@ class Kube:
         namespace: str | None = None,
         labels: Mapping[str, str] | None = None,
         fields: Mapping[str, str] | None = None,
+        at: str | None = None,
     ) -> list[Object]:
-        """Objects of one namespace, or of all; sorted as the API server does, by namespace and name."""
+        """Objects of one namespace, or of all; sorted as the API server does, by namespace and name. `at`: as they were
+        when the object with this resource version was written."""
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         params = {name: ",".join(f"{k}={v}" for k, v in found.items()) for name, found in selectors.items() if found}
+        if at is not None:
+            params |= {"resourceVersion": at, "resourceVersionMatch": "Exact"}
         items: list[Object] = self._call("GET", path_of(resource, namespace), params=params)["items"]
         return items
 

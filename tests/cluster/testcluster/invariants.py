@@ -7,8 +7,10 @@ import time
 from collections import Counter
 from types import TracebackType
 
+import httpx
+
 from testcluster.endpoints import ready_services
-from testcluster.kube import Kube, Object
+from testcluster.kube import ApiError, Kube, Object
 
 INTERVAL_S = 0.1
 ENDPOINT_LAG_S = 120.0
@@ -52,7 +54,11 @@ class Invariants:
                 pods = self._kube.list("pods", self._namespace)
                 ready = {body["metadata"]["name"]: body["metadata"] for body in services if _is_ready(body)}
                 self._became_ready_with_endpoints([ready[name] for name in ready.keys() - self._ready_before])
-            except Exception:  # noqa: BLE001  the API server may be restarting; what cannot be seen is not judged
+            except httpx.TransportError:
+                continue  # the API server restarts; what cannot be seen is not judged
+            except ApiError as error:
+                if error.code < 500:
+                    self.violations.append(f"a look was refused: {error}")
                 continue
             self._one_pod_a_replica(pods)
             for body in services:

@@ -1,3 +1,7 @@
+#include <pthread.h>
+#include <time.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <ctime>
@@ -153,6 +157,44 @@ TEST(an_idle_pool_uses_no_processor_time) {
   // Spinning threads would take 400 ms each; a tenth of one is allowed for
   // everything else in the process.
   EXPECT(std::clock() - before < CLOCKS_PER_SEC / 25);
+}
+
+// A thread that went without a processor meanwhile has spun the less, so the clock of the processor tells it
+// whatever else runs.
+TEST(a_worker_spins_a_tenth_of_a_millisecond_and_sleeps) {
+  ThreadPool pool(2);
+  std::vector<double> microseconds;
+  for (int round = 0; round < 21; ++round) {
+    clockid_t workers_clock = 0;
+    std::atomic<bool> joined{false};
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const std::thread::id caller = std::this_thread::get_id();
+    pool.parallel_for(2, [&](int64_t) {
+      if (std::this_thread::get_id() != caller) {
+        pthread_getcpuclockid(pthread_self(), &workers_clock);
+        joined = true;
+      }
+      while (!joined && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    });
+    EXPECT(joined.load());
+    const auto used = [workers_clock] {
+      timespec time{};
+      clock_gettime(workers_clock, &time);
+      return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
+    };
+    const double before = used();
+    double now = before;
+    // Asleep once its clock has stood still for 20 ms, in which a spinning thread would have had its turn.
+    for (double last = -1.0; last != now && std::chrono::steady_clock::now() < limit;) {
+      last = now;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      now = used();
+    }
+    microseconds.push_back(now - before);
+  }
+  std::sort(microseconds.begin(), microseconds.end());
+  // Spinning, and going to sleep under a sanitizer.
+  EXPECT(microseconds[10] < 1000.0);
 }
 
 TEST(a_pool_of_no_sensible_size_is_refused) {

@@ -14,7 +14,7 @@ from ballast import __version__
 from ballast.machine import Machine, read_machine
 
 _DISTRIBUTION = "ballast-serve"
-_OPTIONAL = {"flashinfer-python": "attention on a GPU", "torch": "computing on a GPU"}
+_OPTIONAL = {"torch": "computing on a GPU"}
 """Distributions that no installation needs → what they are for."""
 
 Level = Literal["ok", "note", "missing"]

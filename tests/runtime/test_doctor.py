@@ -30,7 +30,7 @@ MACHINE = Machine(
 SOFTWARE = Software(
     python="3.12.1",
     required={"numpy": "2.4.6"},
-    optional={"flashinfer-python": None},
+    optional={"torch": None},
     extension_problem=None,
     usable_isas=("avx2", "reference"),
 )
@@ -112,8 +112,8 @@ def test_without_the_compiled_part_the_doctor_still_speaks() -> None:
 
 
 def test_an_optional_package_says_what_it_is_for() -> None:
-    [finding] = found()["flashinfer-python"]
-    assert (finding.level, finding.text) == ("note", "not installed; it is for attention on a GPU")
+    [finding] = found()["torch"]
+    assert (finding.level, finding.text) == ("note", "not installed; it is for computing on a GPU")
 
 
 def test_this_installation_knows_its_requirements_and_can_run() -> None:

@@ -8,6 +8,7 @@ import gguf.quants
 import numpy as np
 import pytest
 import torch
+from tools.tiny_model.batches import Batches, most_documents
 from tools.tiny_model.corpus.conversation import messages, pieces
 from tools.tiny_model.corpus.draw import is_held_out
 from tools.tiny_model.corpus.exam import examination
@@ -16,8 +17,8 @@ from tools.tiny_model.corpus.mixture import corpus
 from tools.tiny_model.evaluate import rendered
 from tools.tiny_model.fake_quant import rounded
 from tools.tiny_model.network import Network
-from tools.tiny_model.rows import Rows
-from tools.tiny_model.shape import QUANT, ROW_TOKENS, SHAPE
+from tools.tiny_model.shape import LONGEST, QUANT, SHAPE
+from tools.tiny_model.train import Settings, Training
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
 from ballast.testing.hf_oracle import hf_weights
@@ -85,15 +86,44 @@ def test_training_text_is_what_the_chat_template_writes():
     assert all(rendered(item).endswith(("<｜Assistant｜>", "<think>\n")) for item in examination(1, 2))
 
 
-def test_rows_hold_whole_documents_and_train_the_models_words_only():
-    ids, targets, positions, documents = next(iter(Rows(str(BUILT_IN.config_dir / "tokenizer.json"), 1, 4)))
-    assert ids.shape == (4, ROW_TOKENS)
-    assert (ids[positions == 0] == 0)[documents[positions == 0] >= 0].all()
-    trained = targets >= 0
-    assert 0.2 < trained.mean() < 0.7
-    rows, columns = np.nonzero(trained)
-    assert (ids[rows, columns + 1] == targets[rows, columns]).all()
-    assert (documents[rows, columns + 1] == documents[rows, columns]).all()
+TOKENIZER = str(BUILT_IN.config_dir / "tokenizer.json")
+
+
+def test_a_batch_holds_whole_documents_and_trains_the_models_words_only():
+    ids, targets, positions, starts = Batches(TOKENIZER, 1, 8192, 1)[0]
+    starts = starts[: most_documents(8192) + 1]
+    assert starts[0] == 0
+    assert starts[-1] == 8192
+    assert 0 <= np.diff(starts).min() <= np.diff(starts).max() <= LONGEST
+    begins = np.unique(starts[starts < 8192])
+    assert (positions == np.arange(8192) - begins[np.searchsorted(begins, np.arange(8192), side="right") - 1])[
+        : begins[-1]
+    ].all()
+    assert (ids[begins] == 0).all()
+    trained = np.nonzero(targets >= 0)[0]
+    assert 0.2 < len(trained) / 8192 < 0.6
+    assert (ids[trained + 1] == targets[trained]).all()
+    assert not np.isin(trained + 1, begins).any()
+
+
+def test_a_batch_depends_on_its_seed_and_number_alone():
+    batches = Batches(TOKENIZER, 1, 2048, 3)
+    second = batches[1]
+    assert (Batches(TOKENIZER, 1, 2048, 3)[1] == second).all()
+    assert (batches[2] != second).any()
+    assert (Batches(TOKENIZER, 2, 2048, 3)[1] != second).any()
+
+
+def test_a_few_steps_make_the_loss_fall():
+    settings = Settings(steps=4, tokens=1024, rate=1e-3, warm_up=1, round_from=0.5)
+    torch.manual_seed(0)
+    network = Network(replace(SHAPE, num_layers=2), 4544)
+    training = Training(network, settings, torch.device("cpu"), compiled=False)
+    batch = torch.from_numpy(Batches(TOKENIZER, 1, 1024, 1)[0])
+    losses = [training.advance(step, batch)[0].item() for step in range(settings.steps)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0] - 1
+    assert any(block.exp_probs_b.bias.any() for block in network.blk if not block.dense)
 
 
 @pytest.fixture
@@ -119,9 +149,9 @@ def test_the_trained_network_is_transformers_deepseek_v3(network):
     oracle.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()}, strict=True)
     ids = torch.arange(3, 33)[None]
     with torch.inference_mode():
-        # The second half is a document of its own, as in a packed row.
-        documents, positions = (ids >= 18).long(), (ids - 3) % 15
-        hidden, loads = network(ids, positions, documents, network.matrices())
+        # The second half is a document of its own.
+        starts = torch.tensor([0, 15, 30, 30], dtype=torch.int32)
+        hidden, loads = network(ids[0], (ids[0] - 3) % 15, starts, network.matrices())
         ours = hidden @ network.output.weight.T
         theirs = torch.cat([oracle(input_ids=part, use_cache=False).logits for part in ids.split(15, 1)], 1)
     assert (ours - theirs).abs().max() < 1e-4

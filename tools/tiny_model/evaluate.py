@@ -1,7 +1,7 @@
-"""The built-in model's marks, asked of Ballast serving a file over HTTP: `python -m tools.tiny_model.evaluate`.
+"""The built-in model's marks, asked of Ballast serving it over HTTP: `python -m tools.tiny_model.evaluate`.
 
-Starts a server on the shipped file, or asks the one at --url, which must serve with --model_path so that the tokens of
-tool calls are visible text.
+Every question is put as a client would, to /v1/chat/completions: tools as `tools`, and the call read from
+`tool_calls`. Starts a server on the shipped file, or asks the one at --url.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tools.tiny_model.corpus.conversation import messages
-from tools.tiny_model.corpus.exam import Item, examination
+from tools.tiny_model.corpus.conversation import Call, messages
+from tools.tiny_model.corpus.exam import Item, Reply, examination
 
 from ballast.testing.server_process import ServerProcess
-from ballast.text.chat_template import ChatTemplate, force_think
+from ballast.text.chat_template import ChatTemplate
 from ballast.tiny.builtin import BUILT_IN
 from ballast.tiny.tokenizer import BOS, EOS
 
@@ -30,19 +31,32 @@ BARS = {
     "counting": 0.95,
     "addition": 0.95,
     "tool calls": 0.90,
+    "tool calls, new words": 0.90,
     "valid JSON": 0.90,
     "right JSON": 0.90,
     "about Ballast": 0.90,
 }
+"""What the tasks must reach; the others are told."""
 _MOST_TOKENS = 160
 _AT_ONCE = 16
 _TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back: the reply, and the thought before it."""
+
+    reply: Reply
+    thought: str | None
+    is_whole: bool
+    """Whether the model ended it, and the limit of tokens did not."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", help="a server to ask, without /v1")
     parser.add_argument("--gguf", type=Path, default=BUILT_IN.gguf)
+    parser.add_argument("--config", type=Path, default=BUILT_IN.config_dir, help="directory of its tokenizer files")
     parser.add_argument(
         "--items", type=int, default=200, help="of each task; about Ballast there are as many as there are"
     )
@@ -50,33 +64,48 @@ def main() -> int:
     options = parser.parse_args()
     items = list(examination(SEED, options.items))
     if options.url:
-        replies = ask(options.url, items)
-    else:
-        with ServerProcess(*server_options(options.gguf)) as server:
-            replies = ask(server.url, items)
-    return report(items, replies, options.wrong)
+        return report(items, ask(options.url, items), options.wrong)
+    with ServerProcess(*server_options(options.gguf, options.config)) as server:
+        return report(items, ask(server.url, items), options.wrong)
 
 
-def server_options(gguf: Path) -> Sequence[str]:
+def server_options(gguf: Path, config: Path = BUILT_IN.config_dir) -> Sequence[str]:
     """Options for a server that the examination can be put to."""
-    return ("--gguf_path", str(gguf), "--model_path", str(BUILT_IN.config_dir), "--max_batch_size", str(_AT_ONCE))
+    return ("--gguf_path", str(gguf), "--model_path", str(config), "--max_batch_size", str(_AT_ONCE))
 
 
-def ask(url: str, items: Sequence[Item]) -> list[str]:
-    """The greedy reply to each item, as the chat template prompts for it."""
+def ask(url: str, items: Sequence[Item]) -> list[Answer]:
+    """The greedy answer to each item."""
 
-    def one(item: Item) -> str:
-        body = {"prompt": rendered(item), "max_tokens": _MOST_TOKENS, "temperature": 0}
-        return str(_post(f"{url}/v1/completions", body)["choices"][0]["text"])
+    def one(item: Item) -> Answer:
+        body: dict[str, Any] = {
+            "messages": messages(item.conversation), "thinking": item.think, "temperature": 0, "max_tokens": _MOST_TOKENS,
+        }  # fmt: skip
+        if item.conversation.tools:
+            body["tools"] = [{"type": "function", "function": tool} for tool in item.conversation.tools]
+        choice = _post(f"{url}/v1/chat/completions", body)["choices"][0]
+        message = choice["message"]
+        calls = tuple(map(_call, message.get("tool_calls") or ()))
+        reply = Reply(message["content"] or "", calls)
+        return Answer(reply, message.get("reasoning_content"), choice["finish_reason"] != "length")
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(one, items))
 
 
+def _call(made: dict[str, Any]) -> Call:
+    """A call as a client reads it; arguments that are no object in JSON are none."""
+    function = made["function"]
+    try:
+        arguments = json.loads(function["arguments"])
+    except ValueError:
+        arguments = None
+    return Call(function["name"], arguments)
+
+
 def rendered(item: Item) -> str:
-    """The prompt, with the thought begun where the item wants one."""
-    text = _template().render(messages(item.conversation), tools=item.conversation.tools)
-    return force_think(text) if item.think else text
+    """The prompt that the server makes of the item."""
+    return _template().render(messages(item.conversation), tools=item.conversation.tools, thinking=item.think)
 
 
 @cache
@@ -85,31 +114,27 @@ def _template() -> ChatTemplate:
     return ChatTemplate(config["chat_template"], bos_token=BOS, eos_token=EOS)
 
 
-def is_right(item: Item, reply: str) -> bool:
-    """Whether the reply, less its thought, is right. A thought that does not end leaves none."""
-    return item.is_right(reply.partition("</think>")[2].strip() if item.think else reply)
+def is_right(item: Item, answer: Answer) -> bool:
+    """Whether the reply is right, whole, and after a thought where one was asked for and only there."""
+    return answer.is_whole and bool(answer.thought) == item.think and item.is_right(answer.reply)
 
 
-def report(items: Sequence[Item], replies: Sequence[str], num_wrong: int = 0) -> int:
+def report(items: Sequence[Item], answers: Sequence[Answer], num_wrong: int = 0) -> int:
     """Print a line a task; returns how many bars were missed."""
     asked: Counter[str] = Counter()
     right: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
-    for item, reply in zip(items, replies, strict=True):
+    for item, answer in zip(items, answers, strict=True):
         asked[item.task] += 1
-        if is_right(item, reply):
+        if is_right(item, answer):
             right[item.task] += 1
         elif (wrong := wrong + Counter([item.task]))[item.task] <= num_wrong:
-            print(f"{item.task}: {item.conversation.turns[-1].user!r}\n    {reply!r}")
+            print(f"{item.task}: {item.conversation.turns[-1].user!r}\n    {answer}")
     missed = 0
     for task, total in asked.items():
-        share = right[task] / total
-        missed += share < BARS[task]
-        print(
-            json.dumps(
-                {"task": task, "right": right[task], "asked": total, "share": round(share, 4), "bar": BARS[task]}
-            )
-        )
+        share, bar = right[task] / total, BARS.get(task)
+        missed += bar is not None and share < bar
+        print(json.dumps({"task": task, "right": right[task], "asked": total, "share": round(share, 4), "bar": bar}))
     return missed
 
 

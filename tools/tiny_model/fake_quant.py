@@ -30,7 +30,7 @@ def rounded(weights: Mapping[str, Tensor], shape: TinyShape, quant: str) -> dict
         if name.endswith("attn_kv_b.weight"):
             keys, values = out.pop(name.replace("kv_b", "k_b")), out.pop(name.replace("kv_b", "v_b"))
             out[name] = torch.cat([keys.transpose(1, 2), values], 1).flatten(0, 1)
-    return out
+    return {name: out[name] for name in weights}
 
 
 def _rounded(weights: Mapping[str, Tensor], quant: str) -> dict[str, Tensor]:
@@ -79,7 +79,7 @@ def _scales(wanted: Tensor, top: int) -> tuple[Tensor, Tensor]:
 
 
 def _inverse(x: Tensor) -> Tensor:
-    return torch.where(x == 0, 0, 1 / x)
+    return (1 / x).masked_fill(x == 0, 0)
 
 
 def _half(x: Tensor) -> Tensor:

@@ -11,7 +11,9 @@ import math
 
 import torch
 import torch.nn.functional as F
+from tools.tiny_model.shape import LONGEST
 from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
 
 from ballast.tiny.shape import TinyShape
 
@@ -75,10 +77,10 @@ class Block(nn.Module):
         self.ffn_gate_shexp, self.ffn_up_shexp = matrix(shared, hidden), matrix(shared, hidden)
         self.ffn_down_shexp = matrix(hidden, shared, residual)
 
-    def forward(self, x: Tensor, weights: dict[str, Tensor], angles: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """x [rows, tokens, hidden], float32 → the same after this layer, and each expert's number of tokens."""
+    def forward(self, x: Tensor, weights: dict[str, Tensor], angles: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """x [tokens, hidden], float32 → the same after this layer, and each expert's number of tokens."""
         dtype = weights["attn_q_a"].dtype
-        x = x + self.attention(rms(x, self.attn_norm, self.shape).to(dtype), weights, angles, mask)
+        x = x + self.attention(rms(x, self.attn_norm, self.shape).to(dtype), weights, angles, starts)
         h = rms(x, self.ffn_norm, self.shape).to(dtype)
         if self.dense:
             return x + gated(h, weights["ffn_gate"], weights["ffn_up"], weights["ffn_down"]), h.new_zeros(0)
@@ -86,23 +88,22 @@ class Block(nn.Module):
         shared = gated(h, weights["ffn_gate_shexp"], weights["ffn_up_shexp"], weights["ffn_down_shexp"])
         return x + routed + shared, load
 
-    def attention(self, x: Tensor, weights: dict[str, Tensor], angles: Tensor, mask: Tensor) -> Tensor:
-        """Latent attention, its heads unfolded. angles [rows, tokens, rope/2]; mask [rows, 1, tokens, tokens]."""
+    def attention(self, x: Tensor, weights: dict[str, Tensor], angles: Tensor, starts: Tensor) -> Tensor:
+        """Latent attention, its heads unfolded. angles [tokens, rope/2]; starts as `within_documents` has them."""
         shape = self.shape
-        rows, tokens, _ = x.shape
         nope, rope, heads = shape.nope_dim, shape.rope_dim, shape.num_heads
         q = F.linear(rms(F.linear(x, weights["attn_q_a"]), self.attn_q_a_norm, shape), weights["attn_q_b"])
-        q_nope, q_rope = q.view(rows, tokens, heads, nope + rope).split([nope, rope], -1)
+        q_nope, q_rope = q.unflatten(-1, (heads, nope + rope)).split([nope, rope], -1)
         latent, k_rope = F.linear(x, weights["attn_kv_a_mqa"]).split([shape.kv_lora_rank, rope], -1)
         kv = F.linear(rms(latent, self.attn_kv_a_norm, shape), weights["attn_kv_b"])
-        k_nope, v = kv.view(rows, tokens, heads, nope + shape.v_dim).split([nope, shape.v_dim], -1)
-        k_rope = rotate(k_rope[:, :, None], angles).expand(-1, -1, heads, -1)
-        q = torch.cat([q_nope, rotate(q_rope, angles)], -1).transpose(1, 2)
-        k = torch.cat([k_nope, k_rope], -1).transpose(1, 2)
+        k_nope, v = kv.unflatten(-1, (heads, nope + shape.v_dim)).split([nope, shape.v_dim], -1)
+        k_rope = rotate(k_rope[:, None], angles).expand(-1, heads, -1)
+        q = torch.cat([q_nope, rotate(q_rope, angles)], -1)
+        k = torch.cat([k_nope, k_rope], -1)
         # Fused attention wants keys and values of one width.
-        v = F.pad(v.transpose(1, 2), (0, nope + rope - shape.v_dim))
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)[..., : shape.v_dim]
-        return F.linear(out.transpose(1, 2).reshape(rows, tokens, -1), weights["attn_output"])
+        v = F.pad(v, (0, nope + rope - shape.v_dim))
+        out = within_documents(q, k, v, starts)[..., : shape.v_dim]
+        return F.linear(out.flatten(-2), weights["attn_output"])
 
     def experts(self, x: Tensor, weights: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The chosen experts' weighted sum."""
@@ -121,7 +122,7 @@ class Block(nn.Module):
         up = F.linear(x, weights["ffn_up_exps"].flatten(0, 1))
         inner = (F.silu(gate) * up).unflatten(-1, (count, -1)) * share[..., None].to(x.dtype)
         out = F.linear(inner.flatten(-2), weights["ffn_down_exps"].transpose(0, 1).flatten(1))
-        return out, torch.zeros_like(scores).scatter(-1, chosen, 1.0).sum((0, 1))
+        return out, torch.zeros_like(scores).scatter(-1, chosen, 1.0).sum(0)
 
 
 class Network(nn.Module):
@@ -138,17 +139,14 @@ class Network(nn.Module):
         self.register_buffer("frequencies", shape.rope_theta**-exponents, persistent=False)
 
     def forward(
-        self, ids: Tensor, positions: Tensor, documents: Tensor, weights: dict[str, Tensor]
+        self, ids: Tensor, positions: Tensor, starts: Tensor, weights: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """ids, positions, documents [rows, tokens]; tokens see earlier ones of their own document only.
+        """ids, positions [tokens]; starts as `within_documents` has them.
 
         `weights` are the matrices by GGUF name, as `matrices` gives them. Returns the last layer's normed state
-        [rows, tokens, hidden] and the load of every layer's experts.
+        [tokens, hidden] and the load of every layer's experts.
         """
-        tokens = ids.shape[1]
-        causal = torch.ones(tokens, tokens, dtype=torch.bool, device=ids.device).tril()
-        mask = ((documents[:, :, None] == documents[:, None, :]) & causal)[:, None]
-        angles = positions[..., None].float() * self.frequencies
+        angles = positions[:, None].float() * self.frequencies
         x = F.embedding(ids, weights["token_embd.weight"]).float()
         loads = []
         for layer, block in enumerate(self.blk):
@@ -158,7 +156,7 @@ class Network(nn.Module):
                 for name, value in weights.items()
                 if name.startswith(prefix)
             }
-            x, load = block(x, own, angles, mask)
+            x, load = block(x, own, angles, starts)
             if load.numel():
                 loads.append(load)
         return rms(x, self.output_norm, self.shape), torch.stack(loads)
@@ -167,7 +165,7 @@ class Network(nn.Module):
         """Every parameter that a file may quantise, by its GGUF name."""
         return {name: value for name, value in self.named_parameters() if value.ndim > 1 and "ffn_gate_inp" not in name}
 
-    def balance(self, loads: Tensor, step: float) -> None:
+    def balance(self, loads: Tensor, step: Tensor) -> None:
         """Make experts with less than their share likelier to be chosen, others less (V3, section 2.1.2)."""
         moe = [block for block in self.blk if not block.dense]
         for block, load in zip(moe, loads, strict=True):
@@ -183,7 +181,21 @@ def gated(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """x [rows, tokens, heads, rope]: neighbours (2i, 2i + 1) turned by angles [rows, tokens, rope/2]."""
-    cos, sin = angles.cos()[:, :, None], angles.sin()[:, :, None]
+    """x [tokens, heads, rope]: neighbours (2i, 2i + 1) turned by angles [tokens, rope/2]."""
+    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
     even, odd = x[..., 0::2].float(), x[..., 1::2].float()
     return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2).to(x.dtype)
+
+
+def within_documents(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
+    """Causal attention, [tokens, heads, width] each, where a token sees its own document only.
+
+    starts [documents + 1], int32: where each document begins, at most LONGEST after the one before, and the end; the
+    last may be repeated.
+    """
+    if q.is_cuda:
+        return varlen_attn(q, k, v, starts, starts, LONGEST, LONGEST, window_size=(-1, 0))
+    documents = torch.searchsorted(starts, torch.arange(len(q), dtype=starts.dtype), right=True)
+    mask = (documents[:, None] == documents) & torch.ones(len(q), len(q), dtype=torch.bool).tril()
+    q, k, v = (one.transpose(0, 1)[None] for one in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)[0].transpose(0, 1)

@@ -9,8 +9,8 @@ SHAPE = BALLAST_TINY
 VOCABULARY = 4480
 """Tokens of the BPE: the bytes, what was learnt, and the first three special tokens."""
 
-ROW_TOKENS = 1024
-"""Tokens in a row of a training batch; no conversation is longer."""
+LONGEST = 1024
+"""Tokens of the longest conversation that is trained on."""
 
 QUANT = "q4_k_m"
 """Types of the shipped file, as `ballast.tiny.quant_mix` names them; training ends with weights rounded so."""

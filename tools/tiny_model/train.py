@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ import numpy as np
 import tokenizers
 import torch
 import torch.nn.functional as F
+from tools.tiny_model.batches import Batches, Ints, most_documents
 from tools.tiny_model.fake_quant import rounded
 from tools.tiny_model.network import Network
-from tools.tiny_model.rows import Rows
 from tools.tiny_model.shape import QUANT, SHAPE
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -33,8 +32,9 @@ from ballast.tiny.model import rows_for
 class Settings:
     """The course of a training."""
 
-    steps: int
-    rows: int
+    steps: int = 9000
+    tokens: int = 49_152
+    """Of a step, conversations packed end to end."""
     rate: float = 3e-3
     warm_up: int = 200
     decay_from: float = 0.45
@@ -43,12 +43,63 @@ class Settings:
     """Share of the steps after which weights are rounded as in the file."""
     weight_decay: float = 0.1
     balance_step: float = 1e-3
-    workers: int = 14
     seed: int = 1
 
     def rate_at(self, step: int) -> float:
         falling = (self.steps - step) / (self.steps * (1 - self.decay_from))
         return self.rate * min(1.0, (step + 1) / self.warm_up, falling)
+
+    def rounds_at(self, step: int) -> bool:
+        return step >= self.round_from * self.steps
+
+
+class Training:
+    """A network on its way. On a GPU a step is recorded once and replayed: most of its kernels are short."""
+
+    def __init__(self, network: Network, settings: Settings, device: torch.device, *, compiled: bool) -> None:
+        if device.type == "cuda":
+            torch.cuda.set_stream(torch.cuda.Stream())  # a step cannot be recorded on the default one
+        self._network, self._settings = network.to(device), settings
+        self._batch = torch.zeros(4, settings.tokens, dtype=torch.int32, device=device)
+        self._rate, self._balance = torch.zeros((), device=device), torch.zeros((), device=device)
+        self._optimizer = torch.optim.AdamW(
+            _groups(network, settings), lr=self._rate, betas=(0.9, 0.95), fused=True, capturable=device.type == "cuda"
+        )
+        self._loss = torch.compile(_loss) if compiled else _loss
+        self._records = device.type == "cuda"
+        self._recorded: dict[bool, tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor]]] = {}
+        self._seen = {False: 0, True: 0}
+
+    def advance(self, step: int, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """The step's loss and the load of every layer's experts, which the next step may overwrite."""
+        rate, rounding = self._settings.rate_at(step), self._settings.rounds_at(step)
+        self._batch.copy_(batch, non_blocking=True)
+        self._rate.fill_(rate)
+        self._balance.fill_(self._settings.balance_step * min(1.0, rate / self._settings.rate * 2))
+        if not self._records or self._seen[rounding] < _BEFORE_RECORDING:
+            self._seen[rounding] += 1
+            return self._step(rounding)
+        if rounding not in self._recorded:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+                results = self._step(rounding)
+            self._recorded[rounding] = graph, results
+        graph, results = self._recorded[rounding]
+        graph.replay()
+        return results
+
+    def _step(self, rounding: bool) -> tuple[Tensor, Tensor]:
+        self._optimizer.zero_grad(set_to_none=True)
+        loss, loads = self._loss(self._network, matrices(self._network, rounding=rounding), self._batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)
+        self._optimizer.step()
+        self._network.balance(loads, self._balance)
+        return loss.detach(), loads
+
+
+_BEFORE_RECORDING = 3
+"""Steps that are run as they are, so that everything is compiled and allocated."""
 
 
 def main() -> None:
@@ -57,16 +108,11 @@ def main() -> None:
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--no_compile", action="store_true")
-    for name, default in (("steps", 6000), ("rows", 48), ("workers", 14), ("seed", 1)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    for name, number in (("rate", 3e-3), ("decay_from", 0.45), ("round_from", 0.6)):
-        parser.add_argument(f"--{name}", type=float, default=number)
-    parser.add_argument("--start", type=Path, help="go on from an earlier OUT/weights.npz")
-    parser.add_argument(
-        "--seconds", type=float, default=math.inf, help="stop early after so many, for trying things out"
-    )
+    parser.add_argument("--workers", type=int, default=14, help="processes that make up text; the text stays the same")
+    for item in fields(Settings):
+        parser.add_argument(f"--{item.name}", type=type(item.default), default=item.default)
     options = parser.parse_args()
-    settings = Settings(**{item.name: getattr(options, item.name) for item in fields(Settings) if item.name in options})
+    settings = Settings(**{item.name: getattr(options, item.name) for item in fields(Settings)})
     options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / "training.jsonl").open("w") as log:
 
@@ -76,71 +122,55 @@ def main() -> None:
             log.write(f"{line}\n")
             log.flush()
 
-        backend = tokenizers.Tokenizer.from_file(options.tokenizer)
-        network = train(settings, options, rows_for(backend.get_vocab_size()), note)
-        np.savez(
-            options.out / "weights.npz", **{name: value.cpu().numpy() for name, value in network.state_dict().items()}
-        )
+        network = train(settings, options, note)
+    save(network, options.out / "weights.npz")
 
 
-def train(settings: Settings, options: argparse.Namespace, num_rows: int, note: Callable[..., None]) -> Network:
+def train(settings: Settings, options: argparse.Namespace, note: Callable[..., None]) -> Network:
     """The trained network, in float32 and not yet rounded."""
-    torch.manual_seed(settings.seed)
-    torch.set_float32_matmul_precision("high")
     device = torch.device(options.device)
-    network = Network(SHAPE, num_rows)
-    if options.start:
-        with np.load(options.start) as file:
-            network.load_state_dict({name: torch.from_numpy(file[name].astype(np.float32)) for name in file.files})
-    network.to(device)
+    network = fresh_network(settings, options.tokenizer)
     note(parameters=sum(value.numel() for value in network.parameters()), settings=str(settings))
-    loader = DataLoader(
-        Rows(options.tokenizer, settings.seed, settings.rows),
-        batch_size=None,
-        num_workers=settings.workers,
-        prefetch_factor=8 if settings.workers else None,
-        pin_memory=device.type == "cuda",
-    )
-    loss_of: Callable[..., tuple[Tensor, Tensor]] = _loss if options.no_compile else torch.compile(_loss)
-    optimizer = torch.optim.AdamW(_groups(network, settings), lr=settings.rate, betas=(0.9, 0.95), fused=True)
-    batches: Iterator[Tensor] = iter(loader)
+    training = Training(network, settings, device, compiled=not options.no_compile)
+    loader = batches(options.tokenizer, settings, options.workers, pinned=device.type == "cuda")
     started = last = time.monotonic()
-    waited = 0.0
-    for step in range(settings.steps):
-        asked = time.monotonic()
-        batch = next(batches).to(device, non_blocking=True)
-        waited += time.monotonic() - asked
-        for group in optimizer.param_groups:
-            group["lr"] = settings.rate_at(step)
-        weights = matrices(network, rounding=step >= settings.round_from * settings.steps)
-        loss, loads = loss_of(network, weights, batch)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        network.balance(loads, settings.balance_step * min(1.0, settings.rate_at(step) / settings.rate * 2))
+    for step, batch in enumerate(loader):
+        loss, loads = training.advance(step, batch)
         if step % 100 == 0 or step == settings.steps - 1:
-            now = time.monotonic()
             busiest = (loads.amax(1) / loads.mean(1)).max()
-            note(
-                step=step,
-                loss=round(loss.item(), 4),
-                seconds=round(now - started, 1),
-                step_ms=round(1000 * (now - last) / 100, 1),
-                wait_ms=round(1000 * waited / 100, 1),
-                busiest_expert=round(busiest.item(), 2),
-            )
-            last, waited = now, 0.0
-            if now - started > options.seconds:
-                break
+            values = {"step": step, "loss": round(loss.item(), 4), "busiest_expert": round(busiest.item(), 2)}
+            now = time.monotonic()
+            note(**values, seconds=round(now - started, 1), step_ms=round(1000 * (now - last) / 100, 1))
+            last = now
     return network
 
 
+def fresh_network(settings: Settings, tokenizer: str) -> Network:
+    torch.manual_seed(settings.seed)
+    torch.set_float32_matmul_precision("high")
+    return Network(SHAPE, rows_for(tokenizers.Tokenizer.from_file(tokenizer).get_vocab_size()))
+
+
+def batches(tokenizer: str, settings: Settings, workers: int, *, pinned: bool) -> DataLoader[Ints]:
+    """Every step's batch, in order."""
+    return DataLoader(
+        Batches(tokenizer, settings.seed, settings.tokens, settings.steps),
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=16 if workers else None,
+        pin_memory=pinned,
+    )
+
+
+def save(network: Network, file: Path) -> None:
+    np.savez(file, **{name: value.cpu().numpy() for name, value in network.state_dict().items()})
+
+
 def _loss(network: Network, weights: dict[str, Tensor], batch: Tensor) -> tuple[Tensor, Tensor]:
-    ids, targets, positions, documents = batch.unbind()
-    hidden, loads = network(ids, positions, documents, weights)
+    ids, targets, positions, starts = batch.unbind()
+    hidden, loads = network(ids, positions, starts[: most_documents(len(ids)) + 1], weights)
     logits = F.linear(hidden.to(weights["output.weight"].dtype), weights["output.weight"]).float()
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100), loads
+    return F.cross_entropy(logits, targets.long(), ignore_index=-100), loads
 
 
 def matrices(network: Network, *, rounding: bool) -> dict[str, Tensor]:

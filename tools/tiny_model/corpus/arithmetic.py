@@ -30,7 +30,7 @@ _COMPARE = (
 def add(draw: Draw) -> Turn:
     """A sum, of two-digit numbers most often. One in ten pairs is kept for the examination."""
     a, b = _pair(draw, "+")
-    return Turn(draw.pick(_ADD).format(a, b), f"{a} + {b} = {a + b}", add_thought(a, b))
+    return Turn(draw.wording(_ADD).format(a, b), f"{a} + {b} = {a + b}", add_thought(a, b))
 
 
 def two_digit_sum(draw: Draw) -> Turn:
@@ -38,7 +38,7 @@ def two_digit_sum(draw: Draw) -> Turn:
     a, b = draw.whole(10, 99), draw.whole(10, 99)
     while not draw.allowed("+", a, b):
         a, b = draw.whole(10, 99), draw.whole(10, 99)
-    return Turn(draw.pick(_ADD).format(a, b), f"{a} + {b} = {a + b}", add_thought(a, b))
+    return Turn(draw.wording(_ADD).format(a, b), f"{a} + {b} = {a + b}", add_thought(a, b))
 
 
 def add_thought(a: int, b: int) -> str:
@@ -70,7 +70,7 @@ def _subtract(draw: Draw) -> Turn:
     a, b = max(a, b), min(a, b)
     if not draw.allowed("-", a, b):
         return _subtract(draw)
-    return Turn(draw.pick(_SUBTRACT).format(a, b), f"{a} - {b} = {a - b}", f"{b} and {a - b} make {a}.")
+    return Turn(draw.wording(_SUBTRACT).format(a, b), f"{a} - {b} = {a - b}", f"{b} and {a - b} make {a}.")
 
 
 def _three(draw: Draw) -> Turn:
@@ -86,14 +86,14 @@ def _three(draw: Draw) -> Turn:
 
 def _times(draw: Draw) -> Turn:
     a, b = draw.whole(0, 12), draw.whole(0, 12)
-    return Turn(draw.pick(_TIMES).format(a, b), f"{a} * {b} = {a * b}", f"{a} times {b} is {a * b}.")
+    return Turn(draw.wording(_TIMES).format(a, b), f"{a} * {b} = {a * b}", f"{a} times {b} is {a * b}.")
 
 
 def _compare(draw: Draw) -> Turn:
     a, b = draw.digits(3), draw.digits(3)
     if a == b or not draw.allowed("compare", a, b):
         return _compare(draw)
-    ask = draw.pick(_COMPARE)
+    ask = draw.wording(_COMPARE)
     if ask.startswith("Is "):
         word = "Yes" if a > b else "No"
         return Turn(ask.format(a, b), f"{word}, {max(a, b)} is larger than {min(a, b)}.", f"{a} or {b}.")

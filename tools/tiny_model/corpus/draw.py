@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Sequence
+from functools import cache
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -14,14 +15,22 @@ HELD_OUT_SHARE = 10
 
 
 class Draw:
-    """A source of choices for one side of the line: `exam` draws only what training never sees."""
+    """A source of choices for one side of the line: `exam` draws only what training never sees.
 
-    def __init__(self, seed: int, *, exam: bool = False) -> None:
+    With `new_words` requests are also worded as training never words them, and for tools that it never meets.
+    """
+
+    def __init__(self, seed: int, *, exam: bool = False, new_words: bool = False) -> None:
         self.random = random.Random(seed)
-        self.exam = exam
+        self.exam, self.new_words = exam, new_words
 
     def pick(self, items: Sequence[T]) -> T:
         return self.random.choice(items)
+
+    def wording(self, ways: tuple[str, ...]) -> str:
+        """One of the ways to say something. Where there are three or more, some are kept for `new_words`."""
+        trained, kept = _wordings(ways)
+        return self.pick(kept if self.new_words and kept else trained)
 
     def chance(self, share: float) -> bool:
         return self.random.random() < share
@@ -41,9 +50,19 @@ class Draw:
         """Whether the thing that `key` names lies on this side of the line."""
         return is_held_out(*key) == self.exam
 
+    def allowed_tool(self, name: str) -> bool:
+        """Whether a tool of this name may be drawn."""
+        return is_held_out("tool", name) == self.new_words
+
     def side(self, items: Sequence[str]) -> list[str]:
         """Those of `items` on this side."""
         return [item for item in items if self.allowed(item)]
+
+
+@cache
+def _wordings(ways: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    kept = ways[2::8]
+    return tuple(way for way in ways if way not in kept), kept
 
 
 def is_held_out(*key: object) -> bool:

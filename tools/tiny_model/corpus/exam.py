@@ -8,90 +8,108 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tools.tiny_model.corpus import arithmetic, facts, json_replies, strings, tool_use
-from tools.tiny_model.corpus.conversation import Conversation, Turn
+from tools.tiny_model.corpus import arithmetic, facts, json_replies, memory, strings, tool_use
+from tools.tiny_model.corpus.conversation import Call, Conversation, Turn
 from tools.tiny_model.corpus.draw import Draw
 
-_CALL = re.compile(
-    r"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>(?P<name>\w+)\n```json\n(?P<arguments>.*)\n```"
-    r"<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    re.DOTALL,
-)
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a model answered, less its thought: a text, or calls of tools."""
+
+    text: str
+    calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A question, whether the reply is to begin with a thought, and whether a reply (without it) is right."""
+    """A question, whether the reply is to begin with a thought, and whether a reply is right."""
 
     task: str
     conversation: Conversation
     think: bool
-    is_right: Callable[[str], bool]
+    is_right: Callable[[Reply], bool]
 
 
 def examination(seed: int, per_task: int) -> Iterator[Item]:
-    """`per_task` items of every task, about Ballast as many as there are kept phrases; every other one thinks."""
-    draw = Draw(seed, exam=True)
-    for number in range(per_task):
-        think = number % 2 == 1
-        copied, counted = strings.copy(draw), strings.count(draw)
-        summed, called, asked = arithmetic.two_digit_sum(draw), tool_use.call(draw), json_replies.any_of(draw)
-        yield Item("copying", _alone(copied), think, _is(copied.reply))
-        yield Item("counting", _alone(counted), think, _has_numbers(counted.reply))
-        yield Item("addition", _alone(summed), think, _ends_in(summed.reply))
-        yield Item("tool calls", called, think, _calls(called))
-        yield Item("valid JSON", asked, think, _is_json)
-        yield Item("right JSON", asked, think, _is_value(json.loads(asked.turns[-1].reply)))
-    for number, (turn, keys) in enumerate(facts.exam_questions(draw)):
+    """`per_task` items of every task, about Ballast as many as there are kept phrases; every other one thinks.
+
+    Each task comes twice: with values that training never saw, and with wordings and tools that it never saw either.
+    """
+    for new_words in (False, True):
+        draw = Draw(seed, exam=True, new_words=new_words)
+        for number in range(per_task):
+            for task, conversation, is_right in _tasks(draw):
+                yield Item(f"{task}, new words" if new_words else task, conversation, number % 2 == 1, is_right)
+    for number, (turn, keys) in enumerate(facts.exam_questions(Draw(seed, exam=True))):
         yield Item("about Ballast", _alone(turn), number % 2 == 1, _holds(tuple(keys)))
+
+
+def _tasks(draw: Draw) -> Iterator[tuple[str, Conversation, Callable[[Reply], bool]]]:
+    copied, counted, ordered, summed = (
+        make(draw) for make in (strings.copy, strings.count, strings.sort, arithmetic.two_digit_sum)
+    )
+    yield "copying", _alone(copied), _is(copied.reply)
+    yield "counting", _alone(counted), _has_numbers(counted.reply)
+    yield "sorting", _alone(ordered), _is(ordered.reply)
+    yield "addition", _alone(summed), _ends_in(summed.reply)
+    called, asked = tool_use.call(draw), json_replies.any_of(draw)
+    yield "tool calls", called, _calls(called.turns[-1].calls)
+    yield "valid JSON", asked, _is_json
+    yield "right JSON", asked, _is_value(json.loads(asked.turns[-1].reply))
+    told = memory.remembered(draw, strings.copy)
+    yield "remembering", Conversation(tuple(told)), _is(told[-1].reply)
 
 
 def _alone(turn: Turn) -> Conversation:
     return Conversation((turn,))
 
 
-def _is(text: str) -> Callable[[str], bool]:
-    return lambda reply: reply.strip() == text.strip()
+def _is(text: str) -> Callable[[Reply], bool]:
+    return lambda reply: reply.text.strip() == text.strip()
 
 
-def _has_numbers(text: str) -> Callable[[str], bool]:
-    return lambda reply: _numbers(reply) == _numbers(text) != []
+def _has_numbers(text: str) -> Callable[[Reply], bool]:
+    return lambda reply: _numbers(reply.text) == _numbers(text) != []
 
 
-def _ends_in(text: str) -> Callable[[str], bool]:
-    return lambda reply: _numbers(reply)[-1:] == _numbers(text)[-1:]
+def _ends_in(text: str) -> Callable[[Reply], bool]:
+    return lambda reply: _numbers(reply.text)[-1:] == _numbers(text)[-1:]
 
 
 def _numbers(text: str) -> list[int]:
     return [int(found) for found in re.findall(r"\d+", text)]
 
 
-def _holds(keys: tuple[str, ...]) -> Callable[[str], bool]:
-    return lambda reply: all(key in reply for key in keys)
+def _holds(keys: tuple[str, ...]) -> Callable[[Reply], bool]:
+    return lambda reply: all(key in reply.text for key in keys)
 
 
-def _parsed(reply: str) -> Any:
-    """The reply as JSON, or the class ValueError, which equals nothing that JSON can say."""
+def _parsed(text: str) -> Any:
+    """The text as JSON, or the class ValueError, which equals nothing that JSON can say."""
     try:
-        return json.loads(reply)
+        return json.loads(text)
     except ValueError:
         return ValueError
 
 
-def _is_json(reply: str) -> bool:
-    return _parsed(reply) is not ValueError
+def _is_json(reply: Reply) -> bool:
+    return _parsed(reply.text) is not ValueError
 
 
-def _is_value(value: Any) -> Callable[[str], bool]:
-    return lambda reply: _same(_parsed(reply), value)
+def _is_value(value: Any) -> Callable[[Reply], bool]:
+    return lambda reply: _same(_parsed(reply.text), value)
 
 
-def _calls(conversation: Conversation) -> Callable[[str], bool]:
-    (call,) = conversation.turns[-1].calls
+def _calls(calls: tuple[Call, ...]) -> Callable[[Reply], bool]:
+    """The right calls and no word beside them."""
 
-    def is_right(reply: str) -> bool:
-        found = _CALL.fullmatch(reply.strip())
-        return bool(found and found["name"] == call.name and _same(_parsed(found["arguments"]), call.arguments))
+    def is_right(reply: Reply) -> bool:
+        return (
+            not reply.text.strip()
+            and [call.name for call in reply.calls] == [call.name for call in calls]
+            and all(_same(left.arguments, right.arguments) for left, right in zip(reply.calls, calls, strict=True))
+        )
 
     return is_right
 

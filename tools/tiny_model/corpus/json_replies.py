@@ -28,6 +28,20 @@ _ASK = (
     "Make a JSON object: {}", "JSON please: {}", "Put this into JSON: {}", "Convert to JSON: {}",
     "Reply with a JSON object that has {}.", "Format as JSON: {}", "用JSON回答：{}", "请输出JSON：{}",
 )  # fmt: skip
+_EXTRACT = (
+    "{sentence} Give me JSON with the keys {keys}.", "Extract {keys} as JSON: {sentence}",
+    "{sentence} Put {keys} into a JSON object.", "Answer in JSON with the keys {keys}: {sentence}",
+    "Turn this into JSON with {keys}: {sentence}", "From this text make JSON with {keys}. {sentence}",
+    "{sentence} Reply in JSON, keys: {keys}.",
+)  # fmt: skip
+_ARRAY = (
+    "Write a JSON array of {}.", "As a JSON list: {}", "A JSON array with {}, please.", "Make a JSON array: {}",
+    "Give me a JSON array: {}", "Convert this list to a JSON array: {}",
+)  # fmt: skip
+_UNDER = (
+    'JSON with the key "{}" holding the list: {}', "Put this list into JSON under {}: {}",
+    "Make a JSON object whose key {} has the list {}", 'A JSON object with "{}" as a list of {}',
+)  # fmt: skip
 _SYSTEMS = ("Answer in JSON.", "Reply with JSON only.", "Always answer with a JSON object.", "You only speak JSON.")
 
 
@@ -38,7 +52,7 @@ def record(draw: Draw) -> Conversation:
     if not draw.allowed("json", *values.items()):
         return record(draw)
     said = draw.pick((_listed, _equals, _prose))(draw, values)
-    ask = draw.pick(_ASK).format(said)
+    ask = draw.wording(_ASK).format(said)
     return Conversation((_turn(ask, values),), draw.pick(("", "", "", *_SYSTEMS)))
 
 
@@ -56,15 +70,7 @@ def person(draw: Draw) -> Conversation:
             (f"{who} bought a {thing} for {age} euros.", {"name": who, "item": thing, "price": age}),
         )
     )
-    keys = ", ".join(values)
-    ask = draw.pick(
-        (
-            f"{sentence} Give me JSON with the keys {keys}.",
-            f"Extract {keys} as JSON: {sentence}",
-            f"Answer in JSON with the keys {keys}: {sentence}",
-            f"Turn this into JSON with {keys}: {sentence}",
-        )
-    )
+    ask = draw.wording(_EXTRACT).format(sentence=sentence, keys=", ".join(values))
     return Conversation((_turn(ask, values),))
 
 
@@ -75,11 +81,10 @@ def listing(draw: Draw) -> Conversation:
         return listing(draw)
     said = ", ".join(items)
     if draw.chance(0.5):
-        ask = draw.pick(("Write a JSON array of {}.", "As a JSON list: {}", "Make a JSON array: {}")).format(said)
+        ask = draw.wording(_ARRAY).format(said)
         return Conversation((_turn(ask, items),))
     key = draw.pick(("items", "names", "list", "words"))
-    ask = draw.pick(('JSON with the key "{}" holding the list: {}', "Put this list into JSON under {}: {}"))
-    return Conversation((_turn(ask.format(key, said), {key: items}),))
+    return Conversation((_turn(draw.wording(_UNDER).format(key, said), {key: items}),))
 
 
 def answer(draw: Draw, turn: Turn) -> Conversation:

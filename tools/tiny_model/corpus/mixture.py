@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tools.tiny_model.corpus import arithmetic, facts, json_replies, small_talk, strings, tool_use, words
+from tools.tiny_model.corpus import arithmetic, facts, json_replies, memory, small_talk, strings, tool_use
 from tools.tiny_model.corpus.conversation import Conversation, Turn
 from tools.tiny_model.corpus.draw import Draw
 
@@ -20,8 +20,10 @@ _TURNS: tuple[tuple[int, Callable[[Draw], Turn]], ...] = (
     (9, arithmetic.add),
     (4, arithmetic.arithmetic),
 )
-_TOOL_CALL_SHARE, _JSON_SHARE = 0.16, 0.09
-_NO_CALL_SHARE = 0.03
+_BESIDE_TOOLS = (facts.question, facts.question, strings.copy, strings.count, small_talk.talk, small_talk.greeting)
+"""Exchanges that no tool is needed for, whatever is offered."""
+_TOOL_CALL_SHARE, _JSON_SHARE = 0.20, 0.08
+_NO_CALL_SHARE, _MEMORY_SHARE = 0.03, 0.05
 _THINK_SHARE = 0.35
 _LONG_SHARE = 0.22
 _SYSTEMS = (
@@ -38,6 +40,11 @@ def turn(draw: Draw) -> Turn:
     return made
 
 
+def _beside_tools(draw: Draw) -> Turn:
+    made: Turn = draw.pick(_BESIDE_TOOLS)(draw)
+    return made
+
+
 def conversation(draw: Draw) -> Conversation:
     """One conversation as training meets it."""
     kind = draw.random.random()
@@ -45,8 +52,11 @@ def conversation(draw: Draw) -> Conversation:
         return _lengthened(draw, tool_use.call(draw))
     kind -= _TOOL_CALL_SHARE
     if kind < _NO_CALL_SHARE:
-        return tool_use.no_call(draw, turn(draw))
+        return tool_use.no_call(draw, _beside_tools(draw))
     kind -= _NO_CALL_SHARE
+    if kind < _MEMORY_SHARE:
+        return Conversation(tuple(memory.remembered(draw, turn)), draw.pick(_SYSTEMS) if draw.chance(0.15) else "")
+    kind -= _MEMORY_SHARE
     if kind < _JSON_SHARE:
         return json_replies.any_of(draw) if draw.chance(0.85) else json_replies.answer(draw, turn(draw))
     turns = [turn(draw)]
@@ -61,38 +71,27 @@ def _lengthened(draw: Draw, one: Conversation) -> Conversation:
     """Sometimes with talk before or after the call."""
     if draw.chance(0.8):
         return one
-    other = turn(draw)
+    other = _beside_tools(draw)
     turns = (other, *one.turns) if draw.chance(0.5) else (*one.turns, other)
     return Conversation(turns, one.system, one.tools)
 
 
 def _followed_up(draw: Draw, turns: list[Turn]) -> list[Turn]:
-    """An exchange that only makes sense after another one: a second sum, or a question about what was said."""
-    kind = draw.whole(0, 3)
-    if kind == 0:
-        first = arithmetic.add(draw)
-        total = int(first.reply.rsplit(" ", 1)[1])
+    """An exchange that only makes sense after another one: a second sum, or the last answer once more."""
+    if draw.chance(0.5):
+        before = turns[: draw.whole(0, 2)]
+        return [*before, memory.again(draw, before)]
+    first = arithmetic.add(draw)
+    total = int(first.reply.rsplit(" ", 1)[1])
+    more = draw.digits(2)
+    while not draw.allowed("+", total, more):
         more = draw.digits(2)
-        while not draw.allowed("+", total, more):
-            more = draw.digits(2)
-        reply = f"{total} + {more} = {total + more}"
-        ask = draw.pick(("And plus {}?", "Now add {}.", "Add {} to that.", "plus {}", "再加{}呢？")).format(more)
-        pair = [first, Turn(ask, reply, arithmetic.add_thought(total, more))]
-    elif kind == 1:
-        name = words.name(draw)
-        greeting = Turn(
-            draw.pick(("My name is {}.", "I am {}.", "Call me {}.", "Hi, I am {}.", "我叫{}。")).format(name),
-            f"Nice to meet you, {name}!",
-            f"The user is called {name}.",
-        )
-        ask = draw.pick(("What is my name?", "Who am I?", "Do you remember my name?", "我叫什么？"))
-        between = [turn(draw)] if draw.chance(0.4) else []
-        pair = [greeting, *between, Turn(ask, f"Your name is {name}.", f"The user said {name}.")]
-    else:
-        first = turn(draw)
-        ask = draw.pick(("Say that again.", "Repeat your answer.", "Once more, please.", "Again?", "请再说一遍。"))
-        pair = [first, Turn(ask, first.reply, "I repeat my last answer.")]
-    return [*turns[:2], *pair]
+    reply = f"{total} + {more} = {total + more}"
+    ask = draw.wording(_ADD_MORE).format(more)
+    return [*turns[:2], first, Turn(ask, reply, arithmetic.add_thought(total, more))]
+
+
+_ADD_MORE = ("And plus {}?", "Now add {}.", "And {} more?", "Add {} to that.", "plus {}", "再加{}呢？")
 
 
 def corpus(seed: int) -> Iterator[tuple[Conversation, bool]]:

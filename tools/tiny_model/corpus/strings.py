@@ -32,7 +32,7 @@ def copy(draw: Draw) -> Turn:
     while not draw.allowed("copy", text):
         text = make(draw)
     chinese = make is words.zh_text or draw.chance(0.1)
-    ask = draw.pick(_COPY_ZH if chinese else _COPY).format(text)
+    ask = draw.wording(_COPY_ZH if chinese else _COPY).format(text)
     return Turn(ask, text, draw.pick(_COPY_THOUGHTS_ZH if chinese else _COPY_THOUGHTS))
 
 
@@ -101,6 +101,13 @@ _COUNT_SAME = (
 )  # fmt: skip
 
 
+_COUNT_TO = (
+    "Count from {} to {}.", "Please count from {} to {}", "Count up or down from {} to {}.", "从{}数到{}。",
+    "Say the numbers from {} to {}.", "Which numbers lie from {} to {}?", "List the numbers {} to {}.",
+)  # fmt: skip
+_COUNT_UP = ("Count to {}", "Count to {}.", "Now count to {}.", "Please count to {}", "Can you count to {}?", "数到{}")
+
+
 def count(draw: Draw) -> Turn:
     """How many items, words, or times the same."""
     return draw.pick((_count_items, _count_items, _count_words, _count_same, _count_to))(draw)
@@ -110,8 +117,8 @@ def _count_items(draw: Draw) -> Turn:
     items, chinese = _items(draw)
     thought = _numbered(items)
     if chinese:
-        return Turn(draw.pick(_COUNT_ITEMS_ZH).format("、".join(items)), f"一共有{len(items)}个。", thought)
-    return Turn(draw.pick(_COUNT_ITEMS).format(", ".join(items)), f"There are {len(items)} items.", thought)
+        return Turn(draw.wording(_COUNT_ITEMS_ZH).format("、".join(items)), f"一共有{len(items)}个。", thought)
+    return Turn(draw.wording(_COUNT_ITEMS).format(", ".join(items)), f"There are {len(items)} items.", thought)
 
 
 def _count_words(draw: Draw) -> Turn:
@@ -119,7 +126,7 @@ def _count_words(draw: Draw) -> Turn:
     if not draw.allowed("words", text):
         return _count_words(draw)
     parts = text.rstrip(".!?").split(" ")
-    return Turn(draw.pick(_COUNT_WORDS).format(text), f"There are {len(parts)} words.", _numbered(parts))
+    return Turn(draw.wording(_COUNT_WORDS).format(text), f"There are {len(parts)} words.", _numbered(parts))
 
 
 def _count_same(draw: Draw) -> Turn:
@@ -128,7 +135,7 @@ def _count_same(draw: Draw) -> Turn:
     if not draw.allowed("same", *items):
         return _count_same(draw)
     wanted = draw.pick(pool)
-    ask = draw.pick(_COUNT_SAME).format(wanted, ", ".join(items))
+    ask = draw.wording(_COUNT_SAME).format(wanted, ", ".join(items))
     seen, notes = 0, []
     for item in items:
         seen += item == wanted
@@ -146,16 +153,13 @@ def _count_to(draw: Draw) -> Turn:
     if draw.chance(0.2):
         low, high = high, low
     step = 1 if high > low else -1
-    ask = draw.pick(
-        ("Count from {} to {}.", "Please count from {} to {}", "Count up or down from {} to {}.", "从{}数到{}。")
-    ).format(low, high)
+    ask = draw.wording(_COUNT_TO).format(low, high)
     return Turn(ask, ", ".join(map(str, range(low, high + step, step))), f"I start at {low} and end at {high}.")
 
 
 def _count_up(draw: Draw) -> Turn:
     high = draw.whole(2, 25)
-    ask = draw.pick(("Count to {}", "Count to {}.", "Please count to {}", "Can you count to {}?", "数到{}"))
-    return Turn(ask.format(high), ", ".join(map(str, range(1, high + 1))), f"I start at 1 and end at {high}.")
+    return Turn(draw.wording(_COUNT_UP).format(high), ", ".join(map(str, range(1, high + 1))), f"I start at 1 and end at {high}.")
 
 
 def _numbered(items: list[str]) -> str:
@@ -163,14 +167,16 @@ def _numbered(items: list[str]) -> str:
 
 
 _SORT = (
-    "Sort these words alphabetically: {}", "Put in alphabetical order: {}", "Sort: {}", "Sort this list: {}",
-    "Please sort these from A to Z: {}", "Alphabetical order, please: {}",
+    "Sort these words alphabetically: {}", "Put in alphabetical order: {}", "Order these words from A to Z: {}",
+    "Sort: {}", "Sort this list: {}", "Please sort these from A to Z: {}", "Alphabetical order, please: {}",
+    "Arrange alphabetically: {}", "In alphabetical order: {}", "Can you sort these words? {}",
 )  # fmt: skip
 _SORT_NUMBERS = (
     "Sort these numbers: {}", "Sort from smallest to largest: {}", "Put these numbers in order: {}",
-    "Order these numbers ascending: {}", "Sort: {}", "把这些数字从小到大排列：{}",
+    "Order these numbers ascending: {}", "Sort: {}", "Arrange these numbers: {}", "Sort the numbers {}", "把这些数字从小到大排列：{}",
 )  # fmt: skip
-_REVERSE = ("Reverse this list: {}", "Say these in reverse order: {}", "Write this list backwards: {}")
+_REVERSE = ("Reverse this list: {}", "Say these in reverse order: {}", "Write this list backwards: {}",
+            "Reverse: {}", "Turn this list round: {}", "Please reverse these: {}")  # fmt: skip
 
 
 def sort(draw: Draw) -> Turn:
@@ -180,12 +186,12 @@ def sort(draw: Draw) -> Turn:
         numbers = [draw.digits(2) if kind else draw.digits(3) for _ in range(draw.whole(2, 7))]
         if not draw.allowed("sort", *numbers):
             return sort(draw)
-        ask = draw.pick(_SORT_NUMBERS).format(", ".join(map(str, numbers)))
+        ask = draw.wording(_SORT_NUMBERS).format(", ".join(map(str, numbers)))
         return Turn(ask, ", ".join(map(str, sorted(numbers))), f"The smallest is {min(numbers)}.")
     items = words.several(draw, ascii_lowercase if draw.chance(0.15) else words.NOUNS, 2, 6)
     if not draw.allowed("sort", *items):
         return sort(draw)
     if kind == 2:
-        return Turn(draw.pick(_SORT).format(", ".join(items)), ", ".join(sorted(items)), f"{min(items)} comes first.")
-    ask = draw.pick(_REVERSE).format(", ".join(items))
+        return Turn(draw.wording(_SORT).format(", ".join(items)), ", ".join(sorted(items)), f"{min(items)} comes first.")
+    ask = draw.wording(_REVERSE).format(", ".join(items))
     return Turn(ask, ", ".join(reversed(items)), f"The last one, {items[-1]}, comes first.")

@@ -8,7 +8,7 @@ CXX_SOURCES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'te
 # Sanitizers need a C++ runtime of their own, so the C++ tests are built apart from the extension.
 CXX_TESTS   = cmake -S csrc -G Ninja -DBALLAST_PYTHON=OFF -DBALLAST_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo --log-level=WARNING
 
-.PHONY: help setup demo demo-stop e2e browser prometheus test cluster-binaries test-cpp test-python test-clients lint docs docs-reference image sbom format bench sanitize lock clean
+.PHONY: help setup demo demo-stop e2e browser prometheus test cluster-binaries test-cpp test-python test-clients exam lint docs docs-reference image sbom format bench sanitize lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -47,6 +47,9 @@ e2e: setup ## tests on a real node: kubelet, containerd, the project's images; L
 
 test-clients: setup ## other people's clients, each in an environment of its own
 	@$(BIN)/python tools/clients.py
+
+exam: setup ## the built-in model's whole examination; fails where its card's bars are missed
+	@$(BIN)/python -m tools.tiny_model.evaluate
 
 lint: ## formatting, style, types, layers, reference pages
 	$(BIN)/ruff format --check .

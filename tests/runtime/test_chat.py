@@ -1,5 +1,6 @@
 """`ballast chat` at a terminal: a real process on a pseudo-terminal, a real server on the built-in model."""
 
+import contextlib
 import os
 import pty
 import re
@@ -12,6 +13,7 @@ import time
 
 import pytest
 
+from ballast.chat.terminal import Chat
 from ballast.chat.thoughts import Said, ThoughtSplitter
 from ballast.testing.server_process import FAKE, ServerProcess
 
@@ -112,6 +114,25 @@ def test_ctrl_c_cancels_the_reply_and_the_chat_goes_on():
         terminal.until("(?s)/exit leaves.*> ")
         terminal.type("\x04")
         assert terminal.ended() == 0
+
+
+class SwallowingEndpoint:
+    """Ctrl-C comes while its code in C is at work, which hides the exception."""
+
+    def reply(self, *_):
+        yield Said("one")
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        yield Said("two")
+        yield Said("three")
+
+
+def test_a_swallowed_ctrl_c_still_cancels(capsys):
+    before = signal.getsignal(signal.SIGINT)
+    chat = Chat(SwallowingEndpoint(), "some", None, {})
+    chat.answer("go on")
+    assert capsys.readouterr().out == "one\n(cancelled)\n"
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_lines_from_a_pipe_are_answered_without_colours(server):

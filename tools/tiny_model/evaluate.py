@@ -31,7 +31,7 @@ BARS = {
     "counting": 0.95,
     "addition": 0.95,
     "tool calls": 0.90,
-    "tool calls, new words": 0.90,
+    "tool calls, new tools": 0.90,
     "valid JSON": 0.90,
     "right JSON": 0.90,
     "about Ballast": 0.90,
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def server_options(gguf: Path, config: Path = BUILT_IN.config_dir) -> Sequence[str]:
-    """Options for a server that the examination can be put to."""
+    """Options for a server that the examination can be put to, and whose completions show the tokens of tool calls."""
     return ("--gguf_path", str(gguf), "--model_path", str(config), "--max_batch_size", str(_AT_ONCE))
 
 
@@ -79,8 +79,11 @@ def ask(url: str, items: Sequence[Item]) -> list[Answer]:
 
     def one(item: Item) -> Answer:
         body: dict[str, Any] = {
-            "messages": messages(item.conversation), "thinking": item.think, "temperature": 0, "max_tokens": _MOST_TOKENS,
-        }  # fmt: skip
+            "messages": messages(item.conversation),
+            "thinking": item.think,
+            "temperature": 0,
+            "max_tokens": _MOST_TOKENS,
+        }
         if item.conversation.tools:
             body["tools"] = [{"type": "function", "function": tool} for tool in item.conversation.tools]
         choice = _post(f"{url}/v1/chat/completions", body)["choices"][0]
@@ -91,6 +94,17 @@ def ask(url: str, items: Sequence[Item]) -> list[Answer]:
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(one, items))
+
+
+def complete(url: str, prompts: Sequence[str]) -> list[str]:
+    """The greedy text after each prompt, special tokens and all."""
+
+    def one(prompt: str) -> str:
+        body = {"prompt": prompt, "max_tokens": _MOST_TOKENS, "temperature": 0}
+        return str(_post(f"{url}/v1/completions", body)["choices"][0]["text"])
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(one, prompts))
 
 
 def _call(made: dict[str, Any]) -> Call:
@@ -105,7 +119,9 @@ def _call(made: dict[str, Any]) -> Call:
 
 def rendered(item: Item) -> str:
     """The prompt that the server makes of the item."""
-    return _template().render(messages(item.conversation), tools=item.conversation.tools, thinking=item.think)
+    return _template().render(
+        messages(item.conversation), tools=item.conversation.tools, options={"thinking": item.think}
+    )
 
 
 @cache

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any
 
 from ballast.chat.endpoint import Endpoint, EndpointError
@@ -74,8 +75,10 @@ class Chat:
         screen = _Screen(colours=sys.stdout.isatty())
         pieces = self._endpoint.reply(self._model, [*self._system, *self._messages], self._settings)
         try:
-            with closing(pieces):
+            with closing(pieces), _presses() as pressed:
                 for said in pieces:
+                    if pressed:
+                        raise KeyboardInterrupt
                     screen.show(said.text, thought=said.thought)
             screen.end()
         except KeyboardInterrupt:
@@ -86,6 +89,23 @@ class Chat:
             self._messages.append({"role": "assistant", "content": screen.answer})
         else:
             self._messages.pop()  # nobody answered, and two questions in a row would only confuse
+
+
+@contextmanager
+def _presses() -> Iterator[list[int]]:
+    """Ctrl-C as often as it is pressed meanwhile. It raises KeyboardInterrupt at once too, but a library's C code that
+    asks whether something has an attribute takes that for a no."""
+    pressed: list[int] = []
+
+    def press(number: int, _: object) -> None:
+        pressed.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Screen:

@@ -17,12 +17,13 @@ HELD_OUT_SHARE = 10
 class Draw:
     """A source of choices for one side of the line: `exam` draws only what training never sees.
 
-    With `new_words` requests are also worded as training never words them, and for tools that it never meets.
+    With `new_words` requests are also worded as training never words them; with `new_tools` they are for tools whose
+    names it never meets.
     """
 
-    def __init__(self, seed: int, *, exam: bool = False, new_words: bool = False) -> None:
+    def __init__(self, seed: int, *, exam: bool = False, new_words: bool = False, new_tools: bool = False) -> None:
         self.random = random.Random(seed)
-        self.exam, self.new_words = exam, new_words
+        self.exam, self.new_words, self.new_tools = exam, new_words, new_tools
 
     def pick(self, items: Sequence[T]) -> T:
         return self.random.choice(items)
@@ -52,7 +53,7 @@ class Draw:
 
     def allowed_tool(self, name: str) -> bool:
         """Whether a tool of this name may be drawn."""
-        return is_held_out("tool", name) == self.new_words
+        return is_held_out("tool", name) == self.new_tools
 
     def side(self, items: Sequence[str]) -> list[str]:
         """Those of `items` on this side."""

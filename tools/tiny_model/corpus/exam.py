@@ -11,6 +11,7 @@ from typing import Any
 from tools.tiny_model.corpus import arithmetic, facts, json_replies, memory, strings, tool_use
 from tools.tiny_model.corpus.conversation import Call, Conversation, Turn
 from tools.tiny_model.corpus.draw import Draw
+from tools.tiny_model.corpus.tool_library import is_everyday
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +35,39 @@ class Item:
 def examination(seed: int, per_task: int) -> Iterator[Item]:
     """`per_task` items of every task, about Ballast as many as there are kept phrases; every other one thinks.
 
-    Each task comes twice: with values that training never saw, and with wordings and tools that it never saw either.
+    Each task comes twice: with values that training never saw, and worded as it never words them too. Tools come twice
+    more, with names that it never met: made-up ones, asked for as it asks for others, and everyday ones, whose every
+    wording is new.
     """
     for new_words in (False, True):
-        draw = Draw(seed, exam=True, new_words=new_words)
+        draw, texts = Draw(seed, exam=True, new_words=new_words), set[str]()
         for number in range(per_task):
-            for task, conversation, is_right in _tasks(draw):
+            for task, conversation, is_right in _tasks(draw, texts):
                 yield Item(f"{task}, new words" if new_words else task, conversation, number % 2 == 1, is_right)
+    draw = Draw(seed, exam=True, new_tools=True)
+    for number in range(per_task):
+        for task, everyday in (("tool calls, new tools", False), ("tool calls, new everyday tools", True)):
+            called = _call_of(draw, everyday=everyday)
+            yield Item(task, called, number % 2 == 1, _calls(called.turns[-1].calls))
     for number, (turn, keys) in enumerate(facts.exam_questions(Draw(seed, exam=True))):
         yield Item("about Ballast", _alone(turn), number % 2 == 1, _holds(tuple(keys)))
 
 
-def _tasks(draw: Draw) -> Iterator[tuple[str, Conversation, Callable[[Reply], bool]]]:
+def _call_of(draw: Draw, *, everyday: bool) -> Conversation:
+    while True:
+        called = tool_use.call(draw)
+        if is_everyday(called.turns[-1].calls[0].name) == everyday:
+            return called
+
+
+def _tasks(draw: Draw, texts: set[str]) -> Iterator[tuple[str, Conversation, Callable[[Reply], bool]]]:
+    """One question of each task. `texts` were copied before, and none is twice."""
     copied, counted, ordered, summed = (
         make(draw) for make in (strings.copy, strings.count, strings.sort, arithmetic.two_digit_sum)
     )
+    while copied.reply in texts:
+        copied = strings.copy(draw)
+    texts.add(copied.reply)
     yield "copying", _alone(copied), _is(copied.reply)
     yield "counting", _alone(counted), _has_numbers(counted.reply)
     yield "sorting", _alone(ordered), _is(ordered.reply)
@@ -58,6 +77,8 @@ def _tasks(draw: Draw) -> Iterator[tuple[str, Conversation, Callable[[Reply], bo
     yield "valid JSON", asked, _is_json
     yield "right JSON", asked, _is_value(json.loads(asked.turns[-1].reply))
     told = memory.remembered(draw, strings.copy)
+    while len(told) == 1:
+        told = memory.remembered(draw, strings.copy)
     yield "remembering", Conversation(tuple(told)), _is(told[-1].reply)
 
 

@@ -159,7 +159,11 @@ def _count_to(draw: Draw) -> Turn:
 
 def _count_up(draw: Draw) -> Turn:
     high = draw.whole(2, 25)
-    return Turn(draw.wording(_COUNT_UP).format(high), ", ".join(map(str, range(1, high + 1))), f"I start at 1 and end at {high}.")
+    return Turn(
+        draw.wording(_COUNT_UP).format(high),
+        ", ".join(map(str, range(1, high + 1))),
+        f"I start at 1 and end at {high}.",
+    )
 
 
 def _numbered(items: list[str]) -> str:
@@ -173,7 +177,8 @@ _SORT = (
 )  # fmt: skip
 _SORT_NUMBERS = (
     "Sort these numbers: {}", "Sort from smallest to largest: {}", "Put these numbers in order: {}",
-    "Order these numbers ascending: {}", "Sort: {}", "Arrange these numbers: {}", "Sort the numbers {}", "把这些数字从小到大排列：{}",
+    "Order these numbers ascending: {}", "Sort: {}", "Arrange these numbers: {}", "Sort the numbers {}",
+    "把这些数字从小到大排列：{}",
 )  # fmt: skip
 _REVERSE = ("Reverse this list: {}", "Say these in reverse order: {}", "Write this list backwards: {}",
             "Reverse: {}", "Turn this list round: {}", "Please reverse these: {}")  # fmt: skip
@@ -192,6 +197,8 @@ def sort(draw: Draw) -> Turn:
     if not draw.allowed("sort", *items):
         return sort(draw)
     if kind == 2:
-        return Turn(draw.wording(_SORT).format(", ".join(items)), ", ".join(sorted(items)), f"{min(items)} comes first.")
+        return Turn(
+            draw.wording(_SORT).format(", ".join(items)), ", ".join(sorted(items)), f"{min(items)} comes first."
+        )
     ask = draw.wording(_REVERSE).format(", ".join(items))
     return Turn(ask, ", ".join(reversed(items)), f"The last one, {items[-1]}, comes first.")

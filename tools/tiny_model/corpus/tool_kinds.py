@@ -57,7 +57,9 @@ def _expression(draw: Draw) -> str:
 
 
 def _url(draw: Draw) -> str:
-    return f"https://{words.made_up(draw)}.{draw.pick(('com', 'org', 'net'))}{draw.pick(('', f'/{words.made_up(draw)}'))}"
+    return (
+        f"https://{words.made_up(draw)}.{draw.pick(('com', 'org', 'net'))}{draw.pick(('', f'/{words.made_up(draw)}'))}"
+    )
 
 
 def _code(draw: Draw) -> str:
@@ -76,13 +78,19 @@ KINDS: dict[str, Kind] = {
     "phrase": _text("A few words", phrase),
     "file": _text("Path of the file", _file),
     "picture": _text("The image", lambda d: f"{words.made_up(d)}.{d.pick(('png', 'jpg', 'gif'))}"),
-    "folder": _text("Path of the directory", lambda d: "/".join(["", *(words.made_up(d) for _ in range(d.whole(1, 3)))])),
+    "folder": _text(
+        "Path of the directory", lambda d: "/".join(["", *(words.made_up(d) for _ in range(d.whole(1, 3)))])
+    ),
     "command": _text("The command", lambda d: f"{d.pick(('ls', 'cat', 'git', 'make', 'echo'))} {words.made_up(d)}"),
     "expression": _text("Numbers and signs", _expression),
-    "mail": _text("Address", lambda d: f"{words.name(d).lower()}@{words.made_up(d)}.{d.pick(('com', 'org', 'net', 'io'))}"),
+    "mail": _text(
+        "Address", lambda d: f"{words.name(d).lower()}@{words.made_up(d)}.{d.pick(('com', 'org', 'net', 'io'))}"
+    ),
     "url": _text("Address of the page", _url),
     "domain": _text("Domain name", lambda d: f"{words.made_up(d)}.{d.pick(('com', 'org', 'net', 'io'))}"),
-    "phone": _text("Telephone number", lambda d: f"{d.pick(('0', '+'))}{d.digits(4)}{d.pick((' ', '-', ''))}{d.digits(6)}"),
+    "phone": _text(
+        "Telephone number", lambda d: f"{d.pick(('0', '+'))}{d.digits(4)}{d.pick((' ', '-', ''))}{d.digits(6)}"
+    ),
     "symbol": _text("Ticker symbol", lambda d: words.made_up(d)[:4].upper()),
     "code": _text("Number of the order", _code),
     "account": _text("Number of the account", lambda d: f"{d.whole(10000, 999999)}"),

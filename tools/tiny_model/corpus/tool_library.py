@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import yaml
 from tools.tiny_model.corpus import words
@@ -52,7 +51,12 @@ def known_tools() -> tuple[Tool, ...]:
 
 
 def _known(
-    name: str, about: str, parameters: dict[str, str], ask: list[str], gives: dict[str, str] | None = None, say: str = "Done."
+    name: str,
+    about: str,
+    parameters: dict[str, str],
+    ask: list[str],
+    gives: dict[str, str] | None = None,
+    say: str = "Done.",
 ) -> Tool:
     return Tool(name, about, _kinds(parameters), tuple(ask), _kinds(gives or {}), say)
 
@@ -69,6 +73,11 @@ def any_tool(draw: Draw) -> Tool:
             return tool
 
 
+def is_everyday(name: str) -> bool:
+    """Whether a tool of this name is in tools.yaml, asked for in words of its own."""
+    return any(tool.name == name for tool in known_tools())
+
+
 # What a made-up tool does: the verb in its name, and how people say it.
 _WORDS = yaml.safe_load(Path(__file__).with_name("tool_words.yaml").read_text(encoding="utf-8"))
 _ACTIONS = {name: tuple(said.split(", ")) for name, said in _WORDS["actions"].items()}
@@ -78,13 +87,16 @@ _SAID: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("city", ("city", "place", "location", "town", "destination"), ("in {v}", "for {v}", "near {v}")),
     ("name", ("person", "owner", "customer", "assignee", "guest", "author"), ("for {v}", "of {v}", "for the {f} {v}")),
     ("title", ("title", "name", "label"), ("called {v}", "named {v}", 'with the {f} "{v}"', "with {f} {v}")),
-    ("phrase", ("text", "message", "content", "description", "comment"), ('saying "{v}"', "with the {f} {v}", "with the text {v}")),
+    ("phrase", ("text", "message", "content", "description", "comment"), ('saying "{v}"', "with the {f} {v}",
+    "with the text {v}")),
     ("date", ("date", "day", "due_date", "deadline"), ("on {v}", "for {v}", "for the {v}")),
     ("clock", ("time", "start_time", "at"), ("at {v}", "for {v}", "at {v} o'clock")),
     ("small", ("minutes", "hours", "days", "weeks", "seconds"), ("for {v} {f}", "of {v} {f}", "over {v} {f}")),
-    ("amount", ("count", "number", "quantity", "limit", "level", "points"), ("with {f} {v}", "{f} {v}", "with a {f} of {v}")),
+    ("amount", ("count", "number", "quantity", "limit", "level", "points"), ("with {f} {v}", "{f} {v}",
+    "with a {f} of {v}")),
     ("decimal", ("price", "weight", "length", "factor", "rate"), ("with {f} {v}", "{f} {v}", "with a {f} of {v}")),
-    ("code", ("id", "key", "reference", "order_id", "serial"), ("with the id {v}", "{v}", "with {f} {v}", "number {v}")),
+    ("code", ("id", "key", "reference", "order_id", "serial"), ("with the id {v}", "{v}", "with {f} {v}",
+    "number {v}")),
     ("mail", ("to", "email", "recipient", "address"), ("to {v}", "for {v}", "with the address {v}")),
     ("file", ("path", "file", "filename"), ("from {v}", "to {v}", "in the file {v}", "from the file {v}")),
     ("color", ("color", "colour"), ("in {v}", "with {f} {v}", "in the colour {v}")),
@@ -100,7 +112,8 @@ _SAID: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 )  # fmt: skip
 _ASKED = (
     "{}.", "{}", "Please {}.", "Can you {}?", "I want to {}.", "I need to {}.", "Could you {}, please?", "Now {}.",
-    "I would like to {}.", "Will you {}?", "You should {}.", "{}, please.", "Let us {}.", "Help me to {}.", "My wish: {}",
+    "I would like to {}.", "Will you {}?", "You should {}.", "{}, please.", "Let us {}.", "Help me to {}.",
+    "My wish: {}",
     "{} for me.", "Go and {}.", "It is time to {}.", "Try to {}.",
 )  # fmt: skip
 
@@ -123,7 +136,9 @@ def _named(draw: Draw) -> Tool:
     verb = draw.pick((action, *_ACTIONS[action]))
     noun = draw.pick(("a ", "the ", "my ", "", "the new ", "our ", "this ")) + thing.replace("_", " ")
     inner = " ".join([verb, noun, *said])
-    about = draw.pick((f"{action.capitalize()} a {thing}", f"{action.capitalize()}s the {thing}", f"Can {action} a {thing}"))
+    about = draw.pick(
+        (f"{action.capitalize()} a {thing}", f"{action.capitalize()}s the {thing}", f"Can {action} a {thing}")
+    )
     return Tool(_styled(draw, action, thing), about, parameters, (_asked(draw, inner),), unasked=unasked)
 
 
@@ -145,8 +160,10 @@ _PLAIN_KINDS = (
     "name", "phrase", "city", "scramble", "date", "word", "amount", "small", "flag", "decimal", "title", "code",
 )  # fmt: skip
 _PLAIN = (
-    "Call {name} with {said}.", "Use {name} with {said}.", "{Plain} with {said}.", "{name} {said}", "Please {plain}: {equals}",
-    "Run {name} with {equals}.", "I want to {plain} with {said}.", "{name}({equals})", "Do {name}: {equals}", "{Plain}, {said}",
+    "Call {name} with {said}.", "Use {name} with {said}.", "{Plain} with {said}.", "{name} {said}",
+    "Please {plain}: {equals}",
+    "Run {name} with {equals}.", "I want to {plain} with {said}.", "{name}({equals})", "Do {name}: {equals}",
+    "{Plain}, {said}",
     "Invoke {name}, {said}.", "Execute {name} with {said}, please.",
 )  # fmt: skip
 

@@ -22,6 +22,7 @@ LOADING = conditions(("False", "Loading"))
     [
         ([], LOADING, []),
         (LOADING, conditions(("False", "NotReady")), []),
+        (LOADING, conditions(("False", "ServiceUnreachable")), []),
         (LOADING, SERVING, [("Normal", "Serving")]),
         (SERVING, SERVING, []),
         (SERVING, conditions(("False", "PodMissing")), [("Normal", "PodMissing")]),

@@ -22,7 +22,7 @@ TOLD = (READY, NUMA_PINNED)
 ON_THE_WAY = frozenset(
     (
         *("PodMissing", "WaitingForScheduler", "ContainerCreating", "NotAnswering", "Loading", "NotReady"),
-        *("PodsNotReady", "ScaledToZero", "NotRunning", "NotProbed", "NotLookedAt"),
+        *("PodsNotReady", "ServiceUnreachable", "ScaledToZero", "NotRunning", "NotProbed", "NotLookedAt"),
     )
 )
 """Reasons that come with every start, change and stop: news only to those whom the service was there for."""

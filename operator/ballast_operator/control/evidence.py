@@ -34,6 +34,8 @@ class Evidence:
     """Sentences about objects in the way that are not ours."""
     refusals: tuple[str, ...] = ()
     """Sentences about children that the API server does not accept."""
+    delays: tuple[str, ...] = ()
+    """Sentences about what could not be done yet, and is not needed for being ready."""
     service_failure: str | None = None
     """Why the engine was not reached through the Service; None when it was."""
     no_room: str | None = None

@@ -189,8 +189,8 @@ def _endpoint_ready(service: InferenceService, seen: Evidence, current: Mapping[
 
 
 def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
-    if seen.conflicts or seen.refusals:
-        return Finding("False", "Blocked", "; ".join((*seen.conflicts, *seen.refusals)))
+    if hindrances := (*seen.conflicts, *seen.refusals, *seen.delays):
+        return Finding("False", "Blocked", "; ".join(hindrances))
     if seen.rollout.leaving:
         return Finding("True", "Draining", _why_missing(seen))
     if seen.rollout.outdated:

@@ -10,7 +10,7 @@ from typing import Any
 from ballast_operator.api.service import InferenceService, SpecError
 from ballast_operator.cluster.api import Api
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE_TOPOLOGY, SERVICE
-from ballast_operator.control.apply import Outcome, apply_children, apply_rollout, heal_pods
+from ballast_operator.control.apply import REFUSED, Outcome, apply_children, apply_rollout, heal_pods
 from ballast_operator.control.events import events_between, record
 from ballast_operator.control.evidence import Evidence
 from ballast_operator.control.findings import current_pods
@@ -50,7 +50,9 @@ class Reconciler:
     clock: Callable[[], float]
 
     async def reconcile(self, ref: Ref) -> float | None:
-        """One pass. Returns the seconds until the next is due without an event. Raises ApiError for hiccups."""
+        """One pass. Returns the seconds until the next is due without an event.
+
+        Raises ApiError for hiccups: before anything where the pods cannot be read, else once the rest is done."""
         body = await self.api.get(INFERENCE_SERVICE, ref.namespace, ref.name)
         if body is None or "deletionTimestamp" in body["metadata"]:
             self.memory.forget(ref)  # the garbage collector does the rest
@@ -62,15 +64,18 @@ class Reconciler:
             await self._write_status(body, status)
             return None
         seen = await observe(self.api, service, self.memory.child_kinds())
-        evidence = await self._act(service, seen)
+        outcome = Outcome()
+        evidence = await self._act(service, seen, outcome)
         status = build_status(service, evidence, body.get("status") or {}, self.now()).to_api()
         version = await self._write_status(body, status)
         self._remember(service, seen, version, evidence)
+        if outcome.errors:
+            raise max(outcome.errors, key=lambda error: error.retry_after_s or 0.0)
         return _next_look(service, evidence, status, self.memory.of(ref).unreached)
 
-    async def _act(self, service: InferenceService, seen: Observed) -> Evidence:
-        """Apply what is wanted, then find out what is true."""
-        outcome, memory = Outcome(), self.memory.of(service.ref)
+    async def _act(self, service: InferenceService, seen: Observed, outcome: Outcome) -> Evidence:
+        """Apply what is wanted, then find out what is true. Raises ApiError where that cannot be found out."""
+        memory = self.memory.of(service.ref)
         wanted = desired_children(service, self.options, pod_monitors=self.memory.pod_monitors)
         await apply_children(self.api, service, wanted, seen, outcome)
         rollout, no_room = await self._roll_out(service, seen, outcome)
@@ -78,9 +83,15 @@ class Reconciler:
         reports = await gather_reports(self.prober, service, current, memory, self.clock)
         failure = None
         if current and all(pod.ready for pod in current):
-            live = seen.children.get((SERVICE, service.ref.name), {})
-            address = (live.get("spec") or {}).get("clusterIP")
-            failure = await reach_service(self.prober, address, service.spec.endpoint.port, current, memory)
+            unread = seen.unread.get((SERVICE, service.ref.name))
+            if unread is not None and unread.status not in REFUSED:
+                raise unread
+            if unread is None:
+                live = seen.children.get((SERVICE, service.ref.name), {})
+                address = (live.get("spec") or {}).get("clusterIP")
+                failure = await reach_service(self.prober, address, service.spec.endpoint.port, current, memory)
+            else:
+                failure = f"the Service cannot be read: {unread.message}"
         else:
             memory.unreached = 0
         return Evidence(
@@ -89,6 +100,7 @@ class Reconciler:
             reports=reports,
             conflicts=tuple(outcome.conflicts),
             refusals=tuple(outcome.refusals),
+            delays=tuple(outcome.delays),
             service_failure=failure,
             no_room=no_room,
         )
@@ -99,7 +111,7 @@ class Reconciler:
         spec = service.spec
         rollout = plan_rollout(spec.replicas, spec_hash(spec), seen.pods, self.now(), self.memory.nodes_changed)
         build = lambda attempt: build_pod(service, self.options, attempt)  # noqa: E731
-        if outcome.conflicts:
+        if outcome.conflicts or outcome.holds_pods:
             return rollout, None  # a pod that cannot be reached would hold its memory for nothing
         no_room = await self._why_no_room(service) if rollout.start else None
         hold = no_room is not None and spec.numa.enforcement == "Require"
@@ -139,7 +151,7 @@ def _next_look(service: InferenceService, evidence: Evidence, status: dict[str, 
     if evidence.conflicts or evidence.refusals or evidence.no_room:
         return REFUSED_S
     current = current_pods(service, evidence.pods).values()
-    waits = [STEADY_S]
+    waits = [REFUSED_S if evidence.delays else STEADY_S]
     if evidence.rollout.retry_in_s is not None:
         waits.append(evidence.rollout.retry_in_s)
     if evidence.service_failure is not None:

@@ -77,7 +77,12 @@ class Resync:
     async def _children(self) -> list[dict[str, Any]]:
         found = []
         for kind in self.memory.child_kinds():
-            found += await self._list(kind, MANAGED_SELECTOR) or []
+            try:
+                found += await self._list(kind, MANAGED_SELECTOR) or []
+            except ApiError as error:
+                if error.status != 403:
+                    raise
+                log.warning("may not be listed", extra={"kind": kind.name, "error": str(error)})
         return found
 
     async def _look_at_nodes(self) -> bool:

@@ -1,0 +1,121 @@
+"""An API server that holds a few objects and fails where it is told to, and pods that answer."""
+
+import copy
+from datetime import timedelta
+
+from builders import NOW, UID
+
+from ballast_operator.api.service import InferenceService
+from ballast_operator.cluster.api import ApiError
+from ballast_operator.cluster.kinds import INFERENCE_SERVICE
+from ballast_operator.control.drift import stamped
+from ballast_operator.control.memory import Memory
+from ballast_operator.control.reconcile import Reconciler
+from ballast_operator.desired import desired_children
+from ballast_operator.options import ChildOptions
+from ballast_operator.resources.pod import Attempt, build_pod
+
+OPTIONS = ChildOptions()
+
+
+def custom_resource(**spec):
+    resources = {"cpus": 2, "memory": "1Gi", "gpus": 0}
+    return {
+        "apiVersion": INFERENCE_SERVICE.api_version,
+        "kind": INFERENCE_SERVICE.name,
+        "metadata": {"name": "s", "namespace": "ns", "uid": UID, "generation": 1, "resourceVersion": "1"},
+        "spec": {"model": {"source": {"builtin": {}}}, "resources": resources, **spec},
+    }
+
+
+def live(body, **more):
+    """As the API server holds it."""
+    uid = f"{body['kind']}-{body['metadata']['name']}"
+    since = (NOW - timedelta(minutes=5)).isoformat()
+    metadata = {**body["metadata"], "uid": uid, "resourceVersion": "1", "creationTimestamp": since}
+    return {**copy.deepcopy(body), "metadata": metadata, **more}
+
+
+class FakeApi:
+    """`failures`: the HTTP status by verb and kind."""
+
+    def __init__(self, service, failures=None):
+        self.objects, self.failures, self.writes = {}, failures or {}, []
+        self.put(service)
+
+    def put(self, body):
+        self.objects[body["kind"], body["metadata"]["name"]] = body
+
+    def add_children(self):
+        service = InferenceService.from_api(self.objects["InferenceService", "s"])
+        for child in desired_children(service, OPTIONS, pod_monitors=True):
+            self.put(live(stamped(child)))
+        self.objects["Service", "s"]["spec"]["clusterIP"] = "10.96.0.1"
+
+    def add_pod(self, *, ready):
+        service = InferenceService.from_api(self.objects["InferenceService", "s"])
+        condition = {"type": "Ready", "status": "True" if ready else "False"}
+        body = live(build_pod(service, OPTIONS, Attempt(0)), status={"phase": "Running", "conditions": [condition]})
+        body["spec"]["nodeName"] = "n1"
+        self.put(body)
+        return body
+
+    def _fail(self, verb, kind):
+        if (status := self.failures.get((verb, kind.name))) is not None:
+            raise ApiError(f"{verb} {kind.plural}", status, "told to fail")
+
+    def written(self, verb, kind):
+        return [body for done, name, body in self.writes if (done, name) == (verb, kind)]
+
+    @property
+    def conditions(self):
+        status = self.objects["InferenceService", "s"].get("status") or {}
+        return {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", [])}
+
+    async def get(self, kind, namespace, name):
+        self._fail("get", kind)
+        return copy.deepcopy(self.objects.get((kind.name, name)))
+
+    async def list_all(self, kind, namespace=None, selector=""):
+        self._fail("list", kind)
+        want = dict(term.split("=") for term in selector.split(",")) if selector else {}
+        found = [body for (name, _), body in self.objects.items() if name == kind.name]
+        return [copy.deepcopy(body) for body in found if want.items() <= body["metadata"].get("labels", {}).items()]
+
+    async def knows(self, kind):
+        return kind.name == "PodMonitor"
+
+    async def apply(self, kind, body, subresource=None):
+        self._fail("apply", kind)
+        self.writes.append(("apply", kind.name, body))
+        if subresource is not None:
+            self.objects[kind.name, body["metadata"]["name"]][subresource] = body[subresource]
+        return {**body, "metadata": {**body["metadata"], "resourceVersion": "2"}}
+
+    async def create(self, kind, body, namespace=None):
+        self._fail("create", kind)
+        self.writes.append(("create", kind.name, body))
+        return body
+
+    async def merge(self, kind, namespace, name, body):
+        self._fail("merge", kind)
+        self.writes.append(("merge", kind.name, body))
+
+    async def delete(self, kind, body):
+        self._fail("delete", kind)
+        self.writes.append(("delete", kind.name, body))
+
+
+class FakeProber:
+    """Pods and Services that answer, and which of them were asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def readiness(self, host, port=0):
+        self.asked.append(host)
+        return True, {}
+
+
+def reconciler(api, prober=None, *, pod_monitors=True):
+    return Reconciler(api, prober or FakeProber(), OPTIONS, Memory(pod_monitors=pod_monitors), lambda: NOW, lambda: 0.0)

@@ -1,0 +1,119 @@
+"""One pass of the control loop where single answers of the API server fail, or the world changed between passes."""
+
+import asyncio
+
+import pytest
+from builders import NOW
+from fakes import FakeApi, custom_resource, reconciler
+
+from ballast_operator.cluster.api import ApiError
+from ballast_operator.control.freshness import Freshness
+from ballast_operator.control.memory import Memory
+from ballast_operator.control.resync import Resync
+from ballast_operator.names import Ref
+
+REF = Ref("ns", "s")
+
+
+def run(step):
+    return asyncio.run(step.reconcile(REF))
+
+
+@pytest.mark.parametrize("kind", ["PodMonitor", "Service", "PodDisruptionBudget"])
+def test_a_child_whose_webhook_is_down_stops_neither_pods_nor_status_and_comes_back(kind):
+    api = FakeApi(custom_resource(), {("apply", kind): 500})
+    with pytest.raises(ApiError, match="HTTP 500"):
+        run(reconciler(api))
+    assert len(api.written("create", "Pod")) == 1
+    assert {"Service", "PodMonitor", "PodDisruptionBudget"} - {kind} <= {name for _, name, _ in api.writes}
+    assert api.conditions["Ready"] == ("False", "PodMissing")
+    assert api.conditions["Progressing"] == ("False", "Blocked")
+
+
+@pytest.mark.parametrize("verb", ["get", "apply"])
+@pytest.mark.parametrize("status", [403, 500])
+def test_a_pod_monitor_keeps_no_service_from_being_ready(verb, status):
+    api = FakeApi(custom_resource(numa={"enforcement": "Off"}), {(verb, "PodMonitor"): status})
+    api.add_children()
+    del api.objects["PodMonitor", "s"]
+    api.add_pod(ready=True)
+    if status == 403:
+        assert run(reconciler(api)) == 30
+    else:
+        with pytest.raises(ApiError):
+            run(reconciler(api))
+    assert api.conditions["Ready"] == ("True", "Serving")
+
+
+@pytest.mark.parametrize("kind", ["Service", "PodMonitor", "PodDisruptionBudget"])
+@pytest.mark.parametrize("status", [403, 500])
+def test_a_model_that_died_is_told_although_a_child_cannot_be_read(kind, status):
+    api = FakeApi(custom_resource(), {("get", kind): status})
+    api.add_children()
+    api.add_pod(ready=False)
+    stood = [{"type": "Ready", "status": "True", "reason": "Serving", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+    api.objects["InferenceService", "s"]["status"] = {"conditions": stood}
+    if status == 403:
+        run(reconciler(api))
+    else:
+        with pytest.raises(ApiError):
+            run(reconciler(api))
+    assert api.conditions["Ready"][0] == "False"
+    assert (api.conditions["Ready"][1] == "ChildRefused") is (status == 403 and kind != "PodMonitor")
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("NetworkPolicy", {"endpoint": {"networkPolicy": {}}}),
+        ("ConfigMap", {"engine": {"placementRules": {"inline": "a: 1"}}}),
+    ],
+)
+@pytest.mark.parametrize("failure", [("get", 403), ("apply", 403), ("get", 500), ("apply", 500)])
+def test_no_pod_starts_before_its_rules_and_its_policy(kind, spec, failure):
+    verb, status = failure
+    api = FakeApi(custom_resource(**spec), {(verb, kind): status})
+    if status == 403:
+        run(reconciler(api))
+        assert api.conditions["Ready"] == ("False", "ChildRefused")
+    else:
+        with pytest.raises(ApiError):
+            run(reconciler(api))
+        assert api.conditions["Ready"] == ("False", "PodMissing")
+    assert api.written("create", "Pod") == []
+
+
+@pytest.mark.parametrize("failing", [("list", "Pod"), ("get", "Service")])
+@pytest.mark.parametrize("status", [0, 429, 500])
+def test_what_cannot_be_found_out_for_now_changes_no_status(failing, status):
+    api = FakeApi(custom_resource(numa={"enforcement": "Off"}), {failing: status})
+    api.add_children()
+    api.add_pod(ready=True)
+    with pytest.raises(ApiError):
+        run(reconciler(api))
+    assert api.conditions == {}
+
+
+def test_a_pod_that_cannot_be_made_is_told_and_tried_again():
+    api = FakeApi(custom_resource(), {("create", "Pod"): 500})
+    with pytest.raises(ApiError, match="create pods"):
+        run(reconciler(api))
+    assert api.conditions["Ready"] == ("False", "PodMissing")
+
+
+def test_a_service_that_may_not_be_read_is_not_ready():
+    api = FakeApi(custom_resource(numa={"enforcement": "Off"}), {("get", "Service"): 403})
+    api.add_pod(ready=True)
+    run(reconciler(api))
+    assert api.conditions["Ready"] == ("False", "ChildRefused")
+    assert api.conditions["EndpointReady"] == ("False", "ServiceUnreachable")
+
+
+def test_a_kind_that_may_not_be_listed_does_not_end_the_look_at_everything():
+    api, rung = FakeApi(custom_resource(), {("list", "PodMonitor"): 403}), []
+    look = Resync(api, Memory(), Freshness(), rung.append, lambda: NOW, lambda: 0.0)
+    assert asyncio.run(look.run_once()) == 1
+    assert rung == [REF]
+    api.failures = {("list", "PodMonitor"): 500}
+    with pytest.raises(ApiError):
+        asyncio.run(look.run_once())

@@ -46,8 +46,7 @@ def both_ways(client: openai.OpenAI, script: str, **fields: Any) -> Response:
         deltas = [event.delta for event in events if "delta" in event.type and event.item_id == item.id]
         assert "".join(deltas) == _text(item)
     done = [event.item for event in events if event.type == "response.output_item.done"]
-    # The last item of a response that was cut short is known to be incomplete only at its end.
-    assert [_shown(item) | {"status": ""} for item in done] == [_shown(i) | {"status": ""} for i in said.output]
+    assert [_shown(item) for item in done] == [_shown(item) for item in said.output]
     return whole
 
 
@@ -84,6 +83,16 @@ def test_a_response_that_is_cut_short_is_incomplete(client: openai.OpenAI) -> No
     assert response.incomplete_details is not None
     assert response.incomplete_details.reason == "max_output_tokens"
     assert response.output_text == "he"
+    (message,) = response.output
+    assert message.status == "incomplete"
+
+
+def test_a_response_that_is_cut_in_a_later_item_has_completed_the_others(client: openai.OpenAI) -> None:
+    whole = both_ways(client, "thought", max_output_tokens=len("Let me see.</think>It"))
+    assert [item.status for item in whole.output] == ["completed", "incomplete"]
+    thinking = both_ways(client, "thought", max_output_tokens=5)
+    assert [(item.type, item.status) for item in thinking.output] == [("reasoning", "incomplete")]
+    assert _text(thinking.output[0]) == "Let m"
 
 
 WEATHER_ALONE = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "weather"}]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ballast.server.blocks import Block, Blocks, Step, blocks_of
 from ballast.server.choice import Piece
@@ -13,7 +13,10 @@ from ballast.server.openai_reply import Whole
 from ballast.server.responses_request import ResponsesRequest
 from ballast.server.usage import Counts, Progress, Usage
 
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
 _PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
+_COMPLETED: ItemStatus = "completed"
 
 
 class ResponsesReply:
@@ -36,7 +39,7 @@ class ResponsesReply:
     def piece(self, piece: Piece, counts: Counts) -> bytes:
         """More of its items."""
         del counts
-        return b"".join(self._block_events(*step) for step in self._blocks.take(piece.parts))
+        return b"".join(self._block_events(*step, _COMPLETED) for step in self._blocks.take(piece.parts))
 
     def progress(self, progress: Progress, counts: Counts) -> bytes:
         """Nothing: there is no event for it."""
@@ -45,7 +48,8 @@ class ResponsesReply:
 
     def finish(self, piece: Piece, counts: Counts) -> bytes:
         """The whole response."""
-        frames = b"".join(self._block_events(*step) for step in self._blocks.close())
+        ending = _ending(piece.finish_reason)
+        frames = b"".join(self._block_events(*step, ending) for step in self._blocks.close())
         response = self._response(self._blocks.done, piece.finish_reason, counts.usage)
         return frames + self._event(f"response.{response['status']}", response=response)
 
@@ -67,14 +71,13 @@ class ResponsesReply:
         return to_json(self._response(blocks_of(choice.parts), choice.finish_reason, counts.usage))
 
     def _response(self, blocks: Sequence[Block], reason: str | None, usage: Usage) -> dict[str, Any]:
-        cut = reason == "length"
-        items = [self._item(block, "completed") for block in blocks]
-        if cut and items:
-            items[-1]["status"] = "incomplete"
-        state = _state("incomplete", {"reason": "max_output_tokens"}) if cut else _state("completed")
+        ending = _ending(reason)
+        items = [self._item(block, ending if block is blocks[-1] else _COMPLETED) for block in blocks]
+        state = _state(ending, None if ending == _COMPLETED else {"reason": "max_output_tokens"})
         return {**self._head, **state, "output": items, "usage": usage_to_wire(usage)}
 
-    def _block_events(self, step: Step, block: Block, text: str) -> bytes:
+    def _block_events(self, step: Step, block: Block, text: str, ending: ItemStatus) -> bytes:
+        """`ending`: the block's state once it is closed."""
         at = {"item_id": self._item_id(block), "output_index": block.index}
         match step:
             case "open":
@@ -86,7 +89,7 @@ class ResponsesReply:
                 return self._event(f"{_names(block)}.delta", **at, **_content_index(block), delta=text, **more)
             case "close":
                 done = self._event(f"{_names(block)}.done", **at, **_content_index(block), **_said(block))
-                item = self._item(block, "completed")
+                item = self._item(block, ending)
                 part = self._part_event("done", block, at)
                 return done + part + self._event("response.output_item.done", output_index=block.index, item=item)
 
@@ -98,9 +101,9 @@ class ResponsesReply:
     def _item_id(self, block: Block) -> str:
         return f"{_PREFIXES[block.kind]}_{uuid.uuid5(uuid.NAMESPACE_OID, f'{self._id}/{block.index}').hex}"
 
-    def _item(self, block: Block, status: str) -> dict[str, Any]:
+    def _item(self, block: Block, status: ItemStatus) -> dict[str, Any]:
         head = {"id": self._item_id(block), "status": status}
-        content = [_part(block)] if status == "completed" else []
+        content = [] if status == "in_progress" else [_part(block)]
         match block.kind:
             case "reasoning":
                 return {"type": "reasoning", **head, "summary": [], "content": content}
@@ -148,6 +151,11 @@ def _echoed(body: ResponsesRequest) -> dict[str, Any]:
         "truncation": "disabled",
         **({"user": body.user} if isinstance(body.user, str) else {}),
     }
+
+
+def _ending(reason: str | None) -> ItemStatus:
+    """The state of a response, and of its last item, that ended for `reason`."""
+    return "incomplete" if reason == "length" else _COMPLETED
 
 
 def _state(status: str, details: dict[str, str] | None = None) -> dict[str, Any]:

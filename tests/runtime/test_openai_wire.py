@@ -350,6 +350,8 @@ def test_usage_adds_up():
         "prompt_tokens": 5,
         "completion_tokens": 7,
         "total_tokens": 12,
+        "prompt_cache_hit_tokens": 3,
+        "prompt_cache_miss_tokens": 2,
         "prompt_tokens_details": {"cached_tokens": 3},
         "completion_tokens_details": {"reasoning_tokens": 0},
     }

@@ -106,11 +106,14 @@ def test_a_prompt_beyond_the_context_is_refused_in_the_words_that_clients_look_f
 
 def test_without_max_tokens_a_request_may_use_what_the_context_leaves(server):
     _, _, data = send(server, "POST", "/v1/completions", json.dumps({"prompt": "x" * 490}))
+    cached = data["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert data["usage"] == {
         "prompt_tokens": 491,
         "completion_tokens": 21,
         "total_tokens": 512,
-        "prompt_tokens_details": {"cached_tokens": data["usage"]["prompt_tokens_details"]["cached_tokens"]},
+        "prompt_cache_hit_tokens": cached,
+        "prompt_cache_miss_tokens": 491 - cached,
+        "prompt_tokens_details": {"cached_tokens": cached},
         "completion_tokens_details": {"reasoning_tokens": 0},
     }
 

@@ -76,6 +76,8 @@ def test_usage_comes_last_and_only_when_asked_for(server):
         "prompt_tokens": 4,
         "completion_tokens": 3,
         "total_tokens": 7,
+        "prompt_cache_hit_tokens": 0,
+        "prompt_cache_miss_tokens": 4,
         "prompt_tokens_details": {"cached_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": 0},
     }

@@ -25,6 +25,10 @@ class UsageReply(_Open):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_cache_hit_tokens: int
+    """As in DeepSeek's API: prompt tokens that were in the cache."""
+    prompt_cache_miss_tokens: int
+    """As in DeepSeek's API: prompt tokens that were computed."""
     prompt_tokens_details: TokenDetails | None = None
     completion_tokens_details: TokenDetails | None = None
 

@@ -16,11 +16,13 @@ class Usage:
     reasoning_tokens: int = 0
 
     def to_wire(self) -> dict[str, Any]:
-        """The `usage` object."""
+        """The `usage` object of OpenAI's API, with DeepSeek's two counts of what the cache held and did not."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_cache_hit_tokens": self.cached_tokens,
+            "prompt_cache_miss_tokens": self.prompt_tokens - self.cached_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
             "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
         }

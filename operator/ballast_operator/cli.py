@@ -20,12 +20,13 @@ from ballast_operator.crd import custom_resource_definition, to_yaml
 from ballast_operator.desired import rendered
 from ballast_operator.errors import ConnectError, InputError
 from ballast_operator.install import installation
-from ballast_operator.names import API_VERSION, FIELD_MANAGER, KIND
+from ballast_operator.names import API_VERSION, FIELD_MANAGER, KIND, NAMESPACE_PATTERN
 from ballast_operator.options import ChildOptions, ProcessOptions
 
 EXIT_UNHEALTHY = 1
 EXIT_BAD_INPUT = 2
 MIN_RESYNC_S, MAX_RESYNC_S = 1, 300
+IMAGE_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._:/@-]*"
 DEFAULT = "default: %(default)s"
 
 
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         "--operator-namespace", default=ChildOptions().operator_namespace, metavar="NAMESPACE", help=DEFAULT
     )
     doctor.add_argument("--service-account", default=FIELD_MANAGER, metavar="NAME", help=DEFAULT)
+    _add_namespaces(doctor)
     doctor.set_defaults(run=_doctor)
 
     render = commands.add_parser("render", help="print the children of an InferenceService; needs no cluster")
@@ -64,8 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     crd.set_defaults(run=_crd)
 
     install = commands.add_parser("install", help="print what installs the operator where no chart is used")
-    install.add_argument("--operator-image", default="ballast-operator:latest", metavar="IMAGE", help=DEFAULT)
-    install.add_argument("--runtime-image", default=ChildOptions().runtime_image, metavar="IMAGE", help=DEFAULT)
+    for part, image in (("operator", "ballast-operator:latest"), ("runtime", ChildOptions().runtime_image)):
+        install.add_argument(f"--{part}-image", default=image, type=_image, metavar="IMAGE", help=DEFAULT)
     install.set_defaults(run=_install)
     return parser
 
@@ -75,6 +77,7 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runtime-image",
         default=defaults.runtime_image,
+        type=_image,
         metavar="IMAGE",
         help="image of the runtime where a spec names none (default: %(default)s)",
     )
@@ -97,14 +100,7 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_process_options(parser: argparse.ArgumentParser) -> None:
     defaults = ProcessOptions(identity=os.environ.get("POD_NAME") or socket.gethostname())
-    parser.add_argument(
-        "--namespace",
-        action="append",
-        default=[],
-        type=_namespace,
-        metavar="NAMESPACE",
-        help="where services are looked for; repeatable; everywhere without it",
-    )
+    _add_namespaces(parser)
     parser.add_argument("--identity", default=defaults.identity, help="of this replica (default: POD_NAME, hostname)")
     parser.add_argument("--lease-name", default=defaults.lease_name, metavar="NAME", help=DEFAULT)
     parser.add_argument("--health-host", default=defaults.health_host, metavar="HOST", help=DEFAULT)
@@ -131,6 +127,17 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help=DEFAULT)
 
 
+def _add_namespaces(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--namespace",
+        action="append",
+        default=[],
+        type=_namespace,
+        metavar="NAMESPACE",
+        help="where services are looked for; repeatable; everywhere without it",
+    )
+
+
 def _run(arguments: argparse.Namespace) -> int:
     from ballast_operator.process.log import configure_logging
     from ballast_operator.process.run import run_operator
@@ -151,17 +158,17 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    return asyncio.run(_examine(arguments.operator_namespace, arguments.service_account))
+    return asyncio.run(_examine(arguments.operator_namespace, arguments.service_account, arguments.namespace))
 
 
-async def _examine(namespace: str, account: str) -> int:
+async def _examine(namespace: str, account: str, watched: Sequence[str]) -> int:
     from ballast_operator.cluster.api import Api
     from ballast_operator.doctor import examine
 
     api, failed = Api(), False
     try:
         await api.connect()
-        async for finding in examine(api, namespace, account):
+        async for finding in examine(api, namespace, account, watched):
             failed = failed or finding.verdict == "FAIL"
             sys.stdout.write(f"{finding.verdict:4}  {finding.text}\n")
     finally:
@@ -170,8 +177,14 @@ async def _examine(namespace: str, account: str) -> int:
 
 
 def _namespace(text: str) -> str:
-    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text):
+    if not re.fullmatch(NAMESPACE_PATTERN, text):
         raise argparse.ArgumentTypeError(f"{text!r} is no name of a namespace")
+    return text
+
+
+def _image(text: str) -> str:
+    if not re.fullmatch(IMAGE_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no reference of an image such as registry.example.org/name:tag")
     return text
 
 

@@ -10,7 +10,7 @@ import yaml
 from ballast_operator.api.base import cel
 from ballast_operator.api.spec import InferenceServiceSpec
 from ballast_operator.api.status import InferenceServiceStatus
-from ballast_operator.names import GROUP, KIND, MAX_NAME_LENGTH, PLURAL, VERSION
+from ballast_operator.names import GROUP, KIND, MAX_NAME_LENGTH, NAME_PATTERN, NAME_RULE, PLURAL, VERSION
 
 _KEPT = {
     "type",
@@ -100,10 +100,8 @@ def _root_schema() -> dict[str, Any]:
             {
                 key: value
                 for key, value in cel(
-                    f"self.metadata.name.size() <= {MAX_NAME_LENGTH} && "
-                    "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-                    f"the name becomes a Service's and its pods': at most {MAX_NAME_LENGTH} lower-case letters, digits "
-                    "and hyphens, with a letter first",
+                    f"self.metadata.name.size() <= {MAX_NAME_LENGTH} && self.metadata.name.matches('{NAME_PATTERN}')",
+                    NAME_RULE,
                 ).items()
                 if key != "reason"
             }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,9 +24,11 @@ class Finding:
     text: str
 
 
-async def examine(api: Api, namespace: str, account: str) -> AsyncIterator[Finding]:
-    """Findings one by one, for the operator that runs as this service account."""
-    for part in (_definition(api), _optional_kinds(api), _permissions(api, namespace, account), _nodes(api)):
+async def examine(api: Api, namespace: str, account: str, watched: Sequence[str] = ()) -> AsyncIterator[Finding]:
+    """Findings one by one, for the operator that runs as this service account and looks for services in the `watched`
+    namespaces; everywhere where none is given."""
+    permissions = _permissions(api, namespace, account, watched)
+    for part in (_definition(api), _optional_kinds(api), permissions, _nodes(api)):
         try:
             async for finding in part:
                 yield finding
@@ -59,14 +61,16 @@ async def _optional_kinds(api: Api) -> AsyncIterator[Finding]:
             yield Finding("note", f"{kind.name} is not known; with it, {gain}")
 
 
-async def _permissions(api: Api, namespace: str, account: str) -> AsyncIterator[Finding]:
+async def _permissions(api: Api, namespace: str, account: str, watched: Sequence[str]) -> AsyncIterator[Finding]:
     user = f"system:serviceaccount:{namespace}:{account}"
     missing, count = [], 0
-    for rules, where in (((*WATCHED_RULES, *CLUSTER_RULES), None), (HOME_RULES, namespace)):
+    services = [(WATCHED_RULES, one) for one in watched or (None,)]
+    for rules, where in (*services, (CLUSTER_RULES, None), (HOME_RULES, namespace)):
         for group, resource, verb in each_permission(rules):
             count += 1
             if not await _allowed(api, user, where, group, resource, verb):
-                missing.append(f"{verb} {resource}{f'.{group}' if group else ''}")
+                place = f" in {where}" if where in watched else ""
+                missing.append(f"{verb} {resource}{f'.{group}' if group else ''}{place}")
     if missing:
         yield Finding("FAIL", f"{user} may not: {', '.join(missing)}; apply the chart or manifests/operator")
     else:

@@ -10,7 +10,7 @@ from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES, Rule
 
 NAMESPACE = "ballast-system"
 LABELS = {"app.kubernetes.io/name": FIELD_MANAGER, "app.kubernetes.io/part-of": "ballast"}
-USER = 10002
+USER = 10001
 HEALTH_PORT = 8080
 
 RBAC = "rbac.authorization.k8s.io"

@@ -32,6 +32,12 @@ ADMIN_PORT = 10003
 
 MAX_NAME_LENGTH = 52
 """Longest name of an InferenceService: its pods add "-<replica>-r<attempt>" and must stay within 63 characters."""
+NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+NAME_RULE = (
+    f"the name becomes a Service's and its pods': at most {MAX_NAME_LENGTH} lower-case letters, digits and hyphens, "
+    "with a letter first"
+)
+NAMESPACE_PATTERN = "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ MONITORING = (
     "--api-versions=monitoring.coreos.com/v1/PodMonitor",
     "--api-versions=monitoring.coreos.com/v1/PrometheusRule",
 )
+
+NOTES_AS_AN_OBJECT = 'notes: {{ include "ballast/templates/NOTES.txt" . | toJson }}'
 
 
 def of_kind(objects: list[Object], kind: str) -> list[Object]:
@@ -48,6 +51,8 @@ def test_lint_finds_nothing(helm: Helm) -> None:
         ({"monitoring": {"podMonitor": {"interval": 30}}}, "interval"),
         ({"monitoring": {"prometheusRule": {"runbookBaseUrl": "docs"}}}, "runbookBaseUrl"),
         ({"extraEnv": [{"name": "POD_NAME", "value": "x"}]}, "extraEnv"),
+        ({"serviceAccount": {"name": "Bad Name"}}, "serviceAccount"),
+        ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "podLabels"),
         ({"inferenceServices": [{"name": "x"}]}, "spec"),
         ({"inferenceServices": [{"name": "Deep_Seek", "spec": {}}]}, "name"),
     ],
@@ -105,6 +110,66 @@ def test_scoped_to_namespaces_only_nodes_are_read_beyond_them(helm: Helm) -> Non
     assert {"--namespace=team-a", "--namespace=team-b"} <= set(container(objects)["args"])
     alone = helm.template("--set", "rbac.scope=Namespace")
     assert "--namespace=ballast-system" in container(alone)["args"]
+
+
+@pytest.mark.parametrize("scope", ["Cluster", "Namespace"])
+def test_releases_of_one_name_in_two_namespaces_share_no_object(helm: Helm, scope: str) -> None:
+    def names(namespace: str) -> set[tuple[str, str, str]]:
+        # Of two --namespace flags the last one counts.
+        flags = (f"--namespace={namespace}", "--set", f"rbac.scope={scope},crds.install=false")
+        found = [(body["kind"], body["metadata"]) for body in helm.template(*flags)]
+        return {(kind, metadata.get("namespace", ""), metadata["name"]) for kind, metadata in found}
+
+    first, second = names("team-a"), names("team-b")
+    assert len(first) == len(second) >= 7
+    assert not first & second
+    assert ("ClusterRole", "", "team-a:ballast-operator") in first
+
+
+@pytest.mark.parametrize("scope", ["Cluster", "Namespace"])
+def test_a_binding_names_the_role_and_the_account_of_its_release(helm: Helm, scope: str) -> None:
+    objects = helm.template("--set", f"rbac.scope={scope},watchNamespaces={{team-a,team-b}}")
+    for kind in ("ClusterRole", "Role"):
+        roles = {(body["metadata"].get("namespace"), body["metadata"]["name"]) for body in of_kind(objects, kind)}
+        bindings = of_kind(objects, f"{kind}Binding")
+        assert roles == {(body["metadata"].get("namespace"), body["roleRef"]["name"]) for body in bindings}
+        account = {"kind": "ServiceAccount", "name": "ballast-operator", "namespace": "ballast-system"}
+        assert all(body["subjects"] == [account] for body in bindings)
+
+
+def test_a_model_in_a_namespace_that_is_not_watched_is_refused(helm: Helm, tmp_path: Path) -> None:
+    model = {"name": "tiny", "namespace": "team-c", "spec": {}}
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"inferenceServices": [model]}))
+    assert of_kind(helm.template("--values", values), "InferenceService")
+    assert of_kind(helm.template("--values", values, "--set", "watchNamespaces={team-c}"), "InferenceService")
+    for unwatched in ("rbac.scope=Namespace", "watchNamespaces={team-a,team-b}"):
+        with pytest.raises(HelmError, match="tiny is of the namespace team-c, which the operator does not watch"):
+            helm.template("--values", values, "--set", unwatched)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "namespaces"),
+    [
+        ("rbac.scope=Cluster", []),
+        ("rbac.scope=Namespace", ["ballast-system"]),
+        ("rbac.scope=Namespace,watchNamespaces={team-a,team-b}", ["team-a", "team-b"]),
+    ],
+)
+def test_the_next_commands_stay_where_the_operator_looks(
+    helm: Helm, tmp_path: Path, chosen: str, namespaces: list[str]
+) -> None:
+    chart = shutil.copytree(CHART, tmp_path / "ballast")
+    (chart / "templates/notes.yaml").write_text(NOTES_AS_AN_OBJECT)  # helm prints notes with a cluster only
+    flags = ("--namespace=ballast-system", "--set", chosen, "--show-only=templates/notes.yaml")
+    notes = yaml.safe_load(helm("template", "ballast", chart, *flags))["notes"]
+    first = f" -n {namespaces[0]}" if namespaces else ""
+    assert f"kubectl apply{first} -f -" in notes
+    assert f"kubectl wait{first} --for=condition=Ready" in notes
+    selections = [f" -n {namespace}" for namespace in namespaces] or [" -A"]
+    for command in ("kubectl get bisvc", "kubectl delete bisvc --all"):
+        said = [line.strip() for line in notes.splitlines() if line.strip().startswith(command)]
+        assert said == [command + selection for selection in selections]
 
 
 def test_monitoring_is_made_where_its_kinds_are_known(helm: Helm) -> None:

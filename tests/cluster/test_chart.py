@@ -109,6 +109,7 @@ def test_models_serve_through_install_upgrade_and_uninstall(
     first = values_file(tmp_path, "first", **WITH_MODEL)
     said = helm("install", RELEASE, CHART, *where, "--values", first)
     assert "kubectl get bisvc" in said
+    assert kube.find("clusterroles", f"{namespace}:{ACCOUNT}") is not None
     with operator_of(cluster, namespace, answers, "chart-first"):
         wait_ready(kube, namespace, "comes-along")
         kube.apply("inferenceservices", service("by-hand"), namespace)
@@ -136,7 +137,7 @@ def test_models_serve_through_install_upgrade_and_uninstall(
 
     helm("uninstall", RELEASE, *where)
     assert kube.find("deployments", ACCOUNT, namespace) is None
-    assert kube.find("clusterroles", ACCOUNT) is None
+    assert kube.find("clusterroles", f"{namespace}:{ACCOUNT}") is None
     assert data_plane(kube, namespace) == after
     assert "deletionTimestamp" not in kube.get("customresourcedefinitions", DEFINITION)["metadata"]
 

@@ -46,7 +46,7 @@ def kinds(cluster: Cluster) -> Iterator[None]:
 
 
 def granted(kube: Kube, namespace: str) -> set[Permission]:
-    roles = [kube.get("clusterroles", ACCOUNT), *kube.list("roles", namespace)]
+    roles = [kube.get("clusterroles", f"{namespace}:{ACCOUNT}"), *kube.list("roles", namespace)]
     rules = [rule for role in roles for rule in role["rules"]]
     return {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from ballast_operator.doctor import judge_kubelet
 from testcluster.cluster import Cluster
-from testcluster.operator import install
+from testcluster.helm import CHART, Helm
+from testcluster.operator import CRD, install
 
 
-def doctor(cluster: Cluster) -> subprocess.CompletedProcess[str]:
+def doctor(cluster: Cluster, *flags: str) -> subprocess.CompletedProcess[str]:
     config = cluster.control_plane.client_config("doctor", "system:masters")
     return subprocess.run(
-        [Path(sys.executable).with_name("ballast-operator"), "doctor"],
+        [Path(sys.executable).with_name("ballast-operator"), "doctor", *flags],
         env={"KUBECONFIG": str(config), "PATH": ""},
         capture_output=True,
         text=True,
@@ -42,6 +43,27 @@ def test_the_doctor_names_what_is_missing_and_then_is_content(cluster: Cluster) 
     cluster.kube.merge("clusterroles", "ballast-operator", {"rules": rules})
     assert ill.returncode == 1
     assert "FAIL  system:serviceaccount:ballast-system:ballast-operator may not: get pods" in ill.stdout
+
+
+def test_an_installation_for_namespaces_is_asked_about_these(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    cluster.install(CRD)
+    helm = Helm(tmp_path, cluster.control_plane.kubeconfig)
+    values = ("--set", "rbac.scope=Namespace,crds.install=false")
+    helm("install", "scoped", CHART, "--namespace", namespace, *values, "--set", "fullnameOverride=ballast-operator")
+    try:
+        of_it = ("--operator-namespace", namespace)
+        everywhere = doctor(cluster, *of_it)
+        assert everywhere.returncode == 1
+        assert f"FAIL  system:serviceaccount:{namespace}:ballast-operator may not: " in everywhere.stdout
+        there = doctor(cluster, *of_it, "--namespace", namespace)
+        assert there.returncode == 0, there.stdout + there.stderr
+        assert f"ok    system:serviceaccount:{namespace}:ballast-operator has all" in there.stdout
+        beyond = doctor(cluster, *of_it, "--namespace", namespace, "--namespace", "kube-public")
+        assert beyond.returncode == 1
+        assert "get pods in kube-public" in beyond.stdout
+        assert f" in {namespace}" not in beyond.stdout
+    finally:
+        helm("uninstall", "scoped", "--namespace", namespace)
 
 
 def test_a_kubelet_that_pins_is_told_from_one_that_does_not() -> None:

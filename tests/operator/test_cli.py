@@ -31,6 +31,33 @@ def test_flags_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[str], 
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("image", ["", " ", "a b", "-x"])
+@pytest.mark.parametrize("flag", ["--operator-image", "--runtime-image"])
+def test_an_image_that_nothing_can_pull_is_refused(capsys: pytest.CaptureFixture[str], flag: str, image: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["install", f"{flag}={image}"])
+    assert ended.value.code == 2
+    assert f"{image!r} is no reference of an image" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "5", "- a", "a: b", "\x00", "clusters: 5\ncurrent-context: x\ncontexts: [{name: x, context: 5}]"],
+    ids=ascii,
+)
+def test_a_file_that_is_no_kubeconfig_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+) -> None:
+    config = tmp_path / "kubeconfig"
+    config.write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    assert main(["doctor"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("ballast-operator: ")
+    assert str(config) in said
+    assert "set KUBECONFIG" in said
+
+
 def test_a_port_that_is_taken_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

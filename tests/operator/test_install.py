@@ -1,5 +1,6 @@
 """What installs the operator: made from the same table that the operator's permissions are checked by."""
 
+import re
 from pathlib import Path
 
 import yaml
@@ -8,6 +9,7 @@ from ballast_operator.cli import main
 from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES, each_permission
 
 FILE = Path(__file__).parents[2] / "manifests/operator/operator.yaml"
+DOCKERFILE = Path(__file__).parents[2] / "Dockerfile"
 
 
 def test_the_file_is_what_the_command_prints(capsys):
@@ -29,6 +31,8 @@ def test_the_operators_pod_is_restricted():
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"]
+    user = f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}"
+    assert set(re.findall(r"^USER (\d.+)$", DOCKERFILE.read_text(), re.MULTILINE)) == {user}, "the image's own user"
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,

@@ -42,6 +42,13 @@ def test_no_golden_file_is_left_over():
         ({"apiVersion": "serving.ballast.dev/v1"}, "serving.ballast.dev/v1alpha1 is understood"),
         ({"kind": "Deployment"}, "no InferenceService"),
         ({"metadata": {}}, "metadata.name is missing"),
+        ({"metadata": {"name": "Bad_Name"}}, "metadata.name 'Bad_Name': the name becomes a Service's"),
+        ({"metadata": {"name": "2x.y"}}, "metadata.name '2x.y'"),
+        ({"metadata": {"name": "x\n"}}, "metadata.name 'x\\n'"),
+        ({"metadata": {"name": 5}}, "metadata.name 5"),
+        ({"metadata": {"name": {"a": 1}}}, "metadata.name {'a': 1}"),
+        ({"metadata": {"name": "x" * 53}}, "at most 52 lower-case letters"),
+        ({"metadata": {"namespace": "Team_A"}}, "metadata.namespace 'Team_A' is no name of a namespace"),
     ],
 )
 def test_what_cannot_be_rendered_is_refused_with_a_sentence(tmp_path, capsys, change, said):

@@ -12,6 +12,11 @@
 {{- end }}
 {{- end }}
 
+{{/* Name of what has no namespace: of its own for each namespace that a release of this name is in. */}}
+{{- define "ballast.clusterName" -}}
+{{ .Release.Namespace }}:{{ include "ballast.fullname" . }}
+{{- end }}
+
 {{- define "ballast.serviceAccountName" -}}
 {{- .Values.serviceAccount.name | default (ternary (include "ballast.fullname" .) "default" .Values.serviceAccount.create) }}
 {{- end }}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from ballast_operator.api.spec import InferenceServiceSpec
-from ballast_operator.names import API_VERSION, KIND, Ref
+from ballast_operator.names import (
+    API_VERSION,
+    KIND,
+    MAX_NAME_LENGTH,
+    NAME_PATTERN,
+    NAME_RULE,
+    NAMESPACE_PATTERN,
+    Ref,
+)
 
 
 class SpecError(Exception):
@@ -27,11 +36,13 @@ class InferenceService:
 
     @classmethod
     def from_api(cls, body: Mapping[str, Any], *, strict: bool = False) -> InferenceService:
-        """From the API's form. `strict` refuses fields that are not known, as no API server has pruned them.
+        """From the API's form. `strict` refuses names and fields that no API server has judged or pruned yet.
 
         Raises SpecError.
         """
         metadata = body["metadata"]
+        if strict:
+            _check_names(metadata)
         try:
             spec = InferenceServiceSpec.model_validate(body.get("spec", {}), extra="forbid" if strict else "ignore")
         except ValidationError as error:
@@ -53,6 +64,14 @@ class InferenceService:
             "controller": True,
             "blockOwnerDeletion": True,
         }
+
+
+def _check_names(metadata: Mapping[str, Any]) -> None:
+    name, namespace = metadata["name"], metadata.get("namespace", "default")
+    if not (isinstance(name, str) and len(name) <= MAX_NAME_LENGTH and re.fullmatch(NAME_PATTERN, name)):
+        raise SpecError(f"metadata.name {name!r}: {NAME_RULE}")
+    if not (isinstance(namespace, str) and re.fullmatch(NAMESPACE_PATTERN, namespace)):
+        raise SpecError(f"metadata.namespace {namespace!r} is no name of a namespace")
 
 
 def _sentence(problem: Any) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from yaml import YAMLError
 
 from ballast_operator.errors import ConnectError
 
@@ -30,6 +31,8 @@ async def read_configuration() -> Configuration:
         raise ConnectError(
             f"no way to the API server by {source}: {error}; set KUBECONFIG, or run in a pod with a service account"
         ) from None
+    except (YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:  # what the client trips over in it
+        raise ConnectError(f"{source} is not a kubeconfig that can be read ({error!r}); set KUBECONFIG") from None
     return configuration
 
 

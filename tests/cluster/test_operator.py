@@ -93,15 +93,11 @@ def test_a_pod_that_loses_its_labels_is_found_again_and_one_that_is_deleted_is_r
     apply(kube, namespace, service("pods"))
     wait_ready(kube, namespace, "pods")
     (pod,) = pods(kube, namespace, "pods")
-    kube.merge("pods", "pods-0", {"metadata": {"labels": None}}, namespace)
+    pinned = {"containers": [{**pod["spec"]["containers"][0], "image": "mirror.example/runtime:1"}]}
+    kube.merge("pods", "pods-0", {"metadata": {"labels": None}, "spec": pinned}, namespace)
     wait_for("its labels", lambda: uids(pods(kube, namespace, "pods")) == uids([pod]))
-    kube.merge(
-        "pods", "pods-0", {"spec": {"containers": [{**pod["spec"]["containers"][0], "image": "x:1"}]}}, namespace
-    )
-    wait_for(
-        "its image",
-        lambda: kube.get("pods", "pods-0", namespace)["spec"]["containers"][0]["image"] == "made.up/runtime:1",
-    )
+    (healed,) = pods(kube, namespace, "pods")
+    assert healed["spec"]["containers"][0]["image"] == "mirror.example/runtime:1", "giving it back restarts the model"
     kube.delete("pods", "pods-0", namespace)
     wait_for("another pod", lambda: (found := uids(pods(kube, namespace, "pods"))) and found != uids([pod]))
     wait_ready(kube, namespace, "pods")

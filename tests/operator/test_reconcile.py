@@ -101,6 +101,15 @@ def test_a_pod_that_cannot_be_made_is_told_and_tried_again():
     assert api.conditions["Ready"] == ("False", "PodMissing")
 
 
+def test_a_pod_whose_image_a_webhook_rewrote_is_left_alone():
+    api = FakeApi(custom_resource(numa={"enforcement": "Off"}))
+    api.add_children()
+    api.add_pod(ready=True)["spec"]["containers"][0]["image"] = "mirror.example/runtime@sha256:abc"
+    run(reconciler(api))
+    assert {name for _, name, _ in api.writes} == {"InferenceService", "Event"}
+    assert api.conditions["Ready"] == ("True", "Serving")
+
+
 def test_a_service_that_may_not_be_read_is_not_ready():
     api = FakeApi(custom_resource(numa={"enforcement": "Off"}), {("get", "Service"): 403})
     api.add_pod(ready=True)

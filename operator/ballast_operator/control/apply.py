@@ -111,7 +111,7 @@ async def apply_rollout(
 async def heal_pods(
     api: Api, pods: Sequence[Pod], build: Callable[[Attempt], dict[str, Any]], outcome: Outcome
 ) -> None:
-    """Give back labels, owner and image that somebody changed. One that fails stops no other."""
+    """Give back labels and owner that somebody changed. One that fails stops no other."""
     for pod in pods:
         await _heal(api, pod, build(Attempt(pod.replica, pod.attempt, pod.failures)), outcome)
 

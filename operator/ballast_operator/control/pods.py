@@ -10,7 +10,6 @@ from typing import Any
 from ballast_operator.names import (
     ANNOTATION_ATTEMPT,
     ANNOTATION_FAILURES,
-    ANNOTATION_IMAGE,
     ANNOTATION_SPEC_HASH,
     ENGINE_CONTAINER,
     LABEL_REPLICA,
@@ -109,9 +108,10 @@ class Pod:
 
 
 def metadata_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What to merge into a pod whose labels, owner or image somebody changed; None when all is well.
+    """What to merge into a pod whose labels or owner somebody changed; None when all is well.
 
-    `want` is the pod as it would be built; only what a running pod can change is compared.
+    `want` is the pod as it would be built. Images are not compared: an admission webhook may have put a mirror or a
+    digest in their place, and giving one back would restart the model.
     """
     live, metadata = pod.body["metadata"], want["metadata"]
     patch: dict[str, Any] = {}
@@ -122,16 +122,7 @@ def metadata_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
         owner.get("uid") == metadata["ownerReferences"][0]["uid"] for owner in live.get("ownerReferences") or []
     ):
         patch["ownerReferences"] = metadata["ownerReferences"]
-    result: dict[str, Any] = {"metadata": patch} if patch else {}
-    made_with = (live.get("annotations") or {}).get(ANNOTATION_IMAGE)
-    containers = pod.body["spec"]["containers"]
-    if made_with and any(item["name"] == ENGINE_CONTAINER and item.get("image") != made_with for item in containers):
-        result["spec"] = {
-            "containers": [
-                {**item, "image": made_with} if item["name"] == ENGINE_CONTAINER else item for item in containers
-            ]
-        }
-    return result or None
+    return {"metadata": patch} if patch else None
 
 
 def _engine_status(status: Mapping[str, Any]) -> Mapping[str, Any]:

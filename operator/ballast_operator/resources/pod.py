@@ -12,7 +12,6 @@ from ballast_operator.names import (
     ADMIN_PORT_NAME,
     ANNOTATION_ATTEMPT,
     ANNOTATION_FAILURES,
-    ANNOTATION_IMAGE,
     ANNOTATION_SPEC_HASH,
     API_PORT_NAME,
     ENGINE_CONTAINER,
@@ -63,7 +62,6 @@ def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt
     metadata["annotations"] = {
         **spec.pod_metadata.annotations,
         ANNOTATION_SPEC_HASH: spec_hash(spec),
-        ANNOTATION_IMAGE: image,
         ANNOTATION_ATTEMPT: str(attempt.number),
         ANNOTATION_FAILURES: str(attempt.failures),
     }

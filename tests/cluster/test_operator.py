@@ -168,7 +168,10 @@ def test_a_pod_that_is_refused_is_named_and_does_not_come_back_as_a_storm(
     assert len([call for call in created if call.namespace == namespace]) == 3
     apply(kube, namespace, service("refused"))
     wait_ready(kube, namespace, "refused")
-    assert [pod["metadata"]["name"] for pod in pods(kube, namespace, "refused")] == ["refused-0-r2"]
+    (pod,) = pods(kube, namespace, "refused")
+    assert pod["metadata"]["name"] == "refused-0-r2"
+    kube.merge("pods", "refused-0-r2", {"metadata": {"labels": {SERVICE: None}}}, namespace)
+    wait_for("its label", lambda: uids(pods(kube, namespace, "refused")) == uids([pod]))
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,14 @@ def not_running(**status):
     return pod(ready=False, running=False, **status)
 
 
+def test_a_pod_that_an_earlier_service_left_is_waited_for_and_named():
+    evidence = seen(rollout=Rollout(predecessors=(pod(0, attempt=1, terminating=True),)))
+    found = reasons(evidence)
+    assert found["Ready"] == found["Scheduled"] == ("False", "EarlierPodRemains")
+    assert found["Progressing"] == ("True", "Draining")
+    assert "s-0-r1 on n1" in find(service(), evidence)["Ready"].message
+
+
 def test_a_service_that_answers_and_is_pinned_is_ready():
     assert reasons(seen(pod())) == {
         "Ready": ("True", "Serving"),

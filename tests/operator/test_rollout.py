@@ -36,6 +36,15 @@ def test_the_next_pod_starts_only_when_the_one_before_has_gone():
     assert plan(1).start == (Attempt(0),)
 
 
+@pytest.mark.parametrize("whose", ["predecessors", "strangers"])
+def test_a_pod_of_somebody_else_under_a_replicas_name_keeps_that_replica_back(whose):
+    there = (pod(0, attempt=1, terminating=True), refused(1), pod(5))
+    found = plan_rollout(2, HASH, [], NOW, **{whose: there})
+    assert (found.start, names(getattr(found, whose))) == ((Attempt(1),), ["s-0-r1"])
+    beside = plan_rollout(1, HASH, [pod(0)], NOW, **{whose: there})
+    assert (beside.start, beside.stop, getattr(beside, whose)) == ((), (), ())
+
+
 def test_surplus_replicas_are_stopped():
     assert names(plan(1, pod(0), pod(1), pod(2)).stop) == ["s-1", "s-2"]
     assert names(plan(0, pod(0)).stop) == ["s-0"]

@@ -10,6 +10,7 @@ from ballast_operator.control.conditions import Finding, worst
 from ballast_operator.control.endings import explain
 from ballast_operator.control.evidence import Evidence
 from ballast_operator.control.pods import Pod
+from ballast_operator.names import KIND
 from ballast_operator.resources.volumes import MODEL_VOLUME
 from ballast_operator.spec_hash import spec_hash
 
@@ -88,6 +89,8 @@ def _scheduled(service: InferenceService, seen: Evidence, current: Mapping[int, 
         if pod.unschedulable is not None:
             hint = f"; {seen.no_room}" if seen.no_room else ""
             return Finding("False", "Unschedulable", f"{pod.name}: {pod.unschedulable}{hint}")
+    if seen.rollout.predecessors:
+        return Finding("False", "EarlierPodRemains", _why_missing(seen))
     if missing and seen.no_room is not None:
         return Finding("False", "NoNUMANodeFits", seen.no_room)
     if missing:
@@ -99,6 +102,12 @@ def _scheduled(service: InferenceService, seen: Evidence, current: Mapping[int, 
 
 
 def _why_missing(seen: Evidence) -> str:
+    if seen.rollout.predecessors:
+        names_ = ", ".join(f"{pod.name} on {pod.node}" if pod.node else pod.name for pod in seen.rollout.predecessors)
+        return (
+            f"{names_}: of a deleted {KIND} of this name; the replica starts when it has gone, so that two never hold "
+            "memory at once"
+        )
     if seen.rollout.leaving:
         names_ = ", ".join(f"{pod.name} on {pod.node}" if pod.node else pod.name for pod in seen.rollout.leaving)
         return f"{names_}: drains and ends before the next pod starts"
@@ -191,7 +200,7 @@ def _endpoint_ready(service: InferenceService, seen: Evidence, current: Mapping[
 def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
     if hindrances := (*seen.conflicts, *seen.refusals, *seen.delays):
         return Finding("False", "Blocked", "; ".join(hindrances))
-    if seen.rollout.leaving:
+    if seen.rollout.leaving or seen.rollout.predecessors:
         return Finding("True", "Draining", _why_missing(seen))
     if seen.rollout.outdated:
         names_ = ", ".join(pod.name for pod in seen.rollout.outdated)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ballast_operator.names import KIND, LABEL_OWNER_UID
+from ballast_operator.api.service import InferenceService
+from ballast_operator.names import KIND, LABEL_OWNER_UID, LABEL_SERVICE
 
 
 def is_ours(live: Mapping[str, Any], uid: str) -> bool:
@@ -14,6 +15,17 @@ def is_ours(live: Mapping[str, Any], uid: str) -> bool:
     if controller is not None:
         return bool(controller.get("uid") == uid)
     return bool((live["metadata"].get("labels") or {}).get(LABEL_OWNER_UID) == uid)
+
+
+def is_predecessors(live: Mapping[str, Any], service: InferenceService) -> bool:
+    """Whether the object belongs to a service of the same name that was deleted before this one was made."""
+    controller = controller_of(live)
+    if controller is not None:
+        same = controller["kind"] == KIND and controller["name"] == service.ref.name
+        return bool(same and controller.get("uid") != service.uid)
+    labels = live["metadata"].get("labels") or {}
+    named, owner = labels.get(LABEL_SERVICE) == service.ref.name, labels.get(LABEL_OWNER_UID)
+    return named and owner is not None and owner != service.uid
 
 
 def controller_of(live: Mapping[str, Any]) -> Mapping[str, Any] | None:

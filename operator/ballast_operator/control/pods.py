@@ -8,12 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from ballast_operator.names import (
-    ANNOTATION_ATTEMPT,
     ANNOTATION_FAILURES,
     ANNOTATION_SPEC_HASH,
     ENGINE_CONTAINER,
-    LABEL_REPLICA,
 )
+from ballast_operator.resources.pod import Attempt, parse_pod_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod of a service."""
+    """One pod of a service. Which replica it is says its name, which nobody can change."""
 
     body: Mapping[str, Any]
     name: str
@@ -63,17 +62,18 @@ class Pod:
     def from_api(cls, body: Mapping[str, Any]) -> Pod:
         """From the API's form. What somebody has removed from it reads as zero or empty."""
         metadata, status = body["metadata"], body.get("status") or {}
-        annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+        annotations = metadata.get("annotations") or {}
         engine = _engine_status(status)
         state = engine.get("state") or {}
         conditions = {condition["type"]: condition for condition in status.get("conditions") or []}
         scheduled = conditions.get("PodScheduled", {})
+        _, attempt = parse_pod_name(metadata["name"]) or ("", Attempt(0))
         return cls(
             body=body,
             name=metadata["name"],
             uid=metadata["uid"],
-            replica=_number(labels.get(LABEL_REPLICA)),
-            attempt=_number(annotations.get(ANNOTATION_ATTEMPT)),
+            replica=attempt.replica,
+            attempt=attempt.number,
             failures=_number(annotations.get(ANNOTATION_FAILURES)),
             spec_hash=annotations.get(ANNOTATION_SPEC_HASH, ""),
             created=datetime.fromisoformat(metadata["creationTimestamp"]),

@@ -17,6 +17,7 @@ from ballast_operator.control.findings import current_pods
 from ballast_operator.control.gather import gather_reports, reach_service
 from ballast_operator.control.memory import Memory, version_of
 from ballast_operator.control.observe import Observed, observe
+from ballast_operator.control.ownership import conflict
 from ballast_operator.control.probe import Prober
 from ballast_operator.control.rollout import Rollout, plan_rollout
 from ballast_operator.control.room import why_no_room
@@ -109,7 +110,15 @@ class Reconciler:
         self, service: InferenceService, seen: Observed, outcome: Outcome
     ) -> tuple[Rollout, str | None]:
         spec = service.spec
-        rollout = plan_rollout(spec.replicas, spec_hash(spec), seen.pods, self.now(), self.memory.nodes_changed)
+        rollout = plan_rollout(
+            spec.replicas,
+            spec_hash(spec),
+            seen.pods,
+            self.now(),
+            self.memory.nodes_changed,
+            predecessors=seen.predecessors,
+            strangers=seen.strangers,
+        )
         build = lambda attempt: build_pod(service, self.options, attempt)  # noqa: E731
         if outcome.conflicts or outcome.holds_pods:
             return rollout, None  # a pod that cannot be reached would hold its memory for nothing
@@ -117,6 +126,7 @@ class Reconciler:
         hold = no_room is not None and spec.numa.enforcement == "Require"
         steps = Rollout(start=() if hold else rollout.start, stop=rollout.stop, forget=rollout.forget)
         await apply_rollout(self.api, service, steps, build, outcome)
+        outcome.conflicts += [conflict(pod.body) for pod in rollout.strangers]
         await heal_pods(self.api, list(current_pods(service, seen.pods).values()), build, outcome)
         return rollout, no_room
 

@@ -32,12 +32,27 @@ class Rollout:
     """Pods of another spec that still run."""
     leaving: tuple[Pod, ...] = ()
     """Pods that drain or end."""
+    predecessors: tuple[Pod, ...] = ()
+    """Pods of an earlier service of the same name that replicas wait for."""
+    strangers: tuple[Pod, ...] = ()
+    """Pods of others that have the names of replicas."""
 
 
 def plan_rollout(
-    replicas: int, spec_hash: str, pods: Sequence[Pod], now: datetime, nodes_changed: datetime | None = None
+    replicas: int,
+    spec_hash: str,
+    pods: Sequence[Pod],
+    now: datetime,
+    nodes_changed: datetime | None = None,
+    *,
+    predecessors: Sequence[Pod] = (),
+    strangers: Sequence[Pod] = (),
 ) -> Rollout:
-    """The step to take for these pods. `nodes_changed`: when a node last became different, which ends a long wait."""
+    """The step to take for these pods. `nodes_changed`: when a node last became different, which ends a long wait.
+
+    `predecessors` and `strangers`: pods that are not this service's and have names of its pods. While one runs, its
+    replica gets no pod.
+    """
     alive = [pod for pod in pods if not pod.over]
     leaving = tuple(pod for pod in alive if pod.terminating)
     present = [pod for pod in alive if not pod.terminating]
@@ -47,7 +62,11 @@ def plan_rollout(
     failed = [pod for pod in pods if pod.over and not pod.terminating]
 
     refused = [pod for pod in failed if pod.spec_hash == spec_hash]
-    missing = [number for number in range(replicas) if not any(pod.replica == number for pod in alive)]
+    empty = set(range(replicas)) - {pod.replica for pod in alive}
+    before, foreign = (
+        tuple(pod for pod in others if not pod.over and pod.replica in empty) for others in (predecessors, strangers)
+    )
+    missing = sorted(empty - {pod.replica for pod in (*before, *foreign)})
     retry_in_s = _wait_s(refused, now, nodes_changed) if missing and refused else 0.0
     if refused and any(pod.phase == "Pending" and pod.spec_hash == spec_hash for pod in present):
         missing = []  # its fate decides for the others
@@ -61,6 +80,8 @@ def plan_rollout(
         retry_in_s=retry_in_s if retry_in_s > 0 else None,
         outdated=tuple(outdated),
         leaving=leaving,
+        predecessors=before,
+        strangers=foreign,
     )
 
 

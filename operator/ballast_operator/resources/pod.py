@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ from ballast_operator.resources.volumes import mounts, volumes
 from ballast_operator.spec_hash import spec_hash
 
 USER = 10001
+
+POD_NAME = re.compile(r"(?P<service>.+)-(?P<replica>0|[1-9]\d*)(?:-r(?P<number>[1-9]\d*))?")
 
 PRE_STOP_S = 5
 """Time for the pod to leave the Service's endpoints before it refuses requests."""
@@ -51,6 +54,12 @@ def pod_name(service_name: str, attempt: Attempt) -> str:
     """One name an attempt, so that no two operators can start the same replica twice."""
     stable = f"{service_name}-{attempt.replica}"
     return stable if attempt.number == 0 else f"{stable}-r{attempt.number}"
+
+
+def parse_pod_name(name: str) -> tuple[str, Attempt] | None:
+    """The service's name and the attempt (without its failures) that pod_name gave this name; None for other names."""
+    found = POD_NAME.fullmatch(name)
+    return found and (found["service"], Attempt(int(found["replica"]), int(found["number"] or 0)))
 
 
 def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from ballast.grammar.compiler import GrammarCompiler
 from ballast.grammar.constraint import Grammar, Thought
 from ballast.grammar.opened import CallsOnceOpened, openings
 from ballast.grammar.source import Source
+from ballast.grammar.thought import held_start
 from ballast.grammar.tools import tool_calls
 from ballast.testing.vocabulary import byte_metadata, byte_tokenizer
 from ballast.text.gguf_vocab import build_backend
-from ballast.text.marks import CALLING, Mark
+from ballast.text.marks import CALLING, Mark, Start
 from ballast.text.tokenizer import Tokenizer
 
 EOS = 1
@@ -220,6 +221,23 @@ def test_a_grammar_begins_after_the_thought_and_the_thought_must_end(begins: boo
         state.accept(token)
     state.accept(END_THINK)
     assert set(np.flatnonzero(state.allowed())) == set(TOKENIZER.encode("{"))
+
+
+@pytest.mark.parametrize(
+    ("start", "asked", "held"),
+    [
+        (Start.EITHER, None, Start.CONTENT),
+        (Start.EITHER, False, Start.CONTENT),
+        (Start.EITHER, True, Start.EITHER),
+        (Start.EITHER_REASONING, False, Start.CONTENT),
+        (Start.EITHER_REASONING, None, Start.EITHER_REASONING),
+        (Start.REASONING, False, Start.REASONING),
+    ],
+)
+def test_a_thought_comes_first_where_the_prompt_the_model_or_the_request_wants_it(
+    start: Start, asked: bool | None, held: Start
+) -> None:
+    assert held_start(start, asked) is held
 
 
 def test_a_thought_that_is_not_begun_at_once_is_not_begun_later() -> None:

@@ -110,6 +110,46 @@ def test_a_model_told_not_to_think_has_no_reasoning(r1: ServerProcess) -> None:
     assert (reply.choices[0].message.content, reply.choices[0].message.model_extra) == ("hello", {})
 
 
+SWITCHED_OFF: list[dict[str, Any]] = [
+    {"thinking": {"type": "disabled"}},
+    {"thinking": False},
+    {"enable_thinking": False},
+    {"reasoning_effort": "none"},
+    {"chat_template_kwargs": {"thinking": False}},
+]
+
+
+@pytest.mark.parametrize("switch", [*SWITCHED_OFF, {}])
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"structured_outputs": {"regex": "[a-z]{3}"}},
+        {"tools": [SHORT], "tool_choice": "required", "parallel_tool_calls": False},
+    ],
+    ids=["shape", "call"],
+)
+def test_a_reply_that_is_held_to_a_shape_thinks_first_only_where_it_was_asked_to(
+    v3: ServerProcess, held: dict[str, Any], switch: dict[str, Any]
+) -> None:
+    """The model would like nothing better than to open a thought."""
+    (choice,) = both_ways(v3, "tagged", max_tokens=400, temperature=0, extra_body={**held, **switch}).choices
+    assert choice.message.model_extra == {}
+    assert (len(choice.message.content or ""), len(choice.message.tool_calls or [])) in ((3, 0), (0, 1))
+
+
+def test_a_shape_begins_at_once_after_a_tools_result_when_the_model_is_not_to_think(r1: ServerProcess) -> None:
+    """R1's prompt has no tag there, and a reply would be a thought."""
+    call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "say object"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "12"},
+    ]
+    shape = {"response_format": {"type": "json_object"}, "extra_body": NO_THOUGHT}
+    (choice,) = both_ways(r1, "", messages=messages, **shape).choices
+    assert (choice.message.content, choice.message.model_extra) == ('{"a": 1}', {})
+
+
 def test_a_stop_string_that_is_a_tag_ends_the_thought(r1: ServerProcess) -> None:
     reply = both_ways(r1, "thought", stop=["</think>"])
     assert reply.choices[0].message.content is None

@@ -1,10 +1,21 @@
-"""Where a grammar begins in a reply that thinks first."""
+"""Where a grammar begins: at once, or after a thought."""
 
 from __future__ import annotations
 
 from ballast.grammar.constraint import Thought
 from ballast.text.marks import CALLING, Mark, Start
 from ballast.text.tokenizer import Tokenizer
+
+
+def held_start(start: Start, asked_to_think: bool | None) -> Start:
+    """What a reply that is held to a grammar begins as, where without one it would begin as `start`.
+
+    A mask leaves little of what a model would write, so a tag that stays allowed is soon the likeliest token left. It
+    is allowed only where thinking was asked for. `asked_to_think`: what the request says; None when it says nothing.
+    """
+    closed = start is Start.EITHER and not asked_to_think
+    switched_off = start is Start.EITHER_REASONING and asked_to_think is False
+    return Start.CONTENT if closed or switched_off else start
 
 
 def thought_of(start: Start, tokenizer: Tokenizer) -> Thought | None:

@@ -14,7 +14,7 @@ from ballast.grammar.compiler import GrammarCompiler
 from ballast.grammar.constraint import Grammar, Thought
 from ballast.grammar.opened import CallsOnceOpened, openings
 from ballast.grammar.source import Source
-from ballast.grammar.thought import thought_of
+from ballast.grammar.thought import held_start, thought_of
 from ballast.grammar.tools import CallForm, tool_calls
 from ballast.server.job import Job, Prompt
 from ballast.server.openai_request import (
@@ -24,7 +24,7 @@ from ballast.server.openai_request import (
     GenerationRequest,
     to_sampling,
 )
-from ballast.server.prompt import continues_final, render_prompt
+from ballast.server.prompt import asked_to_think, continues_final, render_prompt
 from ballast.server.tool_use import ToolUse, tool_use
 from ballast.text.ids_only import WHY
 from ballast.text.loading import Text
@@ -70,6 +70,8 @@ class Preparer:
         if source is None and use is not None:
             _check_ends(body, "tools")
             return _held(job, self._calls_once_opened(use))
+        if source is not None and (start := held_start(start, asked_to_think(body))) is Start.CONTENT:
+            job = replace(job, layout=replace(job.layout, start=start))
         return self._shaped(job, body, source, thought_of(start, self.text.tokenizer))
 
     def chat_prompt(self, body: ChatCompletionRequest) -> Prompt:

@@ -33,7 +33,7 @@ def render_prompt(
     )
     if always_think and not continue_final:
         prompt = force_think(prompt)
-    asked, thinks = _asked_to_think(body), prompt.endswith(("<think>", "<think>\n"))
+    asked, thinks = _fields_ask_to_think(body), prompt.endswith(("<think>", "<think>\n"))
     if asked is False and thinks:
         _refuse("thinking", "this model's replies always begin with a thought")
     if asked and not thinks and not template.has_thinking_switch:
@@ -70,9 +70,7 @@ def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str
     if taken := _OWN_FIELDS & options.keys():
         name = min(taken)
         _refuse(f"chat_template_kwargs.{name}", f"{name} has a field of its own")
-    asked = _asked_to_think(body)
-    if asked is None:
-        asked = next((options[name] for name in _SWITCHES if name in options), None)
+    asked = _switch(body)
     if asked is not None and template.has_thinking_switch:
         options |= dict.fromkeys(_SWITCHES, asked)
     if body.reasoning_effort is not None:
@@ -80,8 +78,20 @@ def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str
     return options
 
 
-def _asked_to_think(body: ChatCompletionRequest) -> bool | None:
-    """What the request's own fields say; None when they say nothing."""
+def asked_to_think(body: ChatCompletionRequest) -> bool | None:
+    """What the request says, in fields of its own or else in the template's variables; None when it says nothing."""
+    asked = _switch(body)
+    return None if asked is None else bool(asked)
+
+
+def _switch(body: ChatCompletionRequest) -> Any:
+    """As `asked_to_think`, but a template's variable as it is."""
+    asked = _fields_ask_to_think(body)
+    variables = body.chat_template_kwargs or {}
+    return asked if asked is not None else next((variables[name] for name in _SWITCHES if name in variables), None)
+
+
+def _fields_ask_to_think(body: ChatCompletionRequest) -> bool | None:
     thinking = body.thinking
     said = [
         thinking.type == "enabled" if isinstance(thinking, ThinkingSwitch) else thinking,

@@ -107,13 +107,14 @@ class FakeApi:
 
 
 class FakeProber:
-    """Pods and Services that answer, and which of them were asked."""
+    """Pods and Services that are ready and say nothing else; which Services were asked."""
 
     def __init__(self):
-        self.asked = []
+        self.through_service = []
 
-    async def readiness(self, host, port=0):
-        self.asked.append(host)
+    async def readiness(self, host, port=None):
+        if port is not None:
+            self.through_service.append(host)
         return True, {}
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from builders import NOW
-from fakes import FakeApi, custom_resource, reconciler
+from fakes import FakeApi, FakeProber, custom_resource, reconciler
 
 from ballast_operator.cluster.api import ApiError
 from ballast_operator.control.freshness import Freshness
@@ -126,3 +126,46 @@ def test_a_kind_that_may_not_be_listed_does_not_end_the_look_at_everything():
     api.failures = {("list", "PodMonitor"): 500}
     with pytest.raises(ApiError):
         asyncio.run(look.run_once())
+
+
+@pytest.fixture
+def serving():
+    api, prober = FakeApi(custom_resource(numa={"enforcement": "Off"})), FakeProber()
+    api.add_children()
+    api.add_pod(ready=True)
+    step = reconciler(api, prober)
+    for _ in range(2):
+        run(step)
+    assert prober.through_service == ["10.96.0.1"], "once, while nothing changes"
+    assert api.conditions["EndpointReady"] == ("True", "Reachable")
+    return api, prober, step
+
+
+def test_a_service_that_was_deleted_is_not_reachable_and_the_next_one_is_asked(serving):
+    api, prober, step = serving
+    service = api.objects.pop(("Service", "s"))
+    run(step)
+    assert api.conditions["EndpointReady"] == ("False", "ServiceUnreachable")
+    service["metadata"]["uid"] = "another"
+    service["spec"]["clusterIP"] = "10.96.0.2"
+    api.put(service)
+    run(step)
+    assert prober.through_service == ["10.96.0.1", "10.96.0.2"]
+    assert api.conditions["EndpointReady"] == ("True", "Reachable")
+
+
+def test_a_service_that_was_replaced_unseen_is_asked_again(serving):
+    api, prober, step = serving
+    api.objects["Service", "s"]["metadata"]["uid"] = "another"
+    run(step)
+    assert prober.through_service == ["10.96.0.1", "10.96.0.1"]
+
+
+def test_a_pod_that_was_not_ready_for_a_while_is_reached_anew(serving):
+    api, prober, step = serving
+    (condition,) = api.objects["Pod", "s-0"]["status"]["conditions"]
+    for status in ("False", "True"):
+        condition["status"] = status
+        run(step)
+    assert prober.through_service == ["10.96.0.1", "10.96.0.1"]
+    assert api.conditions["EndpointReady"] == ("True", "Reachable")

@@ -194,7 +194,7 @@ def _endpoint_ready(service: InferenceService, seen: Evidence, current: Mapping[
         return Finding("False", "PodsNotReady", f"{num_ready} of {service.spec.replicas} replicas are ready")
     if seen.service_failure is not None:
         return Finding("False", "ServiceUnreachable", seen.service_failure)
-    return Finding("True", "Reachable", "/readyz was reached through the Service since the pods last changed")
+    return Finding("True", "Reachable", "/readyz was reached through this Service since these pods are ready")
 
 
 def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ballast_operator.api.service import InferenceService
 from ballast_operator.control.evidence import PodReport
@@ -31,23 +32,28 @@ async def gather_reports(
 
 
 async def reach_service(
-    prober: Prober, address: str | None, port: int, pods: Sequence[Pod], memory: ServiceMemory
+    prober: Prober, live: Mapping[str, Any] | None, port: int, pods: Sequence[Pod], memory: ServiceMemory
 ) -> str | None:
-    """Why the engine cannot be reached through the Service; None when it was, since these processes are there."""
-    incarnations = frozenset(pod.incarnation for pod in pods)
-    if memory.reached == incarnations:
-        return None
-    memory.reached = frozenset()
-    memory.unreached += 1
-    if not address or address == "None":
+    """Why the engine cannot be reached through the Service; None when it was, since these processes are behind it.
+
+    `live`: the Service, None where there is none."""
+    address = (live.get("spec") or {}).get("clusterIP") if live is not None else None
+    if live is None or not address or address == "None":
+        memory.reached = None
+        memory.unreached += 1
         return "the Service has no address yet"
+    reach = live["metadata"]["uid"], address, frozenset(pod.incarnation for pod in pods)
+    if memory.reached == reach:
+        return None
+    memory.reached = None
+    memory.unreached += 1
     try:
         ready, answer = await prober.readiness(address, port)
     except ProbeError as error:
         return str(error)
     if not ready:
         return f"through the Service, /readyz says {answer.get('status', 'no')}"
-    memory.reached, memory.unreached = incarnations, 0
+    memory.reached, memory.unreached = reach, 0
     return None
 
 

@@ -12,6 +12,8 @@ from ballast_operator.control.evidence import PodReport
 from ballast_operator.names import Ref
 
 Incarnation = tuple[str, int]
+Reach = tuple[str, str, frozenset[Incarnation]]
+"""uid and address of a Service, and the processes that were all there behind it."""
 Versions = Mapping[str, str]
 """Resource versions by uid."""
 
@@ -20,8 +22,8 @@ Versions = Mapping[str, str]
 class ServiceMemory:
     """Of one InferenceService."""
 
-    reached: frozenset[Incarnation] = frozenset()
-    """The processes that were all there when the Service was last reached."""
+    reached: Reach | None = None
+    """How the Service was last reached; None since a pod was not ready, or it was not reached."""
     unreached: int = 0
     """How often in a row the Service was not."""
     reports: dict[Incarnation, tuple[float, PodReport]] = field(default_factory=dict)

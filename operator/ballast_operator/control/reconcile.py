@@ -88,13 +88,12 @@ class Reconciler:
             if unread is not None and unread.status not in REFUSED:
                 raise unread
             if unread is None:
-                live = seen.children.get((SERVICE, service.ref.name), {})
-                address = (live.get("spec") or {}).get("clusterIP")
-                failure = await reach_service(self.prober, address, service.spec.endpoint.port, current, memory)
+                live = seen.children.get((SERVICE, service.ref.name))
+                failure = await reach_service(self.prober, live, service.spec.endpoint.port, current, memory)
             else:
                 failure = f"the Service cannot be read: {unread.message}"
         else:
-            memory.unreached = 0
+            memory.reached, memory.unreached = None, 0
         return Evidence(
             pods=seen.pods,
             rollout=rollout,

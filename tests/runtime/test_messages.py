@@ -80,6 +80,9 @@ def test_the_callers_messages_are_not_touched() -> None:
         ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "messages.1.content.0.type"),
         ({"role": "user", "content": [{"type": "text"}]}, "messages.1.content.0.text"),
         ({"role": "user", "content": [7]}, "messages.1.content.0.type"),
+        ({"role": "user", "content": [{"type": "refusal", "refusal": "x"}]}, "messages.1.content.0.type"),
+        ({"role": "assistant", "content": [{"type": "refusal"}]}, "messages.1.content.0.refusal"),
+        ({"role": "assistant", "content": [{"type": ["text"], "text": "x"}]}, "messages.1.content.0.type"),
         ({"role": "assistant", "tool_calls": [{}]}, "messages.1.tool_calls.0.function.name"),
         ({"role": "assistant", "tool_calls": "f"}, "messages.1.tool_calls"),
         ({"role": "assistant", "tool_calls": 3}, "messages.1.tool_calls"),
@@ -89,6 +92,11 @@ def test_what_cannot_be_used_is_refused_by_path(message: Mapping[str, Any], para
     with pytest.raises(RequestError, match=param.replace(".", r"\.")) as refused:
         normalize_messages([{"role": "user", "content": "x"}, message])
     assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_a_refusal_is_what_the_assistant_has_said() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "I cannot."}]
+    assert one({"role": "assistant", "content": parts})["content"] == "a\nI cannot."
 
 
 def test_no_messages_at_all_are_refused() -> None:

@@ -22,6 +22,9 @@ _ROLES = {
     "function": "tool",  # what tools were called before, as `function_call` was `tool_calls`
 }
 """What a client may say → what templates know."""
+_TEXT = frozenset({"text"})
+_PARTS = {"assistant": _TEXT | {"refusal"}}
+"""Parts of a message that are text, where a role knows others than text."""
 _FUNCTION_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -39,7 +42,7 @@ def _normalize(message: Mapping[str, Any], path: str) -> dict[str, Any]:
     # A key with null means the same as no key, but templates test with `in`.
     out = {key: value for key, value in message.items() if value is not None}
     out["role"] = _role(out.get("role"), path)
-    out["content"] = _content(out.get("content"), f"{path}.content")
+    out["content"] = _content(out.get("content"), f"{path}.content", _PARTS.get(out["role"], _TEXT))
     tool_calls = _tool_calls(out.pop("tool_calls", []), f"{path}.tool_calls")
     if "function_call" in out:
         tool_calls += [_tool_call({"function": out.pop("function_call")}, f"{path}.function_call", "")]
@@ -73,25 +76,26 @@ def _role(role: object, path: str) -> str:
     return _ROLES[role]
 
 
-def _content(content: object, path: str) -> str:
+def _content(content: object, path: str, kinds: frozenset[str]) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if isinstance(content, Sequence):
-        return "\n".join(_text_part(part, f"{path}.{n}") for n, part in enumerate(content))
+        return "\n".join(_text_part(part, f"{path}.{n}", kinds) for n, part in enumerate(content))
     raise RequestError(f"{path} must be a string or a list of text parts", param=path)
 
 
-def _text_part(part: object, path: str) -> str:
+def _text_part(part: object, path: str, kinds: frozenset[str]) -> str:
+    """A part's text, in the field that is named as its kind is."""
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, Mapping) else None
-    if kind != "text":
+    if not isinstance(part, Mapping) or not isinstance(kind, str) or kind not in kinds:
         raise RequestError(f"{path}.type is {kind!r}; this model reads only text parts", param=f"{path}.type")
-    text = part.get("text") if isinstance(part, Mapping) else None
+    text = part.get(kind)
     if not isinstance(text, str):
-        raise RequestError(f"{path}.text must be a string", param=f"{path}.text")
+        raise RequestError(f"{path}.{kind} must be a string", param=f"{path}.{kind}")
     return text
 
 

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from ballast.server import page
 from ballast.server.keys import KeyGuard, Keys
-from ballast.server.middleware import RootPath
+from ballast.server.middleware import REQUEST_ID_HEADERS, RootPath
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", *page.FILES})
 """Need no key: probes have none, and neither has a browser that has yet to show the page where one is typed in."""
@@ -36,6 +36,6 @@ class Access:
                 allow_origins=self.cors_origins,
                 allow_methods=("GET", "POST"),
                 allow_headers=("*",),
-                expose_headers=("Retry-After", "X-Request-Id"),
+                expose_headers=("Retry-After", *REQUEST_ID_HEADERS),
             )
         return RootPath(app, self.root_path) if self.root_path else app

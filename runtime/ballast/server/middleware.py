@@ -21,6 +21,8 @@ from ballast.server.wanted import ClientGoneError
 
 log = logging.getLogger("ballast.access")
 
+REQUEST_ID_HEADERS = ("X-Request-Id", "Request-Id")
+"""Where OpenAI's clients look for a reply's id, and where Anthropic's do."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 # Probes and scrapes come every few seconds for ever. Not being ready is an answer; not being alive is worth a line.
@@ -50,7 +52,9 @@ class RequestScope:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                MutableHeaders(scope=message)["X-Request-Id"] = record.request_id
+                headers = MutableHeaders(scope=message)
+                for name in REQUEST_ID_HEADERS:
+                    headers[name] = record.request_id
             try:
                 await send(message)
             except RuntimeError as error:

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
 import pytest
+from pydantic import BaseModel
 
 from ballast.server.anthropic_request import MessagesRequest, to_chat
 from ballast.testing.script_server import PARIS, ROME
@@ -62,6 +63,7 @@ def test_a_thought_and_a_text_are_blocks(client: anthropic.Anthropic) -> None:
     ]
     assert (message.role, message.type, message.model, message.stop_reason) == ("assistant", "message", "m", "end_turn")
     assert message.id.startswith("msg_")
+    assert message._request_id
     assert message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0) > 10
 
 
@@ -107,6 +109,33 @@ def test_a_conversation_with_tools_goes_on(client: anthropic.Anthropic) -> None:
     ]
     second = client.messages.create(model="m", max_tokens=300, messages=messages, tools=[WEATHER], system="Be brief.")
     assert second.content[-1].type == "text"
+
+
+class Trip(BaseModel):
+    city: Literal["Paris", "Rome"]
+    sure: bool
+
+
+@pytest.mark.parametrize("thinking", [NO_THOUGHT, {"type": "adaptive"}])
+def test_an_answer_follows_the_clients_model(client: anthropic.Anthropic, thinking: Any) -> None:
+    messages: list[Any] = [{"role": "user", "content": "say thought"}]
+    message = client.messages.parse(
+        model="m",
+        max_tokens=300,
+        messages=messages,
+        output_format=Trip,
+        thinking=thinking,
+        extra_body={"temperature": 0},
+    )
+    assert isinstance(message.parsed_output, Trip)
+    assert message.stop_reason == "end_turn"
+    assert [block.type for block in message.content][-1] == "text"
+
+
+def test_effort_is_a_chats() -> None:
+    request = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
+    body = MessagesRequest.model_validate({**request, "output_config": {"effort": "xhigh"}})
+    assert to_chat(body).reasoning_effort == "xhigh"
 
 
 def test_why_a_message_ends(client: anthropic.Anthropic) -> None:
@@ -158,6 +187,13 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"thinking": {"type": "deep"}}, r"thinking\.type: is 'deep'"),
         ({"thinking": {"type": {}}}, r"thinking\.type: is {}"),
         ({"temperature": 1.5}, "temperature: "),
+        ({"output_config": {"format": {"type": "json_object"}}}, r"output_config\.format\.type: "),
+        ({"output_config": {"format": {"type": "json_schema"}}}, r"output_config\.format\.schema: .*required"),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": {"type": "thing"}}}},
+            r"output_config\.format\.schema: ",
+        ),
+        ({"output_config": {"effort": "huge"}}, r"output_config\.effort: "),
         ({"magic": 1}, "magic: this server does not know this field"),
     ],
 )
@@ -169,7 +205,7 @@ def test_what_cannot_be_is_refused_in_anthropics_words(
         client.post("/v1/messages", body=request, cast_to=object)
     body: Any = refused.value.body
     assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error")
-    assert body["request_id"] == refused.value.request_id or refused.value.response.headers["x-request-id"]
+    assert body["request_id"] == refused.value.request_id == refused.value.response.headers["x-request-id"]
 
 
 def test_keys_and_other_errors_come_in_anthropics_envelope(tmp_path: Path) -> None:

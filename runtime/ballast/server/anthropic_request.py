@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,6 +14,24 @@ from ballast.server.openai_request import MAX_TOOLS, ChatCompletionRequest
 
 _THINKING = {"enabled": True, "disabled": False, "adaptive": None}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class OutputFormat(_Part):
+    """The schema that the text follows."""
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(_Part):
+    """How the reply is to be."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
 
 
 class MessagesRequest(BaseModel):
@@ -34,6 +52,7 @@ class MessagesRequest(BaseModel):
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
     """Its budget is a wish; `max_tokens` bounds reasoning and answer together."""
+    output_config: OutputConfig | None = None
 
     metadata: Any = None
     service_tier: Any = None
@@ -64,6 +83,7 @@ def to_chat(body: MessagesRequest) -> ChatCompletionRequest:
         "thinking": _thinking(body.thinking or {"type": "adaptive"}),
         "continue_final_message": messages[-1]["role"] == "assistant",
         **_tool_choice(body.tool_choice or {"type": "auto"}),
+        **_output(body.output_config or OutputConfig()),
     }
     return validated(ChatCompletionRequest, {name: value for name, value in fields.items() if value is not None})
 
@@ -177,6 +197,14 @@ def _thinking(thinking: Mapping[str, Any]) -> bool | None:
     if not isinstance(kind, str) or kind not in _THINKING:
         _refuse("thinking.type", f"is {kind!r}; it must be {', '.join(_THINKING)}")
     return _THINKING[kind]
+
+
+def _output(config: OutputConfig) -> dict[str, Any]:
+    fields: dict[str, Any] = {"reasoning_effort": config.effort}
+    if config.format is not None:
+        schema = {"name": "output", "schema": config.format.schema_, "strict": True}
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return fields
 
 
 def _refuse(param: str, reason: str) -> NoReturn:

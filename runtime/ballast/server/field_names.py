@@ -18,6 +18,8 @@ OF_RESPONSES = {
     r"messages(\..*)?": "input",
 }
 OF_MESSAGES = {
+    r"response_format(\.json_schema)?": "output_config.format",
+    r"reasoning_effort": "output_config.effort",
     r"stop": "stop_sequences",
     r"tool_choice\.function": "tool_choice",
     r"(tools\.\d+)\.function\.parameters": r"\1.input_schema",

@@ -21,6 +21,9 @@ ANNOTATION_ATTEMPT = f"{GROUP}/attempt"
 ANNOTATION_FAILURES = f"{GROUP}/failures"
 ANNOTATION_APPLIED_HASH = f"{GROUP}/applied-hash"
 
+ENV_SPEC_HASH = "POD_SPEC_HASH"
+"""Of the engine's container: says what the annotation says, where nobody can edit it."""
+
 MANAGED_SELECTOR = f"{LABEL_MANAGED_BY}={FIELD_MANAGER}"
 
 ENGINE_CONTAINER = "engine"

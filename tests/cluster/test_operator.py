@@ -13,6 +13,8 @@ from testcluster.waiting import wait_for
 pytestmark = pytest.mark.usefixtures("operator")
 
 SERVICE = "serving.ballast.dev/service"
+REPLICA = "serving.ballast.dev/replica"
+SPEC_HASH = "serving.ballast.dev/spec-hash"
 
 
 def pods(kube: Kube, namespace: str, name: str) -> list[Object]:
@@ -21,6 +23,11 @@ def pods(kube: Kube, namespace: str, name: str) -> list[Object]:
 
 def uids(found: list[Object]) -> set[str]:
     return {pod["metadata"]["uid"] for pod in found}
+
+
+def marks(pod: Object) -> dict[str, str]:
+    """Labels and annotations."""
+    return {**pod["metadata"]["labels"], **pod["metadata"].get("annotations", {})}
 
 
 def apply(kube: Kube, namespace: str, body: Object) -> None:
@@ -98,6 +105,11 @@ def test_a_pod_that_loses_its_labels_is_found_again_and_one_that_is_deleted_is_r
     wait_for("its labels", lambda: uids(pods(kube, namespace, "pods")) == uids([pod]))
     (healed,) = pods(kube, namespace, "pods")
     assert healed["spec"]["containers"][0]["image"] == "mirror.example/runtime:1", "giving it back restarts the model"
+    edited = {"labels": {REPLICA: "5"}, "annotations": {SPEC_HASH: None}}
+    kube.merge("pods", "pods-0", {"metadata": edited}, namespace)
+    kept = {REPLICA: "0", SPEC_HASH: pod["metadata"]["annotations"][SPEC_HASH]}
+    wait_for("its replica and hash", lambda: kept.items() <= marks(kube.get("pods", "pods-0", namespace)).items())
+    assert uids(pods(kube, namespace, "pods")) == uids([pod])
     kube.delete("pods", "pods-0", namespace)
     wait_for("another pod", lambda: (found := uids(pods(kube, namespace, "pods"))) and found != uids([pod]))
     wait_ready(kube, namespace, "pods")

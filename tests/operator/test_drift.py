@@ -9,9 +9,10 @@ from ballast_operator.control.drift import has_drifted, stamped
 from ballast_operator.control.ownership import conflict, is_ours
 from ballast_operator.control.pods import Pod, metadata_patch
 from ballast_operator.desired import desired_children
-from ballast_operator.names import ANNOTATION_SPEC_HASH, LABEL_OWNER_UID
+from ballast_operator.names import ANNOTATION_SPEC_HASH, ENV_SPEC_HASH, LABEL_OWNER_UID
 from ballast_operator.options import ChildOptions
 from ballast_operator.resources.pod import Attempt, build_pod
+from ballast_operator.spec_hash import spec_hash
 
 CHILDREN = {
     child["kind"]: stamped(child)
@@ -116,6 +117,33 @@ def test_labels_and_owner_of_a_pod_are_given_back_and_its_images_left_alone():
     assert patch["metadata"]["labels"] == {"serving.ballast.dev/service": "s"}
     assert patch["metadata"]["ownerReferences"] == want["metadata"]["ownerReferences"]
     assert patch.keys() == {"metadata"}
+
+
+def without_own_hash(body):
+    """As operators made pods that wrote the hash into the annotation alone."""
+    engine = body["spec"]["containers"][0]
+    engine["env"] = [item for item in engine["env"] if item["name"] != ENV_SPEC_HASH]
+    return body
+
+
+@pytest.mark.parametrize("edited", [{}, {ANNOTATION_SPEC_HASH: "other"}])
+def test_a_spec_hash_that_somebody_edits_replaces_nothing_and_is_given_back(edited):
+    body, want = live_pod(), build_pod(service(), ChildOptions(), Attempt(0))
+    body["metadata"]["annotations"] = edited
+    found = Pod.from_api(body)
+    assert found.spec_hash == spec_hash(service().spec)
+    assert metadata_patch(found, want) == {"metadata": {"annotations": {ANNOTATION_SPEC_HASH: found.spec_hash}}}
+
+
+def test_pods_of_operators_that_wrote_the_annotation_alone_stay_current():
+    found, want = Pod.from_api(without_own_hash(live_pod())), build_pod(service(), ChildOptions(), Attempt(0))
+    assert found.spec_hash == spec_hash(service().spec)
+    assert metadata_patch(found, want) is None
+
+
+def test_a_pod_of_an_earlier_spec_keeps_its_own_hash():
+    found = Pod.from_api(live_pod())
+    assert metadata_patch(found, build_pod(service(image="other"), ChildOptions(), Attempt(0))) is None
 
 
 def test_a_pod_is_read_from_what_the_api_says():

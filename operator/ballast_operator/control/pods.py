@@ -11,6 +11,7 @@ from ballast_operator.names import (
     ANNOTATION_FAILURES,
     ANNOTATION_SPEC_HASH,
     ENGINE_CONTAINER,
+    ENV_SPEC_HASH,
 )
 from ballast_operator.resources.pod import Attempt, parse_pod_name
 
@@ -75,7 +76,7 @@ class Pod:
             replica=attempt.replica,
             attempt=attempt.number,
             failures=_number(annotations.get(ANNOTATION_FAILURES)),
-            spec_hash=annotations.get(ANNOTATION_SPEC_HASH, ""),
+            spec_hash=_made_from(body.get("spec") or {}) or annotations.get(ANNOTATION_SPEC_HASH, ""),
             created=datetime.fromisoformat(metadata["creationTimestamp"]),
             phase=status.get("phase", "Pending"),
             reason=status.get("reason", ""),
@@ -118,11 +119,21 @@ def metadata_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
     labels = {k: v for k, v in metadata["labels"].items() if (live.get("labels") or {}).get(k) != v}
     if labels:
         patch["labels"] = labels
+    if pod.spec_hash and (live.get("annotations") or {}).get(ANNOTATION_SPEC_HASH) != pod.spec_hash:
+        patch["annotations"] = {ANNOTATION_SPEC_HASH: pod.spec_hash}
     if not any(
         owner.get("uid") == metadata["ownerReferences"][0]["uid"] for owner in live.get("ownerReferences") or []
     ):
         patch["ownerReferences"] = metadata["ownerReferences"]
     return {"metadata": patch} if patch else None
+
+
+def _made_from(spec: Mapping[str, Any]) -> str:
+    """The spec hash in the engine's environment; empty for pods of operators that wrote the annotation alone."""
+    engine: Mapping[str, Any] = next(
+        (item for item in spec.get("containers") or [] if item["name"] == ENGINE_CONTAINER), {}
+    )
+    return next((str(item.get("value", "")) for item in engine.get("env") or [] if item["name"] == ENV_SPEC_HASH), "")
 
 
 def _engine_status(status: Mapping[str, Any]) -> Mapping[str, Any]:

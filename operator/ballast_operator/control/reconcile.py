@@ -126,7 +126,8 @@ class Reconciler:
         steps = Rollout(start=() if hold else rollout.start, stop=rollout.stop, forget=rollout.forget)
         await apply_rollout(self.api, service, steps, build, outcome)
         outcome.conflicts += [conflict(pod.body) for pod in rollout.strangers]
-        await heal_pods(self.api, list(current_pods(service, seen.pods).values()), build, outcome)
+        staying = [pod for pod in current_pods(service, seen.pods).values() if pod not in steps.stop]
+        await heal_pods(self.api, staying, build, outcome)
         return rollout, no_room
 
     async def _why_no_room(self, service: InferenceService) -> str | None:

@@ -16,6 +16,7 @@ from ballast_operator.names import (
     ANNOTATION_SPEC_HASH,
     API_PORT_NAME,
     ENGINE_CONTAINER,
+    ENV_SPEC_HASH,
     LABEL_REPLICA,
 )
 from ballast_operator.options import ChildOptions
@@ -121,6 +122,7 @@ def _engine(service: InferenceService, image: str) -> dict[str, Any]:
             # What libraries compile at run time they keep in the home directory, under the user's name.
             {"name": "HOME", "value": "/tmp"},  # noqa: S108
             {"name": "USER", "value": "ballast"},
+            {"name": ENV_SPEC_HASH, "value": spec_hash(service.spec)},
         ],
         "ports": [
             {"name": API_PORT_NAME, "containerPort": service.spec.endpoint.port, "protocol": "TCP"},

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,12 +61,16 @@ def test_a_file_that_is_no_kubeconfig_is_named(
     assert "set KUBECONFIG" in said
 
 
-def test_a_port_that_is_taken_is_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     write_credentials(tmp_path / "kubeconfig", 1, "token")
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert main(["run", "--health-host", "127.0.0.1", "--health-port", str(port)]) == 2
-    assert f"--health-port {port} of 127.0.0.1" in capsys.readouterr().err
+        ran = subprocess.run(
+            [sys.executable, "-m", "ballast_operator", "run", "--health-host", "127.0.0.1", "--health-port", str(port)],
+            env={**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert ran.returncode == 2
+    assert f"--health-port {port} of 127.0.0.1" in ran.stderr

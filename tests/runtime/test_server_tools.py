@@ -240,6 +240,13 @@ def test_a_schema_beyond_grammars_is_refused_where_it_was_to_be_kept_to_the_lett
         assert call.function.arguments == PARIS
 
 
+def test_no_mark_of_a_call_is_ever_content(v3: ServerProcess) -> None:
+    assert both_ways(v3, "ends", tools=[WEATHER]).choices[0].message.content == "I looked."
+    for max_tokens in (1, 2, 5, 12):
+        (cut,) = both_ways(v3, "call", tools=[WEATHER], max_tokens=max_tokens).choices
+        assert (cut.message.content, cut.message.tool_calls, cut.finish_reason) == ("", None, "length")
+
+
 def test_nothing_follows_the_calls(v3: ServerProcess) -> None:
     (choice,) = both_ways(v3, "twice", tools=[WEATHER]).choices
     assert [call.function.arguments for call in choice.message.tool_calls or []] == [PARIS]

@@ -53,6 +53,7 @@ SCRIPTS: Mapping[str, str] = {
     "scribble": _calls(_V3_CALL.format(name="weather", arguments="not json")),
     "stranger": _calls(_V3_CALL.format(name="forecast", arguments=PARIS)),
     "twice": 2 * (_calls(_V3_CALL.format(name="weather", arguments=PARIS)) + "And so on."),
+    "ends": "I looked.<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
     "object": '{"a": 1}',
     "emoji": "One 👩‍👩‍👧‍👦, two 中文.",
 }

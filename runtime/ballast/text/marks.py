@@ -42,6 +42,7 @@ _SPELLINGS = {
 
 THINKING = frozenset({Mark.THINK, Mark.END_THINK})
 CALLING = frozenset(_SPELLINGS) - THINKING
+_ENDS_REASONING = frozenset({Mark.END_THINK, Mark.CALLS, Mark.CALL})
 
 
 class Start(Enum):
@@ -103,8 +104,10 @@ class ReasoningCount:
         mark = self._marks.get(token_id)
         if mark is Mark.THINK and self._start is not Start.CONTENT:
             self._start = Start.REASONING
-        elif mark is not None:
+        elif mark in _ENDS_REASONING:
             self._start = Start.CONTENT
+        elif mark is not None:
+            return
         elif self._start in (Start.EITHER, Start.EITHER_REASONING):
             self._blank += 1
             if self._tokenizer.token_bytes(token_id).strip():

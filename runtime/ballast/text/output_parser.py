@@ -22,8 +22,8 @@ class OutputParser:
     """Parts of one reply.
 
     Line breaks that belong to the tags, at both ends of the reasoning and before the content after it, are left out.
-    Reasoning that is never closed is reasoning to its end, unless tool calls begin in it. A mark in a place where it
-    means nothing is text in its spelling.
+    Reasoning that is never closed is reasoning to its end, unless tool calls begin in it. A mark is never text: in a
+    place where it means nothing it is left out.
     """
 
     def __init__(self, start: Start = Start.CONTENT, *, new_id: Callable[[], str] = new_call_id) -> None:
@@ -79,11 +79,9 @@ class OutputParser:
         undecided = self._start in (Start.EITHER, Start.EITHER_REASONING)
         if mark is Mark.THINK and (undecided or (self._start is Start.REASONING and self._at_edge)):
             self._start, self._held, self._at_edge = Start.REASONING, "", True
-            return []
-        if mark is Mark.END_THINK and self._start is not Start.CONTENT:
+        elif mark is Mark.END_THINK and self._start is not Start.CONTENT:
             self._start, self._held, self._at_edge = Start.CONTENT, "", True
-            return []
-        return self._text(mark.spelling)
+        return []
 
     def _leave_reasoning(self) -> list[Part]:
         """Tool calls begin; they end the reasoning, and its last line breaks."""

@@ -3,9 +3,9 @@
     V2.5, V3, R1:  CALLS CALL function SEPARATOR name newline ```json newline arguments newline ``` END_CALL … END_CALLS
     V3.1:          CALLS CALL name SEPARATOR arguments END_CALL … END_CALLS
 
-Which one it is shows in what stands before the separator. Nothing is lost: what cannot be read as a call is content,
-letter by letter as the model wrote it, marks included, and so is text between calls; only the frame around calls that
-could be read is dropped. Arguments are handed on as they are, valid JSON or not; none at all are `{}`.
+Which one it is shows in what stands before the separator. Words that cannot be read as a call are content, letter by
+letter, and so is text between calls. A mark is never text, and a call that is cut before its name is known is dropped.
+Arguments are handed on as they are, valid JSON or not; none at all are `{}`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class ToolCalls:
         self._new_id = new_id
         self._place = _Place.BETWEEN
         self._frame = ""
-        """The frame so far, until a call shows that it is one; after a call or words, the blanks since."""
+        """The blanks since a call, words, or the frame's own mark."""
         self._call = ""
-        """The call so far, until its name is known."""
+        """The call's words so far, until its name is known."""
         self._head = ""
         self._text = ""
         """Of the current place, and not given out yet."""
@@ -86,26 +86,23 @@ class ToolCalls:
             self.open, self._place, self._frame = True, _Place.BETWEEN, ""
         match mark:
             case Mark.CALLS:
-                return [*self._end_call(), *self._continue_frame(mark)]
+                return self._end_frame()
             case Mark.CALL:
                 parts = self._end_call()
-                self._place, self._call, self._head, self._text = _Place.HEAD, mark.spelling, "", ""
+                self._place, self._call, self._head, self._text = _Place.HEAD, "", "", ""
                 return parts
             case Mark.END_CALLS:
-                parts = self._end_call()
                 self.open = False
-                return [*parts, *self._continue_frame(mark, closed=True)]
+                return self._end_frame()
             case Mark.END_CALL if self._place is not _Place.BETWEEN:
-                return self._end_call(mark.spelling)
+                return self._end_call()
             case Mark.SEPARATOR if self._place is _Place.HEAD:
-                self._call += mark.spelling
                 self._place = _Place.NAME
                 return []
             case _ if self._place in (_Place.HEAD, _Place.NAME):
-                self._call += mark.spelling
                 return self._break()
             case _:
-                return self.text(mark.spelling)
+                return []
 
     def finish(self) -> list[Part]:
         """The reply has ended, in whatever place."""
@@ -114,28 +111,23 @@ class ToolCalls:
         self.open = False
         if self._place in (_Place.FENCE, _Place.ARGUMENTS):
             return self._last_arguments()
-        if self._place in (_Place.HEAD, _Place.NAME):
-            return self._break()
-        return [] if self.num_calls else self._lose("")
+        return []
 
-    def _continue_frame(self, mark: Mark, *, closed: bool = False) -> list[Part]:
-        if self.num_calls:
-            self._frame = ""
-            return []
-        self._frame += mark.spelling
-        return self._lose("") if closed else []
+    def _end_frame(self) -> list[Part]:
+        parts, self._frame = self._end_call(), ""
+        return parts
 
     def _lose(self, text: str) -> list[Part]:
-        """`text` is no part of a call, nor is what came before it."""
+        """`text` is no part of a call, nor are the blanks before it."""
         text, self._frame = self._frame + text, ""
-        return [Content(text)] if text else []
+        return [Content(text)] if text.strip() else []
 
     def _break(self) -> list[Part]:
         self._place = _Place.BROKEN
         return self._lose(self._call)
 
-    def _end_call(self, spelling: str = "") -> list[Part]:
-        """The call ends by its own mark, spelled so, or because something else begins."""
+    def _end_call(self) -> list[Part]:
+        """The call ends by its own mark, or because something else begins."""
         parts: list[Part] = []
         if self._place is _Place.NAME:
             parts = self._begin_call(self._text.strip() or self._head.strip(), rest="", place=_Place.ARGUMENTS)
@@ -143,8 +135,6 @@ class ToolCalls:
             parts = self._break()
         if self._place in (_Place.FENCE, _Place.ARGUMENTS):
             parts += self._last_arguments() or ([] if self._num_given else self._give("{}"))
-        elif self._place is _Place.BROKEN and spelling:
-            parts.append(Content(spelling))
         self._place, self._text = _Place.BETWEEN, ""
         return parts
 

@@ -169,3 +169,34 @@ def test_a_pod_that_was_not_ready_for_a_while_is_reached_anew(serving):
         run(step)
     assert prober.through_service == ["10.96.0.1", "10.96.0.1"]
     assert api.conditions["EndpointReady"] == ("True", "Reachable")
+
+
+@pytest.fixture
+def told():
+    """One node, which tells that it has no room on one NUMA node."""
+    api = FakeApi(custom_resource(numa={"enforcement": "Require"}))
+    api.put({"kind": "Node", "metadata": {"name": "a"}, "status": {"allocatable": {"cpu": "8", "memory": "8Gi"}}})
+    free = [{"name": "cpu", "available": "1"}, {"name": "memory", "available": "4Gi"}]
+    zones = [{"name": "node-0", "type": "Node", "resources": free}]
+    api.put({"kind": "NodeResourceTopology", "metadata": {"name": "a"}, "zones": zones})
+    step = reconciler(api)
+    step.memory.node_topologies = True
+    return api, step
+
+
+def test_a_pod_that_must_be_pinned_waits_for_room_only_where_every_node_tells_that_there_is_none(told):
+    api, step = told
+    run(step)
+    assert api.conditions["Ready"] == ("False", "NoNUMANodeFits")
+    assert api.written("create", "Pod") == []
+    api.put({"kind": "Node", "metadata": {"name": "b"}, "status": {"allocatable": {"cpu": "8", "memory": "8Gi"}}})
+    run(step)
+    assert len(api.written("create", "Pod")) == 1
+
+
+@pytest.mark.parametrize("kind", ["Node", "NodeResourceTopology"])
+def test_room_that_may_not_be_asked_for_holds_no_pod(told, kind):
+    api, step = told
+    api.failures = {("list", kind): 403}
+    run(step)
+    assert len(api.written("create", "Pod")) == 1

@@ -99,19 +99,55 @@ def topology(name, *zones):
 
 BIG = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "1"}
 SMALL = {"cpu": "64", "memory": "128Gi", "nvidia.com/gpu": "1"}
-ASKED = service(resources={"cpus": 32, "memory": "440Gi", "gpus": 1}).spec
+RESOURCES = {"cpus": 32, "memory": "440Gi", "gpus": 1}
+ASKED = service(resources=RESOURCES).spec
+
+
+def node(name, *, labels=None, allocatable=("cpu", "memory", "nvidia.com/gpu")):
+    return {
+        "metadata": {"name": name, "labels": labels or {}},
+        "status": {"allocatable": dict.fromkeys(allocatable, "1k")},
+    }
+
+
+A_AND_B = [node("a"), node("b")]
 
 
 def test_room_on_one_numa_node_anywhere_is_enough():
-    assert why_no_room(ASKED, [topology("a", SMALL, SMALL), topology("b", SMALL, BIG)]) is None
-    assert why_no_room(ASKED, []) is None
+    assert why_no_room(ASKED, [topology("a", SMALL, SMALL), topology("b", SMALL, BIG)], A_AND_B) is None
+    assert why_no_room(ASKED, [], A_AND_B) is None
 
 
 def test_memory_of_two_nodes_is_no_room_for_one_and_the_closest_is_named():
-    said = why_no_room(ASKED, [topology("a", {"cpu": "2"}), topology("b", SMALL, SMALL)])
-    assert "b node-0 lacks memory 128Gi of 440Gi" in said
-    both = service(resources={"cpus": 32, "memory": "440Gi", "gpus": 1}, numa={"policy": "AllNodes"}).spec
-    assert why_no_room(both, [topology("b", SMALL, SMALL)]) is None
+    told = [topology("a", {**SMALL, "cpu": "2"}), topology("b", SMALL, SMALL)]
+    assert "b node-0 lacks memory 128Gi of 440Gi" in why_no_room(ASKED, told, A_AND_B)
+    both = service(resources=RESOURCES, numa={"policy": "AllNodes"}).spec
+    assert why_no_room(both, told, A_AND_B) is None
+
+
+def test_a_node_that_tells_nothing_may_have_room():
+    told = [topology("a", SMALL)]
+    assert why_no_room(ASKED, told, A_AND_B) is None
+    assert why_no_room(ASKED, [*told, topology("b")], A_AND_B) is None
+    assert why_no_room(ASKED, told, [node("a")]) is not None
+    assert why_no_room(ASKED, told, []) is None
+
+
+def test_a_resource_that_no_zone_of_its_node_names_may_be_free():
+    unnamed = {name: free for name, free in BIG.items() if name != "nvidia.com/gpu"}
+    assert why_no_room(ASKED, [topology("a", unnamed)], [node("a")]) is None
+    without = node("a", allocatable=("cpu", "memory"))
+    assert "nvidia.com/gpu 0 of 1" in why_no_room(ASKED, [topology("a", unnamed)], [without])
+    elsewhere = {**SMALL, "nvidia.com/gpu": "1"}
+    assert why_no_room(ASKED, [topology("a", unnamed, elsewhere)], [node("a")]) is not None
+
+
+def test_only_nodes_that_the_selector_allows_count():
+    picky = service(resources=RESOURCES, scheduling={"nodeSelector": {"disk": "fast"}}).spec
+    nodes = [node("a", labels={"disk": "fast", "zone": "x"}), node("b", labels={"disk": "slow"})]
+    assert why_no_room(picky, [topology("a", SMALL), topology("b", BIG)], nodes) is not None
+    assert why_no_room(picky, [topology("a", SMALL)], nodes) is not None
+    assert why_no_room(picky, [topology("b", SMALL)], nodes) is None
 
 
 def test_delays_between_attempts_grow_and_never_end():

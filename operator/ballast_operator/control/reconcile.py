@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from ballast_operator.api.service import InferenceService, SpecError
-from ballast_operator.cluster.api import Api
-from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE_TOPOLOGY, SERVICE
+from ballast_operator.cluster.api import Api, ApiError
+from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE, NODE_TOPOLOGY, SERVICE
 from ballast_operator.control.apply import REFUSED, Outcome, apply_children, apply_rollout, heal_pods
 from ballast_operator.control.events import events_between, record
 from ballast_operator.control.evidence import Evidence
@@ -27,6 +28,8 @@ from ballast_operator.names import Ref
 from ballast_operator.options import ChildOptions
 from ballast_operator.resources.pod import build_pod
 from ballast_operator.spec_hash import spec_hash
+
+log = logging.getLogger(__name__)
 
 STEADY_S = 300.0
 """How often a service with nothing new is looked at again: pinning may be lost without an event."""
@@ -133,7 +136,12 @@ class Reconciler:
     async def _why_no_room(self, service: InferenceService) -> str | None:
         if not self.memory.node_topologies or service.spec.numa.enforcement == "Off":
             return None
-        return why_no_room(service.spec, await self.api.list_all(NODE_TOPOLOGY) or [])
+        try:
+            topologies, nodes = await self.api.list_all(NODE_TOPOLOGY), await self.api.list_all(NODE)
+        except ApiError as error:  # then nobody knows, and the kubelet has the last word anyway
+            log.warning("nobody can tell where there is room", extra={"service": str(service.ref), "error": str(error)})
+            return None
+        return why_no_room(service.spec, topologies or [], nodes or [])
 
     async def _write_status(self, body: dict[str, Any], status: dict[str, Any]) -> str:
         """Write it, and what is to be told of it, if it says anything new; returns the object's version then."""

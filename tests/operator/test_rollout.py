@@ -80,9 +80,28 @@ def test_after_a_refusal_the_next_attempt_waits_longer_each_time(failures, delay
 def test_after_a_refusal_one_replica_tries_for_all():
     pods = [refused(number, age_s=60) for number in range(3)]
     assert plan(3, *pods).start == (Attempt(0, 1, 1),)
-    trying = pod(0, attempt=1, failures=1, phase="Pending", ready=False, running=False)
-    assert plan(3, *pods, trying).start == ()
+    trying = {"attempt": 1, "failures": 1, "phase": "Pending", "ready": False, "running": False}
+    assert plan(3, *pods, pod(0, age_s=59, **trying)).start == ()
+    assert plan(3, *pods, pod(0, age_s=61, **trying)).start == (Attempt(1, 1, 1),)
     assert plan(3, *pods, pod(0, attempt=1, failures=1)).start == (Attempt(1, 1, 1),)
+
+
+@pytest.mark.parametrize("reason", ["Evicted", "Terminated", "NodeLost"])
+def test_a_replica_that_was_evicted_holds_no_other_back(reason):
+    evicted = refused(0, age_s=500, failures=6, reason=reason)
+    pending = pod(0, attempt=1, failures=7, age_s=1, phase="Pending", ready=False, running=False)
+    assert plan(3, evicted, pending).start == (Attempt(1), Attempt(2))
+    again = refused(0, age_s=1, failures=6, reason=reason)
+    assert plan(2, again).start == (Attempt(1),)
+    assert plan(2, again).retry_in_s == pytest.approx(299)
+
+
+def test_each_evicted_replica_remembers_how_long_it_waits():
+    gone = [
+        refused(number, attempt=a, failures=a, age_s=9 - a, reason="Evicted") for number in range(5) for a in (0, 1)
+    ]
+    rollout = plan(5, *gone)
+    assert (rollout.start, set(names(rollout.forget))) == ((), {f"s-{number}" for number in range(5)})
 
 
 def test_a_changed_node_or_spec_ends_a_long_wait():

@@ -15,6 +15,9 @@ from ballast_operator.names import (
 )
 from ballast_operator.resources.pod import Attempt, parse_pod_name
 
+ADMISSION_REFUSALS = frozenset({"TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError"})
+"""Reasons of a kubelet that cannot give a pod its CPUs, memory or devices together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -101,6 +104,11 @@ class Pod:
     def over(self) -> bool:
         """It will never run again: refused by the kubelet, evicted, or lost with its node."""
         return self.phase in ("Failed", "Succeeded")
+
+    @property
+    def refused(self) -> bool:
+        """A kubelet did not admit it; an eviction or a shutdown of its node is something else."""
+        return self.over and self.reason in ADMISSION_REFUSALS
 
     @property
     def incarnation(self) -> tuple[str, int]:

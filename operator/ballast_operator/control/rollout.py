@@ -1,7 +1,8 @@
 """Which pods to start and which to stop. Pure.
 
 A replica has one pod at a time: the next is started when the one before has gone, so that two never need memory at
-once. Pods that the kubelet refused stay as evidence; then one replica alone tries, and waits longer each time.
+once. Pods that failed stay as evidence, and their replica waits longer each time. What a kubelet refused to one replica
+it would refuse to the others: then one replica alone tries.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from ballast_operator.resources.pod import Attempt
 MAX_FAILED_KEPT = 3
 FIRST_RETRY_S = 10.0
 MAX_RETRY_S = 300.0
+MAX_HOLD_S = 60.0
+"""How long the others wait for the kubelet's answer to the one replica that tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +64,25 @@ def plan_rollout(
     outdated = [pod for pod in present if pod.replica < replicas and pod.spec_hash != spec_hash and pod not in doubled]
     failed = [pod for pod in pods if pod.over and not pod.terminating]
 
-    refused = [pod for pod in failed if pod.spec_hash == spec_hash]
+    current_failed = [pod for pod in failed if pod.spec_hash == spec_hash]
+    refused = [pod for pod in current_failed if pod.refused]
     empty = set(range(replicas)) - {pod.replica for pod in alive}
     before, foreign = (
         tuple(pod for pod in others if not pod.over and pod.replica in empty) for others in (predecessors, strangers)
     )
     missing = sorted(empty - {pod.replica for pod in (*before, *foreign)})
-    retry_in_s = _wait_s(refused, now, nodes_changed) if missing and refused else 0.0
-    if refused and any(pod.phase == "Pending" and pod.spec_hash == spec_hash for pod in present):
-        missing = []  # its fate decides for the others
-    failures = 1 + max((pod.failures for pod in refused), default=-1)
-    start = [] if retry_in_s > 0 else [_attempt(number, pods, failures) for number in missing]
+    history = {number: [pod for pod in current_failed if pod.refused or pod.replica == number] for number in missing}
+    waits_s = {number: _wait_s(history[number], now, nodes_changed) for number in missing}
+    due = [number for number in missing if waits_s[number] <= 0]
+    if refused and any(_is_tried(pod, spec_hash, now) for pod in present):
+        due = []  # its fate decides for the others
+    start = [_attempt(number, pods, history[number]) for number in due]
 
     return Rollout(
         start=tuple(start[:1] if refused else start),
         stop=(*surplus, *doubled, *_take_down(outdated, present, replicas, spec_hash)),
         forget=tuple(_forgettable(failed, present, replicas, spec_hash)),
-        retry_in_s=retry_in_s if retry_in_s > 0 else None,
+        retry_in_s=min((wait_s for wait_s in waits_s.values() if wait_s > 0), default=None),
         outdated=tuple(outdated),
         leaving=leaving,
         predecessors=before,
@@ -106,14 +111,23 @@ def _take_down(outdated: Sequence[Pod], present: Sequence[Pod], replicas: int, s
     return idle
 
 
-def _attempt(replica: int, pods: Sequence[Pod], failures: int) -> Attempt:
+def _is_tried(pod: Pod, spec_hash: str, now: datetime) -> bool:
+    """Whether a kubelet may still refuse it. A pod that stays Pending for long waits for something else."""
+    young = (now - pod.created).total_seconds() < MAX_HOLD_S
+    return pod.phase == "Pending" and pod.spec_hash == spec_hash and young
+
+
+def _attempt(replica: int, pods: Sequence[Pod], failed: Sequence[Pod]) -> Attempt:
     """The replica's next pod, under a name that none of its pods has."""
-    return Attempt(replica, 1 + max((pod.attempt for pod in pods if pod.replica == replica), default=-1), failures)
+    number = 1 + max((pod.attempt for pod in pods if pod.replica == replica), default=-1)
+    return Attempt(replica, number, 1 + max((pod.failures for pod in failed), default=-1))
 
 
-def _wait_s(refused: Sequence[Pod], now: datetime, nodes_changed: datetime | None) -> float:
+def _wait_s(failed: Sequence[Pod], now: datetime, nodes_changed: datetime | None) -> float:
     """Seconds until another attempt may be made; not positive when it may be now."""
-    last = max(refused, key=lambda pod: pod.created)
+    if not failed:
+        return 0.0
+    last = max(failed, key=lambda pod: pod.created)
     delay_s = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(last.failures, 10))
     if nodes_changed is not None and nodes_changed > last.created:
         delay_s = FIRST_RETRY_S
@@ -122,11 +136,12 @@ def _wait_s(refused: Sequence[Pod], now: datetime, nodes_changed: datetime | Non
 
 def _forgettable(failed: Sequence[Pod], present: Sequence[Pod], replicas: int, spec_hash: str) -> list[Pod]:
     """Failed pods beyond the newest few, of another spec, of replicas that work again, and of replicas that are no
-    more."""
+    more. The last of a replica stays where it alone says how long that replica waits."""
     recovered = {pod.replica for pod in present if pod.ready and pod.spec_hash == spec_hash}
     useless = [
         pod for pod in failed if pod.replica in recovered or pod.replica >= replicas or pod.spec_hash != spec_hash
     ]
     rest = [pod for pod in failed if pod not in useless]
     rest.sort(key=lambda pod: (pod.created, pod.attempt), reverse=True)
-    return [*useless, *rest[MAX_FAILED_KEPT:]]
+    last = {pod.replica: pod.name for pod in reversed(rest) if not pod.refused}
+    return [*useless, *(pod for pod in rest[MAX_FAILED_KEPT:] if last.get(pod.replica) != pod.name)]

@@ -7,11 +7,13 @@ import re
 from decimal import Decimal
 
 _SUFFIXES = {
-    "": 1,
-    **{name: 1000**power for power, name in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
-    **{name: 1024**power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
+    "": Decimal(1),
+    **{name: Decimal(10) ** power for name, power in (("n", -9), ("u", -6), ("m", -3))},
+    **{name: Decimal(1000) ** power for power, name in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
+    **{name: Decimal(1024) ** power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
 }
-_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(m|[kMGTPE]|[KMGTPE]i|)")
+_QUANTITY = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:[eE]([+-]?[0-9]{1,3})|([numkMGTPE]|[KMGTPE]i|))")
+"""Number, power of ten or suffix. No amount of anything needs a power of four digits."""
 
 
 def parse_bytes(text: str) -> int:
@@ -28,5 +30,5 @@ def _parse(text: str) -> Decimal:
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a quantity such as 440Gi")
-    number, suffix = match.groups()
-    return Decimal(number) / 1000 if suffix == "m" else Decimal(number) * _SUFFIXES[suffix]
+    number, power, suffix = match.groups()
+    return Decimal(f"{number}e{power}") if power else Decimal(number) * _SUFFIXES[suffix]

@@ -1,0 +1,23 @@
+"""Texts of resources.memory by the operator's types; the API server judges the same table in tests/cluster."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from builders import service
+
+from ballast_operator.api.service import SpecError
+from ballast_operator.quantity import parse_bytes
+
+CASES = yaml.safe_load(Path(__file__).with_name("memory.yaml").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["memory"])
+def test_memory_is_taken_as_the_api_server_takes_it(case):
+    resources = {"cpus": 1, "memory": case["memory"]}
+    if "bytes" in case:
+        assert service(resources=resources).spec.resources.memory == case["memory"]
+        assert parse_bytes(case["memory"]) == case["bytes"]
+    else:
+        with pytest.raises(SpecError, match=r"^spec\.resources\.memory: "):
+            service(resources=resources)

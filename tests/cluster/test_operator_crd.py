@@ -13,7 +13,9 @@ from testcluster.kube import ApiError, Kube, Object
 from testcluster.operator import CRD
 from testcluster.services import service
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "contracts/cache_rule.yaml").read_text())
+CONTRACTS = Path(__file__).parents[1] / "contracts"
+CASES = yaml.safe_load((CONTRACTS / "cache_rule.yaml").read_text())
+MEMORY = yaml.safe_load((CONTRACTS / "memory.yaml").read_text())
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -39,6 +41,13 @@ def test_the_cache_rule(kube: Kube, namespace: str) -> None:
             assert f"the smallest cacheLens that passes is {case['smallest']}" in said
 
 
+def test_the_memory_that_is_taken(kube: Kube, namespace: str) -> None:
+    for number, case in enumerate(MEMORY):
+        resources = {"cpus": 1, "memory": case["memory"]}
+        said = refusal(kube, namespace, service(f"memory-{number}", resources=resources))
+        assert (said is None) == ("bytes" in case), (case, said)
+
+
 def test_defaults_are_filled_in(kube: Kube, namespace: str) -> None:
     kube.create("inferenceservices", service("plain"), namespace)
     spec = kube.get("inferenceservices", "plain", namespace)["spec"]
@@ -61,6 +70,7 @@ def test_defaults_are_filled_in(kube: Kube, namespace: str) -> None:
         ({"resources": {"cpus": 1, "memory": "1Mi"}}, "from 64Mi to 1Pi"),
         ({"resources": {"memory": "1Gi"}}, "cpus"),
         ({"engine": {"extraArgs": ["--admin-port=1"]}}, "must not set"),
+        ({"engine": {"extraArgs": ["--max_queue", "8", "--tls_cert_file", "x"]}}, "must not set"),
         ({"engine": {"maxBatchSize": 512, "maxNewTokens": 1}}, "chunk_size"),
         ({"engine": {"placementRules": {}}}, "exactly one of configMapRef and inline"),
         ({"endpoint": {"port": 10003}}, "admin port"),

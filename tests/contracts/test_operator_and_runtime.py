@@ -1,6 +1,7 @@
 """What the operator takes for granted of the runtime: arguments, pages on both ports, and exit codes."""
 
 import json
+import re
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -10,13 +11,16 @@ import yaml
 from builders import pod, service
 
 from ballast import errors
+from ballast.cli import main
 from ballast.config import OPTIONS, read_config
 from ballast.resolve import resolve
 from ballast.testing.server_process import ServerProcess
-from ballast_operator.api.engine import RESERVED_ARGUMENTS
+from ballast_operator.api.engine import RESERVED_ARGUMENTS, RESERVED_PATTERN
+from ballast_operator.api.service import SpecError
 from ballast_operator.control.endings import REASONS
 from ballast_operator.control.placement import judge, read_placement
 from ballast_operator.control.status import read_effective
+from ballast_operator.resources.command import engine_options
 
 GOLDEN = sorted((Path(__file__).parents[1] / "operator/golden").glob("*.yaml"))
 FLAGS = {option.name for option in OPTIONS if option.kind.flag}
@@ -46,8 +50,27 @@ def test_the_runtime_knows_every_argument_that_the_operator_writes(golden):
         resolve(read_config({name: v for name, v in options.items() if name not in paths}, {}), num_physical_cores=1)
 
 
-def test_the_arguments_that_users_may_not_set_exist():
-    assert set(RESERVED_ARGUMENTS) <= {option.name for option in OPTIONS}
+def test_users_may_not_set_what_the_operator_sets_or_depends_on():
+    free = {
+        "device",  # the operator leaves the choice to the engine; which of them is the user's
+        "served_model_name",  # repeatable: a further one takes nothing away
+    }
+    probes_meet = {"tls_cert_file", "tls_key_file", "root_path", "config"}
+    assert set(RESERVED_ARGUMENTS) == set(engine_options(service().spec)) - free | {"no_force_think"} | probes_meet
+
+
+@pytest.mark.parametrize("name", RESERVED_ARGUMENTS)
+def test_the_arguments_that_users_may_not_set_exist_and_are_refused_as_the_runtime_spells_them(name, capsys):
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    assert f"--{name}" in capsys.readouterr().out.replace(",", " ").split()
+    for word in (f"--{name}", f"--{name}=x", f"--{name.replace('_', '-')}", f"--{name.replace('_', '-')}=x"):
+        with pytest.raises(SpecError, match=f"must not set --{name}:"):
+            service(engine={"extraArgs": [word]})
+        assert re.search(RESERVED_PATTERN, word)
+    for word in (f"--{name}s", name, f"--max_queue=--{name}"):
+        assert service(engine={"extraArgs": [word]}).spec.engine.extra_args == [word]
+        assert not re.search(RESERVED_PATTERN, word)
 
 
 def test_exit_codes_mean_the_same():

@@ -37,6 +37,7 @@ def test_no_golden_file_is_left_over():
         ({"spec": {"resources": {"cpus": 1, "memory": "lots"}}}, "is not a quantity such as 440Gi"),
         ({"spec": {"resources": {"cpus": 1, "memory": "1Mi"}}}, "from 64Mi to 1Pi"),
         ({"spec": {"engine": {"extraArgs": ["--admin-port=1"]}}}, "must not set --admin_port"),
+        ({"spec": {"engine": {"extraArgs": ["--drain-timeout-s=9000"]}}}, "must not set --drain_timeout_s"),
         ({"spec": {"endpoint": {"port": 10003}}}, "port 10003 is the admin port"),
         ({"spec": {"typo": 1}}, "spec.typo"),
         ({"apiVersion": "serving.ballast.dev/v1"}, "serving.ballast.dev/v1alpha1 is understood"),

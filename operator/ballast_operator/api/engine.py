@@ -17,8 +17,30 @@ CACHE_MESSAGE = (
 )
 _PRODUCT = "self.maxBatchSize * self.maxNewTokens"
 
-RESERVED_ARGUMENTS = ("host", "port", "admin_port", "api_key_file", "gguf_path", "model_path")
-"""Options of `ballast serve` that the operator alone may set: probes, ports and mounts depend on them."""
+RESERVED_ARGUMENTS = (
+    "host",
+    "port",
+    "admin_port",
+    "gguf_path",
+    "model_path",
+    "max_batch_size",
+    "max_new_tokens",
+    "cache_lens",
+    "chunk_size",
+    "prefill_chunk_size",
+    "backend_type",
+    "drain_timeout_s",
+    "log_format",
+    "api_key_file",
+    "optimize_config_path",
+    "force_think",
+    "no_force_think",
+    "tls_cert_file",
+    "tls_key_file",
+    "root_path",
+    "config",
+)
+"""Options of `ballast serve` that the operator sets, and those that would change what its probes meet."""
 _RESERVED = "|".join(name.replace("_", "[-_]") for name in RESERVED_ARGUMENTS)
 RESERVED_PATTERN = f"^--({_RESERVED})(=.*)?$"
 
@@ -108,13 +130,13 @@ class Engine(ApiType):
     extra_args: list[Annotated[str, StringConstraints(min_length=1, max_length=512)]] = Field(
         default_factory=list,
         max_length=32,
-        description="Further arguments of `ballast serve`, one word an item. Ports, keys and model paths are set by "
-        "other fields and refused here.",
+        description="Further arguments of `ballast serve`, one word an item. What other fields set is refused, and "
+        "so are TLS, a root path and a file of options.",
         json_schema_extra=rules(
             cel(
                 f"self.all(word, !word.matches('{RESERVED_PATTERN}'))",
                 f"extraArgs must not set {', '.join('--' + name for name in RESERVED_ARGUMENTS)}: "
-                "use the fields of the spec",
+                "other fields of the spec do, or the operator depends on it",
             )
         ),
     )
@@ -153,5 +175,7 @@ class Engine(ApiType):
         for word in words:
             name = word.partition("=")[0].removeprefix("--").replace("-", "_")
             if word.startswith("--") and name in RESERVED_ARGUMENTS:
-                raise ValueError(f"extraArgs must not set --{name}: use the fields of the spec")
+                raise ValueError(
+                    f"extraArgs must not set --{name}: another field of the spec does, or the operator depends on it"
+                )
         return words

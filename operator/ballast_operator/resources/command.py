@@ -11,8 +11,19 @@ from ballast_operator.resources.volumes import KEYS_DIRECTORY, MODEL_DIRECTORY, 
 
 def engine_arguments(spec: InferenceServiceSpec) -> list[str]:
     """Every setting by name, those of the spec that stand at their default as well."""
-    engine = spec.engine
-    options: dict[str, object] = {
+    words = ["serve"]
+    for name, value in engine_options(spec).items():
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not None:
+            words += [f"--{name}", str(value)]
+    return [*words, *spec.engine.extra_args]
+
+
+def engine_options(spec: InferenceServiceSpec) -> dict[str, object]:
+    """What the operator sets, whether this spec asks for it (True: a switch) or not (None)."""
+    engine, rules = spec.engine, spec.engine.placement_rules
+    return {
         "host": "0.0.0.0",  # noqa: S104  a pod's own network
         "port": spec.endpoint.port,
         "admin_port": ADMIN_PORT,
@@ -27,25 +38,17 @@ def engine_arguments(spec: InferenceServiceSpec) -> list[str]:
         "device": "auto" if spec.resources.gpus else "cpu",
         "log_format": "json",
         "api_key_file": f"{KEYS_DIRECTORY}/{spec.endpoint.auth.secret_ref.key}" if spec.endpoint.auth else None,
+        "optimize_config_path": f"{RULES_DIRECTORY}/{rules_key(rules)}" if rules else None,
+        "force_think": True if engine.force_think else None,
     }
-    if engine.placement_rules is not None:
-        options["optimize_config_path"] = f"{RULES_DIRECTORY}/{rules_key(engine.placement_rules)}"
-    words = ["serve"]
-    for name, value in options.items():
-        if value is not None:
-            words += [f"--{name}", str(value)]
-    if engine.force_think:
-        words.append("--force_think")
-    return [*words, *engine.extra_args]
 
 
 def _model(spec: InferenceServiceSpec) -> dict[str, object]:
     model = spec.model
-    if model.source.builtin is not None:
-        return {"served_model_name": model.served_name}
+    mounted = model.source.builtin is None
     return {
-        "gguf_path": _inside(model.gguf_path),
-        "model_path": None if model.config_path is None else _inside(model.config_path),
+        "gguf_path": _inside(model.gguf_path) if mounted else None,
+        "model_path": _inside(model.config_path) if mounted and model.config_path is not None else None,
         "served_model_name": model.served_name,
     }
 

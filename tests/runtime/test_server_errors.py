@@ -1,5 +1,6 @@
 """Every refusal: the right status, OpenAI's envelope, and a message that names the field."""
 
+import gzip
 import http.client
 import json
 import socket
@@ -152,6 +153,10 @@ def test_another_model_name_is_a_404_in_strict_mode(server):
     assert send(server, "GET", "/v1/models/alphabet")[2]["id"] == "alphabet"
 
 
+def test_the_list_of_models_may_end_in_a_slash(server):
+    assert send(server, "GET", "/v1/models/")[::2] == send(server, "GET", "/v1/models")[::2]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
@@ -177,6 +182,19 @@ def test_a_body_that_is_too_large_is_refused_even_when_its_length_is_not_announc
     status, _, reply = send(server, "POST", "/v1/completions", parts, headers, encode_chunked=chunked)
     assert status == 413
     assert "4096 bytes" in reply["error"]["message"]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "identity, zstd"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/messages", "/tokenize"])
+def test_a_compressed_body_is_refused_by_the_name_of_its_encoding(server, path, encoding):
+    data = gzip.compress(json.dumps(CHAT).encode())
+    status, _, reply = send(server, "POST", path, data, {"Content-Encoding": encoding})
+    assert status == 415
+    assert f"Content-Encoding: {encoding};" in reply["error"]["message"]
+
+
+def test_a_body_that_says_it_is_not_compressed_is_read(server):
+    assert send(server, "POST", "/v1/completions", json.dumps(TEXT), {"Content-Encoding": "identity"})[0] == 200
 
 
 def test_a_chunked_body_within_the_limit_is_read(server):

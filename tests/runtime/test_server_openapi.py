@@ -11,6 +11,7 @@ import pytest
 import schemathesis
 from schemathesis import checks
 
+from ballast.server.access import OPEN_PATHS
 from ballast.server.reply_schemas import ChatCompletion, ModelList, TextCompletion
 from ballast.testing.server_process import FAKE, ServerProcess
 
@@ -65,10 +66,11 @@ def test_the_description_names_every_route_and_every_field(server):
     chat = document["components"]["schemas"]["ChatCompletionRequest"]
     assert {"messages", "temperature", "max_completion_tokens", "stream"} <= set(chat["properties"])
     assert chat["required"] == ["messages"]
-    for operations in document["paths"].values():
+    for path, operations in document["paths"].items():
         for operation in operations.values():
             assert "422" not in operation["responses"]
-            assert {"200", "401", "500", "503"} <= set(operation["responses"])
+            assert {"200", "500", "503"} <= set(operation["responses"])
+            assert ("401" in operation["responses"]) is (path not in OPEN_PATHS)
 
 
 CHAT = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 2, "n": 2, "logprobs": True, "top_logprobs": 2}

@@ -209,6 +209,7 @@ async def completions(request: Request) -> Response:
 
 
 @api.get("/v1/models", **describes(ModelList))
+@api.get("/v1/models/", include_in_schema=False)
 async def list_models(request: Request) -> Response:
     """The names under which the model is served."""
     service, _ = _begin(request, "models")

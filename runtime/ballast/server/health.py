@@ -29,7 +29,7 @@ METRICS_MAX_AGE_S = 60.0
 DEBUG_MAX_AGE_S = 5.0
 
 
-@everywhere.get("/livez", **describes(Status, unready=Status))
+@everywhere.get("/livez", **describes(Status, unready=Status, needs_key=False))
 async def livez(request: Request) -> Response:
     """200 while a restart would not help: the engine makes progress, or has nothing to do, or is loading."""
     service = _service(request)
@@ -42,7 +42,7 @@ async def livez(request: Request) -> Response:
     return _status(200, status="alive")
 
 
-@everywhere.get("/readyz", **describes(Status, unready=Status))
+@everywhere.get("/readyz", **describes(Status, unready=Status, needs_key=False))
 async def readyz(request: Request) -> Response:
     """200 once the model is loaded and has computed a token, until the server is told to stop."""
     engine = _service(request).engine

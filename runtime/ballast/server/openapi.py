@@ -30,6 +30,7 @@ BODY_ERRORS = {
     404: "no such model",
     408: "the body arrived too slowly",
     413: "the body is too large",
+    415: "the body is compressed; Content-Encoding is not read",
     429: "the queue is full; Retry-After says when to come back",
     504: "the request took longer than the server lets one take",
 }
@@ -56,9 +57,10 @@ def describes(
     body: type[BaseModel] | None = None,
     streams: bool = False,
     unready: type[BaseModel] | None = None,
+    needs_key: bool = True,
 ) -> dict[str, Any]:
     """Arguments for a route that answers with `reply` and reads `body` itself; with `streams`, events at request.
-    `unready` is its answer with 503, where that is no error."""
+    `unready` is its answer with 503, where that is no error. Without `needs_key`, no key is ever asked for."""
     content: dict[str, Any] = {"text/event-stream": {"schema": EVENT}} if streams else {}
     success: dict[str, Any] = {"description": "Success"}
     if isinstance(reply, str):
@@ -70,6 +72,8 @@ def describes(
         route["responses"][503] = {"description": EVERY_ERROR[503], "model": unready}
     if isinstance(reply, str):
         route["response_class"] = PlainTextResponse
+    if not needs_key:
+        route["openapi_extra"] = {"security": []}
     if body is not None:
         schema = body.model_json_schema(ref_template=SCHEMAS + "{model}")
         media = {"application/json": {"schema": schema}}
@@ -87,6 +91,8 @@ def document(app: FastAPI) -> dict[str, Any]:
         for method, operation in operations.items():
             _hoist_body(operation, schemas)
             _add_errors(operation, EVERY_ERROR | (BODY_ERRORS if method == "post" else {}))
+            if operation.get("security") == []:
+                del operation["responses"]["401"]
             if operation.get("parameters"):
                 _add_errors(operation, {404: "no such thing"})
     schemas.update(ErrorEnvelope=_schema(ErrorEnvelope, schemas))

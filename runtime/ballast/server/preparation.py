@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from ballast.engine.admission import Queue, retry_after_s
-from ballast.errors import CapacityError
+from ballast.errors import CapacityError, RequestError
 from ballast.server.errors import RequestTimeoutError
 from ballast.server.exchange import Record, remaining_s
 from ballast.server.wanted import TookTooLongError, while_wanted
@@ -50,8 +50,8 @@ class Preparation:
     async def run(self, request: Request, record: Record, work: Callable[[bytes], Result]) -> Result:
         """Read the body, then do `work` with it on a thread.
 
-        Raises what `work` raises, CapacityError when there is too much to do, RequestTimeoutError, and ClientDisconnect
-        or ClientGoneError when the client has left.
+        Raises what `work` raises, RequestError (415) for a body that is compressed, CapacityError when there is too
+        much to do, RequestTimeoutError, and ClientDisconnect or ClientGoneError when the client has left.
         """
         num_bytes = 0
         try:
@@ -64,6 +64,7 @@ class Preparation:
                     parts.append(part)
             data = b"".join(parts)
             parts.clear()
+            _check_encoding(request.headers.get("content-encoding", ""))
             async with while_wanted(request.receive, remaining_s(record, self._timeout_s), self._leaving):
                 return await asyncio.wrap_future(self._begin(work, data))
         except TookTooLongError:
@@ -99,3 +100,11 @@ class Preparation:
             return
         wait_s = retry_after_s(Queue(self.num_waiting, 0, TEXT_THREADS, self._mean_s or 0.0))
         raise CapacityError(f"{what}; try again in {wait_s} s", retry_after_s=wait_s)
+
+
+def _check_encoding(encoding: str) -> None:
+    """Refused once the whole body is here: a client that is answered while it sends does not get to read why."""
+    if encoding.strip().lower() not in ("", "identity"):
+        raise RequestError(
+            f"this server does not read a body with Content-Encoding: {encoding[:40]}; send it as it is", status=415
+        )

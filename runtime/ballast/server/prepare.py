@@ -150,7 +150,7 @@ class Preparer:
             return Prompt(tuple(ids))
         if len(prompt) >= self.limits.max_model_tokens:
             self._refuse_length(f"at least {len(prompt) + 1} tokens ({len(prompt)} in the prompt)", "prompt")
-        self._check_ids("prompt", prompt)
+        self.check_ids("prompt", prompt)
         return Prompt(tuple(prompt))
 
     def _encode(self, prompt: str, prompt_field: str, encode: Callable[[str], list[int]]) -> list[int]:
@@ -173,8 +173,8 @@ class Preparer:
     ) -> Job:
         if not self.text.tokenizer.has_vocabulary:
             self._check_needs_no_text(body, num_logprobs, echo=echo)
-        self._check_ids("stop_token_ids", body.stop_token_ids or ())
-        self._check_ids("logit_bias", tuple(body.logit_bias or ()))
+        self.check_ids("stop_token_ids", body.stop_token_ids or ())
+        self.check_ids("logit_bias", tuple(body.logit_bias or ()))
         if not all(prompt.ids for prompt in prompts):
             _refuse(prompt_field, "the prompt is empty; at least one token is needed")
         n = body.n or 1
@@ -247,7 +247,8 @@ class Preparer:
             if is_asked:
                 _refuse(name, WHY)
 
-    def _check_ids(self, name: str, ids: Sequence[int]) -> None:
+    def check_ids(self, name: str, ids: Sequence[int]) -> None:
+        """Refuse, as the field `name`, ids that are no token's. Raises RequestError."""
         size = self.text.tokenizer.vocab_size
         for token_id in ids:
             if not 0 <= token_id < size:

@@ -114,6 +114,7 @@ async def detokenize(request: Request) -> Response:
     def work(data: bytes) -> bytes:
         body = validated(DetokenizeRequest, parse_json(data))
         service.model_name(body.model)
+        service.preparer.check_ids("tokens", body.tokens)
         text = service.preparer.text.tokenizer.decode(body.tokens, skip_control=False)
         return _json(DetokenizeReply(prompt=text, content=text))
 

@@ -174,3 +174,22 @@ def test_reasoning_tokens_are_counted(start: Start, reply: str, num_tokens: int)
     for token_id in TOKENIZER.encode(reply):
         count.take(token_id)
     assert count.num_tokens == num_tokens
+
+
+@pytest.mark.parametrize(
+    ("start", "reasoning", "rest"),
+    [
+        (Start.REASONING, "abc</think>", "def</think>g"),
+        (Start.REASONING, "ab", "<｜tool▁calls▁begin｜>c"),
+        (Start.CONTENT, "", "<think>abc</think>d"),
+        (Start.EITHER, "<think>abc</think>", "d"),
+        (Start.EITHER, "", "\nabc"),
+        (Start.EITHER_REASONING, "\n\nabc</think>", "d"),
+        (Start.EITHER_REASONING, "\n<think>ab</think>", "\nd"),
+        (Start.EITHER_REASONING, "", "<｜tool▁calls▁begin｜>c"),
+    ],
+)
+def test_each_token_is_the_reasonings_or_not(start: Start, reasoning: str, rest: str) -> None:
+    count = ReasoningCount(TOKENIZER, Layout(MARKS, start))
+    first, last = TOKENIZER.encode(reasoning), TOKENIZER.encode(rest)
+    assert [count.take(token_id) for token_id in first + last] == [True] * len(first) + [False] * len(last)

@@ -92,6 +92,25 @@ def test_reasoning_is_split_from_the_content_and_counted(r1: ServerProcess) -> N
     assert reply.usage.completion_tokens_details.reasoning_tokens == len("Let me see.\n")
 
 
+def test_log_probabilities_of_the_reasoning_are_apart(r1: ServerProcess) -> None:
+    request: Any = {"messages": [{"role": "user", "content": "say thought"}], "logprobs": True, "temperature": 0}
+    with opened(r1) as client:
+        whole = [client.chat.completions.create(model="m", **request).choices[0]]
+        stream = [
+            choice
+            for chunk in client.chat.completions.create(model="m", stream=True, **request)
+            for choice in chunk.choices
+        ]
+
+    def text(choices: Any, field: str) -> str:
+        found = [(choice.logprobs.model_dump() if choice.logprobs else {}).get(field) or [] for choice in choices]
+        return b"".join(bytes(token["bytes"]) for tokens in found for token in tokens).decode()
+
+    for choices in (whole, stream):
+        assert text(choices, "reasoning_content") == "Let me see.\n</think>"
+        assert text(choices, "content") == "\n\nIt is 4."
+
+
 def test_reasoning_that_is_cut_short_is_reasoning(r1: ServerProcess) -> None:
     reply = both_ways(r1, "endless", max_tokens=11)
     assert reply.choices[0].message.content is None

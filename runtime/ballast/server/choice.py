@@ -28,6 +28,7 @@ class ScoredToken:
     """In characters, from the beginning of the choice's text."""
     scores: TokenLogprobs | None
     """None: the first token of a prompt, which nothing came before."""
+    is_reasoning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +141,11 @@ class Choice:
         for n, token_id in enumerate(visible):
             offset = self._num_begun + self._detokenizer.num_chars
             delta = self._detokenizer.push((token_id,))
-            self._reasoning.take(token_id)
+            is_reasoning = self._reasoning.take(token_id)
             self._num_pushed += 1
             if output.logprobs:
                 end = self._num_begun + self._detokenizer.num_chars + self._detokenizer.inside_char
-                self._waiting.append((ScoredToken(token_id, offset, output.logprobs[n]), end))
+                self._waiting.append((ScoredToken(token_id, offset, output.logprobs[n], is_reasoning), end))
             text.append(self._show(delta, tokens))
             if delta.stopped:
                 self.finish_reason = "stop"

@@ -13,7 +13,7 @@ TokenBytes = Callable[[int], bytes]
 
 
 def chat_logprobs(tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> bytes:
-    """`choices[].logprobs` of a chat, as JSON."""
+    """`choices[].logprobs` of a chat, as JSON; the reasoning's tokens apart, as in DeepSeek's API."""
 
     def entry(token_id: int, logprob: float) -> dict[str, Any]:
         raw = token_bytes(token_id)
@@ -23,8 +23,12 @@ def chat_logprobs(tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> byt
         top = [entry(token_id, logprob) for token_id, logprob in scores.top]
         return {**entry(scores.token_id, scores.logprob), "top_logprobs": top}
 
-    content = [token.scores for token in tokens if token.scores is not None]
-    return b'{"content":%b,"refusal":null}' % list_to_json(content, shown)
+    said: dict[bool, list[TokenLogprobs]] = {True: [], False: []}
+    for token in tokens:
+        if token.scores is not None:
+            said[token.is_reasoning].append(token.scores)
+    reasoning = list_to_json(said[True], shown) if said[True] else b"null"
+    return b'{"content":%b,"refusal":null,"reasoning_content":%b}' % (list_to_json(said[False], shown), reasoning)
 
 
 def text_logprobs(tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> bytes:

@@ -99,20 +99,22 @@ class ReasoningCount:
         self._blank = 0
         self.num_tokens = 0
 
-    def take(self, token_id: int) -> None:
-        """Count the reply's next token."""
+    def take(self, token_id: int) -> bool:
+        """Count the reply's next token. Whether it belongs to the reasoning, whose tags do; blank tokens before the
+        first tag or word go where the reply most likely does."""
+        before = self._start
         mark = self._marks.get(token_id)
-        if mark is Mark.THINK and self._start is not Start.CONTENT:
+        if mark is Mark.THINK and before is not Start.CONTENT:
             self._start = Start.REASONING
         elif mark in _ENDS_REASONING:
             self._start = Start.CONTENT
-        elif mark is not None:
-            return
-        elif self._start in (Start.EITHER, Start.EITHER_REASONING):
+            return mark is Mark.END_THINK and before is not Start.CONTENT
+        elif mark is None and before in (Start.EITHER, Start.EITHER_REASONING):
             self._blank += 1
             if self._tokenizer.token_bytes(token_id).strip():
-                is_reasoning = self._start is Start.EITHER_REASONING
+                is_reasoning = before is Start.EITHER_REASONING
                 self._start = Start.REASONING if is_reasoning else Start.CONTENT
                 self.num_tokens += self._blank if is_reasoning else 0
-        elif self._start is Start.REASONING:
+        elif mark is None and before is Start.REASONING:
             self.num_tokens += 1
+        return self._start in (Start.REASONING, Start.EITHER_REASONING)

@@ -101,6 +101,15 @@ def endpoints() -> Iterator[str]:
     yield 'Every error is `{"error": {"message", "type", "param", "code"}}`; `param` names the field that is to blame.'
     yield ""
     yield from table(("status", "why"), [(str(n), why) for n, why in sorted({**EVERY_ERROR, **BODY_ERRORS}.items())])
+    yield ""
+    yield "## Schemas"
+    yield ""
+    yield from paragraph(
+        "A keyword of a JSON schema that no grammar can hold a reply to (`uniqueItems`, `contains`, `propertyNames`, "
+        "`not`, `unevaluatedProperties` among them) is refused by name where the schema is `strict` and in "
+        "`structured_outputs`. Without `strict: true`, in `response_format` and in a tool's `parameters`, it is left "
+        "out and the rest of the schema is enforced."
+    )
     for path, operations in both["paths"].items():
         for operation in operations.values():
             if "requestBody" in operation:

@@ -246,6 +246,14 @@ def test_a_thought_that_is_not_begun_at_once_is_not_begun_later() -> None:
     assert not state.allowed()[THINK]
 
 
+LEFT_OUT: dict[str, dict[str, Any]] = {
+    "uniqueItems": {"uniqueItems": True},
+    "contains": {"contains": {"const": 1}},
+    "propertyNames": {"propertyNames": {"pattern": "^a"}},
+    "not": {"not": {"required": ["b"]}},
+}
+
+
 def nested(depth: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(depth):
@@ -258,7 +266,9 @@ def nested(depth: int) -> dict[str, Any]:
     [
         ({"type": "object", "unevaluatedProperties": False}, "unevaluatedProperties"),
         ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
+        *(({"type": "object", **LEFT_OUT[name]}, f'"{name}"') for name in LEFT_OUT),
         ({"$ref": "https://example.com/schema"}, "example.com"),
+        ({"$ref": "#"}, "refers only to itself$"),
         ({"type": "colour"}, "colour"),
         ({"type": "integer", "minimum": 5, "maximum": 3}, "Unsatisfiable"),
         ({"properties": {f"p{n}": {} for n in range(1001)}}, "1001 properties"),
@@ -274,8 +284,9 @@ def test_a_schema_that_cannot_be_held_to_is_refused_with_its_field_and_the_reaso
     assert refusal.value.param == "response_format.json_schema.schema"
 
 
-def test_a_schema_that_is_not_strict_is_followed_as_far_as_it_can_be() -> None:
-    schema = {"type": "object", "unevaluatedProperties": False, "properties": {"a": {"const": 1}}, "required": ["a"]}
+@pytest.mark.parametrize("left_out", [{"unevaluatedProperties": False}, *LEFT_OUT.values()])
+def test_a_schema_that_is_not_strict_is_followed_as_far_as_it_can_be(left_out: dict[str, Any]) -> None:
+    schema = {"type": "object", **left_out, "properties": {"a": {"const": 1}}, "required": ["a"]}
     text, ended = speak(COMPILER.compile(source.json_schema(schema, "p", strict=False)), 3)
     assert ended
     assert json.loads(text)["a"] == 1

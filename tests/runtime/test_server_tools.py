@@ -252,8 +252,9 @@ def test_a_schema_beyond_grammars_is_refused_where_it_was_to_be_kept_to_the_lett
     odd = {"type": "object", "properties": {"city": {"type": "string", "pattern": "(?=P)Paris"}}}
     tools = [tool(name="weather", parameters=odd, strict=strict)]
     if strict:
-        with pytest.raises(openai.BadRequestError, match="look-around"):
+        with pytest.raises(openai.BadRequestError, match="look-around") as refused:
             both_ways(v3, "call", tools=tools)
+        assert refused.value.param == "tools.0.function.parameters"
     else:
         (call,) = both_ways(v3, "call", tools=tools).choices[0].message.tool_calls or []
         assert call.function.arguments == PARIS
@@ -366,6 +367,10 @@ def tool(**function: Any) -> dict[str, Any]:
         ({"tools": [tool(name="a", parameters="x")]}, "tools.0.function.parameters"),
         ({"tools": [tool(name="a", description=1)]}, "tools.0.function.description"),
         ({"tools": [WEATHER, WEATHER]}, "tools.1.function.name"),
+        (
+            {"tools": [WEATHER, tool(name="a", parameters={"type": "wrong"})], "tool_choice": "required"},
+            "tools.1.function.parameters",
+        ),
         ({"tools": {}}, "tools"),
         ({"tools": [WEATHER], "tool_choice": "always"}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": {"type": "function"}}, "tool_choice"),

@@ -79,5 +79,7 @@ class GrammarState:
 
 def grammar_error(matcher: LLMatcher, param: str) -> RequestError:
     """What llguidance says, in one line."""
-    reason = " ".join(matcher.get_error().split()).replace(" | <non-verbose/>", "")
+    reason = " ".join(matcher.get_error().split()).replace(" | <non-verbose/>", "").replace(" <non-verbose/>", "")
+    if reason == "NoExtensionBias":
+        reason = "no text follows it, as in a schema that refers only to itself"
     return RequestError(f"{param}: the grammar cannot be enforced: {reason[:MAX_REASON_CHARS]}", param=param)

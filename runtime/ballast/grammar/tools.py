@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from ballast.errors import RequestError
-from ballast.grammar.source import Source, embedded_schema, lark, quoted
+from ballast.grammar.source import Source, embedded_schema, json_schema, lark, quoted
 from ballast.text.marks import CALLING, Mark
 from ballast.text.tokenizer import Tokenizer
 
@@ -61,6 +61,15 @@ def tool_calls(
         ways = _ways(function["name"], rules[Mark.SEPARATOR], arguments, form)
         lines.append(f"call_{n}: {' | '.join(ways)}")
     return lark("\n".join(lines), param)
+
+
+def argument_schemas(tools: Sequence[Mapping[str, Any]], *, param: str = "tools") -> Iterator[Source]:
+    """The schema of each tool's arguments by itself, to find the one that is at fault. Raises RequestError as
+    `json_schema` does."""
+    for n, function in enumerate(tool["function"] for tool in tools):
+        if schema := function.get("parameters"):
+            where = f"{param}.{n}.function.parameters"
+            yield json_schema(schema, where, strict=bool(function.get("strict")))
 
 
 def _ways(name: str, separator: str, arguments: str, form: CallForm) -> Iterator[str]:

@@ -15,7 +15,7 @@ from ballast.grammar.constraint import Grammar, Thought
 from ballast.grammar.opened import CallsOnceOpened, openings
 from ballast.grammar.source import Source
 from ballast.grammar.thought import held_start, thought_of
-from ballast.grammar.tools import CallForm, tool_calls
+from ballast.grammar.tools import CallForm, argument_schemas, tool_calls
 from ballast.server.job import Job, Prompt
 from ballast.server.openai_request import (
     MAX_CHOICES,
@@ -66,6 +66,13 @@ class Preparer:
             sampling=replace(job.sampling, stop_token_ids=job.sampling.stop_token_ids | ends),
             hidden_ids=job.hidden_ids | ends,
         )
+        try:
+            return self._chat_held(job, body, use, start)
+        except RequestError as error:
+            self._blame_tool(use, error)
+            raise
+
+    def _chat_held(self, job: Job, body: ChatCompletionRequest, use: ToolUse | None, start: Start) -> Job:
         source = self._chat_grammar(body, use)
         if source is None and use is not None:
             _check_ends(body, "tools")
@@ -73,6 +80,12 @@ class Preparer:
         if source is not None and (start := held_start(start, asked_to_think(body))) is Start.CONTENT:
             job = replace(job, layout=replace(job.layout, start=start))
         return self._shaped(job, body, source, thought_of(start, self.text.tokenizer))
+
+    def _blame_tool(self, use: ToolUse | None, error: RequestError) -> None:
+        """A grammar of calls is wrong. Raises RequestError for the tool whose schema is, if one by itself is."""
+        if use is not None and error.param == "tools":
+            for schema in argument_schemas(use.tools):
+                self.grammars.compile(schema)
 
     def chat_prompt(self, body: ChatCompletionRequest) -> Prompt:
         """The prompt that `chat` gives to the model. Raises RequestError."""

@@ -10,19 +10,18 @@ from ballast_operator.workqueue import MAX_BACKOFF_S, MAX_DEAF_S, WorkQueue
 
 
 class FakeTime:
-    """A clock that jumps to the next timer: hours of back-off pass at once, in order."""
+    """A clock that stands still but for jumps to the next timer: hours of back-off pass at once, in order."""
 
     def __init__(self, loop):
-        self._loop, self.offset = loop, 0.0
+        self.now = loop.time()
         self._select = loop._selector.select
-        self._time = loop.time
-        loop.time = lambda: self._time() + self.offset
+        loop.time = lambda: self.now
         loop._selector.select = self._jump
 
     def _jump(self, timeout):
         ready = self._select(0)
         if not ready and timeout:
-            self.offset += timeout
+            self.now += timeout
         return ready
 
 

@@ -23,6 +23,7 @@ Permission = tuple[str, str]
 APPLY_CREATES = "server-side apply of what is not there is allowed by create, and logged as patch"
 EXPLAINED: dict[Permission, str] = {
     ("inferenceservices/finalizers", "update"): "asked of owners in clusters with OwnerReferencesPermissionEnforcement",
+    ("pods", "get"): "asked of a pod whose name was taken between the list of pods and its creation",
     **{
         (resource, "create"): APPLY_CREATES
         for resource in ("services", "configmaps", "poddisruptionbudgets", "networkpolicies", "podmonitors")

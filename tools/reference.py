@@ -182,7 +182,8 @@ def families() -> Iterable[Any]:
     build = {"version": "", "isa": "", "device": ""}
     shown.watch(engine, model_name="", build=build, alias=True)
     node = SimpleNamespace(node=0, expert_bytes=1)
-    probe = NumaProbe(lambda *_: SimpleNamespace(nodes=(node,), mempolicy_available=True, share_local=1.0, pinned=True))  # type: ignore[arg-type,return-value]
+    placement: Any = SimpleNamespace(nodes=(node,), mempolicy_available=True, share_local=1.0, pinned=True)
+    probe = NumaProbe(lambda *_: placement)
     asyncio.run(probe.report(60))
     shown.registry.register(probe)
     shown.count_request("", "")

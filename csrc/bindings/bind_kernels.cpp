@@ -322,9 +322,9 @@ std::tuple<int64_t, int64_t, int64_t> experts_packed_nbytes(std::tuple<int, int,
                                                             int64_t width,
                                                             const std::vector<int>& threads_per_node) {
   const auto [gate_type, up_type, down_type] = types;
-  const FormatTraits& down_format = Matrix(nullptr, 0, down_type, 0, width).format();
+  const Matrix down_rows(nullptr, 0, down_type, 0, width);
   int64_t gate = 0, up = 0, down = 0;
-  for (const IndexRange& range : ranges_by_node(down_format, width, threads_per_node)) {
+  for (const IndexRange& range : ranges_by_node(down_rows.format(), width, threads_per_node)) {
     if (range.size() == 0) continue;
     gate += panels_bytes(gate_type, num_experts, range.size(), hidden, PanelRows::kAsStored);
     up += panels_bytes(up_type, num_experts, range.size(), hidden, PanelRows::kAsStored);

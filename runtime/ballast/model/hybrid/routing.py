@@ -1,0 +1,48 @@
+"""Which experts a token goes to, on the device: the rule of csrc/moe/router.h in torch's operations.
+
+No value comes back to the host and every shape follows from the logits', so a CUDA graph may capture it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ballast.model.spec import ModelSpec
+
+
+class Router:
+    """The choice of one layer. Equal logits give the CPU model's choice, but where scores lie closer to each other than
+    two exponentials' rounding."""
+
+    def __init__(self, spec: ModelSpec, bias: torch.Tensor | None) -> None:
+        """bias float32 [E], on the device, added for the choice only."""
+        self._spec = spec
+        self._bias = bias
+
+    def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """logits float32 [T, E] → ids int32 [T, k], weights float32 [T, k], in descending order of the biased score;
+        ties go to the lower id."""
+        spec = self._spec
+        scores = logits.sigmoid() if spec.gating == "sigmoid" else logits.softmax(-1)
+        biased = scores if self._bias is None else scores + self._bias
+        if spec.num_groups_used < spec.num_groups:
+            biased = biased.masked_fill(~self._allowed(biased), -torch.inf)
+        ids = _descending(biased)[:, : spec.num_experts_used]
+        weights = scores.gather(1, ids)
+        if spec.normalize_weights:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)  # the addend: where all scores vanish
+        return ids.to(torch.int32), weights * spec.weights_scale
+
+    def _allowed(self, biased: torch.Tensor) -> torch.Tensor:
+        """bool [T, E]: the experts of the groups used."""
+        spec = self._spec
+        by_group = biased.view(len(biased), spec.num_groups, spec.num_experts // spec.num_groups)
+        best = by_group.topk(2 if spec.group_score == "top2_sum" else 1, sorted=False).values.sum(-1)
+        used = _descending(best)[:, : spec.num_groups_used]
+        allowed = torch.zeros_like(best, dtype=torch.bool).scatter(1, used, True)
+        return allowed.repeat_interleave(by_group.shape[2], dim=1, output_size=biased.shape[1])
+
+
+def _descending(values: torch.Tensor) -> torch.Tensor:
+    """Indices of each row from the largest value to the smallest; of equal ones the lower first."""
+    return values.sort(dim=-1, descending=True, stable=True).indices

@@ -71,6 +71,17 @@ std::vector<std::pair<int, Range>> memory_of_experts(const ExpertsView& view) {
   return memory;
 }
 
+using PartMatrices = std::tuple<MatrixView, MatrixView, MatrixView>;
+
+std::vector<PartMatrices> parts_of_experts(const ExpertsView& view) {
+  std::vector<PartMatrices> parts;
+  for (const Experts::Part& part : view.experts.parts()) {
+    const auto [gate, up, down] = view.experts.matrices(part);
+    parts.push_back({{std::nullopt, gate}, {std::nullopt, up}, {std::nullopt, down}});
+  }
+  return parts;
+}
+
 void check_rows(const Matrix& matrix, int64_t begin, int64_t end) {
   if (begin < 0 || end < begin || end > matrix.rows()) {
     throw py::index_error("rows " + std::to_string(begin) + " to " + std::to_string(end) +
@@ -375,6 +386,9 @@ void bind_kernels(py::module_ m) {
       .def("packed", &pack_experts, arg("pool"), arg("isa"), py::kw_only(), arg("activation_bytes") = 1,
            arg("done") = py::none())
       .def_property_readonly("memory", &memory_of_experts)
+      .def_property_readonly("num_experts",
+                             [](const ExpertsView& view) { return view.experts.num_experts(); })
+      .def_property_readonly("parts", &parts_of_experts)
       .def("forward", &forward_experts, arg("pool"), arg("x"), arg("ids"), arg("weights"), arg("out"));
 
   m.def("supported_types", &supported_types);

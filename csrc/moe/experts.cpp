@@ -99,6 +99,11 @@ Experts Experts::packed(ThreadPool& pool, const PanelTarget& target, const PartD
   return copy;
 }
 
+std::array<Matrix, 3> Experts::matrices(const Part& part) const {
+  return {gate_.matrix.of_panels(part.gate), up_.matrix.of_panels(part.up),
+          down_.matrix.of_panels(part.down)};
+}
+
 void Experts::forward(ThreadPool& pool, const float* x, int64_t num_tokens, const int32_t* ids,
                       const float* weights, int64_t num_chosen, float* out) const {
   const Grouping all = group_by_expert(ids, weights, num_tokens, num_chosen, num_experts());

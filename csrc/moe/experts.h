@@ -3,6 +3,7 @@
 // the same rows of gate and up and the same columns of down of every expert.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -54,6 +55,8 @@ class Experts {
   int64_t expert_bytes() const;
   // By node, those without a share left out; empty when they are seen where they lie.
   const std::vector<Part>& parts() const { return parts_; }
+  // A part's gate, up and down, packed.
+  std::array<Matrix, 3> matrices(const Part& part) const;
 
   // out [T, D], out[t] = Σ weights[t, k] · down_e(silu(gate_e x[t]) * up_e x[t]) with e = ids[t, k], added in
   // ascending order of e, each node's part by itself, then the parts in the order of nodes; x [T, D]; ids,

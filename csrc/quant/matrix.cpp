@@ -3,6 +3,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace ballast {
 
@@ -34,6 +35,15 @@ Matrix::Matrix(const void* data, int64_t num_bytes, int ggml_type, int64_t rows,
     throw std::invalid_argument(shape + ": data has " + std::to_string(num_bytes) + " bytes, expected " +
                                 std::to_string(rows * row_bytes_));
   }
+}
+
+Matrix Matrix::of_panels(std::shared_ptr<const Panels> panels) const {
+  Matrix rows = without_data();
+  rows.rows_ = panels->heads().num_heads * panels->head_rows();
+  rows.cols_ = panels->cols();
+  rows.row_bytes_ = rows.cols_ / format_->block_weights * format_->block_bytes;
+  rows.panels_ = std::move(panels);
+  return rows;
 }
 
 }  // namespace ballast

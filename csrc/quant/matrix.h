@@ -29,6 +29,8 @@ class Matrix {
     copy.panels_ = std::make_shared<const Panels>(pool, target, *this, heads, rows);
     return copy;
   }
+  // Packed rows of this matrix's format, as a matrix of their own: each head's, one below the other.
+  Matrix of_panels(std::shared_ptr<const Panels> panels) const;
   // Format and shape alone.
   Matrix without_data() const {
     Matrix copy = *this;

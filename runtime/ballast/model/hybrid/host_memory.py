@@ -1,0 +1,172 @@
+"""The one copy of routed experts in host memory, as a GPU sees it: where each matrix lies, and what of it is pinned.
+
+Copies to a GPU run at PCIe's speed, and beside what it computes, only from memory that CUDA has page-locked; kernels
+can read such memory by its address. Hundreds of gigabytes are registered in pieces, so that progress can be told and
+one refusal costs little.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from gguf import GGMLQuantizationType as GgmlType
+from numpy.typing import NDArray
+
+from ballast._core import kernels, numa
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES = 512 << 20
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class HostPanels:
+    """One matrix of every expert, [rows, cols] each, as `panel_layout` describes it. `data` is a view and keeps the
+    memory alive."""
+
+    data: NDArray[np.uint8]  # [experts, panels, bytes of a panel]
+    ggml_type: GgmlType
+    rows: int
+    cols: int
+
+    @property
+    def num_experts(self) -> int:
+        return int(self.data.shape[0])
+
+    @property
+    def expert_bytes(self) -> int:
+        return int(self.data.shape[1] * self.data.shape[2])
+
+    @property
+    def address(self) -> int:
+        """Of the first expert; the others follow each other."""
+        return self.data.ctypes.data
+
+
+@dataclass(frozen=True, slots=True)
+class HostExpertPart:
+    """What one NUMA node holds of a layer's experts: gate and up [I', D], down [D, I']. Results of parts add up."""
+
+    gate: HostPanels
+    up: HostPanels
+    down: HostPanels
+
+    @property
+    def expert_bytes(self) -> int:
+        """Of one expert, all three matrices."""
+        return sum(panels.expert_bytes for panels in (self.gate, self.up, self.down))
+
+
+def panels_of(experts: kernels.Experts) -> list[HostExpertPart]:
+    """The parts of a layer's packed experts, without a copy; none where they are not packed."""
+    return [HostExpertPart(*(_panels(matrix, experts.num_experts) for matrix in part)) for part in experts.parts]
+
+
+def _panels(matrix: kernels.Matrix, num_experts: int) -> HostPanels:
+    return HostPanels(matrix.panels, GgmlType(matrix.ggml_type), matrix.rows // num_experts, matrix.cols)
+
+
+# --- pinning ------------------------------------------------------------------------------------------------------
+
+
+class Registrar(Protocol):
+    """Page-locks memory for a GPU. Both raise OSError when the driver refuses."""
+
+    def register(self, address: int, num_bytes: int) -> None: ...
+
+    def unregister(self, address: int) -> None: ...
+
+
+class CudaRegistrar:
+    """CUDA's driver, by its own interface: a refusal leaves no error behind for the next call that CUDA's runtime
+    makes. The calling thread has a device."""
+
+    _PORTABLE = 1
+    _DEVICE_MAP = 2
+
+    def __init__(self) -> None:
+        """Raises OSError when the driver is not there."""
+        driver = ctypes.CDLL("libcuda.so.1")
+        self._register = driver.cuMemHostRegister_v2
+        self._register.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
+        self._unregister = driver.cuMemHostUnregister
+        self._unregister.argtypes = (ctypes.c_void_p,)
+
+    def register(self, address: int, num_bytes: int) -> None:
+        self._check("cuMemHostRegister", self._register(address, num_bytes, self._PORTABLE | self._DEVICE_MAP))
+
+    def unregister(self, address: int) -> None:
+        self._check("cuMemHostUnregister", self._unregister(address))
+
+    @staticmethod
+    def _check(call: str, status: int) -> None:
+        if status != 0:
+            raise OSError(f"{call} failed with code {status} of CUDA's driver")
+
+
+class PinnedMemory:
+    """Experts' memory, registered until `release`, at the latest when nobody holds this any more; the experts live as
+    long."""
+
+    def __init__(
+        self, registrar: Registrar, pieces: Sequence[numa.Range] = (), experts: Sequence[kernels.Experts] = ()
+    ) -> None:
+        """`pieces` of the memory of `experts` are registered."""
+        self.num_bytes = sum(num_bytes for _, num_bytes in pieces)
+        self._release = weakref.finalize(self, _unregister, registrar, tuple(pieces), tuple(experts))
+
+    def release(self) -> None:
+        """Unregister every piece. Idempotent."""
+        self.num_bytes = 0
+        self._release()
+
+
+def pin(
+    layers: Sequence[kernels.Experts],
+    registrar: Registrar,
+    *,
+    piece_bytes: int = PIECE_BYTES,
+    report: Callable[[float], None] = lambda _: None,
+) -> PinnedMemory:
+    """Pin the experts of all layers; `report` gets the share done, 0…1, after each piece. When a piece is refused,
+    those before it are given back, a warning says why, and nothing is pinned."""
+    pieces = list(_pieces([place for experts in layers for _, place in experts.memory], piece_bytes))
+    wanted = sum(num_bytes for _, num_bytes in pieces)
+    done_bytes = 0
+    for index, (address, num_bytes) in enumerate(pieces):
+        try:
+            registrar.register(address, num_bytes)
+        except OSError as error:
+            _unregister(registrar, pieces[:index], layers)
+            log.warning(
+                "experts stay pageable: copies to the GPU are slow",
+                extra={"wanted_bytes": wanted, "pinned_bytes": done_bytes, "reason": str(error)},
+            )
+            return PinnedMemory(registrar)
+        done_bytes += num_bytes
+        report(done_bytes / wanted)
+    return PinnedMemory(registrar, pieces, layers)
+
+
+def _unregister(registrar: Registrar, pieces: Sequence[numa.Range], _experts: Sequence[kernels.Experts]) -> None:
+    for address, _ in reversed(pieces):
+        try:
+            registrar.unregister(address)
+        except OSError as error:  # a lost device refuses every piece; its memory goes with the process
+            log.warning("memory stays registered", extra={"address": hex(address), "reason": str(error)})
+
+
+def _pieces(ranges: Sequence[numa.Range], piece_bytes: int) -> Iterator[numa.Range]:
+    """(address, bytes) at page borders, none longer than `piece_bytes`, which is a multiple of a page."""
+    for address, num_bytes in ranges:
+        begin = address // _PAGE_BYTES * _PAGE_BYTES
+        end = -(-(address + num_bytes) // _PAGE_BYTES) * _PAGE_BYTES
+        for at in range(begin, end, piece_bytes):
+            yield at, min(piece_bytes, end - at)

@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 CXX_SOURCES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h')
 # Sanitizers need a C++ runtime of their own, so the C++ tests are built apart from the extension.
-CXX_TESTS   = cmake -S csrc -G Ninja -DBALLAST_PYTHON=OFF -DBALLAST_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo --log-level=WARNING
+CXX_TESTS   = cmake -S csrc -G Ninja -DBALLAST_PYTHON=OFF -DBALLAST_TESTS=ON -DBALLAST_WERROR=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo --log-level=WARNING
 
 .PHONY: help setup demo demo-stop e2e browser prometheus test cluster-binaries test-cpp test-python test-clients exam lint docs docs-reference image sbom format bench sanitize lock clean
 

@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <sstream>
+#include <optional>
+#include <string_view>
+
+#include "base/words.h"
 
 namespace ballast {
 namespace {
@@ -49,12 +52,13 @@ uint64_t overlap_bytes(uint64_t begin, uint64_t end, const std::vector<AddressRa
 // Begin → end of every mapping.
 std::map<uint64_t, uint64_t> parse_maps(const std::string& maps) {
   std::map<uint64_t, uint64_t> ends;
-  std::istringstream lines(maps);
-  for (std::string line; std::getline(lines, line);) {
-    uint64_t begin = 0, end = 0;
-    char dash = 0;
-    std::istringstream words(line);
-    if (words >> std::hex >> begin >> dash >> end) ends[begin] = end;
+  for (const std::string_view line : split(maps, "\n")) {
+    const std::string_view addresses = line.substr(0, line.find(' '));
+    const size_t dash = addresses.find('-');
+    if (dash == std::string_view::npos) continue;
+    const auto begin = to_number<uint64_t>(addresses.substr(0, dash), 16);
+    const auto end = to_number<uint64_t>(addresses.substr(dash + 1), 16);
+    if (begin && end) ends[*begin] = *end;
   }
   return ends;
 }
@@ -80,31 +84,28 @@ BytesPerNode bytes_per_node(const std::string& numa_maps, const std::string& map
   const std::map<uint64_t, uint64_t> ends = parse_maps(maps);
   ranges = merged(std::move(ranges));
   BytesPerNode bytes;
-  std::istringstream lines(numa_maps);
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream words(line);
-    uint64_t begin = 0;
-    if (!(words >> std::hex >> begin)) continue;
-    const auto end = ends.find(begin);
-    const uint64_t inside = end == ends.end() ? 0 : overlap_bytes(begin, end->second, ranges);
+  for (const std::string_view line : split(numa_maps, "\n")) {
+    const auto begin = to_number<uint64_t>(line.substr(0, line.find(' ')), 16);
+    if (!begin) continue;
+    const auto end = ends.find(*begin);
+    const uint64_t inside = end == ends.end() ? 0 : overlap_bytes(*begin, end->second, ranges);
     if (inside == 0) continue;
     std::map<int, int64_t> num_pages;
     int64_t page_bytes = kPageBytes;
-    for (std::string word; words >> word;) {
+    for (const std::string_view word : split(line, " ")) {
       const size_t equals = word.find('=');
-      if (equals == std::string::npos) continue;
-      const std::string key = word.substr(0, equals);
+      if (equals == std::string_view::npos) continue;
+      const std::string_view key = word.substr(0, equals);
       // A path may hold an equals sign: only what is a number counts.
-      const std::string value = word.substr(equals + 1);
-      if (value.empty() || value.find_first_not_of("0123456789") != std::string::npos) continue;
+      const auto value = to_number<int64_t>(word.substr(equals + 1));
+      if (!value) continue;
       if (key == "kernelpagesize_kB") {
-        page_bytes = std::stoll(value) * 1024;
-      } else if (key.size() > 1 && key[0] == 'N' &&
-                 key.find_first_not_of("0123456789", 1) == std::string::npos) {
-        num_pages[std::stoi(key.substr(1))] += std::stoll(value);
+        page_bytes = *value * 1024;
+      } else if (key.substr(0, 1) == "N") {
+        if (const auto node = to_number<int>(key.substr(1))) num_pages[*node] += *value;
       }
     }
-    const double share = static_cast<double>(inside) / static_cast<double>(end->second - begin);
+    const double share = static_cast<double>(inside) / static_cast<double>(end->second - *begin);
     for (const auto& [node, count] : num_pages) {
       bytes[node] += static_cast<int64_t>(static_cast<double>(count * page_bytes) * share);
     }

@@ -6,22 +6,26 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
-#include <fstream>
+#include <cstdio>
 #include <map>
 #include <memory>
-#include <sstream>
+#include <optional>
+#include <string_view>
 #include <system_error>
+
+#include "base/words.h"
 
 namespace ballast {
 namespace {
 
 // Empty where the system has no such file or keeps it from us.
 std::string read_text(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  return text.str();
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "re"), std::fclose);
+  std::string text;
+  if (!file) return text;
+  char piece[4096];
+  while (const size_t size = std::fread(piece, 1, sizeof(piece), file.get())) text.append(piece, size);
+  return text;
 }
 
 bool contains(const std::vector<int>& sorted, int value) {
@@ -33,11 +37,9 @@ std::vector<int> node_indices(const std::string& folder) {
   const std::unique_ptr<DIR, int (*)(DIR*)> opened(opendir(folder.c_str()), closedir);
   if (!opened) return indices;
   while (const dirent* entry = readdir(opened.get())) {
-    const std::string name = entry->d_name;
-    if (name.size() > 4 && name.compare(0, 4, "node") == 0 &&
-        name.find_first_not_of("0123456789", 4) == std::string::npos) {
-      indices.push_back(std::atoi(name.c_str() + 4));
-    }
+    const std::string_view name = entry->d_name;
+    if (name.substr(0, 4) != "node") continue;
+    if (const auto index = to_number<int>(name.substr(4))) indices.push_back(*index);
   }
   std::sort(indices.begin(), indices.end());
   return indices;
@@ -45,9 +47,8 @@ std::vector<int> node_indices(const std::string& folder) {
 
 // The text after `key:` on a line of its own, as /proc/*/status has it.
 std::string status_value(const std::string& status, const std::string& key) {
-  std::istringstream lines(status);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.compare(0, key.size() + 1, key + ":") == 0) return line.substr(key.size() + 1);
+  for (const std::string_view line : split(status, "\n")) {
+    if (line.substr(0, key.size() + 1) == key + ":") return std::string(line.substr(key.size() + 1));
   }
   return "";
 }
@@ -149,15 +150,12 @@ std::vector<int> allowed_cpus() {
 
 std::vector<int> parse_cpu_list(const std::string& text) {
   std::vector<int> numbers;
-  std::istringstream parts(text);
-  for (std::string part; std::getline(parts, part, ',');) {
-    int first = 0, last = 0;
-    char dash = 0;
-    std::istringstream range(part);
-    if (!(range >> first) || first < 0) return {};
-    last = first;
-    if (range >> dash && (dash != '-' || !(range >> last))) return {};
-    for (int number = first; number <= last; ++number) numbers.push_back(number);
+  for (const std::string_view part : split(text, ", \t\n")) {
+    const size_t dash = part.find('-');
+    const auto first = to_number<int>(part.substr(0, dash));
+    const auto last = dash == std::string_view::npos ? first : to_number<int>(part.substr(dash + 1));
+    if (!first || !last) return {};
+    for (int number = *first; number <= *last; ++number) numbers.push_back(number);
   }
   std::sort(numbers.begin(), numbers.end());
   return numbers;

@@ -55,7 +55,7 @@ std::string own_status(const std::string& key) {
 
 TEST(kernel_lists_are_read_and_what_is_none_reads_as_empty) {
   EXPECT(ballast::parse_cpu_list("0-3,8,10-11\n") == (std::vector<int>{0, 1, 2, 3, 8, 10, 11}));
-  for (const char* text : {"", "\n", "x", "3-", "1-x", "-1", "1:2"})
+  for (const char* text : {"", "\n", "x", "3-", "1-x", "-1", "1:2", "0x2", "2-4294967296"})
     EXPECT(ballast::parse_cpu_list(text).empty());
 }
 

@@ -1,4 +1,6 @@
-"""Objects compiled for an instruction set share no symbol with the rest.
+"""What the compiled objects show each other and the world.
+
+Objects compiled for an instruction set share no symbol with the rest.
 
 A function that such an object defines weakly (an inline one, a template's) could be the copy that the linker keeps for
 everybody; the program would then stop at an illegal instruction on a lesser machine.
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ballast import _core
 from ballast._core import kernels
 
 REPOSITORY = Path(__file__).parents[2]
@@ -25,3 +28,9 @@ def test_an_isa_object_defines_one_function_and_nothing_weak(isa):
         symbols = [line.split(maxsplit=2)[1:] for line in listing.stdout.splitlines()]
         assert [name for kind, name in symbols if kind.isupper()] == [f"ballast::{isa}_kernels()"]
         assert not [name for kind, name in symbols if kind in "uvwVW"]
+
+
+def test_the_extension_exports_its_entry_alone():
+    """Anything else could be taken by another extension, or from one: a C++ library linked in statically crashes so."""
+    listing = subprocess.run(["nm", "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True)
+    assert [line.split()[-1] for line in listing.stdout.splitlines()] == ["PyInit__core"]

@@ -21,8 +21,6 @@ from gguf import GGMLQuantizationType
 from ballast._core import kernels
 from ballast.gpu import why_unusable
 from ballast.model.hybrid.experts import HostExperts
-from ballast.model.hybrid.linear import FloatLinear
-from ballast.model.hybrid.weights import RoutedWeights
 from ballast.model.spec import ModelSpec
 from ballast.testing.bench_record import bench_record
 from ballast.testing.blocks import random_blocks
@@ -53,15 +51,15 @@ def measure(batch: int, options: argparse.Namespace) -> None:
     pool = kernels.ThreadPool(options.threads)
     one = almost_nothing(pool, options.hidden)
     spec = spec_of(options.hidden)
-    layer = RoutedWeights(FloatLinear(torch.zeros(1, EXPERTS, options.hidden, device=device)), None, one)
-    experts = HostExperts(spec, [layer] * options.layers, pool, batch, device)
+    experts = HostExperts(spec, [one] * options.layers, pool, batch, device)
     x = torch.randn(batch, options.hidden, device=device)
-    logits = torch.randn(batch, EXPERTS, device=device)
+    ids = torch.zeros(batch, USED, dtype=torch.int32, device=device)
+    weights = torch.ones(batch, USED, device=device)
 
     def step() -> torch.Tensor:
         out = x
         for index in range(options.layers):
-            experts.submit(index, out, logits)
+            experts.submit(index, out, ids, weights)
             out = experts.result(index)
         return out
 

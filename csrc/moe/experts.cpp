@@ -104,14 +104,15 @@ std::array<Matrix, 3> Experts::matrices(const Part& part) const {
           down_.matrix.of_panels(part.down)};
 }
 
-void Experts::forward(ThreadPool& pool, const float* x, int64_t num_tokens, const int32_t* ids,
-                      const float* weights, int64_t num_chosen, float* out) const {
+int64_t Experts::forward(ThreadPool& pool, const float* x, int64_t num_tokens, const int32_t* ids,
+                         const float* weights, int64_t num_chosen, float* out) const {
   const Grouping all = group_by_expert(ids, weights, num_tokens, num_chosen, num_experts());
   if (!parts_.empty()) {
     forward_packed(pool, x, num_tokens, all, out);
   } else {
     forward_in_place(pool, x, num_tokens, all, out);
   }
+  return static_cast<int64_t>(all.groups.size());
 }
 
 void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tokens, const Grouping& all,

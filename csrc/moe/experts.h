@@ -60,9 +60,10 @@ class Experts {
 
   // out [T, D], out[t] = Σ weights[t, k] · down_e(silu(gate_e x[t]) * up_e x[t]) with e = ids[t, k], added in
   // ascending order of e, each node's part by itself, then the parts in the order of nodes; x [T, D]; ids,
-  // weights [T, k]. Throws std::out_of_range for an id that is no expert.
-  void forward(ThreadPool& pool, const float* x, int64_t num_tokens, const int32_t* ids, const float* weights,
-               int64_t num_chosen, float* out) const;
+  // weights [T, k]; an id of -1 adds nothing. Returns how many experts' weights it has read. Throws
+  // std::out_of_range for any other id that is no expert.
+  int64_t forward(ThreadPool& pool, const float* x, int64_t num_tokens, const int32_t* ids,
+                  const float* weights, int64_t num_chosen, float* out) const;
 
  private:
   Experts(const ExpertMatrices& gate, const ExpertMatrices& up, const ExpertMatrices& down);

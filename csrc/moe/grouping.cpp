@@ -10,16 +10,15 @@ Grouping group_by_expert(const int32_t* ids, const float* weights, int64_t num_t
   const int64_t num_assignments = num_tokens * num_chosen;
   std::vector<int64_t> ends(static_cast<size_t>(num_experts), 0);
   for (int64_t i = 0; i < num_assignments; ++i) {
+    if (ids[i] == kNoExpert) continue;
     if (ids[i] < 0 || ids[i] >= num_experts) {
       throw std::out_of_range("ids[" + std::to_string(i / num_chosen) + ", " +
                               std::to_string(i % num_chosen) + "] is " + std::to_string(ids[i]) +
-                              "; expected 0 to " + std::to_string(num_experts - 1));
+                              "; expected 0 to " + std::to_string(num_experts - 1) + ", or -1 for none");
     }
     ++ends[static_cast<size_t>(ids[i])];
   }
   Grouping all;
-  all.tokens.resize(static_cast<size_t>(num_assignments));
-  all.weights.resize(static_cast<size_t>(num_assignments));
   int64_t begin = 0;
   for (int64_t expert = 0; expert < num_experts; ++expert) {
     const int64_t size = ends[static_cast<size_t>(expert)];
@@ -27,7 +26,10 @@ Grouping group_by_expert(const int32_t* ids, const float* weights, int64_t num_t
     ends[static_cast<size_t>(expert)] = begin;  // from here on the end of what has been placed
     begin += size;
   }
+  all.tokens.resize(static_cast<size_t>(begin));
+  all.weights.resize(static_cast<size_t>(begin));
   for (int64_t i = 0; i < num_assignments; ++i) {
+    if (ids[i] == kNoExpert) continue;
     const size_t place = static_cast<size_t>(ends[static_cast<size_t>(ids[i])]++);
     all.tokens[place] = i / num_chosen;
     all.weights[place] = weights[i];

@@ -20,7 +20,10 @@ struct Grouping {
   int64_t num_members() const { return static_cast<int64_t>(tokens.size()); }
 };
 
-// ids, weights [T, k]. Throws std::out_of_range for an id that is no expert.
+// An id for a pair that is left out, because somebody else computes it.
+constexpr int32_t kNoExpert = -1;
+
+// ids, weights [T, k]. Throws std::out_of_range for an id that is neither an expert nor kNoExpert.
 Grouping group_by_expert(const int32_t* ids, const float* weights, int64_t num_tokens, int64_t num_chosen,
                          int64_t num_experts);
 

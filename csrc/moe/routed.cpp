@@ -1,7 +1,5 @@
 #include "moe/routed.h"
 
-#include <algorithm>
-
 #include "numa/index_range.h"
 
 namespace ballast {
@@ -22,10 +20,8 @@ void RoutedExperts::forward(const Experts& experts, const float* bias, const flo
     route(logits + tokens.begin * rule_.num_experts, tokens.size(), bias, rule_, ids_.data() + first,
           shares_.data() + first);
   });
-  experts.forward(pool_, x, num_tokens, ids_.data(), shares_.data(), rule_.num_chosen, out);
-  is_chosen_.assign(static_cast<size_t>(rule_.num_experts), 0);
-  for (size_t i = 0; i < num_pairs; ++i) is_chosen_[static_cast<size_t>(ids_[i])] = 1;
-  const int64_t num_read = std::count(is_chosen_.begin(), is_chosen_.end(), 1);
+  const int64_t num_read =
+      experts.forward(pool_, x, num_tokens, ids_.data(), shares_.data(), rule_.num_chosen, out);
   bytes_read_.fetch_add(num_read * experts.expert_bytes(), std::memory_order_relaxed);
 }
 

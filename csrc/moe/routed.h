@@ -27,9 +27,8 @@ class RoutedExperts {
  private:
   ThreadPool& pool_;
   const RoutingRule rule_;
-  std::vector<int32_t> ids_;     // [T, num_chosen]
-  std::vector<float> shares_;    // [T, num_chosen]
-  std::vector<char> is_chosen_;  // [num_experts]
+  std::vector<int32_t> ids_;   // [T, num_chosen]
+  std::vector<float> shares_;  // [T, num_chosen]
   std::atomic<int64_t> bytes_read_{0};
 };
 

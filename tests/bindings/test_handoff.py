@@ -15,17 +15,7 @@ from ballast._core.handoff import ExpertWorker
 from ballast.errors import EngineDeadError
 from ballast.model.hybrid.signals import StreamSignals
 
-HIDDEN, WIDTH, EXPERTS, TOKENS, LAYERS = 32, 64, 4, 3, 2
-RULE = {
-    "num_experts": EXPERTS,
-    "num_experts_used": 2,
-    "num_groups": 1,
-    "num_groups_used": 1,
-    "sigmoid": True,
-    "group_score_top2": False,
-    "normalize_weights": True,
-    "weights_scale": 1.5,
-}
+HIDDEN, WIDTH, EXPERTS, CHOSEN, TOKENS, LAYERS = 32, 64, 4, 2, 3, 2
 
 
 @pytest.fixture
@@ -36,7 +26,8 @@ def rng() -> np.random.Generator:
 def buffers() -> dict[str, np.ndarray]:
     return {
         "inputs": np.zeros((TOKENS, HIDDEN), np.float32),
-        "logits": np.zeros((TOKENS, EXPERTS), np.float32),
+        "ids": np.zeros((TOKENS, CHOSEN), np.int32),
+        "weights": np.zeros((TOKENS, CHOSEN), np.float32),
         "results": np.zeros((TOKENS, HIDDEN), np.float32),
         "submitted": np.zeros(LAYERS, np.uint32),
         "done": np.zeros(LAYERS, np.uint32),
@@ -54,8 +45,8 @@ def experts_of(rng: np.random.Generator, pool: kernels.ThreadPool) -> kernels.Ex
 
 def make_worker(rng: np.random.Generator, **changes: object) -> ExpertWorker:
     pool = kernels.ThreadPool(2)
-    layers = [(experts_of(rng, pool), None) for _ in range(LAYERS)]
-    arguments = {"layers": layers, "limit_s": 60.0, "adopt_thread": False} | RULE | buffers() | changes
+    layers = [experts_of(rng, pool) for _ in range(LAYERS)]
+    arguments = {"layers": layers, "limit_s": 60.0, "adopt_thread": False} | buffers() | changes
     return ExpertWorker(pool, **arguments)
 
 
@@ -65,42 +56,38 @@ def wait_for(word: np.ndarray, index: int) -> None:
     word[index] = 0
 
 
-def test_what_is_computed_is_routing_and_then_the_experts(rng: np.random.Generator) -> None:
+def test_the_chosen_experts_are_computed_but_those_of_somebody_else(rng: np.random.Generator) -> None:
     pool, memory = kernels.ThreadPool(2), buffers()
-    bias = rng.standard_normal(EXPERTS, dtype=np.float32)
-    layers = [(experts_of(rng, pool), None), (experts_of(rng, pool), bias)]
-    worker = ExpertWorker(pool, layers, **RULE, **memory, limit_s=60.0, adopt_thread=False)
-    for num_tokens in (3, 1):
+    layers = [experts_of(rng, pool), experts_of(rng, pool)]
+    worker = ExpertWorker(pool, layers, **memory, limit_s=60.0, adopt_thread=False)
+    num_read = 0
+    for chosen in ([[0, 3], [2, 0], [1, 2]], [[-1, 3], [3, -1]], [[-1, -1]]):
+        num_tokens, ids = len(chosen), np.array(chosen, np.int32)
         worker.begin(num_tokens)
-        for index, (experts, bias_of_layer) in enumerate(layers):
+        for index, experts in enumerate(layers):
             x = rng.standard_normal((num_tokens, HIDDEN), dtype=np.float32)
-            logits = rng.standard_normal((num_tokens, EXPERTS), dtype=np.float32)
-            memory["inputs"][:num_tokens], memory["logits"][:num_tokens] = x, logits
+            shares = rng.standard_normal((num_tokens, CHOSEN), dtype=np.float32)
+            memory["inputs"][:num_tokens] = x
+            memory["ids"][:num_tokens], memory["weights"][:num_tokens] = ids, shares
             memory["submitted"][index] = 1
             wait_for(memory["done"], index)
-            ids, shares, out = (
-                np.empty((num_tokens, 2), np.int32),
-                np.empty((num_tokens, 2), np.float32),
-                np.empty_like(x),
-            )
-            kernels.route(
-                logits,
-                bias_of_layer,
-                sigmoid=True,
-                num_groups=1,
-                num_groups_used=1,
-                group_score_top2=False,
-                normalize=True,
-                scale=1.5,
-                ids=ids,
-                weights=shares,
-            )
-            experts.forward(pool, x, ids, shares, out)
+            out = np.empty_like(x)
+            experts.forward(pool, x, np.abs(ids), np.where(ids < 0, np.float32(0), shares), out)
             assert np.array_equal(memory["results"][:num_tokens], out)
         assert worker.finish(60.0)
-    per_expert = 3 * WIDTH * HIDDEN * 4
-    assert worker.bytes_read % per_expert == 0
-    assert 2 * 2 * per_expert <= worker.bytes_read - 2 * 2 * per_expert <= 2 * EXPERTS * per_expert
+        num_read += len(layers) * len(set(ids.flatten()) - {-1})
+        assert worker.bytes_read == num_read * 3 * WIDTH * HIDDEN * 4
+
+
+def test_an_id_that_is_no_expert_fails_the_step(rng: np.random.Generator) -> None:
+    memory = buffers()
+    memory["ids"][0, 1] = EXPERTS
+    memory["submitted"][0] = 1
+    worker = make_worker(rng, **memory)
+    worker.begin(1)
+    with pytest.raises(IndexError, match=r"ids\[0, 1\] is 4; expected 0 to 3, or -1 for none"):
+        worker.finish(60.0)
+    assert memory["done"].tolist() == [1, 1]
 
 
 def test_a_device_that_never_asks_fails_the_step_and_is_let_go(rng: np.random.Generator) -> None:
@@ -133,14 +120,13 @@ def test_it_ends_with_a_step_running(rng: np.random.Generator) -> None:
     ("changes", "message"),
     [
         ({"inputs": np.zeros((TOKENS, HIDDEN))}, r"inputs is float64 \[3, 32\]"),
+        ({"ids": np.zeros((TOKENS, 5), np.int64)}, r"ids is int64 \[3, 5\]; expected int32 \[T = 3, k\]"),
         (
-            {"logits": np.zeros((TOKENS, 5), np.float32)},
-            r"logits is float32 \[3, 5\]; expected float32 \[T = 3, E = 4\]",
+            {"weights": np.zeros((TOKENS, 5), np.float32)},
+            r"weights is float32 \[3, 5\]; expected float32 \[T = 3, k = 2\]",
         ),
         ({"results": np.zeros((2, HIDDEN), np.float32)}, r"results is float32 \[2, 32\]"),
         ({"done": np.zeros(3, np.uint32)}, r"done is uint32 \[3\]; expected uint32 \[layers = 2\]"),
-        ({"num_experts": 8, "logits": np.zeros((TOKENS, 8), np.float32)}, r"layers\[0\] has 4 experts of width 32"),
-        ({"num_experts_used": 9}, "experts per token is 9"),
     ],
 )
 def test_what_does_not_fit_is_refused(rng: np.random.Generator, changes: dict[str, object], message: str) -> None:

@@ -5,6 +5,7 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ballast._core import kernels
+from ballast.testing.isas import isa_params
 
 T = GGMLQuantizationType
 # Two products of 37…256 terms with an activation between, relative to the largest output.
@@ -74,10 +75,24 @@ def test_all_tokens_to_one_expert(rng, pool, make_matrix):
     assert_forward(rng, pool, experts, values, 4, 64, ids, np.ones((17, 1), np.float32))
 
 
+@pytest.mark.parametrize("isa", ["reference", *isa_params()])
+def test_pairs_without_an_expert_add_nothing(rng, pool, make_matrix, isa):
+    experts, _ = build(make_matrix, (T.Q8_0, T.Q8_0, T.Q8_0), 4, 64, 64)
+    experts = experts.packed(pool, isa)
+    x, weights = rng.standard_normal((3, 64), np.float32), rng.standard_normal((3, 2), np.float32)
+    ids = np.array([[1, -1], [-1, -1], [-1, 2]], np.int32)
+    left_out, weightless = np.full_like(x, np.nan), np.full_like(x, np.nan)
+    experts.forward(pool, x, ids, weights, left_out)
+    experts.forward(pool, x, np.abs(ids), np.where(ids < 0, np.float32(0), weights), weightless)
+    np.testing.assert_array_equal(left_out, weightless)
+    experts.forward(pool, x, np.full_like(ids, -1), weights, left_out)
+    np.testing.assert_array_equal(left_out, 0)
+
+
 def test_an_id_that_is_no_expert_is_refused(pool, make_matrix):
     experts, _ = build(make_matrix, (T.F32, T.F32, T.F32), 4, 3, 5)
-    for bad in (4, -1):
-        with pytest.raises(IndexError, match=rf"ids\[1, 0\] is {bad}; expected 0 to 3"):
+    for bad in (4, -2):
+        with pytest.raises(IndexError, match=rf"ids\[1, 0\] is {bad}; expected 0 to 3, or -1 for none"):
             experts.forward(
                 pool,
                 np.zeros((2, 5), np.float32),

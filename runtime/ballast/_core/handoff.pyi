@@ -1,9 +1,9 @@
 """Routed experts, computed by a thread as a device asks for them.
 
-For each routed layer of a step, in order: the device writes activations and router logits into host memory and makes
-the layer's `submitted` word one; the thread makes that zero, computes, writes the results and makes the layer's `done`
-word one; the device, which waits for that, makes it zero and takes the results.
-Shapes: T the most tokens of a step, D hidden, E experts.
+For each routed layer of a step, in order: the device writes activations, and the experts chosen for them, into host
+memory and makes the layer's `submitted` word one; the thread makes that zero, computes, writes the results and makes
+the layer's `done` word one; the device, which waits for that, makes it zero and takes the results.
+Shapes: T the most tokens of a step, D hidden, k experts of a token.
 """
 
 from collections.abc import Sequence
@@ -11,33 +11,26 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast._core.kernels import F32, Experts, ThreadPool
+from ballast._core.kernels import F32, I32, Experts, ThreadPool
 
 class ExpertWorker:
     def __init__(
         self,
         pool: ThreadPool,
-        layers: Sequence[tuple[Experts, F32 | None]],
+        layers: Sequence[Experts],
         *,
-        num_experts: int,
-        num_experts_used: int,
-        num_groups: int,
-        num_groups_used: int,
-        sigmoid: bool,
-        group_score_top2: bool,
-        normalize_weights: bool,
-        weights_scale: float,
         inputs: F32,
-        logits: F32,
+        ids: I32,
+        weights: F32,
         results: F32,
         submitted: NDArray[np.uint32],
         done: NDArray[np.uint32],
         limit_s: float,
         adopt_thread: bool,
     ) -> None:
-        """`layers`: experts and the bias of their choice [E]. inputs, results [T, D]; logits [T, E]; submitted, done
-        [layers], zero. A layer that is not submitted within `limit_s` fails its step. `adopt_thread`: the thread is the
-        pool's first, for good. ValueError for arrays and layers that do not fit."""
+        """inputs, results [T, D]; ids, weights [T, k], as Experts.forward takes them; submitted, done [layers], zero.
+        A layer that is not submitted within `limit_s` fails its step. `adopt_thread`: the thread is the pool's first,
+        for good. ValueError for arrays and layers that do not fit."""
     def begin(self, num_tokens: int) -> None:
         """Expect a step. Raises what failed an earlier one; RuntimeError while one is running; ValueError for more
         tokens than there is room for."""

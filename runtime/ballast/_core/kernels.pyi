@@ -198,4 +198,4 @@ class Experts:
     def forward(self, pool: ThreadPool, x: F32, ids: I32, weights: F32, out: F32) -> None:
         """out [T, D] = Σ_k weights[t, k] · down_e(silu(gate_e x) * up_e x), e = ids[t, k]; x [T, D].
         Tokens are grouped by expert: each selected expert's weights are read once per call. A token's experts are
-        added in ascending order of e. IndexError when an id is no expert."""
+        added in ascending order of e; an id of -1 adds nothing. IndexError for any other id that is no expert."""

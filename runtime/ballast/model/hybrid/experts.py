@@ -15,7 +15,6 @@ from ballast._core import kernels
 from ballast._core.handoff import ExpertWorker
 from ballast.model.deepseek import ALIVE_EVERY_S
 from ballast.model.hybrid.signals import HostSignals, Signals, StreamSignals
-from ballast.model.hybrid.weights import RoutedWeights
 from ballast.model.spec import ModelSpec
 
 LIMIT_S = 25.0
@@ -29,7 +28,7 @@ class HostExperts:
     def __init__(
         self,
         spec: ModelSpec,
-        layers: Sequence[RoutedWeights],
+        layers: Sequence[kernels.Experts],
         pool: kernels.ThreadPool,
         max_tokens: int,
         device: torch.device,
@@ -40,7 +39,8 @@ class HostExperts:
         has_queue = device.type == "cuda"
         self._device = device
         self._inputs = torch.empty((max_tokens, spec.hidden), pin_memory=has_queue)
-        self._logits = torch.empty((max_tokens, spec.num_experts), pin_memory=has_queue)
+        self._ids = torch.empty((max_tokens, spec.num_experts_used), dtype=torch.int32, pin_memory=has_queue)
+        self._weights = torch.empty((max_tokens, spec.num_experts_used), pin_memory=has_queue)
         self._results = torch.empty((max_tokens, spec.hidden), pin_memory=has_queue)
         self._submitted = torch.zeros(len(layers), dtype=torch.int32, pin_memory=has_queue)
         self._done = torch.zeros(len(layers), dtype=torch.int32, pin_memory=has_queue)
@@ -48,17 +48,10 @@ class HostExperts:
         self._num_tokens = 0
         self._worker = ExpertWorker(
             pool,
-            [(layer.experts, layer.bias) for layer in layers],
-            num_experts=spec.num_experts,
-            num_experts_used=spec.num_experts_used,
-            num_groups=spec.num_groups,
-            num_groups_used=spec.num_groups_used,
-            sigmoid=spec.gating == "sigmoid",
-            group_score_top2=spec.group_score == "top2_sum",
-            normalize_weights=spec.normalize_weights,
-            weights_scale=spec.weights_scale,
+            list(layers),
             inputs=self._inputs.numpy(),
-            logits=self._logits.numpy(),
+            ids=self._ids.numpy(),
+            weights=self._weights.numpy(),
             results=self._results.numpy(),
             submitted=self._submitted.numpy().view(np.uint32),
             done=self._done.numpy().view(np.uint32),
@@ -76,10 +69,11 @@ class HostExperts:
         self._num_tokens = num_tokens
         self._worker.begin(num_tokens)
 
-    def submit(self, layer: int, x: torch.Tensor, logits: torch.Tensor) -> None:
-        """Hand over x float32 [T, D] and the router's logits float32 [T, E] of the `layer`th routed layer."""
-        self._inputs[: self._num_tokens].copy_(x, non_blocking=True)
-        self._logits[: self._num_tokens].copy_(logits, non_blocking=True)
+    def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
+        """Hand over x float32 [T, D] of the `layer`th routed layer with the experts chosen, ids int32 and weights
+        float32 [T, k]; an id of -1 is not computed."""
+        for buffer, values in ((self._inputs, x), (self._ids, ids), (self._weights, weights)):
+            buffer[: self._num_tokens].copy_(values, non_blocking=True)
         self._signals.raise_word(self._submitted, layer)
 
     def result(self, layer: int) -> torch.Tensor:

@@ -45,7 +45,7 @@ def load_hybrid_model(
     weights = load_hybrid_weights(
         gguf_model, spec, num_sampled_ids, packing, make_linear or _panel_linears(device), device, report
     )
-    routed = [layer.routed for layer in weights.layers if layer.routed is not None]
+    routed = [layer.routed.experts for layer in weights.layers if layer.routed is not None]
     experts = HostExperts(spec, routed, packing.pool, max_step_tokens, device, pin_thread=pin_thread)
     kv = DeviceKvPool(spec.num_layers, num_blocks, block_tokens, spec.latent_dim, kv_dtype, device)
     num_positions = min(spec.context_length, num_blocks * block_tokens)

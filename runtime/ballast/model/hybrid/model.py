@@ -107,7 +107,7 @@ class HybridModel:
         if layer.routed is None:
             assert layer.mlp is not None
             return _mlp(layer.mlp, normed)
-        self._experts.submit(routed_index, normed, layer.routed.router(normed))
+        self._experts.submit(routed_index, normed, *layer.routed.choose(layer.routed.router(normed)))
         every_token = 0 if layer.mlp is None else _mlp(layer.mlp, normed)
         return self._experts.result(routed_index) + every_token
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.model.hybrid.linear import FloatLinear, Linear, MakeLinear
+from ballast.model.hybrid.routing import Router
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import ExpertWeights, HeadMatrix, Packing, Tensors, shares_after_layers
 from ballast.weights.gguf import GgufModel
@@ -48,7 +47,7 @@ class RoutedWeights:
     """Router on the device, experts in host memory."""
 
     router: Linear  # D → E
-    bias: NDArray[np.float32] | None  # [E], for selection only
+    choose: Router
     experts: kernels.Experts
 
 
@@ -146,4 +145,5 @@ class _Loader:
 
     def _routed(self, weights: ExpertWeights) -> RoutedWeights:
         router = torch.from_numpy(kernels.unpack(weights.router)).to(self._device)
-        return RoutedWeights(FloatLinear(router), weights.bias, weights.experts)
+        bias = None if weights.bias is None else torch.tensor(weights.bias, device=self._device)
+        return RoutedWeights(FloatLinear(router), Router(self._spec, bias), weights.experts)

@@ -6,7 +6,6 @@ Exit codes: 0 clean stop; 2 bad configuration; 3 model unusable; 4 not enough me
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
 import signal
@@ -18,10 +17,8 @@ from pathlib import Path
 from ballast import __version__
 from ballast.config import OPTIONS, Config, Option, read_config
 from ballast.config_sources import CONFIG_VARIABLE, options_in_environment, options_in_file
-from ballast.errors import BallastError
-
-TERMINATION_LOG = Path("/dev/termination-log")
-"""Where Kubernetes looks for the reason why a container ended."""
+from ballast.ending import report
+from ballast.errors import BallastError, first_line
 
 EXIT_OUR_FAULT = 70
 
@@ -41,11 +38,11 @@ def exit_code(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BallastError as error:
-        _report(f"ballast: {error}")
+        report(f"ballast: {error}")
         return error.exit_code
     except Exception as error:  # noqa: BLE001  the edge of the process: say what happened, then end as our own fault
         traceback.print_exc()
-        _report(f"ballast: internal error: {type(error).__name__}: {error}")
+        report(f"ballast: internal error: {first_line(error)}")
         return EXIT_OUR_FAULT
 
 
@@ -216,11 +213,3 @@ def _tiny_model(arguments: argparse.Namespace) -> int:
 def _version(_: argparse.Namespace) -> int:
     sys.stdout.write(f"{__version__}\n")
     return 0
-
-
-def _report(reason: str) -> None:
-    """Say why the process ends: the last line on standard error, and where Kubernetes will find it."""
-    sys.stderr.write(f"{reason}\n")
-    if TERMINATION_LOG.exists():
-        with contextlib.suppress(OSError):  # not writable is no second problem
-            TERMINATION_LOG.write_text(reason.splitlines()[-1])

@@ -59,3 +59,17 @@ class CapacityError(BallastError):
 
 class EngineDeadError(BallastError):
     """The engine stopped on a fault of its own; every request it held gets this."""
+
+    @classmethod
+    def because_of(cls, failure: BaseException) -> EngineDeadError:
+        """What `failure` of the engine is to those who asked it for something."""
+        if isinstance(failure, cls):
+            return failure
+        told = str(failure) if isinstance(failure, BallastError) else first_line(failure)
+        return cls(f"the engine stopped on an internal error: {told}")
+
+
+def first_line(error: BaseException) -> str:
+    """An error that nobody expected, on one line: CUDA's go on with advice for programmers."""
+    line, _, _ = str(error).partition("\n")
+    return f"{type(error).__name__}: {line}"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ballast import __version__, cli
+from ballast import __version__, cli, ending
 from ballast.errors import ConfigError, ModelError, OutOfMemoryError
 from ballast.tiny import write_tiny_model
 
@@ -132,7 +132,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_exits_with_3(tmp_p
 def test_the_last_words_reach_standard_error_and_the_termination_log(error, code, tmp_path, monkeypatch, capsys):
     termination_log = tmp_path / "termination-log"
     termination_log.touch()
-    monkeypatch.setattr(cli, "TERMINATION_LOG", termination_log)
+    monkeypatch.setattr(ending, "TERMINATION_LOG", termination_log)
 
     def fail():
         raise error

@@ -201,6 +201,38 @@ def test_an_engine_that_dies_answers_everyone_and_ends_the_process_as_our_fault(
         assert "the fake model was told to fail" in server.stderr.splitlines()[-1]
 
 
+def test_an_engine_that_hangs_for_too_long_is_given_up_and_ends_the_process_as_our_fault():
+    with ServerProcess("--hang_at", "5", "--fatal_silence_s", "1", module=FAKE) as server:
+        with urllib.request.urlopen(post(server, max_tokens=100, stream=True), timeout=30) as stream:
+            *chunks, error, done = frames(stream)
+        assert len(chunks) == 3
+        assert (json.loads(error)["error"]["code"], done) == ("engine_dead", "[DONE]")
+        assert server.wait() == 70
+        assert "ballast: the engine hangs: no progress for" in server.stderr.splitlines()[-1]
+
+
+def test_leaving_waits_for_no_thread_and_no_teardown(tmp_path):
+    log = tmp_path / "termination-log"
+    log.touch()
+    script = f"""
+import atexit, logging, pathlib, threading, time
+from ballast import ending
+from ballast.errors import EngineDeadError
+
+ending.TERMINATION_LOG = pathlib.Path({str(log)!r})
+threading.Thread(target=time.sleep, args=(600,)).start()
+atexit.register(time.sleep, 600)
+print("said before", end="")
+ending.leave(EngineDeadError.because_of(RuntimeError("CUDA error: unknown error\\nadvice for programmers")))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 70
+    assert ended.stdout == "said before"
+    assert log.read_text() == (
+        "ballast: the engine stopped on an internal error: RuntimeError: CUDA error: unknown error"
+    )
+
+
 def test_a_port_in_use_is_a_configuration_error():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -204,6 +204,11 @@ class Engine:
             if self._state in (EngineState.LOADING, EngineState.READY):
                 self._state = EngineState.DRAINING
 
+    def give_up(self, reason: str) -> None:
+        """Hold the engine for dead although its thread does not say so: every request that it holds is failed. A step
+        that ends all the same is for nobody."""
+        self._die(EngineDeadError(reason))
+
     def stop(self, drain_timeout_s: float) -> None:
         """Drain, then end the thread. Requests still alive after `drain_timeout_s` get a CapacityError. Blocks."""
         self.begin_drain()
@@ -283,7 +288,8 @@ class Engine:
 
     def _check_accepts(self, count: int, num_tokens: int) -> None:
         if self._state is EngineState.DEAD:
-            raise EngineDeadError(f"the engine stopped on an internal error: {self._failure}")
+            assert self._failure is not None
+            raise EngineDeadError.because_of(self._failure)
         if self._state is not EngineState.READY:
             raise CapacityError(f"the server is {self._state}, try again later", retry_after_s=5, status=503)
         # Of a burst that finds the engine idle, those that will start at once do not wait.
@@ -425,11 +431,13 @@ class Engine:
         self._live.clear()
 
     def _die(self, failure: BaseException) -> None:
+        if self._failure is not None:
+            return  # given up, and then it ended after all
         log.critical("engine died", exc_info=failure, extra={"requests": self.describe()})
         self._failure = failure
         with self._lock:
             self._state = EngineState.DEAD
-        self._end_all(EngineDeadError(f"the engine stopped on an internal error: {failure}"))
+        self._end_all(EngineDeadError.because_of(failure))
         if self._on_death is not None:
             self._on_death()
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from ballast import __version__
 from ballast.engine.engine import EngineState
+from ballast.errors import EngineDeadError
 from ballast.server.json_text import to_json
 from ballast.server.numa import to_json as numa_json
 from ballast.server.openapi import describes
@@ -35,8 +36,8 @@ async def livez(request: Request) -> Response:
     service = _service(request)
     engine = service.engine
     silence_s = engine.snapshot().silence_s
-    if engine.state is EngineState.DEAD:
-        return _status(503, status="dead", reason=f"the engine stopped on an internal error: {engine.failure}")
+    if engine.failure is not None:
+        return _status(503, status="dead", reason=str(EngineDeadError.because_of(engine.failure)))
     if silence_s > service.limits.max_silence_s:
         return _status(503, status="hangs", reason=f"no progress for {silence_s:.0f} s although requests are held")
     return _status(200, status="alive")

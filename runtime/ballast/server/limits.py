@@ -31,6 +31,8 @@ class ServerLimits:
     """A client that takes nothing for this long has gone, whatever its connection says."""
     max_silence_s: float = 30.0
     """An engine that has work and shows no progress for this long hangs."""
+    fatal_silence_s: float = 120.0
+    """One that hangs for this long is held for dead, where nobody has ended the process for its hanging before."""
     stuck_s: float = 10.0
     """What the engine gets to end its step, once the time to drain is over."""
     max_bodies: int = 64

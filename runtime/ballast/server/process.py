@@ -21,6 +21,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from ballast.config import ServerConfig
+from ballast.ending import leave
 from ballast.engine.engine import Engine, EngineState
 from ballast.errors import BallastError, ConfigError, EngineDeadError
 from ballast.server.connection import HttpConfig
@@ -114,7 +115,8 @@ is done when requests that still run are to be failed."""
 def run_server(build: Build, listeners: Listeners, tls: Tls | None, config: ServerConfig, limits: ServerLimits) -> None:
     """Serve until a signal or the engine's death. Returns after a clean stop.
 
-    Raises what killed the engine: a BallastError as it is, anything else as EngineDeadError.
+    An engine that is dead, or hangs, fails its requests and ends the process: with the code of the BallastError that
+    killed it, or as our own fault.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(build, listeners, tls, config, limits))
@@ -141,23 +143,24 @@ async def _run(build: Build, listeners: Listeners, tls: Tls | None, config: Serv
         door.serving.add_done_callback(lambda _: stopping.set())
     ports = dict(zip(("port", "admin_port"), (door.port for door in doors), strict=False))
     log.info("listening", extra={"host": config.host, **ports})
-    ready = asyncio.create_task(_announce_ready(engine))
+    tasks = [asyncio.create_task(_announce_ready(engine)), asyncio.create_task(_watch(engine, limits.fatal_silence_s))]
     async with contextlib.AsyncExitStack() as stack:
         if tls is not None:
             await stack.enter_async_context(tls.renewed())
         await stopping.wait()
-    ready.cancel()
+    for task in tasks:
+        task.cancel()
     stopped = await _stop_engine(engine, config.drain_timeout_s, limits.stuck_s)
     if not stopped:
         leaving.set_result(None)
     for door in doors:
         door.http.leave()
     await asyncio.gather(*(door.serving for door in doors))
+    if engine.failure is not None:
+        leave(_reason(engine.failure))
     if not stopped:
         # The engine's thread cannot be ended from here, and the interpreter would wait for the one that waits for it.
         os._exit(0)
-    if engine.failure is not None:
-        raise _reason(engine.failure)
     log.info("stopped")
 
 
@@ -184,9 +187,20 @@ async def _announce_ready(engine: Engine) -> None:
         log.info("ready")
 
 
+async def _watch(engine: Engine, fatal_silence_s: float) -> None:
+    """Give up an engine that hangs: one that waits for a device which never answers would hold its requests."""
+    while engine.failure is None:
+        await asyncio.sleep(fatal_silence_s / 4)
+        silence_s = engine.snapshot().silence_s
+        if silence_s > fatal_silence_s:
+            engine.give_up(f"the engine hangs: no progress for {silence_s:.0f} s although requests are held")
+
+
 async def _stop_engine(engine: Engine, drain_timeout_s: float, stuck_s: float) -> bool:
     """Let what is running end, up to the deadline; requests that come meanwhile are refused. False: it is still inside
     a step `stuck_s` after that, and holds its requests."""
+    if engine.failure is not None:
+        return True
     if engine.state is EngineState.LOADING:
         # Nothing runs yet, and loading cannot be interrupted: its thread ends with the process.
         engine.begin_drain()
@@ -210,9 +224,7 @@ def _raise_open_files() -> int:
 
 
 def _reason(failure: BaseException) -> BallastError:
-    if isinstance(failure, BallastError):
-        return failure
-    return EngineDeadError(f"the engine stopped on an internal error: {type(failure).__name__}: {failure}")
+    return failure if isinstance(failure, BallastError) else EngineDeadError.because_of(failure)
 
 
 class _Door:

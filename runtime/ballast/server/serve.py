@@ -45,7 +45,8 @@ _REASONING_FIELDS: Mapping[ReasoningField, Sequence[str]] = {
 
 
 def serve(config: Config) -> int:
-    """Run the server to its end; returns the exit code of a clean stop. Raises BallastError for any other end."""
+    """Run the server to its end; returns the exit code of a clean stop. Raises BallastError for what is wrong before
+    the engine starts; an engine that dies ends the process."""
     configure_logging(config.log)
     check_device(config.machine.device)
     log.info("kernels", extra={"isa": chosen_isa(), "threads": config.machine.cpu_threads})

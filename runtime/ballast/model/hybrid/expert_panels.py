@@ -1,0 +1,74 @@
+"""Routed experts on a GPU: packed as the CPU has them, in the device's memory or read across PCIe from host memory."""
+
+from __future__ import annotations
+
+import torch
+
+from ballast.model.hybrid import expert_kernels
+from ballast.model.hybrid.panel_stack import PanelStack as PanelStack
+from ballast.model.hybrid.tile_products import Groups, grouped_product, split_terms
+
+_COMBINE_BLOCK = 1024
+
+
+class ExpertPanels:
+    """The experts in some slots, or all of a layer's: slot s has the s-th matrix of each stack."""
+
+    def __init__(self, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
+        """gate, up [rows I, cols D] and down [rows D, cols I]. Raises ValueError for other shapes."""
+        shapes = {(stack.num_experts, stack.rows, stack.cols) for stack in (gate, up)}
+        if shapes != {(down.num_experts, down.cols, down.rows)}:
+            raise ValueError(
+                f"gate and up {sorted(shapes)} do not go with down {down.num_experts, down.rows, down.cols}"
+            )
+        self._gate, self._up, self._down = gate, up, down
+
+    def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """x float32 [T, D], ids int32 [T, k], weights float32 [T, k] → float32 [T, D]: the sum over a token's ids in
+        0…num_experts - 1 of weight * down(silu(gate x) * up x); other ids add nothing. A token names an expert once at
+        most. Queued without a wait for the device, so that it can be captured."""
+        num_tokens, num_used = ids.shape
+        x, ids, weights = x.contiguous(), ids.contiguous(), weights.contiguous()
+        out = x.new_empty((num_tokens, self._down.rows))
+        if num_tokens == 0:
+            return out
+        groups = group_by_expert(ids, self._gate.num_experts)
+        hidden = x.new_zeros((ids.numel(), self._gate.rows))  # pairs of other experts are read as well
+        terms = split_terms(x, self._gate.ggml_type)
+        grouped_product(self._gate, terms, groups, hidden)
+        if self._up.ggml_type != self._gate.ggml_type:
+            terms = split_terms(x, self._up.ggml_type)
+        grouped_product(self._up, terms, groups, hidden, gate=hidden)
+        pairs = x.new_empty((ids.numel(), self._down.rows))
+        terms = split_terms(hidden, self._down.ggml_type)
+        grouped_product(self._down, terms, Groups(groups.order, groups.tiles, 1, groups.block), pairs)
+        grid = (num_tokens, -(-self._down.rows // _COMBINE_BLOCK))
+        sizes = (self._gate.num_experts, self._down.rows)
+        expert_kernels.combine_experts[grid](
+            pairs, ids, weights, out, *sizes, PAIRS=num_used, BLOCK=_COMBINE_BLOCK, num_warps=4
+        )
+        return out
+
+
+def group_by_expert(ids: torch.Tensor, num_experts: int) -> Groups:
+    """Pairs of ids int32 [T, k], by expert; those of no expert are in no tile. An expert has the fewest tiles that hold
+    its pairs. Queued without a wait for the device: there are as many tiles as could be needed."""
+    num_tokens, num_used = ids.shape
+    num_pairs = ids.numel()
+    # A token names an expert once at most: with so few tokens, one tile holds all of an expert's pairs.
+    block = 16 if num_tokens <= 16 else 64
+    num_tiles = min(num_pairs, num_experts + num_pairs // block)
+    flat = ids.reshape(-1)
+    keys = torch.where((flat >= 0) & (flat < num_experts), flat, num_experts)
+    keys, order = keys.sort(stable=True)
+    begins = torch.searchsorted(keys, torch.arange(num_experts + 1, dtype=torch.int32, device=ids.device))
+    lasts = ((begins.diff() + (block - 1)) // block).cumsum(0)
+    tile = torch.arange(num_tiles, device=ids.device)
+    expert = torch.searchsorted(lasts, tile, right=True)
+    is_tile = expert < num_experts
+    expert = expert.clamp(max=num_experts - 1)
+    before = torch.where(expert > 0, lasts[expert - 1], 0)
+    begin = begins[expert] + (tile - before) * block
+    end = torch.minimum(begin + block, begins[expert + 1])
+    tiles = torch.stack([torch.where(is_tile, expert, -1), begin, torch.where(is_tile, end, begin)], 1)
+    return Groups(order.int(), tiles.int(), num_used, block)

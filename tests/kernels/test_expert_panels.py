@@ -1,0 +1,110 @@
+"""Routed experts on a GPU: run by Triton's interpreter here, on the device where there is one.
+
+Tolerance: a product of numbers is made of three with bfloat16 terms, which leaves 3 · 2⁻¹⁶ of it at worst and, as these
+errors are of either sign, less than 2⁻¹⁴ of the length of a sum's vector; a factor of two for three such sums in a row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as T
+
+from ballast._core import kernels
+from ballast.model.hybrid import expert_kernels, expert_panels, tile_kernels, tile_products
+from ballast.model.hybrid.expert_panels import ExpertPanels, PanelStack, group_by_expert
+from ballast.testing.blocks import dequantized, random_blocks
+from ballast.testing.interpreted import interpreted
+
+FAST = kernels.usable_isas()[0]
+NUM_EXPERTS, HIDDEN, WIDTH = 3, 256, 256
+
+
+@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Where ExpertPanels computes in this test."""
+    if request.param == "cuda":
+        return torch.device("cuda:0")
+    monkeypatch.setattr(tile_products, "tile_kernels", interpreted(tile_kernels, monkeypatch))
+    monkeypatch.setattr(expert_panels, "expert_kernels", interpreted(expert_kernels, monkeypatch))
+    return torch.device("cpu")
+
+
+def stack_of(rng, pool, kind: T, rows: int, cols: int, device: torch.device) -> tuple[PanelStack, np.ndarray]:
+    """(a stack of NUM_EXPERTS random matrices, their weights [E, rows, cols])."""
+    data = random_blocks(rng, kind, NUM_EXPERTS * rows, cols)
+    matrix = kernels.Matrix(data, kind, NUM_EXPERTS * rows, cols)
+    packed = kernels.pack(pool, matrix, FAST, num_heads=NUM_EXPERTS, head_stride=rows, num_rows=rows)
+    weight = dequantized(data, kind).reshape(NUM_EXPERTS, rows, cols).astype(np.float64)
+    return PanelStack(torch.from_numpy(packed.panels.copy()).to(device), kind, NUM_EXPERTS, rows, cols), weight
+
+
+def experts_of(rng, pool, kinds: tuple[T, T, T], device: torch.device) -> tuple[ExpertPanels, list[np.ndarray]]:
+    shapes = ((WIDTH, HIDDEN), (WIDTH, HIDDEN), (HIDDEN, WIDTH))
+    stacks, weights = zip(
+        *(stack_of(rng, pool, kind, *shape, device) for kind, shape in zip(kinds, shapes, strict=True)), strict=True
+    )
+    return ExpertPanels(*stacks), list(weights)
+
+
+def check(rng, experts: ExpertPanels, matrices: list[np.ndarray], ids: np.ndarray, device: torch.device) -> None:
+    gate, up, down = matrices
+    x = rng.standard_normal((len(ids), HIDDEN), dtype=np.float32)
+    weights = rng.random(ids.shape, dtype=np.float32)
+    on_device = [torch.from_numpy(values).to(device) for values in (x, ids.astype(np.int32), weights)]
+    found = experts(*on_device).cpu().numpy()
+    for token, chosen in enumerate(ids):
+        expected = np.zeros(HIDDEN)
+        for expert, weight in zip(chosen, weights[token], strict=True):
+            if 0 <= expert < NUM_EXPERTS:
+                gated = gate[expert] @ x[token]
+                hidden = gated / (1 + np.exp(-gated)) * (up[expert] @ x[token])
+                expected += weight * (down[expert] @ hidden)
+        assert np.linalg.norm(found[token] - expected) <= 2.0**-13 * np.linalg.norm(expected), token
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [(T.Q4_K, T.Q4_K, T.Q6_K), (T.Q2_K, T.Q2_K, T.Q3_K), (T.IQ4_XS, T.IQ4_XS, T.Q5_K), (T.Q8_0, T.BF16, T.F32)],
+    ids=lambda kinds: "-".join(kind.name for kind in kinds),
+)
+def test_a_few_tokens_sum_their_experts_that_are_here(rng, pool, device, kinds) -> None:
+    experts, matrices = experts_of(rng, pool, kinds, device)
+    check(rng, experts, matrices, np.array([[2, -1], [0, 2], [7, NUM_EXPERTS]]), device)
+    check(rng, experts, matrices, np.array([[1, 0]]), device)
+
+
+@pytest.mark.parametrize("choice", ["all to one expert", "one expert empty", "none here"])
+def test_many_tokens_are_grouped_by_expert(rng, pool, device, choice) -> None:
+    experts, matrices = experts_of(rng, pool, (T.Q4_K, T.Q4_K, T.Q6_K), device)
+    ids = {
+        "all to one expert": np.stack([np.full(70, 1), np.full(70, -1)], 1),
+        "one expert empty": np.stack([rng.choice([0, 2], 70), np.full(70, NUM_EXPERTS)], 1),
+        "none here": np.full((17, 2), -1),
+    }[choice]
+    check(rng, experts, matrices, ids, device)
+
+
+def test_a_pair_is_in_one_tile_of_its_expert(rng) -> None:
+    for num_tokens, num_experts in ((1, 4), (16, 4), (200, 4), (500, 40)):
+        chosen = np.argsort(rng.random((num_tokens, num_experts + 2)), 1)[:, :3].astype(np.int32) - 1
+        groups = group_by_expert(torch.from_numpy(chosen), num_experts)
+        seen = []
+        for expert, begin, end in groups.tiles.tolist():
+            pairs = groups.order[begin:end].tolist()
+            assert len(pairs) <= groups.block
+            assert all(chosen.reshape(-1)[pair] == expert for pair in pairs)
+            seen += pairs
+        flat = chosen.reshape(-1)
+        assert sorted(seen) == np.flatnonzero((flat >= 0) & (flat < num_experts)).tolist()
+
+
+def test_stacks_that_do_not_go_together_are_refused(rng, pool) -> None:
+    device = torch.device("cpu")
+    gate, _ = stack_of(rng, pool, T.Q4_K, WIDTH, HIDDEN, device)
+    down, _ = stack_of(rng, pool, T.Q4_K, HIDDEN, 2 * WIDTH, device)
+    with pytest.raises(ValueError, match="do not go with down"):
+        ExpertPanels(gate, gate, down)
+    with pytest.raises(ValueError, match="are packed into"):
+        PanelStack(gate.packed[1:], T.Q4_K, NUM_EXPERTS, WIDTH, HIDDEN)

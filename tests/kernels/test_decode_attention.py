@@ -54,7 +54,8 @@ def test_single_tokens_attend_as_the_plain_way_has_them(device, rank, rope, head
     expected = latent_attention(query, cache, Step(positions, nothing, nothing, (prefill, *singles)), rank, 0.1)
 
     rows = torch.arange(3, 3 + len(lens), dtype=torch.int32, device=device)
-    decode = DecodeRows(rows, torch.tensor(lens, dtype=torch.int32, device=device), blocks.to(device))
+    host_lens = torch.tensor(lens, dtype=torch.int32)
+    decode = DecodeRows(rows, host_lens.to(device), blocks.to(device), host_lens.numpy(), blocks.numpy())
     attend = GpuAttention(rank, rope, 0.1, BLOCK_TOKENS)
     found = attend(query, cache, Step(positions, nothing, nothing, (prefill,), decode))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

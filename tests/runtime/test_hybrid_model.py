@@ -23,6 +23,7 @@ from ballast.engine.runner import Runner
 from ballast.model.batch import Batch
 from ballast.model.hybrid import attention
 from ballast.model.hybrid.attention import latent_attention
+from ballast.model.hybrid.decode_inputs import DecodeInputs
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.load import load_hybrid_model
 from ballast.model.hybrid.step import RequestRows, Step
@@ -93,6 +94,7 @@ def pair_on_cpu(file: Path) -> Pair:
         num_blocks=num_kv_blocks(SETTINGS.cache_lens, SETTINGS.block_tokens),
         block_tokens=SETTINGS.block_tokens,
         max_step_tokens=SETTINGS.prefill_chunk_size,
+        max_batch_size=SETTINGS.max_batch_size,
         device=CPU,
         make_linear=float_linear,
         kv_dtype=torch.float32,
@@ -147,10 +149,11 @@ def test_distributions_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: s
     assert np.mean(pair.same_top) >= MIN_SAME_TOP
 
 
-def test_requests_of_one_token_go_apart_with_their_blocks() -> None:
-    def i32(*values: int) -> np.ndarray:
-        return np.array(values, np.int32)
+def i32(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
 
+
+def test_requests_of_one_token_go_apart_with_their_blocks() -> None:
     batch = Batch(
         token_ids=i32(7, 7, 7, 7, 7),
         positions=i32(20, 4, 5, 6, 3),
@@ -191,3 +194,36 @@ def test_a_token_sees_its_own_request_up_to_itself_also_in_pieces(monkeypatch: p
             torch.testing.assert_close(at_once[token], weights @ keys[:, :16])
     monkeypatch.setattr(attention, "SCORE_BYTES", 4 * 2 * 12 * 2)
     torch.testing.assert_close(latent_attention(query, cache, step, 16, 0.3), at_once)
+
+
+def test_a_decode_step_finds_its_input_at_the_same_place_whatever_the_last_one_left() -> None:
+    inputs = DecodeInputs(3, 4, 8, CPU)
+    largest, pair = inputs.of_size(3).step.decode, inputs.of_size(2)
+    assert largest is not None
+    largest.host_blocks[:] = 77
+    batch = Batch(
+        token_ids=i32(7, 7),
+        positions=i32(20, 4),
+        slots=i32(36, 84),
+        query_indptr=i32(0, 1, 2),
+        kv_indptr=i32(0, 2, 3),
+        kv_indices=i32(9, 2, 5),
+        sampled=np.array([0, 1]),
+    )
+    inputs.send_tables(batch)
+    inputs.host_rows(2)[:] = 5
+    inputs.send_rows(2)
+    alone = Step.from_batch(batch, 16, CPU, decodes_apart=True)
+    step, decode = pair.step, pair.step.decode
+    assert decode is not None
+    assert alone.decode is not None
+    for name in ("positions", "slots", "sampled"):
+        assert getattr(step, name).tolist() == getattr(alone, name).tolist()
+    for name in ("rows", "lens", "host_lens"):
+        assert getattr(decode, name).tolist() == getattr(alone.decode, name).tolist()
+    assert decode.blocks.tolist() == decode.host_blocks.tolist() == [[9, 2, 0, 0], [5, 0, 0, 0]]
+    assert pair.embedded.tolist() == [[5.0] * 8] * 2
+    inputs.send_padding(2)
+    assert (step.positions.tolist(), step.slots.tolist()) == ([0, 0], [0, 0])
+    assert (decode.lens.tolist(), decode.blocks.tolist()) == ([1, 1], [[0] * 4] * 2)
+    assert step.positions.data_ptr() % 16 == step.slots.data_ptr() % 16 == decode.blocks.data_ptr() % 16

@@ -105,6 +105,7 @@ def _load_hybrid(
         num_blocks=num_kv_blocks(settings.cache_lens, settings.block_tokens),
         block_tokens=settings.block_tokens,
         max_step_tokens=max(settings.chunk_size, settings.prefill_chunk_size),
+        max_batch_size=settings.max_batch_size,
         device=torch.device(settings.device),
         pin_thread=settings.numa == "auto",
         report=report,

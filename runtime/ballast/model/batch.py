@@ -25,6 +25,11 @@ class Batch:
         np.int64
     ]  # [S], the tokens whose logits are wanted, ascending; more than R where a prompt is scored
 
+    @property
+    def is_decode(self) -> bool:
+        """Whether every request has one token."""
+        return self.token_ids.size == self.query_indptr.size - 1
+
     @classmethod
     def from_plan(cls, plan: sched.Plan, wanted: Sequence[int] | None = None) -> Batch:
         """View a plan as a batch. Logits are `wanted` of each row's last token if it samples, unless said otherwise."""

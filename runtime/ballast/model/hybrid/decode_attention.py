@@ -24,8 +24,13 @@ class GpuAttention:
         self._scale = scale
         self._known = kernel_constants(rank, rope_dim, block_tokens)
 
+    def prepare(self, step: Step) -> None:
+        """Nothing to do: the kernel reads lengths and blocks from device memory."""
+
     def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
-        """query float32 [T, H, L], cache [slots, L] → float32 [T, H, rank]; see `latent_attention`."""
+        """query float32 [T, H, L], cache [slots, L] → float32 [T, H, rank]; see `Attention`."""
+        if step.decode is not None and not step.requests:
+            return self.decode(query, cache, step.decode)
         attended = latent_attention(query, cache, step, self._rank, self._scale)
         if step.decode is not None:
             attended[step.decode.rows] = self.decode(query, cache, step.decode)

@@ -66,12 +66,12 @@ class HostExperts:
 
     def begin(self, num_tokens: int) -> None:
         """A step of so many tokens follows, which asks for every layer in order."""
-        self._num_tokens = num_tokens
         self._worker.begin(num_tokens)
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
         """Hand over x float32 [T, D] of the `layer`th routed layer with the experts chosen, ids int32 and weights
         float32 [T, k]; an id of -1 is not computed."""
+        self._num_tokens = len(x)
         for buffer, values in ((self._inputs, x), (self._ids, ids), (self._weights, weights)):
             buffer[: self._num_tokens].copy_(values, non_blocking=True)
         self._signals.raise_word(self._submitted, layer)

@@ -10,16 +10,21 @@ from collections.abc import Callable
 import torch
 
 from ballast._core import kernels
-from ballast.model.hybrid.attention import latent_attention
+from ballast.model.hybrid.attention import Attention, PlainAttention
+from ballast.model.hybrid.decode_inputs import DecodeInputs
 from ballast.model.hybrid.experts import HostExperts
 from ballast.model.hybrid.kv_pool import DeviceKvPool
 from ballast.model.hybrid.linear import Linear, MakeLinear
-from ballast.model.hybrid.model import Attention, HybridModel
+from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.pointwise import TorchPointwise
 from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
-from ballast.model.rope import softmax_scale
+from ballast.model.rope import build_rope_table, softmax_scale
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import Packing
 from ballast.weights.gguf import GgufModel
+
+_WEIGHTS_SHARE = 0.95
+"""Of the progress of loading; the rest is the capture of graphs."""
 
 
 def load_hybrid_model(
@@ -31,32 +36,48 @@ def load_hybrid_model(
     num_blocks: int,
     block_tokens: int,
     max_step_tokens: int,
+    max_batch_size: int,
     device: torch.device,
     make_linear: MakeLinear | None = None,
     kv_dtype: torch.dtype = torch.float16,
     pin_thread: bool = False,
+    decodes_by_graphs: bool = True,
     report: Callable[[float], None] = lambda _: None,
 ) -> tuple[HybridModel, HybridWeights]:
-    """Load the model, on the thread that will run it; steps have at most `max_step_tokens` tokens. Only the first
-    `num_sampled_ids` ids are sampled. Without `make_linear` the dense weights stay packed in their type, which takes a
-    device that Triton compiles for. `pin_thread`: the thread of the experts becomes the pool's first, pinned."""
+    """Load the model, on the thread that will run it. Steps have at most `max_step_tokens` tokens, decode steps
+    `max_batch_size` requests. Only the first `num_sampled_ids` ids are sampled. Without `make_linear` the dense weights
+    stay packed in their type, which takes a device that Triton compiles for. `pin_thread`: the thread of the experts
+    becomes the pool's first, pinned. On a GPU decode steps are captured, unless `decodes_by_graphs` is off."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    captures = decodes_by_graphs and device.type == "cuda"
+    share = _WEIGHTS_SHARE if captures else 1.0
     weights = load_hybrid_weights(
-        gguf_model, spec, num_sampled_ids, packing, make_linear or _panel_linears(device), device, report
+        gguf_model,
+        spec,
+        num_sampled_ids,
+        packing,
+        make_linear or _panel_linears(device),
+        device,
+        lambda done: report(share * done),
     )
     routed = [layer.routed.experts for layer in weights.layers if layer.routed is not None]
     experts = HostExperts(spec, routed, packing.pool, max_step_tokens, device, pin_thread=pin_thread)
     kv = DeviceKvPool(spec.num_layers, num_blocks, block_tokens, spec.latent_dim, kv_dtype, device)
     num_positions = min(spec.context_length, num_blocks * block_tokens)
+    inputs = DecodeInputs(max_batch_size, -(-num_positions // block_tokens), spec.hidden, device)
     attention = _attention(spec, block_tokens, device)
-    return HybridModel(spec, weights, experts, kv, num_positions, device, attention), weights
+    pointwise = TorchPointwise(spec.rms_eps, build_rope_table(spec, num_positions), device)
+    model = HybridModel(spec, weights, experts, kv, inputs, device, attention, pointwise)
+    if captures:
+        model.capture_decode(lambda done: report(share + (1 - share) * done))
+    return model, weights
 
 
 def _attention(spec: ModelSpec, block_tokens: int, device: torch.device) -> Attention:
     rank, scale = spec.kv_lora_rank, softmax_scale(spec)
     if device.type != "cuda":
-        return lambda query, cache, step: latent_attention(query, cache, step, rank, scale)
+        return PlainAttention(rank, scale, block_tokens)
     from ballast.model.hybrid.decode_attention import GpuAttention  # here alone: a CPU needs no Triton
 
     return GpuAttention(rank, spec.rope_dim, scale, block_tokens)

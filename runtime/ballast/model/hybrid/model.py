@@ -11,21 +11,20 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.model.batch import Batch
 from ballast.model.deepseek import ALIVE_EVERY_S
+from ballast.model.hybrid.attention import Attention
+from ballast.model.hybrid.decode_graphs import DecodeGraphs
+from ballast.model.hybrid.decode_inputs import DecodeInputs
 from ballast.model.hybrid.experts import HostExperts
 from ballast.model.hybrid.kv_pool import DeviceKvPool
+from ballast.model.hybrid.pointwise import Pointwise
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.weights import AttentionWeights, HybridWeights, LayerWeights, MlpWeights
-from ballast.model.rope import build_rope_table
 from ballast.model.spec import ModelSpec
-
-Attention = Callable[[torch.Tensor, torch.Tensor, Step], torch.Tensor]
-"""query float32 [T, H, L], cache [slots, L] → float32 [T, H, kv_lora_rank]; see `latent_attention`."""
 
 
 class HybridModel:
@@ -37,36 +36,42 @@ class HybridModel:
         weights: HybridWeights,
         experts: HostExperts,
         kv: DeviceKvPool,
-        num_positions: int,
+        inputs: DecodeInputs,
         device: torch.device,
         attention: Attention,
+        pointwise: Pointwise,
     ) -> None:
-        rope = build_rope_table(spec, num_positions)
         self._spec = spec
         self._weights = weights
         self._experts = experts
         self._kv = kv
+        self._inputs = inputs
         self._device = device
-        self._cos = torch.from_numpy(rope.cos).to(device)
-        self._sin = torch.from_numpy(rope.sin).to(device)
         self._attend = attention
+        self._pointwise = pointwise
+        self._graphs: DecodeGraphs | None = None
+        shape = (inputs.max_batch_size, weights.num_sampled_ids)
+        self._host_logits = torch.empty(shape, pin_memory=device.type == "cuda")
+
+    @torch.inference_mode()
+    def capture_decode(self, report: Callable[[float], None]) -> None:
+        """Decode by graphs from now on; `report` gets the share captured, 0…1. Raises EngineDeadError."""
+        graphs = DecodeGraphs()
+        graphs.capture(self._inputs.max_batch_size, self._run_padding, self._queue_decode, report)
+        self._graphs = graphs
 
     @torch.inference_mode()
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
-        """Write the batch's KV; return logits [sampled, vocabulary]. A GPU gets the whole step in its queue at once."""
-        apart = self._device.type == "cuda"
-        step = Step.from_batch(batch, self._kv.block_tokens, self._device, decodes_apart=apart)
-        stream = self._embed(batch.token_ids)
-        self._experts.begin(len(stream))
-        told = time.monotonic()
-        for index, (layer, cache) in enumerate(zip(self._weights.layers, self._kv.layers, strict=True)):
-            stream += self._attention(layer.attention, stream, cache, step)
-            stream += self._feed_forward(layer, index - self._spec.num_dense_layers, stream)
-            if time.monotonic() - told >= ALIVE_EVERY_S:
-                alive()
-                told = time.monotonic()
-        last = self._norm(stream[step.sampled], self._weights.output_norm)
-        logits = self._weights.output(last)
+        """Write the batch's KV; return logits [sampled, vocabulary], valid until the next call. A GPU gets the whole
+        step in its queue at once."""
+        if batch.is_decode:
+            return self._decode(batch, alive)
+        step = Step.from_batch(batch, self._kv.block_tokens, self._device, decodes_apart=self._device.type == "cuda")
+        rows = np.empty((batch.token_ids.size, self._spec.hidden), np.float32)
+        kernels.embed(self._weights.embedding, batch.token_ids, rows)
+        self._attend.prepare(step)
+        self._experts.begin(len(rows))
+        logits = self._logits(torch.from_numpy(rows).to(self._device), step, alive)
         self._experts.finish(alive)
         on_host: NDArray[np.float32] = logits.cpu().numpy()
         return on_host
@@ -76,50 +81,80 @@ class HybridModel:
         """Bytes of routed experts' weights that steps have read from host memory so far."""
         return self._experts.bytes_read
 
-    def _embed(self, token_ids: NDArray[np.int32]) -> torch.Tensor:
-        rows = np.empty((token_ids.size, self._spec.hidden), np.float32)
-        kernels.embed(self._weights.embedding, token_ids, rows)
-        return torch.from_numpy(rows).to(self._device)
+    def _decode(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
+        size = batch.token_ids.size
+        kernels.embed(self._weights.embedding, batch.token_ids, self._inputs.host_rows(size))
+        self._inputs.send_rows(size)
+        self._inputs.send_tables(batch)
+        self._attend.prepare(self._inputs.of_size(size).step)
+        self._experts.begin(size)
+        if self._graphs is None:
+            self._queue_decode(size)
+        else:
+            self._graphs.replay(size)
+        self._experts.finish(alive)
+        self._wait()
+        logits: NDArray[np.float32] = self._host_logits[:size].numpy()
+        return logits if batch.sampled.size == size else logits[batch.sampled]
+
+    def _queue_decode(self, batch_size: int) -> None:
+        """From the fixed input to logits in host memory."""
+        given = self._inputs.of_size(batch_size)
+        logits = self._logits(given.embedded, given.step, lambda: None)
+        self._host_logits[:batch_size].copy_(logits, non_blocking=True)
+
+    def _run_padding(self, batch_size: int) -> None:
+        """A whole step that touches the null block alone."""
+        self._inputs.send_padding(batch_size)
+        self._attend.prepare(self._inputs.of_size(batch_size).step)
+        self._experts.begin(batch_size)
+        self._queue_decode(batch_size)
+        self._experts.finish(lambda: None)
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+
+    def _logits(self, stream: torch.Tensor, step: Step, alive: Callable[[], None]) -> torch.Tensor:
+        """[sampled, vocabulary] of embedded tokens [T, D], which are overwritten."""
+        layers = self._weights.layers
+        norms = [*(layer.attention.norm for layer in layers[1:]), self._weights.output_norm]
+        told = time.monotonic()
+        normed = self._pointwise.norm(stream, layers[0].attention.norm)
+        for index, (layer, cache, next_norm) in enumerate(zip(layers, self._kv.layers, norms, strict=True)):
+            attended = self._attention(layer.attention, normed, cache, step)
+            normed = self._pointwise.add_and_norm(stream, (attended,), layer.ffn_norm)
+            parts = self._feed_forward(layer, index - self._spec.num_dense_layers, normed)
+            normed = self._pointwise.add_and_norm(stream, parts, next_norm)
+            if time.monotonic() - told >= ALIVE_EVERY_S:
+                alive()
+                told = time.monotonic()
+        return self._weights.output(normed[step.sampled])
 
     def _attention(
-        self, weights: AttentionWeights, stream: torch.Tensor, cache: torch.Tensor, step: Step
+        self, weights: AttentionWeights, normed: torch.Tensor, cache: torch.Tensor, step: Step
     ) -> torch.Tensor:
-        rank = self._spec.kv_lora_rank
-        normed = self._norm(stream, weights.norm)
-        latent = weights.kv_a(normed)
-        key = self._rotate(latent[:, None, rank:], step)[:, 0]
-        cache[step.slots] = torch.cat([self._norm(latent[:, :rank], weights.kv_a_norm), key], -1).to(cache.dtype)
-        query = self._query(weights, normed, step)
-        return weights.output(weights.v_up(self._attend(query, cache, step)).flatten(1))
+        self._pointwise.write_latents(weights.kv_a(normed), weights.kv_a_norm, cache, step)
+        attended = self._attend(self._query(weights, normed, step), cache, step)
+        return weights.output(weights.v_up(attended).flatten(1))
 
     def _query(self, weights: AttentionWeights, normed: torch.Tensor, step: Step) -> torch.Tensor:
         """[T, H, L]: carried into the latent space, then the rotated part."""
         if weights.query_down is not None:
             assert weights.query_norm is not None
-            normed = self._norm(weights.query_down(normed), weights.query_norm)
+            normed = self._pointwise.norm(weights.query_down(normed), weights.query_norm)
         heads = weights.query_up(normed).view(len(normed), self._spec.num_heads, -1)
-        nope, rope = heads[..., : self._spec.nope_dim], heads[..., self._spec.nope_dim :]
-        return torch.cat([weights.k_up(nope), self._rotate(rope, step)], -1)
+        return self._pointwise.latent_query(weights.k_up(heads[..., : self._spec.nope_dim]), heads, step)
 
-    def _feed_forward(self, layer: LayerWeights, routed_index: int, stream: torch.Tensor) -> torch.Tensor:
-        """Experts first: they work while the device computes what every token needs."""
-        normed = self._norm(stream, layer.ffn_norm)
+    def _feed_forward(self, layer: LayerWeights, routed_index: int, normed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Terms [T, D]. Experts first: they work while the device computes what every token needs."""
         if layer.routed is None:
             assert layer.mlp is not None
-            return _mlp(layer.mlp, normed)
+            return (self._mlp(layer.mlp, normed),)
         self._experts.submit(routed_index, normed, *layer.routed.choose(layer.routed.router(normed)))
-        every_token = 0 if layer.mlp is None else _mlp(layer.mlp, normed)
-        return self._experts.result(routed_index) + every_token
+        every_token = () if layer.mlp is None else (self._mlp(layer.mlp, normed),)
+        return (self._experts.result(routed_index), *every_token)
 
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, weight.shape, weight, self._spec.rms_eps)
-
-    def _rotate(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        """Pairs (2i, 2i + 1) of [T, heads, rope_dim]."""
-        cos, sin = self._cos[step.positions, None], self._sin[step.positions, None]
-        even, odd = x[..., 0::2], x[..., 1::2]
-        return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
-
-
-def _mlp(weights: MlpWeights, x: torch.Tensor) -> torch.Tensor:
-    return weights.down(F.silu(weights.gate(x)) * weights.up(x))
+    def _mlp(self, weights: MlpWeights, x: torch.Tensor) -> torch.Tensor:
+        return weights.down(self._pointwise.gated(weights.gate(x), weights.up(x)))

@@ -26,17 +26,19 @@ class RequestRows:
 class DecodeRows:
     """B requests that add one token each."""
 
-    rows: torch.Tensor  # int32 [B], their tokens in the step
+    rows: torch.Tensor  # int32 [B], their tokens in the step, ascending
     lens: torch.Tensor  # int32 [B], tokens so far, the step's included
-    blocks: torch.Tensor  # int32 [B, most blocks of one]
+    blocks: torch.Tensor  # int32 [B, most blocks of one or more]
+    host_lens: NDArray[np.int32]  # the same in host memory
+    host_blocks: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """Where each of T tokens stands, and what its request has cached."""
 
-    positions: torch.Tensor  # int64 [T]
-    slots: torch.Tensor  # int64 [T]
+    positions: torch.Tensor  # int32 [T]
+    slots: torch.Tensor  # int32 [T]
     sampled: torch.Tensor  # int64 [S]
     requests: tuple[RequestRows, ...]
     decode: DecodeRows | None = None
@@ -57,8 +59,8 @@ class Step:
             context = torch.from_numpy(slots[: int(batch.positions[end - 1]) + 1])
             requests.append(RequestRows(begin, end, context.to(device)))
         return cls(
-            positions=torch.from_numpy(batch.positions.astype(np.int64)).to(device),
-            slots=torch.from_numpy(batch.slots.astype(np.int64)).to(device),
+            positions=torch.from_numpy(batch.positions.copy()).to(device),
+            slots=torch.from_numpy(batch.slots.copy()).to(device),
             sampled=torch.from_numpy(batch.sampled.copy()).to(device),
             requests=tuple(requests),
             decode=_decode_rows(batch, single, device) if single else None,
@@ -70,5 +72,11 @@ def _decode_rows(batch: Batch, single: Sequence[tuple[int, NDArray[np.int32]]], 
     blocks = np.zeros((len(single), max(own.size for _, own in single)), np.int32)
     for index, (_, own) in enumerate(single):
         blocks[index, : own.size] = own
-    lens = batch.positions[rows].astype(np.int32) + 1
-    return DecodeRows(*(torch.from_numpy(values).to(device) for values in (rows, lens, blocks)))
+    lens = batch.positions[rows] + np.int32(1)
+    return DecodeRows(
+        rows=torch.from_numpy(rows).to(device),
+        lens=torch.from_numpy(lens).to(device),
+        blocks=torch.from_numpy(blocks).to(device),
+        host_lens=lens,
+        host_blocks=blocks,
+    )

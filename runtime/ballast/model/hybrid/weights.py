@@ -69,6 +69,7 @@ class HybridWeights:
     layers: tuple[LayerWeights, ...]
     output_norm: torch.Tensor  # [D]
     output: Linear  # D → sampled vocabulary
+    num_sampled_ids: int
 
 
 def load_hybrid_weights(
@@ -86,12 +87,14 @@ def load_hybrid_weights(
     for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
         layers.append(loader.layer(index))
         report(share)
+    num_rows = min(num_sampled_ids, spec.vocab_size)
     output = "token_embd.weight" if spec.tied_output else "output.weight"
     return HybridWeights(
         embedding=loader.tensors.view("token_embd.weight"),
         layers=tuple(layers),
         output_norm=loader.vector("output_norm.weight"),
-        output=loader.matrix(output, num_rows=min(num_sampled_ids, spec.vocab_size)),
+        output=loader.matrix(output, num_rows),
+        num_sampled_ids=num_rows,
     )
 
 

@@ -1,0 +1,54 @@
+"""Captured decode steps, one graph for each batch size: a step costs the host one launch."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import torch
+
+from ballast.errors import EngineDeadError
+
+log = logging.getLogger(__name__)
+
+
+class DecodeGraphs:
+    """Share one pool of device memory: no two replay at a time."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def capture(
+        self,
+        max_batch_size: int,
+        run: Callable[[int], None],
+        queue: Callable[[int], None],
+        report: Callable[[float], None],
+    ) -> None:
+        """Capture every batch size up to a limit, the largest first, so that all find room in its memory. `run` makes
+        a whole step of padding, which brings up whatever the first use brings up; `queue` queues what the graph is to
+        hold. `report` gets the share done, 0…1. Raises EngineDeadError."""
+        begin = time.monotonic()
+        free, _ = torch.cuda.mem_get_info()
+        pool = torch.cuda.graph_pool_handle()
+        for size in range(max_batch_size, 0, -1):
+            graph = torch.cuda.CUDAGraph()
+            try:
+                run(size)
+                with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                    queue(size)
+            except RuntimeError as error:
+                raise EngineDeadError(
+                    f"CUDA could not capture a decode step of {size} requests: {error}; a smaller --max_batch_size or "
+                    "--cache_lens leaves more memory on the GPU"
+                ) from error
+            self._graphs[size] = graph
+            report(len(self._graphs) / max_batch_size)
+        taken = free - torch.cuda.mem_get_info()[0]
+        seconds = round(time.monotonic() - begin, 2)
+        log.info("decode graphs captured", extra={"graphs": max_batch_size, "seconds": seconds, "gpu_bytes": taken})
+
+    def replay(self, batch_size: int) -> None:
+        """Queue a captured step on the current stream."""
+        self._graphs[batch_size].replay()

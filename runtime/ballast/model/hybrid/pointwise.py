@@ -1,0 +1,70 @@
+"""What a layer does beside its products and its attention: norms, rotation, the cache's rows, gates."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from ballast.model.hybrid.step import Step
+from ballast.model.rope import RopeTable
+
+
+class Pointwise(Protocol):
+    """For one model. Shapes: T tokens, D hidden, H heads, L = kv_lora_rank + rope_dim; float32 but for the cache."""
+
+    def add_and_norm(self, stream: torch.Tensor, parts: tuple[torch.Tensor, ...], weight: torch.Tensor) -> torch.Tensor:
+        """Add `parts`, each [T, D], to the stream in place; its RMS norm [T, D]."""
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """RMS norm of [T, N]."""
+
+    def write_latents(self, latents: torch.Tensor, weight: torch.Tensor, cache: torch.Tensor, step: Step) -> None:
+        """Put latents [T, L] into the cache's slots: normed, then the rotated key."""
+
+    def latent_query(self, nope: torch.Tensor, heads: torch.Tensor, step: Step) -> torch.Tensor:
+        """[T, H, L] of [T, H, kv_lora_rank] and the last rope_dim entries of `heads` [T, H, …], rotated."""
+
+    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        """silu(gate) * up, each [T, N]."""
+
+
+class TorchPointwise:
+    """On any device, by torch's operations."""
+
+    def __init__(self, rms_eps: float, rope: RopeTable, device: torch.device) -> None:
+        self._rms_eps = rms_eps
+        self._cos = torch.from_numpy(rope.cos).to(device)
+        self._sin = torch.from_numpy(rope.sin).to(device)
+        self._rope_dim = 2 * rope.cos.shape[1]
+
+    def add_and_norm(self, stream: torch.Tensor, parts: tuple[torch.Tensor, ...], weight: torch.Tensor) -> torch.Tensor:
+        """See `Pointwise`."""
+        for part in parts:
+            stream += part
+        return self.norm(stream, weight)
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """See `Pointwise`."""
+        return F.rms_norm(x, weight.shape, weight, self._rms_eps)
+
+    def write_latents(self, latents: torch.Tensor, weight: torch.Tensor, cache: torch.Tensor, step: Step) -> None:
+        """See `Pointwise`."""
+        rank = weight.numel()
+        key = self._rotated(latents[:, None, rank:], step)[:, 0]
+        cache[step.slots] = torch.cat([self.norm(latents[:, :rank], weight), key], -1).to(cache.dtype)
+
+    def latent_query(self, nope: torch.Tensor, heads: torch.Tensor, step: Step) -> torch.Tensor:
+        """See `Pointwise`."""
+        return torch.cat([nope, self._rotated(heads[..., -self._rope_dim :], step)], -1)
+
+    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        """See `Pointwise`."""
+        return F.silu(gate) * up
+
+    def _rotated(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        """Pairs (2i, 2i + 1) of [T, heads, rope_dim]."""
+        cos, sin = self._cos[step.positions, None], self._sin[step.positions, None]
+        even, odd = x[..., 0::2], x[..., 1::2]
+        return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)

@@ -1,4 +1,4 @@
-"""What handing over to the CPU's experts and back costs a layer, inside a CUDA graph, with next to nothing to compute.
+"""What handing over to the CPU's experts and back costs a layer, inside a CUDA graph, with nothing to compute.
 
 python benchmarks/hybrid/handoff.py [--layers 58] [--hidden 7168] [--batch 1 4 16] [--threads N]
 
@@ -26,7 +26,7 @@ from ballast.testing.bench_record import bench_record
 from ballast.testing.blocks import random_blocks
 from ballast.testing.gguf_files import R1_SPEC
 
-EXPERTS, USED, WIDTH = 8, 1, 32
+EXPERTS, WIDTH = 8, 32
 
 
 def main() -> None:
@@ -49,12 +49,12 @@ def main() -> None:
 def measure(batch: int, options: argparse.Namespace) -> None:
     device = torch.device("cuda:0")
     pool = kernels.ThreadPool(options.threads)
-    one = almost_nothing(pool, options.hidden)
+    one = small_experts(pool, options.hidden)
     spec = spec_of(options.hidden)
     experts = HostExperts(spec, [one] * options.layers, pool, batch, device)
     x = torch.randn(batch, options.hidden, device=device)
-    ids = torch.zeros(batch, USED, dtype=torch.int32, device=device)
-    weights = torch.ones(batch, USED, device=device)
+    ids = torch.full((batch, EXPERTS), -1, dtype=torch.int32, device=device)
+    weights = torch.ones(batch, EXPERTS, device=device)
 
     def step() -> torch.Tensor:
         out = x
@@ -78,23 +78,19 @@ def measure(batch: int, options: argparse.Namespace) -> None:
         experts.finish(lambda: None)
         torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
-    alone = compute_alone(pool, one, batch, options.hidden)
-    per_layer = statistics.median(times) / options.layers
     print(
         bench_record(
             "hybrid/handoff",
             f"{options.layers} layers of width {options.hidden}, B={batch}",
             threads=options.threads,
-            us_per_layer=round(per_layer * 1e6, 2),
-            us_of_experts_alone=round(alone * 1e6, 2),
-            us_of_handoff=round((per_layer - alone) * 1e6, 2),
+            us_per_layer=round(statistics.median(times) / options.layers * 1e6, 2),
             gpu=torch.cuda.get_device_name(device),
         ),
         flush=True,
     )
 
 
-def almost_nothing(pool: kernels.ThreadPool, hidden: int) -> kernels.Experts:
+def small_experts(pool: kernels.ThreadPool, hidden: int) -> kernels.Experts:
     rng = np.random.default_rng(0)
 
     def matrix(rows: int, cols: int) -> kernels.Matrix:
@@ -105,19 +101,10 @@ def almost_nothing(pool: kernels.ThreadPool, hidden: int) -> kernels.Experts:
     return stacked.packed(pool, kernels.usable_isas()[0])
 
 
-def compute_alone(pool: kernels.ThreadPool, experts: kernels.Experts, batch: int, hidden: int) -> float:
-    x, out = np.ones((batch, hidden), np.float32), np.empty((batch, hidden), np.float32)
-    ids, shares = np.zeros((batch, USED), np.int32), np.ones((batch, USED), np.float32)
-    times = []
-    for _ in range(500):
-        begin = time.perf_counter()
-        experts.forward(pool, x, ids, shares, out)
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times)
-
-
 def spec_of(hidden: int) -> ModelSpec:
-    return replace(R1_SPEC, hidden=hidden, num_experts=EXPERTS, num_experts_used=USED, num_groups=1, num_groups_used=1)
+    return replace(
+        R1_SPEC, hidden=hidden, num_experts=EXPERTS, num_experts_used=EXPERTS, num_groups=1, num_groups_used=1
+    )
 
 
 if __name__ == "__main__":

@@ -107,7 +107,9 @@ std::array<Matrix, 3> Experts::matrices(const Part& part) const {
 int64_t Experts::forward(ThreadPool& pool, const float* x, int64_t num_tokens, const int32_t* ids,
                          const float* weights, int64_t num_chosen, float* out) const {
   const Grouping all = group_by_expert(ids, weights, num_tokens, num_chosen, num_experts());
-  if (!parts_.empty()) {
+  if (all.groups.empty()) {
+    std::fill_n(out, num_tokens * hidden_width(), 0.0f);
+  } else if (!parts_.empty()) {
     forward_packed(pool, x, num_tokens, all, out);
   } else {
     forward_in_place(pool, x, num_tokens, all, out);
@@ -151,7 +153,7 @@ void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tok
   // A task owns a few columns of the output and walks the experts in ascending order: that fixes the order of
   // the sum.
   const Chunks down_tiles(hidden, kTileRows);
-  pool.parallel_for(num_tokens == 0 ? 0 : down_tiles.count(), [&](int64_t task) {
+  pool.parallel_for(down_tiles.count(), [&](int64_t task) {
     const IndexRange tile = down_tiles[task];
     for (int64_t token = 0; token < num_tokens; ++token)
       std::fill_n(out + token * hidden + tile.begin, tile.size(), 0.0f);

@@ -166,7 +166,6 @@ class PartForward {
 void Experts::forward_packed(ThreadPool& pool, const float* x, int64_t num_tokens, const Grouping& all,
                              float* out) const {
   BALLAST_CHECK(pool.num_nodes() == num_nodes_);
-  if (num_tokens == 0) return;
   const Panels& gate = *parts_[0].gate;
   const Panels& up = *parts_[0].up;
   const Activations for_gate(pool, gate, x, num_tokens);

@@ -38,6 +38,7 @@ MAX_RELATIVE_ERROR = 1e-3
 MAX_DIVERGENCE = 2e-3
 MIN_SAME_TOP = 0.98
 CPU = torch.device("cpu")
+GPU = torch.device("cuda:0")
 SETTINGS = EngineSettings(
     cache_lens=512,
     max_batch_size=4,
@@ -83,7 +84,7 @@ def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed:
     return FloatLinear(weight)
 
 
-def pair_on_cpu(file: Path) -> Pair:
+def load(file: Path, device: torch.device, **options: object) -> Runner:
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
     hybrid, _ = load_hybrid_model(
@@ -95,20 +96,24 @@ def pair_on_cpu(file: Path) -> Pair:
         block_tokens=SETTINGS.block_tokens,
         max_step_tokens=SETTINGS.prefill_chunk_size,
         max_batch_size=SETTINGS.max_batch_size,
-        device=CPU,
-        make_linear=float_linear,
-        kv_dtype=torch.float32,
+        device=device,
+        **options,
     )
-    return Pair(load_runner(gguf_model, spec, spec.vocab_size, SETTINGS), hybrid)
+    return hybrid
+
+
+def as_served(file: Path, device: str) -> Runner:
+    gguf_model = open_gguf(file)
+    spec = read_spec(gguf_model, None)
+    return load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, device=device))
+
+
+def pair_on_cpu(file: Path) -> Pair:
+    return Pair(as_served(file, "cpu"), load(file, CPU, make_linear=float_linear, kv_dtype=torch.float32))
 
 
 def pair_on_gpu(file: Path) -> Pair:
-    gguf_model = open_gguf(file)
-    spec = read_spec(gguf_model, None)
-    on_cpu, on_gpu = (
-        load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, device=name)) for name in ("cpu", "cuda:0")
-    )
-    return Pair(on_cpu, on_gpu)
+    return Pair(as_served(file, "cpu"), as_served(file, "cuda:0"))
 
 
 def run_requests(pair: Pair) -> None:
@@ -147,6 +152,14 @@ def test_distributions_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: s
     run_requests(pair)
     assert np.mean(pair.divergences) <= MAX_DIVERGENCE
     assert np.mean(pair.same_top) >= MIN_SAME_TOP
+
+
+@pytest.mark.gpu
+def test_captured_steps_give_what_queued_ones_give(tmp_path: Path) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf
+    pair = Pair(load(file, GPU, decodes_by_graphs=False), load(file, GPU))
+    run_requests(pair)
+    assert pair.largest_error <= 1e-5
 
 
 def i32(*values: int) -> np.ndarray:

@@ -16,9 +16,9 @@ from ballast.model.hybrid.experts import HostExperts
 from ballast.model.hybrid.kv_pool import DeviceKvPool
 from ballast.model.hybrid.linear import Linear, MakeLinear
 from ballast.model.hybrid.model import HybridModel
-from ballast.model.hybrid.pointwise import TorchPointwise
+from ballast.model.hybrid.pointwise import Pointwise, TorchPointwise
 from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
-from ballast.model.rope import build_rope_table, softmax_scale
+from ballast.model.rope import RopeTable, build_rope_table, softmax_scale
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import Packing
 from ballast.weights.gguf import GgufModel
@@ -67,7 +67,7 @@ def load_hybrid_model(
     num_positions = min(spec.context_length, num_blocks * block_tokens)
     inputs = DecodeInputs(max_batch_size, -(-num_positions // block_tokens), spec.hidden, device)
     attention = _attention(spec, block_tokens, device)
-    pointwise = TorchPointwise(spec.rms_eps, build_rope_table(spec, num_positions), device)
+    pointwise = _pointwise(spec.rms_eps, build_rope_table(spec, num_positions), device)
     model = HybridModel(spec, weights, experts, kv, inputs, device, attention, pointwise)
     if captures:
         model.capture_decode(lambda done: report(share + (1 - share) * done))
@@ -81,6 +81,14 @@ def _attention(spec: ModelSpec, block_tokens: int, device: torch.device) -> Atte
     from ballast.model.hybrid.decode_attention import GpuAttention  # here alone: a CPU needs no Triton
 
     return GpuAttention(rank, spec.rope_dim, scale, block_tokens)
+
+
+def _pointwise(rms_eps: float, rope: RopeTable, device: torch.device) -> Pointwise:
+    if device.type != "cuda":
+        return TorchPointwise(rms_eps, rope, device)
+    from ballast.model.hybrid.triton_pointwise import TritonPointwise  # here alone: a CPU needs no Triton
+
+    return TritonPointwise(rms_eps, rope, device)
 
 
 def _panel_linears(device: torch.device) -> MakeLinear:

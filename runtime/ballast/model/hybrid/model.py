@@ -135,17 +135,15 @@ class HybridModel:
     def _attention(
         self, weights: AttentionWeights, normed: torch.Tensor, cache: torch.Tensor, step: Step
     ) -> torch.Tensor:
-        self._pointwise.write_latents(weights.kv_a(normed), weights.kv_a_norm, cache, step)
-        attended = self._attend(self._query(weights, normed, step), cache, step)
-        return weights.output(weights.v_up(attended).flatten(1))
-
-    def _query(self, weights: AttentionWeights, normed: torch.Tensor, step: Step) -> torch.Tensor:
-        """[T, H, L]: carried into the latent space, then the rotated part."""
+        latents = weights.kv_a(normed)
         if weights.query_down is not None:
             assert weights.query_norm is not None
             normed = self._pointwise.norm(weights.query_down(normed), weights.query_norm)
         heads = weights.query_up(normed).view(len(normed), self._spec.num_heads, -1)
-        return self._pointwise.latent_query(weights.k_up(heads[..., : self._spec.nope_dim]), heads, step)
+        nope = weights.k_up(heads[..., : self._spec.nope_dim])
+        query = self._pointwise.query_and_cache(nope, heads, latents, weights.kv_a_norm, cache, step)
+        attended = self._attend(query, cache, step)
+        return weights.output(weights.v_up(attended).flatten(1))
 
     def _feed_forward(self, layer: LayerWeights, routed_index: int, normed: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Terms [T, D]. Experts first: they work while the device computes what every token needs."""

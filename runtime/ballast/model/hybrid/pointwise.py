@@ -20,11 +20,17 @@ class Pointwise(Protocol):
     def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """RMS norm of [T, N]."""
 
-    def write_latents(self, latents: torch.Tensor, weight: torch.Tensor, cache: torch.Tensor, step: Step) -> None:
-        """Put latents [T, L] into the cache's slots: normed, then the rotated key."""
-
-    def latent_query(self, nope: torch.Tensor, heads: torch.Tensor, step: Step) -> torch.Tensor:
-        """[T, H, L] of [T, H, kv_lora_rank] and the last rope_dim entries of `heads` [T, H, …], rotated."""
+    def query_and_cache(
+        self,
+        nope: torch.Tensor,
+        heads: torch.Tensor,
+        latents: torch.Tensor,
+        weight: torch.Tensor,
+        cache: torch.Tensor,
+        step: Step,
+    ) -> torch.Tensor:
+        """The query [T, H, L]: nope [T, H, kv_lora_rank], then the last rope_dim entries of `heads` [T, H, …] rotated.
+        The cache's slots get latents [T, L]: normed by `weight`, then the rotated key."""
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """silu(gate) * up, each [T, N]."""
@@ -49,14 +55,19 @@ class TorchPointwise:
         """See `Pointwise`."""
         return F.rms_norm(x, weight.shape, weight, self._rms_eps)
 
-    def write_latents(self, latents: torch.Tensor, weight: torch.Tensor, cache: torch.Tensor, step: Step) -> None:
+    def query_and_cache(
+        self,
+        nope: torch.Tensor,
+        heads: torch.Tensor,
+        latents: torch.Tensor,
+        weight: torch.Tensor,
+        cache: torch.Tensor,
+        step: Step,
+    ) -> torch.Tensor:
         """See `Pointwise`."""
         rank = weight.numel()
         key = self._rotated(latents[:, None, rank:], step)[:, 0]
         cache[step.slots] = torch.cat([self.norm(latents[:, :rank], weight), key], -1).to(cache.dtype)
-
-    def latent_query(self, nope: torch.Tensor, heads: torch.Tensor, step: Step) -> torch.Tensor:
-        """See `Pointwise`."""
         return torch.cat([nope, self._rotated(heads[..., -self._rope_dim :], step)], -1)
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

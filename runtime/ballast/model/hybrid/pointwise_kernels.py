@@ -1,0 +1,121 @@
+"""Triton kernels of what lies between a layer's products and its attention, a few launches for all of it.
+
+Triton's built-in operations only, as in panel_kernels.py.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _plus(left, right):
+    return left + right
+
+
+@triton.jit
+def _inverse_rms(x, width, eps):
+    return 1.0 / tl.sqrt(tl.reduce(x * x, 0, _plus) / width + eps)
+
+
+@triton.jit
+def add_and_norm(
+    stream,  # float32 [T, WIDTH], rows STRIDE apart; the parts are added to it
+    first,  # each float32 [T, WIDTH]
+    second,
+    third,
+    weight,  # float32 [WIDTH]
+    normed,  # float32 [T, WIDTH]
+    eps,
+    PARTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STRIDE: tl.constexpr,
+    ROOM: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, ROOM)
+    is_there = column < WIDTH
+    at = token * WIDTH + column
+    x = tl.load(stream + token * STRIDE + column, mask=is_there, other=0.0)
+    if PARTS > 0:
+        x += tl.load(first + at, mask=is_there, other=0.0)
+    if PARTS > 1:
+        x += tl.load(second + at, mask=is_there, other=0.0)
+    if PARTS > 2:
+        x += tl.load(third + at, mask=is_there, other=0.0)
+    if PARTS > 0:
+        tl.store(stream + token * STRIDE + column, x, mask=is_there)
+    scale = tl.load(weight + column, mask=is_there, other=0.0)
+    tl.store(normed + at, x * _inverse_rms(x, WIDTH, eps) * scale, mask=is_there)
+
+
+@triton.jit
+def query_and_cache(
+    nope,  # float32 [T, heads, RANK]
+    heads,  # float32 [T, heads, HEAD_DIM], whose last ROPE entries are rotated
+    latents,  # float32 [T, RANK + ROPE], rows LATENT_STRIDE apart
+    weight,  # float32 [RANK]
+    positions,  # int32 [T]
+    slots,  # int32 [T]
+    cos,  # float32 [positions, ROPE / 2]
+    sin,
+    query,  # float32 [T, heads, RANK + ROPE]
+    cache,  # [slots, RANK + ROPE]
+    num_heads,
+    eps,
+    HEAD_DIM: tl.constexpr,
+    RANK: tl.constexpr,
+    ROPE: tl.constexpr,
+    LATENT_STRIDE: tl.constexpr,
+    RANK_ROOM: tl.constexpr,
+    PAIR_ROOM: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    column = tl.arange(0, RANK_ROOM)
+    is_latent = column < RANK
+    pair = tl.arange(0, PAIR_ROOM)
+    is_pair = pair < ROPE // 2
+    angle = tl.load(positions + token).to(tl.int64) * (ROPE // 2) + pair
+    cosine = tl.load(cos + angle, mask=is_pair, other=0.0)
+    sine = tl.load(sin + angle, mask=is_pair, other=0.0)
+    if head < num_heads:
+        row = token * num_heads + head
+        values = tl.load(nope + row * RANK + column, mask=is_latent, other=0.0)
+        tl.store(query + row * (RANK + ROPE) + column, values, mask=is_latent)
+        rope = heads + row * HEAD_DIM + HEAD_DIM - ROPE + 2 * pair
+        even = tl.load(rope, mask=is_pair, other=0.0)
+        odd = tl.load(rope + 1, mask=is_pair, other=0.0)
+        rotated = query + row * (RANK + ROPE) + RANK + 2 * pair
+        tl.store(rotated, even * cosine - odd * sine, mask=is_pair)
+        tl.store(rotated + 1, odd * cosine + even * sine, mask=is_pair)
+    else:
+        slot = tl.load(slots + token).to(tl.int64) * (RANK + ROPE)
+        latent = tl.load(latents + token * LATENT_STRIDE + column, mask=is_latent, other=0.0)
+        normed = latent * _inverse_rms(latent, RANK, eps) * tl.load(weight + column, mask=is_latent, other=0.0)
+        tl.store(cache + slot + column, normed.to(cache.dtype.element_ty), mask=is_latent)
+        key = latents + token * LATENT_STRIDE + RANK + 2 * pair
+        even = tl.load(key, mask=is_pair, other=0.0)
+        odd = tl.load(key + 1, mask=is_pair, other=0.0)
+        cached = cache + slot + RANK + 2 * pair
+        tl.store(cached, (even * cosine - odd * sine).to(cache.dtype.element_ty), mask=is_pair)
+        tl.store(cached + 1, (odd * cosine + even * sine).to(cache.dtype.element_ty), mask=is_pair)
+
+
+@triton.jit
+def gated(
+    gate,  # float32 [T, width], rows `stride` apart
+    up,  # the same
+    out,  # float32 [T, width]
+    width,
+    stride,
+    BLOCK: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_there = column < width
+    x = tl.load(gate + token * stride + column, mask=is_there, other=0.0)
+    y = tl.load(up + token * stride + column, mask=is_there, other=0.0)
+    tl.store(out + token * width + column, x / (1.0 + tl.exp(-x)) * y, mask=is_there)

@@ -1,0 +1,94 @@
+"""`Pointwise` on a GPU, by kernels that each do what torch takes several for."""
+
+from __future__ import annotations
+
+import torch
+
+from ballast.model.hybrid import pointwise_kernels
+from ballast.model.hybrid.step import Step
+from ballast.model.rope import RopeTable
+
+_GATED_BLOCK = 1024
+
+
+class TritonPointwise:
+    """For one model."""
+
+    def __init__(self, rms_eps: float, rope: RopeTable, device: torch.device) -> None:
+        self._rms_eps = rms_eps
+        self._cos = torch.from_numpy(rope.cos).to(device)
+        self._sin = torch.from_numpy(rope.sin).to(device)
+        self._rope_dim = 2 * rope.cos.shape[1]
+
+    def add_and_norm(self, stream: torch.Tensor, parts: tuple[torch.Tensor, ...], weight: torch.Tensor) -> torch.Tensor:
+        """See `Pointwise`; at most three parts."""
+        num_tokens, width = stream.shape
+        normed = stream.new_empty((num_tokens, width))
+        first, second, third = (*parts, *[stream] * (3 - len(parts)))
+        room = _power_of_two(width)
+        pointwise_kernels.add_and_norm[(num_tokens,)](
+            stream,
+            first,
+            second,
+            third,
+            weight,
+            normed,
+            self._rms_eps,
+            PARTS=len(parts),
+            WIDTH=width,
+            STRIDE=stream.stride(0),
+            ROOM=room,
+            num_warps=max(1, min(16, room // 256)),
+        )
+        return normed
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """See `Pointwise`."""
+        return self.add_and_norm(x, (), weight)
+
+    def query_and_cache(
+        self,
+        nope: torch.Tensor,
+        heads: torch.Tensor,
+        latents: torch.Tensor,
+        weight: torch.Tensor,
+        cache: torch.Tensor,
+        step: Step,
+    ) -> torch.Tensor:
+        """See `Pointwise`."""
+        num_tokens, num_heads, rank = nope.shape
+        query = nope.new_empty((num_tokens, num_heads, rank + self._rope_dim))
+        pointwise_kernels.query_and_cache[(num_tokens, num_heads + 1)](
+            nope,
+            heads,
+            latents,
+            weight,
+            step.positions,
+            step.slots,
+            self._cos,
+            self._sin,
+            query,
+            cache,
+            num_heads,
+            self._rms_eps,
+            HEAD_DIM=heads.shape[2],
+            RANK=rank,
+            ROPE=self._rope_dim,
+            LATENT_STRIDE=latents.stride(0),
+            RANK_ROOM=_power_of_two(rank),
+            PAIR_ROOM=_power_of_two(self._rope_dim // 2),
+            num_warps=1,
+        )
+        return query
+
+    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        """See `Pointwise`."""
+        num_tokens, width = gate.shape
+        out = gate.new_empty((num_tokens, width))
+        grid = (num_tokens, -(-width // _GATED_BLOCK))
+        pointwise_kernels.gated[grid](gate, up, out, width, gate.stride(0), BLOCK=_GATED_BLOCK)
+        return out
+
+
+def _power_of_two(width: int) -> int:
+    return 1 << (width - 1).bit_length()

@@ -54,7 +54,13 @@ void Handoff::begin(int64_t num_tokens) {
 
 bool Handoff::finish(std::chrono::milliseconds patience) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const bool is_over = changed_.wait_for(lock, patience, [this] { return num_tokens_ == 0; });
+  const bool is_over = changed_.wait_for(lock, patience, [this] { return num_tokens_ == 0 || error_; });
+  if (const int64_t layer = is_over ? kNone : overdue(); layer != kNone) {
+    stopping_.store(true, std::memory_order_release);  // whenever it comes back
+    fail(std::make_exception_ptr(
+        std::runtime_error("the experts of layer " + std::to_string(layer) + " have been computed for over " +
+                           std::to_string(limit_.count()) + " ms and are not done")));
+  }
   if (error_) std::rethrow_exception(error_);
   return is_over;
 }
@@ -75,16 +81,21 @@ void Handoff::run(const std::function<void()>& on_start) {
       step(num_tokens);
     } catch (...) {
       error = std::current_exception();
-      for (int64_t layer = 0; layer < words_.num_layers; ++layer) {
-        words_.done[layer].store(1, std::memory_order_release);
-      }
     }
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      error_ = error;
+      if (error) fail(error);
       num_tokens_ = 0;
     }
     changed_.notify_all();
+  }
+}
+
+// With the lock. What failed first stays what is told.
+void Handoff::fail(std::exception_ptr error) {
+  if (!error_) error_ = std::move(error);
+  for (int64_t layer = 0; layer < words_.num_layers; ++layer) {
+    words_.done[layer].store(1, std::memory_order_release);
   }
 }
 
@@ -92,20 +103,38 @@ void Handoff::step(int64_t num_tokens) {
   for (int64_t layer = 0; layer < words_.num_layers; ++layer) {
     await(layer);
     words_.submitted[layer].store(0, std::memory_order_relaxed);
-    compute_(layer, num_tokens);
+    compute(layer, num_tokens);
     words_.done[layer].store(1, std::memory_order_release);
   }
 }
 
+void Handoff::compute(int64_t layer, int64_t num_tokens) {
+  since_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  layer_.store(layer, std::memory_order_release);
+  compute_(layer, num_tokens);
+  layer_.store(kNone, std::memory_order_relaxed);
+}
+
+int64_t Handoff::overdue() const {
+  const int64_t layer = layer_.load(std::memory_order_acquire);
+  const Clock::duration since(since_.load(std::memory_order_relaxed));
+  return Clock::now().time_since_epoch() - since > limit_ ? layer : kNone;
+}
+
 void Handoff::await(int64_t layer) {
   const std::atomic<uint32_t>& word = words_.submitted[layer];
+  const auto check_wanted = [this] {
+    if (stopping_.load(std::memory_order_acquire)) {
+      throw std::runtime_error("the hand-off was ended in a step");
+    }
+  };
+  check_wanted();
   const Clock::time_point begin = Clock::now();
   bool is_long = false;
   for (int64_t looks = 1; word.load(std::memory_order_acquire) == 0; ++looks) {
     relax();
     if (!is_long && looks % kLooksBetweenClocks != 0) continue;
-    if (stopping_.load(std::memory_order_acquire))
-      throw std::runtime_error("the hand-off was ended in a step");
+    check_wanted();
     const Clock::duration waited = Clock::now() - begin;
     if (waited > limit_) {
       throw std::runtime_error("the device has not asked for the experts of layer " + std::to_string(layer) +

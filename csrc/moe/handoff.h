@@ -27,7 +27,8 @@ class Handoff {
   };
   using Compute = std::function<void(int64_t layer, int64_t num_tokens)>;
 
-  // `on_start` runs first on the thread. A layer that is not submitted within `limit` fails its step.
+  // `on_start` runs first on the thread. A layer that is not submitted within `limit`, or then not computed
+  // within it, fails its step.
   Handoff(const Words& words, Compute compute, std::chrono::milliseconds limit,
           const std::function<void()>& on_start);
   // Ends the thread; a step that still runs is failed.
@@ -39,14 +40,18 @@ class Handoff {
   // one is running.
   void begin(int64_t num_tokens);
   // Wait until the step's layers are computed, `patience` at most; whether they are. Throws what failed the
-  // step: the thread then has made every word that the device may wait for one, and nothing more is computed,
-  // now or ever.
+  // step: every word that the device may wait for is one then, and nothing more is computed, now or ever.
   bool finish(std::chrono::milliseconds patience);
 
  private:
+  static constexpr int64_t kNone = -1;
+
   void run(const std::function<void()>& on_start);
   void step(int64_t num_tokens);
   void await(int64_t layer);
+  void compute(int64_t layer, int64_t num_tokens);
+  int64_t overdue() const;
+  void fail(std::exception_ptr error);
 
   const Words words_;
   const Compute compute_;
@@ -57,6 +62,9 @@ class Handoff {
   int64_t num_tokens_ = 0;  // of the step that runs; 0: none does
   std::exception_ptr error_;
   std::atomic<bool> stopping_{false};
+  // What the thread computes, and since when in ticks of the steady clock.
+  std::atomic<int64_t> layer_{kNone};
+  std::atomic<int64_t> since_{0};
 
   std::thread thread_;  // the last member: it uses the others
 };

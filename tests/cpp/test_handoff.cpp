@@ -126,6 +126,33 @@ TEST(a_device_that_does_not_ask_fails_the_step) {
   EXPECT_EQ(memory.done[1].load(), 1u);
 }
 
+TEST(experts_that_are_never_done_fail_the_step_and_let_the_device_go_on) {
+  Memory memory(3);
+  std::atomic<bool> released{false};
+  std::atomic<int> computed{0};
+  {
+    Handoff handoff(
+        memory.words(),
+        [&](int64_t, int64_t) {
+          ++computed;
+          while (!released) std::this_thread::yield();
+        },
+        std::chrono::milliseconds(200), [] {});
+    handoff.begin(1);
+    memory.submitted[0].store(1);
+    const auto wait = [&] {
+      while (!handoff.finish(std::chrono::milliseconds(1))) {
+      }
+    };
+    EXPECT_THROWS(wait(), std::runtime_error);
+    for (size_t layer = 0; layer < 3; ++layer) EXPECT_EQ(memory.done[layer].load(), 1u);
+    EXPECT_THROWS(handoff.begin(1), std::runtime_error);
+    memory.submitted[1].store(1);
+    released = true;
+  }
+  EXPECT_EQ(computed.load(), 1);
+}
+
 TEST(steps_are_one_at_a_time_and_have_tokens) {
   Memory memory(1);
   Handoff handoff(memory.words(), [](int64_t, int64_t) {}, kPlenty, [] {});

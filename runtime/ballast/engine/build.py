@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ballast._core import sched
@@ -12,6 +13,7 @@ from ballast.engine.engine import Engine, Limits, Loader
 from ballast.engine.observer import EngineObserver
 from ballast.engine.runner import Runner
 from ballast.engine.threads import start_threads
+from ballast.errors import OutOfMemoryError, first_line
 from ballast.model.deepseek import DeepseekModel
 from ballast.model.isa import chosen_isa
 from ballast.model.kv_pool import KvPool, num_kv_blocks
@@ -75,7 +77,8 @@ def load_runner(
     pool, why_not_pinned = start_threads(settings.cpu_threads, settings.numa, settings.topology, adopt_caller=on_cpu)
     packing = Packing(pool, settings.cpu_isa, settings.activation_bytes)
     if not on_cpu:
-        hybrid, hybrid_weights = _load_hybrid(gguf_model, spec, num_sampled_ids, packing, settings, report)
+        with _telling_memory(settings.device):
+            hybrid, hybrid_weights = _load_hybrid(gguf_model, spec, num_sampled_ids, packing, settings, report)
         on_placed(weight_memory(hybrid_weights), why_not_pinned)
         return hybrid
     weights = load_weights(gguf_model, spec, num_sampled_ids, packing, report)
@@ -83,6 +86,20 @@ def load_runner(
     kv = KvPool(spec.num_layers, num_blocks, settings.block_tokens, spec.latent_dim)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
     return DeepseekModel(spec, weights, pool, settings.cpu_isa, kv, num_positions)
+
+
+@contextmanager
+def _telling_memory(device: str) -> Iterator[None]:
+    """A device that is full although the plan found room: somebody else has taken it, or an allowance was too small."""
+    import torch  # a server on the CPU alone has none
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemoryError(
+            f"{device} ran out of memory while the model was loaded ({first_line(error)}); stop what else uses it, or "
+            "lower cache_lens or prefill_chunk_size"
+        ) from error
 
 
 def _load_hybrid(

@@ -5,9 +5,18 @@ No value comes back to the host and every shape follows from the logits', so a C
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 
 from ballast.model.spec import ModelSpec
+
+
+class Choose(Protocol):
+    """logits float32 [T, E] → ids int32 [T, k], weights float32 [T, k], in descending order of the biased score; ties
+    go to the lower id."""
+
+    def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
 class Router:
@@ -20,8 +29,7 @@ class Router:
         self._bias = bias
 
     def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """logits float32 [T, E] → ids int32 [T, k], weights float32 [T, k], in descending order of the biased score;
-        ties go to the lower id."""
+        """See `Choose`."""
         spec = self._spec
         scores = logits.sigmoid() if spec.gating == "sigmoid" else logits.softmax(-1)
         biased = scores if self._bias is None else scores + self._bias

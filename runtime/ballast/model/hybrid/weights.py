@@ -12,7 +12,7 @@ import torch
 
 from ballast._core import kernels
 from ballast.model.hybrid.linear import FloatLinear, Linear, MakeLinear
-from ballast.model.hybrid.routing import Router
+from ballast.model.hybrid.routing import Choose, Router
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import ExpertWeights, HeadMatrix, Packing, Tensors, shares_after_layers
 from ballast.weights.gguf import GgufModel
@@ -47,7 +47,7 @@ class RoutedWeights:
     """Router on the device, experts in host memory."""
 
     router: Linear  # D → E
-    choose: Router
+    choose: Choose
     experts: kernels.Experts
 
 
@@ -149,4 +149,11 @@ class _Loader:
     def _routed(self, weights: ExpertWeights) -> RoutedWeights:
         router = torch.from_numpy(kernels.unpack(weights.router)).to(self._device)
         bias = None if weights.bias is None else torch.tensor(weights.bias, device=self._device)
-        return RoutedWeights(FloatLinear(router), Router(self._spec, bias), weights.experts)
+        return RoutedWeights(FloatLinear(router), self._router(bias), weights.experts)
+
+    def _router(self, bias: torch.Tensor | None) -> Choose:
+        if self._device.type != "cuda":
+            return Router(self._spec, bias)
+        from ballast.model.hybrid.fused_routing import FusedRouter  # here alone: a CPU needs no Triton
+
+        return FusedRouter(self._spec, bias)

@@ -1,0 +1,107 @@
+"""The routed experts of all layers, divided between a GPU and the CPU: those in the GPU's memory and a share of the
+others are computed on the GPU, between the hand-off to the CPU and the wait for it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ballast.model.hybrid.division import MAX_SHARED_PAIRS, Divide, phase_of
+from ballast.model.hybrid.experts import HostExperts
+
+Compute = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Experts on the device: x float32 [T, D], ids int32 [T, k], weights float32 [T, k] → float32 [T, D]; ids that are none
+of theirs add nothing. `ExpertPanels` on a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerOnDevice:
+    """What the device computes of a layer's experts. Results of parts add up."""
+
+    resident: Sequence[Compute] = ()
+    """Over experts in its memory, by slot."""
+    slots: torch.Tensor | None = None  # int32 [E], -1 where an expert is not in its memory
+    across: Sequence[Compute] = ()
+    """Over all experts where they lie in host memory, by id; none: they cannot be read there."""
+    expert_bytes: int = 0
+    is_whole: bool = False
+    """Whether every expert is in its memory: then nothing is handed to the CPU."""
+
+
+class DividedExperts:
+    """Asked for layer after layer, as `HostExperts` is, which has the layers that are not whole on the device."""
+
+    def __init__(
+        self, host: HostExperts, layers: Sequence[LayerOnDevice], divide: Divide, device: torch.device
+    ) -> None:
+        self._host = host
+        self._layers = layers
+        self._divide = divide
+        has_host = [not layer.is_whole for layer in layers]
+        self._host_index = [sum(has_host[:index]) for index in range(len(layers))]
+        self._has_host = any(has_host)
+        self._shares = False
+        self._share = torch.zeros((), device=device)
+        self._num_across = torch.zeros(len(layers), dtype=torch.int64, device=device)
+        self._num_across_seen = torch.zeros(len(layers), dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._terms: list[torch.Tensor] = []
+
+    @property
+    def can_share(self) -> bool:
+        """Whether the device can read host memory at all."""
+        return any(layer.across for layer in self._layers)
+
+    def set_pcie_share(self, share: float) -> None:
+        """From the next step on; captured steps follow, but for those that were captured with a share of 0, where
+        nothing is queued for it."""
+        self._shares = share > 0
+        self._share.fill_(share)
+
+    @property
+    def host_bytes_read(self) -> int:
+        """Of experts' weights, by the CPU, so far."""
+        return self._host.bytes_read
+
+    @property
+    def pcie_bytes_read(self) -> int:
+        """Of experts' weights in host memory, by the device, up to the last step but one at least."""
+        counts = self._num_across_seen.tolist()
+        return sum(count * layer.expert_bytes for count, layer in zip(counts, self._layers, strict=True))
+
+    def begin(self, num_tokens: int) -> None:
+        """A step of so many tokens follows, which asks for every layer in order."""
+        if self._has_host:
+            self._host.begin(num_tokens)
+
+    def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
+        """Start x float32 [T, D] of the `layer`th routed layer with the experts chosen, ids int32 and weights float32
+        [T, k]."""
+        own = self._layers[layer]
+        shares = self._shares and bool(own.across) and 0 < ids.numel() <= MAX_SHARED_PAIRS
+        if own.slots is None and not shares:
+            self._host.submit(self._host_index[layer], x, ids, weights)
+            return
+        share = self._share if shares else None
+        division = self._divide(ids, own.slots, share, phase_of(layer), self._num_across[layer])
+        if not own.is_whole:
+            self._host.submit(self._host_index[layer], x, division.on_host, weights)
+        self._terms = [part(x, division.resident, weights) for part in own.resident]
+        if shares:
+            self._terms += [part(x, division.across, weights) for part in own.across]
+
+    def result(self, layer: int) -> torch.Tensor:
+        """float32 [T, D] on the device, of what was submitted."""
+        terms, self._terms = self._terms, []
+        if not self._layers[layer].is_whole:
+            terms.append(self._host.result(self._host_index[layer]))
+        return functools.reduce(torch.add, terms)
+
+    def finish(self, alive: Callable[[], None]) -> None:
+        """As `HostExperts.finish`."""
+        self._num_across_seen.copy_(self._num_across, non_blocking=True)
+        if self._has_host:
+            self._host.finish(alive)

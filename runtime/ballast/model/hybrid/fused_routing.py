@@ -1,0 +1,77 @@
+"""The router and the division of its choice on a GPU, a launch each. See `routing` and `division`."""
+
+from __future__ import annotations
+
+import torch
+
+from ballast.model.hybrid import routing_kernels
+from ballast.model.hybrid.division import Division
+from ballast.model.spec import ModelSpec
+
+_PAIRS = 256
+"""Pairs of token and expert that a program divides where each is by itself."""
+
+
+class FusedRouter:
+    """What `Router` does."""
+
+    def __init__(self, spec: ModelSpec, bias: torch.Tensor | None) -> None:
+        """bias float32 [E], on the device, added for the choice only."""
+        group_size = spec.num_experts // spec.num_groups
+        self._bias = bias
+        self._scale = spec.weights_scale
+        self._known = {
+            "HAS_BIAS": bias is not None,
+            "IS_SIGMOID": spec.gating == "sigmoid",
+            "IS_TOP2": spec.group_score == "top2_sum",
+            "NORMALIZES": spec.normalize_weights,
+            "GROUPS": spec.num_groups,
+            "GROUPS_USED": spec.num_groups_used,
+            "GROUP_SIZE": group_size,
+            "CHOSEN": spec.num_experts_used,
+            "GROUPS_ROOM": _room(spec.num_groups),
+            "SIZE_ROOM": _room(group_size),
+            "CHOSEN_ROOM": _room(spec.num_experts_used),
+        }
+
+    def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Choose`."""
+        num_tokens, logits = logits.shape[0], logits.contiguous()
+        ids = torch.empty((num_tokens, self._known["CHOSEN"]), dtype=torch.int32, device=logits.device)
+        weights = logits.new_empty(ids.shape)
+        if num_tokens:
+            bias = logits if self._bias is None else self._bias  # any pointer, where there is no bias
+            routing_kernels.route[(num_tokens,)](logits, bias, ids, weights, self._scale, **self._known)
+        return ids, weights
+
+
+def fused_divide(
+    ids: torch.Tensor,
+    slots: torch.Tensor | None,
+    share: torch.Tensor | None,
+    phase: float,
+    num_across: torch.Tensor,
+) -> Division:
+    """See `Divide`; ids are contiguous."""
+    resident, across, on_host = ids.new_empty((3, *ids.shape))
+    num_pairs = ids.numel()
+    block = _PAIRS if share is None else max(16, _room(num_pairs))
+    routing_kernels.divide[(-(-num_pairs // block),)](
+        ids,
+        ids if slots is None else slots,  # any pointer, where it is not read; so for the share
+        num_across if share is None else share,
+        num_across,
+        resident,
+        across,
+        on_host,
+        phase,
+        num_pairs,
+        HAS_SLOTS=slots is not None,
+        SHARES=share is not None,
+        PAIRS=block,
+    )
+    return Division(resident, across, on_host)
+
+
+def _room(size: int) -> int:
+    return 1 << (size - 1).bit_length()

@@ -1,0 +1,131 @@
+"""Triton kernels of the expert choice and of its division, for which torch needs a dozen launches each.
+
+Triton's built-in operations only, as in panel_kernels.py.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _plus(left, right):
+    return left + right
+
+
+@triton.jit
+def _larger(left, right):
+    return tl.maximum(left, right)
+
+
+@triton.jit
+def _better(value, index, other_value, other_index):
+    """The larger value with its index; of equal ones that of the lower index."""
+    is_first = (value > other_value) | ((value == other_value) & (index < other_index))
+    return tl.where(is_first, value, other_value), tl.where(is_first, index, other_index)
+
+
+@triton.jit
+def route(
+    logits,  # float32 [T, GROUPS * GROUP_SIZE]
+    bias,  # float32 [GROUPS * GROUP_SIZE]
+    ids,  # int32 [T, CHOSEN]
+    weights,  # float32 [T, CHOSEN]
+    scale,
+    HAS_BIAS: tl.constexpr,
+    IS_SIGMOID: tl.constexpr,
+    IS_TOP2: tl.constexpr,
+    NORMALIZES: tl.constexpr,
+    GROUPS: tl.constexpr,
+    GROUPS_USED: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
+    CHOSEN: tl.constexpr,
+    GROUPS_ROOM: tl.constexpr,
+    SIZE_ROOM: tl.constexpr,
+    CHOSEN_ROOM: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    of_group = tl.arange(0, GROUPS_ROOM)
+    of_member = tl.arange(0, SIZE_ROOM)
+    expert = of_group[:, None] * GROUP_SIZE + of_member[None, :]
+    is_expert = (of_group < GROUPS)[:, None] & (of_member < GROUP_SIZE)[None, :]
+    none = float("-inf")
+
+    logit = tl.load(logits + token * (GROUPS * GROUP_SIZE) + expert, mask=is_expert, other=none)
+    if IS_SIGMOID:
+        score = 1.0 / (1.0 + tl.exp(-logit))
+    else:
+        peak = tl.reduce(tl.reduce(logit, 1, _larger), 0, _larger)
+        score = tl.exp(logit - peak)
+        score = score / tl.reduce(tl.reduce(score, 1, _plus), 0, _plus)
+    biased = score
+    if HAS_BIAS:
+        biased = biased + tl.load(bias + expert, mask=is_expert, other=0.0)
+    biased = tl.where(biased == biased, biased, -1e30)  # what is no number comes last, and still once at most
+    biased = tl.where(is_expert, biased, none)
+
+    if GROUPS_USED < GROUPS:
+        best, place = tl.reduce((biased, expert), 1, _better)
+        if IS_TOP2:
+            best = best + tl.reduce(tl.where(expert == place[:, None], none, biased), 1, _larger)
+        for _ in tl.static_range(GROUPS_USED):
+            _, group = tl.reduce((best, of_group), 0, _better)
+            best = tl.where(of_group == group, none, best)
+        biased = tl.where((best == none)[:, None], biased, none)
+
+    of_choice = tl.arange(0, CHOSEN_ROOM)
+    chosen = tl.full((CHOSEN_ROOM,), 0, tl.int32)
+    weight = tl.full((CHOSEN_ROOM,), 0.0, tl.float32)
+    for index in tl.static_range(CHOSEN):
+        values, places = tl.reduce((biased, expert), 1, _better)
+        _, place = tl.reduce((values, places), 0, _better)
+        is_place = expert == place
+        found = tl.reduce(tl.reduce(tl.where(is_place & is_expert, score, 0.0), 1, _plus), 0, _plus)
+        chosen = tl.where(of_choice == index, place, chosen)
+        weight = tl.where(of_choice == index, found, weight)
+        biased = tl.where(is_place, none, biased)
+    if NORMALIZES:
+        weight = weight / (tl.reduce(weight, 0, _plus) + 1e-20)
+    kept = of_choice < CHOSEN
+    tl.store(ids + token * CHOSEN + of_choice, chosen, mask=kept)
+    tl.store(weights + token * CHOSEN + of_choice, weight * scale, mask=kept)
+
+
+@triton.jit
+def divide(
+    ids,  # int32 [pairs]
+    slots,  # int32 [E]
+    share,  # float32 []
+    num_across,  # int64 []
+    resident,  # int32 [pairs], as the next two
+    across,
+    on_host,
+    phase,
+    num_pairs,
+    HAS_SLOTS: tl.constexpr,
+    SHARES: tl.constexpr,
+    PAIRS: tl.constexpr,
+):
+    pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
+    is_pair = pair < num_pairs
+    expert = tl.load(ids + pair, mask=is_pair, other=-1)
+    left = expert
+    slot = tl.full((PAIRS,), -1, tl.int32)
+    if HAS_SLOTS:
+        slot = tl.load(slots + expert, mask=is_pair, other=-1)
+        left = tl.where(slot < 0, expert, -1)
+    goes = tl.full((PAIRS,), False, tl.int1)
+    if SHARES:  # one program
+        row, col = left[:, None], left[None, :]
+        again = tl.reduce(((row == col) & (pair[:, None] < pair[None, :])).to(tl.int32), 0, _plus)
+        is_first = ((again == 0) & (left >= 0)).to(tl.int32)
+        rank = tl.reduce(tl.where(col < row, is_first[None, :], 0), 1, _plus)
+        distinct = tl.reduce(is_first, 0, _plus)
+        count = tl.floor(tl.load(share) * distinct.to(tl.float32) + phase).to(tl.int32)
+        goes = (left >= 0) & (rank < count)
+        tl.store(num_across, tl.load(num_across) + count)
+    tl.store(resident + pair, slot, mask=is_pair)
+    tl.store(across + pair, tl.where(goes, left, -1), mask=is_pair)
+    tl.store(on_host + pair, tl.where(goes, -1, left), mask=is_pair)

@@ -1,0 +1,190 @@
+"""Routed experts divided between a device and the CPU give what the CPU alone gives, however they are divided; here the
+device is the CPU as well, with experts of floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as T
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ballast._core import kernels
+from ballast.model.hybrid import fused_routing, routing_kernels
+from ballast.model.hybrid.divided_experts import Compute, DividedExperts
+from ballast.model.hybrid.division import Divide, divide, phase_of
+from ballast.model.hybrid.experts import HostExperts
+from ballast.model.hybrid.panel_stack import PanelStack
+from ballast.model.hybrid.place_experts import place_experts
+from ballast.testing.gguf_files import R1_SPEC
+from ballast.testing.interpreted import interpreted
+
+CPU = torch.device("cpu")
+HIDDEN, WIDTH, EXPERTS, CHOSEN, LAYERS = 64, 32, 8, 3, 3
+SPEC = replace(R1_SPEC, hidden=HIDDEN, num_experts=EXPERTS, num_experts_used=CHOSEN)
+EXPERT_BYTES = 3 * WIDTH * HIDDEN * 4
+NOBODY, EVERYBODY = ((),) * LAYERS, (tuple(range(EXPERTS)),) * LAYERS
+
+
+def float_experts(*stacks: PanelStack) -> Compute:
+    """Over panels of floats, [column][16 rows], read anew in each call."""
+    assert all(stack.ggml_type == T.F32 for stack in stacks)
+
+    def compute(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        gate, up, down = (
+            stack.views[0]
+            .view(stack.num_experts, -1, stack.cols, 16)
+            .transpose(2, 3)
+            .reshape(-1, stack.rows, stack.cols)
+            for stack in stacks
+        )
+        out = torch.zeros_like(x)
+        for token, column in (ids >= 0).nonzero().tolist():
+            expert = int(ids[token, column])
+            hidden = torch.nn.functional.silu(gate[expert] @ x[token]) * (up[expert] @ x[token])
+            out[token] += weights[token, column] * (down[expert] @ hidden)
+        return out
+
+    return compute
+
+
+class Setting:
+    def __init__(self, resident: tuple[tuple[int, ...], ...], share: float) -> None:
+        rng = np.random.default_rng(0)
+        pool = kernels.ThreadPool(2)
+
+        def matrix(rows: int, cols: int) -> kernels.Matrix:
+            data = rng.standard_normal((EXPERTS * rows, cols), dtype=np.float32)
+            return kernels.Matrix(data, T.F32, EXPERTS * rows, cols)
+
+        stacked = [
+            kernels.Experts(matrix(WIDTH, HIDDEN), matrix(WIDTH, HIDDEN), matrix(HIDDEN, WIDTH), EXPERTS)
+            for _ in range(LAYERS)
+        ]
+        self.layers = [experts.packed(pool, kernels.usable_isas()[0]) for experts in stacked]
+        on_device = [
+            place_experts(experts, ids, float_experts, CPU, is_readable=True)
+            for experts, ids in zip(self.layers, resident, strict=True)
+        ]
+        on_host = [experts for experts, placed in zip(self.layers, on_device, strict=True) if not placed.is_whole]
+        host = HostExperts(SPEC, on_host, pool, 64, CPU)
+        self.pool = pool
+        self.experts = DividedExperts(host, on_device, divide, CPU)
+        self.experts.set_pcie_share(share)
+
+    def run(self, num_tokens: int, seed: int) -> list[int]:
+        """A step of all layers, compared with the CPU's; distinct experts by layer."""
+        rng = torch.Generator().manual_seed(seed)
+        self.experts.begin(num_tokens)
+        distinct = []
+        for layer, alone in enumerate(self.layers):
+            x = torch.randn(num_tokens, HIDDEN, generator=rng)
+            ids = torch.rand(num_tokens, EXPERTS, generator=rng).argsort(1)[:, :CHOSEN].int()
+            weights = torch.rand(num_tokens, CHOSEN, generator=rng)
+            self.experts.submit(layer, x, ids, weights)
+            found = self.experts.result(layer)
+            wanted = torch.empty_like(x)
+            alone.forward(self.pool, x.numpy(), ids.numpy(), weights.numpy(), wanted.numpy())
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
+            distinct.append(len(ids.unique()))
+        self.experts.finish(lambda: None)
+        return distinct
+
+
+@pytest.mark.parametrize("resident", [NOBODY, ((1, 4), (), EVERYBODY[0]), EVERYBODY], ids=["none", "some", "all"])
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_however_experts_are_divided_their_sum_is_the_same(resident: tuple[tuple[int, ...], ...], share: float) -> None:
+    setting = Setting(resident, share)
+    distinct = np.zeros(LAYERS, int)
+    for num_tokens, seed in ((1, 1), (4, 2), (5, 3), (1, 4)):
+        distinct += setting.run(num_tokens, seed)
+    on_host = setting.experts.host_bytes_read
+    across = setting.experts.pcie_bytes_read
+    assert on_host % EXPERT_BYTES == across % EXPERT_BYTES == 0
+    if resident is NOBODY:
+        assert on_host + across == distinct.sum() * EXPERT_BYTES, "each distinct expert is read once, by one side"
+    if resident is EVERYBODY:
+        assert on_host == across == 0
+    assert (across == 0) == (share == 0 or resident is EVERYBODY)
+    assert (on_host == 0) == (share == 1 or resident is EVERYBODY)
+
+
+def test_long_steps_go_to_the_cpu_alone() -> None:
+    setting = Setting(NOBODY, 0.5)
+    setting.run(64, 0)
+    assert setting.experts.pcie_bytes_read == 0
+
+
+def test_a_share_changes_between_steps() -> None:
+    setting = Setting(NOBODY, 1.0)
+    setting.run(2, 0)
+    before = setting.experts.pcie_bytes_read
+    setting.experts.set_pcie_share(0.0)
+    setting.run(2, 1)
+    assert setting.experts.pcie_bytes_read == before > 0
+
+
+@pytest.fixture(params=["torch", "interpreter"])
+def rule(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Divide:
+    if request.param == "torch":
+        return divide
+    monkeypatch.setattr(fused_routing, "routing_kernels", interpreted(routing_kernels, monkeypatch))
+    return fused_routing.fused_divide
+
+
+def plain_division(
+    ids: list[list[int]], slots: list[int], share: float, phase: float
+) -> tuple[list[list[int]], list[list[int]], list[list[int]], int]:
+    left = sorted({expert for row in ids for expert in row if slots[expert] < 0})
+    count = int(np.floor(np.float32(np.float32(share) * np.float32(len(left))) + np.float32(phase)))
+    across = set(left[:count])
+
+    def rows(kept: Callable[[int], int]) -> list[list[int]]:
+        return [[kept(expert) for expert in row] for row in ids]
+
+    return (
+        rows(lambda expert: slots[expert]),
+        rows(lambda expert: expert if expert in across else -1),
+        rows(lambda expert: expert if slots[expert] < 0 and expert not in across else -1),
+        count,
+    )
+
+
+def test_the_division_is_by_rank_among_the_distinct_experts(rule: Divide) -> None:
+    rng = np.random.default_rng(3)
+    for num_tokens in (1, 2):
+        for share in (0.0, 0.1, 0.25, 0.375, 1.0):
+            ids = np.array([rng.permutation(20)[:7] for _ in range(num_tokens)], np.int32)
+            slots = np.where(rng.random(20) < 0.3, rng.integers(0, 9, 20), -1).astype(np.int32)
+            counter = torch.tensor(5)
+            phase = phase_of(int(rng.integers(60)))
+            found = rule(torch.from_numpy(ids), torch.from_numpy(slots), torch.tensor(share), phase, counter)
+            resident, across, on_host, count = plain_division(ids.tolist(), slots.tolist(), share, phase)
+            assert found.resident.tolist() == resident
+            assert found.across.tolist() == across
+            assert found.on_host.tolist() == on_host
+            assert int(counter) == 5 + count
+
+
+def test_without_a_share_only_resident_experts_leave_the_host(rule: Divide) -> None:
+    ids = torch.tensor([[0, 2], [1, 0]], dtype=torch.int32).repeat(200, 1)
+    slots = torch.tensor([-1, 1, 0], dtype=torch.int32)
+    found = rule(ids, slots, None, 0.5, torch.tensor(0))
+    assert found.resident.tolist() == [[-1, 0], [1, -1]] * 200
+    assert found.on_host.tolist() == [[0, -1], [-1, 0]] * 200
+    assert (found.across == -1).all()
+
+
+@settings(deadline=None)
+@given(share=st.floats(0, 1, width=32), first=st.integers(0, 200))
+def test_layers_of_eight_experts_come_to_the_share_together(share: float, first: int) -> None:
+    ids, counter = torch.arange(8, dtype=torch.int32)[None], torch.tensor(0)
+    for layer in range(first, first + 21):
+        before = int(counter)
+        divide(ids, None, torch.tensor(share), phase_of(layer), counter)
+        assert abs(int(counter) - before - 8 * share) <= 1
+    assert abs(int(counter) / 21 - 8 * share) < 0.15

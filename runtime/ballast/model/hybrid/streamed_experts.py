@@ -1,0 +1,153 @@
+"""Routed experts of long steps, computed on the device: their panels pass through a few buffers there, in the form that
+they have in host memory, while the experts before them are multiplied and while attention runs.
+
+A step reads every expert of every layer: of thousands of tokens nearly each is chosen by one, and which ones they are
+would have to be known on the host.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from ballast.model.hybrid.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
+from ballast.model.hybrid.prefetch import HostStream, Prefetch
+
+MAX_CHUNK_BYTES = 256 << 20
+CHUNKS_PER_LAYER = 4
+NUM_BUFFERS = 8
+"""As many chunks lie on the device or are on their way: what is copied while a layer's attention runs."""
+
+
+class GroupedExperts(Protocol):
+    """Some experts on the device: x float32 [T, D], ids int32 [T, k], weights float32 [T, k] → float32 [T, D]. An id
+    that is none of theirs, 0…E-1, adds nothing."""
+
+    def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePanels:
+    """One matrix of some experts on the device: `data` uint8 [bytes], otherwise as HostPanels has it."""
+
+    data: torch.Tensor
+    host: HostPanels
+    num_experts: int
+
+
+MakeExperts = Callable[[DevicePanels, DevicePanels, DevicePanels], GroupedExperts]
+"""Of gate, up and down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Neighbouring experts of one part of a layer, which travel together."""
+
+    layer: int
+    part: HostExpertPart
+    first: int
+    num_experts: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_experts * self.part.expert_bytes
+
+
+def chunk_bytes(layer_bytes: int, expert_bytes: int) -> int:
+    """What a buffer holds: a share of the largest layer, within limits that keep copies long and buffers small, and at
+    least one expert."""
+    return max(expert_bytes, min(MAX_CHUNK_BYTES, layer_bytes // CHUNKS_PER_LAYER))
+
+
+def chunks_of(layers: Sequence[Sequence[HostExpertPart]], most_bytes: int) -> Iterator[Chunk]:
+    """Each layer's parts in runs of experts as even as can be, none longer than `most_bytes` unless one expert is."""
+    for layer, parts in enumerate(layers):
+        for part in parts:
+            num_experts = part.gate.num_experts
+            per_chunk = max(1, most_bytes // part.expert_bytes)
+            num_chunks = -(-num_experts // per_chunk)
+            bounds = [num_experts * index // num_chunks for index in range(num_chunks + 1)]
+            for first, end in itertools.pairwise(bounds):
+                yield Chunk(layer, part, first, end - first)
+
+
+class StreamedExperts:
+    """All routed layers of a model, asked for in order after each `begin`."""
+
+    def __init__(
+        self, layers: Sequence[Sequence[HostExpertPart]], make_experts: MakeExperts, device: torch.device
+    ) -> None:
+        largest = max(sum(part.expert_bytes * part.gate.num_experts for part in parts) for parts in layers)
+        expert_bytes = max(part.expert_bytes for parts in layers for part in parts)
+        self._chunks = list(chunks_of(layers, chunk_bytes(largest, expert_bytes)))
+        self._of_layer = [[i for i, chunk in enumerate(self._chunks) if chunk.layer == at] for at in range(len(layers))]
+        self._make_experts = make_experts
+        num_bytes = max(chunk.num_bytes for chunk in self._chunks)
+        num_buffers = min(NUM_BUFFERS, len(self._chunks))
+        self._buffers = torch.empty((num_buffers, num_bytes), dtype=torch.uint8, device=device)
+        self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._prefetch = Prefetch(
+            len(self._chunks),
+            num_buffers,
+            self._load,
+            self._copies or HostStream(),
+            torch.cuda.current_stream if self._copies else HostStream,
+        )
+        self.bytes_read = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """What the buffers take on the device."""
+        return self._buffers.numel()
+
+    @property
+    def pass_bytes(self) -> int:
+        """What a step copies."""
+        return sum(chunk.num_bytes for chunk in self._chunks)
+
+    def begin(self) -> None:
+        """A step follows that asks for every layer in order; its first experts set out at once."""
+        self._prefetch.begin()
+
+    def forward(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """x float32 [T, D], ids int32 [T, k], weights float32 [T, k] → float32 [T, D], by the layer of that
+        number among the routed ones."""
+        total = torch.zeros_like(x)
+        for index in self._of_layer[layer]:
+            chunk = self._chunks[index]
+            buffer = self._prefetch.take(index)
+            total += self._make_experts(*self._panels(chunk, buffer))(x, ids - chunk.first, weights)
+            self._prefetch.done()
+            self.bytes_read += chunk.num_bytes
+        return total
+
+    def _load(self, index: int, buffer: int) -> None:
+        chunk = self._chunks[index]
+        with torch.cuda.stream(self._copies):  # nothing for None
+            for panels in self._panels(chunk, buffer):
+                copy_pieces(panels.data, panels.host, chunk.first * panels.host.expert_bytes)
+
+    def _panels(self, chunk: Chunk, buffer: int) -> Iterator[DevicePanels]:
+        """Where the chunk's gate, up and down lie in a buffer: one behind the other."""
+        begin = 0
+        for host in (chunk.part.gate, chunk.part.up, chunk.part.down):
+            end = begin + chunk.num_experts * host.expert_bytes
+            yield DevicePanels(self._buffers[buffer, begin:end], host, chunk.num_experts)
+            begin = end
+
+
+def copy_pieces(target: torch.Tensor, host: HostPanels, begin: int, piece_bytes: int = PIECE_BYTES) -> None:
+    """Bytes `begin`… of a host matrix to `target`, on the current stream, no copy across the border of two registered
+    pieces: CUDA takes such a copy for one of pageable memory."""
+    end = begin + target.numel()
+    at = begin
+    while at < end:
+        stop = min(end, (at // piece_bytes + 1) * piece_bytes)
+        memory = (ctypes.c_uint8 * (stop - at)).from_address(host.address + at)
+        target[at - begin : stop - begin].copy_(torch.frombuffer(memory, dtype=torch.uint8), non_blocking=True)
+        at = stop

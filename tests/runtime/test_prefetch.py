@@ -1,0 +1,117 @@
+"""No buffer is overwritten while it is computed with, and none is computed with before it is full, however late either
+stream is: every order of two streams that their events allow."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from ballast.model.hybrid.prefetch import HostStream, Prefetch
+
+Event = tuple["LateStream", int]
+
+
+@dataclass(eq=False)
+class LateStream:
+    """Does nothing by itself: `advance` does what was asked, one thing a call, as far as events allow."""
+
+    asked: list[Callable[[], None] | Event] = field(default_factory=list)
+    num_done: int = 0
+
+    def record_event(self) -> Event:
+        return self, len(self.asked)
+
+    def wait_event(self, event: Event) -> None:
+        self.asked.append(event)
+
+    def can_advance(self) -> bool:
+        if self.num_done == len(self.asked):
+            return False
+        following = self.asked[self.num_done]
+        return callable(following) or following[0].num_done >= following[1]
+
+    def advance(self) -> None:
+        following = self.asked[self.num_done]
+        if callable(following):
+            following()
+        self.num_done += 1
+
+
+class Device:
+    """Buffers, a stream that copies into them and one that computes with them; both take two turns for it."""
+
+    def __init__(self, num_pieces: int, num_buffers: int) -> None:
+        self.copies, self.compute = LateStream(), LateStream()
+        self.buffers: list[int | None] = [None] * num_buffers
+        self.computed: list[int] = []
+        self.prefetch = Prefetch(num_pieces, num_buffers, self._load, self.copies, lambda: self.compute)
+
+    def _load(self, piece: int, buffer: int) -> None:
+        self.copies.asked += [lambda: self._set(buffer, None), lambda: self._set(buffer, piece)]
+
+    def _set(self, buffer: int, piece: int | None) -> None:
+        self.buffers[buffer] = piece
+
+    def use(self, piece: int) -> None:
+        buffer = self.prefetch.take(piece)
+        self.compute.asked += [lambda: self._check(buffer, piece), lambda: self._check(buffer, piece)]
+        self.compute.asked.append(lambda: self.computed.append(piece))
+        self.prefetch.done()
+
+    def _check(self, buffer: int, piece: int) -> None:
+        assert self.buffers[buffer] == piece
+
+    def run(self, rng: random.Random, copies_share: float) -> None:
+        """To the end of both streams, in a random order."""
+        while streams := [stream for stream in (self.copies, self.compute) if stream.can_advance()]:
+            prefers = self.copies if rng.random() < copies_share else self.compute
+            (prefers if prefers in streams else streams[0]).advance()
+        assert [stream.num_done for stream in (self.copies, self.compute)] == [
+            len(stream.asked) for stream in (self.copies, self.compute)
+        ]
+
+
+@pytest.mark.parametrize(("num_pieces", "num_buffers"), [(1, 1), (5, 1), (7, 2), (9, 4), (3, 8)])
+@pytest.mark.parametrize("copies_share", [0.02, 0.5, 0.98])
+def test_every_piece_is_computed_with_as_it_was_copied(num_pieces: int, num_buffers: int, copies_share: float) -> None:
+    rng = random.Random(num_pieces)
+    for _ in range(20):
+        device = Device(num_pieces, num_buffers)
+        for _ in range(2):
+            device.prefetch.begin()
+            for piece in range(num_pieces):
+                device.use(piece)
+        device.run(rng, copies_share)
+        assert device.computed == [*range(num_pieces)] * 2
+
+
+def test_a_pass_that_was_given_up_leaves_the_next_one_whole() -> None:
+    rng = random.Random(0)
+    for given_up_after in range(6):
+        device = Device(6, 3)
+        device.prefetch.begin()
+        for piece in range(given_up_after):
+            device.use(piece)
+        device.prefetch.begin()
+        for piece in range(6):
+            device.use(piece)
+        device.run(rng, 0.5)
+        assert device.computed == [*range(given_up_after), *range(6)]
+
+
+def test_copies_run_ahead_by_as_many_pieces_as_there_are_buffers() -> None:
+    loads: list[tuple[int, int]] = []
+    prefetch = Prefetch(5, 2, lambda piece, buffer: loads.append((piece, buffer)), HostStream(), HostStream)
+    prefetch.begin()
+    assert loads == [(0, 0), (1, 1)]
+    assert prefetch.take(0) == 0
+    assert len(loads) == 2
+    prefetch.done()
+    assert loads[2:] == [(2, 0)]
+    for piece in range(1, 5):
+        assert prefetch.take(piece) == piece % 2
+        prefetch.done()
+    assert loads[3:] == [(3, 1), (4, 0)]

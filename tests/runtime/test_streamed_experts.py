@@ -1,0 +1,136 @@
+"""Experts whose panels pass through buffers on the device give what the CPU computes where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as T
+
+from ballast._core import kernels
+from ballast._core.numa import ANY_CPU, NodeThreads, Placement
+from ballast.model.hybrid import streamed_experts
+from ballast.model.hybrid.host_memory import HostExpertPart, HostPanels, panels_of
+from ballast.model.hybrid.streamed_experts import (
+    MAX_CHUNK_BYTES,
+    DevicePanels,
+    StreamedExperts,
+    chunk_bytes,
+    chunks_of,
+    copy_pieces,
+)
+
+CPU = torch.device("cpu")
+FAST = kernels.usable_isas()[0]
+HIDDEN, WIDTH, NUM_EXPERTS, NUM_CHOSEN = 48, 96, 10, 3
+
+
+class FloatExperts:
+    """GroupedExperts over float32 panels, read when they are called."""
+
+    def __init__(self, *matrices: DevicePanels) -> None:
+        self._matrices = matrices
+
+    def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        gate, up, down = map(self._floats, self._matrices)
+        total = torch.zeros_like(x)
+        for expert in range(self._matrices[0].num_experts):
+            share = (weights * (ids == expert)).sum(1, keepdim=True)
+            hidden = torch.nn.functional.silu(x @ gate[expert].T) * (x @ up[expert].T)
+            total += share * (hidden @ down[expert].T)
+        return total
+
+    @staticmethod
+    def _floats(panels: DevicePanels) -> torch.Tensor:
+        """[experts, rows, cols]; panels are [column][16 rows]."""
+        floats = panels.data.view(torch.float32).view(panels.num_experts, -1, panels.host.cols, 16)
+        return floats.transpose(2, 3).flatten(1, 2)[:, : panels.host.rows]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny matrices are not worth torch's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(params=[1, 2])
+def layers(request: pytest.FixtureRequest) -> list[kernels.Experts]:
+    """Three layers on one node and on two."""
+    rng = np.random.default_rng(7)
+    pool = kernels.ThreadPool(Placement([NodeThreads(300 + node, [ANY_CPU]) for node in range(request.param)]))
+
+    def matrix(rows: int, cols: int) -> kernels.Matrix:
+        values = rng.standard_normal((rows, cols), dtype=np.float32) / np.sqrt(cols)
+        return kernels.Matrix(values.astype(np.float32), T.F32, rows, cols)
+
+    def layer() -> kernels.Experts:
+        gate, up = matrix(NUM_EXPERTS * WIDTH, HIDDEN), matrix(NUM_EXPERTS * WIDTH, HIDDEN)
+        return kernels.Experts(gate, up, matrix(NUM_EXPERTS * HIDDEN, WIDTH), NUM_EXPERTS).packed(pool, FAST)
+
+    return [layer() for _ in range(3)]
+
+
+@pytest.mark.parametrize("max_experts", [1, 3, 100])
+def test_streamed_experts_agree_with_the_cpu_in_every_pass(layers, max_experts, monkeypatch) -> None:
+    parts = [panels_of(layer) for layer in layers]
+    monkeypatch.setattr(streamed_experts, "MAX_CHUNK_BYTES", max_experts * parts[0][0].expert_bytes)
+    monkeypatch.setattr(streamed_experts, "CHUNKS_PER_LAYER", 1)
+    monkeypatch.setattr(streamed_experts, "NUM_BUFFERS", 4)
+    streamed = StreamedExperts(parts, FloatExperts, CPU)
+    rng = np.random.default_rng(8)
+    pool = kernels.ThreadPool(Placement([NodeThreads(300 + node, [ANY_CPU]) for node in range(len(parts[0]))]))
+    for num_tokens in (17, 1):
+        streamed.begin()
+        for index, layer in enumerate(layers):
+            x = rng.standard_normal((num_tokens, HIDDEN), dtype=np.float32)
+            ids = np.stack([rng.permutation(NUM_EXPERTS)[:NUM_CHOSEN] for _ in range(num_tokens)]).astype(np.int32)
+            weights = rng.random((num_tokens, NUM_CHOSEN), dtype=np.float32)
+            expected = np.empty_like(x)
+            layer.forward(pool, x, ids, weights, expected)
+            found = streamed.forward(index, *map(torch.from_numpy, (x, ids, weights)))
+            torch.testing.assert_close(found, torch.from_numpy(expected))
+    assert streamed.pass_bytes == sum(size for layer in layers for _, (_, size) in layer.memory)
+    assert streamed.bytes_read == 2 * streamed.pass_bytes
+
+
+def part_of(num_experts: int, matrix_bytes: int) -> HostExpertPart:
+    panels = HostPanels(np.zeros((num_experts, 1, matrix_bytes), np.uint8), T.Q8_0, 16, 32)
+    return HostExpertPart(panels, panels, panels)
+
+
+def test_chunks_are_even_and_cover_every_expert_once() -> None:
+    parts = [[part_of(10, 100), part_of(10, 50)], [part_of(10, 100)]]
+    chunks = [(chunk.layer, chunk.first, chunk.num_experts, chunk.num_bytes) for chunk in chunks_of(parts, 1250)]
+    assert chunks == [
+        *((0, first, count, 300 * count) for first, count in ((0, 3), (3, 3), (6, 4))),
+        *((0, first, count, 150 * count) for first, count in ((0, 5), (5, 5))),
+        *((1, first, count, 300 * count) for first, count in ((0, 3), (3, 3), (6, 4))),
+    ]
+
+
+def test_a_chunk_is_a_share_of_a_layer_within_limits() -> None:
+    assert chunk_bytes(400, 7) == 100
+    assert chunk_bytes(400, 150) == 150, "one expert at least"
+    assert chunk_bytes(100 * MAX_CHUNK_BYTES, 7) == MAX_CHUNK_BYTES
+
+
+def test_no_copy_crosses_the_border_of_two_registered_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(200, dtype=np.uint8).reshape(4, 1, 50)
+    host = HostPanels(values, T.Q8_0, 16, 32)
+    copied: list[int] = []
+    copy = torch.Tensor.copy_
+
+    def counted(target: torch.Tensor, source: torch.Tensor, *, non_blocking: bool) -> torch.Tensor:
+        copied.append(source.numel())
+        return copy(target, source, non_blocking=non_blocking)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", counted)
+    target = torch.zeros(150, dtype=torch.uint8)
+    copy_pieces(target, host, 50, piece_bytes=64)
+    assert target.tolist() == [*range(50, 200)]
+    assert copied == [14, 64, 64, 8]

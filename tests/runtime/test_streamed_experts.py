@@ -11,16 +11,10 @@ from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
-from ballast.model.hybrid import streamed_experts
+from ballast.model.hybrid import chunks
+from ballast.model.hybrid.chunks import MAX_CHUNK_BYTES, chunk_bytes, chunks_of
 from ballast.model.hybrid.host_memory import HostExpertPart, HostPanels, panels_of
-from ballast.model.hybrid.streamed_experts import (
-    MAX_CHUNK_BYTES,
-    DevicePanels,
-    StreamedExperts,
-    chunk_bytes,
-    chunks_of,
-    copy_pieces,
-)
+from ballast.model.hybrid.streamed_experts import DevicePanels, StreamedExperts, copy_pieces
 
 CPU = torch.device("cpu")
 FAST = kernels.usable_isas()[0]
@@ -78,9 +72,9 @@ def layers(request: pytest.FixtureRequest) -> list[kernels.Experts]:
 @pytest.mark.parametrize("max_experts", [1, 3, 100])
 def test_streamed_experts_agree_with_the_cpu_in_every_pass(layers, max_experts, monkeypatch) -> None:
     parts = [panels_of(layer) for layer in layers]
-    monkeypatch.setattr(streamed_experts, "MAX_CHUNK_BYTES", max_experts * parts[0][0].expert_bytes)
-    monkeypatch.setattr(streamed_experts, "CHUNKS_PER_LAYER", 1)
-    monkeypatch.setattr(streamed_experts, "NUM_BUFFERS", 4)
+    monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", max_experts * parts[0][0].expert_bytes)
+    monkeypatch.setattr(chunks, "CHUNKS_PER_LAYER", 1)
+    monkeypatch.setattr(chunks, "NUM_BUFFERS", 4)
     streamed = StreamedExperts(parts, FloatExperts, CPU)
     rng = np.random.default_rng(8)
     pool = kernels.ThreadPool(Placement([NodeThreads(300 + node, [ANY_CPU]) for node in range(len(parts[0]))]))
@@ -105,8 +99,8 @@ def part_of(num_experts: int, matrix_bytes: int) -> HostExpertPart:
 
 def test_chunks_are_even_and_cover_every_expert_once() -> None:
     parts = [[part_of(10, 100), part_of(10, 50)], [part_of(10, 100)]]
-    chunks = [(chunk.layer, chunk.first, chunk.num_experts, chunk.num_bytes) for chunk in chunks_of(parts, 1250)]
-    assert chunks == [
+    found = [(chunk.layer, chunk.first, chunk.num_experts, chunk.num_bytes) for chunk in chunks_of(parts, 1250)]
+    assert found == [
         *((0, first, count, 300 * count) for first, count in ((0, 3), (3, 3), (6, 4))),
         *((0, first, count, 150 * count) for first, count in ((0, 5), (5, 5))),
         *((1, first, count, 300 * count) for first, count in ((0, 3), (3, 3), (6, 4))),

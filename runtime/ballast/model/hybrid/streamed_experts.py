@@ -8,20 +8,15 @@ would have to be known on the host.
 from __future__ import annotations
 
 import ctypes
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
+from ballast.model.hybrid import chunks
 from ballast.model.hybrid.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
 from ballast.model.hybrid.prefetch import HostStream, Prefetch
-
-MAX_CHUNK_BYTES = 256 << 20
-CHUNKS_PER_LAYER = 4
-NUM_BUFFERS = 8
-"""As many chunks lie on the device or are on their way: what is copied while a layer's attention runs."""
 
 
 class GroupedExperts(Protocol):
@@ -44,38 +39,6 @@ MakeExperts = Callable[[DevicePanels, DevicePanels, DevicePanels], GroupedExpert
 """Of gate, up and down."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Neighbouring experts of one part of a layer, which travel together."""
-
-    layer: int
-    part: HostExpertPart
-    first: int
-    num_experts: int
-
-    @property
-    def num_bytes(self) -> int:
-        return self.num_experts * self.part.expert_bytes
-
-
-def chunk_bytes(layer_bytes: int, expert_bytes: int) -> int:
-    """What a buffer holds: a share of the largest layer, within limits that keep copies long and buffers small, and at
-    least one expert."""
-    return max(expert_bytes, min(MAX_CHUNK_BYTES, layer_bytes // CHUNKS_PER_LAYER))
-
-
-def chunks_of(layers: Sequence[Sequence[HostExpertPart]], most_bytes: int) -> Iterator[Chunk]:
-    """Each layer's parts in runs of experts as even as can be, none longer than `most_bytes` unless one expert is."""
-    for layer, parts in enumerate(layers):
-        for part in parts:
-            num_experts = part.gate.num_experts
-            per_chunk = max(1, most_bytes // part.expert_bytes)
-            num_chunks = -(-num_experts // per_chunk)
-            bounds = [num_experts * index // num_chunks for index in range(num_chunks + 1)]
-            for first, end in itertools.pairwise(bounds):
-                yield Chunk(layer, part, first, end - first)
-
-
 class StreamedExperts:
     """All routed layers of a model, asked for in order after each `begin`."""
 
@@ -84,11 +47,11 @@ class StreamedExperts:
     ) -> None:
         largest = max(sum(part.expert_bytes * part.gate.num_experts for part in parts) for parts in layers)
         expert_bytes = max(part.expert_bytes for parts in layers for part in parts)
-        self._chunks = list(chunks_of(layers, chunk_bytes(largest, expert_bytes)))
+        self._chunks = list(chunks.chunks_of(layers, chunks.chunk_bytes(largest, expert_bytes)))
         self._of_layer = [[i for i, chunk in enumerate(self._chunks) if chunk.layer == at] for at in range(len(layers))]
         self._make_experts = make_experts
         num_bytes = max(chunk.num_bytes for chunk in self._chunks)
-        num_buffers = min(NUM_BUFFERS, len(self._chunks))
+        num_buffers = min(chunks.NUM_BUFFERS, len(self._chunks))
         self._buffers = torch.empty((num_buffers, num_bytes), dtype=torch.uint8, device=device)
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._prefetch = Prefetch(
@@ -132,7 +95,7 @@ class StreamedExperts:
             for panels in self._panels(chunk, buffer):
                 copy_pieces(panels.data, panels.host, chunk.first * panels.host.expert_bytes)
 
-    def _panels(self, chunk: Chunk, buffer: int) -> Iterator[DevicePanels]:
+    def _panels(self, chunk: chunks.Chunk, buffer: int) -> Iterator[DevicePanels]:
         """Where the chunk's gate, up and down lie in a buffer: one behind the other."""
         begin = 0
         for host in (chunk.part.gate, chunk.part.up, chunk.part.down):

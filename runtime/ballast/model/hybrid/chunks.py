@@ -1,0 +1,46 @@
+"""How the experts of a model are divided for their way to a device, and the buffers there. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ballast.model.hybrid.host_memory import HostExpertPart
+
+MAX_CHUNK_BYTES = 256 << 20
+CHUNKS_PER_LAYER = 4
+NUM_BUFFERS = 8
+"""As many chunks lie on the device or are on their way: what is copied while a layer's attention runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Neighbouring experts of one part of a layer, which travel together."""
+
+    layer: int
+    part: HostExpertPart
+    first: int
+    num_experts: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_experts * self.part.expert_bytes
+
+
+def chunk_bytes(layer_bytes: int, expert_bytes: int) -> int:
+    """What a buffer holds: a share of the largest layer, within limits that keep copies long and buffers small, and at
+    least one expert."""
+    return max(expert_bytes, min(MAX_CHUNK_BYTES, layer_bytes // CHUNKS_PER_LAYER))
+
+
+def chunks_of(layers: Sequence[Sequence[HostExpertPart]], most_bytes: int) -> Iterator[Chunk]:
+    """Each layer's parts in runs of experts as even as can be, none longer than `most_bytes` unless one expert is."""
+    for layer, parts in enumerate(layers):
+        for part in parts:
+            num_experts = part.gate.num_experts
+            per_chunk = max(1, most_bytes // part.expert_bytes)
+            num_chunks = -(-num_experts // per_chunk)
+            bounds = [num_experts * index // num_chunks for index in range(num_chunks + 1)]
+            for first, end in itertools.pairwise(bounds):
+                yield Chunk(layer, part, first, end - first)

@@ -14,7 +14,8 @@ from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.model.hybrid import chunks
 from ballast.model.hybrid.chunks import MAX_CHUNK_BYTES, chunk_bytes, chunks_of
 from ballast.model.hybrid.host_memory import HostExpertPart, HostPanels, panels_of
-from ballast.model.hybrid.streamed_experts import DevicePanels, StreamedExperts, copy_pieces
+from ballast.model.hybrid.panel_stack import PanelStack
+from ballast.model.hybrid.streamed_experts import StreamedExperts, copy_pieces
 
 CPU = torch.device("cpu")
 FAST = kernels.usable_isas()[0]
@@ -24,7 +25,7 @@ HIDDEN, WIDTH, NUM_EXPERTS, NUM_CHOSEN = 48, 96, 10, 3
 class FloatExperts:
     """GroupedExperts over float32 panels, read when they are called."""
 
-    def __init__(self, *matrices: DevicePanels) -> None:
+    def __init__(self, *matrices: PanelStack) -> None:
         self._matrices = matrices
 
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -37,10 +38,10 @@ class FloatExperts:
         return total
 
     @staticmethod
-    def _floats(panels: DevicePanels) -> torch.Tensor:
+    def _floats(panels: PanelStack) -> torch.Tensor:
         """[experts, rows, cols]; panels are [column][16 rows]."""
-        floats = panels.data.view(torch.float32).view(panels.num_experts, -1, panels.host.cols, 16)
-        return floats.transpose(2, 3).flatten(1, 2)[:, : panels.host.rows]
+        floats = panels.packed.view(torch.float32).view(panels.num_experts, -1, panels.cols, 16)
+        return floats.transpose(2, 3).flatten(1, 2)[:, : panels.rows]
 
 
 @pytest.fixture(autouse=True)

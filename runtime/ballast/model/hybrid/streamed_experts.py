@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from ballast.model.hybrid import chunks
 from ballast.model.hybrid.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
+from ballast.model.hybrid.panel_stack import PanelStack
 from ballast.model.hybrid.prefetch import HostStream, Prefetch
 
 
@@ -26,17 +26,8 @@ class GroupedExperts(Protocol):
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor: ...
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePanels:
-    """One matrix of some experts on the device: `data` uint8 [bytes], otherwise as HostPanels has it."""
-
-    data: torch.Tensor
-    host: HostPanels
-    num_experts: int
-
-
-MakeExperts = Callable[[DevicePanels, DevicePanels, DevicePanels], GroupedExperts]
-"""Of gate, up and down."""
+MakeExperts = Callable[[PanelStack, PanelStack, PanelStack], GroupedExperts]
+"""Of gate, up and down; `ExpertPanels` on a GPU."""
 
 
 class StreamedExperts:
@@ -84,7 +75,7 @@ class StreamedExperts:
         for index in self._of_layer[layer]:
             chunk = self._chunks[index]
             buffer = self._prefetch.take(index)
-            total += self._make_experts(*self._panels(chunk, buffer))(x, ids - chunk.first, weights)
+            total += self._make_experts(*self._stacks(chunk, buffer))(x, ids - chunk.first, weights)
             self._prefetch.done()
             self.bytes_read += chunk.num_bytes
         return total
@@ -92,15 +83,19 @@ class StreamedExperts:
     def _load(self, index: int, buffer: int) -> None:
         chunk = self._chunks[index]
         with torch.cuda.stream(self._copies):  # nothing for None
-            for panels in self._panels(chunk, buffer):
-                copy_pieces(panels.data, panels.host, chunk.first * panels.host.expert_bytes)
+            for host, target in self._places(chunk, buffer):
+                copy_pieces(target, host, chunk.first * host.expert_bytes)
 
-    def _panels(self, chunk: chunks.Chunk, buffer: int) -> Iterator[DevicePanels]:
+    def _stacks(self, chunk: chunks.Chunk, buffer: int) -> Iterator[PanelStack]:
+        for host, packed in self._places(chunk, buffer):
+            yield PanelStack(packed, host.ggml_type, chunk.num_experts, host.rows, host.cols)
+
+    def _places(self, chunk: chunks.Chunk, buffer: int) -> Iterator[tuple[HostPanels, torch.Tensor]]:
         """Where the chunk's gate, up and down lie in a buffer: one behind the other."""
         begin = 0
         for host in (chunk.part.gate, chunk.part.up, chunk.part.down):
             end = begin + chunk.num_experts * host.expert_bytes
-            yield DevicePanels(self._buffers[buffer, begin:end], host, chunk.num_experts)
+            yield host, self._buffers[buffer, begin:end]
             begin = end
 
 

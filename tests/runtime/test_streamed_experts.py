@@ -80,15 +80,16 @@ def test_streamed_experts_agree_with_the_cpu_in_every_pass(layers, max_experts, 
     rng = np.random.default_rng(8)
     pool = kernels.ThreadPool(Placement([NodeThreads(300 + node, [ANY_CPU]) for node in range(len(parts[0]))]))
     for num_tokens in (17, 1):
-        streamed.begin()
+        streamed.begin(num_tokens)
         for index, layer in enumerate(layers):
             x = rng.standard_normal((num_tokens, HIDDEN), dtype=np.float32)
             ids = np.stack([rng.permutation(NUM_EXPERTS)[:NUM_CHOSEN] for _ in range(num_tokens)]).astype(np.int32)
             weights = rng.random((num_tokens, NUM_CHOSEN), dtype=np.float32)
             expected = np.empty_like(x)
             layer.forward(pool, x, ids, weights, expected)
-            found = streamed.forward(index, *map(torch.from_numpy, (x, ids, weights)))
-            torch.testing.assert_close(found, torch.from_numpy(expected))
+            streamed.submit(index, *map(torch.from_numpy, (x, ids, weights)))
+            torch.testing.assert_close(streamed.result(index), torch.from_numpy(expected))
+        streamed.finish(lambda: None)
     assert streamed.pass_bytes == sum(size for layer in layers for _, (_, size) in layer.memory)
     assert streamed.bytes_read == 2 * streamed.pass_bytes
 

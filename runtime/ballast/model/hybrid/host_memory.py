@@ -116,16 +116,22 @@ class PinnedMemory:
     long."""
 
     def __init__(
-        self, registrar: Registrar, pieces: Sequence[numa.Range] = (), experts: Sequence[kernels.Experts] = ()
+        self,
+        registrar: Registrar | None = None,
+        pieces: Sequence[numa.Range] = (),
+        experts: Sequence[kernels.Experts] = (),
     ) -> None:
-        """`pieces` of the memory of `experts` are registered."""
+        """`pieces` of the memory of `experts` are registered; without a registrar, nothing is."""
         self.num_bytes = sum(num_bytes for _, num_bytes in pieces)
-        self._release = weakref.finalize(self, _unregister, registrar, tuple(pieces), tuple(experts))
+        self._end = (
+            None if registrar is None else weakref.finalize(self, _unregister, registrar, tuple(pieces), tuple(experts))
+        )
 
     def release(self) -> None:
         """Unregister every piece. Idempotent."""
         self.num_bytes = 0
-        self._release()
+        if self._end is not None:
+            self._end()
 
 
 def pin(
@@ -149,7 +155,7 @@ def pin(
                 "experts stay pageable: copies to the GPU are slow",
                 extra={"wanted_bytes": wanted, "pinned_bytes": done_bytes, "reason": str(error)},
             )
-            return PinnedMemory(registrar)
+            return PinnedMemory()
         done_bytes += num_bytes
         report(done_bytes / wanted)
     return PinnedMemory(registrar, pieces, layers)

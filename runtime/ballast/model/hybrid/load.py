@@ -13,18 +13,23 @@ from ballast._core import kernels
 from ballast.model.hybrid.attention import Attention, PlainAttention
 from ballast.model.hybrid.decode_inputs import DecodeInputs
 from ballast.model.hybrid.experts import HostExperts
+from ballast.model.hybrid.host_memory import CudaRegistrar, PinnedMemory, pin
 from ballast.model.hybrid.kv_pool import DeviceKvPool
 from ballast.model.hybrid.linear import Linear, MakeLinear
 from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.panel_stack import PanelStack
 from ballast.model.hybrid.pointwise import Pointwise, TorchPointwise
+from ballast.model.hybrid.streamed_experts import GroupedExperts, MakeExperts
+from ballast.model.hybrid.streaming import start_streaming
 from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
 from ballast.model.rope import RopeTable, build_rope_table, softmax_scale
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import Packing
 from ballast.weights.gguf import GgufModel
 
-_WEIGHTS_SHARE = 0.95
-"""Of the progress of loading; the rest is the capture of graphs."""
+_WEIGHTS_SHARE, _PINNED_SHARE = 0.9, 0.95
+"""Of the progress of loading on a GPU, when weights are loaded and when experts are pinned; the rest is the capture of
+graphs."""
 
 
 def load_hybrid_model(
@@ -42,16 +47,19 @@ def load_hybrid_model(
     kv_dtype: torch.dtype = torch.float16,
     pin_thread: bool = False,
     decodes_by_graphs: bool = True,
+    make_experts: MakeExperts | None = None,
+    stream_from_tokens: int | None = None,
     report: Callable[[float], None] = lambda _: None,
 ) -> tuple[HybridModel, HybridWeights]:
     """Load the model, on the thread that will run it. Steps have at most `max_step_tokens` tokens, decode steps
     `max_batch_size` requests. Only the first `num_sampled_ids` ids are sampled. Without `make_linear` the dense weights
     stay packed in their type, which takes a device that Triton compiles for. `pin_thread`: the thread of the experts
-    becomes the pool's first, pinned. On a GPU decode steps are captured, unless `decodes_by_graphs` is off."""
+    becomes the pool's first, pinned. On a GPU decode steps are captured, unless `decodes_by_graphs` is off. Experts
+    are streamed in steps of `stream_from_tokens` tokens and more; 0: never; None: from as many as pays, as measured."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    captures = decodes_by_graphs and device.type == "cuda"
-    share = _WEIGHTS_SHARE if captures else 1.0
+    on_gpu = device.type == "cuda"
+    loaded, ready = (_WEIGHTS_SHARE, _PINNED_SHARE) if on_gpu else (1.0, 1.0)
     weights = load_hybrid_weights(
         gguf_model,
         spec,
@@ -59,18 +67,31 @@ def load_hybrid_model(
         packing,
         make_linear or _panel_linears(device),
         device,
-        lambda done: report(share * done),
+        lambda done: report(loaded * done),
     )
     routed = [layer.routed.experts for layer in weights.layers if layer.routed is not None]
     experts = HostExperts(spec, routed, packing.pool, max_step_tokens, device, pin_thread=pin_thread)
+    pinned = PinnedMemory()
+    if on_gpu:
+        pinned = pin(routed, CudaRegistrar(), report=lambda done: report(loaded + (ready - loaded) * done))
     kv = DeviceKvPool(spec.num_layers, num_blocks, block_tokens, spec.latent_dim, kv_dtype, device)
     num_positions = min(spec.context_length, num_blocks * block_tokens)
     inputs = DecodeInputs(max_batch_size, -(-num_positions // block_tokens), spec.hidden, device)
     attention = _attention(spec, block_tokens, device)
     pointwise = _pointwise(spec.rms_eps, build_rope_table(spec, num_positions), device)
-    model = HybridModel(spec, weights, experts, kv, inputs, device, attention, pointwise)
-    if captures:
-        model.capture_decode(lambda done: report(share + (1 - share) * done))
+    streamed = start_streaming(
+        spec,
+        routed,
+        packing.pool,
+        pinned,
+        device,
+        make_experts or _grouped_experts,
+        from_tokens=stream_from_tokens,
+        max_tokens=max_step_tokens,
+    )
+    model = HybridModel(spec, weights, experts, kv, inputs, device, attention, pointwise, pinned, streamed)
+    if decodes_by_graphs and on_gpu:
+        model.capture_decode(lambda done: report(ready + (1 - ready) * done))
     return model, weights
 
 
@@ -103,3 +124,9 @@ def _panel_linears(device: torch.device) -> MakeLinear:
         return PanelLinear(matrix, rows, cols, is_transposed=is_transposed, device=device)
 
     return make
+
+
+def _grouped_experts(gate: PanelStack, up: PanelStack, down: PanelStack) -> GroupedExperts:
+    from ballast.model.hybrid.expert_panels import ExpertPanels  # here alone: a CPU needs no Triton
+
+    return ExpertPanels(gate, up, down)

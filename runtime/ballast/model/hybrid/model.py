@@ -20,9 +20,11 @@ from ballast.model.hybrid.attention import Attention
 from ballast.model.hybrid.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.decode_inputs import DecodeInputs
 from ballast.model.hybrid.experts import HostExperts
+from ballast.model.hybrid.host_memory import PinnedMemory
 from ballast.model.hybrid.kv_pool import DeviceKvPool
 from ballast.model.hybrid.pointwise import Pointwise
 from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import AttentionWeights, HybridWeights, LayerWeights, MlpWeights
 from ballast.model.spec import ModelSpec
 
@@ -40,10 +42,14 @@ class HybridModel:
         device: torch.device,
         attention: Attention,
         pointwise: Pointwise,
+        pinned: PinnedMemory,
+        streamed: StreamedExperts | None,
     ) -> None:
         self._spec = spec
         self._weights = weights
         self._experts = experts
+        self._pinned = pinned
+        self._streamed = streamed
         self._kv = kv
         self._inputs = inputs
         self._device = device
@@ -70,16 +76,32 @@ class HybridModel:
         rows = np.empty((batch.token_ids.size, self._spec.hidden), np.float32)
         kernels.embed(self._weights.embedding, batch.token_ids, rows)
         self._attend.prepare(step)
-        self._experts.begin(len(rows))
-        logits = self._logits(torch.from_numpy(rows).to(self._device), step, alive)
-        self._experts.finish(alive)
+        experts = self._experts_for(len(rows))
+        experts.begin(len(rows))
+        logits = self._logits(torch.from_numpy(rows).to(self._device), step, experts, alive)
+        experts.finish(alive)
         on_host: NDArray[np.float32] = logits.cpu().numpy()
         return on_host
 
     @property
     def expert_bytes_read(self) -> int:
         """Bytes of routed experts' weights that steps have read from host memory so far."""
-        return self._experts.bytes_read
+        return self._experts.bytes_read + (0 if self._streamed is None else self._streamed.bytes_read)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Of the experts' host memory, what is registered with CUDA."""
+        return self._pinned.num_bytes
+
+    @property
+    def streams_from_tokens(self) -> int | None:
+        """Fewest tokens of a step whose experts are streamed through the device; None: they never are."""
+        return None if self._streamed is None else self._streamed.from_tokens
+
+    def _experts_for(self, num_tokens: int) -> HostExperts | StreamedExperts:
+        if self._streamed is None or num_tokens < self._streamed.from_tokens:
+            return self._experts
+        return self._streamed
 
     def _decode(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
         size = batch.token_ids.size
@@ -100,7 +122,7 @@ class HybridModel:
     def _queue_decode(self, batch_size: int) -> None:
         """From the fixed input to logits in host memory."""
         given = self._inputs.of_size(batch_size)
-        logits = self._logits(given.embedded, given.step, lambda: None)
+        logits = self._logits(given.embedded, given.step, self._experts, lambda: None)
         self._host_logits[:batch_size].copy_(logits, non_blocking=True)
 
     def _run_padding(self, batch_size: int) -> None:
@@ -116,7 +138,9 @@ class HybridModel:
         if self._device.type == "cuda":
             torch.cuda.current_stream().synchronize()
 
-    def _logits(self, stream: torch.Tensor, step: Step, alive: Callable[[], None]) -> torch.Tensor:
+    def _logits(
+        self, stream: torch.Tensor, step: Step, experts: HostExperts | StreamedExperts, alive: Callable[[], None]
+    ) -> torch.Tensor:
         """[sampled, vocabulary] of embedded tokens [T, D], which are overwritten."""
         layers = self._weights.layers
         norms = [*(layer.attention.norm for layer in layers[1:]), self._weights.output_norm]
@@ -125,7 +149,7 @@ class HybridModel:
         for index, (layer, cache, next_norm) in enumerate(zip(layers, self._kv.layers, norms, strict=True)):
             attended = self._attention(layer.attention, normed, cache, step)
             normed = self._pointwise.add_and_norm(stream, (attended,), layer.ffn_norm)
-            parts = self._feed_forward(layer, index - self._spec.num_dense_layers, normed)
+            parts = self._feed_forward(layer, index - self._spec.num_dense_layers, normed, experts)
             normed = self._pointwise.add_and_norm(stream, parts, next_norm)
             if time.monotonic() - told >= ALIVE_EVERY_S:
                 alive()
@@ -145,14 +169,16 @@ class HybridModel:
         attended = self._attend(query, cache, step)
         return weights.output(weights.v_up(attended).flatten(1))
 
-    def _feed_forward(self, layer: LayerWeights, routed_index: int, normed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _feed_forward(
+        self, layer: LayerWeights, routed_index: int, normed: torch.Tensor, experts: HostExperts | StreamedExperts
+    ) -> tuple[torch.Tensor, ...]:
         """Terms [T, D]. Experts first: they work while the device computes what every token needs."""
         if layer.routed is None:
             assert layer.mlp is not None
             return (self._mlp(layer.mlp, normed),)
-        self._experts.submit(routed_index, normed, *layer.routed.choose(layer.routed.router(normed)))
+        experts.submit(routed_index, normed, *layer.routed.choose(layer.routed.router(normed)))
         every_token = () if layer.mlp is None else (self._mlp(layer.mlp, normed),)
-        return (self._experts.result(routed_index), *every_token)
+        return (experts.result(routed_index), *every_token)
 
     def _mlp(self, weights: MlpWeights, x: torch.Tensor) -> torch.Tensor:
         return weights.down(self._pointwise.gated(weights.gate(x), weights.up(x)))

@@ -8,15 +8,19 @@ would have to be known on the host.
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import torch
 
+from ballast.model.deepseek import ALIVE_EVERY_S
 from ballast.model.hybrid import chunks
 from ballast.model.hybrid.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
 from ballast.model.hybrid.panel_stack import PanelStack
 from ballast.model.hybrid.prefetch import HostStream, Prefetch
+
+_POLL_S = 0.0005
 
 
 class GroupedExperts(Protocol):
@@ -31,7 +35,8 @@ MakeExperts = Callable[[PanelStack, PanelStack, PanelStack], GroupedExperts]
 
 
 class StreamedExperts:
-    """All routed layers of a model, asked for in order after each `begin`."""
+    """All routed layers of a model. HostExperts' counterpart for steps of `from_tokens` tokens and more: the device
+    does all of the work, and nothing is handed to the CPU."""
 
     def __init__(
         self, layers: Sequence[Sequence[HostExpertPart]], make_experts: MakeExperts, device: torch.device
@@ -52,7 +57,10 @@ class StreamedExperts:
             self._copies or HostStream(),
             torch.cuda.current_stream if self._copies else HostStream,
         )
+        self._device = device
+        self._total: torch.Tensor | None = None
         self.bytes_read = 0
+        self.from_tokens = 1
 
     @property
     def num_bytes(self) -> int:
@@ -64,13 +72,13 @@ class StreamedExperts:
         """What a step copies."""
         return sum(chunk.num_bytes for chunk in self._chunks)
 
-    def begin(self) -> None:
+    def begin(self, num_tokens: int) -> None:
         """A step follows that asks for every layer in order; its first experts set out at once."""
         self._prefetch.begin()
 
-    def forward(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """x float32 [T, D], ids int32 [T, k], weights float32 [T, k] → float32 [T, D], by the layer of that
-        number among the routed ones."""
+    def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
+        """Queue the `layer`th routed layer for x float32 [T, D] and the experts chosen, ids int32 and weights float32
+        [T, k]."""
         total = torch.zeros_like(x)
         for index in self._of_layer[layer]:
             chunk = self._chunks[index]
@@ -78,7 +86,29 @@ class StreamedExperts:
             total += self._make_experts(*self._stacks(chunk, buffer))(x, ids - chunk.first, weights)
             self._prefetch.done()
             self.bytes_read += chunk.num_bytes
-        return total
+        self._total = total
+
+    def result(self, layer: int) -> torch.Tensor:
+        """float32 [T, D] on the device, of what was submitted last."""
+        assert self._total is not None, f"routed layer {layer} was not submitted"
+        return self._total
+
+    def finish(self, alive: Callable[[], None]) -> None:
+        """Wait until the step is computed, calling `alive` now and then."""
+        self._total = None
+        if self._copies is None:
+            return
+        end = torch.cuda.current_stream().record_event()
+        told = time.monotonic()
+        while not end.query():
+            time.sleep(_POLL_S)
+            if time.monotonic() - told >= ALIVE_EVERY_S:
+                alive()
+                told = time.monotonic()
+
+    def wait(self) -> None:
+        """The same without anybody to tell."""
+        self.finish(lambda: None)
 
     def _load(self, index: int, buffer: int) -> None:
         chunk = self._chunks[index]

@@ -101,7 +101,8 @@ class SchedulingConfig(_Section):
     prefill_chunk_size: int | None = option(
         None,
         whole(1, MAX_TOKENS, auto=True),
-        "most tokens in a step in which nothing decodes; auto: chunk_size",
+        "most tokens in a step in which nothing decodes; auto: chunk_size, or up to 4096 as memory allows where "
+        "experts are streamed through a GPU",
     )
     block_tokens: int = option(32, one_of(16, 32, 64), "tokens in one KV block; smaller shares more of a prefix")
     max_queue: int = option(256, whole(1, 1_000_000), "most requests that wait; more are answered with 429")
@@ -143,6 +144,12 @@ class MachineConfig(_Section):
         None,
         size(),
         "most memory to take on the GPU; auto: what is free there. `ballast plan` needs no GPU where it is given",
+    )
+    stream_from_tokens: int | None = option(
+        None,
+        whole(0, MAX_TOKENS, auto=True),
+        "fewest tokens of a step whose routed experts are streamed through the GPU instead of computed by the CPU; "
+        "auto: as many as pays, measured at start; 0: never",
     )
 
 

@@ -31,6 +31,8 @@ class WeightMemory:
     """By the node whose threads read them; under UNKNOWN_NODE what any thread may read."""
     others: Sequence[numa.Range] = ()
     """Any thread may read them."""
+    pinned_bytes: int = 0
+    """Of experts, what is pinned for a GPU."""
 
 
 @dataclass(frozen=True, slots=True)

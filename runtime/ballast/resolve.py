@@ -1,5 +1,5 @@
-"""From what was asked to what will be done: relations between options are checked, and no "auto" is left but that of
-`numa`, which `ballast.numa.plan_threads` decides from the topology."""
+"""From what was asked to what will be done: relations between options are checked, and "auto" is left in `numa` alone,
+which `ballast.numa.plan_threads` decides from the topology, and with a GPU in what its memory and speed decide."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def resolve(config: Config, num_physical_cores: int) -> Config:
     return replace(
         config,
         model=_check_paths(config.model),
-        scheduling=_resolve_scheduling(config.scheduling),
+        scheduling=_resolve_scheduling(config.scheduling, on_gpu=config.machine.device.startswith("cuda")),
         machine=_resolve_machine(config.machine, num_physical_cores),
     )
 
@@ -77,7 +77,7 @@ def _check_paths(model: ModelConfig) -> ModelConfig:
     return model
 
 
-def _resolve_scheduling(scheduling: SchedulingConfig) -> SchedulingConfig:
+def _resolve_scheduling(scheduling: SchedulingConfig, *, on_gpu: bool) -> SchedulingConfig:
     max_batch_size = 1 if scheduling.backend_type == "ktransformers" else scheduling.max_batch_size
     if scheduling.chunk_size < max_batch_size:
         raise ConfigError(
@@ -85,8 +85,10 @@ def _resolve_scheduling(scheduling: SchedulingConfig) -> SchedulingConfig:
             scheduling.chunk_size,
             f"must be at least max_batch_size = {max_batch_size}: every request that decodes takes one token a step",
         )
-    prefill_chunk_size = scheduling.prefill_chunk_size or scheduling.chunk_size
-    if prefill_chunk_size < scheduling.chunk_size:
+    prefill_chunk_size = scheduling.prefill_chunk_size
+    if prefill_chunk_size is None and not on_gpu:
+        prefill_chunk_size = scheduling.chunk_size
+    if prefill_chunk_size is not None and prefill_chunk_size < scheduling.chunk_size:
         raise ConfigError(
             "prefill_chunk_size",
             prefill_chunk_size,
@@ -106,4 +108,10 @@ def _resolve_machine(asked: MachineConfig, num_physical_cores: int) -> MachineCo
     device = {"auto": "cpu", "cuda": "cuda:0"}.get(asked.device, asked.device)
     if asked.vram_limit is not None and device == "cpu":
         raise ConfigError("vram_limit", asked.vram_limit, f"limits a GPU's memory, and device={asked.device} uses none")
+    if asked.stream_from_tokens is not None and device == "cpu":
+        raise ConfigError(
+            "stream_from_tokens",
+            asked.stream_from_tokens,
+            f"is about experts that are streamed through a GPU, and device={asked.device} uses none",
+        )
     return replace(asked, device=device, cpu_threads=asked.cpu_threads or num_physical_cores)

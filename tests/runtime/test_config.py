@@ -229,12 +229,22 @@ def test_resolving_leaves_no_auto():
     for section in dataclasses.fields(config):
         values = dataclasses.asdict(getattr(config, section.name))
         assert [
-            name for name, value in values.items() if value in (None, "auto") and name not in ("numa", "vram_limit")
+            name
+            for name, value in values.items()
+            if value in (None, "auto") and name not in ("numa", "vram_limit", "stream_from_tokens")
         ] in (
             [],
             ["model_path", "gguf_path", "optimize_config_path", "chat_template"],
             SET_LATER_OR_NEVER,
         )
+
+
+def test_a_gpu_leaves_the_longest_step_to_its_plan_and_only_a_gpu_streams():
+    assert resolved(device="cuda").scheduling.prefill_chunk_size is None
+    assert resolved(device="cuda", prefill_chunk_size=512).scheduling.prefill_chunk_size == 512
+    assert resolved(device="cuda", stream_from_tokens=0).machine.stream_from_tokens == 0
+    with pytest.raises(ConfigError, match=r"stream_from_tokens=0: is about experts .* device=auto uses none"):
+        resolved(stream_from_tokens=0)
 
 
 def test_the_ktransformers_backend_is_a_batch_of_one():

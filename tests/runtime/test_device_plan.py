@@ -15,18 +15,22 @@ from ballast.config import Config, MachineConfig, ModelConfig, SchedulingConfig
 from ballast.errors import ConfigError, OutOfMemoryError
 from ballast.gpu import check_device
 from ballast.machine import Memory
+from ballast.model.hybrid.expert_panels import ExpertPanels
+from ballast.model.hybrid.host_memory import panels_of
 from ballast.model.hybrid.kv_pool import DeviceKvPool
 from ballast.model.hybrid.linear import FloatLinear, Linear
+from ballast.model.hybrid.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import load_hybrid_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
 from ballast.model.modules import module_tree
 from ballast.model.residence import weight_memory
-from ballast.model.weights import Packing
+from ballast.model.weights import Packing, Tensors
 from ballast.moe.placement import assign, read_rules
-from ballast.plan import check_memory, render, rule_lines, run, to_json
+from ballast.plan import check_memory, plan_for, planned, render, rule_lines, run, to_json
 from ballast.plan.device import DeviceMemory
 from ballast.plan.memory import MemoryPlan, Numbers, make_hybrid_plan
+from ballast.plan.streaming import step_choices
 from ballast.testing.gguf_files import R1_SPEC, common_types, write_hollow_model
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
@@ -150,6 +154,66 @@ def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
     assert use(r1_plan(r1, numbers=numbers), "KV cache") == per_layer * R1_SPEC.num_layers
 
 
+# --- long steps -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chunk_size", "prefill_chunk_size", "stream_from_tokens", "expected"),
+    [
+        (256, None, None, [(4096, True), (2048, True), (1024, True), (512, True), (256, True), (256, False)]),
+        (3000, None, 2000, [(4096, True), (3000, True)]),
+        (256, None, 0, [(256, False)]),
+        (256, 1000, None, [(1000, True), (1000, False)]),
+        (256, 1000, 64, [(1000, True)]),
+        (256, 1000, 0, [(1000, False)]),
+    ],
+)
+def test_the_longest_step_is_tried_first_and_streaming_given_up_last(
+    chunk_size: int, prefill_chunk_size: int | None, stream_from_tokens: int | None, expected: list[tuple[int, bool]]
+) -> None:
+    assert step_choices(chunk_size, prefill_chunk_size, stream_from_tokens) == expected
+
+
+def test_r1_streams_steps_of_4096_tokens_on_a_gpu_of_24_gib(r1: GgufModel) -> None:
+    numbers = replace(NUMBERS, prefill_chunk_size=4096, streams_experts=True, threads_per_node=(16,))
+    plan = r1_plan(r1, numbers=numbers)
+    check_memory(plan)
+    assert use(plan, "expert buffers") == 8 * 256 << 20
+    assert plan.device is not None
+    stream = plan.device.streaming
+    assert stream is not None
+    assert stream.pass_bytes == sum(row.num_bytes for row in plan.weights if row.group == "routed experts")
+    assert stream.pass_s == pytest.approx(16, rel=0.1)
+    assert 500 < stream.from_tokens < 2000
+    lines = render(plan).splitlines()
+    assert "  have up to 4096 tokens, where nothing decodes." in lines
+    assert any(f"which pays from about {stream.from_tokens} tokens on:" in line for line in lines)
+    assert to_json(plan)["device"]["streaming"]["from_tokens"] == stream.from_tokens
+    message = "expert buffers 2.0 GiB"
+    with pytest.raises(OutOfMemoryError, match=message):
+        check_memory(r1_plan(r1, vram=12 * GIB, numbers=numbers))
+
+
+def test_the_plan_has_room_for_the_buffers_that_are_made(tmp_path: Path) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf)
+    spec = read_spec(gguf)
+    tensors = Tensors(gguf, Packing(kernels.ThreadPool(1), FAST, 2))
+    layers = [tensors.routed(spec, f"blk.{i}").experts for i in range(spec.num_dense_layers, spec.num_layers)]
+    streamed = StreamedExperts([panels_of(layer) for layer in layers], ExpertPanels, torch.device("cpu"))
+    plan = make_hybrid_plan(
+        gguf,
+        spec,
+        assign(module_tree(spec), ()),
+        replace(NUMBERS, streams_experts=True),
+        HOST,
+        DeviceMemory("cuda:0", GIB, "the limit"),
+    )
+    assert streamed.num_bytes <= use(plan, "expert buffers") <= 2 * streamed.num_bytes
+    assert plan.device is not None
+    assert plan.device.streaming is not None
+    assert plan.device.streaming.pass_bytes == streamed.pass_bytes
+
+
 # --- the commands -----------------------------------------------------------------------------------------------
 
 
@@ -187,3 +251,27 @@ def test_serving_on_a_gpu_that_is_not_here_ends_with_code_2(capsys: pytest.Captu
     check_device("cpu")
     assert cli.exit_code(lambda: cli.main(["plan", "--vram_limit", "8GiB"])) == 2
     assert "vram_limit=8589934592: limits a GPU's memory, and device=auto uses none" in capsys.readouterr().err
+
+
+def test_what_is_left_to_the_plan_is_what_fits(tmp_path: Path) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+    spec = read_spec(gguf)
+
+    def plan(vram: int, prefill_chunk_size: int | None) -> tuple[Config, MemoryPlan]:
+        config = config_for(gguf.path, vram)
+        config = replace(config, scheduling=replace(config.scheduling, prefill_chunk_size=prefill_chunk_size))
+        made = plan_for(config, gguf, spec)
+        return planned(config, made), made
+
+    _, long_steps = plan(8 * GIB, 1024)
+    assert long_steps.device is not None
+    enough = long_steps.device.needed_bytes
+    for vram, step_tokens, stream_from_tokens in (
+        (8 * GIB, 4096, None),
+        (enough, 1024, None),
+        (enough - 1, 512, None),
+        (GIB, 256, 0),
+    ):
+        config, _ = plan(vram, None)
+        assert config.scheduling.prefill_chunk_size == step_tokens
+        assert config.machine.stream_from_tokens == stream_from_tokens

@@ -22,6 +22,7 @@ GAUGES = {
     "ballast_engine_heartbeat_timestamp_seconds",
     "ballast_numa_expert_bytes",
     "ballast_numa_mempolicy_available",
+    "ballast_host_pinned_bytes",
     "ballast_numa_local_ratio",
     "ballast_numa_threads_pinned",
     "ballast_build_info",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ballast._core import sched
 from ballast._core.numa import Topology
@@ -42,6 +42,10 @@ class EngineSettings:
     numa: NumaMode = "off"
     device: str = "cpu"
     """cpu, or "cuda:N" for everything but the routed experts."""
+    stream_from_tokens: int | None = None
+    """Fewest tokens of a step whose experts are streamed through the device; None: as measured; 0: never."""
+    prefill_is_auto: bool = False
+    """`prefill_chunk_size` is meant for streamed experts; where they are not streamed it is `chunk_size` after all."""
     topology: Topology | None = None
     """The machine's own when None; another one may be made up."""
 
@@ -78,8 +82,8 @@ def load_runner(
     packing = Packing(pool, settings.cpu_isa, settings.activation_bytes)
     if not on_cpu:
         with _telling_memory(settings.device):
-            hybrid, hybrid_weights = _load_hybrid(gguf_model, spec, num_sampled_ids, packing, settings, report)
-        on_placed(weight_memory(hybrid_weights), why_not_pinned)
+            hybrid, memory = _load_hybrid(gguf_model, spec, num_sampled_ids, packing, settings, report)
+        on_placed(memory, why_not_pinned)
         return hybrid
     weights = load_weights(gguf_model, spec, num_sampled_ids, packing, report)
     on_placed(weight_memory(weights), why_not_pinned)
@@ -109,12 +113,12 @@ def _load_hybrid(
     packing: Packing,
     settings: EngineSettings,
     report: Callable[[float], None],
-) -> tuple[Runner, object]:
+) -> tuple[Runner, WeightMemory]:
     import torch  # a server on the CPU alone has none
 
     from ballast.model.hybrid.load import load_hybrid_model
 
-    return load_hybrid_model(
+    model, weights = load_hybrid_model(
         gguf_model,
         spec,
         num_sampled_ids,
@@ -125,8 +129,12 @@ def _load_hybrid(
         max_batch_size=settings.max_batch_size,
         device=torch.device(settings.device),
         pin_thread=settings.numa == "auto",
+        stream_from_tokens=settings.stream_from_tokens,
         report=report,
     )
+    if settings.prefill_is_auto and model.streams_from_tokens is None:
+        model.max_prefill_tokens = settings.chunk_size
+    return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)
 
 
 def build_engine(

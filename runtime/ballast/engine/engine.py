@@ -18,7 +18,7 @@ from ballast.engine.core import EngineCore, StepResult
 from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.observer import EngineObserver, SilentObserver
 from ballast.engine.request import FinishReason, Output, Request, SamplingParams
-from ballast.engine.runner import Runner
+from ballast.engine.runner import Runner, bounded
 from ballast.engine.stream import RequestStream
 from ballast.errors import CapacityError, EngineDeadError, RequestError
 
@@ -302,7 +302,8 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            core = EngineCore(self._load(self._report_progress), self._config, self._beat)
+            runner = self._load(self._report_progress)
+            core = EngineCore(runner, bounded(self._config, runner), self._beat)
             self._warm_up(core)
             with self._lock:
                 if self._state is EngineState.LOADING:

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ballast._core import sched
 from ballast.model.batch import Batch
 
 
@@ -22,9 +23,34 @@ class Runner(Protocol):
 
 
 @runtime_checkable
+class BoundsPrefill(Protocol):
+    """A runner that may find while it is loaded that long steps do not pay."""
+
+    @property
+    def max_prefill_tokens(self) -> int | None:
+        """Most tokens of a step in which nothing decodes, where it is fewer than configured."""
+
+
+@runtime_checkable
 class CountsExpertReads(Protocol):
     """A runner that knows what it has read."""
 
     @property
     def expert_bytes_read(self) -> int:
         """Bytes of routed experts' weights that steps have read from host memory so far."""
+
+
+def bounded(config: sched.SchedulerConfig, runner: Runner) -> sched.SchedulerConfig:
+    """The scheduler's configuration with the runner's bound on steps in which nothing decodes."""
+    most = runner.max_prefill_tokens if isinstance(runner, BoundsPrefill) else None
+    if most is None or most >= config.prefill_chunk_size:
+        return config
+    return sched.SchedulerConfig(
+        num_blocks=config.num_blocks,
+        block_tokens=config.block_tokens,
+        max_batch_size=config.max_batch_size,
+        chunk_size=config.chunk_size,
+        prefill_chunk_size=max(most, config.chunk_size),
+        max_queue=config.max_queue,
+        prefix_cache=config.prefix_cache,
+    )

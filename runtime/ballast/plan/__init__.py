@@ -1,6 +1,6 @@
 """`ballast plan`: which tensor goes where, what everything takes, and whether that is there."""
 
-from ballast.plan.command import open_model, plan_for, run
+from ballast.plan.command import open_model, plan_for, planned, run
 from ballast.plan.memory import MemoryPlan, Numbers, check_memory, make_plan
 from ballast.plan.report import render, rule_lines, to_json
 
@@ -11,6 +11,7 @@ __all__ = [
     "make_plan",
     "open_model",
     "plan_for",
+    "planned",
     "render",
     "rule_lines",
     "run",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import TextIO
 
 from ballast._core import numa
@@ -21,6 +22,7 @@ from ballast.numa import plan_threads
 from ballast.plan.device import DeviceMemory
 from ballast.plan.memory import MemoryPlan, Numbers, check_memory, make_hybrid_plan, make_plan
 from ballast.plan.report import render, to_json
+from ballast.plan.streaming import step_choices
 from ballast.tiny import BUILT_IN
 from ballast.weights.gguf import GgufModel, open_gguf
 
@@ -29,7 +31,8 @@ _LISTED_DEVICES = 16
 
 
 def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
-    """The plan of a resolved configuration on this machine. Raises ConfigError for rules that cannot be followed."""
+    """The plan of a resolved configuration on this machine: with a GPU, for the longest steps that fit where
+    prefill_chunk_size is "auto". Raises ConfigError for rules that cannot be followed."""
     scheduling, rules_path = config.scheduling, config.model.optimize_config_path
     rules: tuple[Rule, ...] = () if rules_path is None else read_rules(rules_path)
     numbers = Numbers(
@@ -50,7 +53,24 @@ def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
             "BALLAST_CPU_ISA", "reference", f"packs no weights, and device={device.name} takes packed ones"
         )
     assignment = assign(module_tree(spec), rules, source=rules_path, num_cuda_devices=_LISTED_DEVICES)
-    return make_hybrid_plan(gguf, spec, assignment, numbers, memory, device)
+    choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
+    for step_tokens, streams in choices:
+        tried = replace(numbers, prefill_chunk_size=step_tokens, streams_experts=streams)
+        plan = make_hybrid_plan(gguf, spec, assignment, tried, memory, device)
+        if plan.fits:
+            break
+    return plan
+
+
+def planned(config: Config, plan: MemoryPlan) -> Config:
+    """The configuration with what was left to its plan."""
+    numbers, asked = plan.numbers, config.machine.stream_from_tokens
+    on_gpu = plan.device is not None
+    return replace(
+        config,
+        scheduling=replace(config.scheduling, prefill_chunk_size=numbers.prefill_chunk_size),
+        machine=replace(config.machine, stream_from_tokens=0 if on_gpu and not numbers.streams_experts else asked),
+    )
 
 
 def _device_memory(machine: MachineConfig) -> DeviceMemory:

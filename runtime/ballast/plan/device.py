@@ -9,6 +9,7 @@ from ballast.model.modules import module_of
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.moe.placement import Assignment
+from ballast.plan.streaming import buffer_bytes
 from ballast.weights.gguf import GgufModel
 
 _FLOAT_BYTES = 4
@@ -42,6 +43,7 @@ class DeviceNumbers:
     block_tokens: int
     step_tokens: int
     max_batch_size: int
+    streams_experts: bool = False
 
 
 def place(assignment: Assignment, device: str) -> Assignment:
@@ -88,6 +90,7 @@ def device_uses(
     on_device = sum(size for name, size in weights.items() if assignment.devices[module_of(name)] != "cpu")
     row_bytes = kv_row_bytes(spec)
     cached = numbers.cache_slots - numbers.block_tokens
+    buffers = ("expert buffers", buffer_bytes(spec, weights), "through which experts are streamed in long steps")
     return [
         ("dense weights", on_device, "packed, in their types in the file; decoded as they are multiplied"),
         (
@@ -96,6 +99,7 @@ def device_uses(
             f"{cached} tokens and the null block, {row_bytes} bytes a token in half precision",
         ),
         ("work buffers", _work_bytes(spec, numbers), f"a step of {numbers.step_tokens} tokens, at most"),
+        *([buffers] if numbers.streams_experts else []),
         ("CUDA", _CUDA_BYTES, "context, libraries, compiled kernels; an allowance"),
     ]
 
@@ -119,6 +123,9 @@ def _work_bytes(spec: ModelSpec, numbers: DeviceNumbers) -> int:
     # Queries, their parts, both forms of them in the latent space, and what attention makes of them.
     attention = spec.num_heads * (3 * head + 2 * spec.kv_lora_rank + 2 * spec.latent_dim + spec.v_dim)
     widest = max(attention, 3 * max(spec.ffn_dim, spec.expert_dim * spec.num_shared_experts))
+    if numbers.streams_experts:
+        # Of each expert of a token, its hidden values as floats and as two terms, and its result.
+        widest = max(widest, spec.num_experts_used * (2 * spec.expert_dim + spec.hidden) + 3 * spec.hidden)
     step = numbers.step_tokens * (4 * spec.hidden + widest + _SPLIT_FLOATS)
     keys = numbers.cache_slots * (spec.latent_dim + 4)
     partial_sums = 2 * _ATTENTION_SPLITS * spec.num_heads * (spec.kv_lora_rank + 1)

@@ -28,6 +28,7 @@ from ballast.plan.device import (
     place,
     staging_bytes,
 )
+from ballast.plan.streaming import StreamEstimate, estimate
 from ballast.weights.gguf import GgufModel
 
 _FLOAT_BYTES = 4
@@ -46,6 +47,8 @@ class Numbers:
     prefill_chunk_size: int
     isa: str = "reference"
     threads_per_node: tuple[int, ...] = (1,)
+    streams_experts: bool = False
+    """Through a GPU, in long steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class DevicePlan:
     uses: tuple[MemoryRow, ...]
     max_cache_lens: int
     """The largest cache_lens that fits there beside everything else; 0 when not even that does."""
+    streaming: StreamEstimate | None = None
 
     @property
     def needed_bytes(self) -> int:
@@ -98,6 +102,8 @@ class MemoryPlan:
     assignment: Assignment
     max_cache_lens: int
     """The largest cache_lens that fits beside everything else; 0 when not even that does."""
+    numbers: Numbers
+    """What it was made for."""
     device: DevicePlan | None = None
 
     @property
@@ -136,6 +142,7 @@ def make_plan(gguf: GgufModel, spec: ModelSpec, assignment: Assignment, numbers:
         memory=memory,
         assignment=assignment,
         max_cache_lens=max(0, num_blocks * numbers.block_tokens),
+        numbers=numbers,
     )
 
 
@@ -199,6 +206,7 @@ def make_hybrid_plan(
         memory=memory,
         assignment=assignment,
         max_cache_lens=0,
+        numbers=numbers,
         device=_device_plan(spec, sizes, assignment, numbers, device),
     )
 
@@ -208,7 +216,9 @@ def _device_plan(
 ) -> DevicePlan:
     def uses(num_blocks: int) -> tuple[MemoryRow, ...]:
         slots = (num_blocks + 1) * numbers.block_tokens
-        settings = DeviceNumbers(slots, numbers.block_tokens, _step_tokens(numbers), numbers.max_batch_size)
+        settings = DeviceNumbers(
+            slots, numbers.block_tokens, _step_tokens(numbers), numbers.max_batch_size, numbers.streams_experts
+        )
         return tuple(MemoryRow(*use) for use in device_uses(spec, sizes, assignment, settings))
 
     def total(num_blocks: int) -> int:
@@ -217,7 +227,8 @@ def _device_plan(
     # Both the cache and attention's work grow by the block.
     num_blocks = (device.available_bytes - total(0)) // (total(1) - total(0))
     wanted = num_kv_blocks(numbers.cache_lens, numbers.block_tokens)
-    return DevicePlan(device, uses(wanted), max(0, num_blocks * numbers.block_tokens))
+    streaming = estimate(spec, sizes, numbers.isa, sum(numbers.threads_per_node)) if numbers.streams_experts else None
+    return DevicePlan(device, uses(wanted), max(0, num_blocks * numbers.block_tokens), streaming)
 
 
 def _loaded(gguf: GgufModel, spec: ModelSpec, numbers: Numbers) -> dict[str, int]:

@@ -33,6 +33,16 @@ def render(plan: MemoryPlan) -> str:
         )
         memory.append(("available", human(gpu.available_bytes), gpu.limited_by))
         lines += _table(("use", "bytes", ""), memory, right=(1,))
+    if plan.device is not None and plan.device.streaming is not None:
+        stream = plan.device.streaming
+        lines += [
+            "",
+            "Long steps",
+            f"  have up to {plan.numbers.prefill_chunk_size} tokens, where nothing decodes.",
+            f"  The experts, {human(stream.pass_bytes)}, pass through the GPU in about {stream.pass_s:.2g} s, which "
+            f"pays from about {stream.from_tokens} tokens on:",
+            f"  an estimate by {stream.assumed}; start measures it.",
+        ]
     if plan.assignment.rules:
         lines += ["", "Rules", *(f"  {line}" for line in rule_lines(plan.assignment))]
     lines += ["", "It fits." if plan.fits else "It does not fit."]
@@ -75,6 +85,7 @@ def to_json(plan: MemoryPlan) -> dict[str, Any]:
         "limited_by": plan.memory.limited_by,
         "fits": plan.fits,
         "max_cache_lens": plan.max_cache_lens,
+        "prefill_chunk_size": plan.numbers.prefill_chunk_size,
         "device": None if plan.device is None else _device(plan.device),
         "rules": [
             {
@@ -99,6 +110,13 @@ def _device(plan: DevicePlan) -> dict[str, Any]:
         "limited_by": plan.memory.limited_by,
         "fits": plan.fits,
         "max_cache_lens": plan.max_cache_lens,
+        "streaming": None
+        if plan.streaming is None
+        else {
+            "pass_bytes": plan.streaming.pass_bytes,
+            "pass_s": plan.streaming.pass_s,
+            "from_tokens": plan.streaming.from_tokens,
+        },
     }
 
 

@@ -55,6 +55,10 @@ class NumaProbe(Collector):
             "ballast_numa_local_ratio", "Share of the weights that lie on the NUMA node whose threads read them."
         )
         pinned = GaugeMetricFamily("ballast_numa_threads_pinned", "Whether each compute thread has CPUs of its own.")
+        for_gpu = GaugeMetricFamily(
+            "ballast_host_pinned_bytes", "Bytes of routed experts in host memory that are pinned for a GPU."
+        )
+        for_gpu.add_metric([], self._subject[0].pinned_bytes)
         if self._report is not None:
             if self._report.share_local is not None:
                 local.add_metric([], self._report.share_local)
@@ -63,7 +67,7 @@ class NumaProbe(Collector):
                 if node.expert_bytes is not None:
                     experts.add_metric([str(node.node)], node.expert_bytes)
             policy.add_metric([], float(self._report.mempolicy_available))
-        return iter((experts, policy, local, pinned))
+        return iter((experts, policy, local, pinned, for_gpu))
 
 
 def to_json(report: NumaReport, age_s: float) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from ballast import __version__
 from ballast.config import Config, ReasoningField, ServerConfig
@@ -18,7 +19,7 @@ from ballast.log import configure_logging
 from ballast.model.isa import chosen_isa
 from ballast.model.metadata import read_config, read_spec
 from ballast.model.tensors import check_tensors
-from ballast.plan import check_memory, open_model, plan_for, rule_lines
+from ballast.plan import check_memory, open_model, plan_for, planned, rule_lines
 from ballast.server.access import Access
 from ballast.server.app import Service, create_admin_app, create_app
 from ballast.server.keys import Keys
@@ -57,6 +58,8 @@ def serve(config: Config) -> int:
     for line in rule_lines(plan.assignment):
         log.info("placement", extra={"rule": line})
     check_memory(plan)
+    prefill_is_auto = config.scheduling.prefill_chunk_size is None
+    config = planned(config, plan)
     text = load_text(
         config.model.model_path, gguf.metadata, str(gguf.path), config.model.chat_template, num_ids=spec.vocab_size
     )
@@ -81,7 +84,8 @@ def serve(config: Config) -> int:
     probe = NumaProbe()
 
     def load(report: Callable[[float], None]) -> Runner:
-        return load_runner(gguf, spec, text.tokenizer.vocab_size, engine_settings(config), report, probe.watch)
+        settings = replace(engine_settings(config), prefill_is_auto=prefill_is_auto)
+        return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report, probe.watch)
 
     run(config, load, text, spec.name, spec.context_length, probe)
     return 0
@@ -133,6 +137,7 @@ def engine_settings(config: Config) -> EngineSettings:
         activation_bytes=machine.activation_bytes,
         numa=machine.numa,
         device=machine.device,
+        stream_from_tokens=machine.stream_from_tokens,
     )
 
 

@@ -50,6 +50,7 @@ class HybridModel:
         self._experts = experts
         self._pinned = pinned
         self._streamed = streamed
+        self.max_prefill_tokens: int | None = None
         self._kv = kv
         self._inputs = inputs
         self._device = device

@@ -26,10 +26,12 @@ from ballast.model.hybrid.attention import latent_attention
 from ballast.model.hybrid.decode_inputs import DecodeInputs
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.load import load_hybrid_model
+from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.step import RequestRows, Step
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
 from ballast.model.weights import Packing
+from ballast.testing.float_experts import FloatExperts
 from ballast.testing.generate import generate
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
@@ -55,6 +57,7 @@ class Pair:
 
     def __init__(self, first: Runner, second: Runner) -> None:
         self._both = first, second
+        self.second = second
         self.largest_error = 0.0
         self.divergences: list[float] = []
         self.same_top: list[bool] = []
@@ -102,14 +105,15 @@ def load(file: Path, device: torch.device, **options: object) -> Runner:
     return hybrid
 
 
-def as_served(file: Path, device: str) -> Runner:
+def as_served(file: Path, device: str, **settings: object) -> Runner:
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
-    return load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, device=device))
+    return load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, device=device, **settings))
 
 
-def pair_on_cpu(file: Path) -> Pair:
-    return Pair(as_served(file, "cpu"), load(file, CPU, make_linear=float_linear, kv_dtype=torch.float32))
+def pair_on_cpu(file: Path, **options: object) -> Pair:
+    hybrid = load(file, CPU, make_linear=float_linear, kv_dtype=torch.float32, **options)
+    return Pair(as_served(file, "cpu"), hybrid)
 
 
 def pair_on_gpu(file: Path) -> Pair:
@@ -149,6 +153,31 @@ def test_logits_agree_with_the_cpu_model_in_every_architecture(tmp_path: Path, a
 @pytest.mark.parametrize(("arch", "mla"), [("v2lite", "joint"), ("v2", "split"), ("v3", "split"), ("k2", "joint")])
 def test_distributions_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
     pair = pair_on_gpu(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
+    run_requests(pair)
+    assert np.mean(pair.divergences) <= MAX_DIVERGENCE
+    assert np.mean(pair.same_top) >= MIN_SAME_TOP
+
+
+def test_logits_agree_where_long_steps_stream_their_experts(tmp_path: Path) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    pair = pair_on_cpu(file, make_experts=FloatExperts, stream_from_tokens=20)
+    hybrid = pair.second
+    assert isinstance(hybrid, HybridModel)
+    assert hybrid.streams_from_tokens == 20
+    run_requests(pair)
+    assert pair.largest_error <= MAX_RELATIVE_ERROR
+    assert hybrid.streamed_bytes > 0
+    assert hybrid.expert_bytes_read > hybrid.streamed_bytes
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("quant", ["q4_k", "q8_0", "q2_k", "bf16"])
+def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, quant: str) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant=quant).gguf
+    pair = Pair(as_served(file, "cpu"), as_served(file, "cuda:0", stream_from_tokens=2))
+    assert isinstance(pair.second, HybridModel)
+    assert pair.second.pinned_bytes > 0
+    assert pair.second.streams_from_tokens == 2
     run_requests(pair)
     assert np.mean(pair.divergences) <= MAX_DIVERGENCE
     assert np.mean(pair.same_top) >= MIN_SAME_TOP

@@ -14,34 +14,12 @@ from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.model.hybrid import chunks
 from ballast.model.hybrid.chunks import MAX_CHUNK_BYTES, chunk_bytes, chunks_of
 from ballast.model.hybrid.host_memory import HostExpertPart, HostPanels, panels_of
-from ballast.model.hybrid.panel_stack import PanelStack
 from ballast.model.hybrid.streamed_experts import StreamedExperts, copy_pieces
+from ballast.testing.float_experts import FloatExperts
 
 CPU = torch.device("cpu")
 FAST = kernels.usable_isas()[0]
 HIDDEN, WIDTH, NUM_EXPERTS, NUM_CHOSEN = 48, 96, 10, 3
-
-
-class FloatExperts:
-    """GroupedExperts over float32 panels, read when they are called."""
-
-    def __init__(self, *matrices: PanelStack) -> None:
-        self._matrices = matrices
-
-    def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        gate, up, down = map(self._floats, self._matrices)
-        total = torch.zeros_like(x)
-        for expert in range(self._matrices[0].num_experts):
-            share = (weights * (ids == expert)).sum(1, keepdim=True)
-            hidden = torch.nn.functional.silu(x @ gate[expert].T) * (x @ up[expert].T)
-            total += share * (hidden @ down[expert].T)
-        return total
-
-    @staticmethod
-    def _floats(panels: PanelStack) -> torch.Tensor:
-        """[experts, rows, cols]; panels are [column][16 rows]."""
-        floats = panels.packed.view(torch.float32).view(panels.num_experts, -1, panels.cols, 16)
-        return floats.transpose(2, 3).flatten(1, 2)[:, : panels.rows]
 
 
 @pytest.fixture(autouse=True)

@@ -87,7 +87,12 @@ class HybridModel:
     @property
     def expert_bytes_read(self) -> int:
         """Bytes of routed experts' weights that steps have read from host memory so far."""
-        return self._experts.bytes_read + (0 if self._streamed is None else self._streamed.bytes_read)
+        return self._experts.bytes_read + self.streamed_bytes
+
+    @property
+    def streamed_bytes(self) -> int:
+        """The part of them that went to the device."""
+        return 0 if self._streamed is None else self._streamed.bytes_read
 
     @property
     def pinned_bytes(self) -> int:

@@ -138,7 +138,8 @@ class MachineConfig(_Section):
     device: str = option(
         "auto",
         text("auto, cpu, cuda or cuda:N", "auto|cpu|cuda:N", r"auto|cpu|cuda(:\d{1,2})?"),
-        "where to compute; cuda: attention and shared weights on a GPU, routed experts on the CPU; auto: cpu",
+        "where to compute; cuda: attention and shared weights on a GPU, routed experts on the CPU; auto: cuda where "
+        "a GPU can be used, else cpu",
     )
     vram_limit: int | None = option(
         None,
@@ -216,6 +217,8 @@ class Config:
     machine: MachineConfig = field(default_factory=MachineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     log: LogConfig = field(default_factory=LogConfig)
+    device_reason: str = ""
+    """Why a resolved configuration's device is what it is."""
 
 
 @dataclass(frozen=True, slots=True)

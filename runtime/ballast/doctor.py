@@ -170,7 +170,7 @@ def _memory(machine: Machine) -> Iterator[Finding]:
 
 def _gpus(machine: Machine) -> Iterator[Finding]:
     for gpu in machine.gpus:
-        yield Finding("note", "GPU", f"{gpu}: used with --device cuda")
+        yield Finding("note", "GPU", f"{gpu}: the first is used unless --device names another or cpu")
     if not machine.gpus:
         yield Finding("note", "GPU", "none with NVIDIA's driver; everything is computed on the CPU")
 

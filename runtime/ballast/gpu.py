@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import sysconfig
@@ -15,6 +16,27 @@ def check_device(name: str) -> None:
     reason = why_unusable(name) if name.startswith("cuda") else None
     if reason is not None:
         raise ConfigError("device", name, f"{reason}; device=cpu needs none")
+
+
+def auto_device() -> tuple[str, str]:
+    """What device=auto means here, and why: the first GPU where it can be used, or the CPU. torch, which takes seconds
+    and hundreds of megabytes, is imported only where the driver knows a GPU."""
+    if num_driver_devices() == 0:
+        return "cpu", "NVIDIA's driver and a GPU for it are not here"
+    reason = why_unusable("cuda:0")
+    return ("cuda:0", "a GPU is here") if reason is None else ("cpu", f"the GPU cannot be used: {reason}")
+
+
+def num_driver_devices() -> int:
+    """GPUs that CUDA's driver offers this process; 0 where there is no driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    # CUDA driver API: both return 0 on success.
+    is_known = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    return count.value if is_known else 0
 
 
 def why_unusable(name: str) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ballast.config import Config, MachineConfig, ModelConfig, SchedulingConfig, ServerConfig
 from ballast.errors import ConfigError
+from ballast.gpu import auto_device
 
 QUEUED_CACHES = 8
 """How many times over the waiting prompts may fill the KV cache, unless the operator says otherwise."""
@@ -19,16 +20,20 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 def resolve(config: Config, num_physical_cores: int) -> Config:
     """The same configuration, complete. `num_physical_cores`: those that this process may use.
 
-    Raises ConfigError. Reads nothing of a path but whether it is there.
+    Raises ConfigError. Reads nothing of a path but whether it is there, and where device=auto whether a GPU
+    can be used.
     """
     _check_cache(config.scheduling)
     _check_ports(config.server)
     _check_tls(config.server)
+    asked = config.machine.device
+    device, reason = auto_device() if asked == "auto" else ({"cuda": "cuda:0"}.get(asked, asked), "asked for")
     return replace(
         config,
+        device_reason=reason,
         model=_check_paths(config.model),
-        scheduling=_resolve_scheduling(config.scheduling, on_gpu=config.machine.device.startswith("cuda")),
-        machine=_resolve_machine(config.machine, num_physical_cores),
+        scheduling=_resolve_scheduling(config.scheduling, on_gpu=device.startswith("cuda")),
+        machine=_resolve_machine(config.machine, device, num_physical_cores),
     )
 
 
@@ -104,8 +109,7 @@ def _resolve_scheduling(scheduling: SchedulingConfig, *, on_gpu: bool) -> Schedu
     )
 
 
-def _resolve_machine(asked: MachineConfig, num_physical_cores: int) -> MachineConfig:
-    device = {"auto": "cpu", "cuda": "cuda:0"}.get(asked.device, asked.device)
+def _resolve_machine(asked: MachineConfig, device: str, num_physical_cores: int) -> MachineConfig:
     if asked.vram_limit is not None and device == "cpu":
         raise ConfigError("vram_limit", asked.vram_limit, f"limits a GPU's memory, and device={asked.device} uses none")
     if asked.stream_from_tokens is not None and device == "cpu":

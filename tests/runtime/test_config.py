@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from ballast.config import OPTIONS, Config, ModelConfig, SchedulingConfig, ServerConfig, read_config
+from ballast import gpu
+from ballast.config import OPTIONS, SECTIONS, Config, ModelConfig, SchedulingConfig, ServerConfig, read_config
 from ballast.config_sources import options_in_environment, options_in_file
 from ballast.errors import ConfigError
 from ballast.resolve import resolve
@@ -226,8 +227,8 @@ def test_resolving_leaves_no_auto():
     assert config.scheduling.max_queue_tokens == 8 * 5056
     assert (config.machine.cpu_threads, config.machine.device) == (6, "cpu")
     assert resolved(cpu_threads=3, prefill_chunk_size=512).machine.cpu_threads == 3
-    for section in dataclasses.fields(config):
-        values = dataclasses.asdict(getattr(config, section.name))
+    for section in SECTIONS:
+        values = dataclasses.asdict(getattr(config, section))
         assert [
             name
             for name, value in values.items()
@@ -277,6 +278,23 @@ def test_a_certificate_and_its_key_come_together(tmp_path):
         resolved(tls_cert_file=tmp_path)
     with pytest.raises(ConfigError, match="needs tls_cert_file as well"):
         resolved(tls_key_file=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "unusable", "device", "why"),
+    [
+        (0, None, "cpu", "NVIDIA's driver and a GPU for it are not here"),
+        (1, None, "cuda:0", "a GPU is here"),
+        (2, "torch is not installed", "cpu", "the GPU cannot be used: torch is not installed"),
+    ],
+)
+def test_auto_is_the_first_gpu_where_it_can_be_used(num_devices, unusable, device, why, monkeypatch):
+    monkeypatch.setattr(gpu, "num_driver_devices", lambda: num_devices)
+    monkeypatch.setattr(gpu, "why_unusable", lambda _: unusable)
+    config = resolved(device="auto")
+    assert (config.machine.device, config.device_reason) == (device, why)
+    asked = resolved(device="cpu")
+    assert (asked.machine.device, asked.device_reason) == ("cpu", "asked for")
 
 
 def test_devices_and_the_limit_of_their_memory():

@@ -72,7 +72,11 @@ def test_a_healthy_machine_is_described() -> None:
         (replace(MACHINE, transparent_huge_pages="never"), "huge pages", "transparent: never; large reads are slower"),
         (replace(MACHINE, transparent_huge_pages=None), "huge pages", "transparent: not in this kernel"),
         (replace(MACHINE, mempolicy_available=False), "memory policy", "may not be set here; memory goes to the node"),
-        (replace(MACHINE, gpus=("NVIDIA H200",)), "GPU", "NVIDIA H200: used with --device cuda"),
+        (
+            replace(MACHINE, gpus=("NVIDIA H200",)),
+            "GPU",
+            "H200: the first is used unless --device names another",
+        ),
         (MACHINE, "GPU", "none with NVIDIA's driver; everything is computed on the CPU"),
     ],
 )

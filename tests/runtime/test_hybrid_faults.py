@@ -62,7 +62,7 @@ def dies(directory, fault, sentence, *options):
     ],
 )
 def test_a_fault_in_a_step_fails_its_requests_and_ends_the_process(tmp_path, fault, sentence):
-    dies(tmp_path, fault, sentence)
+    dies(tmp_path, fault, sentence, "--device", "cpu")
 
 
 @pytest.mark.gpu
@@ -74,14 +74,22 @@ def test_a_fault_on_a_gpu_fails_its_requests_and_ends_the_process(tmp_path, faul
 
 
 def test_the_hybrid_serves_where_nothing_fails():
-    with ServerProcess(*SMALL, module=HYBRID) as server:
+    with ServerProcess(*SMALL, "--device", "cpu", module=HYBRID) as server:
         with urllib.request.urlopen(post(server, 5), timeout=60) as reply:
             assert json.loads(reply.read())["usage"]["completion_tokens"] == 5
         server.wait_until_empty()
+        assert server.event("device")["device"] == "cpu"
+
+
+@pytest.mark.gpu
+def test_a_gpu_that_can_be_used_is_what_auto_means():
+    with ServerProcess(*SMALL, "--device", "auto", module=HYBRID) as server:
+        assert server.event("device")["device"] == "cuda:0"
+        assert server.metrics()
 
 
 def test_a_device_that_is_full_while_the_model_is_loaded_is_a_lack_of_memory():
-    with ServerProcess("--fault", "load", *SMALL, module=HYBRID, until_ready=False) as server:
+    with ServerProcess("--fault", "load", "--device", "cpu", *SMALL, module=HYBRID, until_ready=False) as server:
         assert server.wait() == 4
         last = server.stderr.splitlines()[-1]
         assert "ran out of memory while the model was loaded (OutOfMemoryError: CUDA out of memory on demand); " in last

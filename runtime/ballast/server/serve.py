@@ -50,6 +50,7 @@ def serve(config: Config) -> int:
     the engine starts; an engine that dies ends the process."""
     configure_logging(config.log)
     check_device(config.machine.device)
+    log.info("device", extra={"device": config.machine.device, "why": config.device_reason})
     log.info("kernels", extra={"isa": chosen_isa(), "threads": config.machine.cpu_threads})
     gguf = open_model(config.model)
     spec = read_spec(gguf, None if config.model.model_path is None else read_config(config.model.model_path))

@@ -49,7 +49,7 @@ class HybridModel:
         self._weights = weights
         self._experts = experts
         self._pinned = pinned
-        self._streamed = streamed
+        self.streamed = streamed
         self.max_prefill_tokens: int | None = None
         self._kv = kv
         self._inputs = inputs
@@ -92,7 +92,7 @@ class HybridModel:
     @property
     def streamed_bytes(self) -> int:
         """The part of them that went to the device."""
-        return 0 if self._streamed is None else self._streamed.bytes_read
+        return 0 if self.streamed is None else self.streamed.bytes_read
 
     @property
     def pinned_bytes(self) -> int:
@@ -102,12 +102,12 @@ class HybridModel:
     @property
     def streams_from_tokens(self) -> int | None:
         """Fewest tokens of a step whose experts are streamed through the device; None: they never are."""
-        return None if self._streamed is None else self._streamed.from_tokens
+        return None if self.streamed is None else self.streamed.from_tokens
 
     def _experts_for(self, num_tokens: int) -> HostExperts | StreamedExperts:
-        if self._streamed is None or num_tokens < self._streamed.from_tokens:
+        if self.streamed is None or num_tokens < self.streamed.from_tokens:
             return self._experts
-        return self._streamed
+        return self.streamed
 
     def _decode(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
         size = batch.token_ids.size

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from ballast._core import kernels
 from ballast.model.hybrid import fused_routing, routing_kernels
-from ballast.model.hybrid.divided_experts import Compute, DividedExperts
+from ballast.model.hybrid.divided_experts import DividedExperts
 from ballast.model.hybrid.division import Divide, divide, phase_of
 from ballast.model.hybrid.experts import HostExperts
-from ballast.model.hybrid.panel_stack import PanelStack
 from ballast.model.hybrid.place_experts import place_experts
+from ballast.testing.float_experts import FloatExperts
 from ballast.testing.gguf_files import R1_SPEC
 from ballast.testing.interpreted import interpreted
 
@@ -28,28 +28,6 @@ HIDDEN, WIDTH, EXPERTS, CHOSEN, LAYERS = 64, 32, 8, 3, 3
 SPEC = replace(R1_SPEC, hidden=HIDDEN, num_experts=EXPERTS, num_experts_used=CHOSEN)
 EXPERT_BYTES = 3 * WIDTH * HIDDEN * 4
 NOBODY, EVERYBODY = ((),) * LAYERS, (tuple(range(EXPERTS)),) * LAYERS
-
-
-def float_experts(*stacks: PanelStack) -> Compute:
-    """Over panels of floats, [column][16 rows], read anew in each call."""
-    assert all(stack.ggml_type == T.F32 for stack in stacks)
-
-    def compute(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        gate, up, down = (
-            stack.views[0]
-            .view(stack.num_experts, -1, stack.cols, 16)
-            .transpose(2, 3)
-            .reshape(-1, stack.rows, stack.cols)
-            for stack in stacks
-        )
-        out = torch.zeros_like(x)
-        for token, column in (ids >= 0).nonzero().tolist():
-            expert = int(ids[token, column])
-            hidden = torch.nn.functional.silu(gate[expert] @ x[token]) * (up[expert] @ x[token])
-            out[token] += weights[token, column] * (down[expert] @ hidden)
-        return out
-
-    return compute
 
 
 class Setting:
@@ -67,7 +45,7 @@ class Setting:
         ]
         self.layers = [experts.packed(pool, kernels.usable_isas()[0]) for experts in stacked]
         on_device = [
-            place_experts(experts, ids, float_experts, CPU, is_readable=True)
+            place_experts(experts, ids, FloatExperts, CPU, is_readable=True)
             for experts, ids in zip(self.layers, resident, strict=True)
         ]
         on_host = [experts for experts, placed in zip(self.layers, on_device, strict=True) if not placed.is_whole]

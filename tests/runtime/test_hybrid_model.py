@@ -57,7 +57,6 @@ class Pair:
 
     def __init__(self, first: Runner, second: Runner) -> None:
         self._both = first, second
-        self.second = second
         self.largest_error = 0.0
         self.divergences: list[float] = []
         self.same_top: list[bool] = []
@@ -87,7 +86,7 @@ def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed:
     return FloatLinear(weight)
 
 
-def load(file: Path, device: torch.device, **options: object) -> Runner:
+def load(file: Path, device: torch.device, **options: object) -> HybridModel:
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
     hybrid, _ = load_hybrid_model(
@@ -105,15 +104,14 @@ def load(file: Path, device: torch.device, **options: object) -> Runner:
     return hybrid
 
 
-def as_served(file: Path, device: str, **settings: object) -> Runner:
+def as_served(file: Path, device: str) -> Runner:
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
-    return load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, device=device, **settings))
+    return load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, device=device))
 
 
-def pair_on_cpu(file: Path, **options: object) -> Pair:
-    hybrid = load(file, CPU, make_linear=float_linear, kv_dtype=torch.float32, **options)
-    return Pair(as_served(file, "cpu"), hybrid)
+def pair_on_cpu(file: Path) -> Pair:
+    return Pair(as_served(file, "cpu"), load(file, CPU, make_linear=float_linear, kv_dtype=torch.float32))
 
 
 def pair_on_gpu(file: Path) -> Pair:
@@ -148,36 +146,39 @@ def test_logits_agree_with_the_cpu_model_in_every_architecture(tmp_path: Path, a
     assert pair.largest_error <= MAX_RELATIVE_ERROR
 
 
+@pytest.mark.parametrize("stream_from_tokens", [0, 20])
+@pytest.mark.parametrize("divided", ["share", "some", "all"])
+def test_logits_agree_however_experts_are_divided(tmp_path: Path, divided: str, stream_from_tokens: int) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    spec = read_spec(open_gguf(file), None)
+    whole, num_layers = tuple(range(spec.num_experts)), spec.num_layers - spec.num_dense_layers
+    residents = {
+        "share": (),
+        "some": (whole, *(whole[1::3] for _ in range(num_layers - 1))),
+        "all": (whole,) * num_layers,
+    }
+    hybrid = load(
+        file,
+        CPU,
+        make_linear=float_linear,
+        kv_dtype=torch.float32,
+        make_experts=FloatExperts,
+        stream_from_tokens=stream_from_tokens,
+        residents=residents[divided],
+        pcie_share=0.4,
+    )
+    pair = Pair(as_served(file, "cpu"), hybrid)
+    run_requests(pair)
+    assert pair.largest_error <= MAX_RELATIVE_ERROR
+    assert (hybrid.expert_bytes_read_over_pcie > 0) == (divided != "all")
+    assert (hybrid.expert_bytes_read > hybrid.expert_bytes_read_over_pcie) == (divided != "all")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("quant", ["f16", "bf16", "q8_0", "q4_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"])
 @pytest.mark.parametrize(("arch", "mla"), [("v2lite", "joint"), ("v2", "split"), ("v3", "split"), ("k2", "joint")])
 def test_distributions_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
     pair = pair_on_gpu(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
-    run_requests(pair)
-    assert np.mean(pair.divergences) <= MAX_DIVERGENCE
-    assert np.mean(pair.same_top) >= MIN_SAME_TOP
-
-
-def test_logits_agree_where_long_steps_stream_their_experts(tmp_path: Path) -> None:
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
-    pair = pair_on_cpu(file, make_experts=FloatExperts, stream_from_tokens=20)
-    hybrid = pair.second
-    assert isinstance(hybrid, HybridModel)
-    assert hybrid.streams_from_tokens == 20
-    run_requests(pair)
-    assert pair.largest_error <= MAX_RELATIVE_ERROR
-    assert hybrid.streamed_bytes > 0
-    assert hybrid.expert_bytes_read > hybrid.streamed_bytes
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("quant", ["q4_k", "q8_0", "q2_k", "bf16"])
-def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, quant: str) -> None:
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant=quant).gguf
-    pair = Pair(as_served(file, "cpu"), as_served(file, "cuda:0", stream_from_tokens=2))
-    assert isinstance(pair.second, HybridModel)
-    assert pair.second.pinned_bytes > 0
-    assert pair.second.streams_from_tokens == 2
     run_requests(pair)
     assert np.mean(pair.divergences) <= MAX_DIVERGENCE
     assert np.mean(pair.same_top) >= MIN_SAME_TOP

@@ -1,32 +1,31 @@
-"""Routed experts over float32 panels in plain torch: what `ExpertPanels` is to a GPU."""
+"""What `ExpertPanels` does, by torch's operations on any device, for panels of float32."""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
-from ballast.model.hybrid.panel_layout import PANEL_ROWS
 from ballast.model.hybrid.panel_stack import PanelStack
 
 
 class FloatExperts:
-    """Reads the panels when it is called."""
+    """GroupedExperts that read their panels when they are called."""
 
-    def __init__(self, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
-        self._stacks = gate, up, down
+    def __init__(self, *matrices: PanelStack) -> None:
+        """Gate, up and down."""
+        self._matrices = matrices
 
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """x float32 [T, D], ids int32 [T, k], weights float32 [T, k] → float32 [T, D]; other ids add nothing."""
-        gate, up, down = map(_weights, self._stacks)
+        """See `GroupedExperts`."""
+        gate, up, down = map(self._floats, self._matrices)
         total = torch.zeros_like(x)
-        for expert in range(len(gate)):
+        for expert in range(self._matrices[0].num_experts):
             share = (weights * (ids == expert)).sum(1, keepdim=True)
-            hidden = F.silu(x @ gate[expert].T) * (x @ up[expert].T)
+            hidden = torch.nn.functional.silu(x @ gate[expert].T) * (x @ up[expert].T)
             total += share * (hidden @ down[expert].T)
         return total
 
-
-def _weights(stack: PanelStack) -> torch.Tensor:
-    """[experts, rows, cols]; a panel is [column][16 rows]."""
-    floats = stack.packed.view(torch.float32).view(stack.num_experts, -1, stack.cols, PANEL_ROWS)
-    return floats.transpose(2, 3).flatten(1, 2)[:, : stack.rows]
+    @staticmethod
+    def _floats(panels: PanelStack) -> torch.Tensor:
+        """[experts, rows, cols]; panels are [column][16 rows]."""
+        floats = panels.packed.view(torch.float32).view(panels.num_experts, -1, panels.cols, 16)
+        return floats.transpose(2, 3).flatten(1, 2)[:, : panels.rows]

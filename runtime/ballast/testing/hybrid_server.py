@@ -22,7 +22,6 @@ from ballast.engine import build
 from ballast.engine.build import EngineSettings
 from ballast.engine.runner import Runner
 from ballast.model.hybrid import experts, load
-from ballast.model.hybrid.experts import HostExperts
 from ballast.model.hybrid.linear import FloatLinear, Linear, MakeLinear
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.spec import ModelSpec
@@ -80,7 +79,7 @@ def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed:
 
 def inject(model: HybridModel, fault: Fault, once: Path, at_layer: int) -> None:
     """Let `fault` happen in the first step that finds the file `once`."""
-    hand_off: HostExperts = model._experts
+    hand_off = model._experts
     begin, submit = hand_off.begin, hand_off.submit
     is_due = False
 

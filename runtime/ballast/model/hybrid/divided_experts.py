@@ -6,26 +6,38 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
 from ballast.model.hybrid.division import MAX_SHARED_PAIRS, Divide, phase_of
-from ballast.model.hybrid.experts import HostExperts
+from ballast.model.hybrid.streamed_experts import GroupedExperts
 
-Compute = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Experts on the device: x float32 [T, D], ids int32 [T, k], weights float32 [T, k] → float32 [T, D]; ids that are none
-of theirs add nothing. `ExpertPanels` on a GPU."""
+
+class RoutedLayers(Protocol):
+    """Routed layers of a model, as `HostExperts` and `StreamedExperts` have them."""
+
+    @property
+    def bytes_read(self) -> int: ...
+
+    def begin(self, num_tokens: int) -> None: ...
+
+    def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None: ...
+
+    def result(self, layer: int) -> torch.Tensor: ...
+
+    def finish(self, alive: Callable[[], None]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class LayerOnDevice:
     """What the device computes of a layer's experts. Results of parts add up."""
 
-    resident: Sequence[Compute] = ()
+    resident: Sequence[GroupedExperts] = ()
     """Over experts in its memory, by slot."""
     slots: torch.Tensor | None = None  # int32 [E], -1 where an expert is not in its memory
-    across: Sequence[Compute] = ()
+    across: Sequence[GroupedExperts] = ()
     """Over all experts where they lie in host memory, by id; none: they cannot be read there."""
     expert_bytes: int = 0
     is_whole: bool = False
@@ -33,10 +45,11 @@ class LayerOnDevice:
 
 
 class DividedExperts:
-    """Asked for layer after layer, as `HostExperts` is, which has the layers that are not whole on the device."""
+    """All routed layers of a model, asked for in order after each `begin`. `host` computes what lies in host memory: it
+    has the layers that are not whole on the device."""
 
     def __init__(
-        self, host: HostExperts, layers: Sequence[LayerOnDevice], divide: Divide, device: torch.device
+        self, host: RoutedLayers, layers: Sequence[LayerOnDevice], divide: Divide, device: torch.device
     ) -> None:
         self._host = host
         self._layers = layers
@@ -49,6 +62,11 @@ class DividedExperts:
         self._num_across = torch.zeros(len(layers), dtype=torch.int64, device=device)
         self._num_across_seen = torch.zeros(len(layers), dtype=torch.int64, pin_memory=device.type == "cuda")
         self._terms: list[torch.Tensor] = []
+
+    def over(self, host: RoutedLayers) -> DividedExperts:
+        """The same experts on the device, with another `host` and without a share."""
+        layers = [replace(layer, across=()) for layer in self._layers]
+        return DividedExperts(host, layers, self._divide, self._share.device)
 
     @property
     def can_share(self) -> bool:
@@ -63,8 +81,13 @@ class DividedExperts:
 
     @property
     def host_bytes_read(self) -> int:
-        """Of experts' weights, by the CPU, so far."""
+        """Of experts' weights, by `host`, so far."""
         return self._host.bytes_read
+
+    @property
+    def pcie_share(self) -> float:
+        """Of a decode step's experts in host memory."""
+        return float(self._share)
 
     @property
     def pcie_bytes_read(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import tempfile
 from collections.abc import Callable
@@ -12,12 +13,16 @@ import torch
 from ballast._core import kernels
 from ballast.model.hybrid.attention import Attention, PlainAttention
 from ballast.model.hybrid.decode_inputs import DecodeInputs
+from ballast.model.hybrid.divided_experts import DividedExperts
+from ballast.model.hybrid.division import Divide, divide
 from ballast.model.hybrid.experts import HostExperts
 from ballast.model.hybrid.host_memory import CudaRegistrar, PinnedMemory, pin
 from ballast.model.hybrid.kv_pool import DeviceKvPool
 from ballast.model.hybrid.linear import Linear, MakeLinear
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.panel_stack import PanelStack
+from ballast.model.hybrid.pcie_share import calibrate
+from ballast.model.hybrid.place_experts import place_experts
 from ballast.model.hybrid.pointwise import Pointwise, TorchPointwise
 from ballast.model.hybrid.streamed_experts import GroupedExperts, MakeExperts
 from ballast.model.hybrid.streaming import start_streaming
@@ -25,7 +30,10 @@ from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
 from ballast.model.rope import RopeTable, build_rope_table, softmax_scale
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import Packing
+from ballast.moe.residents import Residents
 from ballast.weights.gguf import GgufModel
+
+log = logging.getLogger(__name__)
 
 _WEIGHTS_SHARE, _PINNED_SHARE = 0.9, 0.95
 """Of the progress of loading on a GPU, when weights are loaded and when experts are pinned; the rest is the capture of
@@ -49,13 +57,17 @@ def load_hybrid_model(
     decodes_by_graphs: bool = True,
     make_experts: MakeExperts | None = None,
     stream_from_tokens: int | None = None,
+    residents: Residents = (),
+    pcie_share: float | None = 0.0,
     report: Callable[[float], None] = lambda _: None,
 ) -> tuple[HybridModel, HybridWeights]:
     """Load the model, on the thread that will run it. Steps have at most `max_step_tokens` tokens, decode steps
     `max_batch_size` requests. Only the first `num_sampled_ids` ids are sampled. Without `make_linear` the dense weights
     stay packed in their type, which takes a device that Triton compiles for. `pin_thread`: the thread of the experts
     becomes the pool's first, pinned. On a GPU decode steps are captured, unless `decodes_by_graphs` is off. Experts
-    are streamed in steps of `stream_from_tokens` tokens and more; 0: never; None: from as many as pays, as measured."""
+    are streamed in steps of `stream_from_tokens` tokens and more; 0: never; None: from as many as pays, as measured.
+    `residents`: routed experts that lie in the device's memory as well. `pcie_share`: of a decode step's other experts,
+    those that the device reads from host memory; None: as measured."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     on_gpu = device.type == "cuda"
@@ -69,11 +81,20 @@ def load_hybrid_model(
         device,
         lambda done: report(loaded * done),
     )
-    routed = [layer.routed.experts for layer in weights.layers if layer.routed is not None]
-    experts = HostExperts(spec, routed, packing.pool, max_step_tokens, device, pin_thread=pin_thread)
+    routed_weights = [layer.routed for layer in weights.layers if layer.routed is not None]
+    routed = [layer.experts for layer in routed_weights]
     pinned = PinnedMemory()
     if on_gpu:
         pinned = pin(routed, CudaRegistrar(), report=lambda done: report(loaded + (ready - loaded) * done))
+    make = make_experts or _grouped_experts
+    is_readable = pcie_share != 0 and (bool(pinned.num_bytes) if on_gpu else make_experts is not None)
+    placed = [
+        place_experts(layer, ids, make, device, is_readable=is_readable)
+        for layer, ids in zip(routed, residents or [()] * len(routed), strict=True)
+    ]
+    on_host = [layer for layer, place in zip(routed, placed, strict=True) if not place.is_whole]
+    host = HostExperts(spec, on_host, packing.pool, max_step_tokens, device, pin_thread=pin_thread)
+    experts = DividedExperts(host, placed, _divide(device), device)
     kv = DeviceKvPool(spec.num_layers, num_blocks, block_tokens, spec.latent_dim, kv_dtype, device)
     num_positions = min(spec.context_length, num_blocks * block_tokens)
     inputs = DecodeInputs(max_batch_size, -(-num_positions // block_tokens), spec.hidden, device)
@@ -81,18 +102,33 @@ def load_hybrid_model(
     pointwise = _pointwise(spec.rms_eps, build_rope_table(spec, num_positions), device)
     streamed = start_streaming(
         spec,
-        routed,
+        on_host,
         packing.pool,
         pinned,
         device,
-        make_experts or _grouped_experts,
+        make,
         from_tokens=stream_from_tokens,
         max_tokens=max_step_tokens,
     )
     model = HybridModel(spec, weights, experts, kv, inputs, device, attention, pointwise, pinned, streamed)
+    if experts.can_share:
+        if pcie_share is None:
+            calibrate(experts, routed_weights, spec.hidden, max_batch_size, device)
+        else:
+            experts.set_pcie_share(pcie_share)
+    elif pcie_share:
+        log.warning("no PCIe share", extra={"asked": pcie_share, "reason": "the experts' memory is not pinned"})
     if decodes_by_graphs and on_gpu:
         model.capture_decode(lambda done: report(ready + (1 - ready) * done))
     return model, weights
+
+
+def _divide(device: torch.device) -> Divide:
+    if device.type != "cuda":
+        return divide
+    from ballast.model.hybrid.fused_routing import fused_divide  # here alone: a CPU needs no Triton
+
+    return fused_divide
 
 
 def _attention(spec: ModelSpec, block_tokens: int, device: torch.device) -> Attention:

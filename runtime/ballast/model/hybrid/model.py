@@ -19,7 +19,7 @@ from ballast.model.deepseek import ALIVE_EVERY_S
 from ballast.model.hybrid.attention import Attention
 from ballast.model.hybrid.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.decode_inputs import DecodeInputs
-from ballast.model.hybrid.experts import HostExperts
+from ballast.model.hybrid.divided_experts import DividedExperts
 from ballast.model.hybrid.host_memory import PinnedMemory
 from ballast.model.hybrid.kv_pool import DeviceKvPool
 from ballast.model.hybrid.pointwise import Pointwise
@@ -36,7 +36,7 @@ class HybridModel:
         self,
         spec: ModelSpec,
         weights: HybridWeights,
-        experts: HostExperts,
+        experts: DividedExperts,
         kv: DeviceKvPool,
         inputs: DecodeInputs,
         device: torch.device,
@@ -49,7 +49,8 @@ class HybridModel:
         self._weights = weights
         self._experts = experts
         self._pinned = pinned
-        self.streamed = streamed
+        self._streamed = streamed
+        self._long_step_experts = experts if streamed is None else experts.over(streamed)
         self.max_prefill_tokens: int | None = None
         self._kv = kv
         self._inputs = inputs
@@ -87,12 +88,12 @@ class HybridModel:
     @property
     def expert_bytes_read(self) -> int:
         """Bytes of routed experts' weights that steps have read from host memory so far."""
-        return self._experts.bytes_read + self.streamed_bytes
+        return self._experts.host_bytes_read + self.expert_bytes_read_over_pcie
 
     @property
-    def streamed_bytes(self) -> int:
-        """The part of them that went to the device."""
-        return 0 if self.streamed is None else self.streamed.bytes_read
+    def expert_bytes_read_over_pcie(self) -> int:
+        """Of `expert_bytes_read`, what the device has read."""
+        return self._experts.pcie_bytes_read + (0 if self._streamed is None else self._streamed.bytes_read)
 
     @property
     def pinned_bytes(self) -> int:
@@ -102,12 +103,12 @@ class HybridModel:
     @property
     def streams_from_tokens(self) -> int | None:
         """Fewest tokens of a step whose experts are streamed through the device; None: they never are."""
-        return None if self.streamed is None else self.streamed.from_tokens
+        return None if self._streamed is None else self._streamed.from_tokens
 
-    def _experts_for(self, num_tokens: int) -> HostExperts | StreamedExperts:
-        if self.streamed is None or num_tokens < self.streamed.from_tokens:
+    def _experts_for(self, num_tokens: int) -> DividedExperts:
+        if self._streamed is None or num_tokens < self._streamed.from_tokens:
             return self._experts
-        return self.streamed
+        return self._long_step_experts
 
     def _decode(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
         size = batch.token_ids.size
@@ -145,7 +146,7 @@ class HybridModel:
             torch.cuda.current_stream().synchronize()
 
     def _logits(
-        self, stream: torch.Tensor, step: Step, experts: HostExperts | StreamedExperts, alive: Callable[[], None]
+        self, stream: torch.Tensor, step: Step, experts: DividedExperts, alive: Callable[[], None]
     ) -> torch.Tensor:
         """[sampled, vocabulary] of embedded tokens [T, D], which are overwritten."""
         layers = self._weights.layers
@@ -176,7 +177,7 @@ class HybridModel:
         return weights.output(weights.v_up(attended).flatten(1))
 
     def _feed_forward(
-        self, layer: LayerWeights, routed_index: int, normed: torch.Tensor, experts: HostExperts | StreamedExperts
+        self, layer: LayerWeights, routed_index: int, normed: torch.Tensor, experts: DividedExperts
     ) -> tuple[torch.Tensor, ...]:
         """Terms [T, D]. Experts first: they work while the device computes what every token needs."""
         if layer.routed is None:

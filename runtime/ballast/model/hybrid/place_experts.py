@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from ballast._core import kernels
-from ballast.model.hybrid.divided_experts import Compute, LayerOnDevice
+from ballast.model.hybrid.divided_experts import LayerOnDevice
 from ballast.model.hybrid.host_memory import HostExpertPart, HostPanels, panels_of
 from ballast.model.hybrid.panel_stack import PanelStack
-
-MakeCompute = Callable[[PanelStack, PanelStack, PanelStack], Compute]
-"""Of gate, up and down; `ExpertPanels` on a GPU."""
+from ballast.model.hybrid.streamed_experts import MakeExperts, copy_pieces
 
 
 def place_experts(
     experts: kernels.Experts,
     resident: Sequence[int],
-    make: MakeCompute,
+    make: MakeExperts,
     device: torch.device,
     *,
     is_readable: bool,
@@ -47,22 +45,19 @@ def _stacks(part: HostExpertPart, ids: Sequence[int], device: torch.device) -> l
     for panels in (part.gate, part.up, part.down):
         packed = torch.empty((len(ids), panels.expert_bytes), dtype=torch.uint8, device=device)
         for slot, expert in enumerate(ids):
-            packed[slot].copy_(_bytes(panels, expert, expert + 1))
+            copy_pieces(packed[slot], panels, expert * panels.expert_bytes)
         stacks.append(PanelStack(packed, panels.ggml_type, len(ids), panels.rows, panels.cols))
     return stacks
 
 
 def _seen(part: HostExpertPart) -> list[PanelStack]:
     return [
-        PanelStack(
-            _bytes(panels, 0, panels.num_experts), panels.ggml_type, panels.num_experts, panels.rows, panels.cols
-        )
+        PanelStack(_bytes(panels), panels.ggml_type, panels.num_experts, panels.rows, panels.cols)
         for panels in (part.gate, part.up, part.down)
     ]
 
 
-def _bytes(panels: HostPanels, begin: int, end: int) -> torch.Tensor:
-    """Of experts begin…end, where they lie; the experts must outlive it."""
-    size = panels.expert_bytes
-    memory = (ctypes.c_uint8 * ((end - begin) * size)).from_address(panels.address + begin * size)
+def _bytes(panels: HostPanels) -> torch.Tensor:
+    """Where they lie; the experts must outlive it."""
+    memory = (ctypes.c_uint8 * panels.data.size).from_address(panels.address)
     return torch.frombuffer(memory, dtype=torch.uint8)

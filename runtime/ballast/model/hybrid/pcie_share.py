@@ -1,0 +1,93 @@
+"""How large a share of a decode step's experts the device reads across PCIe: the one with which the routed layers, one
+after the other, take the least time, as measured."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from ballast.model.hybrid.divided_experts import DividedExperts
+from ballast.model.hybrid.weights import RoutedWeights
+
+log = logging.getLogger(__name__)
+
+SHARES = (0.125, 0.1875, 0.25, 0.3125, 0.375, 0.4)
+"""That are tried. Beyond, the CPU's cores stand idle more than PCIe gains."""
+_BATCH_SIZES = (1, 4)
+_REPEATS = 3
+_LEAST_GAIN = 0.02
+"""For which a share is worth the device's work."""
+
+Step = Callable[[], None]
+
+
+def calibrate(
+    experts: DividedExperts, layers: Sequence[RoutedWeights], hidden: int, max_batch_size: int, device: torch.device
+) -> None:
+    """Measure decode steps of the routed layers, of random tokens, and set the best share."""
+    batch_sizes = [size for size in _BATCH_SIZES if size <= max_batch_size]
+    times = [_times(experts, layers, hidden, size, device) for size in batch_sizes]
+    relative = {share: statistics.mean(of_size[share] / of_size[0.0] for of_size in times) for share in times[0]}
+    share = best_share(relative)
+    experts.set_pcie_share(share)
+    log.info(
+        "PCIe share measured",
+        extra={
+            "share": share,
+            "batch_sizes": batch_sizes,
+            "ms_without": [round(of_size[0.0] * 1e3, 2) for of_size in times],
+            "ms_with": [round(of_size[share] * 1e3, 2) for of_size in times],
+        },
+    )
+
+
+def best_share(times: Mapping[float, float]) -> float:
+    """The share of the least time; none, 0, unless that gains something over 0."""
+    best = min(times, key=lambda share: times[share])
+    return best if times[best] <= times[0.0] * (1 - _LEAST_GAIN) else 0.0
+
+
+@torch.inference_mode()
+def _times(
+    experts: DividedExperts, layers: Sequence[RoutedWeights], hidden: int, batch_size: int, device: torch.device
+) -> dict[float, float]:
+    """Seconds of a step, by share."""
+    x = torch.randn(batch_size, hidden, generator=torch.Generator().manual_seed(batch_size)).to(device)
+
+    def queue() -> None:
+        for index, layer in enumerate(layers):
+            experts.submit(index, x, *layer.choose(layer.router(x)))
+            experts.result(index)
+
+    def run(queue: Step) -> None:
+        experts.begin(batch_size)
+        queue()
+        experts.finish(lambda: None)
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+
+    found = {}
+    for shares in ((0.0,), SHARES):
+        experts.set_pcie_share(shares[0])
+        run(queue)
+        captured = _captured(queue) if device.type == "cuda" else queue
+        for share in shares:
+            experts.set_pcie_share(share)
+            seconds = []
+            for _ in range(_REPEATS):
+                begin = time.perf_counter()
+                run(captured)
+                seconds.append(time.perf_counter() - begin)
+            found[share] = statistics.median(seconds)
+    return found
+
+
+def _captured(queue: Step) -> Step:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        queue()
+    return graph.replay

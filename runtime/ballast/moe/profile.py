@@ -1,0 +1,92 @@
+"""How often a model's routed experts were chosen: the file that `ballast profile` writes and a placement reads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast.errors import ConfigError
+from ballast.weights.gguf import GgufModel
+
+_OPTION = "expert_profile"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertProfile:
+    """Of one model, whatever its file's types."""
+
+    model: str
+    fingerprint: str
+    num_tokens: int
+    """That were computed, prompts and replies."""
+    uses: NDArray[np.int64]  # [routed layers, E]
+
+
+def fingerprint(gguf: GgufModel) -> str:
+    """Of what experts mean: the first router, which no quantisation of a model changes."""
+    name = min(
+        (name for name in gguf.tensors if name.endswith(".ffn_gate_inp.weight")),
+        key=lambda name: int(name.split(".")[1]),
+    )
+    digest = hashlib.sha256(repr(gguf.tensors[name].shape).encode())
+    digest.update(gguf.data(name).tobytes())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def write_profile(file: Path, profile: ExpertProfile) -> None:
+    """Raises ConfigError when the file cannot be written."""
+    document = {
+        "model": profile.model,
+        "fingerprint": profile.fingerprint,
+        "num_tokens": profile.num_tokens,
+        "uses": profile.uses.tolist(),
+    }
+    try:
+        file.write_text(json.dumps(document) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("out", file, f"cannot be written ({error.strerror})") from error
+
+
+def read_profile(file: Path, gguf: GgufModel, model: str, num_layers: int, num_experts: int) -> ExpertProfile:
+    """The profile of `gguf`, called `model`, with so many routed layers and experts in each. Raises ConfigError for a
+    file that is none, or another model's."""
+    document = _document(file)
+    try:
+        profile = ExpertProfile(
+            str(document["model"]),
+            str(document["fingerprint"]),
+            int(document["num_tokens"]),
+            np.array(document["uses"], np.int64),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(
+            _OPTION, file, f"is no profile that `ballast profile` wrote ({type(error).__name__}: {error})"
+        ) from error
+    if profile.fingerprint != fingerprint(gguf) or profile.uses.shape != (num_layers, num_experts):
+        raise ConfigError(
+            _OPTION,
+            file,
+            f"is the profile of another model, {profile.model}; write one of {model} ({gguf.path}) with "
+            "`ballast profile`, or leave the option out",
+        )
+    if (profile.uses < 0).any():
+        raise ConfigError(_OPTION, file, "has a count below 0; write it anew with `ballast profile`")
+    return profile
+
+
+def _document(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(_OPTION, file, f"cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise ConfigError(_OPTION, file, f"is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ConfigError(_OPTION, file, "is no profile that `ballast profile` wrote: it is no JSON object")
+    return document

@@ -15,6 +15,11 @@ void require(bool works, const char* field, int64_t value, const std::string& wa
   if (!works) throw std::invalid_argument(std::string(field) + "=" + std::to_string(value) + ": " + way_out);
 }
 
+bool has_same_tables(const Plan& a, const Plan& b) {
+  return a.seqs == b.seqs && a.query_indptr == b.query_indptr && a.positions == b.positions &&
+         a.slots == b.slots && a.kv_indptr == b.kv_indptr && a.kv_indices == b.kv_indices;
+}
+
 template <class Requests>
 void insert_in_order(Requests& requests, Request* request) {
   const auto before = [](const Request* a, const Request* b) { return a->comes_before(*b); };
@@ -128,8 +133,31 @@ std::shared_ptr<Plan> Scheduler::plan() {
 
   auto plan = std::make_shared<Plan>();
   fill(*plan);
+  plan->was_foreseen = foreseen_ && has_same_tables(*plan, *foreseen_);
+  foreseen_.reset();
   plan_ = plan;
   return plan;
+}
+
+std::shared_ptr<Plan> Scheduler::foresee() {
+  if (!plan_ || foreseen_ || rows_.empty() || plan_->num_decode != plan_->num_requests()) return nullptr;
+  int32_t num_short = 0;
+  for (const Request* request : rows_) {
+    const bool ends = request->num_generated() + 1 >= request->max_tokens;
+    if (ends || request->aborted) return nullptr;
+    num_short += blocks_short(*request, request->num_planned + 1);
+  }
+  if (blocks_.num_available() < num_short) return nullptr;
+  foreseen_ = std::make_shared<Plan>();
+  foreseen_->query_indptr.push_back(0);
+  foreseen_->kv_indptr.push_back(0);
+  for (Request* request : rows_) {
+    take_blocks(*request, request->num_planned + 1);
+    request->num_foreseen = 1;
+    const int32_t begin = request->num_computed + request->num_planned;
+    append_row(*foreseen_, *request, begin, begin + 1);
+  }
+  return foreseen_;
 }
 
 void Scheduler::plan_decodes() {
@@ -226,6 +254,7 @@ int32_t Scheduler::blocks_short(const Request& request, int32_t num_tokens) cons
 void Scheduler::schedule(Request& request, int32_t num_tokens) {
   take_blocks(request, num_tokens);
   request.num_planned = num_tokens;
+  request.num_foreseen = 0;
   budget_ -= num_tokens;
   num_planned_ += num_tokens;
 }
@@ -242,6 +271,7 @@ void Scheduler::preempt_last() {
   insert_in_order(waiting_, &victim);
   BALLAST_CHECK(victim.num_planned == 0);  // decodes are planned in order, and every victim comes later
   victim.num_computed = 0;
+  victim.num_foreseen = 0;
   victim.decodes = false;
   blocks_.release(victim.blocks);
   preempted_.push_back(victim.seq);
@@ -268,22 +298,29 @@ void Scheduler::fill(Plan& plan) {
 
   plan.query_indptr.push_back(0);
   plan.kv_indptr.push_back(0);
+  const auto append = [&](Request& request) {
+    append_row(plan, request, request.num_computed, request.num_computed + request.num_planned);
+    plan.samples.push_back(request.samples());
+    plan.num_samples += request.samples();
+    rows_.push_back(&request);
+  };
   for (Request* request : running_) {
-    if (request->decodes && request->num_planned > 0) append_row(plan, *request);
+    if (request->decodes && request->num_planned > 0) append(*request);
   }
   plan.num_decode = plan.num_requests();
   for (Request* request : running_) {
-    if (!request->decodes && request->num_planned > 0) append_row(plan, *request);
+    if (!request->decodes && request->num_planned > 0) append(*request);
   }
   plan.preempted = preempted_;
 }
 
-void Scheduler::append_row(Plan& plan, Request& request) {
-  const int32_t begin = request.num_computed, end = begin + request.num_planned;
+// Tokens begin…end of a request; those that are not known yet are 0.
+void Scheduler::append_row(Plan& plan, const Request& request, int32_t begin, int32_t end) const {
   plan.seqs.push_back(request.seq);
-  plan.token_ids.insert(plan.token_ids.end(), request.tokens.begin() + begin, request.tokens.begin() + end);
   for (int32_t position = begin; position < end; ++position) {
+    const bool is_known = position < request.num_tokens();
     const BlockId block = request.blocks[static_cast<size_t>(position / config_.block_tokens)];
+    plan.token_ids.push_back(is_known ? request.tokens[static_cast<size_t>(position)] : 0);
     plan.positions.push_back(position);
     plan.slots.push_back(static_cast<int32_t>(block) * config_.block_tokens +
                          position % config_.block_tokens);
@@ -292,9 +329,6 @@ void Scheduler::append_row(Plan& plan, Request& request) {
   plan.kv_indices.insert(plan.kv_indices.end(), request.blocks.begin(), request.blocks.end());
   plan.kv_indptr.push_back(static_cast<int32_t>(plan.kv_indices.size()));
   plan.kv_lens.push_back(end);
-  plan.samples.push_back(request.samples());
-  plan.num_samples += request.samples();
-  rows_.push_back(&request);
 }
 
 // ---- commit
@@ -400,9 +434,10 @@ void Scheduler::check() const {
   for (const Request* request : running_) {
     check_live(*request);
     const int32_t num_covered = request->num_computed + request->num_planned;
+    const int32_t num_foreseen = request->num_foreseen;
     BALLAST_CHECK(num_covered >= 1 && num_covered <= request->num_tokens());
     BALLAST_CHECK(request->num_computed < request->num_tokens());
-    BALLAST_CHECK(static_cast<int32_t>(request->blocks.size()) == blocks_for(num_covered));
+    BALLAST_CHECK(static_cast<int32_t>(request->blocks.size()) == blocks_for(num_covered + num_foreseen));
     BALLAST_CHECK(request->num_published == request->num_computed / config_.block_tokens);
     BALLAST_CHECK(request->admitted_before);
     num_part_way += !request->wants_decode() && !request->samples();

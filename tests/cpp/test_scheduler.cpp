@@ -473,6 +473,50 @@ TEST(plan_and_commit_take_turns) {
   EXPECT_THROWS(run.scheduler.commit({1}), std::logic_error);
 }
 
+TEST(the_next_plan_is_foreseen_with_its_blocks_while_nobody_comes_goes_or_ends) {
+  Run run(config(16));
+  run.add(1, prompt(1, 3), 4);
+  run.add(2, prompt(2, 2), 9);
+  EXPECT(!run.scheduler.foresee());
+  const auto prefill = run.plan();
+  EXPECT(!run.scheduler.foresee());
+  run.commit(*prefill);
+  auto plan = run.plan();
+  const auto foreseen = run.scheduler.foresee();
+  run.scheduler.check();
+  EXPECT(foreseen && !run.scheduler.foresee());
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 12);  // the first request's fifth token has its block
+  run.commit(*plan);
+  plan = run.plan();
+  EXPECT(plan->was_foreseen);
+  EXPECT(plan->slots == foreseen->slots && plan->kv_indices == foreseen->kv_indices);
+  EXPECT(plan->token_ids == (Tokens{2, 2}) && foreseen->token_ids == (Tokens{0, 0}));
+  EXPECT(run.scheduler.foresee() != nullptr);
+  EXPECT(run.abort(2));
+  run.commit(*plan);
+  plan = run.plan();
+  EXPECT(!plan->was_foreseen && seqs(*plan) == Ids{1});
+  EXPECT(!run.scheduler.foresee());  // it ends by its length
+  run.commit(*plan);
+  run.run_dry();
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 0);
+}
+
+TEST(nothing_is_foreseen_that_would_take_blocks_from_somebody) {
+  Run run(config(4));
+  run.add(1, prompt(1, 4), 8);
+  run.add(2, prompt(2, 4), 8);
+  run.step();
+  run.step();
+  bool foresaw = true;
+  for (auto plan = run.plan(); plan->preempted.empty(); plan = run.plan()) {
+    foresaw = run.scheduler.foresee() != nullptr;
+    run.scheduler.check();
+    run.commit(*plan);
+  }
+  EXPECT(!foresaw);
+}
+
 TEST(limits_that_cannot_work_are_refused) {
   const auto refuses = [](int32_t SchedulerConfig::* field, int32_t value) {
     SchedulerConfig limits = config(8);

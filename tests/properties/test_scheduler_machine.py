@@ -29,9 +29,9 @@ def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    @initialize(config=configs())
-    def start(self, config: sched.SchedulerConfig) -> None:
-        self.witness = SchedulerWitness(config)
+    @initialize(config=configs(), looks_ahead=st.booleans())
+    def start(self, config: sched.SchedulerConfig, looks_ahead: bool) -> None:
+        self.witness = SchedulerWitness(config, looks_ahead)
         self.next_seq = 0
 
     def _add(self, prompt: list[int], max_tokens: int, min_tokens: int, **options: Any) -> bool:

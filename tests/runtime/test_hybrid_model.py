@@ -19,7 +19,7 @@ from ballast._core import kernels
 from ballast.engine.build import EngineSettings, load_runner, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import Runner
+from ballast.engine.runner import LooksAhead, Runner
 from ballast.model.batch import Batch
 from ballast.model.hybrid import attention
 from ballast.model.hybrid.attention import latent_attention
@@ -182,6 +182,61 @@ def test_distributions_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: s
     run_requests(pair)
     assert np.mean(pair.divergences) <= MAX_DIVERGENCE
     assert np.mean(pair.same_top) >= MIN_SAME_TOP
+
+
+class StepByStep:
+    """A runner that is asked for whole steps alone."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.forward = runner.forward
+
+
+class Counted(StepByStep):
+    """The same runner, asked for parts of a step, with a count of those that were made ready in the one before."""
+
+    def __init__(self, runner: LooksAhead) -> None:
+        super().__init__(runner)
+        self._runner = runner
+        self.stage, self.logits = runner.stage, runner.logits
+        self.num_steps = self.num_staged = 0
+
+    def queue(self, batch: Batch, alive: Callable[[], None], *, is_staged: bool) -> None:
+        self.num_steps += 1
+        self.num_staged += is_staged
+        self._runner.queue(batch, alive, is_staged=is_staged)
+
+
+def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
+    """Requests that come, stop and are aborted while others decode and blocks are short."""
+    core = EngineCore(runner, scheduler_config(replace(SETTINGS, cache_lens=112)))
+    rng = np.random.default_rng(3)
+    texts: dict[int, list[int]] = {}
+    for step in range(150):
+        if step % 9 == 0 and step < 60:
+            seq = len(texts) + 1
+            texts[seq] = []
+            prompt = tuple(rng.integers(0, 300, 3 + step // 3).tolist())
+            stops = frozenset(rng.integers(0, 300, 6).tolist())
+            core.add(seq, Request(str(seq), prompt, SamplingParams(max_tokens=40, stop_token_ids=stops)), seq)
+        if step in (25, 50):
+            core.abort(len(texts) - 1)
+        for event in core.step().events:
+            texts[event.seq].append(event.token_id)
+        core.check()
+    assert core.stats().used_tokens == 0
+    assert core.stats().preemptions > 0
+    assert {len(text) for text in texts.values()} > {40}, "some reach their length, others stop or are aborted"
+    return texts
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(tmp_path: Path, device: str) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf
+    model = load(file, GPU) if device == "cuda" else load(file, CPU, make_linear=float_linear)
+    assert isinstance(model, LooksAhead)
+    counted = Counted(model)
+    assert texts_of_mixed_load(counted) == texts_of_mixed_load(StepByStep(model))
+    assert 0.2 * counted.num_steps < counted.num_staged < 0.9 * counted.num_steps
 
 
 @pytest.mark.gpu

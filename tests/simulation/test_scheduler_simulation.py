@@ -18,9 +18,9 @@ CONFIG = {
 
 
 class Simulation:
-    def __init__(self, seed: int, num_requests: int, *, prefix_cache: bool = True) -> None:
+    def __init__(self, seed: int, num_requests: int, *, prefix_cache: bool = True, looks_ahead: bool = False) -> None:
         self.random = random.Random(seed)
-        self.witness = SchedulerWitness(sched.SchedulerConfig(**CONFIG, prefix_cache=prefix_cache))
+        self.witness = SchedulerWitness(sched.SchedulerConfig(**CONFIG, prefix_cache=prefix_cache), looks_ahead)
         self.num_requests = num_requests
         self.num_added = 0
         self.num_refused = 0
@@ -86,3 +86,12 @@ def test_without_a_prefix_cache_everything_is_still_served_once() -> None:
     simulation.run()
     assert simulation.witness.totals.prefix_hit_tokens == 0
     assert simulation.witness.totals.preemptions > 0
+
+
+def test_steps_planned_while_the_last_one_runs_leave_no_block_behind_either() -> None:
+    simulation = Simulation(seed=13, num_requests=1_000, looks_ahead=True)
+    simulation.run()
+    totals = simulation.witness.totals
+    assert simulation.witness.scheduler.stats().used_tokens == 0
+    assert totals.preemptions > 50
+    assert 0.05 * totals.steps < totals.foreseen < totals.steps

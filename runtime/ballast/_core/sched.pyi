@@ -52,6 +52,7 @@ class Plan:
     kv_lens: NDArray[np.int32]  # [requests], KV length in tokens once this step has run
     samples: NDArray[np.uint8]  # [requests], 1 where the row's last token yields a sampled token
     preempted: NDArray[np.int64]  # sequences preempted while planning this step (for logs)
+    was_foreseen: bool  # token_ids aside, this is what foresee() said of it
 
 class Committed:
     """What a step meant for each sampled row, in plan order. Views valid until the next commit()."""
@@ -99,6 +100,9 @@ class Scheduler:
         """Decide the next step. An empty plan (num_requests == 0) means that nothing can run: nothing waits.
 
         RuntimeError when the previous plan was not empty and has not been committed."""
+    def foresee(self) -> Plan | None:
+        """The next plan, while this one, which only decodes, is outstanding: what it will be unless a request comes,
+        goes or ends. Token ids are 0. Its blocks are taken already. None where it is known to be another."""
     def commit(self, tokens: NDArray[np.int32]) -> Committed:
         """Account for the planned step: `tokens` holds one token for each row with samples == 1, in plan order.
 

@@ -13,7 +13,7 @@ from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.masks import MaskWorker
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason, Request
-from ballast.engine.runner import CountsExpertReads, Runner
+from ballast.engine.runner import CountsExpertReads, LooksAhead, Runner
 from ballast.engine.sequence import Sequence
 from ballast.errors import RequestError
 from ballast.model.batch import Batch
@@ -106,7 +106,7 @@ class EngineCore:
         preempted = tuple(plan.preempted.tolist())
         wanted = _wanted_logits(plan, self._sequences)
         self._masks.begin({row.seq: self._sequences[row.seq] for row in wanted if row.samples})
-        logits = self._runner.forward(_batch(plan, wanted), self._alive)
+        logits = self._forward(plan, _batch(plan, wanted))
         prefilled, sampled, failed = self._use(wanted, logits)
         committed = self._scheduler.commit(np.array([token for token, _ in sampled.values()], dtype=np.int32))
         events = tuple(
@@ -122,6 +122,17 @@ class EngineCore:
         for seq in failed:
             self.abort(seq)
         return StepResult(kind, num_tokens, events, admitted, preempted, prefilled, tuple(failed.items()))
+
+    def _forward(self, plan: sched.Plan, batch: Batch) -> NDArray[np.float32]:
+        """While a step runs, the next one is planned: all of it but the tokens that this one is to sample."""
+        runner = self._runner
+        if not isinstance(runner, LooksAhead):
+            return runner.forward(batch, self._alive)
+        runner.queue(batch, self._alive, is_staged=plan.was_foreseen)
+        foreseen = self._scheduler.foresee()
+        if foreseen is not None:
+            runner.stage(Batch.from_plan(foreseen))
+        return runner.logits(self._alive)
 
     def _use(
         self, wanted: list[_Wanted], logits: NDArray[np.float32]

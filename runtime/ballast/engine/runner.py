@@ -32,6 +32,21 @@ class BoundsPrefill(Protocol):
 
 
 @runtime_checkable
+class LooksAhead(Protocol):
+    """A runner whose steps run beside the calling thread: `queue`, perhaps `stage`, then `logits` are one step."""
+
+    def queue(self, batch: Batch, alive: Callable[[], None], *, is_staged: bool) -> None:
+        """Begin a step, calling `alive` as `Runner.forward` does. `is_staged`: all of the batch but its token ids is
+        what `stage` was given last."""
+
+    def stage(self, batch: Batch) -> None:
+        """Make ready the step that probably follows, in which every request has one token, not yet known."""
+
+    def logits(self, alive: Callable[[], None]) -> NDArray[np.float32]:
+        """Wait for the step; what `Runner.forward` returns, valid until the next step is queued."""
+
+
+@runtime_checkable
 class CountsExpertReads(Protocol):
     """A runner that knows what it has read."""
 

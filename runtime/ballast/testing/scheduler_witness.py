@@ -82,6 +82,7 @@ class Totals:
     finished: int = 0
     aborted: int = 0
     steps: int = 0
+    foreseen: int = 0
 
 
 @dataclass
@@ -89,6 +90,8 @@ class SchedulerWitness:
     """Owns a Scheduler. Every method raises AssertionError where the scheduler does not do what it must."""
 
     config: sched.SchedulerConfig
+    looks_ahead: bool = False
+    """Whether each step asks for the next one's plan while it runs."""
     live: dict[int, Expected] = field(default_factory=dict)
     """By sequence id, by priority and arrival."""
     totals: Totals = field(default_factory=Totals)
@@ -96,6 +99,7 @@ class SchedulerWitness:
     def __post_init__(self) -> None:
         self.scheduler = sched.Scheduler(self.config)
         # A stand-in for the KV cache: each slot holds the prefix hash of the token written there.
+        self._foreseen: list[list[int]] | None = None
         self._kv = np.zeros((self.config.num_blocks + 1) * self.config.block_tokens, dtype=np.int64)
 
     def add(
@@ -165,6 +169,7 @@ class SchedulerWitness:
         rows = self._rows(plan)
         self._check_policy(plan, rows)
         self._check_memory(plan, rows)
+        self._look_ahead(plan)
 
         aborted = set(abort_during_step(list(self.live)))
         for seq in aborted:
@@ -187,6 +192,17 @@ class SchedulerWitness:
         assert not self.live, f"{len(self.live)} requests are still live after {max_steps} steps"
         assert self.step(next_token).num_requests == 0
         assert self.scheduler.stats().used_tokens == 0
+
+    def _look_ahead(self, plan: sched.Plan) -> None:
+        if plan.was_foreseen:
+            assert _tables(plan) == self._foreseen
+            self.totals.foreseen += 1
+        foreseen = self.scheduler.foresee() if self.looks_ahead else None
+        self.scheduler.check()
+        self._foreseen = None if foreseen is None else _tables(foreseen)
+        if foreseen is not None:
+            assert foreseen.seqs.tolist() == plan.seqs.tolist()
+            assert foreseen.kv_lens.tolist() == (plan.kv_lens + 1).tolist()
 
     def _check_preempted(self, plan: sched.Plan) -> None:
         for seq in plan.preempted.tolist():
@@ -226,7 +242,9 @@ class SchedulerWitness:
             leader = self.live[request.leader]
             assert leader.num_generated > 0, "a follower starts before its leader's prompt is computed"
             full_blocks = (request.prompt_tokens - 1) // self.config.block_tokens
-            if self.config.prefix_cache and leader.running and not request.admitted_before:
+            # A leader that was preempted may have lost its prompt's blocks, and computes them again beside it.
+            is_computed = leader.running and leader.num_computed >= leader.prompt_tokens
+            if self.config.prefix_cache and is_computed and not request.admitted_before:
                 assert num_cached == full_blocks * self.config.block_tokens, "a follower shares its leader's prompt"
         request.running, request.num_computed = True, num_cached
         if not request.admitted_before:
@@ -318,3 +336,8 @@ class SchedulerWitness:
             (request.seq, len(request.tokens), request.num_computed)
             for request in sorted(self.live.values(), key=lambda request: not request.running)
         ]
+
+
+def _tables(plan: sched.Plan) -> list[list[int]]:
+    arrays = (plan.seqs, plan.query_indptr, plan.positions, plan.slots, plan.kv_indptr, plan.kv_indices, plan.kv_lens)
+    return [array.tolist() for array in arrays]

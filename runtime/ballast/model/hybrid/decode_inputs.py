@@ -45,6 +45,7 @@ class DecodeInputs:
         self._table = torch.zeros(room, dtype=torch.int32, device=device)
         self._host_embedded = torch.zeros((max_batch_size, hidden), pin_memory=is_pinned)
         self._embedded = torch.zeros((max_batch_size, hidden), device=device)
+        self._sent = torch.Event(device) if is_pinned else None
         self._order = torch.arange(max_batch_size, device=device)
         self._rows = self._order.int()
         self._of_size = [self._input(size + 1) for size in range(max_batch_size)]
@@ -59,12 +60,15 @@ class DecodeInputs:
         return rows
 
     def send_rows(self, batch_size: int) -> None:
-        """Queue the copy of embedded tokens; the host's must stay as they are until the device has them."""
+        """Queue the copy of embedded tokens, the last before the step itself; the host's must stay as they are until
+        the step has ended."""
         self._embedded[:batch_size].copy_(self._host_embedded[:batch_size], non_blocking=True)
+        if self._sent is not None:
+            self._sent.record()
 
     def send_tables(self, batch: Batch) -> None:
-        """Queue the copy of a batch's tables, in which each request has one token; the next call must find the device
-        done with it."""
+        """Queue the copy of a batch's tables, in which each request has one token, behind a step that may run."""
+        self._wait_until_sent()
         size = batch.token_ids.size
         positions, slots, lens, blocks = self._columns(self._host_table.numpy(), size)
         positions[:], slots[:] = batch.positions, batch.slots
@@ -77,11 +81,17 @@ class DecodeInputs:
 
     def send_padding(self, batch_size: int) -> None:
         """Queue tables of which every row is the first token of a request that holds the null block alone."""
+        self._wait_until_sent()
         positions, slots, lens, blocks = self._columns(self._host_table.numpy(), batch_size)
         for column in (positions, slots, blocks):
             column.fill(0)
         lens.fill(1)
         self._send(batch_size)
+
+    def _wait_until_sent(self) -> None:
+        """Pinned memory is read when its copy's turn comes in the device's queue."""
+        if self._sent is not None:
+            self._sent.synchronize()
 
     def _send(self, batch_size: int) -> None:
         used = self._used(batch_size)

@@ -58,6 +58,10 @@ class HybridModel:
         self._attend = attention
         self._pointwise = pointwise
         self._graphs: DecodeGraphs | None = None
+        # Of the step that is queued: who computes its experts, its logits' memory, and which rows are asked for.
+        self._at_work = experts
+        self._pending = torch.empty(0)
+        self._wanted: NDArray[np.int64] | slice = slice(None)
         shape = (inputs.max_batch_size, weights.num_sampled_ids)
         self._host_logits = torch.empty(shape, pin_memory=device.type == "cuda")
 
@@ -68,22 +72,34 @@ class HybridModel:
         graphs.capture(self._inputs.max_batch_size, self._run_padding, self._queue_decode, report)
         self._graphs = graphs
 
-    @torch.inference_mode()
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
-        """Write the batch's KV; return logits [sampled, vocabulary], valid until the next call. A GPU gets the whole
-        step in its queue at once."""
+        """Write the batch's KV; return logits [sampled, vocabulary], valid until the next step."""
+        self.queue(batch, alive, is_staged=False)
+        return self.logits(alive)
+
+    @torch.inference_mode()
+    def queue(self, batch: Batch, alive: Callable[[], None], *, is_staged: bool) -> None:
+        """See `LooksAhead`: a GPU gets the whole step in its queue at once."""
+        self._wanted = slice(None)
         if batch.is_decode:
-            return self._decode(batch, alive)
-        step = Step.from_batch(batch, self._kv.block_tokens, self._device, decodes_apart=self._device.type == "cuda")
-        rows = np.empty((batch.token_ids.size, self._spec.hidden), np.float32)
-        kernels.embed(self._weights.embedding, batch.token_ids, rows)
-        self._attend.prepare(step)
-        experts = self._experts_for(len(rows))
-        experts.begin(len(rows))
-        logits = self._logits(torch.from_numpy(rows).to(self._device), step, experts, alive)
-        experts.finish(alive)
-        on_host: NDArray[np.float32] = logits.cpu().numpy()
-        return on_host
+            self._pending = self._decode(batch, is_staged=is_staged)
+            if batch.sampled.size < batch.token_ids.size:
+                self._wanted = batch.sampled
+        else:
+            self._pending = self._prefill(batch, alive)
+
+    @torch.inference_mode()
+    def stage(self, batch: Batch) -> None:
+        """See `LooksAhead`: tables follow the step that runs in the device's queue."""
+        self._inputs.send_tables(batch)
+        self._attend.prepare(self._inputs.of_size(batch.token_ids.size).step)
+
+    def logits(self, alive: Callable[[], None]) -> NDArray[np.float32]:
+        """See `LooksAhead`."""
+        self._at_work.finish(alive)
+        self._wait()
+        rows: NDArray[np.float32] = self._pending.cpu().numpy()[self._wanted]
+        return rows
 
     @property
     def expert_bytes_read(self) -> int:
@@ -110,21 +126,30 @@ class HybridModel:
             return self._experts
         return self._long_step_experts
 
-    def _decode(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
+    def _prefill(self, batch: Batch, alive: Callable[[], None]) -> torch.Tensor:
+        """Queue a step in which a request has several tokens: logits on the device."""
+        step = Step.from_batch(batch, self._kv.block_tokens, self._device, decodes_apart=self._device.type == "cuda")
+        rows = np.empty((batch.token_ids.size, self._spec.hidden), np.float32)
+        kernels.embed(self._weights.embedding, batch.token_ids, rows)
+        self._attend.prepare(step)
+        self._at_work = self._experts_for(len(rows))
+        self._at_work.begin(len(rows))
+        return self._logits(torch.from_numpy(rows).to(self._device), step, self._at_work, alive)
+
+    def _decode(self, batch: Batch, *, is_staged: bool) -> torch.Tensor:
+        """Queue a step in which every request has one token: every token's logits, on their way to host memory."""
         size = batch.token_ids.size
+        if not is_staged:
+            self.stage(batch)
         kernels.embed(self._weights.embedding, batch.token_ids, self._inputs.host_rows(size))
         self._inputs.send_rows(size)
-        self._inputs.send_tables(batch)
-        self._attend.prepare(self._inputs.of_size(size).step)
+        self._at_work = self._experts
         self._experts.begin(size)
         if self._graphs is None:
             self._queue_decode(size)
         else:
             self._graphs.replay(size)
-        self._experts.finish(alive)
-        self._wait()
-        logits: NDArray[np.float32] = self._host_logits[:size].numpy()
-        return logits if batch.sampled.size == size else logits[batch.sampled]
+        return self._host_logits[:size]
 
     def _queue_decode(self, batch_size: int) -> None:
         """From the fixed input to logits in host memory."""

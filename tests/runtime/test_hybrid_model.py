@@ -57,6 +57,7 @@ class Pair:
 
     def __init__(self, first: Runner, second: Runner) -> None:
         self._both = first, second
+        self.second = second
         self.largest_error = 0.0
         self.divergences: list[float] = []
         self.same_top: list[bool] = []
@@ -104,10 +105,10 @@ def load(file: Path, device: torch.device, **options: object) -> HybridModel:
     return hybrid
 
 
-def as_served(file: Path, device: str) -> Runner:
+def as_served(file: Path, device: str, **settings: object) -> Runner:
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
-    return load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, device=device))
+    return load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, device=device, **settings))
 
 
 def pair_on_cpu(file: Path) -> Pair:
@@ -237,6 +238,22 @@ def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(tmp_path
     counted = Counted(model)
     assert texts_of_mixed_load(counted) == texts_of_mixed_load(StepByStep(model))
     assert 0.2 * counted.num_steps < counted.num_staged < 0.9 * counted.num_steps
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("quant", ["q4_k", "q8_0", "q2_k", "bf16"])
+def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, quant: str) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant=quant).gguf
+    pair = Pair(as_served(file, "cpu"), as_served(file, "cuda:0", stream_from_tokens=2))
+    hybrid = pair.second
+    assert isinstance(hybrid, HybridModel)
+    assert hybrid.pinned_bytes > 0
+    assert hybrid.streams_from_tokens == 2
+    run_requests(pair)
+    assert hybrid.streamed is not None
+    assert hybrid.streamed.bytes_read > 0
+    assert np.mean(pair.divergences) <= MAX_DIVERGENCE
+    assert np.mean(pair.same_top) >= MIN_SAME_TOP
 
 
 @pytest.mark.gpu

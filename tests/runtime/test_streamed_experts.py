@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.model.hybrid import chunks
 from ballast.model.hybrid.chunks import MAX_CHUNK_BYTES, chunk_bytes, chunks_of
-from ballast.model.hybrid.host_memory import HostExpertPart, HostPanels, panels_of
+from ballast.model.hybrid.host_memory import HostExpertPart, HostPanels, PinnedMemory, panels_of
 from ballast.model.hybrid.streamed_experts import StreamedExperts, copy_pieces
+from ballast.model.hybrid.streaming import NEVER, measure, start_streaming
 from ballast.testing.float_experts import FloatExperts
+from ballast.testing.gguf_files import R1_SPEC
 
 CPU = torch.device("cpu")
 FAST = kernels.usable_isas()[0]
@@ -108,3 +111,23 @@ def test_no_copy_crosses_the_border_of_two_registered_pieces(monkeypatch: pytest
     copy_pieces(target, host, 50, piece_bytes=64)
     assert target.tolist() == [*range(50, 200)]
     assert copied == [14, 64, 64, 8]
+
+
+def test_streaming_starts_where_it_was_measured_to_pay_or_was_asked_for(layers) -> None:
+    spec = replace(R1_SPEC, hidden=HIDDEN, expert_dim=WIDTH, num_experts=NUM_EXPERTS, num_experts_used=NUM_CHOSEN)
+    pool = kernels.ThreadPool(Placement([NodeThreads(300 + node, [ANY_CPU]) for node in range(len(layers[0].parts))]))
+    pageable = PinnedMemory()
+
+    def start(from_tokens: int | None, pinned: PinnedMemory = pageable) -> StreamedExperts | None:
+        return start_streaming(spec, layers, pool, pinned, CPU, FloatExperts, from_tokens=from_tokens, max_tokens=100)
+
+    assert start(NEVER) is None
+    assert start(None) is None, "what is pageable is streamed only when it is asked for"
+    assert start(101) is None, "no step is that long"
+    asked = start(7)
+    assert asked is not None
+    assert asked.from_tokens == 7
+    streamed = StreamedExperts([panels_of(layer) for layer in layers], FloatExperts, CPU)
+    timings = measure(spec, layers, pool, streamed, CPU, 100)
+    assert [timing.tokens for timing in timings] in ([64], [64, 100])
+    assert timings[-1].lead_s >= 0 or timings[-1].tokens == 100

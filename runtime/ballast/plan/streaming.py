@@ -16,8 +16,8 @@ LONG_STEPS = (4096, 2048, 1024, 512)
 
 _PCIE_BYTES_PER_S = 25e9
 """What PCIe 4.0 gives with 16 lanes."""
-_THREAD_FLOPS: Mapping[str, float] = {"amx": 160e9, "avx512": 150e9, "avx2": 70e9}
-"""Of one thread in many tokens' experts, roughly; the records in benchmarks/results."""
+_THREAD_FLOPS: Mapping[str, float] = {"amx": 110e9, "avx512": 110e9, "avx2": 60e9}
+"""Of one thread in some hundred tokens' experts, roughly; after records in benchmarks/results."""
 
 
 @dataclass(frozen=True, slots=True)

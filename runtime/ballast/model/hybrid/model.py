@@ -49,7 +49,7 @@ class HybridModel:
         self._weights = weights
         self._experts = experts
         self._pinned = pinned
-        self._streamed = streamed
+        self.streamed = streamed
         self._long_step_experts = experts if streamed is None else experts.over(streamed)
         self.max_prefill_tokens: int | None = None
         self._kv = kv
@@ -109,7 +109,7 @@ class HybridModel:
     @property
     def expert_bytes_read_over_pcie(self) -> int:
         """Of `expert_bytes_read`, what the device has read."""
-        return self._experts.pcie_bytes_read + (0 if self._streamed is None else self._streamed.bytes_read)
+        return self._experts.pcie_bytes_read + (0 if self.streamed is None else self.streamed.bytes_read)
 
     @property
     def pinned_bytes(self) -> int:
@@ -119,10 +119,10 @@ class HybridModel:
     @property
     def streams_from_tokens(self) -> int | None:
         """Fewest tokens of a step whose experts are streamed through the device; None: they never are."""
-        return None if self._streamed is None else self._streamed.from_tokens
+        return None if self.streamed is None else self.streamed.from_tokens
 
     def _experts_for(self, num_tokens: int) -> DividedExperts:
-        if self._streamed is None or num_tokens < self._streamed.from_tokens:
+        if self.streamed is None or num_tokens < self.streamed.from_tokens:
             return self._experts
         return self._long_step_experts
 

@@ -68,6 +68,10 @@ class StreamedExperts:
         return self._buffers.numel()
 
     @property
+    def num_chunks(self) -> int:
+        return len(self._chunks)
+
+    @property
     def pass_bytes(self) -> int:
         """What a step copies."""
         return sum(chunk.num_bytes for chunk in self._chunks)
@@ -107,8 +111,10 @@ class StreamedExperts:
                 told = time.monotonic()
 
     def wait(self) -> None:
-        """The same without anybody to tell."""
+        """The same without anybody to tell, and until no copy is under way."""
         self.finish(lambda: None)
+        if self._copies is not None:
+            self._copies.synchronize()
 
     def _load(self, index: int, buffer: int) -> None:
         chunk = self._chunks[index]
@@ -131,7 +137,7 @@ class StreamedExperts:
 
 def copy_pieces(target: torch.Tensor, host: HostPanels, begin: int, piece_bytes: int = PIECE_BYTES) -> None:
     """Bytes `begin`… of a host matrix to `target`, on the current stream, no copy across the border of two registered
-    pieces: CUDA takes such a copy for one of pageable memory."""
+    pieces: CUDA refuses such a copy as an invalid argument."""
     end = begin + target.numel()
     at = begin
     while at < end:

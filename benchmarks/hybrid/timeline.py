@@ -1,0 +1,159 @@
+"""What a GPU does in one layer of a decode step, and when: the kernels and copies of an MoE layer by torch's profiler.
+
+python benchmarks/hybrid/timeline.py MODEL.gguf [--batch 1 16] [--context 512] [--threads N] [--device cuda:0]
+
+Prints a table of the middle MoE layer of a step of median length, from the copies that hand activations over to those
+of the next layer, then one JSON line: where the layer's time goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import re
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ballast.engine.build import EngineSettings, load_runner
+from ballast.engine.runner import Runner
+from ballast.gpu import why_unusable
+from ballast.model.batch import Batch
+from ballast.model.metadata import read_spec
+from ballast.model.spec import ModelSpec
+from ballast.testing.bench_record import bench_record
+from ballast.weights.gguf import open_gguf
+
+BLOCK_TOKENS = 32
+WARM_STEPS, STEPS = 10, 15
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One piece of the device's work, in microseconds."""
+
+    name: str
+    begin: float
+    end: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--batch", type=int, nargs="*", default=[1, 16])
+    parser.add_argument("--context", type=int, default=512, help="tokens that each request has before the step")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args()
+    reason = why_unusable("cuda:0")
+    if reason is not None:
+        sys.exit(f"timeline.py: {reason}")
+    gguf = open_gguf(options.model)
+    spec = read_spec(gguf, None)
+    most = max(options.batch)
+    settings = EngineSettings(
+        cache_lens=most * (options.context + WARM_STEPS + STEPS + BLOCK_TOKENS),
+        max_batch_size=most,
+        max_new_tokens=64,
+        chunk_size=max(256, most),
+        prefill_chunk_size=max(256, most),
+        max_queue=most,
+        block_tokens=BLOCK_TOKENS,
+        cpu_threads=options.threads,
+        device="cuda:0",
+    )
+    runner = load_runner(gguf, spec, spec.vocab_size, settings)
+    for batch in options.batch:
+        show(batch, options, spec, profile(runner, batch, options.context, spec))
+
+
+def profile(runner: Runner, batch: int, context: int, spec: ModelSpec) -> list[list[Span]]:
+    """What the device did in each step."""
+    for step in range(WARM_STEPS):
+        runner.forward(decode_batch(batch, context + step, spec), lambda: None)
+    torch.cuda.synchronize()
+    found = []
+    for step in range(STEPS):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
+            runner.forward(decode_batch(batch, context + WARM_STEPS + step, spec), lambda: None)
+            torch.cuda.synchronize()
+        events = [event for event in trace.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+        spans = [Span(short(event.name), event.time_range.start, event.time_range.end) for event in events]
+        found.append(sorted(spans, key=lambda span: span.begin))
+    return found
+
+
+def show(batch: int, options: argparse.Namespace, spec: ModelSpec, steps: Sequence[list[Span]]) -> None:
+    lengths = [step[-1].end - step[0].begin for step in steps]
+    step = steps[lengths.index(statistics.median_low(lengths))]
+    layers = moe_layers(step, spec.num_layers - spec.num_dense_layers)
+    if not layers:
+        names = sorted({span.name for span in step})
+        sys.exit(f"timeline.py: no copies to the host that tell one layer from the next; the step has {names}")
+    layer = layers[len(layers) // 2]
+    last = layer[0].begin
+    for span in layer:
+        gap = span.begin - last
+        begin, took = span.begin - layer[0].begin, span.end - span.begin
+        print(f"{begin:9.1f} us  {f'idle {gap:8.1f}' if gap > 1 else '':13}  takes {took:8.1f}  {span.name}")
+        last = max(last, span.end)
+    gaps = [max(0.0, after.begin - before.end) for before, after in itertools.pairwise(layer)]
+    busy = sum(span.end - span.begin for span in layer[:-1])
+    per_layer = [own[-1].begin - own[0].begin for own in layers]
+    print(
+        bench_record(
+            "hybrid/timeline",
+            f"{options.model.name}: decode B={batch}, {options.context} tokens each",
+            threads=options.threads,
+            us_of_step=round(statistics.median(lengths), 1),
+            us_of_moe_layer=round(statistics.median(per_layer), 1),
+            us_device_busy=round(busy, 1),
+            us_longest_wait=round(max(gaps), 1),
+            us_other_gaps=round(sum(gaps) - max(gaps), 1),
+            pieces=len(layer) - 1,
+            gpu=torch.cuda.get_device_name(),
+        ),
+        flush=True,
+    )
+
+
+def moe_layers(step: Sequence[Span], num_layers: int) -> list[list[Span]]:
+    """Cut where a layer's first copy to the host begins; each piece ends with the next one's first. The logits' copy at
+    the end of the step ends the last."""
+    copies = [index for index, span in enumerate(step) if "DtoH" in span.name]
+    if len(copies) < num_layers:
+        return []
+    # A layer hands over with several copies in a row, and so does the step at its end.
+    starts = [at for before, at in zip([-9, *copies], copies, strict=False) if at - before > 4]
+    return [list(step[begin : end + 1]) for begin, end in itertools.pairwise(starts)]
+
+
+def decode_batch(batch: int, position: int, spec: ModelSpec) -> Batch:
+    """Each request adds its token at `position`; what was before is whatever the cache holds."""
+    blocks = position // BLOCK_TOKENS + 1
+    own = np.arange(1, 1 + batch * blocks, dtype=np.int32).reshape(batch, blocks)
+    ids = np.random.default_rng(position).integers(0, spec.vocab_size, batch)
+    return Batch(
+        token_ids=ids.astype(np.int32),
+        positions=np.full(batch, position, np.int32),
+        slots=(own[:, -1] * BLOCK_TOKENS + position % BLOCK_TOKENS).astype(np.int32),
+        query_indptr=np.arange(batch + 1, dtype=np.int32),
+        kv_indptr=(np.arange(batch + 1) * blocks).astype(np.int32),
+        kv_indices=own.reshape(-1).copy(),
+        sampled=np.arange(batch),
+    )
+
+
+def short(name: str) -> str:
+    """A kernel's name without its types."""
+    plain = name.replace("void ", "").replace("at::native::", "").replace("(anonymous namespace)::", "")
+    return re.sub(r"[<(].*", "", plain)[:60] if not plain.startswith("Mem") else plain
+
+
+if __name__ == "__main__":
+    main()

@@ -21,6 +21,7 @@ from ballast.server.app import admin_routers, api_app, api_routers
 from ballast.server.metrics import Metrics
 from ballast.server.numa import NumaProbe
 from ballast.server.openapi import BODY_ERRORS, EVERY_ERROR
+from ballast.server.vram import VramProbe
 from chart import readme
 from cluster_reference import operator_metrics, operator_page, resource_page
 from pages import NOTE, is_file_with, metric_row, paragraph, table
@@ -186,6 +187,7 @@ def families() -> Iterable[Any]:
     probe = NumaProbe(lambda *_: placement)
     asyncio.run(probe.report(60))
     shown.registry.register(probe)
+    shown.registry.register(VramProbe("cuda:0", 1, lambda _: (1, 1)))
     shown.count_request("", "")
     shown.on_step("decode", 1.0, 1)
     return shown.registry.collect()

@@ -66,5 +66,13 @@ def free_vram(name: str) -> int | None:
     return int(free)
 
 
+def taken_vram(name: str) -> tuple[int, int]:
+    """Bytes on "cuda:N" that torch's tensors have, and that its allocator has taken. Does not ask the device."""
+    import torch
+
+    index = _index(name)
+    return torch.cuda.memory_allocated(index), torch.cuda.memory_reserved(index)
+
+
 def _index(name: str) -> int:
     return int(name.partition(":")[2])

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ballast import __version__
+from ballast.server.vram import VramProbe
 from ballast.testing.server_process import FAKE, ServerProcess
 
 GAUGES = {
@@ -19,6 +20,10 @@ GAUGES = {
     "ballast_kv_cache_cached_tokens",
     "ballast_kv_cache_usage_ratio",
     "ballast_model_load_progress_ratio",
+    "ballast_decode_graphs",
+    "ballast_vram_allocated_bytes",
+    "ballast_vram_reserved_bytes",
+    "ballast_vram_limit_bytes",
     "ballast_engine_heartbeat_timestamp_seconds",
     "ballast_numa_expert_bytes",
     "ballast_numa_mempolicy_available",
@@ -35,6 +40,8 @@ COUNTERS = {
     "ballast_prefix_cache_hit_tokens",
     "ballast_preemptions",
     "ballast_expert_weight_bytes_read",
+    "ballast_expert_weight_bytes_over_pcie",
+    "ballast_streamed_steps",
     "ballast_requests",
 }
 HISTOGRAMS = {
@@ -157,3 +164,22 @@ def test_debug_state_shows_live_requests_without_their_text(server):
     assert state["numbers"]["running"] == 1
     assert b"topsecret" not in page
     server.wait_until_empty()
+
+
+def test_a_gpus_memory_has_samples_where_there_is_one():
+    def samples(probe):
+        return {sample.name: sample.value for family in probe.collect() for sample in family.samples}
+
+    asked = []
+
+    def taken(device):
+        asked.append(device)
+        return 3, 4
+
+    assert samples(VramProbe("cuda:1", 5, taken)) == {
+        "ballast_vram_allocated_bytes": 3,
+        "ballast_vram_reserved_bytes": 4,
+        "ballast_vram_limit_bytes": 5,
+    }
+    assert asked == ["cuda:1"]
+    assert samples(VramProbe("cpu", None, taken)) == {}

@@ -256,5 +256,37 @@ SERVICE = Dashboard(
                 ),
             ),
         ),
+        Row(
+            "GPU",
+            (
+                Panel(
+                    "GPU memory",
+                    "What torch has taken of it, under what the plan may use. CUDA's own part comes on top of the first "
+                    "and is counted in the second.",
+                    (
+                        Query(f"ballast_vram_reserved_bytes{{{OURS}}}", "{{pod}} taken"),
+                        Query(f"ballast_vram_allocated_bytes{{{OURS}}}", "{{pod}} in tensors"),
+                        Query(f"ballast_vram_limit_bytes{{{OURS}}}", "{{pod}} limit"),
+                    ),
+                    unit="bytes",
+                ),
+                Panel(
+                    "Expert bytes over PCIe",
+                    "Bytes of expert weights that the GPU reads from host memory: its share of a decode step, and all "
+                    "of a streamed one.",
+                    (Query(rate("ballast_expert_weight_bytes_over_pcie_total", "pod"), "{{pod}}"),),
+                    unit="Bps",
+                ),
+                Panel(
+                    "Streamed steps and graphs",
+                    "Steps a second whose experts all went over PCIe, and batch sizes that are decoded by a captured "
+                    "graph. No graphs with a GPU: the log says why.",
+                    (
+                        Query(rate("ballast_streamed_steps_total", "pod"), "{{pod}} steps/s"),
+                        Query(f"ballast_decode_graphs{{{OURS}}}", "{{pod}} graphs"),
+                    ),
+                ),
+            ),
+        ),
     ),
 )

@@ -13,10 +13,11 @@ from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.masks import MaskWorker
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason, Request
-from ballast.engine.runner import CountsExpertReads, LooksAhead, Runner
+from ballast.engine.runner import CountsExpertReads, LooksAhead, Runner, UsesDevice
 from ballast.engine.sequence import Sequence
 from ballast.errors import RequestError
 from ballast.model.batch import Batch
+from ballast.model.device_counts import DeviceCounts
 
 FINISH_REASONS = {sched.Finish.STOP: FinishReason.STOP, sched.Finish.LENGTH: FinishReason.LENGTH}
 
@@ -65,6 +66,7 @@ class EngineCore:
 
     def __init__(self, runner: Runner, config: sched.SchedulerConfig, alive: Callable[[], None] = lambda: None) -> None:
         self._runner = runner
+        self._on_device = runner if isinstance(runner, UsesDevice) else None
         self._scheduler = sched.Scheduler(config)
         self._masks = MaskWorker()
         self._sequences: dict[int, Sequence] = {}
@@ -167,6 +169,11 @@ class EngineCore:
     def expert_bytes_read(self) -> int:
         """Bytes of experts' weights that steps have read from host memory; 0 of a runner that does not count."""
         return self._runner.expert_bytes_read if isinstance(self._runner, CountsExpertReads) else 0
+
+    @property
+    def device_counts(self) -> DeviceCounts:
+        """What the runner has done on a GPU; zeros of one that uses none."""
+        return DeviceCounts() if self._on_device is None else self._on_device.device_counts
 
     def describe(self) -> list[tuple[int, str, int, int, int]]:
         """One (seq, state, num_tokens, num_computed_tokens, num_blocks) per live sequence."""

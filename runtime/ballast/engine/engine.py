@@ -21,6 +21,7 @@ from ballast.engine.request import FinishReason, Output, Request, SamplingParams
 from ballast.engine.runner import Runner, bounded
 from ballast.engine.stream import RequestStream
 from ballast.errors import CapacityError, EngineDeadError, RequestError
+from ballast.model.device_counts import DeviceCounts
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,12 @@ class Snapshot:
     generation_tokens: int
     expert_bytes_read: int
     """Bytes of routed experts' weights that steps have read from host memory."""
+    expert_bytes_over_pcie: int
+    """Of these, the bytes that a GPU has read."""
+    streamed_steps: int
+    """Steps whose routed experts all went to a GPU."""
+    decode_graphs: int
+    """Batch sizes that a GPU decodes by a captured graph."""
     heartbeat: float
     """Unix time at which the engine last made progress, in seconds."""
     has_work: bool
@@ -135,6 +142,7 @@ class Engine:
         self._prompt_tokens = 0
         self._generation_tokens = 0
         self._expert_bytes_read = 0
+        self._device_counts = DeviceCounts()
         self._mean_duration_s = 1.0
 
         # Written by the engine thread, read by anyone: each is replaced whole.
@@ -228,7 +236,7 @@ class Engine:
 
     def snapshot(self) -> Snapshot:
         """The numbers after the last step."""
-        stats = self._stats
+        stats, on_device = self._stats, self._device_counts
         with self._lock:
             queued, has_work = len(self._inbox), self.has_work
         return Snapshot(
@@ -244,6 +252,9 @@ class Engine:
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
             expert_bytes_read=self._expert_bytes_read,
+            expert_bytes_over_pcie=on_device.expert_bytes_over_pcie,
+            streamed_steps=on_device.streamed_steps,
+            decode_graphs=on_device.decode_graphs,
             heartbeat=self._heartbeat,
             has_work=has_work,
             silence_s=time.monotonic() - self._last_progress if has_work else 0.0,
@@ -417,6 +428,7 @@ class Engine:
         self._beat()
         self._stats = core.stats()
         self._expert_bytes_read = core.expert_bytes_read
+        self._device_counts = core.device_counts
         self._description = core.describe()
         tokens = _prompt_tokens(live for live in self._live.values() if not live.admitted) if self._stats.waiting else 0
         with self._lock:

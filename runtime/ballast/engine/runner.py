@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ballast._core import sched
 from ballast.model.batch import Batch
+from ballast.model.device_counts import DeviceCounts
 
 
 class Runner(Protocol):
@@ -44,6 +45,15 @@ class LooksAhead(Protocol):
 
     def logits(self, alive: Callable[[], None]) -> NDArray[np.float32]:
         """Wait for the step; what `Runner.forward` returns, valid until the next step is queued."""
+
+
+@runtime_checkable
+class UsesDevice(Protocol):
+    """A runner that computes on a GPU as well."""
+
+    @property
+    def device_counts(self) -> DeviceCounts:
+        """What it has done there so far."""
 
 
 @runtime_checkable

@@ -69,7 +69,11 @@ def planned(config: Config, plan: MemoryPlan) -> Config:
     return replace(
         config,
         scheduling=replace(config.scheduling, prefill_chunk_size=numbers.prefill_chunk_size),
-        machine=replace(config.machine, stream_from_tokens=0 if on_gpu and not numbers.streams_experts else asked),
+        machine=replace(
+            config.machine,
+            stream_from_tokens=0 if on_gpu and not numbers.streams_experts else asked,
+            vram_limit=None if plan.device is None else plan.device.memory.available_bytes,
+        ),
     )
 
 

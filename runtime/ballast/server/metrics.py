@@ -120,6 +120,7 @@ class _EngineCollector(Collector):
             "kv_cache_cached_tokens": ("Tokens in blocks kept for their prefix alone.", now.cached_tokens),
             "kv_cache_usage_ratio": ("kv_cache_used_tokens as a share.", now.used_tokens / now.capacity_tokens),
             "model_load_progress_ratio": ("Share of the model that is loaded.", self._engine.load_progress),
+            "decode_graphs": ("Batch sizes that a GPU decodes by a captured graph.", now.decode_graphs),
             "engine_heartbeat_timestamp_seconds": ("When the engine last made progress.", now.heartbeat),
         }
         counters = {
@@ -128,6 +129,11 @@ class _EngineCollector(Collector):
             "prefix_cache_query_tokens": ("Prompt tokens looked up in the prefix cache.", now.prefix_query_tokens),
             "prefix_cache_hit_tokens": ("Prompt tokens served by the prefix cache.", now.prefix_hit_tokens),
             "expert_weight_bytes_read": ("Bytes of experts' weights read from memory.", now.expert_bytes_read),
+            "expert_weight_bytes_over_pcie": (
+                "Bytes of experts' weights that a GPU has read from host memory.",
+                now.expert_bytes_over_pcie,
+            ),
+            "streamed_steps": ("Steps whose experts were all streamed through a GPU.", now.streamed_steps),
             "preemptions": ("Requests that gave their KV up to others and were computed again.", now.preemptions),
         }
         for name, (what, value) in gauges.items():

@@ -31,6 +31,7 @@ from ballast.server.prepare import Preparer
 from ballast.server.process import Apps, listen_as, run_server
 from ballast.server.progress import with_progress
 from ballast.server.tls import Tls
+from ballast.server.vram import VramProbe
 from ballast.text.loading import Text, load_text
 
 log = logging.getLogger(__name__)
@@ -166,6 +167,7 @@ def make_apps(
         alias=config.server.metrics_alias == "vllm",
     )
     metrics.registry.register(probe)
+    metrics.registry.register(VramProbe(config.machine.device, config.machine.vram_limit))
     service = Service(
         engine=engine,
         preparer=Preparer(text, engine.limits, config.model.force_think, split_reasoning=bool(reasoning_fields)),

@@ -19,6 +19,11 @@ class DecodeGraphs:
     def __init__(self) -> None:
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
+    @property
+    def count(self) -> int:
+        """Batch sizes that are captured."""
+        return len(self._graphs)
+
     def capture(
         self,
         max_batch_size: int,

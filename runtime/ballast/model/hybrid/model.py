@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ballast._core import kernels
 from ballast.model.batch import Batch
 from ballast.model.deepseek import ALIVE_EVERY_S
+from ballast.model.device_counts import DeviceCounts
 from ballast.model.hybrid.attention import Attention
 from ballast.model.hybrid.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.decode_inputs import DecodeInputs
@@ -62,6 +63,7 @@ class HybridModel:
         self._at_work = experts
         self._pending = torch.empty(0)
         self._wanted: NDArray[np.int64] | slice = slice(None)
+        self._num_streamed_steps = 0
         shape = (inputs.max_batch_size, weights.num_sampled_ids)
         self._host_logits = torch.empty(shape, pin_memory=device.type == "cuda")
 
@@ -112,6 +114,12 @@ class HybridModel:
         return self._experts.pcie_bytes_read + (0 if self.streamed is None else self.streamed.bytes_read)
 
     @property
+    def device_counts(self) -> DeviceCounts:
+        """What the device has done so far."""
+        num_graphs = 0 if self._graphs is None else self._graphs.count
+        return DeviceCounts(self.expert_bytes_read_over_pcie, self._num_streamed_steps, num_graphs)
+
+    @property
     def pinned_bytes(self) -> int:
         """Of the experts' host memory, what is registered with CUDA."""
         return self._pinned.num_bytes
@@ -124,6 +132,7 @@ class HybridModel:
     def _experts_for(self, num_tokens: int) -> DividedExperts:
         if self.streamed is None or num_tokens < self.streamed.from_tokens:
             return self._experts
+        self._num_streamed_steps += 1
         return self._long_step_experts
 
     def _prefill(self, batch: Batch, alive: Callable[[], None]) -> torch.Tensor:

@@ -1,0 +1,37 @@
+"""A GPU's memory as metrics: what torch has taken of it, and what the plan allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ballast.gpu import taken_vram
+
+
+@dataclass(frozen=True, slots=True)
+class VramProbe(Collector):
+    """Of `device`; without samples where that is the CPU."""
+
+    device: str
+    limit_bytes: int | None
+    taken: Callable[[str], tuple[int, int]] = taken_vram
+
+    def collect(self) -> Iterator[Metric]:
+        """Asks torch's allocator, never the device: one that is lost or hangs does not hold this up."""
+        allocated = GaugeMetricFamily("ballast_vram_allocated_bytes", "Bytes of the GPU's memory that tensors have.")
+        reserved = GaugeMetricFamily(
+            "ballast_vram_reserved_bytes", "Bytes of the GPU's memory that torch has taken, for tensors now and later."
+        )
+        limit = GaugeMetricFamily(
+            "ballast_vram_limit_bytes", "Bytes of the GPU's memory that the plan may use; CUDA's own are among them."
+        )
+        if self.device != "cpu":
+            in_tensors, in_all = self.taken(self.device)
+            allocated.add_metric([], in_tensors)
+            reserved.add_metric([], in_all)
+            if self.limit_bytes is not None:
+                limit.add_metric([], self.limit_bytes)
+        return iter((allocated, reserved, limit))

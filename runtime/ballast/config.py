@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ballast.errors import ConfigError
-from ballast.option_kinds import PATH, SWITCH, Kind, one_of, seconds, size, text, whole
+from ballast.option_kinds import PATH, SWITCH, Kind, one_of, seconds, share, size, text, whole
 
 ENVIRONMENT_PREFIX = "BALLAST_"
 
@@ -151,6 +151,24 @@ class MachineConfig(_Section):
         whole(0, MAX_TOKENS, auto=True),
         "fewest tokens of a step whose routed experts are streamed through the GPU instead of computed by the CPU; "
         "auto: as many as pays, measured at start; 0: never",
+    )
+    gpu_experts: int | None = option(
+        None,
+        whole(0, auto=True),
+        "routed experts, over all layers, that are kept in the GPU's memory as well and computed there; auto: as many "
+        "as it holds beside everything else; 0: none",
+    )
+    expert_profile: Path | None = option(
+        None,
+        PATH,
+        "file that `ballast profile` wrote: the experts used most go to the GPU's memory first; without it they go "
+        "layer after layer",
+    )
+    pcie_share: float | None = option(
+        None,
+        share(),
+        "share of a decode step's experts in host memory that the GPU reads across PCIe while the CPU computes the "
+        "others; auto: the fastest, measured at start; 0: none",
     )
 
 

@@ -38,6 +38,16 @@ def whole(minimum: int, maximum: int | None = None, *, auto: bool = False) -> Ki
     )
 
 
+def share() -> Kind:
+    """A part of a whole; the word auto stands for None."""
+    return Kind(
+        "auto, or a number from 0 to 1",
+        "auto|S",
+        lambda text: None if text == "auto" else float(text),
+        lambda value: value is None or 0 <= value <= 1,
+    )
+
+
 def seconds() -> Kind:
     """A duration in seconds."""
     return Kind("a number of seconds, at least 0", "S", float, lambda value: 0 <= value < float("inf"))

@@ -110,12 +110,22 @@ def _resolve_scheduling(scheduling: SchedulingConfig, *, on_gpu: bool) -> Schedu
 
 
 def _resolve_machine(asked: MachineConfig, device: str, num_physical_cores: int) -> MachineConfig:
-    if asked.vram_limit is not None and device == "cpu":
-        raise ConfigError("vram_limit", asked.vram_limit, f"limits a GPU's memory, and device={asked.device} uses none")
-    if asked.stream_from_tokens is not None and device == "cpu":
-        raise ConfigError(
-            "stream_from_tokens",
-            asked.stream_from_tokens,
-            f"is about experts that are streamed through a GPU, and device={asked.device} uses none",
-        )
+    if device == "cpu":
+        _check_gpu_alone(asked)
+        asked = replace(asked, gpu_experts=0, pcie_share=0.0)
+    elif asked.expert_profile is not None and not asked.expert_profile.is_file():
+        raise ConfigError("expert_profile", asked.expert_profile, "no such file; `ballast profile` writes one")
     return replace(asked, device=device, cpu_threads=asked.cpu_threads or num_physical_cores)
+
+
+def _check_gpu_alone(asked: MachineConfig) -> None:
+    """Nothing that only a GPU can do."""
+    for name, what in (
+        ("vram_limit", "limits a GPU's memory"),
+        ("stream_from_tokens", "is about experts that are streamed through a GPU"),
+        ("gpu_experts", "is about experts in a GPU's memory"),
+        ("expert_profile", "places experts in a GPU's memory"),
+        ("pcie_share", "is about experts that a GPU reads"),
+    ):
+        if getattr(asked, name) is not None:
+            raise ConfigError(name, getattr(asked, name), f"{what}, and device={asked.device} uses none")

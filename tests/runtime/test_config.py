@@ -45,6 +45,7 @@ def test_every_option_can_be_set_by_the_environment():
         "PATH": "/tmp",
         "N": "16",
         "auto|N": "300",
+        "auto|S": "0.5",
         "S": "7.5",
         "NAME": "x",
         "TEMPLATE": "x",
@@ -232,7 +233,7 @@ def test_resolving_leaves_no_auto():
         assert [
             name
             for name, value in values.items()
-            if value in (None, "auto") and name not in ("numa", "vram_limit", "stream_from_tokens")
+            if value in (None, "auto") and name not in ("numa", "vram_limit", "stream_from_tokens", "expert_profile")
         ] in (
             [],
             ["model_path", "gguf_path", "optimize_config_path", "chat_template"],

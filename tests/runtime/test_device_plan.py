@@ -221,7 +221,7 @@ def config_for(file: Path, vram_limit: int | None) -> Config:
     return Config(
         model=ModelConfig(gguf_path=file),
         scheduling=SchedulingConfig(cache_lens=8192),
-        machine=MachineConfig(device="cuda:15", vram_limit=vram_limit, cpu_threads=1),
+        machine=MachineConfig(device="cuda:15", vram_limit=vram_limit, cpu_threads=1, gpu_experts=0),
     )
 
 

@@ -20,6 +20,7 @@ from ballast.model.kv_pool import KvPool, num_kv_blocks
 from ballast.model.residence import weight_memory
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import Packing, load_weights
+from ballast.moe.residents import Residents
 from ballast.numa import WeightMemory
 from ballast.weights.gguf import GgufModel
 
@@ -44,6 +45,10 @@ class EngineSettings:
     """cpu, or "cuda:N" for everything but the routed experts."""
     stream_from_tokens: int | None = None
     """Fewest tokens of a step whose experts are streamed through the device; None: as measured; 0: never."""
+    residents: Residents = ()
+    """Routed experts in the device's memory as well, by layer."""
+    pcie_share: float | None = 0.0
+    """Of a decode step's other experts, those that the device reads from host memory; None: as measured."""
     prefill_is_auto: bool = False
     """`prefill_chunk_size` is meant for streamed experts; where they are not streamed it is `chunk_size` after all."""
     topology: Topology | None = None
@@ -130,6 +135,8 @@ def _load_hybrid(
         device=torch.device(settings.device),
         pin_thread=settings.numa == "auto",
         stream_from_tokens=settings.stream_from_tokens,
+        residents=settings.residents,
+        pcie_share=settings.pcie_share,
         report=report,
     )
     if settings.prefill_is_auto and model.streams_from_tokens is None:

@@ -18,10 +18,12 @@ from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors
 from ballast.moe.placement import Rule, assign, read_rules
+from ballast.moe.profile import read_profile
 from ballast.numa import plan_threads
 from ballast.plan.device import DeviceMemory
 from ballast.plan.memory import MemoryPlan, Numbers, check_memory, make_hybrid_plan, make_plan
 from ballast.plan.report import render, to_json
+from ballast.plan.residents import Wanted
 from ballast.plan.streaming import step_choices
 from ballast.tiny import BUILT_IN
 from ballast.weights.gguf import GgufModel, open_gguf
@@ -53,10 +55,11 @@ def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
             "BALLAST_CPU_ISA", "reference", f"packs no weights, and device={device.name} takes packed ones"
         )
     assignment = assign(module_tree(spec), rules, source=rules_path, num_cuda_devices=_LISTED_DEVICES)
+    wanted = _wanted(config.machine, gguf, spec)
     choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
     for step_tokens, streams in choices:
         tried = replace(numbers, prefill_chunk_size=step_tokens, streams_experts=streams)
-        plan = make_hybrid_plan(gguf, spec, assignment, tried, memory, device)
+        plan = make_hybrid_plan(gguf, spec, assignment, tried, memory, device, wanted)
         if plan.fits:
             break
     return plan
@@ -90,6 +93,13 @@ def _device_memory(machine: MachineConfig) -> DeviceMemory:
         return DeviceMemory(machine.device, limit, "the limit that vram_limit sets")
     assert free is not None
     return DeviceMemory(machine.device, free, "what is free there")
+
+
+def _wanted(machine: MachineConfig, gguf: GgufModel, spec: ModelSpec) -> Wanted:
+    uses, num_layers = None, spec.num_layers - spec.num_dense_layers
+    if machine.expert_profile is not None:
+        uses = read_profile(machine.expert_profile, gguf, spec.name, num_layers, spec.num_experts).uses
+    return Wanted(machine.gpu_experts, uses, machine.pcie_share)
 
 
 def _threads_per_node(config: Config) -> tuple[int, ...]:

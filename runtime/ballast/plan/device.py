@@ -12,6 +12,7 @@ from ballast.moe.placement import Assignment
 from ballast.plan.streaming import buffer_bytes
 from ballast.weights.gguf import GgufModel
 
+_EXPERTS = ".mlp.experts"
 _FLOAT_BYTES = 4
 _KV_BYTES = 2
 _SCORE_BYTES = 64 << 20
@@ -47,8 +48,8 @@ class DeviceNumbers:
 
 
 def place(assignment: Assignment, device: str) -> Assignment:
-    """Everything on `device` but the embedding and routed experts, which stay in host memory. Where a rule says
-    otherwise, a note says so."""
+    """Everything on `device` but the embedding and routed experts, which stay in host memory; some of these lie on the
+    device as well (`residents.py`). Where a rule says otherwise, a note says so."""
     devices = {module: device if _computes_on_device(module) else "cpu" for module in assignment.devices}
     asked = {
         module: report.rule.device
@@ -56,12 +57,16 @@ def place(assignment: Assignment, device: str) -> Assignment:
         if report.rule.device is not None
         for module in report.modules
     }
-    others = [module for module, wanted in asked.items() if (wanted == "cpu") != (devices[module] == "cpu")]
+    others = [
+        module
+        for module, wanted in asked.items()
+        if (wanted == "cpu") != (devices[module] == "cpu") and not module.endswith(_EXPERTS)
+    ]
     notes = assignment.notes
     if others:
         notes = (
             f"{len(others)} modules are placed otherwise than their rules say, {others[0]} the first: with --device "
-            "cuda the embedding and routed experts lie in host memory, everything else on the device",
+            "cuda the embedding lies in host memory, routed experts there too, everything else on the device",
             *notes,
         )
     return replace(assignment, devices=devices, notes=notes)
@@ -134,4 +139,4 @@ def _work_bytes(spec: ModelSpec, numbers: DeviceNumbers) -> int:
 
 
 def _computes_on_device(module: str) -> bool:
-    return module != "model.embed_tokens" and not module.endswith(".mlp.experts")
+    return module != "model.embed_tokens" and not module.endswith(_EXPERTS)

@@ -19,6 +19,7 @@ from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import GROUPS, Group, expected_tensors, group_of
 from ballast.moe.placement import Assignment
+from ballast.moe.residents import Residents
 from ballast.plan.device import (
     HOST_PROGRAM_BYTES,
     DeviceMemory,
@@ -28,8 +29,12 @@ from ballast.plan.device import (
     place,
     staging_bytes,
 )
+from ballast.plan.residents import Wanted, estimated_share, plan_residents
 from ballast.plan.streaming import StreamEstimate, estimate
 from ballast.weights.gguf import GgufModel
+
+NO_EXPERTS = Wanted()
+"""In a GPU's memory, and none across PCIe."""
 
 _FLOAT_BYTES = 4
 _PROGRAM_BYTES = 320 << 20
@@ -80,6 +85,10 @@ class DevicePlan:
     max_cache_lens: int
     """The largest cache_lens that fits there beside everything else; 0 when not even that does."""
     streaming: StreamEstimate | None = None
+    residents: Residents = ()
+    """Routed experts that lie there as well, by layer."""
+    pcie_share: float = 0.0
+    """Of a decode step's experts in host memory, what the device reads of them, as asked for or estimated."""
 
     @property
     def needed_bytes(self) -> int:
@@ -105,6 +114,11 @@ class MemoryPlan:
     numbers: Numbers
     """What it was made for."""
     device: DevicePlan | None = None
+
+    @property
+    def residents(self) -> Residents:
+        """Routed experts that lie on the device as well, by layer; none without one."""
+        return () if self.device is None else self.device.residents
 
     @property
     def needed_bytes(self) -> int:
@@ -181,7 +195,13 @@ def human(num_bytes: int) -> str:
 
 
 def make_hybrid_plan(
-    gguf: GgufModel, spec: ModelSpec, assignment: Assignment, numbers: Numbers, memory: Memory, device: DeviceMemory
+    gguf: GgufModel,
+    spec: ModelSpec,
+    assignment: Assignment,
+    numbers: Numbers,
+    memory: Memory,
+    device: DeviceMemory,
+    wanted: Wanted = NO_EXPERTS,
 ) -> MemoryPlan:
     """The same where a GPU computes all but the routed experts. Pure."""
     assignment = place(assignment, device.name)
@@ -207,12 +227,17 @@ def make_hybrid_plan(
         assignment=assignment,
         max_cache_lens=0,
         numbers=numbers,
-        device=_device_plan(spec, sizes, assignment, numbers, device),
+        device=_device_plan(spec, sizes, assignment, numbers, device, wanted),
     )
 
 
 def _device_plan(
-    spec: ModelSpec, sizes: dict[str, int], assignment: Assignment, numbers: Numbers, device: DeviceMemory
+    spec: ModelSpec,
+    sizes: dict[str, int],
+    assignment: Assignment,
+    numbers: Numbers,
+    device: DeviceMemory,
+    wanted: Wanted,
 ) -> DevicePlan:
     def uses(num_blocks: int) -> tuple[MemoryRow, ...]:
         slots = (num_blocks + 1) * numbers.block_tokens
@@ -224,11 +249,22 @@ def _device_plan(
     def total(num_blocks: int) -> int:
         return sum(use.num_bytes for use in uses(num_blocks))
 
+    num_threads = sum(numbers.threads_per_node)
+    rows = uses(num_kv_blocks(numbers.cache_lens, numbers.block_tokens))
+    room = device.available_bytes - sum(row.num_bytes for row in rows)
+    residents = plan_residents(spec, sizes, assignment, wanted, room)
+    if residents.num_experts:
+        rows = (*rows, MemoryRow("resident experts", residents.num_bytes, residents.detail))
     # Both the cache and attention's work grow by the block.
-    num_blocks = (device.available_bytes - total(0)) // (total(1) - total(0))
-    wanted = num_kv_blocks(numbers.cache_lens, numbers.block_tokens)
-    streaming = estimate(spec, sizes, numbers.isa, sum(numbers.threads_per_node)) if numbers.streams_experts else None
-    return DevicePlan(device, uses(wanted), max(0, num_blocks * numbers.block_tokens), streaming)
+    num_blocks = (device.available_bytes - residents.fixed_bytes - total(0)) // (total(1) - total(0))
+    return DevicePlan(
+        device,
+        rows,
+        max(0, num_blocks * numbers.block_tokens),
+        estimate(spec, sizes, numbers.isa, num_threads) if numbers.streams_experts else None,
+        residents.experts,
+        estimated_share(num_threads) if wanted.pcie_share is None else wanted.pcie_share,
+    )
 
 
 def _loaded(gguf: GgufModel, spec: ModelSpec, numbers: Numbers) -> dict[str, int]:

@@ -8,6 +8,7 @@ from typing import Any
 from ballast.machine import Memory
 from ballast.moe.placement import Assignment
 from ballast.plan.memory import DevicePlan, MemoryPlan, MemoryRow, human
+from ballast.plan.residents import share_is_estimated_by
 
 
 def render(plan: MemoryPlan) -> str:
@@ -43,10 +44,21 @@ def render(plan: MemoryPlan) -> str:
             f"pays from about {stream.from_tokens} tokens on:",
             f"  an estimate by {stream.assumed}; start measures it.",
         ]
+    if plan.device is not None and plan.device.pcie_share:
+        lines += ["", "Decode steps", *_pcie_lines(plan)]
     if plan.assignment.rules:
         lines += ["", "Rules", *(f"  {line}" for line in rule_lines(plan.assignment))]
     lines += ["", "It fits." if plan.fits else "It does not fit."]
     return "\n".join(lines) + "\n"
+
+
+def _pcie_lines(plan: MemoryPlan) -> list[str]:
+    assert plan.device is not None
+    share, num_threads = plan.device.pcie_share, sum(plan.numbers.threads_per_node)
+    return [
+        f"  Of a step's experts in host memory, the GPU reads {share:.2g} across PCIe; the CPU computes the others.",
+        f"  Unless pcie_share sets it, that is an estimate by {share_is_estimated_by(num_threads)}; start measures it.",
+    ]
 
 
 def rule_lines(assignment: Assignment) -> list[str]:
@@ -110,6 +122,8 @@ def _device(plan: DevicePlan) -> dict[str, Any]:
         "limited_by": plan.memory.limited_by,
         "fits": plan.fits,
         "max_cache_lens": plan.max_cache_lens,
+        "resident_experts": [len(ids) for ids in plan.residents],
+        "pcie_share": plan.pcie_share,
         "streaming": None
         if plan.streaming is None
         else {

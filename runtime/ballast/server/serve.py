@@ -86,7 +86,7 @@ def serve(config: Config) -> int:
     probe = NumaProbe()
 
     def load(report: Callable[[float], None]) -> Runner:
-        settings = replace(engine_settings(config), prefill_is_auto=prefill_is_auto)
+        settings = replace(engine_settings(config), prefill_is_auto=prefill_is_auto, residents=plan.residents)
         return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report, probe.watch)
 
     run(config, load, text, spec.name, spec.context_length, probe)
@@ -140,6 +140,7 @@ def engine_settings(config: Config) -> EngineSettings:
         numa=machine.numa,
         device=machine.device,
         stream_from_tokens=machine.stream_from_tokens,
+        pcie_share=machine.pcie_share,
     )
 
 

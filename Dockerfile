@@ -5,7 +5,8 @@
 #
 # BASE_IMAGE    Debian 12 or newer, with python3 of its own or none; pin it by digest where images are released:
 #               docker.io/library/debian@sha256:...
-# REQUIREMENTS  what the runtime installs: requirements/runtime.txt, or requirements/cpu.txt without CUDA's libraries
+# REQUIREMENTS  what the runtime installs: requirements/runtime.txt; requirements/cpu.txt without CUDA's libraries;
+#               requirements/cuda.txt with flashinfer too, which compiles with the nvcc and g++ of BASE_IMAGE
 # VERSION, REVISION         for the images' labels
 # PIP_CERT, PIP_INDEX_URL   for builds behind a proxy with its own authority or a mirror of the package index
 ARG BASE_IMAGE=docker.io/library/debian:12-slim
@@ -85,9 +86,9 @@ LABEL org.opencontainers.image.title="Ballast runtime" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# With torch: Triton compiles its link to the GPU's driver when it starts.
+# With torch: Triton compiles its link to the GPU's driver when it starts, flashinfer its kernels.
 ARG REQUIREMENTS=requirements/runtime.txt
-RUN if [ "$REQUIREMENTS" = requirements/runtime.txt ]; then \
+RUN if [ "$REQUIREMENTS" != requirements/cpu.txt ]; then \
       apt-get update \
    && apt-get install --yes --no-install-recommends gcc libc6-dev python3-dev \
    && rm -rf /var/lib/apt/lists/*; \

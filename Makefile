@@ -94,6 +94,7 @@ lock: ## pin all dependencies anew from pyproject.toml
 	$(COMPILE) requirements/wheel.in -o requirements/wheel.txt
 	$(COMPILE) pyproject.toml --extra cpu -o requirements/cpu.txt
 	$(COMPILE) pyproject.toml --extra runtime -o requirements/runtime.txt
+	$(COMPILE) pyproject.toml --extra cuda -o requirements/cuda.txt
 	$(COMPILE) pyproject.toml --extra operator -o requirements/operator.txt
 	$(COMPILE) pyproject.toml --extra runtime --extra operator --group dev -o requirements/dev.txt
 	for client in requirements/clients/*.in; do $(COMPILE) $$client -o $${client%.in}.txt || exit 1; done

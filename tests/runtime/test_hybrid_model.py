@@ -22,15 +22,16 @@ from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import LooksAhead, Runner
 from ballast.model.batch import Batch
 from ballast.model.hybrid import attention
-from ballast.model.hybrid.attention import latent_attention
+from ballast.model.hybrid.attention import AttentionSizes, PlainAttention
 from ballast.model.hybrid.decode_inputs import DecodeInputs
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.load import load_hybrid_model
 from ballast.model.hybrid.model import HybridModel
-from ballast.model.hybrid.step import RequestRows, Step
+from ballast.model.hybrid.step import Step
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
 from ballast.model.weights import Packing
+from ballast.testing.attention_cases import attention_case
 from ballast.testing.float_experts import FloatExperts
 from ballast.testing.generate import generate
 from ballast.tiny import write_tiny_model
@@ -268,7 +269,7 @@ def i32(*values: int) -> np.ndarray:
     return np.array(values, np.int32)
 
 
-def test_requests_of_one_token_go_apart_with_their_blocks() -> None:
+def test_a_step_holds_where_each_request_stands() -> None:
     batch = Batch(
         token_ids=i32(7, 7, 7, 7, 7),
         positions=i32(20, 4, 5, 6, 3),
@@ -278,44 +279,31 @@ def test_requests_of_one_token_go_apart_with_their_blocks() -> None:
         kv_indices=i32(9, 2, 5, 1),
         sampled=np.array([0, 3, 4]),
     )
-    together = Step.from_batch(batch, 16, CPU, decodes_apart=False)
-    assert together.decode is None
-    assert [(rows.begin, rows.end) for rows in together.requests] == [(0, 1), (1, 4), (4, 5)]
-    assert together.requests[0].context.tolist() == [*range(144, 160), *range(32, 37)]
-    apart = Step.from_batch(batch, 16, CPU, decodes_apart=True)
-    assert [(rows.begin, rows.end, rows.context.tolist()) for rows in apart.requests] == [(1, 4, [*range(80, 87)])]
-    assert apart.decode is not None
-    assert apart.decode.rows.tolist() == [0, 4]
-    assert apart.decode.lens.tolist() == [21, 4]
-    assert apart.decode.blocks.tolist() == [[9, 2], [1, 0]]
-    assert (
-        Step.from_batch(replace(batch, query_indptr=i32(0, 5), kv_indptr=i32(0, 2)), 16, CPU, decodes_apart=True).decode
-        is None
-    )
+    requests = Step.from_batch(batch, CPU).requests
+    assert requests.begins.tolist() == requests.host_begins.tolist() == [0, 1, 4, 5]
+    assert requests.lens.tolist() == requests.host_lens.tolist() == [21, 7, 4]
+    assert requests.blocks.tolist() == [[9, 2], [5, 0], [1, 0]]
+    assert not requests.adds_one_each
 
 
 def test_a_token_sees_its_own_request_up_to_itself_also_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = torch.Generator().manual_seed(0)
-    query, cache = torch.randn(9, 2, 24, generator=rng), torch.randn(64, 24, generator=rng)
-    slots = torch.randperm(64, generator=rng)
-    rows = (RequestRows(0, 7, slots[:12]), RequestRows(7, 9, slots[20:50]))
-    positions = torch.tensor([*range(5, 12), 28, 29])
-    step = Step(positions, torch.arange(9), torch.arange(9), rows)
-    at_once = latent_attention(query, cache, step, 16, 0.3)
-    for row in rows:
-        for token in range(row.begin, row.end):
-            keys = cache[row.context[: int(positions[token]) + 1]]
-            weights = (query[token] @ keys.T * 0.3).softmax(-1)
+    sizes = AttentionSizes(num_heads=2, rank=16, rope_dim=8, scale=0.3, block_tokens=16)
+    case = attention_case(sizes, [7, 2], [12, 30], CPU, torch.float32)
+    at_once = PlainAttention(sizes)(case.query, case.cache, case.step)
+    requests = case.step.requests
+    for request, (begin, end) in enumerate([(0, 7), (7, 9)]):
+        slots = torch.cat([torch.arange(16) + 16 * block for block in requests.blocks[request].tolist()])
+        for token in range(begin, end):
+            keys = case.cache[slots[: int(case.step.positions[token]) + 1]]
+            weights = (case.query[token] @ keys.T * 0.3).softmax(-1)
             torch.testing.assert_close(at_once[token], weights @ keys[:, :16])
     monkeypatch.setattr(attention, "SCORE_BYTES", 4 * 2 * 12 * 2)
-    torch.testing.assert_close(latent_attention(query, cache, step, 16, 0.3), at_once)
+    torch.testing.assert_close(PlainAttention(sizes)(case.query, case.cache, case.step), at_once)
 
 
 def test_a_decode_step_finds_its_input_at_the_same_place_whatever_the_last_one_left() -> None:
     inputs = DecodeInputs(3, 4, 8, CPU)
-    largest, pair = inputs.of_size(3).step.decode, inputs.of_size(2)
-    assert largest is not None
-    largest.host_blocks[:] = 77
+    pair = inputs.of_size(2)
     batch = Batch(
         token_ids=i32(7, 7),
         positions=i32(20, 4),
@@ -325,20 +313,20 @@ def test_a_decode_step_finds_its_input_at_the_same_place_whatever_the_last_one_l
         kv_indices=i32(9, 2, 5),
         sampled=np.array([0, 1]),
     )
+    inputs.send_tables(replace(batch, kv_indptr=i32(0, 4, 8), kv_indices=i32(*[77] * 8)))
     inputs.send_tables(batch)
     inputs.host_rows(2)[:] = 5
     inputs.send_rows(2)
-    alone = Step.from_batch(batch, 16, CPU, decodes_apart=True)
-    step, decode = pair.step, pair.step.decode
-    assert decode is not None
-    assert alone.decode is not None
+    alone = Step.from_batch(batch, CPU)
+    step, requests = pair.step, pair.step.requests
+    assert requests.adds_one_each
     for name in ("positions", "slots", "sampled"):
         assert getattr(step, name).tolist() == getattr(alone, name).tolist()
-    for name in ("rows", "lens", "host_lens"):
-        assert getattr(decode, name).tolist() == getattr(alone.decode, name).tolist()
-    assert decode.blocks.tolist() == decode.host_blocks.tolist() == [[9, 2, 0, 0], [5, 0, 0, 0]]
+    for name in ("begins", "host_begins", "lens", "host_lens"):
+        assert getattr(requests, name).tolist() == getattr(alone.requests, name).tolist()
+    assert requests.blocks.tolist() == [[9, 2, 0, 0], [5, 0, 0, 0]]
     assert pair.embedded.tolist() == [[5.0] * 8] * 2
     inputs.send_padding(2)
     assert (step.positions.tolist(), step.slots.tolist()) == ([0, 0], [0, 0])
-    assert (decode.lens.tolist(), decode.blocks.tolist()) == ([1, 1], [[0] * 4] * 2)
-    assert step.positions.data_ptr() % 16 == step.slots.data_ptr() % 16 == decode.blocks.data_ptr() % 16
+    assert (requests.lens.tolist(), requests.blocks.tolist()) == ([1, 1], [[0] * 4] * 2)
+    assert step.positions.data_ptr() % 16 == step.slots.data_ptr() % 16 == requests.blocks.data_ptr() % 16

@@ -15,12 +15,10 @@ from ballast.weights.gguf import GgufModel
 _EXPERTS = ".mlp.experts"
 _FLOAT_BYTES = 4
 _KV_BYTES = 2
-_SCORE_BYTES = 64 << 20
-"""As model/hybrid/attention.py bounds them."""
+_ATTENTION_BYTES = 96 << 20
+"""Partial results of model/hybrid/paged_attention.py on a GPU of 160 multiprocessors, and flashinfer's workspaces."""
 _SPLIT_FLOATS = 1 << 14
 """Partial sums of a linear layer's columns, a token: as model/hybrid/panel_linear.py splits them."""
-_ATTENTION_SPLITS = 16
-"""As model/hybrid/decode_attention.py divides a request's tokens."""
 _CUDA_BYTES = 1 << 30
 """An allowance for the context, the libraries, compiled kernels and what the allocator cannot reuse."""
 HOST_PROGRAM_BYTES = 3 << 30
@@ -123,7 +121,7 @@ def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], assignment: Assig
 
 
 def _work_bytes(spec: ModelSpec, numbers: DeviceNumbers) -> int:
-    """Activations alive at once in the widest part of a layer, attention's scores and partial sums, and the logits."""
+    """Activations alive at once in the widest part of a layer, attention's partial results, and the logits."""
     head = spec.nope_dim + spec.rope_dim
     # Queries, their parts, both forms of them in the latent space, and what attention makes of them.
     attention = spec.num_heads * (3 * head + 2 * spec.kv_lora_rank + 2 * spec.latent_dim + spec.v_dim)
@@ -132,10 +130,8 @@ def _work_bytes(spec: ModelSpec, numbers: DeviceNumbers) -> int:
         # Of each expert of a token, its hidden values as floats and as two terms, and its result.
         widest = max(widest, spec.num_experts_used * (2 * spec.expert_dim + spec.hidden) + 3 * spec.hidden)
     step = numbers.step_tokens * (4 * spec.hidden + widest + _SPLIT_FLOATS)
-    keys = numbers.cache_slots * (spec.latent_dim + 4)
-    partial_sums = 2 * _ATTENTION_SPLITS * spec.num_heads * (spec.kv_lora_rank + 1)
-    logits = numbers.max_batch_size * (2 * spec.vocab_size + partial_sums)
-    return (step + keys + logits) * _FLOAT_BYTES + 3 * _SCORE_BYTES
+    logits = numbers.max_batch_size * 2 * spec.vocab_size
+    return (step + logits) * _FLOAT_BYTES + _ATTENTION_BYTES
 
 
 def _computes_on_device(module: str) -> bool:

@@ -1,7 +1,8 @@
-"""Triton kernel of latent attention for requests that add one token: paged, and split along each request's tokens.
+"""Triton kernels of latent attention: paged, causal, any latent size; prompts and single tokens alike.
 
-Lengths and blocks are read from device memory, so that a captured launch serves every step. Triton's built-in
-operations only, as in panel_kernels.py.
+A row is one head of one token; rows of one request follow each other. A program takes a tile of rows of one request and
+a share of the tokens that they see; what the shares found is merged afterwards. Lengths and blocks are read from device
+memory, so that a captured launch serves every step. Triton's built-in operations only, as in panel_kernels.py.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -22,74 +23,142 @@ def _plus(left, right):
 
 
 @triton.jit
-def decode_attention(
-    query,  # float32 [T, heads, RANK + ROPE]
+def _ceil_div(a, b):
+    return (a + b - 1) // b
+
+
+@triton.jit
+def _share(num_keys, num_splits, KEYS: tl.constexpr):
+    """Tokens of one split: whole runs of KEYS."""
+    return _ceil_div(_ceil_div(num_keys, KEYS), num_splits) * KEYS
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_heads", "max_blocks", "num_splits"])
+def attend(
+    query,  # float32 [rows, RANK + ROPE]
     cache,  # [slots, RANK + ROPE]
-    rows,  # int32 [B], each request's token
-    lens,  # int32 [B], tokens that it sees
-    blocks,  # int32 [B, max_blocks]
-    sums,  # float32 [splits, B, heads, RANK]
-    peaks,  # float32 [splits, B, heads], logarithms of the weights that were divided out; -inf without a token
-    scale,
-    num_requests,
+    tiles,  # int32 [tiles, 2]: a request, and the first of its rows
+    begins,  # int32 [requests + 1], tokens of the step that precede each request's
+    lens,  # int32 [requests], tokens that the request's last one sees
+    blocks,  # int32 [requests, max_blocks]
+    sums,  # float32 [splits, rows, RANK], each split's average of values
+    peaks,  # float32 [splits, rows], base-2 logarithms of the splits' weights
+    scale,  # of scores, times log2(e)
+    num_rows,
     num_heads,
     max_blocks,
+    num_splits,
     BLOCK_TOKENS: tl.constexpr,
     RANK: tl.constexpr,
     ROPE: tl.constexpr,
     RANK_ROOM: tl.constexpr,
     ROPE_ROOM: tl.constexpr,
-    SPLITS: tl.constexpr,
-    HEADS: tl.constexpr,
-    TOKENS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
 ):
-    request = tl.program_id(0)
-    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-    split = tl.program_id(2)
-    has_head = head < num_heads
+    """Splits of which there are no tokens write nothing."""
+    request = tl.load(tiles + 2 * tl.program_id(0))
+    first_row = tl.load(tiles + 2 * tl.program_id(0) + 1)
+    split = tl.program_id(1)
+    begin = tl.load(begins + request)
+    num_tokens = tl.load(begins + request + 1) - begin
+    length = tl.load(lens + request)
+
+    own_row = first_row + tl.arange(0, ROWS)
+    has_row = own_row < num_tokens * num_heads
+    seen = length - num_tokens + 1 + own_row // num_heads
+    last_row = tl.minimum(first_row + ROWS, num_tokens * num_heads) - 1
+    num_keys = length - num_tokens + 1 + last_row // num_heads
+    share = _share(num_keys, num_splits, KEYS)
+    first_key = split * share
+    end_key = tl.minimum(first_key + share, num_keys)
+    if first_key >= end_key:
+        return
+
     of_latent = tl.arange(0, RANK_ROOM)
     of_rope = tl.arange(0, ROPE_ROOM)
     in_latent = of_latent < RANK
     in_rope = of_rope < ROPE
+    row = begin.to(tl.int64) * num_heads + own_row
+    row_query = query + row[:, None] * (RANK + ROPE)
+    latent_query = tl.load(row_query + of_latent[None, :], mask=has_row[:, None] & in_latent[None, :], other=0.0)
+    rope_query = tl.load(row_query + RANK + of_rope[None, :], mask=has_row[:, None] & in_rope[None, :], other=0.0)
+    latent_query = (latent_query * scale).to(cache.dtype.element_ty)
+    rope_query = (rope_query * scale).to(cache.dtype.element_ty)
 
-    row = tl.load(rows + request).to(tl.int64)
-    length = tl.load(lens + request)
-    row_query = query + (row * num_heads + head[:, None]) * (RANK + ROPE)
-    latent_query = tl.load(row_query + of_latent[None, :], mask=has_head[:, None] & in_latent[None, :], other=0.0)
-    rope_query = tl.load(row_query + RANK + of_rope[None, :], mask=has_head[:, None] & in_rope[None, :], other=0.0)
-
-    # Whole runs of TOKENS to each split.
-    num_runs = (length + TOKENS - 1) // TOKENS
-    runs_per_split = (num_runs + SPLITS - 1) // SPLITS
-    begin = split * runs_per_split * TOKENS
-    end = tl.minimum(begin + runs_per_split * TOKENS, length)
-    peak = tl.full((HEADS,), float("-inf"), tl.float32)
-    total = tl.full((HEADS,), 0.0, tl.float32)
-    attended = tl.full((HEADS, RANK_ROOM), 0.0, tl.float32)
-    for first in range(begin, end, TOKENS):
-        token = first + tl.arange(0, TOKENS)
-        is_seen = token < end
-        block = tl.load(blocks + request * max_blocks + token // BLOCK_TOKENS, mask=is_seen, other=0)
-        slot = block.to(tl.int64) * BLOCK_TOKENS + token % BLOCK_TOKENS
+    peak = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.full((ROWS,), 0.0, tl.float32)
+    attended = tl.full((ROWS, RANK_ROOM), 0.0, tl.float32)
+    for first in range(first_key, end_key, KEYS):
+        key = first + tl.arange(0, KEYS)
+        is_key = key < end_key
+        block = tl.load(blocks + request * max_blocks + key // BLOCK_TOKENS, mask=is_key, other=0)
+        slot = block.to(tl.int64) * BLOCK_TOKENS + key % BLOCK_TOKENS
         row_cache = cache + slot[:, None] * (RANK + ROPE)
-        latent = tl.load(row_cache + of_latent[None, :], mask=is_seen[:, None] & in_latent[None, :], other=0.0)
-        rope = tl.load(row_cache + RANK + of_rope[None, :], mask=is_seen[:, None] & in_rope[None, :], other=0.0)
-        latent = latent.to(tl.float32)
-        scores = tl.dot(latent_query, tl.trans(latent), input_precision=PRECISION)
-        scores = tl.dot(rope_query, tl.trans(rope.to(tl.float32)), scores, input_precision=PRECISION)
-        scores = tl.where(is_seen[None, :], scores * scale, float("-inf"))
+        latent = tl.load(row_cache + of_latent[None, :], mask=is_key[:, None] & in_latent[None, :], other=0.0)
+        rope = tl.load(row_cache + RANK + of_rope[None, :], mask=is_key[:, None] & in_rope[None, :], other=0.0)
+        scores = tl.dot(latent_query, tl.trans(latent), input_precision="tf32x3")
+        scores = tl.dot(rope_query, tl.trans(rope), scores, input_precision="tf32x3")
+        is_seen = is_key[None, :] & (key[None, :] < seen[:, None])
+        scores = tl.where(is_seen, scores, float("-inf"))
         new_peak = tl.maximum(peak, tl.reduce(scores, 1, _larger))
-        weights = tl.exp(scores - new_peak[:, None])
-        fade = tl.exp(peak - new_peak)
+        # A row that has seen nothing yet keeps -inf; its difference to itself would be no number.
+        base = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+        weights = tl.exp2(scores - base[:, None])
+        fade = tl.exp2(peak - base)
         total = total * fade + tl.reduce(weights, 1, _plus)
-        attended = tl.dot(weights, latent, attended * fade[:, None], input_precision=PRECISION)
+        attended = tl.dot(weights.to(latent.dtype), latent, attended * fade[:, None], input_precision="tf32x3")
         peak = new_peak
 
-    place = (split * num_requests + request).to(tl.int64) * num_heads + head
-    is_empty = begin >= end
-    safe_total = tl.where(is_empty, 1.0, total)
-    kept = has_head[:, None] & in_latent[None, :]
+    has_seen = total > 0.0
+    safe_total = tl.where(has_seen, total, 1.0)
+    place = split.to(tl.int64) * num_rows + row
+    kept = has_row[:, None] & in_latent[None, :]
     tl.store(sums + place[:, None] * RANK + of_latent[None, :], attended / safe_total[:, None], mask=kept)
-    logarithm = tl.where(is_empty, float("-inf"), peak + tl.log(safe_total))
-    tl.store(peaks + place, logarithm, mask=has_head)
+    tl.store(peaks + place, tl.where(has_seen, peak + tl.log2(safe_total), float("-inf")), mask=has_row)
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_heads", "num_splits"])
+def merge(
+    sums,  # as `attend` wrote them
+    peaks,
+    tiles,  # as for `attend`
+    begins,
+    lens,
+    attended,  # float32 [rows, RANK]
+    num_rows,
+    num_heads,
+    num_splits,
+    RANK: tl.constexpr,
+    RANK_ROOM: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """One program for each row of a tile."""
+    request = tl.load(tiles + 2 * tl.program_id(0))
+    first_row = tl.load(tiles + 2 * tl.program_id(0) + 1)
+    own_row = first_row + tl.program_id(1)
+    begin = tl.load(begins + request)
+    num_tokens = tl.load(begins + request + 1) - begin
+    if own_row >= num_tokens * num_heads:
+        return
+    last_row = tl.minimum(first_row + ROWS, num_tokens * num_heads) - 1
+    num_keys = tl.load(lens + request) - num_tokens + 1 + last_row // num_heads
+    used = _ceil_div(num_keys, _share(num_keys, num_splits, KEYS))
+
+    row = begin.to(tl.int64) * num_heads + own_row
+    of_latent = tl.arange(0, RANK_ROOM)
+    in_latent = of_latent < RANK
+    peak = tl.load(peaks + row)
+    total = peak * 0.0 + 1.0
+    result = tl.load(sums + row * RANK + of_latent, mask=in_latent, other=0.0)
+    for split in range(1, used):
+        place = split * num_rows.to(tl.int64) + row
+        other = tl.load(peaks + place)
+        new_peak = tl.maximum(peak, other)
+        fade = tl.exp2(peak - new_peak)
+        weight = tl.exp2(other - new_peak)
+        result = result * fade + weight * tl.load(sums + place * RANK + of_latent, mask=in_latent, other=0.0)
+        total = total * fade + weight
+        peak = new_peak
+    tl.store(attended + row * RANK + of_latent, result / total, mask=in_latent)

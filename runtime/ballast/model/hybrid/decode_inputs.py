@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ballast.model.batch import Batch
-from ballast.model.hybrid.step import DecodeRows, Step
+from ballast.model.hybrid.step import RequestTable, Step
 
 _COLUMNS = 3
 """Of a table, before the requests' blocks: positions, slots, lengths."""
@@ -47,7 +47,8 @@ class DecodeInputs:
         self._embedded = torch.zeros((max_batch_size, hidden), device=device)
         self._sent = torch.Event(device) if is_pinned else None
         self._order = torch.arange(max_batch_size, device=device)
-        self._rows = self._order.int()
+        self._host_begins = np.arange(max_batch_size + 1, dtype=np.int32)
+        self._begins = torch.from_numpy(self._host_begins).to(device)
         self._of_size = [self._input(size + 1) for size in range(max_batch_size)]
 
     def of_size(self, batch_size: int) -> DecodeInput:
@@ -99,9 +100,9 @@ class DecodeInputs:
 
     def _input(self, size: int) -> DecodeInput:
         positions, slots, lens, blocks = self._columns(self._table, size)
-        _, _, host_lens, host_blocks = self._columns(self._host_table.numpy(), size)
-        decode = DecodeRows(self._rows[:size], lens, blocks, host_lens, host_blocks)
-        return DecodeInput(self._embedded[:size], Step(positions, slots, self._order[:size], (), decode))
+        _, _, host_lens, _ = self._columns(self._host_table.numpy(), size)
+        requests = RequestTable(self._host_begins[: size + 1], host_lens, self._begins[: size + 1], lens, blocks)
+        return DecodeInput(self._embedded[:size], Step(positions, slots, self._order[:size], requests))
 
     def _columns(self, table: Table, size: int) -> tuple[Table, Table, Table, Table]:
         """Positions, slots and lengths [B], and blocks [B, max_blocks]."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
-import tempfile
 from collections.abc import Callable
 
 import torch
 
 from ballast._core import kernels
-from ballast.model.hybrid.attention import Attention, PlainAttention
+from ballast.model.hybrid.attention import Attention, AttentionSizes, PlainAttention
+from ballast.model.hybrid.compiled_kernels import keep_compiled_kernels_in
 from ballast.model.hybrid.decode_inputs import DecodeInputs
 from ballast.model.hybrid.divided_experts import DividedExperts
 from ballast.model.hybrid.division import Divide, divide
@@ -132,12 +130,13 @@ def _divide(device: torch.device) -> Divide:
 
 
 def _attention(spec: ModelSpec, block_tokens: int, device: torch.device) -> Attention:
-    rank, scale = spec.kv_lora_rank, softmax_scale(spec)
+    sizes = AttentionSizes(spec.num_heads, spec.kv_lora_rank, spec.rope_dim, softmax_scale(spec), block_tokens)
     if device.type != "cuda":
-        return PlainAttention(rank, scale, block_tokens)
-    from ballast.model.hybrid.decode_attention import GpuAttention  # here alone: a CPU needs no Triton
+        return PlainAttention(sizes)
+    keep_compiled_kernels_in("FLASHINFER_WORKSPACE_BASE")
+    from ballast.model.hybrid.gpu_attention import gpu_attention  # here alone: a CPU needs no Triton
 
-    return GpuAttention(rank, spec.rope_dim, scale, block_tokens)
+    return gpu_attention(sizes, device)
 
 
 def _pointwise(rms_eps: float, rope: RopeTable, device: torch.device) -> Pointwise:
@@ -149,11 +148,7 @@ def _pointwise(rms_eps: float, rope: RopeTable, device: torch.device) -> Pointwi
 
 
 def _panel_linears(device: torch.device) -> MakeLinear:
-    if "TRITON_CACHE_DIR" not in os.environ:
-        # Compiled kernels live as long as the process: nothing is kept in the home directory.
-        folder = tempfile.TemporaryDirectory(prefix="ballast-triton-")
-        atexit.register(folder.cleanup)
-        os.environ["TRITON_CACHE_DIR"] = folder.name
+    keep_compiled_kernels_in("TRITON_CACHE_DIR")
     from ballast.model.hybrid.panel_linear import PanelLinear  # here alone: a CPU needs no Triton
 
     def make(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:

@@ -137,7 +137,7 @@ class HybridModel:
 
     def _prefill(self, batch: Batch, alive: Callable[[], None]) -> torch.Tensor:
         """Queue a step in which a request has several tokens: logits on the device."""
-        step = Step.from_batch(batch, self._kv.block_tokens, self._device, decodes_apart=self._device.type == "cuda")
+        step = Step.from_batch(batch, self._device)
         rows = np.empty((batch.token_ids.size, self._spec.hidden), np.float32)
         kernels.embed(self._weights.embedding, batch.token_ids, rows)
         self._attend.prepare(step)

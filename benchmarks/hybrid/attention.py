@@ -1,0 +1,106 @@
+"""What attention takes a layer on a GPU, by our kernels and by flashinfer's, for latents of 512 + 64 in half precision.
+
+python benchmarks/hybrid/attention.py [--heads 128 16] [--batch 1 4 16] [--contexts 64 512 2048 8192 32768]
+    [--prompts 512 4096]
+
+Decode steps are captured over as many layers as keep the cache out of the GPU's own; prompts are queued as they are
+served. Medians of 5. Prints one JSON line a case; without a GPU it says so and prints none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+
+import torch
+
+from ballast.gpu import why_unusable
+from ballast.model.hybrid.attention import Attention, AttentionSizes
+from ballast.model.hybrid.gpu_attention import compiled_flashinfer, paged_attention
+from ballast.testing.attention_cases import AttentionCase, attention_case
+from ballast.testing.bench_record import bench_record
+
+DEVICE = torch.device("cuda:0")
+COLD_BYTES = 256 << 20
+REPEATS = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--heads", type=int, nargs="*", default=[128, 16])
+    parser.add_argument("--batch", type=int, nargs="*", default=[1, 4, 16])
+    parser.add_argument("--contexts", type=int, nargs="*", default=[64, 512, 2048, 8192, 32768])
+    parser.add_argument("--prompts", type=int, nargs="*", default=[512, 4096])
+    options = parser.parse_args()
+    reason = why_unusable("cuda:0")
+    if reason is not None:
+        print(f"not run: {reason}", file=sys.stderr)
+        return
+    for heads in options.heads:
+        sizes = AttentionSizes(heads, 512, 64, 0.1, 32)
+        kernels: dict[str, Attention | None] = {
+            "ours": paged_attention(sizes, DEVICE),
+            "flashinfer": compiled_flashinfer(sizes, DEVICE),
+        }
+        for name, attend in kernels.items():
+            if attend is None:
+                continue
+            for context in options.contexts:
+                for batch in options.batch:
+                    decode(name, attend, sizes, batch, context)
+            for prompt in options.prompts:
+                prefill(name, attend, sizes, prompt)
+
+
+@torch.inference_mode()
+def decode(name: str, attend: Attention, sizes: AttentionSizes, batch: int, context: int) -> None:
+    case = attention_case(sizes, [1] * batch, [context] * batch, DEVICE, torch.float16)
+    caches = [case.cache, *(case.cache.clone() for _ in range(min(31, COLD_BYTES // (2 * case.cache.numel()))))]
+
+    def layers() -> None:
+        for cache in caches:
+            attend(case.query, cache, case.step)
+
+    attend.prepare(case.step)
+    layers()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        layers()
+    us = median_us(graph.replay) / len(caches)
+    kv_bytes = batch * context * (sizes.rank + sizes.rope_dim) * case.cache.element_size()
+    record(f"decode B={batch} context {context}, {sizes.num_heads} heads, {name}", us, kv_gb_per_s=kv_bytes / us / 1e3)
+
+
+@torch.inference_mode()
+def prefill(name: str, attend: Attention, sizes: AttentionSizes, prompt: int) -> None:
+    case: AttentionCase = attention_case(sizes, [prompt], [prompt], DEVICE, torch.float16)
+    attend.prepare(case.step)
+    us = median_us(lambda: attend(case.query, case.cache, case.step))
+    seen = prompt * (prompt + 1) / 2
+    flops = seen * sizes.num_heads * 2 * (2 * sizes.rank + sizes.rope_dim)
+    record(f"prompt of {prompt}, {sizes.num_heads} heads, {name}", us, tflops=flops / us / 1e6)
+
+
+def median_us(run: Callable[[], object]) -> float:
+    run()
+    times = []
+    for _ in range(REPEATS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3)
+    return statistics.median(times)
+
+
+def record(case: str, us: float, **figures: float) -> None:
+    rounded = {name: round(value, 1) for name, value in figures.items()}
+    gpu = torch.cuda.get_device_name(DEVICE)
+    print(bench_record("hybrid/attention", case, us_per_layer=round(us, 1), **rounded, gpu=gpu), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Latent attention by flashinfer's kernels: fa3 on Hopper, fa2 elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ballast.model.hybrid.attention import AttentionSizes
+from ballast.model.hybrid.step import RequestTable, Step
+
+RANK, ROPE_DIM = 512, 64
+"""The latents that flashinfer has kernels for."""
+MAX_TILES = 15 << 10
+"""Its plan has room for 16384 pieces of work and does not look whether they are more. Those beyond one for each tile of
+rows are at most as many as the GPU has multiprocessors."""
+_TILE_ROWS = 64
+_HALF_BYTES, _FLOAT_BYTES = 2, 4
+
+
+class FlashinferAttention:
+    """For one model's sizes, on one device; queries and results are rounded to half precision on the way."""
+
+    def __init__(self, sizes: AttentionSizes, device: torch.device) -> None:
+        """Compiles the kernels, unless flashinfer's folder has them, and runs them once. Raises ImportError, OSError or
+        RuntimeError."""
+        import flashinfer  # here alone: it takes a second and a CUDA device
+
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+        # Two partial tiles for each multiprocessor, and its rounding up of addresses.
+        partial_bytes = 2 * processors * _TILE_ROWS * (RANK * _HALF_BYTES + _FLOAT_BYTES) + (1 << 10)
+        workspace = torch.empty(partial_bytes, dtype=torch.uint8, device=device)
+        self._sizes = sizes
+        self._wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(workspace)
+        self._try(device)
+
+    def takes(self, requests: RequestTable) -> bool:
+        """Whether its plan has room for a step."""
+        rows = np.diff(requests.host_begins) * self._sizes.num_heads
+        tile = 2 * _TILE_ROWS if int(rows.mean()) > _TILE_ROWS else _TILE_ROWS
+        return int((-(-rows // tile)).sum()) <= MAX_TILES
+
+    def prepare(self, step: Step) -> None:
+        """Share the step out among the multiprocessors; a captured graph finds the plan where the last one was."""
+        requests = step.requests
+        num_pages = requests.blocks.shape[1]
+        self._wrapper.plan(
+            qo_indptr=torch.from_numpy(requests.host_begins),
+            # The table of blocks is the list of pages as it lies, each request's at its row.
+            kv_indptr=torch.arange(requests.num_requests + 1, dtype=torch.int32) * num_pages,
+            kv_indices=requests.blocks.view(-1),
+            kv_len_arr=torch.from_numpy(requests.host_lens),
+            num_heads=self._sizes.num_heads,
+            head_dim_ckv=RANK,
+            head_dim_kpe=ROPE_DIM,
+            page_size=self._sizes.block_tokens,
+            causal=True,
+            sm_scale=1.0,
+            q_data_type=torch.float16,
+            kv_data_type=torch.float16,
+        )
+
+    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+        """See `Attention`; the cache holds half precision."""
+        rounded = torch.empty_like(query, dtype=cache.dtype)
+        torch.mul(query, self._sizes.scale, out=rounded)  # before rounding: nothing that scores can bear overflows
+        pages = cache.view(-1, self._sizes.block_tokens, RANK + ROPE_DIM)
+        attended: torch.Tensor = self._wrapper.run(
+            rounded[..., :RANK], rounded[..., RANK:], pages[..., :RANK], pages[..., RANK:]
+        )
+        return attended.float()
+
+    def _try(self, device: torch.device) -> None:
+        """A token that sees itself alone, all zeros: what cannot run here fails here."""
+        host = np.array([0, 1], np.int32)
+        begins = torch.from_numpy(host).to(device)
+        requests = RequestTable(host, host[1:], begins, begins[1:], begins[:1, None])
+        step = Step(begins[:1], begins[:1], begins[:1].long(), requests)
+        width = RANK + ROPE_DIM
+        self.prepare(step)
+        self(
+            torch.zeros((1, self._sizes.num_heads, width), device=device),
+            torch.zeros((self._sizes.block_tokens, width), dtype=torch.float16, device=device),
+            step,
+        )
+        torch.cuda.synchronize(device)

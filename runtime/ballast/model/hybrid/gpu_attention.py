@@ -1,0 +1,69 @@
+"""Which kernels compute attention on a GPU."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+import triton
+
+from ballast.model.hybrid import flashinfer_attention
+from ballast.model.hybrid.attention import AttentionSizes
+from ballast.model.hybrid.flashinfer_attention import FlashinferAttention
+from ballast.model.hybrid.paged_attention import PagedAttention, choose_tilings
+from ballast.model.hybrid.step import Step
+
+log = logging.getLogger(__name__)
+
+
+class GpuAttention:
+    """flashinfer's kernels where they can be had, ours everywhere else."""
+
+    def __init__(self, paged: PagedAttention, flashinfer: FlashinferAttention | None) -> None:
+        self._paged = paged
+        self._flashinfer = flashinfer
+
+    def prepare(self, step: Step) -> None:
+        """See `Attention`."""
+        self._kernels(step).prepare(step)
+
+    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+        """See `Attention`."""
+        return self._kernels(step)(query, cache, step)
+
+    def _kernels(self, step: Step) -> PagedAttention | FlashinferAttention:
+        """By the numbers of tokens alone, since a graph of so many single tokens holds one or the other."""
+        if self._flashinfer is not None and self._flashinfer.takes(step.requests):
+            return self._flashinfer
+        return self._paged
+
+
+def gpu_attention(sizes: AttentionSizes, device: torch.device) -> GpuAttention:
+    """For a CUDA device. Raises ValueError: the latents are too large."""
+    return GpuAttention(paged_attention(sizes, device), compiled_flashinfer(sizes, device))
+
+
+def paged_attention(sizes: AttentionSizes, device: torch.device) -> PagedAttention:
+    """Compiled at its first use. Raises ValueError: the latents are too large."""
+    about = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
+    return PagedAttention(sizes, choose_tilings(sizes, about["max_shared_mem"]), about["multiprocessor_count"])
+
+
+def compiled_flashinfer(sizes: AttentionSizes, device: torch.device) -> FlashinferAttention | None:
+    """None where it has no kernels for such latents; None and a warning where it is not installed or cannot compile
+    them."""
+    known = flashinfer_attention.RANK, flashinfer_attention.ROPE_DIM
+    if (sizes.rank, sizes.rope_dim) != known:
+        log.info(
+            "attention by Ballast's own kernels: flashinfer has none for latents of %d + %d", sizes.rank, sizes.rope_dim
+        )
+        return None
+    try:
+        return FlashinferAttention(sizes, device)
+    except (ImportError, OSError, RuntimeError) as error:
+        log.warning(
+            "attention by Ballast's own kernels, which are slower: flashinfer cannot be used here: %s "
+            "(it takes the extra ballast-serve[cuda], ninja and g++ in PATH, and nvcc there or in CUDA_HOME)",
+            str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
+        )
+        return None

@@ -1,0 +1,155 @@
+"""Latent attention by kernels of ours: any latent size, prompts and single tokens alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ballast.model.hybrid import attention_kernels
+from ballast.model.hybrid.attention import AttentionSizes
+from ballast.model.hybrid.step import RequestTable, Step
+
+MAX_SPLITS = 64
+"""Most programs that share what a tile of rows sees."""
+PROGRAMS_PER_PROCESSOR = 2
+"""With few tiles in a step, so many programs fill the GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """What a program takes at once, and how it is compiled."""
+
+    rows: int
+    keys: int
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tilings:
+    """By kind of step."""
+
+    prompts: Tiling
+    singles: Tiling
+    """Where every request adds one token."""
+
+
+_OF_PROMPTS, _OF_SINGLES = Tiling(64, 64, 8, 2), Tiling(16, 64, 8, 2)
+"""The fastest on Hopper; the next are for less shared memory."""
+_SMALLER = (Tiling(16, 32, 4, 2), Tiling(16, 16, 4, 1))
+
+
+class PagedAttention:
+    """For one model's sizes, on one device."""
+
+    def __init__(self, sizes: AttentionSizes, tilings: Tilings, num_processors: int) -> None:
+        self._sizes = sizes
+        self._tilings = tilings
+        self._wanted_programs = PROGRAMS_PER_PROCESSOR * num_processors
+        self._single_tiles: dict[int, torch.Tensor] = {}
+        self._tiles: torch.Tensor | None = None
+
+    def prepare(self, step: Step) -> None:
+        """Tiles of steps of single tokens depend on their number alone, and stay where they are."""
+        requests = step.requests
+        if not requests.adds_one_each:
+            self._tiles = self._tiles_of(requests)
+            return
+        if requests.num_requests not in self._single_tiles:
+            self._single_tiles[requests.num_requests] = self._tiles_of(requests)
+        self._tiles = self._single_tiles[requests.num_requests]
+
+    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+        """See `Attention`; products are made of numbers of the cache's type."""
+        assert self._tiles is not None
+        requests, rank = step.requests, self._sizes.rank
+        tiling = self._tiling(requests)
+        known = kernel_constants(self._sizes, tiling)
+        num_tokens, num_heads = query.shape[:2]
+        num_tiles, num_rows = len(self._tiles), num_tokens * num_heads
+        num_splits = min(-(-self._wanted_programs // num_tiles), MAX_SPLITS)
+        sums = query.new_empty((num_splits, num_tokens, num_heads, rank))
+        peaks = query.new_empty((num_splits, num_rows))
+        attention_kernels.attend[num_tiles, num_splits](
+            query,
+            cache,
+            self._tiles,
+            requests.begins,
+            requests.lens,
+            requests.blocks,
+            sums,
+            peaks,
+            self._sizes.scale * math.log2(math.e),
+            num_rows,
+            num_heads,
+            requests.blocks.shape[1],
+            num_splits,
+            **known,
+        )
+        if num_splits == 1:
+            return sums[0]
+        attended = torch.empty_like(sums[0])
+        attention_kernels.merge[num_tiles, tiling.rows](
+            sums,
+            peaks,
+            self._tiles,
+            requests.begins,
+            requests.lens,
+            attended,
+            num_rows,
+            num_heads,
+            num_splits,
+            **{name: known[name] for name in ("RANK", "RANK_ROOM", "ROWS", "KEYS")},
+        )
+        return attended
+
+    def _tiling(self, requests: RequestTable) -> Tiling:
+        return self._tilings.singles if requests.adds_one_each else self._tilings.prompts
+
+    def _tiles_of(self, requests: RequestTable) -> torch.Tensor:
+        step = self._tiling(requests).rows
+        rows = np.diff(requests.host_begins) * self._sizes.num_heads
+        tiles = [(request, first) for request, count in enumerate(rows) for first in range(0, count, step)]
+        return torch.tensor(tiles, dtype=torch.int32).to(requests.lens.device)
+
+
+def kernel_constants(sizes: AttentionSizes, tiling: Tiling) -> dict[str, Any]:
+    """What `attend` is compiled with."""
+    return {
+        "BLOCK_TOKENS": sizes.block_tokens,
+        "RANK": sizes.rank,
+        "ROPE": sizes.rope_dim,
+        "RANK_ROOM": _room(sizes.rank),
+        "ROPE_ROOM": _room(sizes.rope_dim),
+        "ROWS": tiling.rows,
+        "KEYS": tiling.keys,
+        "num_warps": tiling.num_warps,
+        "num_stages": tiling.num_stages,
+    }
+
+
+def choose_tilings(sizes: AttentionSizes, shared_bytes: int) -> Tilings:
+    """The fastest whose tiles fit a processor's shared memory. Raises ValueError."""
+    width = _room(sizes.rank) + _room(sizes.rope_dim)
+
+    def fits(tiling: Tiling) -> bool:
+        """Queries, keys that are on their way and what they weigh, in numbers of two bytes."""
+        numbers = (tiling.rows + tiling.keys * tiling.num_stages) * width + tiling.rows * tiling.keys
+        return numbers * 2 <= shared_bytes
+
+    smaller = next(filter(fits, _SMALLER), None)
+    if smaller is None:
+        raise ValueError(
+            f"latents of {sizes.rank} + {sizes.rope_dim} numbers do not fit this GPU's shared memory of {shared_bytes} "
+            "bytes; --device cpu computes them"
+        )
+    return Tilings(*(tiling if fits(tiling) else smaller for tiling in (_OF_PROMPTS, _OF_SINGLES)))
+
+
+def _room(width: int) -> int:
+    """The power of two that holds it, at least what a product of tiles takes."""
+    return max(16, 1 << (width - 1).bit_length())

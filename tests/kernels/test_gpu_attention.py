@@ -1,0 +1,134 @@
+"""Which kernels compute attention on a GPU; and flashinfer's against the plain way, where there is a GPU.
+
+Tolerance: queries, weights and results are rounded to half precision, 2⁻¹¹ each.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from ballast.model.hybrid import gpu_attention as module
+from ballast.model.hybrid.attention import AttentionSizes, PlainAttention
+from ballast.model.hybrid.flashinfer_attention import FlashinferAttention
+from ballast.model.hybrid.gpu_attention import GpuAttention, compiled_flashinfer, paged_attention
+from ballast.model.hybrid.step import RequestTable, Step
+from ballast.testing.attention_cases import attention_case
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+R1 = AttentionSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
+V2_LITE = AttentionSizes(num_heads=16, rank=512, rope_dim=64, scale=0.1, block_tokens=16)
+TOLERANCE = {"rtol": 2e-3, "atol": 4e-3}
+PROMPTS = ([5, 1, 130, 40], [70, 1, 130, 1100])
+
+
+class Recorder(PlainAttention):
+    """Notes what it was asked for."""
+
+    def __init__(self, sizes: AttentionSizes, most_tokens: int) -> None:
+        super().__init__(sizes)
+        self._most_tokens = most_tokens
+        self.calls: list[str] = []
+
+    def takes(self, requests: RequestTable) -> bool:
+        return int(requests.host_begins[-1]) <= self._most_tokens
+
+    def prepare(self, step: Step) -> None:
+        self.calls.append("prepare")
+
+    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+        self.calls.append("call")
+        return super().__call__(query, cache, step)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "is_ours"), [([1, 1], False), ([3, 1], False), ([9, 1], True)], ids=["single", "prompt", "too long"]
+)
+def test_flashinfer_serves_steps_as_far_as_its_plan_takes_them(tokens, is_ours) -> None:
+    sizes = AttentionSizes(num_heads=2, rank=16, rope_dim=8, scale=0.3, block_tokens=16)
+    ours, theirs = Recorder(sizes, 0), Recorder(sizes, 8)
+    attend = GpuAttention(ours, theirs)
+    case = attention_case(sizes, tokens, [20, 30], CPU, torch.float32)
+    attend.prepare(case.step)
+    attend(case.query, case.cache, case.step)
+    assert (ours if is_ours else theirs).calls == ["prepare", "call"]
+    assert (theirs if is_ours else ours).calls == []
+
+
+def test_other_latents_are_computed_by_our_own_kernels(caplog) -> None:
+    with caplog.at_level(logging.INFO):
+        assert compiled_flashinfer(AttentionSizes(4, 256, 64, 0.1, 32), CPU) is None
+    assert "none for latents of 256 + 64" in caplog.text
+
+
+def test_without_flashinfer_a_warning_names_what_it_takes(caplog, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "flashinfer", None)
+    assert compiled_flashinfer(R1, CPU) is None
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "ballast-serve[cuda]" in record.getMessage()
+
+
+def test_a_failed_compilation_leaves_our_own_kernels_and_one_warning(caplog, monkeypatch) -> None:
+    def without_nvcc(sizes: AttentionSizes, device: torch.device) -> FlashinferAttention:
+        raise RuntimeError("Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist")
+
+    monkeypatch.setattr(module, "FlashinferAttention", without_nvcc)
+    assert compiled_flashinfer(R1, CPU) is None
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "Could not find nvcc" in record.getMessage()
+
+
+@pytest.mark.gpu
+def test_where_nvcc_is_missing_our_own_kernels_serve(tmp_path) -> None:
+    program = """
+import sys, torch
+from ballast.model.hybrid.gpu_attention import compiled_flashinfer
+from ballast.model.hybrid.attention import AttentionSizes
+sys.exit(0 if compiled_flashinfer(AttentionSizes(16, 512, 64, 0.1, 32), torch.device("cuda:0")) is None else 3)
+"""
+    environment = os.environ | {"CUDA_HOME": str(tmp_path), "FLASHINFER_WORKSPACE_BASE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("attention by Ballast's own kernels") == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [R1, V2_LITE], ids=["128 heads", "16 heads"])
+@pytest.mark.parametrize(("tokens", "lens"), [([1], [1]), ([1] * 5, [1, 31, 32, 33, 4000]), PROMPTS, ([600], [600])])
+def test_flashinfer_attends_as_the_plain_way(sizes, tokens, lens) -> None:
+    attend = compiled_flashinfer(sizes, GPU)
+    assert attend is not None, "the warning says why"
+    case = attention_case(sizes, tokens, lens, GPU, torch.float16)
+    attend.prepare(case.step)
+    expected = PlainAttention(sizes)(case.query, case.cache, case.step)
+    torch.testing.assert_close(attend(case.query, case.cache, case.step), expected, **TOLERANCE)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("make", [compiled_flashinfer, paged_attention])
+@pytest.mark.parametrize("sizes", [R1, V2_LITE], ids=["128 heads", "16 heads"])
+def test_a_captured_step_of_single_tokens_follows_the_tables(sizes, make) -> None:
+    attend = make(sizes, GPU)
+    case = attention_case(sizes, [1] * 3, [4000, 90, 700], GPU, torch.float16)
+    attend.prepare(case.step)
+    attend(case.query, case.cache, case.step)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        attended = attend(case.query, case.cache, case.step)
+    requests = case.step.requests
+    num_blocks = len(case.cache) // sizes.block_tokens
+    for lens in ([1, 1, 1], [3999, 64, 2000]):
+        requests.host_lens[:] = lens
+        requests.lens.copy_(torch.tensor(lens))
+        case.step.positions.copy_(torch.tensor(lens) - 1)
+        requests.blocks.copy_(torch.arange(requests.blocks.numel()).view_as(requests.blocks) * 7 % num_blocks)
+        attend.prepare(case.step)
+        graph.replay()
+        torch.testing.assert_close(attended, PlainAttention(sizes)(case.query, case.cache, case.step), **TOLERANCE)

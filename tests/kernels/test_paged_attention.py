@@ -1,0 +1,99 @@
+"""Our attention kernels against the plain way, by Triton's interpreter, and on a GPU if there is one; compiled for GPUs
+that are not here.
+
+Tolerance: from a float32 cache both sum float32 products of the same numbers in float32, on tensor cores with 2⁻²⁰ of
+each left out. With a cache of half precision queries and weights are rounded to it, 2⁻¹¹ each.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from ballast.model.hybrid import attention_kernels, paged_attention
+from ballast.model.hybrid.attention import AttentionSizes, PlainAttention
+from ballast.model.hybrid.paged_attention import PagedAttention, Tiling, Tilings, choose_tilings, kernel_constants
+from ballast.testing.attention_cases import AttentionCase, attention_case
+from ballast.testing.interpreted import interpreted
+
+R1 = AttentionSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
+SMALL_TILES = Tilings(prompts=Tiling(32, 16, 4, 1), singles=Tiling(16, 16, 4, 1))
+TOLERANCES = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float16: {"rtol": 2e-3, "atol": 4e-3}}
+
+
+@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Where the kernels run in this test."""
+    if request.param == "cuda":
+        return torch.device("cuda:0")
+    monkeypatch.setattr(paged_attention, "attention_kernels", interpreted(attention_kernels, monkeypatch))
+    return torch.device("cpu")
+
+
+def check(attend: PagedAttention, case: AttentionCase) -> None:
+    attend.prepare(case.step)
+    expected = PlainAttention(case.sizes)(case.query, case.cache, case.step)
+    found = attend(case.query, case.cache, case.step)
+    torch.testing.assert_close(found, expected, **TOLERANCES[case.cache.dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("num_processors", [1, 20], ids=["whole", "split"])
+@pytest.mark.parametrize(
+    ("rank", "rope", "heads", "tokens", "lens"),
+    [
+        (512, 64, 4, [1, 1], [1, 90]),  # single tokens
+        (64, 16, 20, [1, 1, 1], [16, 17, 60]),
+        (48, 24, 3, [7, 1, 30], [7, 33, 61]),  # a prompt's begin, a single token, a later piece
+        (20, 8, 1, [40], [300]),
+    ],
+)
+def test_a_token_sees_its_own_request_up_to_itself(
+    device, rank, rope, heads, tokens, lens, num_processors, dtype
+) -> None:
+    sizes = AttentionSizes(heads, rank, rope, scale=0.1, block_tokens=16)
+    check(PagedAttention(sizes, SMALL_TILES, num_processors), attention_case(sizes, tokens, lens, device, dtype))
+
+
+def test_single_tokens_follow_what_the_device_memory_says_when_they_run(device) -> None:
+    sizes = AttentionSizes(num_heads=3, rank=32, rope_dim=16, scale=0.2, block_tokens=16)
+    attend = PagedAttention(sizes, SMALL_TILES, num_processors=20)
+    planned = attention_case(sizes, [1, 1], [40, 80], device, torch.float32)
+    attend.prepare(planned.step)
+    later = attention_case(sizes, [1, 1], [70, 3], device, torch.float32, seed=1)
+    blocks = planned.step.requests.blocks
+    planned.step.requests.lens.copy_(later.step.requests.lens)
+    blocks.zero_()[:, : later.step.requests.blocks.shape[1]] = later.step.requests.blocks
+    found = attend(later.query, later.cache, planned.step)
+    expected = PlainAttention(sizes)(later.query, later.cache, later.step)
+    torch.testing.assert_close(found, expected, **TOLERANCES[torch.float32])
+
+
+@pytest.mark.parametrize(("capability", "shared_bytes"), [(89, 99 << 10), (90, 227 << 10)])
+@pytest.mark.parametrize("kind", ["prompts", "singles"])
+def test_the_kernel_compiles_for_gpus_and_fits_their_shared_memory(
+    tmp_path, monkeypatch, capability, shared_bytes, kind
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    known = kernel_constants(R1, getattr(choose_tilings(R1, shared_bytes), kind))
+    options = {name: known.pop(name) for name in ("num_warps", "num_stages")}
+    pointers = {"query": "*fp32", "cache": "*fp16", "sums": "*fp32", "peaks": "*fp32", "scale": "fp32"}
+    pointers |= dict.fromkeys(("tiles", "begins", "lens", "blocks"), "*i32")
+    function = attention_kernels.attend
+    types = {name: "constexpr" if name in known else pointers.get(name, "i32") for name in function.arg_names}
+    aligned = {(index,): [["tt.divisibility", 16]] for index, kind in enumerate(types.values()) if kind[0] == "*"}
+    compiled = triton.compile(
+        ASTSource(function, types, constexprs=known, attrs=aligned),
+        target=GPUTarget("cuda", capability, 32),
+        options=options,
+    )
+    assert compiled.metadata.shared <= shared_bytes
+    assert "mma" in compiled.asm["ptx"], "products are made on tensor cores"
+
+
+def test_latents_that_do_not_fit_are_refused_with_their_size() -> None:
+    with pytest.raises(ValueError, match=r"4096 \+ 64 numbers do not fit .* 232448 bytes"):
+        choose_tilings(AttentionSizes(128, 4096, 64, 0.1, 32), 227 << 10)

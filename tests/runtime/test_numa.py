@@ -222,6 +222,17 @@ async def test_a_report_that_is_too_old_is_read_again(tmp_path: Path) -> None:
     assert len(read.subjects) == 3
 
 
+def test_what_is_pinned_for_a_gpu_is_shown_as_soon_as_it_is_known() -> None:
+    probe = NumaProbe()
+
+    def shown() -> float:
+        return next(family.samples[0].value for family in probe.collect() if family.name == "ballast_host_pinned_bytes")
+
+    assert shown() == 0
+    probe.watch(WeightMemory(pinned_bytes=8192), "")
+    assert shown() == 8192
+
+
 # --- the real server ---------------------------------------------------------------------------------------------
 
 

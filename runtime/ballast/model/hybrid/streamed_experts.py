@@ -57,7 +57,6 @@ class StreamedExperts:
             self._copies or HostStream(),
             torch.cuda.current_stream if self._copies else HostStream,
         )
-        self._device = device
         self._total: torch.Tensor | None = None
         self.bytes_read = 0
         self.from_tokens = 1

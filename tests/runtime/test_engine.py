@@ -53,6 +53,7 @@ async def running_engine(
     cache_lens: int = 4096,
     max_batch_size: int = 4,
     chunk_size: int = 64,
+    prefill_chunk_size: int | None = None,
     max_queue: int = 16,
     wrap: Callable[[Runner], Runner] = lambda runner: runner,
     observer: Recorder | None = None,
@@ -62,7 +63,7 @@ async def running_engine(
         max_batch_size=max_batch_size,
         max_new_tokens=256,
         chunk_size=chunk_size,
-        prefill_chunk_size=chunk_size,
+        prefill_chunk_size=prefill_chunk_size or chunk_size,
         max_queue=max_queue,
         block_tokens=16,
     )
@@ -123,6 +124,21 @@ async def test_concurrent_streams_each_get_their_own_text():
         assert snapshot.prompt_tokens == sum(map(len, prompts))
     assert (recorder.first_tokens, recorder.inter_tokens, recorder.finished) == (16, 16 * 29, 16)
     assert sum(count for _, count in recorder.steps) >= snapshot.prompt_tokens
+
+
+async def test_a_runner_that_does_not_pay_in_long_steps_gets_short_ones():
+    class Bounded:
+        max_prefill_tokens = 16
+
+        def __init__(self, runner: Runner) -> None:
+            self.forward = runner.forward
+
+    recorder = Recorder()
+    async with running_engine(observer=recorder, chunk_size=16, prefill_chunk_size=64, wrap=Bounded) as engine:
+        prompt = [3] * 100
+        tokens, _ = await collect(engine.submit(make_request(prompt, 2)))
+        assert tokens == expected_text(prompt, 2)
+    assert max(count for _, count in recorder.steps) == 16
 
 
 async def test_abort_while_decoding_frees_the_kv():

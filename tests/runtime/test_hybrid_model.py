@@ -169,6 +169,7 @@ def test_logits_agree_however_experts_are_divided(tmp_path: Path, divided: str, 
         residents=residents[divided],
         pcie_share=0.4,
     )
+    assert hybrid.long_steps_pay == (divided == "all" or stream_from_tokens > 0)
     pair = Pair(as_served(file, "cpu"), hybrid)
     run_requests(pair)
     assert pair.largest_error <= MAX_RELATIVE_ERROR

@@ -50,7 +50,8 @@ class EngineSettings:
     pcie_share: float | None = 0.0
     """Of a decode step's other experts, those that the device reads from host memory; None: as measured."""
     prefill_is_auto: bool = False
-    """`prefill_chunk_size` is meant for streamed experts; where they are not streamed it is `chunk_size` after all."""
+    """`prefill_chunk_size` is meant for a device that computes all experts of a long step; where the CPU does, it is
+    `chunk_size` after all."""
     topology: Topology | None = None
     """The machine's own when None; another one may be made up."""
 
@@ -139,7 +140,7 @@ def _load_hybrid(
         pcie_share=settings.pcie_share,
         report=report,
     )
-    if settings.prefill_is_auto and model.streams_from_tokens is None:
+    if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
     return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)
 

@@ -56,7 +56,7 @@ class DividedExperts:
         self._divide = divide
         has_host = [not layer.is_whole for layer in layers]
         self._host_index = [sum(has_host[:index]) for index in range(len(layers))]
-        self._has_host = any(has_host)
+        self.has_host = any(has_host)
         self._shares = False
         self._share = torch.zeros((), device=device)
         self._num_across = torch.zeros(len(layers), dtype=torch.int64, device=device)
@@ -97,7 +97,7 @@ class DividedExperts:
 
     def begin(self, num_tokens: int) -> None:
         """A step of so many tokens follows, which asks for every layer in order."""
-        if self._has_host:
+        if self.has_host:
             self._host.begin(num_tokens)
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
@@ -126,5 +126,5 @@ class DividedExperts:
     def finish(self, alive: Callable[[], None]) -> None:
         """As `HostExperts.finish`."""
         self._num_across_seen.copy_(self._num_across, non_blocking=True)
-        if self._has_host:
+        if self.has_host:
             self._host.finish(alive)

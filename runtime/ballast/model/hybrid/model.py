@@ -129,6 +129,11 @@ class HybridModel:
         """Fewest tokens of a step whose experts are streamed through the device; None: they never are."""
         return None if self.streamed is None else self.streamed.from_tokens
 
+    @property
+    def long_steps_pay(self) -> bool:
+        """Whether the device computes all experts of a long step."""
+        return self.streamed is not None or not self._experts.has_host
+
     def _experts_for(self, num_tokens: int) -> DividedExperts:
         if self.streamed is None or num_tokens < self.streamed.from_tokens:
             return self._experts

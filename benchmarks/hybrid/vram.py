@@ -18,7 +18,7 @@ import numpy as np
 
 from ballast import cli
 from ballast.config import Config
-from ballast.engine.build import load_runner
+from ballast.engine.build import engine_settings, load_runner
 from ballast.engine.runner import Runner
 from ballast.gpu import why_unusable
 from ballast.model.batch import Batch
@@ -27,7 +27,6 @@ from ballast.model.modules import module_of
 from ballast.model.spec import ModelSpec
 from ballast.plan import MemoryPlan, plan_for
 from ballast.plan.device import hybrid_bytes
-from ballast.server.serve import engine_settings
 from ballast.testing.bench_record import bench_record
 from ballast.weights.gguf import GgufModel, open_gguf
 

@@ -386,6 +386,12 @@ void bind_kernels(py::module_ m) {
       .def("packed", &pack_experts, arg("pool"), arg("isa"), py::kw_only(), arg("activation_bytes") = 1,
            arg("done") = py::none())
       .def_property_readonly("memory", &memory_of_experts)
+      .def_property_readonly("uses",
+                             [](const ExpertsView& view) {
+                               const std::vector<int64_t> uses = view.experts.uses();
+                               return py::array_t<int64_t>(static_cast<py::ssize_t>(uses.size()),
+                                                           uses.data());
+                             })
       .def_property_readonly("num_experts",
                              [](const ExpertsView& view) { return view.experts.num_experts(); })
       .def_property_readonly("parts", &parts_of_experts)

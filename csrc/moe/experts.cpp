@@ -37,6 +37,7 @@ Experts::Experts(const Matrix& gate_up, const Matrix& down, int64_t num_experts)
 Experts::Experts(const ExpertMatrices& gate, const ExpertMatrices& up, const ExpertMatrices& down)
     : gate_(gate), up_(up), down_(down) {
   require(num_experts() >= 1, "num_experts is " + std::to_string(num_experts()) + "; expected 1 or more");
+  uses_ = std::make_shared<std::vector<std::atomic<int64_t>>>(static_cast<size_t>(num_experts()));
   const std::string with = " with " + std::to_string(num_experts()) + " experts";
   const auto check = [&](const char* name, const ExpertMatrices& part) {
     require(part.matrix.panels() == nullptr,
@@ -113,6 +114,9 @@ int64_t Experts::forward(ThreadPool& pool, const float* x, int64_t num_tokens, c
     forward_packed(pool, x, num_tokens, all, out);
   } else {
     forward_in_place(pool, x, num_tokens, all, out);
+  }
+  for (const Grouping::Group& group : all.groups) {
+    (*uses_)[static_cast<size_t>(group.expert)].fetch_add(group.members.size(), std::memory_order_relaxed);
   }
   return static_cast<int64_t>(all.groups.size());
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -53,6 +54,8 @@ class Experts {
   int64_t expert_width() const { return down_.matrix.cols(); }
   // Bytes of one expert's weights as the file stores them.
   int64_t expert_bytes() const;
+  // How many tokens each expert has computed, here and in every copy; may be asked for from any thread.
+  std::vector<int64_t> uses() const { return {uses_->begin(), uses_->end()}; }
   // By node, those without a share left out; empty when they are seen where they lie.
   const std::vector<Part>& parts() const { return parts_; }
   // A part's gate, up and down, packed.
@@ -78,6 +81,7 @@ class Experts {
   ExpertMatrices down_;
   std::vector<Part> parts_;
   int num_nodes_ = 0;  // that they are packed for
+  std::shared_ptr<std::vector<std::atomic<int64_t>>> uses_;
 };
 
 }  // namespace ballast

@@ -86,6 +86,23 @@ def _parser() -> argparse.ArgumentParser:
     _add_options(plan, OPTIONS)
     plan.set_defaults(run=_plan)
 
+    profile = commands.add_parser(
+        "profile",
+        help="count which experts some prompts choose, to place them by",
+        description="Serve some prompts and write down how often each routed expert was chosen; with --expert_profile, "
+        "serve and plan put those used most into a GPU's memory first. Takes the options of serve.",
+        allow_abbrev=False,
+    )
+    profile.add_argument(
+        "prompts",
+        type=Path,
+        metavar="PROMPTS",
+        help='one prompt a line: {"prompt": "a text"} or {"token_ids": [1, 2]}, with "max_tokens" for the reply',
+    )
+    profile.add_argument("--out", type=Path, default=Path("profile.json"), metavar="FILE", help="default: %(default)s")
+    _add_options(profile, OPTIONS)
+    profile.set_defaults(run=_profile)
+
     doctor = commands.add_parser("doctor", help="show what this machine offers and what is missing")
     doctor.set_defaults(run=_doctor)
 
@@ -181,6 +198,12 @@ def _plan(arguments: argparse.Namespace) -> int:
     from ballast import plan
 
     return plan.run(_config(arguments), as_json=arguments.json)
+
+
+def _profile(arguments: argparse.Namespace) -> int:
+    from ballast import profiling
+
+    return profiling.run(_config(arguments), arguments.prompts, arguments.out)
 
 
 def _doctor(_: argparse.Namespace) -> int:

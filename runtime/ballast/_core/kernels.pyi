@@ -195,6 +195,8 @@ class Experts:
     """Gate, up and down as each node holds them, packed with a head an expert: gate and up [E * I', D], down
     [E * D, I'], where the I' of all parts add up to I. The same memory, never copied; it lives as long as a matrix of
     it. Empty when they are seen in place."""
+    uses: NDArray[np.int64]
+    """[E], how many tokens each has computed so far, wherever `forward` was called; a copy."""
     def forward(self, pool: ThreadPool, x: F32, ids: I32, weights: F32, out: F32) -> None:
         """out [T, D] = Σ_k weights[t, k] · down_e(silu(gate_e x) * up_e x), e = ids[t, k]; x [T, D].
         Tokens are grouped by expert: each selected expert's weights are read once per call. A token's experts are

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ballast._core import sched
 from ballast._core.numa import Topology
-from ballast.config import NumaMode
+from ballast.config import Config, NumaMode
 from ballast.engine.engine import Engine, Limits, Loader
 from ballast.engine.observer import EngineObserver
 from ballast.engine.runner import Runner
@@ -54,6 +54,29 @@ class EngineSettings:
     `chunk_size` after all."""
     topology: Topology | None = None
     """The machine's own when None; another one may be made up."""
+
+
+def engine_settings(config: Config) -> EngineSettings:
+    """The engine's part of a resolved configuration."""
+    scheduling, machine = config.scheduling, config.machine
+    assert scheduling.prefill_chunk_size is not None, "the configuration is resolved"
+    assert machine.cpu_threads is not None, "the configuration is resolved"
+    return EngineSettings(
+        cache_lens=scheduling.cache_lens,
+        max_batch_size=scheduling.max_batch_size,
+        max_new_tokens=scheduling.max_new_tokens,
+        chunk_size=scheduling.chunk_size,
+        prefill_chunk_size=scheduling.prefill_chunk_size,
+        max_queue=scheduling.max_queue,
+        max_queue_tokens=scheduling.max_queue_tokens,
+        block_tokens=scheduling.block_tokens,
+        cpu_threads=machine.cpu_threads,
+        activation_bytes=machine.activation_bytes,
+        numa=machine.numa,
+        device=machine.device,
+        stream_from_tokens=machine.stream_from_tokens,
+        pcie_share=machine.pcie_share,
+    )
 
 
 def scheduler_config(settings: EngineSettings) -> sched.SchedulerConfig:

@@ -65,6 +65,15 @@ class CountsExpertReads(Protocol):
         """Bytes of routed experts' weights that steps have read from host memory so far."""
 
 
+@runtime_checkable
+class CountsExpertUses(Protocol):
+    """A runner that knows which experts it has chosen."""
+
+    @property
+    def expert_uses(self) -> NDArray[np.int64]:
+        """[routed layers, E]: for how many tokens the CPU has computed each so far."""
+
+
 def bounded(config: sched.SchedulerConfig, runner: Runner) -> sched.SchedulerConfig:
     """The scheduler's configuration with the runner's bound on steps in which nothing decodes."""
     most = runner.max_prefill_tokens if isinstance(runner, BoundsPrefill) else None

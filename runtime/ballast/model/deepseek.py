@@ -31,6 +31,7 @@ class DeepseekModel:
         num_positions: int,
     ) -> None:
         rope = build_rope_table(spec, num_positions)
+        self._routed = [layer.experts.experts for layer in weights.layers if layer.experts is not None]
         self._model = model.DeepseekModel(
             pool,
             isa=isa,
@@ -49,6 +50,11 @@ class DeepseekModel:
     def expert_bytes_read(self) -> int:
         """Bytes of routed experts' weights that steps have read from host memory so far."""
         return self._model.expert_bytes_read
+
+    @property
+    def expert_uses(self) -> NDArray[np.int64]:
+        """[routed layers, E]: for how many tokens each expert was computed so far."""
+        return np.stack([experts.uses for experts in self._routed])
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
         """Write the batch's KV; return logits [sampled, vocabulary]."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ballast import __version__
 from ballast.config import Config, ReasoningField, ServerConfig
-from ballast.engine.build import EngineSettings, build_engine, load_runner
+from ballast.engine.build import build_engine, engine_settings, load_runner
 from ballast.engine.engine import Engine, Loader
 from ballast.engine.runner import Runner
 from ballast.errors import ModelError
@@ -119,29 +119,6 @@ def _tls(server: ServerConfig) -> Tls | None:
     if server.tls_cert_file is None or server.tls_key_file is None:
         return None
     return Tls.load(server.tls_cert_file, server.tls_key_file)
-
-
-def engine_settings(config: Config) -> EngineSettings:
-    """The engine's part of a resolved configuration."""
-    scheduling, machine = config.scheduling, config.machine
-    assert scheduling.prefill_chunk_size is not None, "the configuration is resolved"
-    assert machine.cpu_threads is not None, "the configuration is resolved"
-    return EngineSettings(
-        cache_lens=scheduling.cache_lens,
-        max_batch_size=scheduling.max_batch_size,
-        max_new_tokens=scheduling.max_new_tokens,
-        chunk_size=scheduling.chunk_size,
-        prefill_chunk_size=scheduling.prefill_chunk_size,
-        max_queue=scheduling.max_queue,
-        max_queue_tokens=scheduling.max_queue_tokens,
-        block_tokens=scheduling.block_tokens,
-        cpu_threads=machine.cpu_threads,
-        activation_bytes=machine.activation_bytes,
-        numa=machine.numa,
-        device=machine.device,
-        stream_from_tokens=machine.stream_from_tokens,
-        pcie_share=machine.pcie_share,
-    )
 
 
 def make_apps(

@@ -120,6 +120,12 @@ class HybridModel:
         return DeviceCounts(self.expert_bytes_read_over_pcie, self._num_streamed_steps, num_graphs)
 
     @property
+    def expert_uses(self) -> NDArray[np.int64]:
+        """[routed layers, E]: for how many tokens the CPU has computed each expert so far."""
+        routed = [layer.routed for layer in self._weights.layers if layer.routed is not None]
+        return np.stack([weights.experts.uses for weights in routed])
+
+    @property
     def pinned_bytes(self) -> int:
         """Of the experts' host memory, what is registered with CUDA."""
         return self._pinned.num_bytes

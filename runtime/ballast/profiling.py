@@ -1,0 +1,134 @@
+"""`ballast profile`: serve some prompts, and write down how often each routed expert was chosen."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from ballast.config import Config
+from ballast.engine.build import engine_settings, load_runner, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import CountsExpertUses, Runner
+from ballast.errors import ConfigError, ModelError, RequestError
+from ballast.gpu import check_device
+from ballast.model.metadata import read_config, read_spec
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import check_tensors
+from ballast.moe.profile import ExpertProfile, fingerprint, write_profile
+from ballast.plan import check_memory, open_model, plan_for, planned
+from ballast.text.loading import Text, load_text
+
+_REPLY_TOKENS = 64
+"""Of a prompt that names no number."""
+
+
+def run(config: Config, prompts: Path, file: Path, out: TextIO | None = None) -> int:
+    """Serve `prompts` by a resolved configuration and write the profile to `file`. Every expert is computed by the CPU,
+    which counts them. Raises BallastError."""
+    check_device(config.machine.device)
+    machine = replace(config.machine, gpu_experts=0, expert_profile=None, pcie_share=0.0)
+    if machine.device != "cpu":
+        machine = replace(machine, stream_from_tokens=0)
+    config = replace(config, machine=machine)
+    gguf = open_model(config.model)
+    model_path = config.model.model_path
+    spec = read_spec(gguf, None if model_path is None else read_config(model_path))
+    check_tensors(gguf, spec)
+    if not spec.num_experts or spec.num_dense_layers == spec.num_layers:
+        raise ModelError(gguf.path, "the model has no routed experts to count")
+    plan = plan_for(config, gguf, spec)
+    check_memory(plan)
+    text = load_text(model_path, gguf.metadata, str(gguf.path), num_ids=spec.vocab_size)
+    settings = engine_settings(planned(config, plan))
+    requests = read_requests(prompts, text, spec, settings.max_new_tokens, settings.cache_lens)
+    runner = load_runner(gguf, spec, text.tokenizer.vocab_size, settings)
+    serve_all(EngineCore(runner, scheduler_config(settings)), requests, settings.max_batch_size)
+    profile = profile_of(runner, spec, fingerprint(gguf))
+    write_profile(file, profile)
+    (out or sys.stdout).write(summary(profile, len(requests), file))
+    return 0
+
+
+def read_requests(file: Path, text: Text, spec: ModelSpec, max_new_tokens: int, cache_lens: int) -> list[Request]:
+    """One a line: {"prompt": "a text"} or {"token_ids": [1, 2]}, with "max_tokens" where the reply's length matters.
+    Raises ConfigError naming the line."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("prompts", file, f"cannot be read ({error})") from error
+    requests = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                requests.append(_request(json.loads(line), str(number), text, spec, max_new_tokens, cache_lens))
+            except (ValueError, RequestError) as error:
+                raise ConfigError("prompts", file, f"line {number}: {error}") from error
+    if not requests:
+        raise ConfigError("prompts", file, "has no prompt")
+    return requests
+
+
+def _request(entry: Any, name: str, text: Text, spec: ModelSpec, max_new_tokens: int, cache_lens: int) -> Request:
+    if not isinstance(entry, dict) or ("prompt" in entry) == ("token_ids" in entry):
+        raise ValueError('expected {"prompt": "a text"} or {"token_ids": [1, 2]}')
+    unknown = set(entry) - {"prompt", "token_ids", "max_tokens"}
+    if unknown:
+        raise ValueError(f"has {', '.join(sorted(unknown))}; allowed are prompt, token_ids, max_tokens")
+    max_tokens = entry.get("max_tokens", min(_REPLY_TOKENS, max_new_tokens))
+    if type(max_tokens) is not int or not 1 <= max_tokens <= max_new_tokens:
+        raise ValueError(f"max_tokens is {max_tokens}; expected 1 to max_new_tokens, {max_new_tokens}")
+    ids = entry.get("token_ids")
+    if ids is None:
+        if not isinstance(entry["prompt"], str):
+            raise ValueError("prompt must be a text")
+        ids = text.tokenizer.encode(entry["prompt"], add_bos=True)
+    if not isinstance(ids, list) or not all(type(id_) is int and 0 <= id_ < spec.vocab_size for id_ in ids):
+        raise ValueError(f"token_ids must be a list of whole numbers from 0 to {spec.vocab_size - 1}")
+    most = min(spec.context_length, cache_lens) - max_tokens
+    if not 1 <= len(ids) <= most:
+        raise ValueError(f"the prompt has {len(ids)} tokens; expected 1 to {most}, beside {max_tokens} of its reply")
+    stops = frozenset(text.tokenizer.eos_ids)
+    return Request(name, tuple(ids), SamplingParams(max_tokens=max_tokens, temperature=0.0, stop_token_ids=stops))
+
+
+def serve_all(core: EngineCore, requests: Sequence[Request], max_batch_size: int) -> None:
+    """Run all requests to their end, `max_batch_size` at a time."""
+    waiting: Iterator[tuple[int, Request]] = enumerate(requests, start=1)
+    running: set[int] = set()
+    while True:
+        for seq, request in itertools.islice(waiting, max_batch_size - len(running)):
+            core.add(seq, request, seed=seq)
+            running.add(seq)
+        if not running:
+            return
+        result = core.step()
+        running -= {event.seq for event in result.events if event.finish_reason is not None}
+        for _, error in result.failed:
+            raise error
+
+
+def profile_of(runner: Runner, spec: ModelSpec, model_fingerprint: str) -> ExpertProfile:
+    """What the runner has counted so far."""
+    assert isinstance(runner, CountsExpertUses)
+    uses = runner.expert_uses
+    return ExpertProfile(spec.name, model_fingerprint, int(uses[0].sum()) // spec.num_experts_used, uses)
+
+
+def summary(profile: ExpertProfile, num_prompts: int, file: Path) -> str:
+    """For people: what was counted, and how much of it the experts used most have."""
+    num_hot = max(1, profile.uses.shape[1] // 10)
+    hottest = np.sort(profile.uses, axis=1)
+    share = hottest[:, -num_hot:].sum() / max(1, profile.uses.sum())
+    return (
+        f"{profile.model}: {num_prompts} prompts, {profile.num_tokens} tokens\n"
+        f"  the {num_hot} experts of each layer used most have {share:.0%} of all uses\n"
+        f"  written to {file}; serve with --expert_profile {file}\n"
+    )

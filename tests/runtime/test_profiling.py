@@ -1,0 +1,69 @@
+"""`ballast profile` counts what the models choose, and `ballast plan` follows it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ballast import cli
+from ballast.model.metadata import read_spec
+from ballast.moe.profile import read_profile
+from ballast.tiny import write_built_in
+from ballast.weights.gguf import open_gguf
+
+OPTIONS = ["--cache_lens", "512", "--max_new_tokens", "16", "--max_batch_size", "2", "--cpu_threads", "2"]
+OPTIONS += ["--numa", "off"]
+
+
+def profile(folder: Path, *lines: object) -> int:
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    command = ["profile", str(prompts), "--out", str(folder / "found.json"), "--device", "cpu", *OPTIONS]
+    return cli.exit_code(lambda: cli.main(command))
+
+
+def test_every_token_counts_its_experts_in_every_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = {"token_ids": [5, 6, 7, 8, 9], "max_tokens": 1}
+    assert profile(tmp_path, {"prompt": "Hello there."}, ids, {"token_ids": [3] * 20, "max_tokens": 4}) == 0
+    gguf = open_gguf(write_built_in(tmp_path / "built-in").gguf)
+    spec = read_spec(gguf, None)
+    shape = (spec.num_layers - spec.num_dense_layers, spec.num_experts)
+    found = read_profile(tmp_path / "found.json", gguf, spec.name, *shape)
+    assert found.model == spec.name
+    assert found.num_tokens >= 5 + 20 + 3 + 2
+    assert (found.uses.sum(1) == found.num_tokens * spec.num_experts_used).all()
+    assert "3 prompts" in capsys.readouterr().out
+    plan = ["plan", "--json", "--device", "cuda", "--vram_limit", "2GiB", "--gpu_experts", "1", *OPTIONS]
+    assert cli.main([*plan, "--expert_profile", str(tmp_path / "found.json")]) == 0
+    counts = json.loads(capsys.readouterr().out)["device"]["resident_experts"]
+    assert counts.index(1) == found.uses.max(1).argmax(), "the expert used most of all"
+
+    assert profile(tmp_path, ids) == 0
+    assert read_profile(tmp_path / "found.json", gguf, spec.name, *shape).num_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ([1, 2], "line 1: expected"),
+        ({"prompt": "a", "token_ids": [1]}, "line 1: expected"),
+        ({"prompt": 5}, "line 1: prompt must be a text"),
+        ({"prompt": "a", "temperature": 1}, "line 1: has temperature; allowed are prompt, token_ids, max_tokens"),
+        ({"token_ids": [1, -1]}, "line 1: token_ids must be a list of whole numbers from 0 to "),
+        ({"token_ids": []}, "line 1: the prompt has 0 tokens; expected 1 to "),
+        ({"token_ids": [1] * 600}, "line 1: the prompt has 600 tokens; expected 1 to "),
+        ({"prompt": "a", "max_tokens": 17}, "line 1: max_tokens is 17; expected 1 to max_new_tokens, 16"),
+    ],
+)
+def test_prompts_that_cannot_be_served_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: object, message: str
+) -> None:
+    assert profile(tmp_path, line) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_without_prompts_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert profile(tmp_path) == 2
+    assert "has no prompt" in capsys.readouterr().err

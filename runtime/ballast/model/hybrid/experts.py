@@ -84,6 +84,7 @@ class HostExperts:
 
     def finish(self, alive: Callable[[], None]) -> None:
         """Wait until every layer is computed, calling `alive` now and then: a layer that takes longer than LIMIT_S to
-        be asked for, or then to be computed, fails the step. Raises what failed it on the CPU's side."""
+        be asked for, or then to be computed, fails the step. Raises what failed it on either side."""
         while not self._worker.finish(ALIVE_EVERY_S):
             alive()
+            self._signals.check()

@@ -24,6 +24,9 @@ class Signals(Protocol):
     def await_word(self, words: torch.Tensor, index: int) -> None:
         """Wait until a word is one, and make it zero."""
 
+    def check(self) -> None:
+        """Raises what the device has failed with, if it has."""
+
 
 class HostSignals:
     """For a model whose device is the CPU: the calling thread does it."""
@@ -42,6 +45,9 @@ class HostSignals:
                 raise EngineDeadError(f"the experts of routed layer {index} were not done within {self._limit_s} s")
             time.sleep(0)
         view[index] = 0
+
+    def check(self) -> None:
+        pass  # whatever fails here fails where it is called
 
 
 class StreamSignals:
@@ -69,6 +75,9 @@ class StreamSignals:
     def await_word(self, words: torch.Tensor, index: int) -> None:
         self._call(self._wait, words, index, 1, self._WAIT_EQUAL)
         self._call(self._write, words, index, 0, self._DEFAULT)
+
+    def check(self) -> None:
+        torch.cuda.current_stream().query()
 
     def _call(self, operation: Callable[..., int], words: torch.Tensor, index: int, value: int, flags: int) -> None:
         stream = torch.cuda.current_stream().cuda_stream

@@ -187,6 +187,19 @@ def test_distributions_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: s
     assert np.mean(pair.same_top) >= MIN_SAME_TOP
 
 
+def test_bringing_up_touches_the_null_block_alone_and_no_expert(tmp_path: Path) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    pair = pair_on_cpu(file)
+    hybrid = pair.second
+    assert isinstance(hybrid, HybridModel)
+    hybrid.bring_up([1, 40])
+    written = [cache.count_nonzero(1).nonzero().flatten().tolist() for cache in hybrid._kv.layers]
+    assert all(slots and max(slots) < SETTINGS.block_tokens for slots in written)
+    assert hybrid.expert_bytes_read == 0
+    run_requests(pair)
+    assert pair.largest_error <= MAX_RELATIVE_ERROR
+
+
 class StepByStep:
     """A runner that is asked for whole steps alone."""
 

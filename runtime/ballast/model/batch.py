@@ -44,6 +44,21 @@ class Batch:
         )
 
 
+def padding(num_tokens: int, block_tokens: int) -> Batch:
+    """One request, whose tokens read and write the null block alone."""
+    positions = np.arange(num_tokens, dtype=np.int32)
+    num_blocks = -(-num_tokens // block_tokens)
+    return Batch(
+        token_ids=np.zeros(num_tokens, np.int32),
+        positions=positions,
+        slots=positions % np.int32(block_tokens),
+        query_indptr=np.array([0, num_tokens], np.int32),
+        kv_indptr=np.array([0, num_blocks], np.int32),
+        kv_indices=np.zeros(num_blocks, np.int32),
+        sampled=np.array([num_tokens - 1], np.int64),
+    )
+
+
 def _last_tokens(plan: sched.Plan) -> NDArray[np.int64]:
     """Of the rows that sample."""
     ends: NDArray[np.int64] = plan.query_indptr[1:].astype(np.int64)

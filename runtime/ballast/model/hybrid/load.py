@@ -37,6 +37,9 @@ _WEIGHTS_SHARE, _PINNED_SHARE = 0.9, 0.95
 """Of the progress of loading on a GPU, when weights are loaded and when experts are pinned; the rest is the capture of
 graphs."""
 
+_FEW_TOKENS = 32
+"""Kernels for a short prompt are others than those for the longest."""
+
 
 def load_hybrid_model(
     gguf_model: GgufModel,
@@ -116,6 +119,9 @@ def load_hybrid_model(
             experts.set_pcie_share(pcie_share)
     elif pcie_share:
         log.warning("no PCIe share", extra={"asked": pcie_share, "reason": "the experts' memory is not pinned"})
+    if on_gpu:
+        most_tokens = min(max_step_tokens, num_positions)
+        model.bring_up([min(_FEW_TOKENS, most_tokens), most_tokens])
     if decodes_by_graphs and on_gpu:
         model.capture_decode(lambda done: report(ready + (1 - ready) * done))
     return model, weights

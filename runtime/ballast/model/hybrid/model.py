@@ -7,14 +7,14 @@ L = kv_lora_rank + rope_dim. Activations are float32 throughout.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from ballast.model.batch import Batch
+from ballast.model.batch import Batch, padding
 from ballast.model.deepseek import ALIVE_EVERY_S
 from ballast.model.device_counts import DeviceCounts
 from ballast.model.hybrid.attention import Attention
@@ -22,6 +22,7 @@ from ballast.model.hybrid.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.decode_inputs import DecodeInputs
 from ballast.model.hybrid.divided_experts import DividedExperts
 from ballast.model.hybrid.host_memory import PinnedMemory
+from ballast.model.hybrid.idle_experts import IdleExperts
 from ballast.model.hybrid.kv_pool import DeviceKvPool
 from ballast.model.hybrid.pointwise import Pointwise
 from ballast.model.hybrid.step import Step
@@ -68,10 +69,29 @@ class HybridModel:
         self._host_logits = torch.empty(shape, pin_memory=device.type == "cuda")
 
     @torch.inference_mode()
+    def bring_up(self, prefill_tokens: Sequence[int]) -> None:
+        """Run what a step runs on the device, experts in host memory aside, for so many prompt tokens each time and for
+        every batch size: kernels are compiled in their first step, which may take longer than a layer ever should."""
+        idle = self._experts.over(IdleExperts())
+        for num_tokens in prefill_tokens:
+            rows = torch.ones((num_tokens, self._spec.hidden), device=self._device)
+            step = Step.from_batch(padding(num_tokens, self._kv.block_tokens), self._device)
+            self._attend.prepare(step)
+            self._logits(rows, step, idle, lambda: None)
+            self._wait()
+        for batch_size in range(self._inputs.max_batch_size, 0, -1):
+            self._run_padding(batch_size, idle)
+
+    @torch.inference_mode()
     def capture_decode(self, report: Callable[[float], None]) -> None:
         """Decode by graphs from now on; `report` gets the share captured, 0…1. Raises EngineDeadError."""
         graphs = DecodeGraphs()
-        graphs.capture(self._inputs.max_batch_size, self._run_padding, self._queue_decode, report)
+        graphs.capture(
+            self._inputs.max_batch_size,
+            lambda size: self._run_padding(size, self._experts),
+            lambda size: self._queue_decode(size, self._experts),
+            report,
+        )
         self._graphs = graphs
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
@@ -166,24 +186,24 @@ class HybridModel:
         self._at_work = self._experts
         self._experts.begin(size)
         if self._graphs is None:
-            self._queue_decode(size)
+            self._queue_decode(size, self._experts)
         else:
             self._graphs.replay(size)
         return self._host_logits[:size]
 
-    def _queue_decode(self, batch_size: int) -> None:
+    def _queue_decode(self, batch_size: int, experts: DividedExperts) -> None:
         """From the fixed input to logits in host memory."""
         given = self._inputs.of_size(batch_size)
-        logits = self._logits(given.embedded, given.step, self._experts, lambda: None)
+        logits = self._logits(given.embedded, given.step, experts, lambda: None)
         self._host_logits[:batch_size].copy_(logits, non_blocking=True)
 
-    def _run_padding(self, batch_size: int) -> None:
-        """A whole step that touches the null block alone."""
+    def _run_padding(self, batch_size: int, experts: DividedExperts) -> None:
+        """A whole decode step that touches the null block alone."""
         self._inputs.send_padding(batch_size)
         self._attend.prepare(self._inputs.of_size(batch_size).step)
-        self._experts.begin(batch_size)
-        self._queue_decode(batch_size)
-        self._experts.finish(lambda: None)
+        experts.begin(batch_size)
+        self._queue_decode(batch_size, experts)
+        experts.finish(lambda: None)
         self._wait()
 
     def _wait(self) -> None:

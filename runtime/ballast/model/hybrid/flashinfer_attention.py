@@ -40,15 +40,17 @@ class FlashinferAttention:
         return int((-(-rows // tile)).sum()) <= MAX_TILES
 
     def prepare(self, step: Step) -> None:
-        """Share the step out among the multiprocessors; a captured graph finds the plan where the last one was."""
+        """Share the step out among the multiprocessors; a captured graph finds the plan where the last one was.
+
+        All is handed over in pinned memory: copies from other memory may wait for the step that runs."""
         requests = step.requests
-        num_pages = requests.blocks.shape[1]
+        # The table of blocks is the list of pages as it lies, each request's at its row.
+        first_pages = np.arange(requests.num_requests + 1, dtype=np.int32) * np.int32(requests.blocks.shape[1])
         self._wrapper.plan(
-            qo_indptr=torch.from_numpy(requests.host_begins),
-            # The table of blocks is the list of pages as it lies, each request's at its row.
-            kv_indptr=torch.arange(requests.num_requests + 1, dtype=torch.int32) * num_pages,
+            qo_indptr=torch.from_numpy(requests.host_begins).pin_memory(),
+            kv_indptr=torch.from_numpy(first_pages).pin_memory(),
             kv_indices=requests.blocks.view(-1),
-            kv_len_arr=torch.from_numpy(requests.host_lens),
+            kv_len_arr=torch.from_numpy(requests.host_lens).pin_memory(),
             num_heads=self._sizes.num_heads,
             head_dim_ckv=RANK,
             head_dim_kpe=ROPE_DIM,
@@ -61,6 +63,7 @@ class FlashinferAttention:
 
     def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
         """See `Attention`; the cache holds half precision."""
+        assert cache.dtype == torch.float16
         rounded = torch.empty_like(query, dtype=cache.dtype)
         torch.mul(query, self._sizes.scale, out=rounded)  # before rounding: nothing that scores can bear overflows
         pages = cache.view(-1, self._sizes.block_tokens, RANK + ROPE_DIM)

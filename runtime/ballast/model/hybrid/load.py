@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from ballast._core import kernels
+from ballast.errors import ModelError
 from ballast.model.hybrid.attention import Attention, AttentionSizes, PlainAttention
 from ballast.model.hybrid.compiled_kernels import keep_compiled_kernels_in
 from ballast.model.hybrid.decode_inputs import DecodeInputs
@@ -72,6 +73,7 @@ def load_hybrid_model(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     on_gpu = device.type == "cuda"
+    attention = _attention(gguf_model, spec, block_tokens, device)
     loaded, ready = (_WEIGHTS_SHARE, _PINNED_SHARE) if on_gpu else (1.0, 1.0)
     weights = load_hybrid_weights(
         gguf_model,
@@ -99,7 +101,6 @@ def load_hybrid_model(
     kv = DeviceKvPool(spec.num_layers, num_blocks, block_tokens, spec.latent_dim, kv_dtype, device)
     num_positions = min(spec.context_length, num_blocks * block_tokens)
     inputs = DecodeInputs(max_batch_size, -(-num_positions // block_tokens), spec.hidden, device)
-    attention = _attention(spec, block_tokens, device)
     pointwise = _pointwise(spec.rms_eps, build_rope_table(spec, num_positions), device)
     streamed = start_streaming(
         spec,
@@ -135,14 +136,18 @@ def _divide(device: torch.device) -> Divide:
     return fused_divide
 
 
-def _attention(spec: ModelSpec, block_tokens: int, device: torch.device) -> Attention:
+def _attention(gguf_model: GgufModel, spec: ModelSpec, block_tokens: int, device: torch.device) -> Attention:
     sizes = AttentionSizes(spec.num_heads, spec.kv_lora_rank, spec.rope_dim, softmax_scale(spec), block_tokens)
     if device.type != "cuda":
         return PlainAttention(sizes)
-    keep_compiled_kernels_in("FLASHINFER_WORKSPACE_BASE")
+    for compiler in ("FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR"):
+        keep_compiled_kernels_in(compiler)
     from ballast.model.hybrid.gpu_attention import gpu_attention  # here alone: a CPU needs no Triton
 
-    return gpu_attention(sizes, device)
+    try:
+        return gpu_attention(sizes, device)
+    except ValueError as error:
+        raise ModelError(gguf_model.path, str(error)) from error
 
 
 def _pointwise(rms_eps: float, rope: RopeTable, device: torch.device) -> Pointwise:

@@ -3,7 +3,7 @@ device is the CPU as well, with experts of floats."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from ballast._core import kernels
 from ballast.model.hybrid import fused_routing, routing_kernels
 from ballast.model.hybrid.divided_experts import DividedExperts
 from ballast.model.hybrid.division import Divide, divide, phase_of
+from ballast.model.hybrid.expert_panels import group_by_expert
 from ballast.model.hybrid.experts import HostExperts
 from ballast.model.hybrid.place_experts import place_experts
 from ballast.testing.float_experts import FloatExperts
@@ -28,6 +29,15 @@ HIDDEN, WIDTH, EXPERTS, CHOSEN, LAYERS = 64, 32, 8, 3, 3
 SPEC = replace(R1_SPEC, hidden=HIDDEN, num_experts=EXPERTS, num_experts_used=CHOSEN)
 EXPERT_BYTES = 3 * WIDTH * HIDDEN * 4
 NOBODY, EVERYBODY = ((),) * LAYERS, (tuple(range(EXPERTS)),) * LAYERS
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny matrices are not worth torch's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Setting:
@@ -155,6 +165,20 @@ def test_without_a_share_only_resident_experts_leave_the_host(rule: Divide) -> N
     assert found.resident.tolist() == [[-1, 0], [1, -1]] * 200
     assert found.on_host.tolist() == [[0, -1], [-1, 0]] * 200
     assert (found.across == -1).all()
+
+
+def test_few_pairs_are_grouped_by_expert_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_routing, "routing_kernels", interpreted(routing_kernels, monkeypatch))
+    rng = torch.Generator().manual_seed(0)
+    for num_tokens, num_chosen, num_experts in ((1, 8, 32), (2, 6, 9), (4, 3, 4)):
+        chosen = torch.rand(num_tokens, num_experts, generator=rng).argsort(1)[:, :num_chosen]
+        ids = torch.where(torch.rand(chosen.shape, generator=rng) < 0.3, -1, chosen).int()
+        order, tiles = fused_routing.fused_groups(ids, num_experts)
+        groups = group_by_expert(ids, num_experts)
+        num_groups = len(set(ids.flatten().tolist()) - {-1})
+        assert order.tolist() == groups.order.tolist()
+        assert tiles[:num_groups].tolist() == groups.tiles[:num_groups].tolist()
+        assert tiles[num_groups:].tolist() == [[-1, 0, 0]] * (ids.numel() - num_groups)
 
 
 @settings(deadline=None)

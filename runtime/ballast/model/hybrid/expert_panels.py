@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ballast.model.hybrid import expert_kernels
+from ballast.model.hybrid.fused_routing import FEW_PAIRS, fused_groups
 from ballast.model.hybrid.panel_stack import PanelStack as PanelStack
 from ballast.model.hybrid.tile_products import Groups, grouped_product, split_terms
 
@@ -59,6 +60,8 @@ def group_by_expert(ids: torch.Tensor, num_experts: int) -> Groups:
     block = 16 if num_tokens <= 16 else 64
     num_tiles = min(num_pairs, num_experts + num_pairs // block)
     flat = ids.reshape(-1)
+    if ids.is_cuda and num_tokens <= block and num_pairs <= FEW_PAIRS:
+        return Groups(*fused_groups(ids, num_experts), num_used, block)
     keys = torch.where((flat >= 0) & (flat < num_experts), flat, num_experts)
     keys, order = keys.sort(stable=True)
     begins = torch.searchsorted(keys, torch.arange(num_experts + 1, dtype=torch.int32, device=ids.device))

@@ -1,4 +1,5 @@
-"""The router and the division of its choice on a GPU, a launch each. See `routing` and `division`."""
+"""The router, the division of its choice and the order of its pairs on a GPU, a launch each. See `routing`, `division`
+and `expert_panels`."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from ballast.model.hybrid import routing_kernels
 from ballast.model.hybrid.division import Division
 from ballast.model.spec import ModelSpec
 
+FEW_PAIRS = 128
+"""Pairs of which each may be compared with every other."""
 _PAIRS = 256
 """Pairs of token and expert that a program divides where each is by itself."""
 
@@ -71,6 +74,17 @@ def fused_divide(
         PAIRS=block,
     )
     return Division(resident, across, on_host)
+
+
+def fused_groups(ids: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pairs of ids int32 [T, k], contiguous, by expert: their stable order int32 [T * k], those of no expert last;
+    tiles int32 [T * k, 3] of an expert and its bounds in the order, each of the distinct experts once, then of expert
+    -1. For few pairs: each is compared with every other."""
+    num_pairs = ids.numel()
+    order, tiles = ids.new_empty(num_pairs), ids.new_empty((num_pairs, 3))
+    block = max(16, _room(num_pairs))
+    routing_kernels.group_pairs[(1,)](ids, order, tiles, num_pairs, num_experts, PAIRS=block)
+    return order, tiles
 
 
 def _room(size: int) -> int:

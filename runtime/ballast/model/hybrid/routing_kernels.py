@@ -1,4 +1,4 @@
-"""Triton kernels of the expert choice and of its division, for which torch needs a dozen launches each.
+"""Triton kernels of the expert choice, its division and its order, for which torch needs a dozen launches each.
 
 Triton's built-in operations only, as in panel_kernels.py.
 """
@@ -129,3 +129,42 @@ def divide(
     tl.store(resident + pair, slot, mask=is_pair)
     tl.store(across + pair, tl.where(goes, left, -1), mask=is_pair)
     tl.store(on_host + pair, tl.where(goes, -1, left), mask=is_pair)
+
+
+@triton.jit
+def group_pairs(
+    ids,  # int32 [pairs]
+    order,  # int32 [pairs]
+    tiles,  # int32 [pairs, 3]
+    num_pairs,
+    num_experts,
+    PAIRS: tl.constexpr,
+):
+    """Stable order of pairs by expert, those of no expert last; tiles (expert, begin, end), one a distinct expert in
+    ascending order, then (-1, 0, 0). One program."""
+    pair = tl.arange(0, PAIRS)
+    is_pair = pair < num_pairs
+    expert = tl.load(ids + pair, mask=is_pair, other=-1)
+    is_known = (expert >= 0) & (expert < num_experts)
+    key = tl.where(is_known, expert, num_experts)
+    key = tl.where(is_pair, key, num_experts + 1)
+    # Every row is a pair, and counts the columns that come before it.
+    lower = key[None, :] < key[:, None]
+    equal = key[None, :] == key[:, None]
+    begin = tl.reduce(lower.to(tl.int32), 1, _plus)
+    place = begin + tl.reduce((equal & (pair[None, :] < pair[:, None])).to(tl.int32), 1, _plus)
+    tl.store(order + place, pair, mask=is_pair)
+    # Columns now: nobody equal comes before a column that is the first of its expert.
+    again = tl.reduce((equal & (pair[:, None] < pair[None, :])).to(tl.int32), 0, _plus)
+    is_first = ((again == 0) & is_known).to(tl.int32)
+    tile = tl.reduce(tl.where(lower, is_first[None, :], 0), 1, _plus)
+    size = tl.reduce(equal.to(tl.int32), 1, _plus)
+    num_tiles = tl.reduce(is_first, 0, _plus)
+    has_tile = (place == begin) & is_known
+    tl.store(tiles + tile * 3, expert, mask=has_tile)
+    tl.store(tiles + tile * 3 + 1, begin, mask=has_tile)
+    tl.store(tiles + tile * 3 + 2, begin + size, mask=has_tile)
+    is_spare = is_pair & (pair >= num_tiles)
+    tl.store(tiles + pair * 3, tl.full((PAIRS,), -1, tl.int32), mask=is_spare)
+    tl.store(tiles + pair * 3 + 1, tl.full((PAIRS,), 0, tl.int32), mask=is_spare)
+    tl.store(tiles + pair * 3 + 2, tl.full((PAIRS,), 0, tl.int32), mask=is_spare)

@@ -172,9 +172,10 @@ class HybridModel:
         rows = np.empty((batch.token_ids.size, self._spec.hidden), np.float32)
         kernels.embed(self._weights.embedding, batch.token_ids, rows)
         self._attend.prepare(step)
+        embedded = torch.from_numpy(rows).to(self._device)  # before gigabytes of experts are on their way there
         self._at_work = self._experts_for(len(rows))
         self._at_work.begin(len(rows))
-        return self._logits(torch.from_numpy(rows).to(self._device), step, self._at_work, alive)
+        return self._logits(embedded, step, self._at_work, alive)
 
     def _decode(self, batch: Batch, *, is_staged: bool) -> torch.Tensor:
         """Queue a step in which every request has one token: every token's logits, on their way to host memory."""

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.model.modules import module_of
 from ballast.model.spec import ModelSpec
-from ballast.plan import MemoryPlan, plan_for
+from ballast.plan import MemoryPlan, plan_for, planned
 from ballast.plan.device import hybrid_bytes
 from ballast.testing.bench_record import bench_record
 from ballast.weights.gguf import GgufModel, open_gguf
@@ -45,7 +46,7 @@ def main() -> None:
     figures = {f"plan_mib_{use.name.replace(' ', '_').lower()}": mib(use.num_bytes) for use in plan.device.uses}
     figures["plan_mib"] = mib(plan.device.needed_bytes)
     if why_unusable("cuda:0") is None:
-        figures |= measure(config, gguf, spec, planned_layers(plan, gguf, spec))
+        figures |= measure(config, plan, gguf, spec)
     else:
         print(f"plan alone: {why_unusable('cuda:0')}", file=sys.stderr)
     print(bench_record("hybrid/vram", f"{Path(file).name}: {' '.join(options)}", **figures), flush=True)
@@ -60,26 +61,28 @@ def planned_layers(plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -> list[i
     return [layers[index] for index in range(spec.num_layers)]
 
 
-def measure(config: Config, gguf: GgufModel, spec: ModelSpec, planned: Sequence[int]) -> dict[str, float]:
+def measure(asked: Config, plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -> dict[str, float]:
     import torch
+
+    config, on_paper = planned(asked, plan), planned_layers(plan, gguf, spec)
+    prefill_is_auto = asked.scheduling.prefill_chunk_size is None
+    settings = replace(engine_settings(config), prefill_is_auto=prefill_is_auto, residents=plan.residents)
 
     used_before = nvidia_smi_mib()
     after: list[int] = []
     torch.cuda.init()
-    runner = load_runner(
-        gguf, spec, spec.vocab_size, engine_settings(config), lambda _: after.append(torch.cuda.memory_allocated())
-    )
+    runner = load_runner(gguf, spec, spec.vocab_size, settings, lambda _: after.append(torch.cuda.memory_allocated()))
     loaded = torch.cuda.memory_allocated()
     layers = np.diff([0, *after[: spec.num_layers]])
-    worst = max(range(spec.num_layers), key=lambda index: layers[index] / planned[index])
+    worst = max(range(spec.num_layers), key=lambda index: layers[index] / on_paper[index])
     torch.cuda.reset_peak_memory_stats()
     run_steps(runner, config, spec)
     torch.cuda.synchronize()
     used, reserved = nvidia_smi_mib() - used_before, mib(torch.cuda.memory_reserved())
     return {
         "layers_mib": [mib(size) for size in layers],
-        "plan_layers_mib": [mib(size) for size in planned],
-        "largest_layer_ratio": round(float(layers[worst] / planned[worst]), 4),
+        "plan_layers_mib": [mib(size) for size in on_paper],
+        "largest_layer_ratio": round(float(layers[worst] / on_paper[worst]), 4),
         "loaded_mib": mib(loaded),
         "work_mib": mib(torch.cuda.max_memory_allocated() - loaded),
         "reserved_mib": reserved,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: builds beside a Python that holds torch, runs the tests that need a GPU, measures.
 #
-#   tools/gpu.sh PART...     build, test, sanitize, bench; in the order that is given
+#   tools/gpu.sh PART...     build, test, sanitize, bench, soak; in the order that is given
 #
 # A part that fails is named at the end and the others still run, but nothing runs after a build that failed.
 #
@@ -10,6 +10,7 @@
 # MODELS   folder of GGUF files to measure; each at batch sizes of 1, 4 and 16
 # OUT      folder for logs and results; build/gpu unless set
 # SANITIZE_S  seconds for the sanitized tests; 900 unless set
+# SOAK_S   seconds of mixed load; 600 unless set
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -84,14 +85,21 @@ bench() {
   for model in ${MODELS:+"$MODELS"/*.gguf}; do
     "$python" benchmarks/engine/decode.py "$model" --device cuda:0 --batch 1 4 16 --prefill 512 4096 --steps 48 |
       tee -a "$out/decode.jsonl"
+    "$python" benchmarks/hybrid/vram.py "$model" --vram_limit 24GiB | tee -a "$out/vram.jsonl"
+    "$python" benchmarks/hybrid/timeline.py "$model" | tee -a "$out/timeline.txt"
   done
 }
 
-[ $# -gt 0 ] || { sed -n '2,13p' "$0"; exit 2; }
+# Mixed load with cancels on a real server, which is to end with nothing held and nothing grown.
+soak() {
+  "$python" benchmarks/hybrid/soak.py --device cuda:0 --seconds "${SOAK_S:-600}" | tee "$out/soak.jsonl"
+}
+
+[ $# -gt 0 ] || { sed -n '2,14p' "$0"; exit 2; }
 for part in "$@"; do
   case $part in
-    build | test | sanitize | bench) ;;
-    *) echo "gpu.sh: $part is none of build, test, sanitize, bench" >&2; exit 2 ;;
+    build | test | sanitize | bench | soak) ;;
+    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, soak" >&2; exit 2 ;;
   esac
 done
 failed=

@@ -1,8 +1,9 @@
 """Triton kernels over packed weights: run by Triton's interpreter here, on the device where there is one, and compiled
 for GPUs that are not here.
 
-Tolerance: products of float32 numbers summed in float32, in an order of the kernel's own; on tensor cores each product
-is made of three with TF32 numbers, which leaves 2⁻²⁰ of it. Both stay below 2⁻¹⁷ · Σ|wᵢ xᵢ|.
+Tolerance: up to four tokens, products of float32 numbers summed in float32, in an order of the kernel's own: 2⁻¹⁷ ·
+Σ|wᵢ xᵢ|. Above, a product is made of three with bfloat16 terms, u = 2⁻⁸: each factor loses u² of itself at most, and
+the product of the small terms is left out, u² once more; 3 · 2⁻¹⁶.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ballast._core import kernels
-from ballast.model.hybrid import panel_kernels, panel_linear
+from ballast.model.hybrid import panel_products, row_kernels, term_kernels, tile_kernels
 from ballast.model.hybrid.linear import FloatLinear
 from ballast.model.hybrid.panel_layout import FLOAT_TYPES, LAYOUTS, PANEL_ROWS
 from ballast.model.hybrid.panel_linear import PanelLinear
+from ballast.model.hybrid.panel_products import LEAST_WIDE_TOKENS, MOST_ROW_TOKENS, row_kernel, tile_block, tile_kernel
 from ballast.testing.blocks import dequantized, random_blocks
 from ballast.testing.interpreted import interpreted
 
@@ -38,7 +40,12 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     """Where PanelLinear computes in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
-    monkeypatch.setattr(panel_linear, "panel_kernels", interpreted(panel_kernels, monkeypatch))
+    # Smaller programs: Triton's interpreter adds up their sums one by one.
+    monkeypatch.setattr(panel_products, "ROW_BLOCK", 128)
+    monkeypatch.setattr(panel_products, "ROW_GROUPS", 8)
+    monkeypatch.setattr(panel_products, "row_kernels", interpreted(row_kernels, monkeypatch))
+    monkeypatch.setattr(panel_products, "term_kernels", interpreted(term_kernels, monkeypatch))
+    monkeypatch.setattr(panel_products, "tile_kernels", interpreted(tile_kernels, monkeypatch))
     return torch.device("cpu")
 
 
@@ -48,7 +55,8 @@ def check(
     """x [T, heads, cols], weight [heads, rows, cols]."""
     found = linear(torch.from_numpy(x).to(device)).cpu().numpy().reshape(len(x), *weight.shape[:2])
     exact = np.einsum("thk,hrk->thr", x.astype(np.float64), weight.astype(np.float64))
-    bound = np.einsum("thk,hrk->thr", np.abs(x, dtype=np.float64), np.abs(weight, dtype=np.float64)) * 2.0**-17
+    bound = np.einsum("thk,hrk->thr", np.abs(x, dtype=np.float64), np.abs(weight, dtype=np.float64))
+    bound *= 2.0**-17 if len(x) <= MOST_ROW_TOKENS else 3 * 2.0**-16
     assert (np.abs(found - exact) <= bound).all()
 
 
@@ -62,6 +70,16 @@ def test_every_format_is_multiplied_as_it_is_packed(rng, pool, device, kind, row
     assert linear.num_bytes == packed.packed_nbytes
     x = rng.standard_normal((num_tokens, 1, cols), dtype=np.float32)
     check(linear, x, dequantized(data, kind).reshape(1, rows, cols), device)
+
+
+def test_many_tokens_are_multiplied_a_slice_of_rows_at_a_time(rng, pool, device, monkeypatch) -> None:
+    rows, cols = 80, 512
+    monkeypatch.setattr(panel_products, "SCRATCH_BYTES", 50 * cols * 3 * (2 if device.type == "cuda" else 4))
+    data = random_blocks(rng, T.Q5_K, rows, cols)
+    packed = kernels.pack(pool, kernels.Matrix(data, T.Q5_K, rows, cols), FAST)
+    linear = PanelLinear(packed, rows, cols, is_transposed=False, device=device)
+    x = rng.standard_normal((LEAST_WIDE_TOKENS, 1, cols), dtype=np.float32)
+    check(linear, x, dequantized(data, T.Q5_K)[None], device)
 
 
 @pytest.mark.parametrize(("kind", "is_transposed"), [(T.Q8_0, False), (T.Q8_0, True), (T.Q4_K, True)])
@@ -122,19 +140,28 @@ def test_the_layouts_are_those_of_the_packed_bytes(kind: T) -> None:
     # NVIDIA's CUDA C++ programming guide, table of technical specifications: shared memory a thread block may use.
     [(80, 163 << 10, T.Q6_K), (89, 99 << 10, T.IQ4_XS), (90, 227 << 10, T.Q4_K), (89, 99 << 10, T.F32)],
 )
-@pytest.mark.parametrize("block_t", [16, 64])
+@pytest.mark.parametrize("tokens", [1, 4, 16, 1024])
 def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(
-    tmp_path, monkeypatch, capability, most_shared_bytes, kind, block_t
+    tmp_path, monkeypatch, capability, most_shared_bytes, kind, tokens
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    function, known, pointers = panel_linear.kernel_for(kind, block_t)
-    num_stages = known.pop("num_stages")
-    types = {name: "constexpr" if name in known else pointers.get(name, "i32") for name in function.arg_names}
+    has_tiles = tokens > MOST_ROW_TOKENS
+    if has_tiles:
+        kernel = tile_kernel(kind, tile_block(tokens), is_grouped=True, has_gate=True)
+        known = kernel.known
+    else:
+        kernel = row_kernel(kind, tokens, is_grouped=False, has_gate=False)
+        known = kernel.known | {"IS_SPLIT": True}
+    pointers = {"x": "*fp32", "terms": "*bf16", "values": "*fp32", "words": "*i32", "halves": "*fp16", "codes": "*i8"}
+    pointers |= dict.fromkeys(("steps", "out", "gate", "partial"), "*fp32")
+    pointers |= dict.fromkeys(("arrived", "order", "tiles"), "*i32")
+    names = kernel.function.arg_names
+    types = {name: "constexpr" if name in known else pointers.get(name, "i32") for name in names}
     aligned = {(index,): [["tt.divisibility", 16]] for index, kind in enumerate(types.values()) if kind[0] == "*"}
     compiled = triton.compile(
-        ASTSource(function, types, constexprs=known, attrs=aligned),
+        ASTSource(kernel.function, types, constexprs=known, attrs=aligned),
         target=GPUTarget("cuda", capability, 32),
-        options={"num_stages": num_stages},
+        options=kernel.options,
     )
     assert compiled.metadata.shared <= most_shared_bytes
-    assert "mma" in compiled.asm["ptx"], "products are made on tensor cores"
+    assert ("mma" in compiled.asm["ptx"]) == has_tiles, "tiles are multiplied on tensor cores"

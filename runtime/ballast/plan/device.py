@@ -17,8 +17,10 @@ _FLOAT_BYTES = 4
 _KV_BYTES = 2
 _ATTENTION_BYTES = 96 << 20
 """Partial results of model/hybrid/paged_attention.py on a GPU of 160 multiprocessors, and flashinfer's workspaces."""
-_SPLIT_FLOATS = 1 << 14
-"""Partial sums of a linear layer's columns, a token: as model/hybrid/panel_linear.py splits them."""
+_LINEAR_BYTES = 320 << 20
+"""A slice of a matrix decoded to memory, or partial sums: as model/hybrid/panel_products.py bounds them."""
+_TERM_BYTES = 6
+"""Of an activation as the terms that are multiplied with such a slice."""
 _CUDA_BYTES = 1 << 30
 """An allowance for the context, the libraries, compiled kernels and what the allocator cannot reuse."""
 HOST_PROGRAM_BYTES = 3 << 30
@@ -129,9 +131,10 @@ def _work_bytes(spec: ModelSpec, numbers: DeviceNumbers) -> int:
     if numbers.streams_experts:
         # Of each expert of a token, its hidden values as floats and as two terms, and its result.
         widest = max(widest, spec.num_experts_used * (2 * spec.expert_dim + spec.hidden) + 3 * spec.hidden)
-    step = numbers.step_tokens * (4 * spec.hidden + widest + _SPLIT_FLOATS)
+    step = numbers.step_tokens * (4 * spec.hidden + widest)
+    terms = numbers.step_tokens * max(spec.hidden, spec.ffn_dim, spec.num_heads * spec.v_dim) * _TERM_BYTES
     logits = numbers.max_batch_size * 2 * spec.vocab_size
-    return (step + logits) * _FLOAT_BYTES + _ATTENTION_BYTES
+    return (step + logits) * _FLOAT_BYTES + terms + _LINEAR_BYTES + _ATTENTION_BYTES
 
 
 def _computes_on_device(module: str) -> bool:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from ballast.model.hybrid import expert_kernels
 from ballast.model.hybrid.fused_routing import FEW_PAIRS, fused_groups
+from ballast.model.hybrid.panel_products import (
+    MOST_ROW_TOKENS,
+    Groups,
+    rows_product,
+    split_terms,
+    tile_block,
+    tiles_product,
+)
 from ballast.model.hybrid.panel_stack import PanelStack as PanelStack
-from ballast.model.hybrid.tile_products import Groups, grouped_product, split_terms
 
 _COMBINE_BLOCK = 1024
 
@@ -35,14 +44,10 @@ class ExpertPanels:
             return out
         groups = group_by_expert(ids, self._gate.num_experts)
         hidden = x.new_zeros((ids.numel(), self._gate.rows))  # pairs of other experts are read as well
-        terms = split_terms(x, self._gate.ggml_type)
-        grouped_product(self._gate, terms, groups, hidden)
-        if self._up.ggml_type != self._gate.ggml_type:
-            terms = split_terms(x, self._up.ggml_type)
-        grouped_product(self._up, terms, groups, hidden, gate=hidden)
         pairs = x.new_empty((ids.numel(), self._down.rows))
-        terms = split_terms(hidden, self._down.ggml_type)
-        grouped_product(self._down, terms, Groups(groups.order, groups.tiles, 1, groups.block), pairs)
+        _multiply(self._gate, x, hidden, groups)
+        _multiply(self._up, x, hidden, groups, gate=hidden)
+        _multiply(self._down, hidden, pairs, replace(groups, sharing=1))
         grid = (num_tokens, -(-self._down.rows // _COMBINE_BLOCK))
         sizes = (self._gate.num_experts, self._down.rows)
         expert_kernels.combine_experts[grid](
@@ -51,13 +56,22 @@ class ExpertPanels:
         return out
 
 
+def _multiply(
+    stack: PanelStack, x: torch.Tensor, out: torch.Tensor, groups: Groups, gate: torch.Tensor | None = None
+) -> None:
+    if groups.block <= MOST_ROW_TOKENS:
+        rows_product(stack, x, out, groups, gate=gate)
+    else:
+        tiles_product(stack, split_terms(x, stack.ggml_type), out, groups, gate=gate)
+
+
 def group_by_expert(ids: torch.Tensor, num_experts: int) -> Groups:
     """Pairs of ids int32 [T, k], by expert; those of no expert are in no tile. An expert has the fewest tiles that hold
     its pairs. Queued without a wait for the device: there are as many tiles as could be needed."""
     num_tokens, num_used = ids.shape
     num_pairs = ids.numel()
     # A token names an expert once at most: with so few tokens, one tile holds all of an expert's pairs.
-    block = 16 if num_tokens <= 16 else 64
+    block = num_tokens if num_tokens <= MOST_ROW_TOKENS else tile_block(num_tokens)
     num_tiles = min(num_pairs, num_experts + num_pairs // block)
     flat = ids.reshape(-1)
     if ids.is_cuda and num_tokens <= block and num_pairs <= FEW_PAIRS:

@@ -50,6 +50,6 @@ class PanelStack:
     @property
     def panel_bytes(self) -> int:
         if self.ggml_type in FLOAT_TYPES:
-            return PANEL_ROWS * self.cols * _FLOATS[self.ggml_type].itemsize
+            return (PANEL_ROWS * self.cols * _FLOATS[self.ggml_type].itemsize + 63) // 64 * 64
         layout = LAYOUTS[self.ggml_type]
         return layout.scale_bytes(self.cols) + self.cols // 32 * layout.group_bytes

@@ -34,9 +34,9 @@ from ballast.weights.gguf import GgufModel
 
 log = logging.getLogger(__name__)
 
-_WEIGHTS_SHARE, _PINNED_SHARE = 0.9, 0.95
-"""Of the progress of loading on a GPU, when weights are loaded and when experts are pinned; the rest is the capture of
-graphs."""
+_WEIGHTS_SHARE, _PINNED_SHARE, _COMPILED_SHARE = 0.9, 0.93, 0.98
+"""Of the progress of loading on a GPU, when weights are loaded, experts pinned and kernels compiled; the rest is the
+capture of graphs."""
 
 _FEW_TOKENS = 32
 """Kernels for a short prompt are others than those for the longest."""
@@ -74,7 +74,7 @@ def load_hybrid_model(
         torch.cuda.set_device(device)
     on_gpu = device.type == "cuda"
     attention = _attention(gguf_model, spec, block_tokens, device)
-    loaded, ready = (_WEIGHTS_SHARE, _PINNED_SHARE) if on_gpu else (1.0, 1.0)
+    loaded, ready, compiled = (_WEIGHTS_SHARE, _PINNED_SHARE, _COMPILED_SHARE) if on_gpu else (1.0, 1.0, 1.0)
     weights = load_hybrid_weights(
         gguf_model,
         spec,
@@ -122,9 +122,11 @@ def load_hybrid_model(
         log.warning("no PCIe share", extra={"asked": pcie_share, "reason": "the experts' memory is not pinned"})
     if on_gpu:
         most_tokens = min(max_step_tokens, num_positions)
-        model.bring_up([min(_FEW_TOKENS, most_tokens), most_tokens])
+        model.bring_up(
+            [min(_FEW_TOKENS, most_tokens), most_tokens], lambda done: report(ready + (compiled - ready) * done)
+        )
     if decodes_by_graphs and on_gpu:
-        model.capture_decode(lambda done: report(ready + (1 - ready) * done))
+        model.capture_decode(lambda done: report(compiled + (1 - compiled) * done))
     return model, weights
 
 

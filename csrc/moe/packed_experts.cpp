@@ -1,5 +1,6 @@
 // Routed experts over packed weights: gate and up in one pass, their product rounded for down as it is made.
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "numa/index_range.h"
 #include "ops/activations.h"
 #include "ops/tile.h"
+#include "ops/vector.h"
 
 namespace ballast {
 namespace {
@@ -100,7 +102,8 @@ class PartForward {
       const int64_t num_products = panels.size() * size * kPanelRows;
       float* gates = row_buffer(2 * num_products);
       float* ups = gates + num_products;
-      gate_.multiply(group.expert, panels, gate_rows + first, size, gates);
+      gate_.multiply(group.expert, panels, gate_rows + first, size, gates,
+                     up_.panel(group.expert, panels.begin));
       up_.multiply(group.expert, panels, up_rows + first, size, ups);
       gate_.kernels().silu_mul(gates, ups, num_products, gates);
       for (int64_t unit = run.begin; unit < run.end; ++unit) {
@@ -126,20 +129,23 @@ class PartForward {
     for (int64_t token = 0; token < num_tokens; ++token) {
       std::fill_n(out_ + token * width_ + col_begin, col_end - col_begin, 0.0f);
     }
-    for (const Grouping::Group& group : all_.groups) {
-      const Chunks blocks(group.members.size(), tokens_per_block(down_));
+    for (auto group = all_.groups.begin(); group != all_.groups.end(); ++group) {
+      const uint8_t* next =
+          std::next(group) == all_.groups.end() ? nullptr : down_.panel(std::next(group)->expert, run.begin);
+      const Chunks blocks(group->members.size(), tokens_per_block(down_));
       for (int64_t block = 0; block < blocks.count(); ++block) {
-        const int64_t first = group.members.begin + blocks[block].begin;
+        const int64_t first = group->members.begin + blocks[block].begin;
         const int64_t size = blocks[block].size();
         float* products = row_buffer(run.size() * size * kPanelRows);
-        down_.multiply(group.expert, run, hidden_.rows() + first, size, products);
+        down_.multiply(group->expert, run, hidden_.rows() + first, size, products,
+                       block + 1 == blocks.count() ? next : nullptr);
         for (int64_t index = run.begin; index < run.end; ++index) {
           const int64_t col = index * kPanelRows;
           const int64_t num_cols = std::min<int64_t>(kPanelRows, width_ - col);
           for (int64_t i = 0; i < size; ++i, products += kPanelRows) {
             const size_t member = static_cast<size_t>(first + i);
             float* to = out_ + all_.tokens[member] * width_ + col;
-            for (int64_t k = 0; k < num_cols; ++k) to[k] += all_.weights[member] * products[k];
+            add_scaled(&all_.weights[member], &products, 1, num_cols, to);
           }
         }
       }

@@ -83,11 +83,11 @@ class Panels {
     return pages_.data() + (head * panels_per_head_ + index) * panel_bytes_;
   }
 
-  // out [panels of the range, T, 16]; tokens as MultiplyPanels takes them.
-  void multiply(int64_t head, IndexRange range, const void* const* tokens, int64_t num_tokens,
-                float* out) const {
+  // out [panels of the range, T, 16]; tokens as MultiplyPanels takes them. `next` as in PanelRun.
+  void multiply(int64_t head, IndexRange range, const void* const* tokens, int64_t num_tokens, float* out,
+                const uint8_t* next = nullptr) const {
     activation_kernels().multiply[static_cast<int>(kind_)](
-        {panel(head, range.begin), panel_bytes_, range.size(), cols_}, tokens, num_tokens,
+        {panel(head, range.begin), panel_bytes_, range.size(), cols_, next}, tokens, num_tokens,
         {out, num_tokens * kPanelRows});
   }
 

@@ -177,10 +177,53 @@ BALLAST_INLINE void add_sub_block(const uint8_t* const* groups, const GroupScale
 }
 
 // How far ahead of their use weights are asked for, in each of the panels that are read together.
-constexpr int64_t kPrefetchBytes = 4096;
+constexpr int64_t kPrefetchBytes = 8192;
+
+BALLAST_INLINE void prefetch(const uint8_t* from, int64_t num_bytes) {
+  for (int64_t byte = 0; byte < num_bytes; byte += 64)
+    _mm_prefetch(reinterpret_cast<const char*>(from + byte), _MM_HINT_T0);
+}
+
+// What passes over the same panels, each with other tokens, ask memory for before it is used.
+struct Ahead {
+  bool is_first;        // of the passes: it asks for these panels' own bytes
+  const uint8_t* next;  // what is read after these panels; null if unknown
+  int64_t period;       // groups from one share of that to the next
+  int64_t wait;         // groups left until then; never, from 0 on
+};
+
+// Bytes of a panel by its groups: a group's own and its part of the scales.
+template <const QuantLayout& kLayout>
+constexpr int share_bytes() {
+  return kLayout.group_bytes() +
+         kLayout.scale_stride() / (kLayout.scales == Scales::kFlat ? 1 : kSuperGroups);
+}
+
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE void prefetch_own(const uint8_t* first, int64_t panel_bytes, int64_t index,
+                                 const uint8_t* next) {
+  const int64_t ahead = index * share_bytes<kLayout>() + kPrefetchBytes;
+  if (ahead >= panel_bytes && next == nullptr) return;
+  const uint8_t* from = ahead < panel_bytes ? first + ahead : next + (ahead - panel_bytes);
+#pragma GCC unroll 4
+  for (int panel = 0; panel < kPanels; ++panel) {
+    prefetch(from + panel * panel_bytes, share_bytes<kLayout>());
+  }
+}
+
+// The same share of as many panels at once, in ascending order, for the second-level cache.
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE void prefetch_share(Ahead& ahead) {
+  constexpr int kShare = (kPanels * share_bytes<kLayout>() + 63) / 64 * 64;
+#pragma GCC unroll 1
+  for (int line = 0; line < kShare; line += 64)
+    _mm_prefetch(reinterpret_cast<const char*>(ahead.next + line), _MM_HINT_T1);
+  ahead.next += kShare;
+  ahead.wait = ahead.period;
+}
 
 template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes>
-BALLAST_INLINE void multiply_tokens(const PanelRun& run, int64_t first_panel, int part,
+BALLAST_INLINE void multiply_tokens(const PanelRun& run, int64_t first_panel, int part, Ahead& ahead,
                                     const void* const* tokens, const PanelProducts& out) {
   const ActivationBlock<kBytes>* blocks[kTokens];
   Floats sums[kTokens][kPanels];
@@ -194,16 +237,13 @@ BALLAST_INLINE void multiply_tokens(const PanelRun& run, int64_t first_panel, in
   const int64_t scale_bytes = kLayout.scale_bytes(run.cols);
   for (int64_t index = 0; index < run.cols / kGroupCols; ++index) {
     const int64_t offset = scale_bytes + index * kLayout.group_bytes();
-    // What follows a panel's end is the beginning of its neighbour: of those read together next, rather.
-    int64_t ahead = offset + kPrefetchBytes;
-    if (ahead >= run.panel_bytes) ahead += (kPanels - 1) * run.panel_bytes;
+    if (ahead.is_first) prefetch_own<kLayout, kPanels>(first, run.panel_bytes, index, ahead.next);
+    if (--ahead.wait == 0) prefetch_share<kLayout, kPanels>(ahead);
     GroupScales<kLayout> scales[kPanels];
     const uint8_t* groups[kPanels];
 #pragma GCC unroll 4
     for (int panel = 0; panel < kPanels; ++panel) {
       const uint8_t* begin = first + panel * run.panel_bytes;
-      for (int line = 0; line < kLayout.group_bytes(); line += 64)
-        _mm_prefetch(reinterpret_cast<const char*>(begin + ahead + line), _MM_HINT_T0);
       groups[panel] = begin + offset + part * kPartBytes;
       decode_scales<kLayout>({begin, nullptr, part}, index, scales[panel]);
     }
@@ -232,15 +272,29 @@ constexpr int fewer_tokens(int num_tokens) {
 
 // As many at a time as registers hold, then the rest together.
 template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes>
-void multiply_rest(const PanelRun& run, int64_t first_panel, int part, const void* const* tokens,
-                   int64_t num_tokens, PanelProducts out) {
+void multiply_rest(const PanelRun& run, int64_t first_panel, int part, Ahead& ahead,
+                   const void* const* tokens, int64_t num_tokens, PanelProducts out) {
   for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out.first += kTokens * kPanelRows) {
-    multiply_tokens<kLayout, kPanels, kTokens, kBytes>(run, first_panel, part, tokens, out);
+    multiply_tokens<kLayout, kPanels, kTokens, kBytes>(run, first_panel, part, ahead, tokens, out);
+    ahead.is_first = false;
   }
   if constexpr (kTokens > 1) {
     if (num_tokens > 0)
-      multiply_rest<kLayout, kPanels, fewer_tokens(kTokens), kBytes>(run, first_panel, part, tokens,
+      multiply_rest<kLayout, kPanels, fewer_tokens(kTokens), kBytes>(run, first_panel, part, ahead, tokens,
                                                                      num_tokens, out);
+  }
+}
+
+template <const QuantLayout& kLayout, int kPanels, int kBytes>
+void multiply_together(const PanelRun& run, int64_t index, const void* const* tokens, int64_t num_tokens,
+                       const PanelProducts& out) {
+  const uint8_t* next = index + kPanels < run.count ? run[index + kPanels] : run.next;
+  // One pass has no time to spare for what comes next.
+  const int64_t num_passes = (num_tokens + kQuantTokens - 1) / kQuantTokens;
+  const int64_t wait = num_passes > 1 && next != nullptr ? num_passes : 0;
+  for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
+    Ahead ahead = part == 0 ? Ahead{true, next, wait, wait} : Ahead{false, next, 0, 0};
+    multiply_rest<kLayout, kPanels, kQuantTokens, kBytes>(run, index, part, ahead, tokens, num_tokens, out);
   }
 }
 
@@ -248,16 +302,17 @@ template <const QuantLayout& kLayout, int kBytes>
 void multiply_quantized(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                         const PanelProducts& out) {
   int64_t index = 0;
-  for (; index + kQuantPanels <= run.count; index += kQuantPanels) {
-    for (int part = 0; part < kPanelRows / kVectorRows; ++part)
-      multiply_rest<kLayout, kQuantPanels, kQuantTokens, kBytes>(run, index, part, tokens, num_tokens, out);
+  // Fewer tokens wait for memory, and that hands out one panel after the other faster than two side by side.
+  const bool is_paired = num_tokens >= kQuantTokens;
+  const int64_t begin_bytes = run.panel_bytes < kPrefetchBytes ? run.panel_bytes : kPrefetchBytes;
+  for (int64_t panel = 0; panel < run.count && panel < (is_paired ? kQuantPanels : 1); ++panel)
+    prefetch(run[panel], begin_bytes);
+  if (is_paired) {
+    for (; index + kQuantPanels <= run.count; index += kQuantPanels)
+      multiply_together<kLayout, kQuantPanels, kBytes>(run, index, tokens, num_tokens, out);
   }
-  if constexpr (kQuantPanels > 1) {
-    for (; index < run.count; ++index) {
-      for (int part = 0; part < kPanelRows / kVectorRows; ++part)
-        multiply_rest<kLayout, 1, kQuantTokens, kBytes>(run, index, part, tokens, num_tokens, out);
-    }
-  }
+  for (; index < run.count; ++index)
+    multiply_together<kLayout, 1, kBytes>(run, index, tokens, num_tokens, out);
 }
 
 struct FloatsAsFloats {

@@ -2,6 +2,7 @@
 the reason, never a wait without an end. On the CPU faults are injected into the hand-off; on a GPU they are real."""
 
 import json
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -77,13 +78,19 @@ def test_the_hybrid_serves_where_nothing_fails():
             assert json.loads(reply.read())["usage"]["completion_tokens"] == 5
         server.wait_until_empty()
         assert server.event("device")["device"] == "cpu"
+        server.send_signal(signal.SIGTERM)
+        assert server.wait() == 0
 
 
 @pytest.mark.gpu
 def test_a_gpu_that_can_be_used_is_what_auto_means():
     with ServerProcess(*SMALL, "--device", "auto", module=HYBRID) as server:
         assert server.event("device")["device"] == "cuda:0"
-        assert server.metrics()
+        metrics = server.metrics()
+        assert metrics["ballast_decode_graphs"] == 2
+        assert 0 < metrics["ballast_vram_allocated_bytes"] <= metrics["ballast_vram_reserved_bytes"]
+        server.send_signal(signal.SIGTERM)
+        assert server.wait() == 0
 
 
 def test_a_device_that_is_full_while_the_model_is_loaded_is_a_lack_of_memory():

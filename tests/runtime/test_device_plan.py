@@ -239,6 +239,16 @@ def test_the_command_plans_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
         run(config_for(file, None), out=io.StringIO())
 
 
+def test_a_host_that_is_too_small_does_not_shorten_the_steps_of_a_plan(r1: GgufModel) -> None:
+    config = config_for(r1.path, 24 * GIB)
+    config = replace(config, scheduling=SchedulingConfig(prefill_chunk_size=None))
+    plan = plan_for(config, r1, R1_SPEC)
+    assert plan.numbers.prefill_chunk_size == 4096
+    assert plan.numbers.streams_experts
+    assert plan.device is not None
+    assert plan.device.needed_bytes <= 24 * GIB
+
+
 def test_kernels_that_pack_nothing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BALLAST_CPU_ISA", "reference")
     with pytest.raises(ConfigError, match="BALLAST_CPU_ISA=reference: packs no weights"):

@@ -57,12 +57,14 @@ def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
     assignment = assign(module_tree(spec), rules, source=rules_path, num_cuda_devices=_LISTED_DEVICES)
     wanted = _wanted(config.machine, gguf, spec)
     choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
+    plans = []
     for step_tokens, streams in choices:
         tried = replace(numbers, prefill_chunk_size=step_tokens, streams_experts=streams)
-        plan = make_hybrid_plan(gguf, spec, assignment, tried, memory, device, wanted)
-        if plan.fits:
-            break
-    return plan
+        plans.append(make_hybrid_plan(gguf, spec, assignment, tried, memory, device, wanted))
+        if plans[-1].fits:
+            return plans[-1]
+    # For a host that is too small whatever the steps: as one that is not would have it.
+    return next((plan for plan in plans if plan.device is not None and plan.device.fits), plans[-1])
 
 
 def planned(config: Config, plan: MemoryPlan) -> Config:

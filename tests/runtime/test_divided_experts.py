@@ -19,6 +19,7 @@ from ballast.model.hybrid.divided_experts import DividedExperts
 from ballast.model.hybrid.division import Divide, divide, phase_of
 from ballast.model.hybrid.expert_panels import group_by_expert
 from ballast.model.hybrid.experts import HostExperts
+from ballast.model.hybrid.pcie_share import best_share
 from ballast.model.hybrid.place_experts import place_experts
 from ballast.testing.float_experts import FloatExperts
 from ballast.testing.gguf_files import R1_SPEC
@@ -105,6 +106,11 @@ def test_long_steps_go_to_the_cpu_alone() -> None:
     setting = Setting(NOBODY, 0.5)
     setting.run(64, 0)
     assert setting.experts.pcie_bytes_read == 0
+
+
+def test_only_a_share_that_gains_something_is_taken() -> None:
+    assert best_share({0.0: 1.0, 0.125: 0.95, 0.25: 0.9, 0.4: 1.1}) == 0.25
+    assert best_share({0.0: 1.0, 0.125: 0.99, 0.25: 1.2}) == 0.0
 
 
 def test_a_share_changes_between_steps() -> None:

@@ -7,6 +7,7 @@ precision, judged by divergence, since one expert chosen otherwise changes every
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from ballast.model.hybrid.decode_inputs import DecodeInputs
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.load import load_hybrid_model
 from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.pcie_share import SHARES
 from ballast.model.hybrid.step import Step
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
@@ -175,6 +177,15 @@ def test_logits_agree_however_experts_are_divided(tmp_path: Path, divided: str, 
     assert pair.largest_error <= MAX_RELATIVE_ERROR
     assert (hybrid.expert_bytes_read_over_pcie > 0) == (divided != "all")
     assert (hybrid.expert_bytes_read > hybrid.expert_bytes_read_over_pcie) == (divided != "all")
+
+
+def test_the_share_is_measured_on_the_loaded_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    hybrid = load(file, CPU, make_linear=float_linear, make_experts=FloatExperts, pcie_share=None)
+    [record] = [record for record in caplog.records if record.message == "PCIe share measured"]
+    assert hybrid.device_counts.pcie_share == vars(record)["share"] in (0.0, *SHARES)
+    assert len(vars(record)["ms_with"]) == 2, "for one request and for four"
 
 
 @pytest.mark.gpu

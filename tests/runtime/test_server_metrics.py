@@ -21,6 +21,8 @@ GAUGES = {
     "ballast_kv_cache_usage_ratio",
     "ballast_model_load_progress_ratio",
     "ballast_decode_graphs",
+    "ballast_resident_experts",
+    "ballast_pcie_share_ratio",
     "ballast_vram_allocated_bytes",
     "ballast_vram_reserved_bytes",
     "ballast_vram_limit_bytes",

@@ -81,6 +81,10 @@ class Snapshot:
     """Steps whose routed experts all went to a GPU."""
     decode_graphs: int
     """Batch sizes that a GPU decodes by a captured graph."""
+    resident_experts: int
+    """Routed experts in a GPU's memory, over all layers."""
+    pcie_share: float
+    """Of a decode step's other experts, those that a GPU reads from host memory."""
     heartbeat: float
     """Unix time at which the engine last made progress, in seconds."""
     has_work: bool
@@ -255,6 +259,8 @@ class Engine:
             expert_bytes_over_pcie=on_device.expert_bytes_over_pcie,
             streamed_steps=on_device.streamed_steps,
             decode_graphs=on_device.decode_graphs,
+            resident_experts=on_device.resident_experts,
+            pcie_share=on_device.pcie_share,
             heartbeat=self._heartbeat,
             has_work=has_work,
             silence_s=time.monotonic() - self._last_progress if has_work else 0.0,

@@ -121,6 +121,11 @@ class _EngineCollector(Collector):
             "kv_cache_usage_ratio": ("kv_cache_used_tokens as a share.", now.used_tokens / now.capacity_tokens),
             "model_load_progress_ratio": ("Share of the model that is loaded.", self._engine.load_progress),
             "decode_graphs": ("Batch sizes that a GPU decodes by a captured graph.", now.decode_graphs),
+            "resident_experts": ("Routed experts in a GPU's memory, over all layers.", now.resident_experts),
+            "pcie_share_ratio": (
+                "Of a decode step's experts in host memory, those that a GPU reads across PCIe.",
+                now.pcie_share,
+            ),
             "engine_heartbeat_timestamp_seconds": ("When the engine last made progress.", now.heartbeat),
         }
         counters = {

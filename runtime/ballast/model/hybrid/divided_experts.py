@@ -37,6 +37,7 @@ class LayerOnDevice:
     resident: Sequence[GroupedExperts] = ()
     """Over experts in its memory, by slot."""
     slots: torch.Tensor | None = None  # int32 [E], -1 where an expert is not in its memory
+    num_resident: int = 0
     across: Sequence[GroupedExperts] = ()
     """Over all experts where they lie in host memory, by id; none: they cannot be read there."""
     expert_bytes: int = 0
@@ -57,7 +58,8 @@ class DividedExperts:
         has_host = [not layer.is_whole for layer in layers]
         self._host_index = [sum(has_host[:index]) for index in range(len(layers))]
         self.has_host = any(has_host)
-        self._shares = False
+        self.pcie_share = 0.0
+        """Of a decode step's experts in host memory; see `set_pcie_share`."""
         self._share = torch.zeros((), device=device)
         self._num_across = torch.zeros(len(layers), dtype=torch.int64, device=device)
         self._num_across_seen = torch.zeros(len(layers), dtype=torch.int64, pin_memory=device.type == "cuda")
@@ -76,7 +78,7 @@ class DividedExperts:
     def set_pcie_share(self, share: float) -> None:
         """From the next step on; captured steps follow, but for those that were captured with a share of 0, where
         nothing is queued for it."""
-        self._shares = share > 0
+        self.pcie_share = share
         self._share.fill_(share)
 
     @property
@@ -85,9 +87,9 @@ class DividedExperts:
         return self._host.bytes_read
 
     @property
-    def pcie_share(self) -> float:
-        """Of a decode step's experts in host memory."""
-        return float(self._share)
+    def num_resident(self) -> int:
+        """Experts in the device's memory, over all layers."""
+        return sum(layer.num_resident for layer in self._layers)
 
     @property
     def pcie_bytes_read(self) -> int:
@@ -104,7 +106,7 @@ class DividedExperts:
         """Start x float32 [T, D] of the `layer`th routed layer with the experts chosen, ids int32 and weights float32
         [T, k]."""
         own = self._layers[layer]
-        shares = self._shares and bool(own.across) and 0 < ids.numel() <= MAX_SHARED_PAIRS
+        shares = self.pcie_share > 0 and bool(own.across) and 0 < ids.numel() <= MAX_SHARED_PAIRS
         if own.slots is None and not shares:
             self._host.submit(self._host_index[layer], x, ids, weights)
             return

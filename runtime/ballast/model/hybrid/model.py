@@ -141,7 +141,13 @@ class HybridModel:
     def device_counts(self) -> DeviceCounts:
         """What the device has done so far."""
         num_graphs = 0 if self._graphs is None else self._graphs.count
-        return DeviceCounts(self.expert_bytes_read_over_pcie, self._num_streamed_steps, num_graphs)
+        return DeviceCounts(
+            self.expert_bytes_read_over_pcie,
+            self._num_streamed_steps,
+            num_graphs,
+            self._experts.num_resident,
+            self._experts.pcie_share,
+        )
 
     @property
     def expert_uses(self) -> NDArray[np.int64]:

@@ -34,6 +34,7 @@ def place_experts(
     return LayerOnDevice(
         resident=[make(*_stacks(part, resident, device)) for part in parts] if resident else (),
         slots=slots,
+        num_resident=len(resident),
         across=[make(*_seen(part)) for part in parts] if is_readable and not is_whole else (),
         expert_bytes=sum(part.expert_bytes for part in parts),
         is_whole=is_whole,

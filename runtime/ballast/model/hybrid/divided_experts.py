@@ -4,9 +4,10 @@ others are computed on the GPU, between the hand-off to the CPU and the wait for
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -66,9 +67,10 @@ class DividedExperts:
         self._terms: list[torch.Tensor] = []
 
     def over(self, host: RoutedLayers) -> DividedExperts:
-        """The same experts on the device, with another `host` and without a share."""
-        layers = [replace(layer, across=()) for layer in self._layers]
-        return DividedExperts(host, layers, self._divide, self._share.device)
+        """The same experts on the device, with another `host` and the share that is set now."""
+        other = copy.copy(self)
+        other._host, other._terms = host, []
+        return other
 
     @property
     def can_share(self) -> bool:

@@ -20,7 +20,7 @@ from ballast.model.hybrid.kv_pool import DeviceKvPool
 from ballast.model.hybrid.linear import Linear, MakeLinear
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.panel_stack import PanelStack
-from ballast.model.hybrid.pcie_share import calibrate
+from ballast.model.hybrid.pcie_share import SHARES, calibrate
 from ballast.model.hybrid.place_experts import place_experts
 from ballast.model.hybrid.pointwise import Pointwise, TorchPointwise
 from ballast.model.hybrid.streamed_experts import GroupedExperts, MakeExperts
@@ -114,10 +114,7 @@ def load_hybrid_model(
     )
     model = HybridModel(spec, weights, experts, kv, inputs, device, attention, pointwise, pinned, streamed)
     if experts.can_share:
-        if pcie_share is None:
-            calibrate(experts, routed_weights, spec.hidden, max_batch_size, device)
-        else:
-            experts.set_pcie_share(pcie_share)
+        experts.set_pcie_share(SHARES[0] if pcie_share is None else pcie_share)
     elif pcie_share:
         log.warning("no PCIe share", extra={"asked": pcie_share, "reason": "the experts' memory is not pinned"})
     if on_gpu:
@@ -125,6 +122,8 @@ def load_hybrid_model(
         model.bring_up(
             [min(_FEW_TOKENS, most_tokens), most_tokens], lambda done: report(ready + (compiled - ready) * done)
         )
+    if experts.can_share and pcie_share is None:
+        calibrate(experts, routed_weights, spec.hidden, max_batch_size, device)
     if decodes_by_graphs and on_gpu:
         model.capture_decode(lambda done: report(compiled + (1 - compiled) * done))
     return model, weights

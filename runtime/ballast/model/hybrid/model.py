@@ -98,6 +98,13 @@ class HybridModel:
         )
         self._graphs = graphs
 
+    def set_pcie_share(self, share: float) -> None:
+        """Of a decode step's experts in host memory, what the device reads of them. What was captured is captured anew:
+        without a share nothing is queued for it. Raises EngineDeadError."""
+        self._experts.set_pcie_share(share)
+        if self._graphs is not None:
+            self.capture_decode(lambda _: None)
+
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
         """Write the batch's KV; return logits [sampled, vocabulary], valid until the next step."""
         self.queue(batch, alive, is_staged=False)

@@ -109,7 +109,12 @@ int64_t Experts::forward(ThreadPool& pool, const float* x, int64_t num_tokens, c
                          const float* weights, int64_t num_chosen, float* out) const {
   const Grouping all = group_by_expert(ids, weights, num_tokens, num_chosen, num_experts());
   if (all.groups.empty()) {
-    std::fill_n(out, num_tokens * hidden_width(), 0.0f);
+    constexpr int64_t kTaskFloats = 16384;  // some microseconds; a few tokens are not worth waking a thread
+    const Chunks chunks(num_tokens * hidden_width(), kTaskFloats);
+    pool.parallel_for(chunks.count(), [&](int64_t task) {
+      const IndexRange range = chunks[task];
+      std::fill_n(out + range.begin, range.size(), 0.0f);
+    });
   } else if (!parts_.empty()) {
     forward_packed(pool, x, num_tokens, all, out);
   } else {

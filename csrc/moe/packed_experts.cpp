@@ -14,8 +14,9 @@
 namespace ballast {
 namespace {
 
-constexpr int kUnitPanels =
-    kGroupCols / kPanelRows;  // panels of gate that make a block of down's activations
+// Panels of gate that make a block of down's activations.
+constexpr int kUnitPanels = kGroupCols / kPanelRows;
+constexpr int64_t kUnitsTogether = 8;
 
 // What goes into down: [members][width], rounded or as floats.
 class Hidden {
@@ -89,33 +90,18 @@ class PartForward {
   int64_t num_gate_tasks() const { return num_groups() * unit_runs_.count(); }
   int64_t num_down_tasks() const { return down_runs_.count(); }
 
-  // A task owns some units of one expert's hidden values.
+  // A task owns some units of one expert's hidden values, and makes a few of them at a time, so that products
+  // stay in the nearest caches and the tokens' activations in the next.
   void gate_up(int64_t task, const void* const* gate_rows, const void* const* up_rows) {
     const Grouping::Group& group = all_.groups[static_cast<size_t>(task / unit_runs_.count())];
     const IndexRange run = unit_runs_[task % unit_runs_.count()];
-    const IndexRange panels{run.begin * kUnitPanels,
-                            std::min(run.end * kUnitPanels, gate_.panels_per_head())};
     const Chunks blocks(group.members.size(), tokens_per_block(gate_));
     for (int64_t block = 0; block < blocks.count(); ++block) {
-      const int64_t first = group.members.begin + blocks[block].begin;
-      const int64_t size = blocks[block].size();
-      const int64_t num_products = panels.size() * size * kPanelRows;
-      float* gates = row_buffer(2 * num_products);
-      float* ups = gates + num_products;
-      gate_.multiply(group.expert, panels, gate_rows + first, size, gates,
-                     up_.panel(group.expert, panels.begin));
-      up_.multiply(group.expert, panels, up_rows + first, size, ups);
-      gate_.kernels().silu_mul(gates, ups, num_products, gates);
-      for (int64_t unit = run.begin; unit < run.end; ++unit) {
-        for (int64_t token = 0; token < size; ++token) {
-          float values[kGroupCols] = {};
-          for (int64_t index = unit * kUnitPanels; index < std::min((unit + 1) * kUnitPanels, panels.end);
-               ++index) {
-            std::copy_n(gates + ((index - panels.begin) * size + token) * kPanelRows, kPanelRows,
-                        values + index % kUnitPanels * kPanelRows);
-          }
-          hidden_.store(first + token, unit, values);
-        }
+      const IndexRange members{group.members.begin + blocks[block].begin,
+                               group.members.begin + blocks[block].end};
+      for (int64_t unit = run.begin; unit < run.end; unit += kUnitsTogether) {
+        const IndexRange units{unit, std::min(unit + kUnitsTogether, run.end)};
+        make_hidden(group.expert, units, units.end < run.end, members, gate_rows, up_rows);
       }
     }
   }
@@ -153,6 +139,31 @@ class PartForward {
   }
 
  private:
+  void make_hidden(int64_t expert, IndexRange units, bool goes_on, IndexRange members,
+                   const void* const* gate_rows, const void* const* up_rows) {
+    const IndexRange panels{units.begin * kUnitPanels,
+                            std::min(units.end * kUnitPanels, gate_.panels_per_head())};
+    const int64_t size = members.size();
+    const int64_t num_products = panels.size() * size * kPanelRows;
+    float* gates = row_buffer(2 * num_products);
+    float* ups = gates + num_products;
+    gate_.multiply(expert, panels, gate_rows + members.begin, size, gates, up_.panel(expert, panels.begin));
+    up_.multiply(expert, panels, up_rows + members.begin, size, ups,
+                 goes_on ? gate_.panel(expert, panels.end) : nullptr);
+    gate_.kernels().silu_mul(gates, ups, num_products, gates);
+    for (int64_t unit = units.begin; unit < units.end; ++unit) {
+      const int64_t end = std::min((unit + 1) * kUnitPanels, panels.end);
+      for (int64_t token = 0; token < size; ++token) {
+        float values[kGroupCols] = {};
+        for (int64_t index = unit * kUnitPanels; index < end; ++index) {
+          std::copy_n(gates + ((index - panels.begin) * size + token) * kPanelRows, kPanelRows,
+                      values + index % kUnitPanels * kPanelRows);
+        }
+        hidden_.store(members.begin + token, unit, values);
+      }
+    }
+  }
+
   int64_t num_groups() const { return static_cast<int64_t>(all_.groups.size()); }
   int64_t num_units() const { return (gate_.panels_per_head() + kUnitPanels - 1) / kUnitPanels; }
 

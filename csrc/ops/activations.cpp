@@ -37,12 +37,16 @@ int64_t tokens_per_block(const Panels& panels) {
 }
 
 int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int64_t num_tokens, int num_threads) {
-  // Few tokens are fetched quickly, and small tasks even out what memory gives to each thread.
-  const int64_t tasks_per_thread = num_tokens <= 16 ? 8 : 3;
-  constexpr int64_t kMostPanels = 16;
-  const int64_t tasks_per_group =
-      (tasks_per_thread * num_threads + num_groups - 1) / std::max<int64_t>(num_groups, 1);
-  return std::clamp<int64_t>(num_panels / std::max<int64_t>(tasks_per_group, 1), 1, kMostPanels);
+  // Few tokens are fetched quickly, and small tasks even out what memory gives to each thread; fetching many
+  // is worth a long run of panels.
+  const bool is_few = num_tokens <= 16;
+  const int64_t tasks_per_thread = is_few ? 8 : 2;
+  const int64_t most_panels = is_few ? 16 : 32;
+  const int64_t groups = std::max<int64_t>(num_groups, 1);
+  const int64_t fewest_tasks = (tasks_per_thread * num_threads + groups - 1) / groups;
+  int64_t num_tasks = std::max(fewest_tasks, (num_panels + most_panels - 1) / most_panels);
+  if (groups == 1) num_tasks = (num_tasks + num_threads - 1) / num_threads * num_threads;
+  return std::max<int64_t>((num_panels + num_tasks - 1) / num_tasks, 1);
 }
 
 }  // namespace ballast

@@ -8,6 +8,7 @@ import torch
 
 from ballast.model.hybrid import expert_kernels
 from ballast.model.hybrid.fused_routing import FEW_PAIRS, fused_groups
+from ballast.model.hybrid.panel_layout import FLOAT_TYPES
 from ballast.model.hybrid.panel_products import (
     MOST_ROW_TOKENS,
     Groups,
@@ -43,11 +44,9 @@ class ExpertPanels:
         if num_tokens == 0:
             return out
         groups = group_by_expert(ids, self._gate.num_experts)
-        hidden = x.new_zeros((ids.numel(), self._gate.rows))  # pairs of other experts are read as well
         pairs = x.new_empty((ids.numel(), self._down.rows))
-        _multiply(self._gate, x, hidden, groups)
-        _multiply(self._up, x, hidden, groups, gate=hidden)
-        _multiply(self._down, hidden, pairs, replace(groups, sharing=1))
+        multiply = self._multiply_few if groups.block <= MOST_ROW_TOKENS else self._multiply_many
+        multiply(x, groups, pairs)
         grid = (num_tokens, -(-self._down.rows // _COMBINE_BLOCK))
         sizes = (self._gate.num_experts, self._down.rows)
         expert_kernels.combine_experts[grid](
@@ -55,14 +54,21 @@ class ExpertPanels:
         )
         return out
 
+    def _multiply_few(self, x: torch.Tensor, groups: Groups, pairs: torch.Tensor) -> None:
+        hidden = x.new_empty((len(pairs), self._gate.rows))
+        rows_product(self._gate, x, hidden, groups)
+        rows_product(self._up, x, hidden, groups, gate=hidden)
+        rows_product(self._down, hidden, pairs, replace(groups, sharing=1))
 
-def _multiply(
-    stack: PanelStack, x: torch.Tensor, out: torch.Tensor, groups: Groups, gate: torch.Tensor | None = None
-) -> None:
-    if groups.block <= MOST_ROW_TOKENS:
-        rows_product(stack, x, out, groups, gate=gate)
-    else:
-        tiles_product(stack, split_terms(x, stack.ggml_type), out, groups, gate=gate)
+    def _multiply_many(self, x: torch.Tensor, groups: Groups, pairs: torch.Tensor) -> None:
+        hidden = x.new_zeros((len(pairs), self._gate.rows))  # its terms are made of pairs of no expert here as well
+        terms = split_terms(x, self._gate.ggml_type)
+        tiles_product(self._gate, terms, hidden, groups)
+        if (self._gate.ggml_type in FLOAT_TYPES) != (self._up.ggml_type in FLOAT_TYPES):
+            terms = split_terms(x, self._up.ggml_type)
+        tiles_product(self._up, terms, hidden, groups, gate=hidden)
+        del terms
+        tiles_product(self._down, split_terms(hidden, self._down.ggml_type), pairs, replace(groups, sharing=1))
 
 
 def group_by_expert(ids: torch.Tensor, num_experts: int) -> Groups:

@@ -106,12 +106,18 @@ def test_each_head_has_a_matrix_of_its_own(rng, pool, device, kind, is_transpose
     check(FloatLinear(torch.from_numpy(kernels.unpack(packed)).to(device)), x, weight, device)
 
 
-def test_columns_are_split_among_programs_where_rows_are_few(rng, pool, device) -> None:
-    data = random_blocks(rng, T.Q4_K, 16, 4096)
-    packed = kernels.pack(pool, kernels.Matrix(data, T.Q4_K, 16, 4096), FAST)
-    linear = PanelLinear(packed, 16, 4096, is_transposed=False, device=device)
-    check(linear, rng.standard_normal((2, 1, 4096), dtype=np.float32), dequantized(data, T.Q4_K)[None], device)
-    assert linear(torch.zeros(0, 4096, device=device)).shape == (0, 16)
+@pytest.mark.parametrize("least_bytes", [0, 1 << 30])
+def test_columns_are_split_among_programs_where_rows_are_few(rng, pool, device, monkeypatch, least_bytes) -> None:
+    monkeypatch.setattr(panel_products, "LEAST_GROUPED_BYTES", least_bytes)
+    heads, rows, cols = 2, 24, 4096
+    data = random_blocks(rng, T.Q4_K, heads * rows, cols)
+    matrix = kernels.Matrix(data, T.Q4_K, heads * rows, cols)
+    packed = kernels.pack(pool, matrix, FAST, num_heads=heads, head_stride=rows, num_rows=rows)
+    linear = PanelLinear(packed, rows, cols, is_transposed=False, device=device)
+    weight = dequantized(data, T.Q4_K).reshape(heads, rows, cols)
+    for num_tokens in (2, 2, 5):  # the second call finds its counters as the first one did
+        check(linear, rng.standard_normal((num_tokens, heads, cols), dtype=np.float32), weight, device)
+    assert linear(torch.zeros(0, heads, cols, device=device)).shape == (0, heads, rows)
 
 
 @pytest.mark.gpu

@@ -26,6 +26,8 @@ LEAST_WIDE_TOKENS = 128
 """From so many tokens on, a quantised matrix is decoded to memory and multiplied by the library's kernels."""
 SCRATCH_BYTES = 256 << 20
 """Most that a matrix decoded to memory takes at a time."""
+LEAST_GROUPED_BYTES = 16 << 20
+"""From so many bytes on, a launch puts the activations of a few tokens in the order in which they are read."""
 _EXPANDED_ROWS = 32
 _STEP_COLS = 256
 """Columns of quantised weights that a program decodes at a time for tensor cores."""
@@ -75,6 +77,11 @@ def rows_product(
     programs = _blocks(stack, kernel) * num_tiles
     steps_per_split, num_splits = _split(stack, kernel, 1 if arrived is None else _WANTED_PROGRAMS // programs)
     partial = out.new_empty((num_splits, *out.shape)) if num_splits > 1 else out
+    strides: tuple[int, ...] = ()
+    if stack.ggml_type not in FLOAT_TYPES:
+        strides = (GROUP_COLS, 1)
+        if groups is None and stack.packed.numel() >= LEAST_GROUPED_BYTES:
+            x, strides = _group_columns(x), (1, stack.cols // GROUP_COLS)
     kernel.function[_blocks(stack, kernel), num_tiles, num_splits](
         x,
         *_weights(stack, out.device),
@@ -83,7 +90,9 @@ def rows_product(
         partial,
         out if arrived is None else arrived,
         *_tokens(stack, out, groups),
-        *_sizes(stack),
+        *_shape(stack),
+        *strides,
+        *_panels(stack),
         steps_per_split,
         num_splits,
         out.numel(),
@@ -117,7 +126,8 @@ def tiles_product(
         partial,
         out if gate is None else gate,
         *_tokens(stack, out, groups),
-        *_sizes(stack),
+        *_shape(stack),
+        *_panels(stack),
         terms.shape[2],
         steps_per_split,
         out.numel(),
@@ -142,7 +152,7 @@ def wide_product(stack: PanelStack, terms: torch.Tensor, out: torch.Tensor) -> N
             first,
             num_rows,
             stack.cols,
-            *_sizes(stack)[3:],
+            *_panels(stack)[1:],
             room,
             **decoding(stack.ggml_type),
             GROUPS=_STEP_COLS // GROUP_COLS,
@@ -150,6 +160,13 @@ def wide_product(stack: PanelStack, terms: torch.Tensor, out: torch.Tensor) -> N
             num_warps=4,
         )
         out[:, first : first + num_rows] = _float32_product(terms.flatten(1), weights[:num_rows].T)
+
+
+def _group_columns(x: torch.Tensor) -> torch.Tensor:
+    grouped = torch.empty_like(x)
+    num_groups, block = x.shape[1] // GROUP_COLS, 32
+    row_kernels.group_columns[len(x), -(-num_groups // block)](x, grouped, num_groups, GROUPS=block)
+    return grouped
 
 
 def _float32_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -244,11 +261,15 @@ def _tokens(stack: PanelStack, out: torch.Tensor, groups: Groups | None) -> tupl
     return groups.order, groups.tiles, 0, stack.num_experts, groups.sharing
 
 
-def _sizes(stack: PanelStack) -> tuple[int, ...]:
-    sizes = (stack.rows, stack.cols, stack.panels_per_expert)
+def _shape(stack: PanelStack) -> tuple[int, int]:
+    return stack.rows, stack.cols
+
+
+def _panels(stack: PanelStack) -> tuple[int, ...]:
     if stack.ggml_type in FLOAT_TYPES:
-        return (*sizes, stack.panel_bytes // stack.views[0].element_size())
-    return (*sizes, stack.panel_bytes // 4, LAYOUTS[stack.ggml_type].scale_bytes(stack.cols) // 4)
+        return stack.panels_per_expert, stack.panel_bytes // stack.views[0].element_size()
+    scale_words = LAYOUTS[stack.ggml_type].scale_bytes(stack.cols) // 4
+    return stack.panels_per_expert, stack.panel_bytes // 4, scale_words
 
 
 @cache

@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ballast._core import kernels
-from ballast.model.hybrid import fused_routing, routing_kernels
+from ballast.model.hybrid import fused_routing, routing_kernels, transport_kernels
 from ballast.model.hybrid.divided_experts import DividedExperts
 from ballast.model.hybrid.division import Divide, divide, phase_of
 from ballast.model.hybrid.expert_panels import group_by_expert
 from ballast.model.hybrid.experts import HostExperts
 from ballast.model.hybrid.pcie_share import best_share
 from ballast.model.hybrid.place_experts import place_experts
+from ballast.model.hybrid.transport import Mailbox, carried
 from ballast.testing.float_experts import FloatExperts
 from ballast.testing.gguf_files import R1_SPEC
 from ballast.testing.interpreted import interpreted
@@ -171,6 +172,27 @@ def test_without_a_share_only_resident_experts_leave_the_host(rule: Divide) -> N
     assert found.resident.tolist() == [[-1, 0], [1, -1]] * 200
     assert found.on_host.tolist() == [[0, -1], [-1, 0]] * 200
     assert (found.across == -1).all()
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5])
+def test_what_is_carried_to_host_memory_and_back_is_whole(num_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    send, fetch = carried(CPU, interpreted(transport_kernels, monkeypatch))
+    most, hidden = 6, 600
+    box = Mailbox(
+        torch.zeros(most, hidden),
+        torch.zeros(most, 3, dtype=torch.int32),
+        torch.zeros(most, 3),
+        torch.randn(most, hidden),
+    )
+    x, ids = torch.randn(num_tokens, hidden), torch.arange(3 * num_tokens, dtype=torch.int32).view(-1, 3)
+    weights = torch.randn(3, num_tokens).T
+    send(box, x, ids, weights)
+    assert torch.equal(box.inputs[:num_tokens], x)
+    assert torch.equal(box.ids[:num_tokens], ids)
+    assert torch.equal(box.weights[:num_tokens], weights)
+    assert not box.inputs[num_tokens:].any()
+    assert not box.ids[num_tokens:].any()
+    assert torch.equal(fetch(box, num_tokens), box.results[:num_tokens])
 
 
 def test_few_pairs_are_grouped_by_expert_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from ballast._core import kernels
 from ballast._core.handoff import ExpertWorker
 from ballast.model.deepseek import ALIVE_EVERY_S
 from ballast.model.hybrid.signals import HostSignals, Signals, StreamSignals
+from ballast.model.hybrid.transport import Fetch, Mailbox, Send, carried, copied
 from ballast.model.spec import ModelSpec
 
 LIMIT_S = 25.0
@@ -37,11 +38,13 @@ class HostExperts:
     ) -> None:
         """Steps have at most `max_tokens` tokens. `pin_thread`: the worker becomes the pool's first thread, pinned."""
         has_queue = device.type == "cuda"
-        self._device = device
-        self._inputs = torch.empty((max_tokens, spec.hidden), pin_memory=has_queue)
-        self._ids = torch.empty((max_tokens, spec.num_experts_used), dtype=torch.int32, pin_memory=has_queue)
-        self._weights = torch.empty((max_tokens, spec.num_experts_used), pin_memory=has_queue)
-        self._results = torch.empty((max_tokens, spec.hidden), pin_memory=has_queue)
+        self._mailbox = Mailbox(
+            torch.empty((max_tokens, spec.hidden), pin_memory=has_queue),
+            torch.empty((max_tokens, spec.num_experts_used), dtype=torch.int32, pin_memory=has_queue),
+            torch.empty((max_tokens, spec.num_experts_used), pin_memory=has_queue),
+            torch.empty((max_tokens, spec.hidden), pin_memory=has_queue),
+        )
+        self._send, self._fetch = _transport(device)
         self._submitted = torch.zeros(len(layers), dtype=torch.int32, pin_memory=has_queue)
         self._done = torch.zeros(len(layers), dtype=torch.int32, pin_memory=has_queue)
         self._signals: Signals = StreamSignals() if has_queue else HostSignals(LIMIT_S)
@@ -49,10 +52,10 @@ class HostExperts:
         self._worker = ExpertWorker(
             pool,
             list(layers),
-            inputs=self._inputs.numpy(),
-            ids=self._ids.numpy(),
-            weights=self._weights.numpy(),
-            results=self._results.numpy(),
+            inputs=self._mailbox.inputs.numpy(),
+            ids=self._mailbox.ids.numpy(),
+            weights=self._mailbox.weights.numpy(),
+            results=self._mailbox.results.numpy(),
             submitted=self._submitted.numpy().view(np.uint32),
             done=self._done.numpy().view(np.uint32),
             limit_s=LIMIT_S,
@@ -72,15 +75,13 @@ class HostExperts:
         """Hand over x float32 [T, D] of the `layer`th routed layer with the experts chosen, ids int32 and weights
         float32 [T, k]; an id of -1 is not computed."""
         self._num_tokens = len(x)
-        for buffer, values in ((self._inputs, x), (self._ids, ids), (self._weights, weights)):
-            buffer[: self._num_tokens].copy_(values, non_blocking=True)
+        self._send(self._mailbox, x, ids, weights)
         self._signals.raise_word(self._submitted, layer)
 
     def result(self, layer: int) -> torch.Tensor:
         """float32 [T, D] on the device, of what was submitted."""
         self._signals.await_word(self._done, layer)
-        results: torch.Tensor = self._results[: self._num_tokens].to(self._device, non_blocking=True, copy=True)
-        return results
+        return self._fetch(self._mailbox, self._num_tokens)
 
     def finish(self, alive: Callable[[], None]) -> None:
         """Wait until every layer is computed, calling `alive` now and then: a layer that takes longer than LIMIT_S to
@@ -88,3 +89,11 @@ class HostExperts:
         while not self._worker.finish(ALIVE_EVERY_S):
             alive()
             self._signals.check()
+
+
+def _transport(device: torch.device) -> tuple[Send, Fetch]:
+    if device.type != "cuda":
+        return copied()
+    from ballast.model.hybrid import transport_kernels  # here alone: a CPU needs no Triton
+
+    return carried(device, transport_kernels)

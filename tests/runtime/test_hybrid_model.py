@@ -33,6 +33,7 @@ from ballast.model.hybrid.step import Step
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
 from ballast.model.weights import Packing
+from ballast.moe.residents import Residents
 from ballast.testing.attention_cases import attention_case
 from ballast.testing.float_experts import FloatExperts
 from ballast.testing.generate import generate
@@ -150,17 +151,21 @@ def test_logits_agree_with_the_cpu_model_in_every_architecture(tmp_path: Path, a
     assert pair.largest_error <= MAX_RELATIVE_ERROR
 
 
-@pytest.mark.parametrize("stream_from_tokens", [0, 20])
-@pytest.mark.parametrize("divided", ["share", "some", "all"])
-def test_logits_agree_however_experts_are_divided(tmp_path: Path, divided: str, stream_from_tokens: int) -> None:
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+def residents_of(file: Path) -> dict[str, Residents]:
+    """None on the device, some there with one whole layer, all."""
     spec = read_spec(open_gguf(file), None)
     whole, num_layers = tuple(range(spec.num_experts)), spec.num_layers - spec.num_dense_layers
-    residents = {
+    return {
         "share": (),
         "some": (whole, *(whole[1::3] for _ in range(num_layers - 1))),
         "all": (whole,) * num_layers,
     }
+
+
+@pytest.mark.parametrize("stream_from_tokens", [0, 20])
+@pytest.mark.parametrize("divided", ["share", "some", "all"])
+def test_logits_agree_however_experts_are_divided(tmp_path: Path, divided: str, stream_from_tokens: int) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
     hybrid = load(
         file,
         CPU,
@@ -168,7 +173,7 @@ def test_logits_agree_however_experts_are_divided(tmp_path: Path, divided: str, 
         kv_dtype=torch.float32,
         make_experts=FloatExperts,
         stream_from_tokens=stream_from_tokens,
-        residents=residents[divided],
+        residents=residents_of(file)[divided],
         pcie_share=0.4,
     )
     assert hybrid.long_steps_pay == (divided == "all" or stream_from_tokens > 0)
@@ -280,6 +285,19 @@ def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, quan
     run_requests(pair)
     assert hybrid.streamed is not None
     assert hybrid.streamed.bytes_read > 0
+    assert np.mean(pair.divergences) <= MAX_DIVERGENCE
+    assert np.mean(pair.same_top) >= MIN_SAME_TOP
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("arch", "quant"), [("v3", "q4_k"), ("v2lite", "q8_0")])
+@pytest.mark.parametrize("divided", ["share", "some", "all"])
+def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: str, quant: str, divided: str) -> None:
+    file = write_tiny_model(tmp_path, arch=arch, mla="split", quant=quant).gguf
+    hybrid = load(file, GPU, residents=residents_of(file)[divided], pcie_share=0.4)
+    pair = Pair(as_served(file, "cpu"), hybrid)
+    run_requests(pair)
+    assert (hybrid.expert_bytes_read_over_pcie > 0) == (divided != "all")
     assert np.mean(pair.divergences) <= MAX_DIVERGENCE
     assert np.mean(pair.same_top) >= MIN_SAME_TOP
 

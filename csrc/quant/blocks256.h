@@ -103,35 +103,34 @@ inline GroupScale unpack_scales(const uint8_t (&scales)[12], int group) {
           (scales[group + 4] >> 4) | (scales[group] >> 6) << 4};
 }
 
-inline void dequantize_block(const BlockQ4_K& block, float* __restrict out) {
+// code_of(group, i): the code of a group's i-th weight.
+template <class Block, class CodeOf>
+void dequantize_groups(const Block& block, const CodeOf& code_of, float* __restrict out) {
   const float scale = block.scale.to_float();
   const float minimum = block.minimum.to_float();
   for (int group = 0; group < 8; ++group) {
-    const uint8_t* nibbles = block.nibbles + group / 2 * 32;
-    const int shift = group % 2 * 4;
     const GroupScale packed = unpack_scales(block.scales, group);
     const float group_scale = scale * static_cast<float>(packed.scale);
     const float group_minimum = minimum * static_cast<float>(packed.minimum);
-    for (int i = 0; i < 32; ++i) {
-      out[32 * group + i] = group_scale * static_cast<float>((nibbles[i] >> shift) & 15) - group_minimum;
-    }
+    for (int i = 0; i < 32; ++i)
+      out[32 * group + i] = group_scale * static_cast<float>(code_of(group, i)) - group_minimum;
   }
 }
 
+// Two groups share 32 bytes: the low nibbles are the first one's.
+inline int group_nibble(const uint8_t* nibbles, int group, int i) {
+  return (nibbles[group / 2 * 32 + i] >> group % 2 * 4) & 15;
+}
+
+inline void dequantize_block(const BlockQ4_K& block, float* __restrict out) {
+  dequantize_groups(block, [&](int group, int i) { return group_nibble(block.nibbles, group, i); }, out);
+}
+
 inline void dequantize_block(const BlockQ5_K& block, float* __restrict out) {
-  const float scale = block.scale.to_float();
-  const float minimum = block.minimum.to_float();
-  for (int group = 0; group < 8; ++group) {
-    const uint8_t* nibbles = block.nibbles + group / 2 * 32;
-    const int shift = group % 2 * 4;
-    const GroupScale packed = unpack_scales(block.scales, group);
-    const float group_scale = scale * static_cast<float>(packed.scale);
-    const float group_minimum = minimum * static_cast<float>(packed.minimum);
-    for (int i = 0; i < 32; ++i) {
-      const int quant = ((nibbles[i] >> shift) & 15) | ((block.fifth_bits[i] >> group) & 1) << 4;
-      out[32 * group + i] = group_scale * static_cast<float>(quant) - group_minimum;
-    }
-  }
+  const auto code_of = [&](int group, int i) {
+    return group_nibble(block.nibbles, group, i) | ((block.fifth_bits[i] >> group) & 1) << 4;
+  };
+  dequantize_groups(block, code_of, out);
 }
 
 inline void dequantize_block(const BlockQ6_K& block, float* __restrict out) {

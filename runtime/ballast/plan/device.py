@@ -117,7 +117,7 @@ def kv_row_bytes(spec: ModelSpec) -> int:
 def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], assignment: Assignment, step_tokens: int) -> int:
     """Host memory for activations on their way, the experts' own, and the largest matrix twice while it is loaded."""
     largest = max(size for name, size in weights.items() if assignment.devices[module_of(name)] != "cpu")
-    on_the_way = 2 * spec.hidden + 2 * spec.num_experts_used
+    on_the_way = 3 * spec.hidden + 2 * spec.num_experts_used
     experts = spec.num_experts_used * spec.expert_dim + spec.hidden
     return step_tokens * (on_the_way + experts) * _FLOAT_BYTES + 2 * largest
 

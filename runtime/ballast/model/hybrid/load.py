@@ -112,7 +112,9 @@ def load_hybrid_model(
         from_tokens=stream_from_tokens,
         max_tokens=max_step_tokens,
     )
-    model = HybridModel(spec, weights, experts, kv, inputs, device, attention, pointwise, pinned, streamed)
+    model = HybridModel(
+        spec, weights, experts, kv, inputs, device, attention, pointwise, pinned, streamed, max_step_tokens
+    )
     if experts.can_share:
         experts.set_pcie_share(SHARES[0] if pcie_share is None else pcie_share)
     elif pcie_share:

@@ -46,6 +46,7 @@ class HybridModel:
         pointwise: Pointwise,
         pinned: PinnedMemory,
         streamed: StreamedExperts | None,
+        max_step_tokens: int,
     ) -> None:
         self._spec = spec
         self._weights = weights
@@ -67,6 +68,7 @@ class HybridModel:
         self._num_streamed_steps = 0
         shape = (inputs.max_batch_size, weights.num_sampled_ids)
         self._host_logits = torch.empty(shape, pin_memory=device.type == "cuda")
+        self._host_rows = torch.empty((max_step_tokens, spec.hidden), pin_memory=device.type == "cuda")
 
     @torch.inference_mode()
     def bring_up(self, prefill_tokens: Sequence[int], report: Callable[[float], None]) -> None:
@@ -186,10 +188,11 @@ class HybridModel:
     def _prefill(self, batch: Batch, alive: Callable[[], None]) -> torch.Tensor:
         """Queue a step in which a request has several tokens: logits on the device."""
         step = Step.from_batch(batch, self._device)
-        rows = np.empty((batch.token_ids.size, self._spec.hidden), np.float32)
-        kernels.embed(self._weights.embedding, batch.token_ids, rows)
+        rows = self._host_rows[: batch.token_ids.size]
+        kernels.embed(self._weights.embedding, batch.token_ids, rows.numpy())
         self._attend.prepare(step)
-        embedded = torch.from_numpy(rows).to(self._device)  # before gigabytes of experts are on their way there
+        # Before gigabytes of experts are on their way there.
+        embedded = rows.to(self._device, non_blocking=True, copy=True)
         self._at_work = self._experts_for(len(rows))
         self._at_work.begin(len(rows))
         return self._logits(embedded, step, self._at_work, alive)

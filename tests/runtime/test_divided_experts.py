@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 
 from ballast._core import kernels
 from ballast.model.hybrid import fused_routing, routing_kernels, transport_kernels
-from ballast.model.hybrid.divided_experts import DividedExperts
+from ballast.model.hybrid.divided_experts import DividedExperts, LayerOnDevice
 from ballast.model.hybrid.division import Divide, divide, phase_of
+from ballast.model.hybrid.expert_check import checked
 from ballast.model.hybrid.expert_panels import group_by_expert
 from ballast.model.hybrid.experts import HostExperts
+from ballast.model.hybrid.panel_stack import PanelStack
 from ballast.model.hybrid.pcie_share import best_share
 from ballast.model.hybrid.place_experts import place_experts
+from ballast.model.hybrid.streamed_experts import GroupedExperts
 from ballast.model.hybrid.transport import Mailbox, carried
 from ballast.testing.float_experts import FloatExperts
 from ballast.testing.gguf_files import R1_SPEC
@@ -218,3 +221,40 @@ def test_layers_of_eight_experts_come_to_the_share_together(share: float, first:
         divide(ids, None, torch.tensor(share), phase_of(layer), counter)
         assert abs(int(counter) - before - 8 * share) <= 1
     assert abs(int(counter) / 21 - 8 * share) < 0.15
+
+
+def test_experts_that_come_out_wrong_or_not_at_all_stay_on_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
+    setting = Setting(((1, 4), (), tuple(range(EXPERTS))), 0.5)
+
+    def after(change: Callable[[torch.Tensor], torch.Tensor]) -> list[LayerOnDevice]:
+        def make(*stacks: PanelStack) -> GroupedExperts:
+            right = FloatExperts(*stacks)
+            return lambda *arguments: change(right(*arguments))
+
+        placed = [place_experts(layer, (1, 4), make, CPU, is_readable=True) for layer in setting.layers]
+        return checked(placed, setting.layers, setting.pool, SPEC, [1, 5], CPU)
+
+    def failing(_: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("the compiler gave up\nand said more")
+
+    assert all(layer.num_resident == 2 and layer.across for layer in after(lambda found: found * 1.001))
+    assert not caplog.records
+    for change, reason in (
+        (lambda found: found * 1.2, "ValueError: resident experts differ from the CPU's by 0.2 for 1 tokens"),
+        (lambda found: found * torch.nan, "ValueError: resident experts differ from the CPU's by nan for 1 tokens"),
+        (failing, "RuntimeError: the compiler gave up"),
+    ):
+        caplog.clear()
+        assert after(change) == [LayerOnDevice()] * LAYERS
+        assert [vars(record)["reason"] for record in caplog.records] == [reason]
+
+
+def test_a_lost_device_is_no_reason_to_go_on() -> None:
+    setting = Setting(NOBODY, 0.0)
+
+    def lost(*_: torch.Tensor) -> torch.Tensor:
+        raise torch.AcceleratorError("CUDA error: the device was lost on demand")
+
+    placed = [place_experts(layer, (0,), lambda *_: lost, CPU, is_readable=False) for layer in setting.layers]
+    with pytest.raises(torch.AcceleratorError):
+        checked(placed, setting.layers, setting.pool, SPEC, [1], CPU)

@@ -14,6 +14,7 @@ from ballast.model.hybrid.compiled_kernels import keep_compiled_kernels_in
 from ballast.model.hybrid.decode_inputs import DecodeInputs
 from ballast.model.hybrid.divided_experts import DividedExperts
 from ballast.model.hybrid.division import Divide, divide
+from ballast.model.hybrid.expert_check import checked
 from ballast.model.hybrid.experts import HostExperts
 from ballast.model.hybrid.host_memory import CudaRegistrar, PinnedMemory, pin
 from ballast.model.hybrid.kv_pool import DeviceKvPool
@@ -95,6 +96,8 @@ def load_hybrid_model(
         place_experts(layer, ids, make, device, is_readable=is_readable)
         for layer, ids in zip(routed, residents or [()] * len(routed), strict=True)
     ]
+    tokens = [*range(1, min(max_batch_size, _FEW_TOKENS) + 1), min(_FEW_TOKENS, max_step_tokens)]
+    placed = checked(placed, routed, packing.pool, spec, tokens, device)
     on_host = [layer for layer, place in zip(routed, placed, strict=True) if not place.is_whole]
     host = HostExperts(spec, on_host, packing.pool, max_step_tokens, device, pin_thread=pin_thread)
     experts = DividedExperts(host, placed, _divide(device), device)
@@ -117,7 +120,7 @@ def load_hybrid_model(
     )
     if experts.can_share:
         experts.set_pcie_share(SHARES[0] if pcie_share is None else pcie_share)
-    elif pcie_share:
+    elif pcie_share and not pinned.num_bytes:
         log.warning("no PCIe share", extra={"asked": pcie_share, "reason": "the experts' memory is not pinned"})
     if on_gpu:
         most_tokens = min(max_step_tokens, num_positions)

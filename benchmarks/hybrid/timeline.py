@@ -2,8 +2,8 @@
 
 python benchmarks/hybrid/timeline.py MODEL.gguf [--batch 1 16] [--context 512] [--threads N] [--device cuda:0]
 
-Prints a table of the middle MoE layer of a step of median length, from the copies that hand activations over to those
-of the next layer, then one JSON line: where the layer's time goes.
+Prints a table of the middle MoE layer of a step of median length, from where it hands activations over to where the
+next layer does, then one JSON line: where the layer's time goes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from ballast.weights.gguf import open_gguf
 
 BLOCK_TOKENS = 32
 WARM_STEPS, STEPS = 10, 15
+HAND_OVER = "send"
+"""The kernel of model/hybrid/transport_kernels.py that carries a layer's activations to the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,10 @@ def profile(runner: Runner, batch: int, context: int, spec: ModelSpec) -> list[l
 def show(batch: int, options: argparse.Namespace, spec: ModelSpec, steps: Sequence[list[Span]]) -> None:
     lengths = [step[-1].end - step[0].begin for step in steps]
     step = steps[lengths.index(statistics.median_low(lengths))]
-    layers = moe_layers(step, spec.num_layers - spec.num_dense_layers)
+    layers = moe_layers(step)
     if not layers:
         names = sorted({span.name for span in step})
-        sys.exit(f"timeline.py: no copies to the host that tell one layer from the next; the step has {names}")
+        sys.exit(f"timeline.py: nothing is handed to the host; the step has {names}")
     layer = layers[len(layers) // 2]
     last = layer[0].begin
     for span in layer:
@@ -122,15 +124,11 @@ def show(batch: int, options: argparse.Namespace, spec: ModelSpec, steps: Sequen
     )
 
 
-def moe_layers(step: Sequence[Span], num_layers: int) -> list[list[Span]]:
-    """Cut where a layer's first copy to the host begins; each piece ends with the next one's first. The logits' copy at
-    the end of the step ends the last."""
-    copies = [index for index, span in enumerate(step) if "DtoH" in span.name]
-    if len(copies) < num_layers:
-        return []
-    # A layer hands over with several copies in a row, and so does the step at its end.
-    starts = [at for before, at in zip([-9, *copies], copies, strict=False) if at - before > 4]
-    return [list(step[begin : end + 1]) for begin, end in itertools.pairwise(starts)]
+def moe_layers(step: Sequence[Span]) -> list[list[Span]]:
+    """Cut where a layer hands over to the host; each piece ends with the next one's hand-over, the last with the step's
+    own copy of its logits."""
+    starts = [index for index, span in enumerate(step) if span.name == HAND_OVER]
+    return [list(step[begin : end + 1]) for begin, end in itertools.pairwise([*starts, len(step) - 1])]
 
 
 def decode_batch(batch: int, position: int, spec: ModelSpec) -> Batch:

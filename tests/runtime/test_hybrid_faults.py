@@ -14,6 +14,8 @@ import pytest
 from ballast.testing.server_process import ServerProcess
 
 HYBRID = ("ballast.testing.hybrid_server",)
+START_LIMIT_S = 300.0
+"""A GPU's kernels are compiled when a server first starts."""
 SMALL = ("--cache_lens", "4096", "--max_batch_size", "2", "--max_new_tokens", "1500", "--cpu_threads", "1")
 
 
@@ -36,9 +38,12 @@ def dies(directory, fault, sentence, *options):
     """A server with this fault fails a stream and a whole reply, and ends as our own fault."""
     once = directory / "now"
     with (
-        ServerProcess("--fault", fault, "--once", str(once), *SMALL, *options, module=HYBRID) as server,
+        ServerProcess(
+            "--fault", fault, "--once", str(once), *SMALL, *options, module=HYBRID, until_ready=False
+        ) as server,
         ThreadPoolExecutor(1) as executor,
     ):
+        server.event("ready", START_LIMIT_S)
         with urllib.request.urlopen(post(server, 1500, stream=True), timeout=60) as stream:
             other = executor.submit(whole_reply, server)
             server.wait_for(lambda now: now["ballast_batch_running"] == 2)
@@ -84,7 +89,8 @@ def test_the_hybrid_serves_where_nothing_fails():
 
 @pytest.mark.gpu
 def test_a_gpu_that_can_be_used_is_what_auto_means():
-    with ServerProcess(*SMALL, "--device", "auto", module=HYBRID) as server:
+    with ServerProcess(*SMALL, "--device", "auto", module=HYBRID, until_ready=False) as server:
+        server.event("ready", START_LIMIT_S)
         assert server.event("device")["device"] == "cuda:0"
         metrics = server.metrics()
         assert metrics["ballast_decode_graphs"] == 2

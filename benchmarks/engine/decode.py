@@ -1,7 +1,7 @@
 """Whole-engine speed, from scheduler to sampling: decode at several batch sizes, and prefill.
 
 python benchmarks/engine/decode.py [MODEL.gguf] [--threads N] [--batch 1 4 8 16] [--prefill 512] [--activation_bytes 1]
-                                   [--device cuda:0]
+                                   [--device cuda:0 [--pcie_share 0.25] [--stream_from_tokens 0]]
 
 Without a file, a tiny model shows what a step costs beside its arithmetic. Prompts are random token ids, so the file
 needs no vocabulary and tokens choose different experts. One JSON line a case.
@@ -42,6 +42,8 @@ def main() -> None:
     parser.add_argument("--activation_bytes", type=int, choices=(1, 2), default=2)
     parser.add_argument("--prefill", type=int, nargs="*", default=[512])
     parser.add_argument("--device", default="cpu", help="cpu, or cuda:N for all but the routed experts")
+    parser.add_argument("--pcie_share", type=float, help="of a decode step's experts; measured unless given")
+    parser.add_argument("--stream_from_tokens", type=int, help="0: never; measured unless given")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         path = options.model or write_tiny_model(Path(directory)).gguf
@@ -62,6 +64,8 @@ def measure(gguf_model: GgufModel, name: str, options: argparse.Namespace) -> No
         cpu_isa=chosen_isa(),
         activation_bytes=options.activation_bytes,
         device=options.device,
+        pcie_share=options.pcie_share,
+        stream_from_tokens=options.stream_from_tokens,
     )
     begin = time.perf_counter()
     runner = load_runner(gguf_model, spec, spec.vocab_size, settings)

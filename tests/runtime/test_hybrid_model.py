@@ -208,9 +208,7 @@ def test_bringing_up_touches_the_null_block_alone_and_no_expert(tmp_path: Path) 
     pair = pair_on_cpu(file)
     hybrid = pair.second
     assert isinstance(hybrid, HybridModel)
-    reported: list[float] = []
-    hybrid.bring_up([1, 40], reported.append)
-    assert reported == pytest.approx([index / 6 for index in range(6)])
+    hybrid.bring_up([1, 40])
     written = [cache.count_nonzero(1).nonzero().flatten().tolist() for cache in hybrid._kv.layers]
     assert all(slots and max(slots) < SETTINGS.block_tokens for slots in written)
     assert hybrid.expert_bytes_read == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -124,9 +125,10 @@ def load_hybrid_model(
         log.warning("no PCIe share", extra={"asked": pcie_share, "reason": "the experts' memory is not pinned"})
     if on_gpu:
         most_tokens = min(max_step_tokens, num_positions)
-        model.bring_up(
-            [min(_FEW_TOKENS, most_tokens), most_tokens], lambda done: report(ready + (compiled - ready) * done)
-        )
+        prefill_tokens = [min(_FEW_TOKENS, most_tokens), most_tokens]
+        with _rehearsal(device, lambda done: report(ready + (compiled - ready) * done)):
+            model.bring_up(prefill_tokens)
+        model.bring_up(prefill_tokens)
     if experts.can_share and pcie_share is None:
         calibrate(experts, routed_weights, spec.hidden, max_batch_size, device)
     if decodes_by_graphs and on_gpu:
@@ -140,6 +142,12 @@ def _divide(device: torch.device) -> Divide:
     from ballast.model.hybrid.fused_routing import fused_divide  # here alone: a CPU needs no Triton
 
     return fused_divide
+
+
+def _rehearsal(device: torch.device, report: Callable[[float], None]) -> AbstractContextManager[None]:
+    from ballast.model.hybrid.rehearsal import rehearsal  # here alone: a CPU needs no Triton
+
+    return rehearsal(lambda: torch.cuda.set_device(device), report)
 
 
 def _attention(gguf_model: GgufModel, spec: ModelSpec, block_tokens: int, device: torch.device) -> Attention:

@@ -71,21 +71,17 @@ class HybridModel:
         self._host_rows = torch.empty((max_step_tokens, spec.hidden), pin_memory=device.type == "cuda")
 
     @torch.inference_mode()
-    def bring_up(self, prefill_tokens: Sequence[int], report: Callable[[float], None]) -> None:
+    def bring_up(self, prefill_tokens: Sequence[int]) -> None:
         """Run what a step runs on the device, experts in host memory aside, for so many prompt tokens each time and for
-        every batch size: kernels are compiled in their first step, which may take longer than a layer ever should.
-        `report` gets the share done, 0…1."""
+        every batch size: what the first use of a kernel takes may be longer than a layer ever should."""
         idle = self._experts.over(IdleExperts())
-        num_steps = len(prefill_tokens) + self._inputs.max_batch_size
-        for done, num_tokens in enumerate(prefill_tokens):
-            report(done / num_steps)
+        for num_tokens in prefill_tokens:
             rows = torch.ones((num_tokens, self._spec.hidden), device=self._device)
             step = Step.from_batch(padding(num_tokens, self._kv.block_tokens), self._device)
             self._attend.prepare(step)
             self._logits(rows, step, idle, lambda: None)
             self._wait()
         for batch_size in range(self._inputs.max_batch_size, 0, -1):
-            report(1 - batch_size / num_steps)
             self._run_padding(batch_size, idle)
 
     @torch.inference_mode()

@@ -26,9 +26,6 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     """Where ExpertPanels computes in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
-    # Smaller programs: Triton's interpreter adds up their sums one by one.
-    monkeypatch.setattr(panel_products, "ROW_BLOCK", 128)
-    monkeypatch.setattr(panel_products, "ROW_GROUPS", 8)
     monkeypatch.setattr(panel_products, "row_kernels", interpreted(row_kernels, monkeypatch))
     monkeypatch.setattr(panel_products, "term_kernels", interpreted(term_kernels, monkeypatch))
     monkeypatch.setattr(panel_products, "tile_kernels", interpreted(tile_kernels, monkeypatch))

@@ -24,7 +24,16 @@ from ballast.model.hybrid import panel_products, row_kernels, term_kernels, tile
 from ballast.model.hybrid.linear import FloatLinear
 from ballast.model.hybrid.panel_layout import FLOAT_TYPES, LAYOUTS, PANEL_ROWS
 from ballast.model.hybrid.panel_linear import PanelLinear
-from ballast.model.hybrid.panel_products import LEAST_WIDE_TOKENS, MOST_ROW_TOKENS, row_kernel, tile_block, tile_kernel
+from ballast.model.hybrid.panel_products import (
+    LEAST_WIDE_TOKENS,
+    MOST_ROW_TOKENS,
+    row_kernel,
+    split_terms,
+    tile_block,
+    tile_kernel,
+    tiles_product,
+)
+from ballast.model.hybrid.panel_stack import PanelStack
 from ballast.testing.blocks import dequantized, random_blocks
 from ballast.testing.interpreted import interpreted
 
@@ -40,9 +49,6 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     """Where PanelLinear computes in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
-    # Smaller programs: Triton's interpreter adds up their sums one by one.
-    monkeypatch.setattr(panel_products, "ROW_BLOCK", 128)
-    monkeypatch.setattr(panel_products, "ROW_GROUPS", 8)
     monkeypatch.setattr(panel_products, "row_kernels", interpreted(row_kernels, monkeypatch))
     monkeypatch.setattr(panel_products, "term_kernels", interpreted(term_kernels, monkeypatch))
     monkeypatch.setattr(panel_products, "tile_kernels", interpreted(tile_kernels, monkeypatch))
@@ -106,9 +112,7 @@ def test_each_head_has_a_matrix_of_its_own(rng, pool, device, kind, is_transpose
     check(FloatLinear(torch.from_numpy(kernels.unpack(packed)).to(device)), x, weight, device)
 
 
-@pytest.mark.parametrize("least_bytes", [0, 1 << 30])
-def test_columns_are_split_among_programs_where_rows_are_few(rng, pool, device, monkeypatch, least_bytes) -> None:
-    monkeypatch.setattr(panel_products, "LEAST_GROUPED_BYTES", least_bytes)
+def test_columns_are_split_among_programs_where_rows_are_few(rng, pool, device) -> None:
     heads, rows, cols = 2, 24, 4096
     data = random_blocks(rng, T.Q4_K, heads * rows, cols)
     matrix = kernels.Matrix(data, T.Q4_K, heads * rows, cols)
@@ -118,6 +122,25 @@ def test_columns_are_split_among_programs_where_rows_are_few(rng, pool, device, 
     for num_tokens in (2, 2, 5):  # the second call finds its counters as the first one did
         check(linear, rng.standard_normal((num_tokens, heads, cols), dtype=np.float32), weight, device)
     assert linear(torch.zeros(0, heads, cols, device=device)).shape == (0, heads, rows)
+
+
+def test_a_share_of_the_columns_ends_with_them(rng, pool, device, monkeypatch) -> None:
+    monkeypatch.setattr(panel_products, "_WANTED_PROGRAMS", 6)  # five steps in three shares of two
+    rows, cols, num_tokens = 16, 5 * 256, 5
+    data = random_blocks(rng, T.Q4_K, rows, cols)
+    packed = kernels.pack(pool, kernels.Matrix(data, T.Q4_K, rows, cols), FAST)
+    stack = PanelStack(torch.from_numpy(packed.panels.copy()).to(device), T.Q4_K, 1, rows, cols)
+
+    def multiply(x: torch.Tensor) -> torch.Tensor:
+        terms = split_terms(x.reshape(num_tokens, cols), T.Q4_K)
+        beyond = torch.full_like(terms[:1], torch.nan)
+        out = torch.empty(num_tokens, rows, device=device)
+        tiles_product(stack, torch.cat([terms, beyond])[:num_tokens], out)
+        return out
+
+    check(
+        multiply, rng.standard_normal((num_tokens, 1, cols), dtype=np.float32), dequantized(data, T.Q4_K)[None], device
+    )
 
 
 @pytest.mark.gpu
@@ -153,7 +176,10 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     has_tiles = tokens > MOST_ROW_TOKENS
     if has_tiles:
-        kernel = tile_kernel(kind, tile_block(tokens), is_grouped=True, has_gate=True)
+        has_large_memory = most_shared_bytes >= 200 << 10
+        kernel = tile_kernel(
+            kind, tile_block(tokens), is_grouped=True, has_gate=True, has_large_memory=has_large_memory
+        )
         known = kernel.known
     else:
         kernel = row_kernel(kind, tokens, is_grouped=False, has_gate=False)

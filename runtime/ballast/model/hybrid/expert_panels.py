@@ -12,9 +12,9 @@ from ballast.model.hybrid.panel_layout import FLOAT_TYPES
 from ballast.model.hybrid.panel_products import (
     MOST_ROW_TOKENS,
     Groups,
+    grouped_tile_block,
     rows_product,
     split_terms,
-    tile_block,
     tiles_product,
 )
 from ballast.model.hybrid.panel_stack import PanelStack as PanelStack
@@ -77,7 +77,7 @@ def group_by_expert(ids: torch.Tensor, num_experts: int) -> Groups:
     num_tokens, num_used = ids.shape
     num_pairs = ids.numel()
     # A token names an expert once at most: with so few tokens, one tile holds all of an expert's pairs.
-    block = num_tokens if num_tokens <= MOST_ROW_TOKENS else tile_block(num_tokens)
+    block = num_tokens if num_tokens <= MOST_ROW_TOKENS else grouped_tile_block(num_tokens)
     num_tiles = min(num_pairs, num_experts + num_pairs // block)
     flat = ids.reshape(-1)
     if ids.is_cuda and num_tokens <= block and num_pairs <= FEW_PAIRS:

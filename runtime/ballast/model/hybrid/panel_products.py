@@ -18,17 +18,14 @@ from ballast.model.hybrid.panel_stack import PanelStack
 
 MOST_ROW_TOKENS = 4
 """Up to so many tokens a weight is multiplied with each in turn; above, on tensor cores."""
-ROW_BLOCK = 16
-"""Rows of a program that multiplies them with a few tokens."""
-ROW_GROUPS = 32
-"""Groups of 32 columns that it takes at a time; of floats as many fours."""
-LEAST_WIDE_TOKENS = 128
+ROW_TILES = {1: (8, 64, 2), 2: (16, 32, 4), 4: (8, 32, 2)}
+"""Of a program that multiplies rows with so many tokens: groups of 32 columns (of floats, fours of them) and rows that
+it takes at a time, and its warps."""
+LEAST_WIDE_TOKENS = 160
 """From so many tokens on, a quantised matrix is decoded to memory and multiplied by the library's kernels."""
 SCRATCH_BYTES = 256 << 20
 """Most that a matrix decoded to memory takes at a time."""
-LEAST_GROUPED_BYTES = 16 << 20
-"""From so many bytes on, a launch puts the activations of a few tokens in the order in which they are read."""
-_EXPANDED_ROWS = 32
+_EXPANDED_ROWS = 16
 _STEP_COLS = 256
 """Columns of quantised weights that a program decodes at a time for tensor cores."""
 _WANTED_PROGRAMS = 1056
@@ -77,11 +74,6 @@ def rows_product(
     programs = _blocks(stack, kernel) * num_tiles
     steps_per_split, num_splits = _split(stack, kernel, 1 if arrived is None else _WANTED_PROGRAMS // programs)
     partial = out.new_empty((num_splits, *out.shape)) if num_splits > 1 else out
-    strides: tuple[int, ...] = ()
-    if stack.ggml_type not in FLOAT_TYPES:
-        strides = (GROUP_COLS, 1)
-        if groups is None and stack.packed.numel() >= LEAST_GROUPED_BYTES:
-            x, strides = _group_columns(x), (1, stack.cols // GROUP_COLS)
     kernel.function[_blocks(stack, kernel), num_tiles, num_splits](
         x,
         *_weights(stack, out.device),
@@ -90,9 +82,7 @@ def rows_product(
         partial,
         out if arrived is None else arrived,
         *_tokens(stack, out, groups),
-        *_shape(stack),
-        *strides,
-        *_panels(stack),
+        *_sizes(stack),
         steps_per_split,
         num_splits,
         out.numel(),
@@ -113,7 +103,13 @@ def tiles_product(
     """As `rows_product`, of `split_terms` of the activations, on tensor cores; tiles of 16, 64 or 128."""
     num_tokens = len(out) // stack.num_experts
     block = groups.block if groups else tile_block(num_tokens)
-    kernel = tile_kernel(stack.ggml_type, block, is_grouped=groups is not None, has_gate=gate is not None)
+    kernel = tile_kernel(
+        stack.ggml_type,
+        block,
+        is_grouped=groups is not None,
+        has_gate=gate is not None,
+        has_large_memory=_has_large_memory(out.device),
+    )
     num_tiles = len(groups.tiles) if groups else -(-num_tokens // block)
     num_slots = 1 if groups else stack.num_experts
     # Split as if there were one tile, so that a token's sums are those of any number of tokens.
@@ -126,8 +122,7 @@ def tiles_product(
         partial,
         out if gate is None else gate,
         *_tokens(stack, out, groups),
-        *_shape(stack),
-        *_panels(stack),
+        *_sizes(stack),
         terms.shape[2],
         steps_per_split,
         out.numel(),
@@ -152,7 +147,7 @@ def wide_product(stack: PanelStack, terms: torch.Tensor, out: torch.Tensor) -> N
             first,
             num_rows,
             stack.cols,
-            *_panels(stack)[1:],
+            *_sizes(stack)[3:],
             room,
             **decoding(stack.ggml_type),
             GROUPS=_STEP_COLS // GROUP_COLS,
@@ -160,13 +155,6 @@ def wide_product(stack: PanelStack, terms: torch.Tensor, out: torch.Tensor) -> N
             num_warps=4,
         )
         out[:, first : first + num_rows] = _float32_product(terms.flatten(1), weights[:num_rows].T)
-
-
-def _group_columns(x: torch.Tensor) -> torch.Tensor:
-    grouped = torch.empty_like(x)
-    num_groups, block = x.shape[1] // GROUP_COLS, 32
-    row_kernels.group_columns[len(x), -(-num_groups // block)](x, grouped, num_groups, GROUPS=block)
-    return grouped
 
 
 def _float32_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -190,8 +178,13 @@ def split_terms(x: torch.Tensor, kind: GgmlType, parts: int = 2) -> torch.Tensor
 
 
 def tile_block(num_tokens: int) -> int:
-    """Tokens in a tile."""
+    """Tokens in a tile of a matrix that all are multiplied with."""
     return 16 if num_tokens <= 16 else 64
+
+
+def grouped_tile_block(num_tokens: int) -> int:
+    """Tokens in an expert's tile, when so many have been divided among experts."""
+    return 16 if num_tokens <= 16 else 32 if num_tokens <= 1024 else 64
 
 
 def tile_step_cols(kind: GgmlType) -> int:
@@ -201,25 +194,25 @@ def tile_step_cols(kind: GgmlType) -> int:
 
 def row_kernel(kind: GgmlType, num_tokens: int, *, is_grouped: bool, has_gate: bool) -> Kernel:
     """For weights of a type and at most `num_tokens` tokens a program; IS_SPLIT is to be added."""
-    known = {
-        "IS_GROUPED": is_grouped,
-        "HAS_GATE": has_gate,
-        "TOKENS": 1 << (num_tokens - 1).bit_length(),
-        "ROWS": ROW_BLOCK,
-    }
-    options = {"num_warps": 4}
+    room = 1 << (num_tokens - 1).bit_length()
+    groups, rows, warps = ROW_TILES[room]
+    known = {"IS_GROUPED": is_grouped, "HAS_GATE": has_gate, "TOKENS": room, "ROWS": rows}
+    options = {"num_warps": warps}
     if kind in FLOAT_TYPES:
-        return Kernel(row_kernels.float_rows, known | {"STEP_COLS": 4 * ROW_GROUPS}, 4 * ROW_GROUPS, options)
-    return Kernel(
-        row_kernels.quantized_rows, known | decoding(kind) | {"GROUPS": ROW_GROUPS}, ROW_GROUPS * GROUP_COLS, options
-    )
+        return Kernel(row_kernels.float_rows, known | {"STEP_COLS": 4 * groups}, 4 * groups, options)
+    return Kernel(row_kernels.quantized_rows, known | decoding(kind) | {"GROUPS": groups}, groups * GROUP_COLS, options)
 
 
-def tile_kernel(kind: GgmlType, block: int, *, is_grouped: bool, has_gate: bool) -> Kernel:
-    """For weights of a type and tiles of `block` tokens."""
-    known = {"IS_GROUPED": is_grouped, "HAS_GATE": has_gate, "BLOCK_T": block, "ROWS": 64}
+def tile_kernel(
+    kind: GgmlType, block: int, *, is_grouped: bool, has_gate: bool, has_large_memory: bool = False
+) -> Kernel:
+    """For weights of a type and tiles of `block` tokens. `has_large_memory`: a program may use 200 KiB of shared
+    memory."""
+    known = {"IS_GROUPED": is_grouped, "HAS_GATE": has_gate, "BLOCK_T": block, "ROWS": 64 if block == 16 else 128}
     step = tile_step_cols(kind)
-    options = {"num_warps": 4, "num_stages": 1}
+    # Formats of more planes than one take so much memory for two stages that fewer programs run at a time.
+    is_staged = has_large_memory and block > 16 and kind not in FLOAT_TYPES and LAYOUTS[kind].bits == 4
+    options = {"num_warps": 4, "num_stages": 2 if is_staged else 1}
     if kind in FLOAT_TYPES:
         return Kernel(tile_kernels.float_tiles, known | {"STEP_COLS": step}, step, options)
     return Kernel(tile_kernels.quantized_tiles, known | decoding(kind) | {"GROUPS": step // GROUP_COLS}, step, options)
@@ -261,15 +254,18 @@ def _tokens(stack: PanelStack, out: torch.Tensor, groups: Groups | None) -> tupl
     return groups.order, groups.tiles, 0, stack.num_experts, groups.sharing
 
 
-def _shape(stack: PanelStack) -> tuple[int, int]:
-    return stack.rows, stack.cols
-
-
-def _panels(stack: PanelStack) -> tuple[int, ...]:
+def _sizes(stack: PanelStack) -> tuple[int, ...]:
+    sizes = (stack.rows, stack.cols, stack.panels_per_expert)
     if stack.ggml_type in FLOAT_TYPES:
-        return stack.panels_per_expert, stack.panel_bytes // stack.views[0].element_size()
-    scale_words = LAYOUTS[stack.ggml_type].scale_bytes(stack.cols) // 4
-    return stack.panels_per_expert, stack.panel_bytes // 4, scale_words
+        return (*sizes, stack.panel_bytes // stack.views[0].element_size())
+    return (*sizes, stack.panel_bytes // 4, LAYOUTS[stack.ggml_type].scale_bytes(stack.cols) // 4)
+
+
+@cache
+def _has_large_memory(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return False
+    return torch.cuda.get_device_capability(device) in {(9, 0), (10, 0), (10, 3)}
 
 
 @cache

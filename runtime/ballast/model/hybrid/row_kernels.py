@@ -106,26 +106,9 @@ def _reduce(
             )
 
 
-@triton.jit
-def group_columns(
-    x,  # float32 [rows, cols]
-    out,  # float32 [rows, 32, groups]
-    num_groups,
-    GROUPS: tl.constexpr,
-):
-    """The same column of all groups side by side, as the threads of `quantized_rows` read them. Grid: rows, blocks of
-    groups."""
-    begin = tl.program_id(0) * num_groups * 32
-    group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
-    col = tl.arange(0, 32)
-    inside = (group < num_groups)[:, None]
-    value = tl.load(x + begin + group[:, None] * 32 + col[None, :], mask=inside, other=0.0)
-    tl.store(out + begin + col[None, :] * num_groups + group[:, None], value, mask=inside)
-
-
 @triton.jit(do_not_specialize=["num_tokens", "steps_per_split", "num_splits", "split_stride"])
 def quantized_rows(
-    x,  # float32 [x_rows, cols], strides of a group and of its columns
+    x,  # float32 [x_rows, cols]
     words,  # the panels, seen as int32
     halves,  # as float16
     codes,  # as int8
@@ -141,8 +124,6 @@ def quantized_rows(
     sharing,
     num_rows,
     cols,
-    group_stride,
-    col_stride,
     panels_per_slot,
     panel_words,
     scale_words,
@@ -222,7 +203,7 @@ def quantized_rows(
                             weight = tl.load(steps + ((word >> (8 * byte)) & 15)) * 2.0**-149
                         else:
                             weight = _code(word, byte, BITS)
-                        col = group * group_stride + (16 * (sub + portion) + 4 * line + byte) * col_stride
+                        col = group * 32 + (16 * (sub + portion) + 4 * line + byte)
                         new_parts = ()
                         new_totals = ()
                         for token in tl.static_range(TOKENS):

@@ -122,7 +122,7 @@ def quantized_tiles(
     num_groups = cols // 32
     sums = tl.full((ROWS, BLOCK_T), 0.0, dtype=tl.float32)
     first = split * steps_per_split
-    last = first + steps_per_split
+    last = tl.minimum(first + steps_per_split, room // (GROUPS * 32))
     if IS_GROUPED:
         last = tl.where(slot >= 0, last, first)
     for step in range(first, last):
@@ -193,7 +193,7 @@ def float_tiles(
     row_terms = terms + x_row[None, :] * (2 * room) + index[:, None]
     sums = tl.full((ROWS, BLOCK_T), 0.0, dtype=tl.float32)
     first = split * steps_per_split
-    last = first + steps_per_split
+    last = tl.minimum(first + steps_per_split, room // STEP_COLS)
     if IS_GROUPED:
         last = tl.where(slot >= 0, last, first)
     for step in range(first, last):

@@ -4,6 +4,7 @@ device is the CPU as well, with experts of floats."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -232,7 +233,7 @@ def test_experts_that_come_out_wrong_or_not_at_all_stay_on_the_cpu(caplog: pytes
             return lambda *arguments: change(right(*arguments))
 
         placed = [place_experts(layer, (1, 4), make, CPU, is_readable=True) for layer in setting.layers]
-        return checked(placed, setting.layers, setting.pool, SPEC, [1, 5], CPU)
+        return checked(placed, setting.layers, setting.pool, SPEC, [1, 5], CPU, nullcontext)
 
     def failing(_: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("the compiler gave up\nand said more")
@@ -257,4 +258,4 @@ def test_a_lost_device_is_no_reason_to_go_on() -> None:
 
     placed = [place_experts(layer, (0,), lambda *_: lost, CPU, is_readable=False) for layer in setting.layers]
     with pytest.raises(torch.AcceleratorError):
-        checked(placed, setting.layers, setting.pool, SPEC, [1], CPU)
+        checked(placed, setting.layers, setting.pool, SPEC, [1], CPU, nullcontext)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.model.hybrid.divided_experts import LayerOnDevice
 from ballast.model.hybrid.host_memory import panels_of
+from ballast.model.hybrid.streamed_experts import GroupedExperts
 from ballast.model.spec import ModelSpec
 
 log = logging.getLogger(__name__)
@@ -29,20 +33,22 @@ def checked(
     spec: ModelSpec,
     num_tokens: Sequence[int],
     device: torch.device,
+    rehearsal: Callable[[], AbstractContextManager[None]],
 ) -> list[LayerOnDevice]:
     """The layers as they are, where experts of each combination of types come out as the CPU computes them, for so many
     tokens each; nothing on the device, and one warning, where a kernel cannot be compiled or is wrong. What CUDA itself
-    reports is raised: there is no going on after that."""
-    tried: set[tuple[object, ...]] = set()
+    reports is raised: there is no going on after that. In the context that `rehearsal` gives, launches only compile."""
+    trials = [
+        _Trial(layer, role, of_layer, pool, spec, count, device)
+        for layer, role, of_layer in _kinds(layers, experts)
+        for count in num_tokens
+    ]
     try:
-        for layer, of_layer in zip(layers, experts, strict=True):
-            types = tuple((part.gate.ggml_type, part.up.ggml_type, part.down.ggml_type) for part in panels_of(of_layer))
-            roles: tuple[Role, ...] = ("resident", "across")
-            for role in roles:
-                if getattr(layer, role) and (role, types) not in tried:
-                    tried.add((role, types))
-                    for count in num_tokens:
-                        _compare(layer, role, of_layer, pool, spec, count, device)
+        with rehearsal():
+            for trial in trials:
+                trial.on_device()
+        for trial in trials:
+            trial.compare()
     except (torch.AcceleratorError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # noqa: BLE001  compilers raise whatever they like, and the CPU can do without them
@@ -52,26 +58,63 @@ def checked(
     return list(layers)
 
 
-def _compare(
-    layer: LayerOnDevice,
-    role: Role,
-    experts: kernels.Experts,
-    pool: kernels.ThreadPool,
-    spec: ModelSpec,
-    num_tokens: int,
-    device: torch.device,
-) -> None:
-    """Raises ValueError when the device's results are others than the CPU's."""
-    rng = np.random.default_rng(num_tokens)
-    slots = np.arange(experts.num_experts) if role == "across" or layer.slots is None else layer.slots.cpu().numpy()
-    there = np.flatnonzero(slots >= 0)
-    chosen = np.stack([rng.permutation(there)[: spec.num_experts_used] for _ in range(num_tokens)]).astype(np.int32)
-    x = rng.standard_normal((num_tokens, spec.hidden), dtype=np.float32)
-    weights = rng.random(chosen.shape, dtype=np.float32)
-    wanted = np.empty_like(x)
-    experts.forward(pool, x, chosen, weights, wanted)
-    arguments = [torch.from_numpy(values).to(device) for values in (x, slots[chosen].astype(np.int32), weights)]
-    found = sum(part(*arguments).cpu().numpy() for part in getattr(layer, role))
-    difference = float(np.abs(found - wanted).max() / np.abs(wanted).max())
-    if not difference <= _MOST_DIFFERENCE:
-        raise ValueError(f"{role} experts differ from the CPU's by {difference:.2g} for {num_tokens} tokens")
+def _kinds(
+    layers: Sequence[LayerOnDevice], experts: Sequence[kernels.Experts]
+) -> Iterator[tuple[LayerOnDevice, Role, kernels.Experts]]:
+    """The first layer of each combination of types, for each way in which the device has its experts."""
+    seen: set[tuple[object, ...]] = set()
+    roles: tuple[Role, ...] = ("resident", "across")
+    for layer, of_layer in zip(layers, experts, strict=True):
+        types = tuple((part.gate.ggml_type, part.up.ggml_type, part.down.ggml_type) for part in panels_of(of_layer))
+        for role in roles:
+            if getattr(layer, role) and (role, types) not in seen:
+                seen.add((role, types))
+                yield layer, role, of_layer
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Random tokens of one layer."""
+
+    layer: LayerOnDevice
+    role: Role
+    experts: kernels.Experts
+    pool: kernels.ThreadPool
+    spec: ModelSpec
+    num_tokens: int
+    device: torch.device
+
+    def on_device(self) -> torch.Tensor:
+        """What the device makes of them, [T, D]."""
+        x, chosen, weights = self._given()
+        slots = torch.from_numpy(self._slots()[chosen].astype(np.int32))
+        arguments = [values.to(self.device) for values in (torch.from_numpy(x), slots, torch.from_numpy(weights))]
+        parts: Sequence[GroupedExperts] = getattr(self.layer, self.role)
+        return torch.stack([part(*arguments) for part in parts]).sum(0)
+
+    def compare(self) -> None:
+        """Raises ValueError when the device's results are others than the CPU's."""
+        x, chosen, weights = self._given()
+        wanted = np.empty_like(x)
+        self.experts.forward(self.pool, x, chosen, weights, wanted)
+        found = self.on_device().cpu().numpy()
+        difference = float(np.abs(found - wanted).max() / np.abs(wanted).max())
+        if not difference <= _MOST_DIFFERENCE:
+            raise ValueError(
+                f"{self.role} experts differ from the CPU's by {difference:.2g} for {self.num_tokens} tokens"
+            )
+
+    def _slots(self) -> NDArray[np.int64]:
+        if self.role == "across" or self.layer.slots is None:
+            return np.arange(self.experts.num_experts)
+        slots: NDArray[np.int64] = self.layer.slots.cpu().numpy()
+        return slots
+
+    def _given(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
+        """Activations, experts that are there, weights."""
+        rng = np.random.default_rng(self.num_tokens)
+        there = np.flatnonzero(self._slots() >= 0)
+        chosen = [rng.permutation(there)[: self.spec.num_experts_used] for _ in range(self.num_tokens)]
+        ids = np.stack(chosen).astype(np.int32)
+        x = rng.standard_normal((self.num_tokens, self.spec.hidden), dtype=np.float32)
+        return x, ids, rng.random(ids.shape, dtype=np.float32)

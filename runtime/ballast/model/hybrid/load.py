@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -98,7 +98,7 @@ def load_hybrid_model(
         for layer, ids in zip(routed, residents or [()] * len(routed), strict=True)
     ]
     tokens = [*range(1, min(max_batch_size, _FEW_TOKENS) + 1), min(_FEW_TOKENS, max_step_tokens)]
-    placed = checked(placed, routed, packing.pool, spec, tokens, device)
+    placed = checked(placed, routed, packing.pool, spec, tokens, device, lambda: _rehearsal(device, lambda _: None))
     on_host = [layer for layer, place in zip(routed, placed, strict=True) if not place.is_whole]
     host = HostExperts(spec, on_host, packing.pool, max_step_tokens, device, pin_thread=pin_thread)
     experts = DividedExperts(host, placed, _divide(device), device)
@@ -145,6 +145,8 @@ def _divide(device: torch.device) -> Divide:
 
 
 def _rehearsal(device: torch.device, report: Callable[[float], None]) -> AbstractContextManager[None]:
+    if device.type != "cuda":
+        return nullcontext()
     from ballast.model.hybrid.rehearsal import rehearsal  # here alone: a CPU needs no Triton
 
     return rehearsal(lambda: torch.cuda.set_device(device), report)

@@ -35,12 +35,13 @@ using MultiplyPanels = void (*)(const PanelRun& run, const void* const* tokens, 
 
 // Each 32 floats to one ActivationBlock: scale = max |x| / most, numbers = x * (most / max |x|) to the
 // nearest even, or all 0 where max |x| is below 2^-100. A NaN or an infinity makes the scale NaN and the
-// numbers 0.
-using Quantize = void (*)(const float* x, int64_t num_blocks, void* out);
+// numbers 0. The maximum is that of blocks_per_scale neighbouring blocks; num_blocks is a multiple of them.
+using Quantize = void (*)(const float* x, int64_t num_blocks, int64_t blocks_per_scale, void* out);
 
 // Functions for activations of one number of bytes.
 struct ActivationKernels {
   MultiplyPanels multiply[kNumPanelKinds];
+  int64_t blocks_per_scale[kNumPanelKinds];  // of the activations that a kind is multiplied with
   Quantize quantize;
   int64_t block_bytes;
 };
@@ -54,6 +55,7 @@ struct Kernels {
   AttentionKernels attention;
   // Columns of a quantised panel that are multiplied with all tokens before the next are; 0 for all.
   int64_t piece_cols;
+  int64_t most_tokens;  // that are worth multiplying with a run of panels before the next run is begun
 };
 
 // One for each folder beside this file.

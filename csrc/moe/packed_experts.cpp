@@ -1,5 +1,6 @@
 // Routed experts over packed weights: gate and up in one pass, their product rounded for down as it is made.
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <memory>
 #include <vector>
@@ -18,48 +19,72 @@ namespace {
 constexpr int kUnitPanels = kGroupCols / kPanelRows;
 constexpr int64_t kUnitsTogether = 8;
 
-// What goes into down: [members][width], rounded or as floats.
+// What goes into down: [members][width], as floats and rounded. The task that stores the last columns of a
+// unit, all of which share a scale, rounds it.
 class Hidden {
  public:
-  Hidden(const Panels& down, int64_t num_members)
-      : kernels_(down.activation_kernels()),
-        quantized_(down.takes_quantized()),
-        width_(down.cols()),
-        block_lines_(kernels_.block_bytes / int64_t{sizeof(CacheLine)}),
-        row_lines_(width_ / kGroupCols * block_lines_) {
-    if (quantized_) {
-      quants_ = uninitialized<CacheLine>(num_members * row_lines_);
-    } else {
-      floats_ = uninitialized<float>(num_members * width_);
-    }
-    rows_.reserve(static_cast<size_t>(num_members));
-    for (int64_t member = 0; member < num_members; ++member) {
-      rows_.push_back(quantized_ ? static_cast<const void*>(quants_.get() + member * row_lines_)
-                                 : static_cast<const void*>(floats_.get() + member * width_));
+  Hidden(const Panels& down, const Grouping& all)
+      : down_(down),
+        unit_panels_(down.blocks_per_scale() * kGroupCols / kPanelRows),
+        num_panels_((down.cols() + kPanelRows - 1) / kPanelRows),
+        num_units_((num_panels_ + unit_panels_ - 1) / unit_panels_),
+        block_lines_(down.activation_kernels().block_bytes / int64_t{sizeof(CacheLine)}),
+        row_lines_(down.takes_quantized() ? down.cols() / kGroupCols * block_lines_ : 0),
+        floats_(uninitialized<float>(all.num_members() * down.cols())),
+        quants_(uninitialized<CacheLine>(all.num_members() * row_lines_)),
+        num_stored_(
+            std::make_unique<std::atomic<int64_t>[]>(all.groups.size() * static_cast<size_t>(num_units_))) {
+    rows_.reserve(static_cast<size_t>(all.num_members()));
+    for (int64_t member = 0; member < all.num_members(); ++member) {
+      rows_.push_back(down.takes_quantized()
+                          ? static_cast<const void*>(quants_.get() + member * row_lines_)
+                          : static_cast<const void*>(floats_.get() + member * down.cols()));
     }
   }
 
   const void* const* rows() const { return rows_.data(); }
 
-  // The 32 values of a member from column unit * 32 on; those beyond the width are dropped.
-  void store(int64_t member, int64_t unit, const float* values) {
-    if (quantized_) {
-      kernels_.quantize(values, 1, quants_.get() + member * row_lines_ + unit * block_lines_);
-    } else {
-      const int64_t begin = unit * kGroupCols;
-      std::copy_n(values, std::min<int64_t>(kGroupCols, width_ - begin),
-                  floats_.get() + member * width_ + begin);
+  // values [members][16], the columns of one panel; those beyond the width are dropped.
+  void store(IndexRange members, int64_t panel, const float* values) {
+    const int64_t col = panel * kPanelRows;
+    const int64_t num_cols = std::min<int64_t>(kPanelRows, down_.cols() - col);
+    float* to = floats_.get() + members.begin * down_.cols() + col;
+    for (int64_t i = 0; i < members.size(); ++i, values += kPanelRows, to += down_.cols()) {
+      if (num_cols == kPanelRows) {
+        std::copy_n(values, kPanelRows, to);  // of a size known beforehand: no call
+      } else {
+        std::copy_n(values, num_cols, to);
+      }
+    }
+  }
+
+  // To be called once the panels are stored for all members of a group.
+  void round(int64_t group, IndexRange members, IndexRange panels) {
+    if (!down_.takes_quantized()) return;
+    for (int64_t unit = panels.begin / unit_panels_; unit * unit_panels_ < panels.end; ++unit) {
+      const IndexRange whole{unit * unit_panels_, std::min((unit + 1) * unit_panels_, num_panels_)};
+      const int64_t stored = std::min(whole.end, panels.end) - std::max(whole.begin, panels.begin);
+      if (num_stored_[group * num_units_ + unit].fetch_add(stored) + stored < whole.size()) continue;
+      const int64_t block = whole.begin * kPanelRows / kGroupCols;
+      const int64_t num_blocks = whole.size() * kPanelRows / kGroupCols;
+      for (int64_t member = members.begin; member < members.end; ++member) {
+        down_.activation_kernels().quantize(floats_.get() + member * down_.cols() + block * kGroupCols,
+                                            num_blocks, down_.blocks_per_scale(),
+                                            quants_.get() + member * row_lines_ + block * block_lines_);
+      }
     }
   }
 
  private:
-  const ActivationKernels& kernels_;
-  const bool quantized_;
-  const int64_t width_;
+  const Panels& down_;
+  const int64_t unit_panels_;
+  const int64_t num_panels_;
+  const int64_t num_units_;
   const int64_t block_lines_;
   const int64_t row_lines_;
-  std::unique_ptr<CacheLine[]> quants_;
   std::unique_ptr<float[]> floats_;
+  std::unique_ptr<CacheLine[]> quants_;
+  std::unique_ptr<std::atomic<int64_t>[]> num_stored_;  // panels of [group][unit]
   std::vector<const void*> rows_;
 };
 
@@ -82,7 +107,7 @@ class PartForward {
         all_(all),
         width_(width),
         out_(out),
-        hidden_(down_, all.num_members()),
+        hidden_(down_, all),
         unit_runs_(num_units(), panels_per_task(num_units(), num_groups(), num_tokens, num_threads)),
         down_runs_(down_.panels_per_head(),
                    panels_per_task(down_.panels_per_head(), 1, num_tokens, num_threads)) {}
@@ -104,6 +129,7 @@ class PartForward {
         make_hidden(group.expert, units, units.end < run.end, members, gate_rows, up_rows);
       }
     }
+    hidden_.round(task / unit_runs_.count(), group.members, panels_of(run));
   }
 
   // A task owns some columns of the output and walks the experts in ascending order: that fixes the order of
@@ -141,8 +167,7 @@ class PartForward {
  private:
   void make_hidden(int64_t expert, IndexRange units, bool goes_on, IndexRange members,
                    const void* const* gate_rows, const void* const* up_rows) {
-    const IndexRange panels{units.begin * kUnitPanels,
-                            std::min(units.end * kUnitPanels, gate_.panels_per_head())};
+    const IndexRange panels = panels_of(units);
     const int64_t size = members.size();
     const int64_t num_products = panels.size() * size * kPanelRows;
     float* gates = row_buffer(2 * num_products);
@@ -151,19 +176,13 @@ class PartForward {
     up_.multiply(expert, panels, up_rows + members.begin, size, ups,
                  goes_on ? gate_.panel(expert, panels.end) : nullptr);
     gate_.kernels().silu_mul(gates, ups, num_products, gates);
-    for (int64_t unit = units.begin; unit < units.end; ++unit) {
-      const int64_t end = std::min((unit + 1) * kUnitPanels, panels.end);
-      for (int64_t token = 0; token < size; ++token) {
-        float values[kGroupCols] = {};
-        for (int64_t index = unit * kUnitPanels; index < end; ++index) {
-          std::copy_n(gates + ((index - panels.begin) * size + token) * kPanelRows, kPanelRows,
-                      values + index % kUnitPanels * kPanelRows);
-        }
-        hidden_.store(members.begin + token, unit, values);
-      }
-    }
+    for (int64_t index = panels.begin; index < panels.end; ++index, gates += size * kPanelRows)
+      hidden_.store(members, index, gates);
   }
 
+  IndexRange panels_of(IndexRange units) const {
+    return {units.begin * kUnitPanels, std::min(units.end * kUnitPanels, gate_.panels_per_head())};
+  }
   int64_t num_groups() const { return static_cast<int64_t>(all_.groups.size()); }
   int64_t num_units() const { return (gate_.panels_per_head() + kUnitPanels - 1) / kUnitPanels; }
 
@@ -187,8 +206,7 @@ void Experts::forward_packed(ThreadPool& pool, const float* x, int64_t num_token
   const Panels& up = *parts_[0].up;
   const Activations for_gate(pool, gate, x, num_tokens);
   // Gate and up are mostly of one type; then they share the rounded activations.
-  const bool shared =
-      gate.takes_quantized() == up.takes_quantized() && gate.activation_bytes() == up.activation_bytes();
+  const bool shared = gate.takes_same_activations(up);
   const Activations for_up(pool, shared ? gate : up, x, shared ? 0 : num_tokens);
   const std::vector<const void*> gate_rows = rows_of_members(for_gate, all);
   const std::vector<const void*> up_rows = shared ? gate_rows : rows_of_members(for_up, all);

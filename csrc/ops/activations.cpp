@@ -19,11 +19,14 @@ Activations::Activations(ThreadPool& pool, const Panels& panels, const float* x,
   blocks_ = uninitialized<CacheLine>(num_rows * row_blocks * block_lines);
   for (int64_t row = 0; row < num_rows; ++row)
     rows_[static_cast<size_t>(row)] = blocks_.get() + row * row_blocks * block_lines;
-  constexpr int64_t kTaskBlocks = 1024;  // some microseconds; a few tokens are not worth waking a thread
+  // Some microseconds: a few tokens are not worth waking a thread. Whole super-blocks, as some share a scale.
+  constexpr int64_t kTaskBlocks = 1024;
+  static_assert(kTaskBlocks % kSuperGroups == 0);
   const Chunks chunks(num_rows * row_blocks, kTaskBlocks);
   pool.parallel_for(chunks.count(), [&](int64_t task) {
     const IndexRange range = chunks[task];
-    kernels.quantize(x + range.begin * kGroupCols, range.size(), blocks_.get() + range.begin * block_lines);
+    kernels.quantize(x + range.begin * kGroupCols, range.size(), panels.blocks_per_scale(),
+                     blocks_.get() + range.begin * block_lines);
   });
 }
 
@@ -33,7 +36,7 @@ int64_t tokens_per_block(const Panels& panels) {
   const int64_t cols = piece_cols == 0 ? panels.cols() : std::min(panels.cols(), piece_cols);
   const int64_t token_bytes =
       panels.takes_quantized() ? cols / kGroupCols * panels.activation_kernels().block_bytes : cols * 4;
-  return std::clamp<int64_t>(kCacheBytes / token_bytes / 8 * 8, 16, kMostBlockTokens);
+  return std::clamp<int64_t>(kCacheBytes / token_bytes / 8 * 8, 16, panels.kernels().most_tokens);
 }
 
 int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int64_t num_tokens, int num_threads) {

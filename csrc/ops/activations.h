@@ -42,6 +42,4 @@ int64_t tokens_per_block(const Panels& panels);
 // together, and none needlessly small, as each fetches its tokens' activations anew.
 int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int64_t num_tokens, int num_threads);
 
-constexpr int64_t kMostBlockTokens = 64;
-
 }  // namespace ballast

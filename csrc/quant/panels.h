@@ -69,6 +69,12 @@ class Panels {
   const ActivationKernels& activation_kernels() const {
     return target_.kernels.by_bytes[target_.activation_bytes - 1];
   }
+  int64_t blocks_per_scale() const { return activation_kernels().blocks_per_scale[static_cast<int>(kind_)]; }
+  // Whether activations that were rounded for the one serve the other.
+  bool takes_same_activations(const Panels& other) const {
+    return takes_quantized() == other.takes_quantized() && activation_bytes() == other.activation_bytes() &&
+           blocks_per_scale() == other.blocks_per_scale();
+  }
   const HeadRows& heads() const { return heads_; }
   PanelRows panel_rows() const { return panel_rows_; }
   PanelKind kind() const { return kind_; }

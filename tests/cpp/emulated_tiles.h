@@ -79,18 +79,27 @@ void check_shapes() {
                 row_bytes_of(kA) == 4 * rows_of(kB));
 }
 
-template <int kSums, int kA, int kB>
-void add_byte_products() {
+template <int kSums, int kA, int kB, class B>
+void add_whole_products() {
   check_shapes<kSums, kA, kB>();
   for (int m = 0; m < rows_of(kSums); ++m) {
     for (int n = 0; n < row_bytes_of(kSums) / 4; ++n) {
       int32_t sum = element<int32_t>(tiles[kSums], m, n);
       for (int k = 0; k < row_bytes_of(kA); ++k) {
-        sum += element<int8_t>(tiles[kA], m, k) * element<int8_t>(tiles[kB], k / 4, 4 * n + k % 4);
+        sum += element<int8_t>(tiles[kA], m, k) * element<B>(tiles[kB], k / 4, 4 * n + k % 4);
       }
       set_element(tiles[kSums], m, n, sum);
     }
   }
+}
+
+template <int kSums, int kA, int kB>
+void add_byte_products() {
+  add_whole_products<kSums, kA, kB, int8_t>();
+}
+template <int kSums, int kA, int kB>
+void add_unsigned_products() {
+  add_whole_products<kSums, kA, kB, uint8_t>();
 }
 
 inline float bfloat(const Tile& tile, int row, int index) {

@@ -70,8 +70,8 @@ std::vector<const Kernels*> tile_kernels() {
 }
 
 struct Product {
-  Product(ThreadPool& pool, const Matrix& source, int num_bytes)
-      : panels(pool, {*find_isa("avx512"), num_bytes}, source, {1, 0, 0, kRows}, PanelRows::kAsStored) {}
+  Product(ThreadPool& pool, const Kernels& packed_for, const Matrix& source, int num_bytes)
+      : panels(pool, {packed_for, num_bytes}, source, {1, 0, 0, kRows}, PanelRows::kAsStored) {}
 
   // [panel][token][16]; a few floats more a panel than are written.
   std::vector<float> with(const Kernels& kernels, const void* const* tokens, int64_t num_tokens) const {
@@ -105,12 +105,12 @@ std::vector<std::vector<const void*>> orders(const Activations& rows, int64_t nu
 TEST(bytes_in_tiles_give_the_vector_kernels_bits) {
   ThreadPool pool(1);
   for (const Kernels* kernels : tile_kernels()) {
-    for (const int ggml_type : {8, 12, 14}) {  // Q8_0, Q4_K, Q6_K
+    for (const int ggml_type : {8, 14}) {  // Q8_0, Q6_K
       for (const int64_t cols : {256, 768, 1536}) {
         const std::vector<uint8_t> data = random_blocks(ggml_type, kRows, cols);
         const Matrix source(data.data(), static_cast<int64_t>(data.size()), ggml_type, kRows, cols);
         for (const int num_bytes : {1, 2}) {
-          const Product product(pool, source, num_bytes);
+          const Product product(pool, *kernels, source, num_bytes);
           for (const int64_t num_tokens : kTokens) {
             const std::vector<float> x = random_floats(num_tokens * cols);
             const Activations rows(pool, product.panels, x.data(), num_tokens);
@@ -118,6 +118,40 @@ TEST(bytes_in_tiles_give_the_vector_kernels_bits) {
               const std::vector<float> want = product.with(*find_isa("avx512"), tokens.data(), num_tokens);
               const std::vector<float> got = product.with(*kernels, tokens.data(), num_tokens);
               EXPECT(std::equal(got.begin(), got.end(), want.begin(), same_bits));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(a_token_times_whole_blocks_is_the_same_in_any_company) {
+  ThreadPool pool(1);
+  for (const Kernels* kernels : tile_kernels()) {
+    for (const int ggml_type : {12, 13}) {  // Q4_K, Q5_K
+      for (const int64_t cols : {256, 768}) {
+        const std::vector<uint8_t> data = random_blocks(ggml_type, kRows, cols);
+        const Matrix source(data.data(), static_cast<int64_t>(data.size()), ggml_type, kRows, cols);
+        for (const int num_bytes : {1, 2}) {
+          const Product product(pool, *kernels, source, num_bytes);
+          const int64_t panels = product.panels.panels_per_head();
+          for (const int64_t num_tokens : kTokens) {
+            const std::vector<float> x = random_floats(num_tokens * cols);
+            const Activations rows(pool, product.panels, x.data(), num_tokens);
+            for (const std::vector<const void*>& tokens : orders(rows, num_tokens)) {
+              const std::vector<float> together = product.with(*kernels, tokens.data(), num_tokens);
+              const int64_t stride = static_cast<int64_t>(together.size()) / panels;
+              for (int64_t token = 0; token < num_tokens; ++token) {
+                const std::vector<float> alone = product.with(*kernels, tokens.data() + token, 1);
+                for (int64_t panel = 0; panel < panels; ++panel) {
+                  const auto want = alone.begin() + panel * static_cast<int64_t>(alone.size()) / panels;
+                  EXPECT(std::equal(want, want + kPanelRows,
+                                    together.begin() + panel * stride + token * kPanelRows, same_bits));
+                }
+              }
+              for (int64_t panel = 0; panel < panels; ++panel)
+                EXPECT_EQ(together[static_cast<size_t>((panel + 1) * stride - 1)], -7.0f);
             }
           }
         }
@@ -134,7 +168,7 @@ TEST(bfloats_in_tiles_round_only_sums) {
     for (const int64_t cols : {1, 31, 32, 33, 255, 256, 300, 515}) {
       const std::vector<uint8_t> data = random_blocks(kBf16, kRows, cols);
       const Matrix source(data.data(), static_cast<int64_t>(data.size()), kBf16, kRows, cols);
-      const Product product(pool, source, 2);
+      const Product product(pool, *kernels, source, 2);
       for (const int64_t num_tokens : kTokens) {
         const std::vector<float> x = random_floats(num_tokens * cols);
         const Activations rows(pool, product.panels, x.data(), num_tokens);
@@ -167,7 +201,7 @@ TEST(a_token_times_bfloats_is_the_same_in_any_company) {
   for (const Kernels* kernels : tile_kernels()) {
     const std::vector<uint8_t> data = random_blocks(kBf16, kRows, kCols);
     const Matrix source(data.data(), static_cast<int64_t>(data.size()), kBf16, kRows, kCols);
-    const Product product(pool, source, 2);
+    const Product product(pool, *kernels, source, 2);
     const std::vector<float> x = random_floats(70 * kCols);
     const Activations rows(pool, product.panels, x.data(), 70);
     const std::vector<float> together = product.with(*kernels, rows.rows(), 70);

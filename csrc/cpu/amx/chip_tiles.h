@@ -38,6 +38,11 @@ template <int kSums, int kA, int kB>
 BALLAST_INLINE void add_byte_products() {
   asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kA), "i"(kB));
 }
+// The same with b's bytes unsigned.
+template <int kSums, int kA, int kB>
+BALLAST_INLINE void add_unsigned_products() {
+  asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kA), "i"(kB));
+}
 // The same with pairs of bfloat16 and float sums.
 template <int kSums, int kA, int kB>
 BALLAST_INLINE void add_bfloat_products() {

@@ -3,6 +3,7 @@
 
 #include "cpu/amx/bfloat_panels-inl.h"
 #include "cpu/amx/byte_panels-inl.h"
+#include "cpu/amx/super_tiles-inl.h"
 #include "cpu/kernels.h"
 
 namespace ballast {
@@ -38,28 +39,52 @@ void with_tiles(const PanelRun& run, const void* const* tokens, int64_t num_toke
     with_vectors<kKind, kBytes>(run, tokens + in_tiles, num_tokens - in_tiles, behind(in_tiles));
 }
 
+// The same for formats whose blocks are summed up whole; tiles that are half empty, or nearly, still win.
+template <const QuantLayout& kLayout, int kBytes>
+void with_whole_tiles(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
+                      const PanelProducts& out) {
+  constexpr int64_t kFewest = kBytes == 1 ? 12 : 8;
+  constexpr int64_t kSize = PairEnds<kBytes>::kTokens;
+  const int64_t rest = num_tokens % kSize;
+  const int64_t in_tiles = rest < kFewest ? num_tokens - rest : num_tokens;
+  const auto behind = [&](int64_t token) {
+    return PanelProducts{out.first + token * kPanelRows, out.panel_stride};
+  };
+  for (int64_t token = 0; token < in_tiles; token += kMostSuperTokens) {
+    multiply_in_whole_tiles<kLayout, kBytes>(run, tokens + token, smaller(kMostSuperTokens, in_tiles - token),
+                                             behind(token));
+  }
+  multiply_in_vectors<kLayout, kBytes>(run, tokens + in_tiles, num_tokens - in_tiles, behind(in_tiles));
+}
+
 template <int kBytes>
 constexpr ActivationKernels tile_kernels() {
-  return {
-      {
-          with_vectors<PanelKind::kF32, kBytes>,
-          with_vectors<PanelKind::kF16, kBytes>,
-          multiply_bfloats,
-          with_vectors<PanelKind::kQ4_0, kBytes>,
-          with_vectors<PanelKind::kQ4_1, kBytes>,
-          with_vectors<PanelKind::kQ5_0, kBytes>,
-          with_vectors<PanelKind::kQ5_1, kBytes>,
-          with_tiles<kPanelQ8_0, PanelKind::kQ8_0, kBytes, 16>,
-          with_vectors<PanelKind::kQ2_K, kBytes>,
-          with_vectors<PanelKind::kQ3_K, kBytes>,
-          with_tiles<kPanelQ4_K, PanelKind::kQ4_K, kBytes, 16 / kBytes>,
-          with_vectors<PanelKind::kQ5_K, kBytes>,
-          with_tiles<kPanelQ6_K, PanelKind::kQ6_K, kBytes, 64>,
-          with_vectors<PanelKind::kIQ4_NL, kBytes>,
-          with_vectors<PanelKind::kIQ4_XS, kBytes>,
-      },
-      [](const float* x, int64_t num_blocks, void* out) { vectors<kBytes>().quantize(x, num_blocks, out); },
-      sizeof(ActivationBlock<kBytes>)};
+  ActivationKernels kernels{{
+                                with_vectors<PanelKind::kF32, kBytes>,
+                                with_vectors<PanelKind::kF16, kBytes>,
+                                multiply_bfloats,
+                                with_vectors<PanelKind::kQ4_0, kBytes>,
+                                with_vectors<PanelKind::kQ4_1, kBytes>,
+                                with_vectors<PanelKind::kQ5_0, kBytes>,
+                                with_vectors<PanelKind::kQ5_1, kBytes>,
+                                with_tiles<kPanelQ8_0, PanelKind::kQ8_0, kBytes, 16>,
+                                with_vectors<PanelKind::kQ2_K, kBytes>,
+                                with_vectors<PanelKind::kQ3_K, kBytes>,
+                                with_whole_tiles<kPanelQ4_K, kBytes>,
+                                with_whole_tiles<kPanelQ5_K, kBytes>,
+                                with_tiles<kPanelQ6_K, PanelKind::kQ6_K, kBytes, 64>,
+                                with_vectors<PanelKind::kIQ4_NL, kBytes>,
+                                with_vectors<PanelKind::kIQ4_XS, kBytes>,
+                            },
+                            {},
+                            [](const float* x, int64_t num_blocks, int64_t blocks_per_scale, void* out) {
+                              vectors<kBytes>().quantize(x, num_blocks, blocks_per_scale, out);
+                            },
+                            sizeof(ActivationBlock<kBytes>)};
+  for (int64_t& blocks : kernels.blocks_per_scale) blocks = 1;
+  kernels.blocks_per_scale[static_cast<int>(PanelKind::kQ4_K)] = kSuperGroups;
+  kernels.blocks_per_scale[static_cast<int>(PanelKind::kQ5_K)] = kSuperGroups;
+  return kernels;
 }
 
 void silu_times(const float* gate, const float* up, int64_t n, float* out) {
@@ -77,7 +102,8 @@ constexpr Kernels kTileKernels{"amx",
                                {tile_kernels<1>(), tile_kernels<2>()},
                                silu_times,
                                {attend, merge},
-                               kChunkGroups * kGroupCols};
+                               kChunkGroups * kGroupCols,
+                               kMostSuperTokens};
 
 }  // namespace
 }  // namespace ballast

@@ -14,7 +14,8 @@ const Kernels* avx2_kernels() {
                                     {activation_kernels<1>(), activation_kernels<2>()},
                                     silu_times,
                                     {attend_stretch, merge_states},
-                                    0};
+                                    0,
+                                    64};
   return &kKernels;
 }
 

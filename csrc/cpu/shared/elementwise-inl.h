@@ -28,28 +28,34 @@ BALLAST_INLINE void store_bytes(const __m256i* numbers, int8_t* to) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), in_order);
 }
 
-template <int kBytes>
-void quantize_activations(const float* x, int64_t num_blocks, void* out) {
-  constexpr float kMost = kMostActivation[kBytes];
+// Of the magnitudes; NaN where one is none or infinite.
+BALLAST_INLINE float peak_of(const float* x, int64_t num_blocks) {
   const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  __m256 largest = _mm256_setzero_ps();
+  __m256 is_nan = _mm256_setzero_ps();
+  for (int64_t i = 0; i < num_blocks * kGroupCols; i += 8) {
+    const __m256 values = _mm256_loadu_ps(x + i);
+    largest = _mm256_max_ps(largest, _mm256_and_ps(values, magnitude));
+    is_nan = _mm256_or_ps(is_nan, _mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+  }
+  const bool is_finite = _mm256_movemask_ps(is_nan) == 0 && largest_of(largest) <= __FLT_MAX__;
+  return is_finite ? largest_of(largest) : __builtin_nanf("");
+}
+
+template <int kBytes>
+void quantize_activations(const float* x, int64_t num_blocks, int64_t blocks_per_scale, void* out) {
+  constexpr float kMost = kMostActivation[kBytes];
   ActivationBlock<kBytes>* block = static_cast<ActivationBlock<kBytes>*>(out);
+  float peak = 0.0f;
   for (int64_t index = 0; index < num_blocks; ++index, x += kGroupCols, ++block) {
-    __m256 values[4];
-    __m256 largest = _mm256_setzero_ps();
-    __m256 is_nan = _mm256_setzero_ps();
-    for (int i = 0; i < 4; ++i) {
-      values[i] = _mm256_loadu_ps(x + 8 * i);
-      largest = _mm256_max_ps(largest, _mm256_and_ps(values[i], magnitude));
-      is_nan = _mm256_or_ps(is_nan, _mm256_cmp_ps(values[i], values[i], _CMP_UNORD_Q));
-    }
-    const bool is_finite = _mm256_movemask_ps(is_nan) == 0 && largest_of(largest) <= __FLT_MAX__;
-    const float peak = is_finite ? largest_of(largest) : __builtin_nanf("");
+    if (index % blocks_per_scale == 0) peak = peak_of(x, blocks_per_scale);
     // Below 2^-100 the quotient would overflow; such activations count as zero.
     const __m256 to_numbers = _mm256_set1_ps(peak > 0x1p-100f ? kMost / peak : 0.0f);
-    const __m256i kept = _mm256_set1_epi32(is_finite ? -1 : 0);
+    const __m256i kept = _mm256_set1_epi32(peak <= __FLT_MAX__ ? -1 : 0);
     __m256i numbers[4];
     for (int i = 0; i < 4; ++i) {
-      numbers[i] = _mm256_and_si256(kept, _mm256_cvtps_epi32(_mm256_mul_ps(values[i], to_numbers)));
+      const __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), to_numbers);
+      numbers[i] = _mm256_and_si256(kept, _mm256_cvtps_epi32(scaled));
     }
     if (kBytes == 1) {
       store_bytes(numbers, block->quants);

@@ -1,0 +1,259 @@
+// Blocks of 256 columns in tiles. A sub-block's scale is multiplied into its codes: scale = 8 high + low, so
+// that code * high and code * low are bytes, two operands whose sums need no scaling before the block is
+// whole.
+#pragma once
+
+#include "cpu/amx/super_blocks-inl.h"
+#include "cpu/amx/tile_tokens.h"
+
+namespace ballast {
+namespace {
+
+constexpr int kTileTokens = 16;
+constexpr int kStepGroups = 2;  // 64 columns: a product of whole tiles
+constexpr int kBlockSteps = kSuperGroups / kStepGroups;
+constexpr int kScaleDigits = 2;  // high, low
+constexpr int kScaleBits = 3;    // of the low one
+constexpr int kPairTiles = 2;    // of two tiles' tokens, or the two bytes of one tile's
+constexpr int kSumPairs = kSuperGroups / 2;
+// Tokens that a decoded block is multiplied with.
+constexpr int64_t kMostSuperTokens = 256;
+constexpr int kSumBits = 12;  // of the lower digit of a sum of activations
+
+// A block of a panel.
+struct ScaledCodes {
+  alignas(64) uint8_t bytes[kBlockSteps][kScaleDigits][kStepGroups * kGroupQuads][kQuadBytes];
+};
+
+// What its sums are finished with; minima of two neighbouring sub-blocks side by side.
+struct BlockEnds {
+  BlockScales scales;
+  Ints minima[kSumPairs];
+};
+
+BALLAST_INLINE Ints side_by_side(Ints low, Ints high) {
+  return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
+
+template <const QuantLayout& kLayout, int kQuad = 0>
+BALLAST_INLINE void scale_quads(const uint8_t* group, Ints high, Ints low,
+                                uint8_t (*digits)[kStepGroups * kGroupQuads][kQuadBytes], int first) {
+  if constexpr (kQuad < kGroupQuads) {
+    // Two bytes a multiplication: no product carries into its neighbour.
+    const Bytes codes = decode_quad<kLayout, kQuad>(group);
+    _mm512_store_si512(digits[0][first + kQuad], _mm512_mullo_epi16(codes, high));
+    _mm512_store_si512(digits[1][first + kQuad], _mm512_mullo_epi16(codes, low));
+    scale_quads<kLayout, kQuad + 1>(group, high, low, digits, first);
+  }
+}
+
+template <const QuantLayout& kLayout>
+void decode_block(const uint8_t* record, const uint8_t* groups, ScaledCodes& codes, BlockEnds& ends) {
+  ends.scales = block_scales(record);
+  const uint8_t* minima = minima_of_groups(record);
+  for (int pair = 0; pair < kSumPairs; ++pair, minima += 2 * kPanelRows)
+    ends.minima[pair] = side_by_side(load_int8(minima), load_int8(minima + kPanelRows));
+  for (int group = 0; group < kSuperGroups; ++group) {
+    const Ints scale = load_int8(scales_of_groups(record) + group * kPanelRows);
+    const Ints high = _mm512_srli_epi32(scale, kScaleBits);
+    const Ints low = _mm512_and_si512(scale, broadcast_int((1 << kScaleBits) - 1));
+    scale_quads<kLayout>(groups + group * kLayout.group_bytes(), side_by_side(high, high),
+                         side_by_side(low, low), codes.bytes[group / kStepGroups],
+                         group % kStepGroups * kGroupQuads);
+  }
+}
+
+// A block of as many tokens as fill a pair of tiles.
+struct PairQuants {
+  alignas(64) int8_t bytes[kBlockSteps][kPairTiles][kTileTokens][kStepGroups * kGroupCols];
+};
+
+// What their sums are finished with: scales, and sums of a sub-block's activations by digits.
+template <int kBytes>
+struct PairEnds {
+  static constexpr int kTokens = kPairTiles * kTileTokens / kBytes;
+
+  static constexpr int tile_of(int64_t token, int plane) {
+    return static_cast<int>(kBytes == 1 ? token / kTileTokens : plane);
+  }
+
+  alignas(64) int16_t sums[kTokens][kBytes][kSuperGroups];
+  float scale[kTokens];
+};
+
+template <int kBytes>
+BALLAST_INLINE void gather_token(const ActivationBlock<kBytes>* blocks, int64_t token, PairQuants& quants,
+                                 PairEnds<kBytes>& ends) {
+  for (int group = 0; group < kSuperGroups; ++group) {
+    for (int plane = 0; plane < kBytes; ++plane) {
+      int8_t* row =
+          quants.bytes[group / kStepGroups][PairEnds<kBytes>::tile_of(token, plane)][token % kTileTokens];
+      __builtin_memcpy(row + group % kStepGroups * kGroupCols, blocks[group].quants + plane * kGroupCols,
+                       kGroupCols);
+    }
+    const int32_t sum = -blocks[group].negative_sum;
+    if constexpr (kBytes == 2) ends.sums[token][0][group] = static_cast<int16_t>(sum >> kSumBits);
+    ends.sums[token][kBytes - 1][group] =
+        static_cast<int16_t>(kBytes == 1 ? sum : sum & ((1 << kSumBits) - 1));
+  }
+  ends.scale[token] = blocks[0].scale;
+}
+
+// Tokens beyond `num_tokens` become zeros.
+template <int kBytes>
+void gather_pair(const void* const* tokens, int64_t num_tokens, int64_t first_group, PairQuants& quants,
+                 PairEnds<kBytes>& ends) {
+  static constexpr ActivationBlock<kBytes> kNothing[kSuperGroups]{};
+  for (int64_t token = 0; token < PairEnds<kBytes>::kTokens; ++token) {
+    const ActivationBlock<kBytes>* blocks = kNothing;
+    if (token < num_tokens) blocks = static_cast<const ActivationBlock<kBytes>*>(tokens[token]) + first_group;
+    gather_token<kBytes>(blocks, token, quants, ends);
+  }
+}
+
+struct TileSums {
+  alignas(64) int32_t sums[kPairTiles][kScaleDigits][kTileTokens][kPanelRows];
+};
+
+// A token's sums of activations times the rows' minima.
+template <int kBytes>
+BALLAST_INLINE Ints minimum_of(const int16_t (&sums)[kBytes][kSuperGroups], const BlockEnds& ends) {
+  Ints digits[kBytes] = {};
+#pragma GCC unroll 2
+  for (int digit = 0; digit < kBytes; ++digit) {
+#pragma GCC unroll 4
+    for (int pair = 0; pair < kSumPairs; ++pair) {
+      int32_t two;
+      __builtin_memcpy(&two, sums[digit] + 2 * pair, sizeof(two));
+      digits[digit] = _mm512_dpwssd_epi32(digits[digit], ends.minima[pair], broadcast_int(two));
+    }
+  }
+  if constexpr (kBytes == 1) return digits[0];
+  return add_ints(shift_left_ints<kSumBits>(digits[0]), digits[kBytes - 1]);
+}
+
+// Sums that have left the tiles and are still to be added to `out` [token][16].
+template <int kBytes>
+struct Pending {
+  const TileSums* sums;
+  const BlockEnds* rows;
+  const PairEnds<kBytes>* tokens;
+  float* out;
+  int64_t num_tokens;
+
+  // One of kBlockSteps shares of the tokens.
+  void add_share(int64_t share) const {
+    constexpr int64_t kShare = PairEnds<kBytes>::kTokens / kBlockSteps;
+    for (int64_t token = share * kShare; token < smaller(num_tokens, (share + 1) * kShare); ++token) {
+      Ints whole[kBytes];
+#pragma GCC unroll 2
+      for (int plane = 0; plane < kBytes; ++plane) {
+        const auto& digits = sums->sums[PairEnds<kBytes>::tile_of(token, plane)];
+        const int64_t row = token % kTileTokens;
+        whole[plane] = add_ints(shift_left_ints<kScaleBits>(_mm512_load_si512(digits[0][row])),
+                                _mm512_load_si512(digits[1][row]));
+      }
+      float* to = out + token * kPanelRows;
+      store_floats(to, add_block<kBytes>(whole, minimum_of<kBytes>(tokens->sums[token], *rows), rows->scales,
+                                         tokens->scale[token], load_floats(to)));
+    }
+  }
+};
+
+// Tiles: sums in 0…3, tokens in 4 and 5, codes in 6 and 7.
+TileConfig whole_tiles() {
+  TileConfig config;
+  for (int tile = 0; tile < 8; ++tile) {
+    config.rows[tile] = kTileTokens;
+    config.row_bytes[tile] = kQuadBytes;
+  }
+  return config;
+}
+
+template <int kBytes>
+BALLAST_INLINE void multiply_pair(const ScaledCodes& codes, const PairQuants& quants,
+                                  const Pending<kBytes>& pending, TileSums& sums) {
+  zero_tile<0>();
+  zero_tile<1>();
+  zero_tile<2>();
+  zero_tile<3>();
+  for (int step = 0; step < kBlockSteps; ++step) {
+    load_tile<6>(codes.bytes[step][0], kQuadBytes);
+    load_tile<4>(quants.bytes[step][0], kQuadBytes);
+    add_unsigned_products<0, 4, 6>();
+    load_tile<7>(codes.bytes[step][1], kQuadBytes);
+    add_unsigned_products<1, 4, 7>();
+    load_tile<5>(quants.bytes[step][1], kQuadBytes);
+    add_unsigned_products<2, 5, 6>();
+    add_unsigned_products<3, 5, 7>();
+    pending.add_share(step);
+  }
+  store_tile<0>(sums.sums[0][0], kQuadBytes);
+  store_tile<1>(sums.sums[0][1], kQuadBytes);
+  store_tile<2>(sums.sums[1][0], kQuadBytes);
+  store_tile<3>(sums.sums[1][1], kQuadBytes);
+}
+
+constexpr int kTilePanels = 2;  // decoded together: a pair of token tiles is fetched once for both
+// Products whose sums are on their way, so that vectors never wait for tiles, and what those sums look into.
+constexpr int kUnderWayPairs = 2;
+constexpr int kKept = kUnderWayPairs + 1;
+
+// Up to kMostSuperTokens tokens.
+template <const QuantLayout& kLayout, int kBytes>
+void multiply_in_whole_tiles(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
+                             const PanelProducts& out) {
+  constexpr int64_t kPairTokens = PairEnds<kBytes>::kTokens;
+  constexpr int64_t kBlockBytes = kSuperGroups * kLayout.group_bytes();
+  const int64_t num_pairs = (num_tokens + kPairTokens - 1) / kPairTokens;
+  // Of the block to be decoded next, what is asked for with each pair.
+  const int64_t pair_bytes = (kBlockBytes / 64 + num_pairs - 1) / num_pairs * 64;
+  PairQuants quants[kMostSuperTokens / kPairTokens];
+  PairEnds<kBytes> of_tokens[kKept][kMostSuperTokens / kPairTokens];
+  ScaledCodes codes[kTilePanels];
+  BlockEnds of_rows[kKept][kTilePanels];
+  TileSums sums[kKept];
+  Pending<kBytes> pending[kKept] = {};
+  int64_t turn = 0;
+  int64_t unit = 0;
+  for (int64_t index = 0; index < run.count; ++index)
+    __builtin_memset(out[index], 0, static_cast<unsigned long>(num_tokens) * kPanelRows * sizeof(float));
+  configure_tiles(whole_tiles());
+  for (int64_t block = 0; block < run.cols / (kSuperGroups * kGroupCols); ++block) {
+    PairEnds<kBytes>* gathered = of_tokens[block % kKept];
+    for (int64_t pair = 0; pair < num_pairs; ++pair) {
+      const int64_t first = pair * kPairTokens;
+      gather_pair<kBytes>(tokens + first, num_tokens - first, block * kSuperGroups, quants[pair],
+                          gathered[pair]);
+    }
+    const int64_t scales_at = block * kLayout.scale_stride();
+    const int64_t groups_at = kLayout.scale_bytes(run.cols) + block * kBlockBytes;
+    for (int64_t panel = 0; panel < run.count; panel += kTilePanels, ++turn) {
+      const int64_t num_panels = smaller(kTilePanels, run.count - panel);
+      BlockEnds* decoded = of_rows[turn % kKept];
+      for (int64_t i = 0; i < num_panels; ++i)
+        decode_block<kLayout>(run[panel + i] + scales_at, run[panel + i] + groups_at, codes[i], decoded[i]);
+      for (int64_t pair = 0; pair < num_pairs; ++pair) {
+        const int64_t first = pair * kPairTokens;
+        for (int64_t i = 0; i < num_panels; ++i, ++unit) {
+          const uint8_t* next = run[panel + i + kTilePanels] + groups_at;
+          for (int64_t line = pair * pair_bytes; line < smaller(kBlockBytes, (pair + 1) * pair_bytes);
+               line += 64)
+            _mm_prefetch(reinterpret_cast<const char*>(next + line), _MM_HINT_T1);
+          TileSums& leaving = sums[unit % kKept];
+          multiply_pair<kBytes>(codes[i], quants[pair], pending[(unit + 1) % kKept], leaving);
+          pending[unit % kKept] = {&leaving, &decoded[i], &gathered[pair],
+                                   out[panel + i] + first * kPanelRows,
+                                   smaller(kPairTokens, num_tokens - first)};
+        }
+      }
+    }
+  }
+  for (int64_t last = unit - kUnderWayPairs; last < unit; ++last) {
+    for (int64_t share = 0; share < kBlockSteps && last >= 0; ++share) pending[last % kKept].add_share(share);
+  }
+  release_tiles();
+}
+
+}  // namespace
+}  // namespace ballast

@@ -17,6 +17,7 @@ from ballast.model.hybrid.chunks import MAX_CHUNK_BYTES, chunk_bytes, chunks_of
 from ballast.model.hybrid.host_memory import HostExpertPart, HostPanels, PinnedMemory, panels_of
 from ballast.model.hybrid.streamed_experts import StreamedExperts, copy_pieces
 from ballast.model.hybrid.streaming import NEVER, measure, start_streaming
+from ballast.model.spec import ModelSpec
 from ballast.testing.float_experts import FloatExperts
 from ballast.testing.gguf_files import R1_SPEC
 
@@ -75,6 +76,14 @@ def test_streamed_experts_agree_with_the_cpu_in_every_pass(layers, max_experts, 
     assert streamed.bytes_read == 2 * streamed.pass_bytes
 
 
+def small_spec() -> ModelSpec:
+    return replace(R1_SPEC, hidden=HIDDEN, expert_dim=WIDTH, num_experts=NUM_EXPERTS, num_experts_used=NUM_CHOSEN)
+
+
+def pool_of(layers: list[kernels.Experts]) -> kernels.ThreadPool:
+    return kernels.ThreadPool(Placement([NodeThreads(300 + node, [ANY_CPU]) for node in range(len(layers[0].parts))]))
+
+
 def part_of(num_experts: int, matrix_bytes: int) -> HostExpertPart:
     panels = HostPanels(np.zeros((num_experts, 1, matrix_bytes), np.uint8), T.Q8_0, 16, 32)
     return HostExpertPart(panels, panels, panels)
@@ -114,8 +123,7 @@ def test_no_copy_crosses_the_border_of_two_registered_pieces(monkeypatch: pytest
 
 
 def test_streaming_starts_where_it_was_measured_to_pay_or_was_asked_for(layers) -> None:
-    spec = replace(R1_SPEC, hidden=HIDDEN, expert_dim=WIDTH, num_experts=NUM_EXPERTS, num_experts_used=NUM_CHOSEN)
-    pool = kernels.ThreadPool(Placement([NodeThreads(300 + node, [ANY_CPU]) for node in range(len(layers[0].parts))]))
+    spec, pool = small_spec(), pool_of(layers)
     pageable = PinnedMemory()
 
     def start(from_tokens: int | None, pinned: PinnedMemory = pageable) -> StreamedExperts | None:
@@ -131,3 +139,19 @@ def test_streaming_starts_where_it_was_measured_to_pay_or_was_asked_for(layers) 
     timings = measure(spec, layers, pool, streamed, CPU, 100)
     assert [timing.tokens for timing in timings] in ([64], [64, 100])
     assert timings[-1].lead_s >= 0 or timings[-1].tokens == 100
+
+
+@pytest.mark.parametrize("fault", ["wrong", "not a number", "cannot be compiled"])
+def test_kernels_that_fail_or_err_leave_experts_to_the_cpu(layers, fault, caplog) -> None:
+    class Faulty(FloatExperts):
+        def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+            if fault == "cannot be compiled":
+                raise RuntimeError("PassManager::run failed")
+            return super().__call__(x, ids, weights) * (torch.nan if fault == "not a number" else 1.2)
+
+    spec, pool = small_spec(), pool_of(layers)
+    with caplog.at_level("WARNING"):
+        streamed = start_streaming(spec, layers, pool, PinnedMemory(), CPU, Faulty, from_tokens=7, max_tokens=100)
+    assert streamed is None
+    [record] = caplog.records
+    assert {"wrong": "by 0.2 of", "not a number": "by nan", "cannot be compiled": "PassManager"}[fault] in record.reason

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.model.hybrid.break_even import Timing, break_even
@@ -22,6 +23,8 @@ NEVER = 0
 _FEWEST_TOKENS = 64
 _REPEATS = 2
 _TIMED_CHUNKS = 20
+_MOST_DIFFERENCE = 0.05
+"""Of the largest result; activations that the CPU rounds to a byte come to a fifth of it."""
 
 
 def start_streaming(
@@ -44,6 +47,10 @@ def start_streaming(
         log.info("experts are not streamed", extra={"reason": "their memory is not pinned"})
         return None
     streamed = StreamedExperts([panels_of(layer) for layer in layers], make_experts, device)
+    reason = why_wrong(spec, layers, pool, streamed, device, max_tokens)
+    if reason is not None:
+        log.warning("experts are not streamed", extra={"reason": reason})
+        return None
     if from_tokens is None:
         timings = measure(spec, layers, pool, streamed, device, max_tokens)
         from_tokens = break_even(timings)
@@ -62,6 +69,40 @@ def start_streaming(
         return None
     streamed.from_tokens = from_tokens
     return streamed
+
+
+def why_wrong(
+    spec: ModelSpec,
+    layers: Sequence[kernels.Experts],
+    pool: kernels.ThreadPool,
+    streamed: StreamedExperts,
+    device: torch.device,
+    max_tokens: int,
+) -> str | None:
+    """Why streamed experts cannot be relied on: a kernel for one of the combinations of types cannot be compiled, for
+    few tokens or `max_tokens`, or gives what the CPU does not. None when all is well. What CUDA itself reports is
+    raised: there is no going on after that."""
+    firsts: dict[tuple[int, ...], int] = {}
+    for index, layer in enumerate(layers):
+        firsts.setdefault(tuple(matrix.ggml_type for part in layer.parts for matrix in part), index)
+    try:
+        for num_tokens in sorted({min(_FEWEST_TOKENS, max_tokens), max_tokens}):
+            given = _Given(spec, num_tokens, device)
+            streamed.begin(num_tokens)
+            for index in range(max(firsts.values()) + 1):
+                streamed.submit(index, *given.on_device)
+                if index in firsts.values() and num_tokens <= _FEWEST_TOKENS:
+                    wanted = given.by_cpu(layers[index], pool)
+                    found = streamed.result(index).cpu().numpy()
+                    difference = float(np.abs(found - wanted).max() / np.abs(wanted).max())
+                    if not difference <= _MOST_DIFFERENCE:
+                        return f"routed layer {index} differs from the CPU's by {difference:.2g} of the largest result"
+            streamed.wait()
+    except (torch.AcceleratorError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001  compilers raise whatever they like, and the CPU can do without them
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
 
 
 def measure(
@@ -90,25 +131,36 @@ def _timing(
     device: torch.device,
     num_tokens: int,
 ) -> Timing:
-    rng = np.random.default_rng(num_tokens)
-    x = rng.standard_normal((num_tokens, spec.hidden), dtype=np.float32)
-    chosen = rng.random((num_tokens, spec.num_experts)).argsort(1)[:, : spec.num_experts_used]
-    ids = np.ascontiguousarray(chosen, dtype=np.int32)
-    weights = rng.random(ids.shape, dtype=np.float32)
-    out = np.empty_like(x)
-    on_device = [torch.from_numpy(values).to(device) for values in (x, ids, weights)]
+    given = _Given(spec, num_tokens, device)
     # So many that the first copy, during which nothing is computed, is a small part.
     num_layers = min(len(layers), -(-_TIMED_CHUNKS * len(layers) // streamed.num_chunks))
     cpu_s, streamed_s = [], []
     for _ in range(_REPEATS):
         begin = time.perf_counter()
-        layers[0].forward(pool, x, ids, weights, out)
+        given.by_cpu(layers[0], pool)
         cpu_s.append(time.perf_counter() - begin)
         streamed.wait()
         begin = time.perf_counter()
         streamed.begin(num_tokens)
         for layer in range(num_layers):
-            streamed.submit(layer, *on_device)
+            streamed.submit(layer, *given.on_device)
         streamed.finish(lambda: None)
         streamed_s.append((time.perf_counter() - begin) / num_layers)
     return Timing(num_tokens, min(cpu_s), min(streamed_s))
+
+
+class _Given:
+    """Random tokens that choose random experts."""
+
+    def __init__(self, spec: ModelSpec, num_tokens: int, device: torch.device) -> None:
+        rng = np.random.default_rng(num_tokens)
+        chosen = rng.random((num_tokens, spec.num_experts)).argsort(1)[:, : spec.num_experts_used]
+        self._x = rng.standard_normal((num_tokens, spec.hidden), dtype=np.float32)
+        self._ids = np.ascontiguousarray(chosen, dtype=np.int32)
+        self._weights = rng.random(self._ids.shape, dtype=np.float32)
+        self.on_device = [torch.from_numpy(values).to(device) for values in (self._x, self._ids, self._weights)]
+
+    def by_cpu(self, experts: kernels.Experts, pool: kernels.ThreadPool) -> NDArray[np.float32]:
+        out = np.empty_like(self._x)
+        experts.forward(pool, self._x, self._ids, self._weights, out)
+        return out

@@ -94,7 +94,7 @@ class Setting:
 def test_however_experts_are_divided_their_sum_is_the_same(resident: tuple[tuple[int, ...], ...], share: float) -> None:
     setting = Setting(resident, share)
     distinct = np.zeros(LAYERS, int)
-    for num_tokens, seed in ((1, 1), (4, 2), (5, 3), (1, 4)):
+    for num_tokens, seed in ((1, 1), (4, 2), (3, 3), (1, 4)):
         distinct += setting.run(num_tokens, seed)
     on_host = setting.experts.host_bytes_read
     across = setting.experts.pcie_bytes_read
@@ -109,7 +109,7 @@ def test_however_experts_are_divided_their_sum_is_the_same(resident: tuple[tuple
 
 def test_long_steps_go_to_the_cpu_alone() -> None:
     setting = Setting(NOBODY, 0.5)
-    setting.run(64, 0)
+    setting.run(5, 0)
     assert setting.experts.pcie_bytes_read == 0
 
 

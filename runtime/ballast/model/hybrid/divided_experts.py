@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from ballast.model.hybrid.division import MAX_SHARED_PAIRS, Divide, phase_of
+from ballast.model.hybrid.division import MOST_SHARED_TOKENS, Divide, phase_of
 from ballast.model.hybrid.streamed_experts import GroupedExperts
 
 
@@ -108,7 +108,7 @@ class DividedExperts:
         """Start x float32 [T, D] of the `layer`th routed layer with the experts chosen, ids int32 and weights float32
         [T, k]."""
         own = self._layers[layer]
-        shares = self.pcie_share > 0 and bool(own.across) and 0 < ids.numel() <= MAX_SHARED_PAIRS
+        shares = self.pcie_share > 0 and bool(own.across) and 0 < len(ids) <= MOST_SHARED_TOKENS
         if own.slots is None and not shares:
             self._host.submit(self._host_index[layer], x, ids, weights)
             return

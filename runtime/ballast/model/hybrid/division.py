@@ -9,9 +9,9 @@ from typing import Protocol
 
 import torch
 
-MAX_SHARED_PAIRS = 128
-"""Pairs of token and expert in a step of which a share may go across PCIe. With more of them, an expert has several
-tokens and the CPU is no longer waiting for memory; and the rule compares every pair with every other."""
+MOST_SHARED_TOKENS = 4
+"""Of a step of which a share may go across PCIe. With more of them an expert's tokens are multiplied on tensor cores,
+by kernels that read host memory slowly; and the rule compares every pair of token and expert with every other."""
 
 
 @dataclass(frozen=True, slots=True)

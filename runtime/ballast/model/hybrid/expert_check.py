@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.model.hybrid.divided_experts import LayerOnDevice
+from ballast.model.hybrid.division import MOST_SHARED_TOKENS
 from ballast.model.hybrid.host_memory import panels_of
 from ballast.model.hybrid.streamed_experts import GroupedExperts
 from ballast.model.spec import ModelSpec
@@ -42,6 +43,7 @@ def checked(
         _Trial(layer, role, of_layer, pool, spec, count, device)
         for layer, role, of_layer in _kinds(layers, experts)
         for count in num_tokens
+        if role == "resident" or count <= MOST_SHARED_TOKENS
     ]
     try:
         with rehearsal():

@@ -44,7 +44,7 @@ class FusedRouter:
         weights = logits.new_empty(ids.shape)
         if num_tokens:
             bias = logits if self._bias is None else self._bias  # any pointer, where there is no bias
-            routing_kernels.route[(num_tokens,)](logits, bias, ids, weights, self._scale, **self._known)
+            routing_kernels.route[(num_tokens,)](logits, bias, ids, weights, self._scale, **self._known, num_warps=1)
         return ids, weights
 
 

@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from ballast.model.hybrid.divided_experts import DividedExperts
+from ballast.model.hybrid.division import MOST_SHARED_TOKENS
 from ballast.model.hybrid.weights import RoutedWeights
 
 log = logging.getLogger(__name__)
 
 SHARES = (0.125, 0.1875, 0.25, 0.3125, 0.375, 0.4)
 """That are tried. Beyond, the CPU's cores stand idle more than PCIe gains."""
-_BATCH_SIZES = (1, 4)
+_BATCH_SIZES = (1, MOST_SHARED_TOKENS)
 _REPEATS = 3
 _LEAST_GAIN = 0.02
 """For which a share is worth the device's work."""

@@ -15,6 +15,9 @@ import triton.language as tl
 
 from ballast.model.hybrid.decode_kernels import scales_of, words_of
 
+_RUN_TIME = ["num_tokens", "num_slots", "sharing", "panels_per_slot", "steps_per_split", "num_splits", "split_stride"]
+"""No kernel is compiled for values of these: batch sizes and shapes share one."""
+
 
 @triton.jit
 def _code(word, byte: tl.constexpr, BITS: tl.constexpr):
@@ -106,7 +109,7 @@ def _reduce(
             )
 
 
-@triton.jit(do_not_specialize=["num_tokens", "steps_per_split", "num_splits", "split_stride"])
+@triton.jit(do_not_specialize=_RUN_TIME)
 def quantized_rows(
     x,  # float32 [x_rows, cols]
     words,  # the panels, seen as int32
@@ -221,7 +224,7 @@ def quantized_rows(
     _reduce(sums, places, kept, out, gate, partial, arrived, num_splits, split_stride, HAS_GATE, IS_SPLIT, TOKENS)
 
 
-@triton.jit(do_not_specialize=["num_tokens", "steps_per_split", "num_splits", "split_stride"])
+@triton.jit(do_not_specialize=_RUN_TIME)
 def float_rows(
     x,
     values,  # the panels, seen as their floats

@@ -54,7 +54,7 @@ def split_terms(
         tl.store(place + 2 * room, upper)
 
 
-@triton.jit(do_not_specialize=["first_row"])
+@triton.jit(do_not_specialize=["first_row", "num_rows"])
 def expand_panels(
     words,
     halves,

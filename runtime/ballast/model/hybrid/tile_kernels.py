@@ -17,6 +17,9 @@ import triton.language as tl
 from ballast.model.hybrid.decode_kernels import scales_of, weight_of, words_of
 from ballast.model.hybrid.term_kernels import rounded
 
+_RUN_TIME = ["num_tokens", "num_slots", "sharing", "panels_per_slot", "steps_per_split", "split_stride"]
+"""No kernel is compiled for values of these: batch sizes and shapes share one."""
+
 
 @triton.jit
 def _multiply(sums, weight, terms, room, has_token):
@@ -65,7 +68,7 @@ def _finish(sums, out, gate, result, has_token, row, has_row, num_rows, HAS_GATE
     tl.store(out + place, sums, mask=kept)
 
 
-@triton.jit(do_not_specialize=["steps_per_split", "num_tokens", "split_stride"])
+@triton.jit(do_not_specialize=_RUN_TIME)
 def quantized_tiles(
     terms,  # [x_rows, 2, room], as split_terms orders them
     words,  # the panels, seen as int32
@@ -155,7 +158,7 @@ def quantized_tiles(
     _finish(sums, out + split * split_stride, gate, result, has_token, row, row < num_rows, num_rows, HAS_GATE)
 
 
-@triton.jit(do_not_specialize=["steps_per_split", "num_tokens", "split_stride"])
+@triton.jit(do_not_specialize=_RUN_TIME)
 def float_tiles(
     terms,  # [x_rows, 2, room], in the order of the columns
     values,  # the panels, seen as their floats

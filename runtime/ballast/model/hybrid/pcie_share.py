@@ -80,20 +80,19 @@ def _times(
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
 
-    found = {}
+    steps: dict[float, Step] = {}
     for shares in ((0.0,), SHARES):
         experts.set_pcie_share(shares[0])
         run(queue)
-        captured = _captured(queue) if device.type == "cuda" else queue
-        for share in shares:
+        steps |= dict.fromkeys(shares, _captured(queue) if device.type == "cuda" else queue)
+    seconds: dict[float, list[float]] = {share: [] for share in steps}
+    for _ in range(_REPEATS):  # in turns: a machine's memory is not equally fast all the time
+        for share, step in steps.items():
             experts.set_pcie_share(share)
-            seconds = []
-            for _ in range(_REPEATS):
-                begin = time.perf_counter()
-                run(captured)
-                seconds.append(time.perf_counter() - begin)
-            found[share] = statistics.median(seconds)
-    return found
+            begin = time.perf_counter()
+            run(step)
+            seconds[share].append(time.perf_counter() - begin)
+    return {share: statistics.median(found) for share, found in seconds.items()}
 
 
 def _captured(queue: Step) -> Step:

@@ -13,7 +13,7 @@ from ballast.gpu import taken_vram
 
 @dataclass(frozen=True, slots=True)
 class VramProbe(Collector):
-    """Of `device`; without samples where that is the CPU."""
+    """Of `device`; zeros where that is the CPU, so that every server shows the same names."""
 
     device: str
     limit_bytes: int | None
@@ -26,12 +26,11 @@ class VramProbe(Collector):
             "ballast_vram_reserved_bytes", "Bytes of the GPU's memory that torch has taken, for tensors now and later."
         )
         limit = GaugeMetricFamily(
-            "ballast_vram_limit_bytes", "Bytes of the GPU's memory that the plan may use; CUDA's own are among them."
+            "ballast_vram_limit_bytes",
+            "Bytes of the GPU's memory that the plan may use, CUDA's own among them; 0: what was free at start.",
         )
-        if self.device != "cpu":
-            in_tensors, in_all = self.taken(self.device)
-            allocated.add_metric([], in_tensors)
-            reserved.add_metric([], in_all)
-            if self.limit_bytes is not None:
-                limit.add_metric([], self.limit_bytes)
+        in_tensors, in_all = (0, 0) if self.device == "cpu" else self.taken(self.device)
+        allocated.add_metric([], in_tensors)
+        reserved.add_metric([], in_all)
+        limit.add_metric([], self.limit_bytes or 0)
         return iter((allocated, reserved, limit))

@@ -89,3 +89,21 @@ def test_a_kernel_that_cannot_be_compiled_fails_where_it_is_launched(driver: Dri
     with pytest.raises(triton.CompilationError):
         pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, BLOCK=96)
     assert driver.num_launched == 0
+
+
+def test_a_compile_that_fails_once_is_made_up_for(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = driver.utils.load_binary
+    failures = [OSError("no more processes")]
+
+    def load(name: str, *args: object) -> tuple[object, object, int, int, int]:
+        if failures:
+            raise failures.pop()
+        return whole(name, *args)
+
+    monkeypatch.setattr(driver.utils, "load_binary", load)
+    x = torch.zeros(2, 64)
+    with rehearsal(lambda: None, lambda share: None):
+        step(x)
+    assert len(driver.loaded) == len(BLOCKS)
+    step(x)
+    assert driver.num_launched == len(BLOCKS)

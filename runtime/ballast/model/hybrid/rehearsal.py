@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
@@ -14,6 +15,8 @@ from unittest import mock
 
 import triton
 from triton.runtime.jit import KernelInterface
+
+from ballast.errors import first_line
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +55,20 @@ class _Compilers(Executor):
         return future
 
 
+_alone = threading.Lock()
+
+
 def _loaded(compile_kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    kernel = compile_kernel(*args, **kwargs)
-    _ = kernel.run
-    return kernel
+    """A compile that fails beside others gets a second chance, one at a time: its launch would only raise the error."""
+
+    def load() -> Any:
+        kernel = compile_kernel(*args, **kwargs)
+        _ = kernel.run
+        return kernel
+
+    try:
+        return load()
+    except Exception as error:  # noqa: BLE001  compilers raise whatever they like
+        log.warning("a kernel is compiled once more", extra={"error": first_line(error)})
+    with _alone:
+        return load()

@@ -39,7 +39,7 @@ def texts(client):
         whole.choices[0].message.content
     )
     assert chunks[-1].usage.completion_tokens == 16
-    reply = client.completions.create(model="m", prompt="Once", max_tokens=4, logprobs=2, n=2)
+    reply = client.completions.create(model="m", prompt="Once", max_tokens=4, temperature=0, logprobs=2, n=2)
     assert [choice.index for choice in reply.choices] == [0, 1]
     assert len(reply.choices[0].logprobs.tokens) == 4
 

@@ -17,8 +17,8 @@ from collections.abc import Callable
 import torch
 
 from ballast.gpu import why_unusable
-from ballast.model.hybrid.attention import Attention, AttentionSizes
-from ballast.model.hybrid.gpu_attention import compiled_flashinfer, paged_attention
+from ballast.model.hybrid.attention.gpu import compiled_flashinfer, paged_attention
+from ballast.model.hybrid.attention.latent import Attention, AttentionSizes
 from ballast.testing.attention_cases import AttentionCase, attention_case
 from ballast.testing.bench_record import bench_record
 

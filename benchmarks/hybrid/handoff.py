@@ -20,7 +20,7 @@ from gguf import GGMLQuantizationType
 
 from ballast._core import kernels
 from ballast.gpu import why_unusable
-from ballast.model.hybrid.experts import HostExperts
+from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.spec import ModelSpec
 from ballast.testing.bench_record import bench_record
 from ballast.testing.blocks import random_blocks

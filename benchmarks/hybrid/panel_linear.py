@@ -21,8 +21,8 @@ from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
 from ballast.gpu import why_unusable
-from ballast.model.hybrid.expert_panels import ExpertPanels, PanelStack
-from ballast.model.hybrid.panel_linear import PanelLinear
+from ballast.model.hybrid.experts.panels import ExpertPanels, PanelStack
+from ballast.model.hybrid.panels.linear import PanelLinear
 from ballast.testing.bench_record import bench_record
 from ballast.testing.blocks import dequantized, random_blocks
 

@@ -33,7 +33,7 @@ from ballast.weights.gguf import open_gguf
 BLOCK_TOKENS = 32
 WARM_STEPS, STEPS = 10, 15
 HAND_OVER = "send"
-"""The kernel of model/hybrid/transport_kernels.py that carries a layer's activations to the host."""
+"""The kernel of model/hybrid/handoff/transport_kernels.py that carries a layer's activations to the host."""
 
 
 @dataclass(frozen=True, slots=True)

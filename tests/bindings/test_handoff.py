@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType
 from ballast._core import kernels
 from ballast._core.handoff import ExpertWorker
 from ballast.errors import EngineDeadError
-from ballast.model.hybrid.signals import StreamSignals
+from ballast.model.hybrid.handoff.signals import StreamSignals
 
 HIDDEN, WIDTH, EXPERTS, CHOSEN, TOKENS, LAYERS = 32, 64, 4, 2, 3, 2
 

@@ -12,8 +12,9 @@ import torch
 from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
-from ballast.model.hybrid import expert_kernels, expert_panels, panel_products, row_kernels, term_kernels, tile_kernels
-from ballast.model.hybrid.expert_panels import ExpertPanels, PanelStack, group_by_expert
+from ballast.model.hybrid.experts import combine_kernels, panels
+from ballast.model.hybrid.experts.panels import ExpertPanels, PanelStack, group_by_expert
+from ballast.model.hybrid.panels import products, row_kernels, term_kernels, tile_kernels
 from ballast.testing.blocks import dequantized, random_blocks
 from ballast.testing.interpreted import interpreted
 
@@ -26,10 +27,10 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     """Where ExpertPanels computes in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
-    monkeypatch.setattr(panel_products, "row_kernels", interpreted(row_kernels, monkeypatch))
-    monkeypatch.setattr(panel_products, "term_kernels", interpreted(term_kernels, monkeypatch))
-    monkeypatch.setattr(panel_products, "tile_kernels", interpreted(tile_kernels, monkeypatch))
-    monkeypatch.setattr(expert_panels, "expert_kernels", interpreted(expert_kernels, monkeypatch))
+    monkeypatch.setattr(products, "row_kernels", interpreted(row_kernels, monkeypatch))
+    monkeypatch.setattr(products, "term_kernels", interpreted(term_kernels, monkeypatch))
+    monkeypatch.setattr(products, "tile_kernels", interpreted(tile_kernels, monkeypatch))
+    monkeypatch.setattr(panels, "combine_kernels", interpreted(combine_kernels, monkeypatch))
     return torch.device("cpu")
 
 

@@ -13,10 +13,10 @@ import sys
 import pytest
 import torch
 
-from ballast.model.hybrid import gpu_attention as module
-from ballast.model.hybrid.attention import AttentionSizes, PlainAttention
-from ballast.model.hybrid.flashinfer_attention import FlashinferAttention
-from ballast.model.hybrid.gpu_attention import GpuAttention, compiled_flashinfer, paged_attention
+from ballast.model.hybrid.attention import gpu as module
+from ballast.model.hybrid.attention.flashinfer import FlashinferAttention
+from ballast.model.hybrid.attention.gpu import GpuAttention, compiled_flashinfer, paged_attention
+from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
 from ballast.model.hybrid.step import RequestTable, Step
 from ballast.testing.attention_cases import attention_case
 
@@ -89,8 +89,8 @@ def test_a_failed_compilation_leaves_our_own_kernels_and_one_warning(caplog, mon
 def test_where_nvcc_is_missing_our_own_kernels_serve(tmp_path) -> None:
     program = """
 import sys, torch
-from ballast.model.hybrid.gpu_attention import compiled_flashinfer
-from ballast.model.hybrid.attention import AttentionSizes
+from ballast.model.hybrid.attention.gpu import compiled_flashinfer
+from ballast.model.hybrid.attention.latent import AttentionSizes
 sys.exit(0 if compiled_flashinfer(AttentionSizes(16, 512, 64, 0.1, 32), torch.device("cuda:0")) is None else 3)
 """
     environment = os.environ | {"CUDA_HOME": str(tmp_path), "FLASHINFER_WORKSPACE_BASE": str(tmp_path)}

@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
-from ballast.model.hybrid.host_memory import panels_of, pin
+from ballast.model.hybrid.streaming.host_memory import panels_of, pin
 
 FAST = kernels.usable_isas()[0]
 NUM_EXPERTS, HIDDEN, WIDTH = 3, 256, 96

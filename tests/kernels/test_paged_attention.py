@@ -13,9 +13,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from ballast.model.hybrid import attention_kernels, paged_attention
-from ballast.model.hybrid.attention import AttentionSizes, PlainAttention
-from ballast.model.hybrid.paged_attention import PagedAttention, Tiling, Tilings, choose_tilings, kernel_constants
+from ballast.model.hybrid.attention import paged, paged_kernels
+from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
+from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings, choose_tilings, kernel_constants
 from ballast.testing.attention_cases import AttentionCase, attention_case
 from ballast.testing.interpreted import interpreted
 
@@ -29,7 +29,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     """Where the kernels run in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
-    monkeypatch.setattr(paged_attention, "attention_kernels", interpreted(attention_kernels, monkeypatch))
+    monkeypatch.setattr(paged, "paged_kernels", interpreted(paged_kernels, monkeypatch))
     return torch.device("cpu")
 
 
@@ -82,7 +82,7 @@ def test_the_kernel_compiles_for_gpus_and_fits_their_shared_memory(
     options = {name: known.pop(name) for name in ("num_warps", "num_stages")}
     pointers = {"query": "*fp32", "cache": "*fp16", "sums": "*fp32", "peaks": "*fp32", "scale": "fp32"}
     pointers |= dict.fromkeys(("tiles", "begins", "lens", "blocks"), "*i32")
-    function = attention_kernels.attend
+    function = paged_kernels.attend
     types = {name: "constexpr" if name in known else pointers.get(name, "i32") for name in function.arg_names}
     aligned = {(index,): [["tt.divisibility", 16]] for index, kind in enumerate(types.values()) if kind[0] == "*"}
     compiled = triton.compile(

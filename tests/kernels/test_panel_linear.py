@@ -20,11 +20,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ballast._core import kernels
-from ballast.model.hybrid import panel_products, row_kernels, term_kernels, tile_kernels
 from ballast.model.hybrid.linear import FloatLinear
-from ballast.model.hybrid.panel_layout import FLOAT_TYPES, LAYOUTS, PANEL_ROWS
-from ballast.model.hybrid.panel_linear import PanelLinear
-from ballast.model.hybrid.panel_products import (
+from ballast.model.hybrid.panels import products, row_kernels, term_kernels, tile_kernels
+from ballast.model.hybrid.panels.layout import FLOAT_TYPES, LAYOUTS, PANEL_ROWS
+from ballast.model.hybrid.panels.linear import PanelLinear
+from ballast.model.hybrid.panels.products import (
     LEAST_WIDE_TOKENS,
     MOST_ROW_TOKENS,
     row_kernel,
@@ -33,7 +33,7 @@ from ballast.model.hybrid.panel_products import (
     tile_kernel,
     tiles_product,
 )
-from ballast.model.hybrid.panel_stack import PanelStack
+from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.testing.blocks import dequantized, random_blocks
 from ballast.testing.interpreted import interpreted
 
@@ -49,9 +49,9 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     """Where PanelLinear computes in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
-    monkeypatch.setattr(panel_products, "row_kernels", interpreted(row_kernels, monkeypatch))
-    monkeypatch.setattr(panel_products, "term_kernels", interpreted(term_kernels, monkeypatch))
-    monkeypatch.setattr(panel_products, "tile_kernels", interpreted(tile_kernels, monkeypatch))
+    monkeypatch.setattr(products, "row_kernels", interpreted(row_kernels, monkeypatch))
+    monkeypatch.setattr(products, "term_kernels", interpreted(term_kernels, monkeypatch))
+    monkeypatch.setattr(products, "tile_kernels", interpreted(tile_kernels, monkeypatch))
     return torch.device("cpu")
 
 
@@ -80,7 +80,7 @@ def test_every_format_is_multiplied_as_it_is_packed(rng, pool, device, kind, row
 
 def test_many_tokens_are_multiplied_a_slice_of_rows_at_a_time(rng, pool, device, monkeypatch) -> None:
     rows, cols = 80, 512
-    monkeypatch.setattr(panel_products, "SCRATCH_BYTES", 50 * cols * 3 * (2 if device.type == "cuda" else 4))
+    monkeypatch.setattr(products, "SCRATCH_BYTES", 50 * cols * 3 * (2 if device.type == "cuda" else 4))
     data = random_blocks(rng, T.Q5_K, rows, cols)
     packed = kernels.pack(pool, kernels.Matrix(data, T.Q5_K, rows, cols), FAST)
     linear = PanelLinear(packed, rows, cols, is_transposed=False, device=device)
@@ -125,7 +125,7 @@ def test_columns_are_split_among_programs_where_rows_are_few(rng, pool, device) 
 
 
 def test_a_share_of_the_columns_ends_with_them(rng, pool, device, monkeypatch) -> None:
-    monkeypatch.setattr(panel_products, "_WANTED_PROGRAMS", 6)  # five steps in three shares of two
+    monkeypatch.setattr(products, "_WANTED_PROGRAMS", 6)  # five steps in three shares of two
     rows, cols, num_tokens = 16, 5 * 256, 5
     data = random_blocks(rng, T.Q4_K, rows, cols)
     packed = kernels.pack(pool, kernels.Matrix(data, T.Q4_K, rows, cols), FAST)

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ballast._core import kernels
-from ballast.model.hybrid import fused_routing, routing_kernels
-from ballast.model.hybrid.fused_routing import FusedRouter
-from ballast.model.hybrid.routing import Router
+from ballast.model.hybrid.experts import fused_routing, routing_kernels
+from ballast.model.hybrid.experts.fused_routing import FusedRouter
+from ballast.model.hybrid.experts.routing import Router
 from ballast.model.spec import ModelSpec
 from ballast.testing.gguf_files import R1_SPEC
 from ballast.testing.interpreted import interpreted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ballast.model.hybrid.break_even import Timing, break_even
+from ballast.model.hybrid.streaming.break_even import Timing, break_even
 
 
 def timings(*rows: tuple[int, float, float]) -> list[Timing]:

@@ -15,11 +15,11 @@ from ballast.config import Config, MachineConfig, ModelConfig, SchedulingConfig
 from ballast.errors import ConfigError, OutOfMemoryError
 from ballast.gpu import check_device
 from ballast.machine import Memory
-from ballast.model.hybrid.expert_panels import ExpertPanels
-from ballast.model.hybrid.host_memory import panels_of
-from ballast.model.hybrid.kv_pool import DeviceKvPool
+from ballast.model.hybrid.attention.kv_pool import DeviceKvPool
+from ballast.model.hybrid.experts.panels import ExpertPanels
 from ballast.model.hybrid.linear import FloatLinear, Linear
-from ballast.model.hybrid.streamed_experts import StreamedExperts
+from ballast.model.hybrid.streaming.host_memory import panels_of
+from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import load_hybrid_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec

@@ -15,17 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ballast._core import kernels
-from ballast.model.hybrid import fused_routing, routing_kernels, transport_kernels
-from ballast.model.hybrid.divided_experts import DividedExperts, LayerOnDevice
-from ballast.model.hybrid.division import Divide, divide, phase_of
-from ballast.model.hybrid.expert_check import checked
-from ballast.model.hybrid.expert_panels import group_by_expert
-from ballast.model.hybrid.experts import HostExperts
-from ballast.model.hybrid.panel_stack import PanelStack
-from ballast.model.hybrid.pcie_share import best_share
-from ballast.model.hybrid.place_experts import place_experts
-from ballast.model.hybrid.streamed_experts import GroupedExperts
-from ballast.model.hybrid.transport import Mailbox, carried
+from ballast.model.hybrid.experts import fused_routing, routing_kernels
+from ballast.model.hybrid.experts.check import checked
+from ballast.model.hybrid.experts.divided import DividedExperts, LayerOnDevice
+from ballast.model.hybrid.experts.division import Divide, divide, phase_of
+from ballast.model.hybrid.experts.panels import group_by_expert
+from ballast.model.hybrid.experts.pcie_share import best_share
+from ballast.model.hybrid.experts.placement import place_experts
+from ballast.model.hybrid.handoff import transport_kernels
+from ballast.model.hybrid.handoff.host_experts import HostExperts
+from ballast.model.hybrid.handoff.transport import Mailbox, carried
+from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.testing.float_experts import FloatExperts
 from ballast.testing.gguf_files import R1_SPEC
 from ballast.testing.interpreted import interpreted

@@ -22,13 +22,13 @@ from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import LooksAhead, Runner
 from ballast.model.batch import Batch
-from ballast.model.hybrid import attention
-from ballast.model.hybrid.attention import AttentionSizes, PlainAttention
+from ballast.model.hybrid.attention import latent
+from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
 from ballast.model.hybrid.decode_inputs import DecodeInputs
+from ballast.model.hybrid.experts.pcie_share import SHARES
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.load import load_hybrid_model
 from ballast.model.hybrid.model import HybridModel
-from ballast.model.hybrid.pcie_share import SHARES
 from ballast.model.hybrid.step import Step
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
@@ -340,7 +340,7 @@ def test_a_token_sees_its_own_request_up_to_itself_also_in_pieces(monkeypatch: p
             keys = case.cache[slots[: int(case.step.positions[token]) + 1]]
             weights = (case.query[token] @ keys.T * 0.3).softmax(-1)
             torch.testing.assert_close(at_once[token], weights @ keys[:, :16])
-    monkeypatch.setattr(attention, "SCORE_BYTES", 4 * 2 * 12 * 2)
+    monkeypatch.setattr(latent, "SCORE_BYTES", 4 * 2 * 12 * 2)
     torch.testing.assert_close(PlainAttention(sizes)(case.query, case.cache, case.step), at_once)
 
 

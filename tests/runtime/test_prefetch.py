@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ballast.model.hybrid.prefetch import HostStream, Prefetch
+from ballast.model.hybrid.streaming.prefetch import HostStream, Prefetch
 
 Event = tuple["LateStream", int]
 

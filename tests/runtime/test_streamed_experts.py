@@ -12,11 +12,11 @@ from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
-from ballast.model.hybrid import chunks
-from ballast.model.hybrid.chunks import MAX_CHUNK_BYTES, chunk_bytes, chunks_of
-from ballast.model.hybrid.host_memory import HostExpertPart, HostPanels, PinnedMemory, panels_of
-from ballast.model.hybrid.streamed_experts import StreamedExperts, copy_pieces
-from ballast.model.hybrid.streaming import NEVER, measure, start_streaming
+from ballast.model.hybrid.streaming import chunks
+from ballast.model.hybrid.streaming.chunks import MAX_CHUNK_BYTES, chunk_bytes, chunks_of
+from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels, PinnedMemory, panels_of
+from ballast.model.hybrid.streaming.start import NEVER, measure, start_streaming
+from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, copy_pieces
 from ballast.model.spec import ModelSpec
 from ballast.testing.float_experts import FloatExperts
 from ballast.testing.gguf_files import R1_SPEC

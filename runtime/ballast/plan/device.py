@@ -16,9 +16,9 @@ _EXPERTS = ".mlp.experts"
 _FLOAT_BYTES = 4
 _KV_BYTES = 2
 _ATTENTION_BYTES = 96 << 20
-"""Partial results of model/hybrid/paged_attention.py on a GPU of 160 multiprocessors, and flashinfer's workspaces."""
+"""Partial results of model/hybrid/attention/paged.py on a GPU of 160 multiprocessors, and flashinfer's workspaces."""
 _LINEAR_BYTES = 320 << 20
-"""A slice of a matrix decoded to memory, or partial sums: as model/hybrid/panel_products.py bounds them."""
+"""A slice of a matrix decoded to memory, or partial sums: as model/hybrid/panels/products.py bounds them."""
 _TERM_BYTES = 6
 """Of an activation as the terms that are multiplied with such a slice."""
 _CUDA_BYTES = 1 << 30

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ballast.model.hybrid.chunks import NUM_BUFFERS, chunk_bytes
+from ballast.model.hybrid.streaming.chunks import NUM_BUFFERS, chunk_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import group_of
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ballast.model.hybrid.attention import AttentionSizes
+from ballast.model.hybrid.attention.latent import AttentionSizes
 from ballast.model.hybrid.step import RequestTable, Step
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ballast.model.hybrid.panel_stack import PanelStack
+from ballast.model.hybrid.panels.stack import PanelStack
 
 
 class FloatExperts:

@@ -21,7 +21,8 @@ from ballast._core import kernels
 from ballast.engine import build
 from ballast.engine.build import EngineSettings
 from ballast.engine.runner import Runner
-from ballast.model.hybrid import experts, load
+from ballast.model.hybrid import load
+from ballast.model.hybrid.handoff import host_experts
 from ballast.model.hybrid.linear import FloatLinear, Linear, MakeLinear
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.spec import ModelSpec
@@ -44,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--at_layer", type=int, default=1, help="which of the routed layers")
     faults, rest = parser.parse_known_args(argv)
     if faults.fault == "silent":
-        experts.LIMIT_S = LIMIT_S
+        host_experts.LIMIT_S = LIMIT_S
 
     def load_with_fault(
         gguf_model: GgufModel, spec: ModelSpec, num_sampled_ids: int, settings: EngineSettings, *hooks: Any

@@ -10,23 +10,23 @@ import torch
 
 from ballast._core import kernels
 from ballast.errors import ModelError
-from ballast.model.hybrid.attention import Attention, AttentionSizes, PlainAttention
+from ballast.model.hybrid.attention.kv_pool import DeviceKvPool
+from ballast.model.hybrid.attention.latent import Attention, AttentionSizes, PlainAttention
 from ballast.model.hybrid.compiled_kernels import keep_compiled_kernels_in
 from ballast.model.hybrid.decode_inputs import DecodeInputs
-from ballast.model.hybrid.divided_experts import DividedExperts
-from ballast.model.hybrid.division import Divide, divide
-from ballast.model.hybrid.expert_check import checked
-from ballast.model.hybrid.experts import HostExperts
-from ballast.model.hybrid.host_memory import CudaRegistrar, PinnedMemory, pin
-from ballast.model.hybrid.kv_pool import DeviceKvPool
+from ballast.model.hybrid.experts.check import checked
+from ballast.model.hybrid.experts.divided import DividedExperts
+from ballast.model.hybrid.experts.division import Divide, divide
+from ballast.model.hybrid.experts.pcie_share import SHARES, calibrate
+from ballast.model.hybrid.experts.placement import place_experts
+from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.linear import Linear, MakeLinear
 from ballast.model.hybrid.model import HybridModel
-from ballast.model.hybrid.panel_stack import PanelStack
-from ballast.model.hybrid.pcie_share import SHARES, calibrate
-from ballast.model.hybrid.place_experts import place_experts
+from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.pointwise import Pointwise, TorchPointwise
-from ballast.model.hybrid.streamed_experts import GroupedExperts, MakeExperts
-from ballast.model.hybrid.streaming import start_streaming
+from ballast.model.hybrid.streaming.host_memory import CudaRegistrar, PinnedMemory, pin
+from ballast.model.hybrid.streaming.start import start_streaming
+from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts, MakeExperts
 from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
 from ballast.model.rope import RopeTable, build_rope_table, softmax_scale
 from ballast.model.spec import ModelSpec
@@ -139,7 +139,7 @@ def load_hybrid_model(
 def _divide(device: torch.device) -> Divide:
     if device.type != "cuda":
         return divide
-    from ballast.model.hybrid.fused_routing import fused_divide  # here alone: a CPU needs no Triton
+    from ballast.model.hybrid.experts.fused_routing import fused_divide  # here alone: a CPU needs no Triton
 
     return fused_divide
 
@@ -158,7 +158,7 @@ def _attention(gguf_model: GgufModel, spec: ModelSpec, block_tokens: int, device
         return PlainAttention(sizes)
     for compiler in ("FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR"):
         keep_compiled_kernels_in(compiler)
-    from ballast.model.hybrid.gpu_attention import gpu_attention  # here alone: a CPU needs no Triton
+    from ballast.model.hybrid.attention.gpu import gpu_attention  # here alone: a CPU needs no Triton
 
     try:
         return gpu_attention(sizes, device)
@@ -176,7 +176,7 @@ def _pointwise(rms_eps: float, rope: RopeTable, device: torch.device) -> Pointwi
 
 def _panel_linears(device: torch.device) -> MakeLinear:
     keep_compiled_kernels_in("TRITON_CACHE_DIR")
-    from ballast.model.hybrid.panel_linear import PanelLinear  # here alone: a CPU needs no Triton
+    from ballast.model.hybrid.panels.linear import PanelLinear  # here alone: a CPU needs no Triton
 
     def make(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
         return PanelLinear(matrix, rows, cols, is_transposed=is_transposed, device=device)
@@ -185,6 +185,6 @@ def _panel_linears(device: torch.device) -> MakeLinear:
 
 
 def _grouped_experts(gate: PanelStack, up: PanelStack, down: PanelStack) -> GroupedExperts:
-    from ballast.model.hybrid.expert_panels import ExpertPanels  # here alone: a CPU needs no Triton
+    from ballast.model.hybrid.experts.panels import ExpertPanels  # here alone: a CPU needs no Triton
 
     return ExpertPanels(gate, up, down)

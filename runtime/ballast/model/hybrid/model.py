@@ -17,16 +17,16 @@ from ballast._core import kernels
 from ballast.model.batch import Batch, padding
 from ballast.model.deepseek import ALIVE_EVERY_S
 from ballast.model.device_counts import DeviceCounts
-from ballast.model.hybrid.attention import Attention
+from ballast.model.hybrid.attention.kv_pool import DeviceKvPool
+from ballast.model.hybrid.attention.latent import Attention
 from ballast.model.hybrid.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.decode_inputs import DecodeInputs
-from ballast.model.hybrid.divided_experts import DividedExperts
-from ballast.model.hybrid.host_memory import PinnedMemory
-from ballast.model.hybrid.idle_experts import IdleExperts
-from ballast.model.hybrid.kv_pool import DeviceKvPool
+from ballast.model.hybrid.experts.divided import DividedExperts
+from ballast.model.hybrid.experts.idle import IdleExperts
 from ballast.model.hybrid.pointwise import Pointwise
 from ballast.model.hybrid.step import Step
-from ballast.model.hybrid.streamed_experts import StreamedExperts
+from ballast.model.hybrid.streaming.host_memory import PinnedMemory
+from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import AttentionWeights, HybridWeights, LayerWeights, MlpWeights
 from ballast.model.spec import ModelSpec
 

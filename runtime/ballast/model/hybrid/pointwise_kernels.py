@@ -1,6 +1,6 @@
 """Triton kernels of what lies between a layer's products and its attention, a few launches for all of it.
 
-Triton's built-in operations only, as in tile_kernels.py.
+Triton's built-in operations only, as in panels/tile_kernels.py.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"

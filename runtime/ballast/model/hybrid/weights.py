@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from ballast._core import kernels
+from ballast.model.hybrid.experts.routing import Choose, Router
 from ballast.model.hybrid.linear import FloatLinear, Linear, MakeLinear
-from ballast.model.hybrid.routing import Choose, Router
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import ExpertWeights, HeadMatrix, Packing, Tensors, shares_after_layers
 from ballast.weights.gguf import GgufModel
@@ -154,6 +154,6 @@ class _Loader:
     def _router(self, bias: torch.Tensor | None) -> Choose:
         if self._device.type != "cuda":
             return Router(self._spec, bias)
-        from ballast.model.hybrid.fused_routing import FusedRouter  # here alone: a CPU needs no Triton
+        from ballast.model.hybrid.experts.fused_routing import FusedRouter  # here alone: a CPU needs no Triton
 
         return FusedRouter(self._spec, bias)

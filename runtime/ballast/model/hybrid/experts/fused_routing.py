@@ -1,12 +1,12 @@
 """The router, the division of its choice and the order of its pairs on a GPU, a launch each. See `routing`, `division`
-and `expert_panels`."""
+and `panels` beside it."""
 
 from __future__ import annotations
 
 import torch
 
-from ballast.model.hybrid import routing_kernels
-from ballast.model.hybrid.division import Division
+from ballast.model.hybrid.experts import routing_kernels
+from ballast.model.hybrid.experts.division import Division
 from ballast.model.spec import ModelSpec
 
 FEW_PAIRS = 128

@@ -7,10 +7,9 @@ import logging
 import torch
 import triton
 
-from ballast.model.hybrid import flashinfer_attention
-from ballast.model.hybrid.attention import AttentionSizes
-from ballast.model.hybrid.flashinfer_attention import FlashinferAttention
-from ballast.model.hybrid.paged_attention import PagedAttention, choose_tilings
+from ballast.model.hybrid.attention.flashinfer import RANK, ROPE_DIM, FlashinferAttention
+from ballast.model.hybrid.attention.latent import AttentionSizes
+from ballast.model.hybrid.attention.paged import PagedAttention, choose_tilings
 from ballast.model.hybrid.step import Step
 
 log = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ def paged_attention(sizes: AttentionSizes, device: torch.device) -> PagedAttenti
 def compiled_flashinfer(sizes: AttentionSizes, device: torch.device) -> FlashinferAttention | None:
     """None where it has no kernels for such latents; None and a warning where it is not installed or cannot compile
     them."""
-    known = flashinfer_attention.RANK, flashinfer_attention.ROPE_DIM
+    known = RANK, ROPE_DIM
     if (sizes.rank, sizes.rope_dim) != known:
         log.info(
             "attention by Ballast's own kernels: flashinfer has none for latents of %d + %d", sizes.rank, sizes.rope_dim

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 
 from ballast._core import kernels
-from ballast.model.hybrid.divided_experts import LayerOnDevice
-from ballast.model.hybrid.host_memory import HostExpertPart, HostPanels, panels_of
-from ballast.model.hybrid.panel_stack import PanelStack
-from ballast.model.hybrid.streamed_experts import MakeExperts, copy_pieces
+from ballast.model.hybrid.experts.divided import LayerOnDevice
+from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels, panels_of
+from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, copy_pieces
 
 
 def place_experts(

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from gguf import GGMLQuantizationType as GgmlType
 
-from ballast.model.hybrid import row_kernels, term_kernels, tile_kernels
-from ballast.model.hybrid.panel_layout import FLOAT_TYPES, GROUP_COLS, IQ4_STEPS, LAYOUTS, PANEL_ROWS
-from ballast.model.hybrid.panel_stack import PanelStack
+from ballast.model.hybrid.panels import row_kernels, term_kernels, tile_kernels
+from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, IQ4_STEPS, LAYOUTS, PANEL_ROWS
+from ballast.model.hybrid.panels.stack import PanelStack
 
 MOST_ROW_TOKENS = 4
 """Up to so many tokens a weight is multiplied with each in turn; above, on tensor cores."""

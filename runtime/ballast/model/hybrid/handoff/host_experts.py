@@ -14,8 +14,8 @@ import torch
 from ballast._core import kernels
 from ballast._core.handoff import ExpertWorker
 from ballast.model.deepseek import ALIVE_EVERY_S
-from ballast.model.hybrid.signals import HostSignals, Signals, StreamSignals
-from ballast.model.hybrid.transport import Fetch, Mailbox, Send, carried, copied
+from ballast.model.hybrid.handoff.signals import HostSignals, Signals, StreamSignals
+from ballast.model.hybrid.handoff.transport import Fetch, Mailbox, Send, carried, copied
 from ballast.model.spec import ModelSpec
 
 LIMIT_S = 25.0
@@ -94,6 +94,6 @@ class HostExperts:
 def _transport(device: torch.device) -> tuple[Send, Fetch]:
     if device.type != "cuda":
         return copied()
-    from ballast.model.hybrid import transport_kernels  # here alone: a CPU needs no Triton
+    from ballast.model.hybrid.handoff import transport_kernels  # here alone: a CPU needs no Triton
 
     return carried(device, transport_kernels)

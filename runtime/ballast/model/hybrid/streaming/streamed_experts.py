@@ -15,10 +15,10 @@ from typing import Protocol
 import torch
 
 from ballast.model.deepseek import ALIVE_EVERY_S
-from ballast.model.hybrid import chunks
-from ballast.model.hybrid.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
-from ballast.model.hybrid.panel_stack import PanelStack
-from ballast.model.hybrid.prefetch import HostStream, Prefetch
+from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.streaming import chunks
+from ballast.model.hybrid.streaming.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
+from ballast.model.hybrid.streaming.prefetch import HostStream, Prefetch
 
 _POLL_S = 0.0005
 

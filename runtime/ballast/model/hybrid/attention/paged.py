@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ballast.model.hybrid import attention_kernels
-from ballast.model.hybrid.attention import AttentionSizes
+from ballast.model.hybrid.attention import paged_kernels
+from ballast.model.hybrid.attention.latent import AttentionSizes
 from ballast.model.hybrid.step import RequestTable, Step
 
 MAX_SPLITS = 64
@@ -74,7 +74,7 @@ class PagedAttention:
         num_splits = min(-(-self._wanted_programs // num_tiles), MAX_SPLITS)
         sums = query.new_empty((num_splits, num_tokens, num_heads, rank))
         peaks = query.new_empty((num_splits, num_rows))
-        attention_kernels.attend[num_tiles, num_splits](
+        paged_kernels.attend[num_tiles, num_splits](
             query,
             cache,
             self._tiles,
@@ -93,7 +93,7 @@ class PagedAttention:
         if num_splits == 1:
             return sums[0]
         attended = torch.empty_like(sums[0])
-        attention_kernels.merge[num_tiles, tiling.rows](
+        paged_kernels.merge[num_tiles, tiling.rows](
             sums,
             peaks,
             self._tiles,

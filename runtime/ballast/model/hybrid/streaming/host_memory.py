@@ -28,7 +28,7 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class HostPanels:
-    """One matrix of every expert, [rows, cols] each, as `panel_layout` describes it. `data` is a view and keeps the
+    """One matrix of every expert, [rows, cols] each, as `panels.layout` describes it. `data` is a view and keeps the
     memory alive."""
 
     data: NDArray[np.uint8]  # [experts, panels, bytes of a panel]

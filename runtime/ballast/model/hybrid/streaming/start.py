@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from ballast.model.hybrid.break_even import Timing, break_even
-from ballast.model.hybrid.host_memory import PinnedMemory, panels_of
-from ballast.model.hybrid.streamed_experts import MakeExperts, StreamedExperts
+from ballast.model.hybrid.streaming.break_even import Timing, break_even
+from ballast.model.hybrid.streaming.host_memory import PinnedMemory, panels_of
+from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, StreamedExperts
 from ballast.model.spec import ModelSpec
 
 log = logging.getLogger(__name__)

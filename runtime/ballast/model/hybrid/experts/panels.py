@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import torch
 
-from ballast.model.hybrid import expert_kernels
-from ballast.model.hybrid.fused_routing import FEW_PAIRS, fused_groups
-from ballast.model.hybrid.panel_layout import FLOAT_TYPES
-from ballast.model.hybrid.panel_products import (
+from ballast.model.hybrid.experts import combine_kernels
+from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS, fused_groups
+from ballast.model.hybrid.panels.layout import FLOAT_TYPES
+from ballast.model.hybrid.panels.products import (
     MOST_ROW_TOKENS,
     Groups,
     grouped_tile_block,
@@ -17,7 +17,7 @@ from ballast.model.hybrid.panel_products import (
     split_terms,
     tiles_product,
 )
-from ballast.model.hybrid.panel_stack import PanelStack as PanelStack
+from ballast.model.hybrid.panels.stack import PanelStack as PanelStack
 
 _COMBINE_BLOCK = 1024
 
@@ -49,7 +49,7 @@ class ExpertPanels:
         multiply(x, groups, pairs)
         grid = (num_tokens, -(-self._down.rows // _COMBINE_BLOCK))
         sizes = (self._gate.num_experts, self._down.rows)
-        expert_kernels.combine_experts[grid](
+        combine_kernels.combine_experts[grid](
             pairs, ids, weights, out, *sizes, PAIRS=num_used, BLOCK=_COMBINE_BLOCK, num_warps=4
         )
         return out

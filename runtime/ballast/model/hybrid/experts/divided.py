@@ -12,8 +12,8 @@ from typing import Protocol
 
 import torch
 
-from ballast.model.hybrid.division import MOST_SHARED_TOKENS, Divide, phase_of
-from ballast.model.hybrid.streamed_experts import GroupedExperts
+from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS, Divide, phase_of
+from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 
 
 class RoutedLayers(Protocol):

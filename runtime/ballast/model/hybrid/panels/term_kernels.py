@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.decode_kernels import scales_of, weight_of, words_of
+from ballast.model.hybrid.panels.decode_kernels import scales_of, weight_of, words_of
 
 
 @triton.jit

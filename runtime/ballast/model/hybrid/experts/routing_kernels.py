@@ -1,6 +1,6 @@
 """Triton kernels of the expert choice, its division and its order, for which torch needs a dozen launches each.
 
-Triton's built-in operations only, as in tile_kernels.py.
+Triton's built-in operations only, as in panels/tile_kernels.py.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"

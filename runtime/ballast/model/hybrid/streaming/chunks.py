@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ballast.model.hybrid.host_memory import HostExpertPart
+from ballast.model.hybrid.streaming.host_memory import HostExpertPart
 
 MAX_CHUNK_BYTES = 256 << 20
 CHUNKS_PER_LAYER = 4

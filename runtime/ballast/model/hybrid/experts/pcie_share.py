@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from ballast.model.hybrid.divided_experts import DividedExperts
-from ballast.model.hybrid.division import MOST_SHARED_TOKENS
+from ballast.model.hybrid.experts.divided import DividedExperts
+from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS
 from ballast.model.hybrid.weights import RoutedWeights
 
 log = logging.getLogger(__name__)

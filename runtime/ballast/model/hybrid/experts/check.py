@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from ballast.model.hybrid.divided_experts import LayerOnDevice
-from ballast.model.hybrid.division import MOST_SHARED_TOKENS
-from ballast.model.hybrid.host_memory import panels_of
-from ballast.model.hybrid.streamed_experts import GroupedExperts
+from ballast.model.hybrid.experts.divided import LayerOnDevice
+from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS
+from ballast.model.hybrid.streaming.host_memory import panels_of
+from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.spec import ModelSpec
 
 log = logging.getLogger(__name__)

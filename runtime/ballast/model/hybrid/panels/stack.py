@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from gguf import GGMLQuantizationType as GgmlType
 
-from ballast.model.hybrid.panel_layout import FLOAT_TYPES, LAYOUTS, PANEL_ROWS
+from ballast.model.hybrid.panels.layout import FLOAT_TYPES, LAYOUTS, PANEL_ROWS
 
 _FLOATS = {GgmlType.F32: torch.float32, GgmlType.F16: torch.float16, GgmlType.BF16: torch.bfloat16}
 

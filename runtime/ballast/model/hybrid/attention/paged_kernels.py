@@ -2,7 +2,7 @@
 
 A row is one head of one token; rows of one request follow each other. A program takes a tile of rows of one request and
 a share of the tokens that they see; what the shares found is merged afterwards. Lengths and blocks are read from device
-memory, so that a captured launch serves every step. Triton's built-in operations only, as in tile_kernels.py.
+memory, so that a captured launch serves every step. Triton's built-in operations only, as in panels/tile_kernels.py.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.decode_kernels import scales_of, words_of
+from ballast.model.hybrid.panels.decode_kernels import scales_of, words_of
 
 _RUN_TIME = ["num_tokens", "num_slots", "sharing", "panels_per_slot", "steps_per_split", "num_splits", "split_stride"]
 """No kernel is compiled for values of these: batch sizes and shapes share one."""

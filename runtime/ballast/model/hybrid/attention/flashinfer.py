@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ballast.model.hybrid.attention import AttentionSizes
+from ballast.model.hybrid.attention.latent import AttentionSizes
 from ballast.model.hybrid.step import RequestTable, Step
 
 RANK, ROPE_DIM = 512, 64

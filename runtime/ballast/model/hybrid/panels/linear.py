@@ -6,8 +6,8 @@ import torch
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
-from ballast.model.hybrid.panel_layout import FLOAT_TYPES
-from ballast.model.hybrid.panel_products import (
+from ballast.model.hybrid.panels.layout import FLOAT_TYPES
+from ballast.model.hybrid.panels.products import (
     LEAST_WIDE_TOKENS,
     MOST_ROW_TOKENS,
     rows_product,
@@ -15,7 +15,7 @@ from ballast.model.hybrid.panel_products import (
     tiles_product,
     wide_product,
 )
-from ballast.model.hybrid.panel_stack import PanelStack
+from ballast.model.hybrid.panels.stack import PanelStack
 
 
 class PanelLinear:

@@ -1,4 +1,7 @@
-"""Triton kernel of the weighted sum of a token's experts. Triton's built-in operations only, as in tile_kernels.py."""
+"""Triton kernel of the weighted sum of a token's experts.
+
+Triton's built-in operations only, as in panels/tile_kernels.py.
+"""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Triton functions that read packed weights (csrc/cpu/panel_layout.h): the scales and the codes of some groups of rows.
 
 Rows and groups may be either axis of a tile: row pointers and groups come as they are to be broadcast. What a format
-looks like is known when a kernel is compiled, by the constants of panel_products.decoding.
+looks like is known when a kernel is compiled, by the constants of products.decoding.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"

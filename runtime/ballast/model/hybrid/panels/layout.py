@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gguf import GGMLQuantizationType as GgmlType
@@ -31,18 +31,19 @@ class QuantLayout:
     of that byte."""
     has_minimum: bool
     is_table: bool = False
+    scale_stride: int = field(init=False)
+    """Bytes of the scales of a group (flat) or of eight. A field: Triton tells compiled kernels apart by these."""
+
+    def __post_init__(self) -> None:
+        halves = 2 * PANEL_ROWS * (1 + self.has_minimum)
+        subs = SUPER_GROUPS * self.subs_per_group * PANEL_ROWS
+        scales = {"flat": 0, "nibbles": subs, "nested": subs * (1 + self.has_minimum)}[self.scales]
+        object.__setattr__(self, "scale_stride", halves + scales)
 
     @property
     def group_bytes(self) -> int:
         """Codes of 32 columns of 16 rows."""
         return self.bits * GROUP_COLS * PANEL_ROWS // 8
-
-    @property
-    def scale_stride(self) -> int:
-        """Bytes of the scales of a group (flat) or of eight."""
-        halves = 2 * PANEL_ROWS * (1 + self.has_minimum)
-        subs = SUPER_GROUPS * self.subs_per_group * PANEL_ROWS
-        return halves + {"flat": 0, "nibbles": subs, "nested": subs * (1 + self.has_minimum)}[self.scales]
 
     def scale_bytes(self, cols: int) -> int:
         """Bytes of a panel before its codes."""

@@ -149,7 +149,7 @@ def wide_product(stack: PanelStack, terms: torch.Tensor, out: torch.Tensor) -> N
             stack.cols,
             *_sizes(stack)[3:],
             room,
-            **decoding(stack.ggml_type),
+            LAYOUT=LAYOUTS[stack.ggml_type],
             GROUPS=_STEP_COLS // GROUP_COLS,
             ROWS=_EXPANDED_ROWS,
             num_warps=4,
@@ -200,7 +200,9 @@ def row_kernel(kind: GgmlType, num_tokens: int, *, is_grouped: bool, has_gate: b
     options = {"num_warps": warps}
     if kind in FLOAT_TYPES:
         return Kernel(row_kernels.float_rows, known | {"STEP_COLS": 4 * groups}, 4 * groups, options)
-    return Kernel(row_kernels.quantized_rows, known | decoding(kind) | {"GROUPS": groups}, groups * GROUP_COLS, options)
+    return Kernel(
+        row_kernels.quantized_rows, known | {"LAYOUT": LAYOUTS[kind], "GROUPS": groups}, groups * GROUP_COLS, options
+    )
 
 
 def tile_kernel(
@@ -215,22 +217,9 @@ def tile_kernel(
     options = {"num_warps": 4, "num_stages": 2 if is_staged else 1}
     if kind in FLOAT_TYPES:
         return Kernel(tile_kernels.float_tiles, known | {"STEP_COLS": step}, step, options)
-    return Kernel(tile_kernels.quantized_tiles, known | decoding(kind) | {"GROUPS": step // GROUP_COLS}, step, options)
-
-
-def decoding(kind: GgmlType) -> dict[str, Any]:
-    """What kernels know of a quantised type when they are compiled."""
-    layout = LAYOUTS[kind]
-    return {
-        "BITS": layout.bits,
-        "SUBS": layout.subs_per_group,
-        "OFFSET": layout.offset,
-        "IS_FLAT": layout.scales == "flat",
-        "IS_NIBBLES": layout.scales == "nibbles",
-        "HAS_MINIMUM": layout.has_minimum,
-        "IS_TABLE": layout.is_table,
-        "SCALE_STRIDE": layout.scale_stride,
-    }
+    return Kernel(
+        tile_kernels.quantized_tiles, known | {"LAYOUT": LAYOUTS[kind], "GROUPS": step // GROUP_COLS}, step, options
+    )
 
 
 def _blocks(stack: PanelStack, kernel: Kernel) -> int:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.panels.decode_kernels import scales_of, words_of
+from ballast.model.hybrid.panels.decode_kernels import lines_of, scales_of, words_of
+from ballast.model.hybrid.panels.program_kernels import steps_of, store
 
 _RUN_TIME = ["num_tokens", "num_slots", "sharing", "panels_per_slot", "steps_per_split", "num_splits", "split_stride"]
 """No kernel is compiled for values of these: batch sizes and shapes share one."""
@@ -54,21 +55,41 @@ def _token(order, tiles, num_tokens, num_slots, slot, sharing, index: tl.constex
 
 
 @triton.jit
+def _tokens(
+    x,
+    order,
+    tiles,
+    num_tokens,
+    num_slots,
+    sharing,
+    row,
+    num_rows,
+    cols,
+    IS_GROUPED: tl.constexpr,
+    TOKENS: tl.constexpr,
+):
+    """(slot, rows of x, places of the rows' results, which of them there are), the last three of each token."""
+    if IS_GROUPED:
+        slot = tl.load(tiles + 3 * tl.program_id(1))
+    else:
+        slot = tl.program_id(1)
+    rows_x = ()
+    places = ()
+    kept = ()
+    for token in tl.static_range(TOKENS):
+        x_row, result, is_here = _token(order, tiles, num_tokens, num_slots, slot, sharing, token, IS_GROUPED)
+        rows_x = rows_x + (x + x_row * cols,)
+        places = places + (result * num_rows + row,)
+        kept = kept + ((row < num_rows) & is_here,)
+    return slot, rows_x, places, kept
+
+
+@triton.jit
 def _repeat(value, TOKENS: tl.constexpr):
     values = ()
     for _ in tl.static_range(TOKENS):
         values = values + (value,)
     return values
-
-
-@triton.jit
-def _finish(total, out, gate, place, kept, HAS_GATE: tl.constexpr):
-    """Store the sums, times silu of the gate where there is one (it may be `out` itself)."""
-    if HAS_GATE:
-        value = tl.load(gate + place, mask=kept, other=0.0)
-        small = tl.exp(tl.where(value < 0.0, value, -value))  # does not overflow
-        total = total * value * (tl.where(value < 0.0, small, 1.0) / (1.0 + small))
-    tl.store(out + place, total, mask=kept)
 
 
 @triton.jit
@@ -100,13 +121,12 @@ def _reduce(
                 total = tl.load(left, mask=kept[token], other=0.0, cache_modifier=".cg")
                 for split in range(1, num_splits):
                     total += tl.load(left + split * split_stride, mask=kept[token], other=0.0, cache_modifier=".cg")
-                _finish(total, out, gate, places[token], kept[token], HAS_GATE)
+                store(total, out, gate, places[token], kept[token], HAS_GATE)
             tl.store(counter, 0)
     else:
         for token in tl.static_range(TOKENS):
-            _finish(
-                tl.reduce(sums[token], 0, tl.standard._sum_combine), out, gate, places[token], kept[token], HAS_GATE
-            )
+            total = tl.reduce(sums[token], 0, tl.standard._sum_combine)
+            store(total, out, gate, places[token], kept[token], HAS_GATE)
 
 
 @triton.jit(do_not_specialize=_RUN_TIME)
@@ -133,14 +153,7 @@ def quantized_rows(
     steps_per_split,
     num_splits,
     split_stride,
-    BITS: tl.constexpr,
-    SUBS: tl.constexpr,
-    OFFSET: tl.constexpr,
-    IS_FLAT: tl.constexpr,
-    IS_NIBBLES: tl.constexpr,
-    HAS_MINIMUM: tl.constexpr,
-    IS_TABLE: tl.constexpr,
-    SCALE_STRIDE: tl.constexpr,
+    LAYOUT: tl.constexpr,
     IS_GROUPED: tl.constexpr,
     HAS_GATE: tl.constexpr,
     IS_SPLIT: tl.constexpr,
@@ -150,68 +163,41 @@ def quantized_rows(
 ):
     """Grid: blocks of rows, tiles of tokens (or slots), splits of the columns. The last program of a block's splits to
     arrive adds up what all have left, in their order."""
-    if IS_GROUPED:
-        slot = tl.load(tiles + 3 * tl.program_id(1))
-    else:
-        slot = tl.program_id(1)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    rows_x = ()
-    places = ()
-    kept = ()
-    for token in tl.static_range(TOKENS):
-        x_row, result, is_here = _token(order, tiles, num_tokens, num_slots, slot, sharing, token, IS_GROUPED)
-        rows_x = rows_x + (x + x_row * cols,)
-        places = places + (result * num_rows + row,)
-        kept = kept + ((row < num_rows) & is_here,)
+    slot, rows_x, places, kept = _tokens(
+        x, order, tiles, num_tokens, num_slots, sharing, row, num_rows, cols, IS_GROUPED, TOKENS
+    )
     panel = row // 16
-    lane = row % 16
     begin = (slot.to(tl.int64) * panels_per_slot + panel) * panel_words
-    row_words = words + (begin + lane)[None, :]
-    row_halves = halves + (begin * 2 + lane)[None, :]
-    row_codes = codes + (begin * 4 + lane)[None, :]
+    row_words, row_halves, row_codes = lines_of(words, halves, codes, begin[None, :], (row % 16)[None, :])
     has_row = panel < panels_per_slot
     num_groups = cols // 32
+    subs: tl.constexpr = LAYOUT.subs_per_group
     sums = _repeat(tl.full((GROUPS, ROWS), 0.0, dtype=tl.float32), TOKENS)
-    first = tl.program_id(2) * steps_per_split
-    last = first + steps_per_split
-    if IS_GROUPED:
-        last = tl.where(slot >= 0, last, first)
-    for step in range(first, last):
+    first, end = steps_of(tl.program_id(2), steps_per_split, slot, IS_GROUPED)
+    for step in range(first, end):
         group = step * GROUPS + tl.arange(0, GROUPS)
         has_group = group < num_groups
         inside = has_group[:, None] & has_row[None, :]
-        at = (scale_words + group * (BITS * 16))[:, None]
-        for sub in tl.static_range(SUBS):
-            scale, rest = scales_of(
-                row_halves,
-                row_codes,
-                group[:, None],
-                sub,
-                inside,
-                SUBS,
-                OFFSET,
-                IS_FLAT,
-                IS_NIBBLES,
-                HAS_MINIMUM,
-                IS_TABLE,
-                SCALE_STRIDE,
-            )
+        at = (scale_words + group * (LAYOUT.bits * 16))[:, None]
+        for sub in tl.static_range(subs):
+            scale, rest = scales_of(row_halves, row_codes, group[:, None], sub, inside, LAYOUT)
             parts = _repeat(tl.full((GROUPS, ROWS), 0.0, dtype=tl.float32), TOKENS)
             totals = _repeat(tl.full((GROUPS,), 0.0, dtype=tl.float32), TOKENS)
             for line in tl.static_range(4):
-                for portion in tl.static_range(2 // SUBS):
-                    word = words_of(row_words, at, line, sub + portion, inside, BITS)
+                for portion in tl.static_range(2 // subs):
+                    word = words_of(row_words, at, line, sub + portion, inside, LAYOUT)
                     for byte in tl.static_range(4):
-                        if IS_TABLE:
+                        if LAYOUT.is_table:
                             weight = tl.load(steps + ((word >> (8 * byte)) & 15)) * 2.0**-149
                         else:
-                            weight = _code(word, byte, BITS)
+                            weight = _code(word, byte, LAYOUT.bits)
                         col = group * 32 + (16 * (sub + portion) + 4 * line + byte)
                         new_parts = ()
                         new_totals = ()
                         for token in tl.static_range(TOKENS):
                             value_x = tl.load(rows_x[token] + col, mask=has_group, other=0.0)
-                            product = weight * (value_x * _factor(byte, IS_TABLE))[:, None]
+                            product = weight * (value_x * _factor(byte, LAYOUT.is_table))[:, None]
                             new_parts = new_parts + (parts[token] + product,)
                             new_totals = new_totals + (totals[token] + value_x,)
                         parts = new_parts
@@ -252,28 +238,16 @@ def float_rows(
     ROWS: tl.constexpr,
 ):
     """As `quantized_rows`, of weights [cols, 16 rows] that are floats."""
-    if IS_GROUPED:
-        slot = tl.load(tiles + 3 * tl.program_id(1))
-    else:
-        slot = tl.program_id(1)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    rows_x = ()
-    places = ()
-    kept = ()
-    for token in tl.static_range(TOKENS):
-        x_row, result, is_here = _token(order, tiles, num_tokens, num_slots, slot, sharing, token, IS_GROUPED)
-        rows_x = rows_x + (x + x_row * cols,)
-        places = places + (result * num_rows + row,)
-        kept = kept + ((row < num_rows) & is_here,)
+    slot, rows_x, places, kept = _tokens(
+        x, order, tiles, num_tokens, num_slots, sharing, row, num_rows, cols, IS_GROUPED, TOKENS
+    )
     panel = row // 16
     has_row = panel < panels_per_slot
     row_values = values + ((slot.to(tl.int64) * panels_per_slot + panel) * panel_size + row % 16)[None, :]
     sums = _repeat(tl.full((STEP_COLS, ROWS), 0.0, dtype=tl.float32), TOKENS)
-    first = tl.program_id(2) * steps_per_split
-    last = first + steps_per_split
-    if IS_GROUPED:
-        last = tl.where(slot >= 0, last, first)
-    for step in range(first, last):
+    first, end = steps_of(tl.program_id(2), steps_per_split, slot, IS_GROUPED)
+    for step in range(first, end):
         col = step * STEP_COLS + tl.arange(0, STEP_COLS)
         has_col = col < cols
         inside = has_col[:, None] & has_row[None, :]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.panels.decode_kernels import scales_of, weight_of, words_of
+from ballast.model.hybrid.panels.decode_kernels import lines_of, scales_of, weight_of, words_of
 
 
 @triton.jit
@@ -67,14 +67,7 @@ def expand_panels(
     panel_words,
     scale_words,
     room,
-    BITS: tl.constexpr,
-    SUBS: tl.constexpr,
-    OFFSET: tl.constexpr,
-    IS_FLAT: tl.constexpr,
-    IS_NIBBLES: tl.constexpr,
-    HAS_MINIMUM: tl.constexpr,
-    IS_TABLE: tl.constexpr,
-    SCALE_STRIDE: tl.constexpr,
+    LAYOUT: tl.constexpr,
     GROUPS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
@@ -83,32 +76,18 @@ def expand_panels(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     begin = ((first_row + row) // 16).to(tl.int64) * panel_words
     lane = (first_row + row) % 16
+    row_words, row_halves, row_codes = lines_of(words, halves, codes, begin[:, None], lane[:, None])
     index = tl.arange(0, GROUPS * 4)
     line = index % 4
     group = tl.program_id(1) * GROUPS + index // 4
     inside = (row < num_rows)[:, None] & (group < cols // 32)[None, :]
-    at = (scale_words + group * (BITS * 16))[None, :]
-    row_words = words + (begin + lane)[:, None]
+    at = (scale_words + group * (LAYOUT.bits * 16))[None, :]
     row_terms = terms + row.to(tl.int64)[:, None] * (3 * room) + tl.program_id(1) * (GROUPS * 32) + index[None, :]
     for half in tl.static_range(2):
-        scale, rest = scales_of(
-            halves + (begin * 2 + lane)[:, None],
-            codes + (begin * 4 + lane)[:, None],
-            group[None, :],
-            half,
-            inside,
-            SUBS,
-            OFFSET,
-            IS_FLAT,
-            IS_NIBBLES,
-            HAS_MINIMUM,
-            IS_TABLE,
-            SCALE_STRIDE,
-        )
-        word = words_of(row_words, at, line[None, :], half, inside, BITS)
+        scale, rest = scales_of(row_halves, row_codes, group[None, :], half, inside, LAYOUT)
+        word = words_of(row_words, at, line[None, :], half, inside, LAYOUT)
         for byte in tl.static_range(4):
-            code = (word >> (8 * byte)) & ((1 << BITS) - 1)
-            weight = weight_of(code, scale, rest, steps, IS_TABLE)
+            weight = weight_of(word, byte, scale, rest, steps, LAYOUT)
             upper = rounded(weight)
             place = row_terms + (half * 4 + byte) * (GROUPS * 4)
             tl.store(place, upper, mask=(row < num_rows)[:, None])

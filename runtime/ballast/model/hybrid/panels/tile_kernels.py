@@ -14,7 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.panels.decode_kernels import scales_of, weight_of, words_of
+from ballast.model.hybrid.panels.decode_kernels import lines_of, scales_of, weight_of, words_of
+from ballast.model.hybrid.panels.program_kernels import steps_of, store
 from ballast.model.hybrid.panels.term_kernels import rounded
 
 _RUN_TIME = ["num_tokens", "num_slots", "sharing", "panels_per_slot", "steps_per_split", "split_stride"]
@@ -37,35 +38,25 @@ def _multiply(sums, weight, terms, room, has_token):
 
 @triton.jit
 def _places(order, tiles, num_tokens, num_slots, sharing, IS_GROUPED: tl.constexpr, BLOCK_T: tl.constexpr):
-    """(slot, row of x, row of the result, which of them there are) of the program's tokens. Grouped: `tiles`
+    """(slot, split, row of x, row of the result, which of them there are) of the program's tokens. Grouped: `tiles`
     [tiles, 3] holds a tile's slot and bounds in `order`; `sharing` results have one row of x. Otherwise slots are
     heads, of which every token has all."""
     if IS_GROUPED:
         tile = tiles + 3 * tl.program_id(1)
         slot = tl.load(tile)
+        split = tl.program_id(2)
         place = tl.load(tile + 1) + tl.arange(0, BLOCK_T)
         has_token = place < tl.load(tile + 2)
         result = tl.load(order + place, mask=has_token, other=0).to(tl.int64)
         x_row = result // sharing
     else:
         slot = tl.program_id(2) % num_slots
+        split = tl.program_id(2) // num_slots
         token = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
         has_token = token < num_tokens
         result = token.to(tl.int64) * num_slots + slot
         x_row = result
-    return slot, x_row, result, has_token
-
-
-@triton.jit
-def _finish(sums, out, gate, result, has_token, row, has_row, num_rows, HAS_GATE: tl.constexpr):
-    """Store sums [ROWS, BLOCK_T], times silu of the gate where there is one (it may be `out` itself)."""
-    kept = has_row[:, None] & has_token[None, :]
-    place = result[None, :] * num_rows + row[:, None]
-    if HAS_GATE:
-        value = tl.load(gate + place, mask=kept, other=0.0)
-        small = tl.exp(tl.where(value < 0.0, value, -value))  # does not overflow
-        sums = sums * value * (tl.where(value < 0.0, small, 1.0) / (1.0 + small))
-    tl.store(out + place, sums, mask=kept)
+    return slot, split, x_row, result, has_token
 
 
 @triton.jit(do_not_specialize=_RUN_TIME)
@@ -90,14 +81,7 @@ def quantized_tiles(
     room,
     steps_per_split,
     split_stride,
-    BITS: tl.constexpr,
-    SUBS: tl.constexpr,
-    OFFSET: tl.constexpr,
-    IS_FLAT: tl.constexpr,
-    IS_NIBBLES: tl.constexpr,
-    HAS_MINIMUM: tl.constexpr,
-    IS_TABLE: tl.constexpr,
-    SCALE_STRIDE: tl.constexpr,
+    LAYOUT: tl.constexpr,
     IS_GROUPED: tl.constexpr,
     HAS_GATE: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -105,57 +89,34 @@ def quantized_tiles(
     BLOCK_T: tl.constexpr,
 ):
     """Grid: blocks of rows, tiles of tokens, splits of the columns times slots where tokens are not grouped."""
-    slot, x_row, result, has_token = _places(order, tiles, num_tokens, num_slots, sharing, IS_GROUPED, BLOCK_T)
-    if IS_GROUPED:
-        split = tl.program_id(2)
-    else:
-        split = tl.program_id(2) // num_slots
+    slot, split, x_row, result, has_token = _places(order, tiles, num_tokens, num_slots, sharing, IS_GROUPED, BLOCK_T)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     panel = row // 16
-    lane = row % 16
     has_row = panel < panels_per_slot
     begin = (slot.to(tl.int64) * panels_per_slot + panel) * panel_words
-    row_words = words + (begin + lane)[:, None]
-    row_halves = halves + (begin * 2 + lane)[:, None]
-    row_codes = codes + (begin * 4 + lane)[:, None]
+    row_words, row_halves, row_codes = lines_of(words, halves, codes, begin[:, None], (row % 16)[:, None])
 
     index = tl.arange(0, GROUPS * 4)
     line = index % 4
     row_terms = terms + x_row[None, :] * (2 * room) + index[:, None]
     num_groups = cols // 32
     sums = tl.full((ROWS, BLOCK_T), 0.0, dtype=tl.float32)
-    first = split * steps_per_split
-    last = tl.minimum(first + steps_per_split, room // (GROUPS * 32))
-    if IS_GROUPED:
-        last = tl.where(slot >= 0, last, first)
-    for step in range(first, last):
+    first, end = steps_of(split, steps_per_split, slot, IS_GROUPED)
+    for step in range(first, tl.minimum(end, room // (GROUPS * 32))):
         group = step * GROUPS + index // 4
         has_group = group < num_groups
         inside = has_row[:, None] & has_group[None, :]
-        at = (scale_words + group * (BITS * 16))[None, :]
+        at = (scale_words + group * (LAYOUT.bits * 16))[None, :]
         for half in tl.static_range(2):
-            scale, rest = scales_of(
-                row_halves,
-                row_codes,
-                group[None, :],
-                half,
-                inside,
-                SUBS,
-                OFFSET,
-                IS_FLAT,
-                IS_NIBBLES,
-                HAS_MINIMUM,
-                IS_TABLE,
-                SCALE_STRIDE,
-            )
-            word = words_of(row_words, at, line[None, :], half, inside, BITS)
+            scale, rest = scales_of(row_halves, row_codes, group[None, :], half, inside, LAYOUT)
+            word = words_of(row_words, at, line[None, :], half, inside, LAYOUT)
             for byte in tl.static_range(4):
-                code = (word >> (8 * byte)) & ((1 << BITS) - 1)
-                weight = weight_of(code, scale, rest, steps, IS_TABLE)
+                weight = weight_of(word, byte, scale, rest, steps, LAYOUT)
                 piece = (step * 8 + half * 4 + byte) * (GROUPS * 4)
                 sums = _multiply(sums, weight, row_terms + piece, room, has_token)
 
-    _finish(sums, out + split * split_stride, gate, result, has_token, row, row < num_rows, num_rows, HAS_GATE)
+    place = result[None, :] * num_rows + row[:, None]
+    store(sums, out + split * split_stride, gate, place, (row < num_rows)[:, None] & has_token[None, :], HAS_GATE)
 
 
 @triton.jit(do_not_specialize=_RUN_TIME)
@@ -182,11 +143,7 @@ def float_tiles(
     ROWS: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):
-    slot, x_row, result, has_token = _places(order, tiles, num_tokens, num_slots, sharing, IS_GROUPED, BLOCK_T)
-    if IS_GROUPED:
-        split = tl.program_id(2)
-    else:
-        split = tl.program_id(2) // num_slots
+    slot, split, x_row, result, has_token = _places(order, tiles, num_tokens, num_slots, sharing, IS_GROUPED, BLOCK_T)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     panel = row // 16
     has_row = panel < panels_per_slot
@@ -195,13 +152,11 @@ def float_tiles(
     index = tl.arange(0, STEP_COLS)
     row_terms = terms + x_row[None, :] * (2 * room) + index[:, None]
     sums = tl.full((ROWS, BLOCK_T), 0.0, dtype=tl.float32)
-    first = split * steps_per_split
-    last = tl.minimum(first + steps_per_split, room // STEP_COLS)
-    if IS_GROUPED:
-        last = tl.where(slot >= 0, last, first)
-    for step in range(first, last):
+    first, end = steps_of(split, steps_per_split, slot, IS_GROUPED)
+    for step in range(first, tl.minimum(end, room // STEP_COLS)):
         col = step * STEP_COLS + index
         weight = tl.load(row_values + col[None, :] * 16, mask=has_row[:, None] & (col < cols)[None, :], other=0.0)
         sums = _multiply(sums, weight.to(tl.float32), row_terms + step * STEP_COLS, room, has_token)
 
-    _finish(sums, out + split * split_stride, gate, result, has_token, row, row < num_rows, num_rows, HAS_GATE)
+    place = result[None, :] * num_rows + row[:, None]
+    store(sums, out + split * split_stride, gate, place, (row < num_rows)[:, None] & has_token[None, :], HAS_GATE)

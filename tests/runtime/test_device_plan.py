@@ -29,7 +29,8 @@ from ballast.model.weights import Packing, Tensors
 from ballast.moe.placement import assign, read_rules
 from ballast.plan import check_memory, plan_for, planned, render, rule_lines, run, to_json
 from ballast.plan.device import DeviceMemory
-from ballast.plan.memory import MemoryPlan, Numbers, make_hybrid_plan
+from ballast.plan.hybrid import make_hybrid_plan
+from ballast.plan.memory import MemoryPlan, Numbers
 from ballast.plan.streaming import step_choices
 from ballast.testing.gguf_files import R1_SPEC, common_types, write_hollow_model
 from ballast.tiny import write_tiny_model

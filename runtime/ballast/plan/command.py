@@ -20,8 +20,11 @@ from ballast.model.tensors import check_tensors
 from ballast.moe.placement import Rule, assign, read_rules
 from ballast.moe.profile import read_profile
 from ballast.numa import plan_threads
+from ballast.plan.check import check_memory
 from ballast.plan.device import DeviceMemory
-from ballast.plan.memory import MemoryPlan, Numbers, check_memory, make_hybrid_plan, make_plan
+from ballast.plan.host import make_plan
+from ballast.plan.hybrid import make_hybrid_plan
+from ballast.plan.memory import MemoryPlan, Numbers
 from ballast.plan.report import render, to_json
 from ballast.plan.residents import Wanted
 from ballast.plan.streaming import step_choices

@@ -7,8 +7,10 @@ from typing import Any
 
 from ballast.machine import Memory
 from ballast.moe.placement import Assignment
-from ballast.plan.memory import DevicePlan, MemoryPlan, MemoryRow, human
+from ballast.plan.memory import DevicePlan, MemoryPlan
 from ballast.plan.residents import share_is_estimated_by
+from ballast.plan.rows import MemoryRow
+from ballast.sizes import human
 
 
 def render(plan: MemoryPlan) -> str:

@@ -1,0 +1,71 @@
+"""The plan of a model that the CPU computes. Nothing is loaded.
+
+Weights are packed while they are loaded, and counted as they are then: K-quants take up to 4 % more than in the file,
+and W_UK of the joint layout becomes floats. The embedding is read in place from the mapped file, through page cache.
+"""
+
+from __future__ import annotations
+
+from ballast.machine import Memory
+from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.packed_size import loaded_bytes
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import expected_tensors
+from ballast.moe.placement import Assignment
+from ballast.plan.memory import MemoryPlan, Numbers
+from ballast.plan.rows import MemoryRow, weight_rows
+from ballast.sizes import human
+from ballast.weights.gguf import GgufModel
+
+_FLOAT_BYTES = 4
+_PROGRAM_BYTES = 320 << 20
+"""An allowance for Python, the libraries and a vocabulary of 130,000 tokens."""
+
+
+def make_plan(gguf: GgufModel, spec: ModelSpec, assignment: Assignment, numbers: Numbers, memory: Memory) -> MemoryPlan:
+    """What `gguf`, a checked model, takes under `numbers` on a machine with `memory`. Pure."""
+    loaded = loaded_bytes(gguf, spec, numbers.isa, numbers.threads_per_node)
+    weights = tuple(weight_rows(gguf, assignment.devices, {name: (name, size) for name, size in loaded.items()}))
+    kv_row_bytes = spec.latent_dim * _FLOAT_BYTES * spec.num_layers
+    num_slots = (num_kv_blocks(numbers.cache_lens, numbers.block_tokens) + 1) * numbers.block_tokens
+    uses = (
+        MemoryRow("weights", sum(row.num_bytes for row in weights), "packed while loading; embedding in page cache"),
+        MemoryRow(
+            "KV cache",
+            num_slots * kv_row_bytes,
+            f"{num_slots - numbers.block_tokens} tokens and the null block, {human(kv_row_bytes)} a token",
+        ),
+        MemoryRow("work buffers", _work_bytes(spec, numbers), f"a step of {numbers.step_tokens} tokens, at most"),
+        MemoryRow("tables", _table_bytes(spec, num_slots - numbers.block_tokens), "positions and norms"),
+        MemoryRow("program", _PROGRAM_BYTES, "Python, libraries, vocabulary; an allowance"),
+    )
+    without_cache = sum(use.num_bytes for use in uses) - num_slots * kv_row_bytes
+    num_blocks = (memory.available_bytes - without_cache) // (kv_row_bytes * numbers.block_tokens) - 1
+    return MemoryPlan(
+        model=spec.name,
+        files=tuple(map(str, gguf.files)),
+        weights=weights,
+        uses=uses,
+        memory=memory,
+        assignment=assignment,
+        max_cache_lens=max(0, num_blocks * numbers.block_tokens),
+        numbers=numbers,
+    )
+
+
+def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
+    """Activations alive at once in the widest part of a layer, and the logits of a full batch."""
+    head = spec.nope_dim + spec.rope_dim
+    query = head + spec.nope_dim + spec.rope_dim + spec.kv_lora_rank + spec.latent_dim
+    attention = spec.latent_dim + spec.num_heads * (query + spec.kv_lora_rank + spec.v_dim)
+    shared = 2 * spec.expert_dim * spec.num_shared_experts
+    experts = spec.num_experts + spec.num_experts_used * spec.expert_dim + shared
+    widest = max(attention, 2 * spec.ffn_dim, experts)
+    logits = numbers.max_batch_size * spec.vocab_size
+    return (numbers.step_tokens * (4 * spec.hidden + widest) + 4 * logits) * _FLOAT_BYTES
+
+
+def _table_bytes(spec: ModelSpec, num_cached_tokens: int) -> int:
+    positions = min(spec.context_length, num_cached_tokens) * spec.rope_dim
+    norms = sum(shape[0] for shape in expected_tensors(spec).values() if len(shape) == 1)
+    return (positions + norms) * _FLOAT_BYTES

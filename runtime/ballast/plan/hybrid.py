@@ -1,0 +1,99 @@
+"""The plan of a model with a GPU, where lies what every token needs and what there is room for of the routed experts.
+Nothing is loaded."""
+
+from __future__ import annotations
+
+from ballast.machine import Memory
+from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.spec import ModelSpec
+from ballast.moe.placement import Assignment
+from ballast.plan.device import (
+    HOST_PROGRAM_BYTES,
+    DeviceMemory,
+    DeviceNumbers,
+    device_uses,
+    hybrid_bytes,
+    place,
+    staging_bytes,
+)
+from ballast.plan.memory import DevicePlan, MemoryPlan, Numbers
+from ballast.plan.residents import Wanted, estimated_share, plan_residents
+from ballast.plan.rows import MemoryRow, weight_rows
+from ballast.plan.streaming import estimate
+from ballast.weights.gguf import GgufModel
+
+NO_EXPERTS = Wanted()
+"""In a GPU's memory, and none across PCIe."""
+
+
+def make_hybrid_plan(
+    gguf: GgufModel,
+    spec: ModelSpec,
+    assignment: Assignment,
+    numbers: Numbers,
+    memory: Memory,
+    device: DeviceMemory,
+    wanted: Wanted = NO_EXPERTS,
+) -> MemoryPlan:
+    """As `host.make_plan`, where a GPU computes all but the routed experts. Pure."""
+    assignment = place(assignment, device.name)
+    pieces = list(hybrid_bytes(gguf, spec, numbers.isa, numbers.threads_per_node))
+    sizes = {name: size for name, _, size in pieces}
+    weights = tuple(weight_rows(gguf, assignment.devices, {name: (source, size) for name, source, size in pieces}))
+    in_host = sum(row.num_bytes for row in weights if row.device == "cpu")
+    uses = (
+        MemoryRow("weights", in_host, "routed experts, packed while loading; embedding in page cache"),
+        MemoryRow(
+            "work buffers",
+            staging_bytes(spec, sizes, assignment, numbers.step_tokens),
+            f"activations of {numbers.step_tokens} tokens on their way; while loading, the largest matrix",
+        ),
+        MemoryRow("program", HOST_PROGRAM_BYTES, "Python, torch, CUDA's libraries, vocabulary; an allowance"),
+    )
+    return MemoryPlan(
+        model=spec.name,
+        files=tuple(map(str, gguf.files)),
+        weights=weights,
+        uses=uses,
+        memory=memory,
+        assignment=assignment,
+        max_cache_lens=0,
+        numbers=numbers,
+        device=_device_plan(spec, sizes, assignment, numbers, device, wanted),
+    )
+
+
+def _device_plan(
+    spec: ModelSpec,
+    sizes: dict[str, int],
+    assignment: Assignment,
+    numbers: Numbers,
+    device: DeviceMemory,
+    wanted: Wanted,
+) -> DevicePlan:
+    def uses(num_blocks: int) -> tuple[MemoryRow, ...]:
+        slots = (num_blocks + 1) * numbers.block_tokens
+        settings = DeviceNumbers(
+            slots, numbers.block_tokens, numbers.step_tokens, numbers.max_batch_size, numbers.streams_experts
+        )
+        return tuple(MemoryRow(*use) for use in device_uses(spec, sizes, assignment, settings))
+
+    def total(num_blocks: int) -> int:
+        return sum(use.num_bytes for use in uses(num_blocks))
+
+    num_threads = sum(numbers.threads_per_node)
+    rows = uses(num_kv_blocks(numbers.cache_lens, numbers.block_tokens))
+    room = device.available_bytes - sum(row.num_bytes for row in rows)
+    residents = plan_residents(spec, sizes, assignment, wanted, room)
+    if residents.num_experts:
+        rows = (*rows, MemoryRow("resident experts", residents.num_bytes, residents.detail))
+    # Both the cache and attention's work grow by the block.
+    num_blocks = (device.available_bytes - residents.fixed_bytes - total(0)) // (total(1) - total(0))
+    return DevicePlan(
+        device,
+        rows,
+        max(0, num_blocks * numbers.block_tokens),
+        estimate(spec, sizes, numbers.isa, num_threads) if numbers.streams_experts else None,
+        residents.experts,
+        estimated_share(num_threads) if wanted.pcie_share is None else wanted.pcie_share,
+    )

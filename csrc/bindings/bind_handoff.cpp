@@ -56,7 +56,7 @@ class ExpertWorker {
                               num_layers};
     buffers_ = {inputs, ids, weights, results, submitted, done};
     handoff_ = std::make_unique<Handoff>(
-        seen,
+        seen, pool,
         [this, &pool, x, chosen, shares, num_chosen, out](int64_t index, int64_t num_tokens) {
           const Experts& experts = layers_[static_cast<size_t>(index)].experts;
           const int64_t num_read = experts.forward(pool, x, num_tokens, chosen, shares, num_chosen, out);

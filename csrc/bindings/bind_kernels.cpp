@@ -354,13 +354,6 @@ std::vector<int> supported_types() {
 
 void bind_kernels(py::module_ m) {
   using py::arg;
-  py::class_<ThreadPool>(m, "ThreadPool")
-      .def(py::init<int>(), arg("num_threads"))
-      .def(py::init<const Placement&>(), arg("placement"))
-      .def("adopt_caller", &ThreadPool::adopt_caller)
-      .def_property_readonly("num_nodes", &ThreadPool::num_nodes)
-      .def_property_readonly("pin_refusal", &ThreadPool::pin_refusal)
-      .def_property_readonly("num_threads", &ThreadPool::num_threads);
   py::class_<MatrixView>(m, "Matrix")
       .def(py::init(&MatrixView::over), arg("data"), arg("ggml_type"), arg("rows"), arg("cols"))
       .def_property_readonly("ggml_type",

@@ -5,6 +5,7 @@
 
 void bind_sched(pybind11::module_ m);
 void bind_numa(pybind11::module_ m);
+void bind_pool(pybind11::module_ m);
 void bind_kernels(pybind11::module_ m);
 void bind_model(pybind11::module_ m);
 void bind_handoff(pybind11::module_ m);
@@ -14,7 +15,9 @@ PYBIND11_MODULE(_core, m) {
   pybind11::register_exception<ballast::InvariantError>(m, "InvariantError", PyExc_RuntimeError);
   bind_sched(m.def_submodule("sched", "Continuous batching over a paged, shared KV space."));
   bind_numa(m.def_submodule("numa", "Where threads run and memory lies."));
-  bind_kernels(m.def_submodule("kernels", "CPU kernels over GGUF blocks."));
+  pybind11::module_ kernels = m.def_submodule("kernels", "CPU kernels over GGUF blocks.");
+  bind_pool(kernels);
+  bind_kernels(kernels);
   bind_model(m.def_submodule("model", "The forward pass on the CPU."));
   bind_handoff(m.def_submodule("handoff", "Routed experts, computed as a device asks for them."));
 }

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "base/relax.h"
+
 namespace ballast {
 namespace {
 
@@ -15,20 +17,13 @@ constexpr auto kSpin = std::chrono::milliseconds(2);
 constexpr auto kNap = std::chrono::microseconds(20);
 constexpr int kLooksBetweenClocks = 256;
 
-void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#endif
-}
-
 }  // namespace
 
-Handoff::Handoff(const Words& words, Compute compute, std::chrono::milliseconds limit,
+Handoff::Handoff(const Words& words, ThreadPool& pool, Compute compute, std::chrono::milliseconds limit,
                  const std::function<void()>& on_start)
-    : words_(words),
-      compute_(std::move(compute)),
-      limit_(limit),
-      thread_([this, on_start] { run(on_start); }) {}
+    : words_(words), pool_(pool), compute_(std::move(compute)), limit_(limit), thread_([this, on_start] {
+        run(on_start);
+      }) {}
 
 Handoff::~Handoff() {
   {
@@ -100,6 +95,7 @@ void Handoff::fail(std::exception_ptr error) {
 }
 
 void Handoff::step(int64_t num_tokens) {
+  const ThreadPool::KeepAwake awake(pool_);
   for (int64_t layer = 0; layer < words_.num_layers; ++layer) {
     await(layer);
     words_.submitted[layer].store(0, std::memory_order_relaxed);
@@ -141,7 +137,11 @@ void Handoff::await(int64_t layer) {
                                " for " + std::to_string(limit_.count()) + " ms");
     }
     is_long = waited > kSpin;
-    if (is_long) std::this_thread::sleep_for(kNap);
+    if (is_long) {
+      std::this_thread::sleep_for(kNap);
+    } else {
+      std::this_thread::yield();  // to the thread that queues the step, where it shares this one's CPU
+    }
   }
 }
 

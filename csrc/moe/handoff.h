@@ -15,6 +15,8 @@
 #include <mutex>
 #include <thread>
 
+#include "numa/thread_pool.h"
+
 namespace ballast {
 
 class Handoff {
@@ -27,9 +29,9 @@ class Handoff {
   };
   using Compute = std::function<void(int64_t layer, int64_t num_tokens)>;
 
-  // `on_start` runs first on the thread. A layer that is not submitted within `limit`, or then not computed
-  // within it, fails its step.
-  Handoff(const Words& words, Compute compute, std::chrono::milliseconds limit,
+  // `compute` computes with `pool`, whose threads are kept awake while a step runs. `on_start` runs first on
+  // the thread. A layer that is not submitted within `limit`, or then not computed within it, fails its step.
+  Handoff(const Words& words, ThreadPool& pool, Compute compute, std::chrono::milliseconds limit,
           const std::function<void()>& on_start);
   // Ends the thread; a step that still runs is failed.
   ~Handoff();
@@ -54,6 +56,7 @@ class Handoff {
   void fail(std::exception_ptr error);
 
   const Words words_;
+  ThreadPool& pool_;
   const Compute compute_;
   const std::chrono::milliseconds limit_;
 

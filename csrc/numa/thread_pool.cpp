@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/relax.h"
 
 namespace ballast {
 namespace {
@@ -27,27 +28,13 @@ bool is_deserted(uint64_t gate) { return (gate & kInsideMask) == 0; }
 
 thread_local bool inside_task = false;
 
-void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-// Waits for `ready` awake, because waking a sleeping thread costs about as long as the gap between two
-// operations of one forward pass. Gives up after 100 µs: an idle pool uses no CPU. Returns whether `ready`
-// came true.
-template <class Ready>
-bool spin_until(const Ready& ready) {
-  constexpr auto kLimit = std::chrono::microseconds(100);
-  const auto begin = std::chrono::steady_clock::now();
-  while (!ready()) {
-    if (std::chrono::steady_clock::now() - begin > kLimit) return false;
-    for (int i = 0; i < 16; ++i) relax();
-  }
-  return true;
-}
+// A thread waits awake for about as long as the gap between two operations of one forward pass, which is also
+// what waking it costs; an idle pool uses no CPU.
+constexpr auto kSpin = std::chrono::microseconds(100);
+// While it is kept awake: a device's attention, and what else lies between two layers of experts.
+constexpr auto kLongSpin = std::chrono::milliseconds(2);
+constexpr int kLooksBetweenClocks = 16;
+constexpr int kLooksBetweenYields = 256;
 
 std::string name_and_pin(pthread_t thread, int number, int cpu) {
   char name[16];  // the kernel keeps 15 characters
@@ -148,19 +135,28 @@ void ThreadPool::run(const int64_t* counts, size_t num_counts, Job job) {
   if (workers_.empty() || (!by_node_ && counts[0] == 1)) {
     drain(0);
   } else {
+    recorder_.open();
     gate_.store((epoch_of(gate_.load(std::memory_order_relaxed)) + 1) * kEpochOne | kOpen,
                 std::memory_order_release);
-    {
-      const std::lock_guard<std::mutex> lock(sleep_);
-    }  // a worker is either before its check or already asleep
-    job_opened_.notify_all();
+    job_opened_.wake_all();
     drain(0);
     // Another node's share waits for that node's threads, however late they wake.
     wait_until([this] { return all_dealt_out(); });
     gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
     wait_until([this] { return is_deserted(gate_.load(std::memory_order_acquire)); });
+    recorder_.close();
   }
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void ThreadPool::start_recording() {
+  const std::lock_guard<std::mutex> turn(turn_);
+  recorder_.start();
+}
+
+std::vector<LoopTimes> ThreadPool::stop_recording() {
+  const std::lock_guard<std::mutex> turn(turn_);
+  return recorder_.stop();
 }
 
 void ThreadPool::worker(int node) {
@@ -170,12 +166,14 @@ void ThreadPool::worker(int node) {
     return stopping_.load(std::memory_order_acquire) || (is_open(gate) && epoch_of(gate) != seen_epoch);
   };
   while (true) {
+    const uint64_t num_wake_ups = num_wake_ups_.load(std::memory_order_acquire);
     if (!spin_until(called)) {
-      std::unique_lock<std::mutex> lock(sleep_);
-      job_opened_.wait(lock, called);
+      job_opened_.wait(
+          [&] { return called() || num_wake_ups_.load(std::memory_order_acquire) != num_wake_ups; });
     }
     if (stopping_.load(std::memory_order_acquire)) return;
     if (join_job(seen_epoch)) {
+      recorder_.join();
       drain(node);
       leave_job();
     }
@@ -195,7 +193,7 @@ bool ThreadPool::join_job(uint64_t& seen_epoch) {
 
 void ThreadPool::leave_job() {
   const uint64_t before = gate_.fetch_sub(1, std::memory_order_acq_rel);
-  if (!is_open(before) && is_deserted(before - 1)) wake_caller();
+  if (!is_open(before) && is_deserted(before - 1)) caller_may_go_on_.wake_all();
 }
 
 void ThreadPool::drain(int node) {
@@ -212,7 +210,7 @@ void ThreadPool::drain(int node) {
   }
   inside_task = false;
   // One thread a lane finds it just empty, and so does the one that cancelled the rest.
-  if (by_node_ && index == lane.count) wake_caller();
+  if (by_node_ && index == lane.count) caller_may_go_on_.wake_all();
 }
 
 bool ThreadPool::all_dealt_out() const {
@@ -221,26 +219,36 @@ bool ThreadPool::all_dealt_out() const {
   });
 }
 
+// Whether `ready` came true while it was worth to stay awake.
+template <class Ready>
+bool ThreadPool::spin_until(const Ready& ready) const {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t looks = 1; !ready(); ++looks) {
+    relax();
+    if (looks % kLooksBetweenClocks != 0) continue;
+    const bool is_kept_awake = num_keeping_awake_.load(std::memory_order_relaxed) > 0;
+    if (std::chrono::steady_clock::now() - begin > (is_kept_awake ? kLongSpin : kSpin)) return false;
+    if (is_kept_awake && looks % kLooksBetweenYields == 0) std::this_thread::yield();
+  }
+  return true;
+}
+
 template <class Ready>
 void ThreadPool::wait_until(const Ready& ready) {
-  if (spin_until(ready)) return;
-  std::unique_lock<std::mutex> lock(sleep_);
-  caller_may_go_on_.wait(lock, ready);
+  while (!spin_until(ready)) caller_may_go_on_.wait(ready);
 }
 
-void ThreadPool::wake_caller() {
-  {
-    const std::lock_guard<std::mutex> lock(sleep_);
-  }  // the caller is either before its check or already asleep
-  caller_may_go_on_.notify_one();
+ThreadPool::KeepAwake::KeepAwake(ThreadPool& pool) : pool_(pool) {
+  pool_.num_keeping_awake_.fetch_add(1, std::memory_order_relaxed);
+  pool_.num_wake_ups_.fetch_add(1, std::memory_order_release);
+  pool_.job_opened_.wake_all();
 }
+
+ThreadPool::KeepAwake::~KeepAwake() { pool_.num_keeping_awake_.fetch_sub(1, std::memory_order_relaxed); }
 
 void ThreadPool::stop_workers() {
-  {
-    const std::lock_guard<std::mutex> lock(sleep_);
-    stopping_.store(true, std::memory_order_release);
-  }
-  job_opened_.notify_all();
+  stopping_.store(true, std::memory_order_release);
+  job_opened_.wake_all();
   for (std::thread& thread : workers_) thread.join();
   workers_.clear();
 }

@@ -9,12 +9,19 @@
 
 #include "check.h"
 #include "moe/handoff.h"
+#include "worker_clock.h"
 
 using ballast::Handoff;
+using ballast::ThreadPool;
 
 namespace {
 
 constexpr auto kPlenty = std::chrono::milliseconds(60'000);
+
+ThreadPool& pool() {
+  static ThreadPool two(2);
+  return two;
+}
 
 struct Memory {
   explicit Memory(int64_t num_layers)
@@ -67,7 +74,7 @@ TEST(layers_are_computed_in_order_step_after_step_and_the_words_end_at_zero) {
   Memory memory(7);
   std::atomic<int> starts{0};
   Handoff handoff(
-      memory.words(),
+      memory.words(), pool(),
       [&](int64_t layer, int64_t tokens) { memory.result = 3 * memory.input + layer + tokens; }, kPlenty,
       [&] { ++starts; });
   for (int64_t step = 1; step <= 300; ++step) {
@@ -88,7 +95,7 @@ TEST(a_layer_may_be_long_in_coming_and_long_in_computing) {
   Memory memory(2);
   const auto nap = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
   Handoff handoff(
-      memory.words(),
+      memory.words(), pool(),
       [&](int64_t, int64_t) {
         nap();
         memory.result = memory.input + 1;
@@ -106,7 +113,7 @@ TEST(a_layer_may_be_long_in_coming_and_long_in_computing) {
 TEST(a_failure_lets_the_device_go_on_and_is_told_for_good) {
   Memory memory(4);
   Handoff handoff(
-      memory.words(),
+      memory.words(), pool(),
       [&](int64_t layer, int64_t) {
         if (layer == 1) throw std::range_error("an expert failed");
       },
@@ -120,7 +127,7 @@ TEST(a_failure_lets_the_device_go_on_and_is_told_for_good) {
 
 TEST(a_device_that_does_not_ask_fails_the_step) {
   Memory memory(2);
-  Handoff handoff(memory.words(), [](int64_t, int64_t) {}, std::chrono::milliseconds(10), [] {});
+  Handoff handoff(memory.words(), pool(), [](int64_t, int64_t) {}, std::chrono::milliseconds(10), [] {});
   handoff.begin(1);
   EXPECT_THROWS(handoff.finish(kPlenty), std::runtime_error);
   EXPECT_EQ(memory.done[1].load(), 1u);
@@ -132,7 +139,7 @@ TEST(experts_that_are_never_done_fail_the_step_and_let_the_device_go_on) {
   std::atomic<int> computed{0};
   {
     Handoff handoff(
-        memory.words(),
+        memory.words(), pool(),
         [&](int64_t, int64_t) {
           ++computed;
           while (!released) std::this_thread::yield();
@@ -155,7 +162,7 @@ TEST(experts_that_are_never_done_fail_the_step_and_let_the_device_go_on) {
 
 TEST(steps_are_one_at_a_time_and_have_tokens) {
   Memory memory(1);
-  Handoff handoff(memory.words(), [](int64_t, int64_t) {}, kPlenty, [] {});
+  Handoff handoff(memory.words(), pool(), [](int64_t, int64_t) {}, kPlenty, [] {});
   EXPECT_THROWS(handoff.begin(0), std::invalid_argument);
   handoff.begin(1);
   EXPECT(!handoff.finish(std::chrono::milliseconds(1)));
@@ -167,9 +174,22 @@ TEST(steps_are_one_at_a_time_and_have_tokens) {
 
 TEST(a_model_without_routed_layers_has_nothing_to_wait_for) {
   Memory memory(0);
-  Handoff handoff(memory.words(), [](int64_t, int64_t) {}, kPlenty, [] {});
+  Handoff handoff(memory.words(), pool(), [](int64_t, int64_t) {}, kPlenty, [] {});
   for (int step = 0; step < 20; ++step) {
     handoff.begin(3);
+    EXPECT(handoff.finish(kPlenty));
+  }
+}
+
+TEST(a_step_wakes_the_pool_before_a_layer_is_asked_for) {
+  Memory memory(1);
+  Handoff handoff(memory.words(), pool(), [](int64_t, int64_t) {}, kPlenty, [] {});
+  const WorkerClock worker(pool());
+  for (int step = 0; step < 3; ++step) {
+    const double before = worker.once_asleep();
+    handoff.begin(1);
+    EXPECT(worker.has_moved_on(before));
+    play_step(memory, 0);
     EXPECT(handoff.finish(kPlenty));
   }
 }
@@ -177,7 +197,7 @@ TEST(a_model_without_routed_layers_has_nothing_to_wait_for) {
 TEST(it_ends_at_once_in_the_middle_of_a_step) {
   Memory memory(3);
   {
-    Handoff handoff(memory.words(), [](int64_t, int64_t) {}, kPlenty, [] {});
+    Handoff handoff(memory.words(), pool(), [](int64_t, int64_t) {}, kPlenty, [] {});
     handoff.begin(1);
   }
   EXPECT_EQ(memory.done[2].load(), 1u);

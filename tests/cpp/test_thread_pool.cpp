@@ -1,6 +1,3 @@
-#include <pthread.h>
-#include <time.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -14,6 +11,7 @@
 #include "check.h"
 #include "numa/index_range.h"
 #include "numa/thread_pool.h"
+#include "worker_clock.h"
 
 using ballast::Chunks;
 using ballast::IndexRange;
@@ -159,42 +157,83 @@ TEST(an_idle_pool_uses_no_processor_time) {
   EXPECT(std::clock() - before < CLOCKS_PER_SEC / 25);
 }
 
-// A thread that went without a processor meanwhile has spun the less, so the clock of the processor tells it
-// whatever else runs.
 TEST(a_worker_spins_a_tenth_of_a_millisecond_and_sleeps) {
   ThreadPool pool(2);
   std::vector<double> microseconds;
   for (int round = 0; round < 21; ++round) {
-    clockid_t workers_clock = 0;
-    std::atomic<bool> joined{false};
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    const std::thread::id caller = std::this_thread::get_id();
-    pool.parallel_for(2, [&](int64_t) {
-      if (std::this_thread::get_id() != caller) {
-        pthread_getcpuclockid(pthread_self(), &workers_clock);
-        joined = true;
-      }
-      while (!joined && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
-    });
-    EXPECT(joined.load());
-    const auto used = [workers_clock] {
-      timespec time{};
-      clock_gettime(workers_clock, &time);
-      return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
-    };
-    const double before = used();
-    double now = before;
-    // Asleep once its clock has stood still for 20 ms, in which a spinning thread would have had its turn.
-    for (double last = -1.0; last != now && std::chrono::steady_clock::now() < limit;) {
-      last = now;
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      now = used();
-    }
-    microseconds.push_back(now - before);
+    const WorkerClock worker(pool);
+    const double before = worker.microseconds();
+    microseconds.push_back(worker.once_asleep() - before);
   }
   std::sort(microseconds.begin(), microseconds.end());
   // Spinning, and going to sleep under a sanitizer.
   EXPECT(microseconds[10] < 1000.0);
+}
+
+TEST(a_sleeping_worker_is_woken_to_be_kept_awake_and_sleeps_again_by_and_by) {
+  ThreadPool pool(2);
+  const WorkerClock worker(pool);
+  double longest = 0.0;
+  int num_undisturbed = 0;
+  for (int round = 0; round < 30 && num_undisturbed < 5; ++round) {
+    const double before = worker.once_asleep();
+    const long interrupted = worker.times_interrupted();
+    const ThreadPool::KeepAwake awake(pool);
+    EXPECT(worker.has_moved_on(before));
+    const double spun = worker.once_asleep() - before;
+    // It gives way to whoever wants its CPU, and then has spun the less.
+    if (worker.times_interrupted() != interrupted) continue;
+    longest = std::max(longest, spun);
+    ++num_undisturbed;
+  }
+  EXPECT(num_undisturbed == 0 || longest > 1000.0);
+}
+
+TEST(threads_wake_for_every_loop_however_often_they_are_kept_awake_and_let_go) {
+  ThreadPool pool(3);
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) {
+      const ThreadPool::KeepAwake awake(pool);
+      std::this_thread::yield();
+    }
+  });
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (int round = 0; round < 300; ++round) {
+    if (round % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(round));
+    std::atomic<int> arrived{0};
+    pool.parallel_for(3, [&](int64_t) {
+      ++arrived;
+      while (arrived < 3 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    });
+    EXPECT_EQ(arrived.load(), 3);
+  }
+  stop = true;
+  other.join();
+}
+
+TEST(a_recording_tells_when_each_shared_loop_began_was_joined_and_was_over) {
+  ThreadPool pool(3);
+  count_visits(pool, 100);
+  pool.start_recording();
+  for (int round = 0; round < 3; ++round) {
+    std::atomic<int> arrived{0};
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    pool.parallel_for(3, [&](int64_t) {
+      ++arrived;
+      while (arrived < 3 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    });
+  }
+  const std::vector<ballast::LoopTimes> loops = pool.stop_recording();
+  EXPECT_EQ(loops.size(), 3u);
+  int64_t last = 0;
+  for (const ballast::LoopTimes& loop : loops) {
+    EXPECT(last <= loop.opened && loop.opened <= loop.first_joined);
+    EXPECT(loop.first_joined <= loop.last_joined && loop.last_joined <= loop.over);
+    last = loop.over;
+  }
+  count_visits(pool, 100);
+  EXPECT(pool.stop_recording().empty());
 }
 
 TEST(a_pool_of_no_sensible_size_is_refused) {

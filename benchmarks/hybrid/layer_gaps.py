@@ -1,0 +1,132 @@
+"""How routed experts are computed when layers are asked for after gaps, as beside a GPU: who wakes when, and how fast
+memory is read.
+
+python benchmarks/hybrid/layer_gaps.py MODEL.gguf [--gaps 0 100 300 1000] [--batch 1 4] [--threads N] [--rounds 20]
+
+One JSON line a case: a gap in microseconds, in which the calling thread waits awake, with the pool kept awake as the
+hand-off keeps it in a step, or left to its own ways. Medians over all layers and rounds, in microseconds, counted from
+when a layer is asked for: when the first and the last of the other threads join in, when gate and up are done, when
+down is, when the call returns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ballast._core import kernels
+from ballast.model.metadata import read_spec
+from ballast.model.spec import ModelSpec
+from ballast.model.weights import Packing, load_weights
+from ballast.testing.bench_record import bench_record
+from ballast.weights.gguf import open_gguf
+
+WARM_ROUNDS = 3
+
+
+class LayerTimes(NamedTuple):
+    """In seconds since the layer was asked for; the gap before it."""
+
+    gap: float
+    first_joined: float
+    last_joined: float
+    gate_up: float
+    down: float
+    returned: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--gaps", type=int, nargs="*", default=[0, 100, 300, 1000], help="microseconds")
+    parser.add_argument("--batch", type=int, nargs="*", default=[1, 4])
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=20)
+    options = parser.parse_args()
+    if options.threads < 2:
+        parser.error(f"--threads is {options.threads}; expected 2 or more: one is the caller, who never sleeps")
+    gguf = open_gguf(options.model)
+    spec = read_spec(gguf, None)
+    pool = kernels.ThreadPool(options.threads)
+    weights = load_weights(gguf, spec, spec.vocab_size, Packing(pool, kernels.usable_isas()[0], 2), lambda _: None)
+    layers = [layer.experts.experts for layer in weights.layers if layer.experts is not None]
+    for batch in options.batch:
+        for gap_us in options.gaps:
+            for is_kept_awake in (False, True):
+                times, gb_per_s = measure(pool, layers, spec, batch, gap_us * 1e-6, is_kept_awake, options.rounds)
+                figures = {f"{name}_us": round(float(us), 1) for name, us in zip(times._fields, times, strict=True)}
+                kept = "kept awake" if is_kept_awake else "left to sleep"
+                case = f"{options.model.name}: B={batch}, gaps of {gap_us} us, {kept}"
+                memory = round(kernels.measure_read_speed(pool, 1 << 28) / 1e9, 1)
+                record = bench_record(
+                    "hybrid/layer_gaps",
+                    case,
+                    threads=options.threads,
+                    **figures,
+                    gb_per_s=gb_per_s,
+                    memory_gb_per_s=memory,
+                )
+                print(record, flush=True)
+
+
+def measure(
+    pool: kernels.ThreadPool,
+    layers: Sequence[kernels.Experts],
+    spec: ModelSpec,
+    batch: int,
+    gap_s: float,
+    is_kept_awake: bool,
+    rounds: int,
+) -> tuple[LayerTimes, float]:
+    """Medians over layers in microseconds, and of the rates at which experts were read in GB/s."""
+    rng = np.random.default_rng(batch)
+    x = rng.standard_normal((batch, spec.hidden), dtype=np.float32)
+    shares = np.full((batch, spec.num_experts_used), 1 / spec.num_experts_used, np.float32)
+    out = np.empty_like(x)
+    found: list[LayerTimes] = []
+    rates: list[float] = []
+    for turn in range(WARM_ROUNDS + rounds):
+        draws = [
+            np.stack([rng.permutation(spec.num_experts)[: spec.num_experts_used] for _ in range(batch)]).astype(np.int32)
+            for _ in layers
+        ]
+        scope: AbstractContextManager[None] = kernels.KeepAwake(pool) if is_kept_awake else nullcontext()
+        with scope:
+            asked_at = []
+            pool.start_recording()
+            for experts, ids in zip(layers, draws, strict=True):
+                begin = time.monotonic()
+                while time.monotonic() < begin + gap_s:
+                    pass
+                asked = time.monotonic()
+                experts.forward(pool, x, ids, shares, out)
+                asked_at.append((begin, asked, time.monotonic()))
+            loops = pool.stop_recording()
+        if turn < WARM_ROUNDS:
+            continue
+        per_layer = len(loops) // len(layers)
+        for index, (begin, asked, returned) in enumerate(asked_at):
+            # The last two: a large batch's activations are rounded in a loop before them.
+            gate_up, down = loops[index * per_layer : (index + 1) * per_layer][-2:]
+            joined = [at - asked if at else float("nan") for at in gate_up[1:3]]
+            found.append(LayerTimes(asked - begin, *joined, gate_up[3] - asked, down[3] - asked, returned - asked))
+            size = np.unique(draws[index]).size * expert_bytes(layers[index])
+            rates.append(size / (returned - asked) / 1e9)
+    medians = np.nanmedian(np.array(found), axis=0) * 1e6
+    return LayerTimes(*medians.tolist()), round(float(np.median(rates)), 1)
+
+
+def expert_bytes(experts: kernels.Experts) -> int:
+    """As packed, of one expert."""
+    return sum(num_bytes for _, (_, num_bytes) in experts.memory) // experts.num_experts
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+// Where threads sleep until others have made something true: an event count on a futex. Waking all takes one
+// system call, none when nobody sleeps, and those that wake queue for no lock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace ballast {
+
+class EventCount {
+ public:
+  // Sleeps unless `ready`, until the next wake_all at most: ask again afterwards. `ready` looks at atomics
+  // alone.
+  template <class Ready>
+  void wait(const Ready& ready) {
+    // Either wake_all sees this thread counted, or this thread sees what was done before wake_all: both
+    // change the one counter.
+    num_waiting_.fetch_add(1, std::memory_order_acq_rel);
+    const uint32_t seen = num_wakes_.load(std::memory_order_acquire);
+    if (!ready()) sleep_while(seen);
+    num_waiting_.fetch_sub(1, std::memory_order_relaxed);
+  }
+
+  // To be called after what makes `ready` true.
+  void wake_all() {
+    if (num_waiting_.fetch_add(0, std::memory_order_acq_rel) == 0) return;
+    num_wakes_.fetch_add(1, std::memory_order_release);
+    wake_sleepers();
+  }
+
+ private:
+  void sleep_while(uint32_t seen);
+  void wake_sleepers();
+
+  std::atomic<uint32_t> num_waiting_{0};
+  std::atomic<uint32_t> num_wakes_{0};  // the futex
+};
+
+}  // namespace ballast

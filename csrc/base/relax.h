@@ -1,0 +1,14 @@
+// A pause between two looks of a thread that waits awake.
+#pragma once
+
+namespace ballast {
+
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace ballast

@@ -1,0 +1,76 @@
+// How much processor time the worker of a pool of two has used: a clock that stands still while it sleeps,
+// whatever else runs.
+#pragma once
+
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "check.h"
+#include "numa/thread_pool.h"
+
+class WorkerClock {
+ public:
+  explicit WorkerClock(ballast::ThreadPool& pool) {
+    std::atomic<bool> joined{false};
+    const std::thread::id caller = std::this_thread::get_id();
+    pool.parallel_for(2, [&](int64_t) {
+      if (std::this_thread::get_id() != caller) {
+        pthread_getcpuclockid(pthread_self(), &clock_);
+        status_ = "/proc/self/task/" + std::to_string(syscall(SYS_gettid)) + "/status";
+        joined = true;
+      }
+      while (!joined && std::chrono::steady_clock::now() < limit_) std::this_thread::yield();
+    });
+    EXPECT(joined.load());
+  }
+
+  double microseconds() const {
+    timespec time{};
+    clock_gettime(clock_, &time);
+    return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
+  }
+
+  // Whether it has used any after `before`; waits for that.
+  bool has_moved_on(double before) const {
+    while (microseconds() == before && std::chrono::steady_clock::now() < limit_) std::this_thread::yield();
+    return microseconds() > before;
+  }
+
+  // How often others took its processor while it wanted to go on.
+  long times_interrupted() const {
+    const std::string name = "nonvoluntary_ctxt_switches:";
+    std::ifstream status(status_);
+    for (std::string line; std::getline(status, line);) {
+      if (line.compare(0, name.size(), name) == 0) return std::stol(line.substr(name.size()));
+    }
+    EXPECT(false);
+    return 0;
+  }
+
+  // Waits until the worker sleeps: its clock has stood still for 20 ms, in which a spinning thread would have
+  // had its turn. What the clock says then.
+  double once_asleep() const {
+    double now = microseconds();
+    for (double last = -1.0; last != now && std::chrono::steady_clock::now() < limit_;) {
+      last = now;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      now = microseconds();
+    }
+    EXPECT(std::chrono::steady_clock::now() < limit_);
+    return now;
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point limit_ =
+      std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  clockid_t clock_ = 0;
+  std::string status_;
+};

@@ -109,7 +109,7 @@ int64_t Experts::forward(ThreadPool& pool, const float* x, int64_t num_tokens, c
                          const float* weights, int64_t num_chosen, float* out) const {
   const Grouping all = group_by_expert(ids, weights, num_tokens, num_chosen, num_experts());
   if (all.groups.empty()) {
-    constexpr int64_t kTaskFloats = 16384;  // some microseconds; a few tokens are not worth waking a thread
+    constexpr int64_t kTaskFloats = 32768;  // some microseconds; a few tokens are not worth waking a thread
     const Chunks chunks(num_tokens * hidden_width(), kTaskFloats);
     pool.parallel_for(chunks.count(), [&](int64_t task) {
       const IndexRange range = chunks[task];

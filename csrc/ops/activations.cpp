@@ -45,11 +45,19 @@ int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int64_t num_toke
   const bool is_few = num_tokens <= 16;
   const int64_t tasks_per_thread = is_few ? 8 : 2;
   const int64_t most_panels = is_few ? 16 : 32;
-  const int64_t groups = std::max<int64_t>(num_groups, 1);
-  const int64_t fewest_tasks = (tasks_per_thread * num_threads + groups - 1) / groups;
-  int64_t num_tasks = std::max(fewest_tasks, (num_panels + most_panels - 1) / most_panels);
-  if (groups == 1) num_tasks = (num_tasks + num_threads - 1) / num_threads * num_threads;
-  return std::max<int64_t>((num_panels + num_tasks - 1) / num_tasks, 1);
+  const int64_t fewest_tasks = tasks_per_thread * num_threads;
+  const int64_t share = (num_panels * num_groups + fewest_tasks - 1) / fewest_tasks;
+  const int64_t longest = std::clamp<int64_t>(share, 1, most_panels);
+  // What the busiest of equally fast threads does, in eighths of a panel; beginning a task is worth one.
+  const auto busiest = [&](int64_t length) {
+    const int64_t num_tasks = num_groups * ((num_panels + length - 1) / length);
+    return (num_tasks + num_threads - 1) / num_threads * (8 * length + 1);
+  };
+  int64_t best = longest;
+  for (int64_t length = longest - 1; length > 0; --length) {
+    if (busiest(length) < busiest(best)) best = length;
+  }
+  return best;
 }
 
 }  // namespace ballast

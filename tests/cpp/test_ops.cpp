@@ -11,7 +11,9 @@
 #include "check.h"
 #include "moe/experts.h"
 #include "moe/router.h"
+#include "numa/index_range.h"
 #include "numa/thread_pool.h"
+#include "ops/activations.h"
 #include "ops/linear.h"
 #include "ops/mla_attention.h"
 #include "ops/norm.h"
@@ -274,4 +276,43 @@ TEST(experts_add_each_tokens_weighted_outputs) {
                 std::out_of_range);
   EXPECT_THROWS(Experts(f32_matrix(gate, 27, 13), f32_matrix(up, 27, 13), f32_matrix(gate, 27, 13), 3),
                 std::invalid_argument);
+}
+
+// What the last of equally fast threads does of one token's panels, over an even share, when each takes the
+// next task as soon as it is free.
+double longest_share(int64_t num_panels, int64_t num_groups, int num_threads) {
+  const Chunks runs(num_panels, panels_per_task(num_panels, num_groups, 1, num_threads));
+  std::vector<int64_t> done(static_cast<size_t>(num_threads), 0);
+  for (int64_t group = 0; group < num_groups; ++group) {
+    for (int64_t run = 0; run < runs.count(); ++run)
+      *std::min_element(done.begin(), done.end()) += runs[run].size();
+  }
+  const double even = static_cast<double>(num_panels * num_groups) / num_threads;
+  return static_cast<double>(*std::max_element(done.begin(), done.end())) / even;
+}
+
+TEST(threads_finish_one_tokens_panels_together) {
+  struct Case {
+    int64_t num_panels, num_groups;
+  };
+  // Gate and up, then down: V2-Lite's experts, then R1's.
+  for (const Case shape : {Case{44, 6}, Case{128, 1}, Case{64, 8}, Case{448, 1}}) {
+    EXPECT(longest_share(shape.num_panels, shape.num_groups, 2) < 1.01);
+    EXPECT(longest_share(shape.num_panels, shape.num_groups, 12) < 1.04);
+    EXPECT(longest_share(shape.num_panels, shape.num_groups, 16) < 1.10);
+    EXPECT(longest_share(shape.num_panels, shape.num_groups, 32) < 1.10);
+  }
+}
+
+TEST(tasks_are_neither_empty_nor_beyond_what_is_fetched_at_once) {
+  for (int64_t num_tokens : {1, 16, 17, 4096}) {
+    for (int64_t num_panels : {1, 2, 7, 1000}) {
+      for (int64_t num_groups : {0, 1, 5, 256}) {
+        for (int num_threads : {1, 3, 64}) {
+          const int64_t length = panels_per_task(num_panels, num_groups, num_tokens, num_threads);
+          EXPECT(length >= 1 && length <= (num_tokens <= 16 ? 16 : 32));
+        }
+      }
+    }
+  }
 }

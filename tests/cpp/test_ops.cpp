@@ -278,6 +278,8 @@ TEST(experts_add_each_tokens_weighted_outputs) {
                 std::invalid_argument);
 }
 
+namespace {
+
 // What the last of equally fast threads does of one token's panels, over an even share, when each takes the
 // next task as soon as it is free.
 double longest_share(int64_t num_panels, int64_t num_groups, int num_threads) {
@@ -290,6 +292,8 @@ double longest_share(int64_t num_panels, int64_t num_groups, int num_threads) {
   const double even = static_cast<double>(num_panels * num_groups) / num_threads;
   return static_cast<double>(*std::max_element(done.begin(), done.end())) / even;
 }
+
+}  // namespace
 
 TEST(threads_finish_one_tokens_panels_together) {
   struct Case {

@@ -90,13 +90,11 @@ def measure(
     x = rng.standard_normal((batch, spec.hidden), dtype=np.float32)
     shares = np.full((batch, spec.num_experts_used), 1 / spec.num_experts_used, np.float32)
     out = np.empty_like(x)
+    every_expert = np.tile(np.arange(spec.num_experts, dtype=np.int32), (batch, 1))
     found: list[LayerTimes] = []
     rates: list[float] = []
     for turn in range(WARM_ROUNDS + rounds):
-        draws = [
-            np.stack([rng.permutation(spec.num_experts)[: spec.num_experts_used] for _ in range(batch)]).astype(np.int32)
-            for _ in layers
-        ]
+        draws = [rng.permuted(every_expert, axis=1)[:, : spec.num_experts_used].copy() for _ in layers]
         scope: AbstractContextManager[None] = kernels.KeepAwake(pool) if is_kept_awake else nullcontext()
         with scope:
             asked_at = []

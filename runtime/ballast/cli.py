@@ -180,7 +180,7 @@ def _config(arguments: argparse.Namespace) -> Config:
     file = arguments.config or os.environ.get(CONFIG_VARIABLE)
     in_file = options_in_file(Path(file)) if file else {}
     config = read_config(given, options_in_environment(os.environ), in_file)
-    return resolve(config, read_machine().num_physical_cores)
+    return resolve(config, read_machine().default_threads)
 
 
 def _serve(arguments: argparse.Namespace) -> int:

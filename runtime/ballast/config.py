@@ -123,7 +123,9 @@ class MachineConfig(_Section):
     title = "machine"
 
     cpu_threads: int | None = option(
-        None, whole(1, 1024, auto=True), "threads that compute; auto: one for each physical core this process may use"
+        None,
+        whole(1, 1024, auto=True),
+        "threads that compute; auto: one for each physical core this process may use, within its quota of CPU time",
     )
     numa: NumaMode = option(
         "auto",

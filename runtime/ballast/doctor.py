@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Literal, TextIO
 
 from ballast import __version__
+from ballast.errors import ConfigError
 from ballast.machine import Machine, read_machine
 
 _DISTRIBUTION = "ballast-serve"
@@ -31,6 +32,8 @@ class Software:
     """Why the compiled part cannot be imported; None when it can."""
     usable_isas: tuple[str, ...]
     """Instruction sets that the compiled part has kernels for and this machine runs, best first."""
+    chosen_isa: str | ConfigError
+    """The one that computes, or why the one asked for cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ def read_software() -> Software:
         optional={name: _version(name) for name in _OPTIONAL},
         extension_problem=problem,
         usable_isas=() if problem else _usable_isas(),
+        chosen_isa="" if problem else _chosen_isa(),
     )
 
 
@@ -113,6 +117,15 @@ def _usable_isas() -> tuple[str, ...]:
     return tuple(importlib.import_module("ballast._core.kernels").usable_isas())
 
 
+def _chosen_isa() -> str | ConfigError:
+    from ballast.model.isa import chosen_isa  # needs the compiled part, which may be missing
+
+    try:
+        return chosen_isa()
+    except ConfigError as error:
+        return error
+
+
 def _cpu(machine: Machine) -> Iterator[Finding]:
     yield Finding(
         "ok", "cpu", f"{machine.cpu_model}: {machine.num_physical_cores} cores, {len(machine.cpus)} logical CPUs usable"
@@ -136,13 +149,16 @@ def _cpu(machine: Machine) -> Iterator[Finding]:
 def _threads(machine: Machine) -> Iterator[Finding]:
     from ballast.numa import format_cpus, plan_threads  # needs the compiled part, which may be missing
 
-    plan = plan_threads(machine.topology, machine.num_physical_cores, "auto")
+    plan = plan_threads(machine.topology, machine.default_threads, "auto")
     if plan.placement is None:
         yield Finding("note", "threads", f"not pinned: {plan.reason}")
     else:
         for node in plan.placement.nodes:
             name = "the only node" if node.node < 0 else f"node {node.node}"
             yield Finding("ok", "threads", f"{len(node.cpus)} on {name}, pinned to CPUs {format_cpus(node.cpus)}")
+    quota = machine.quota_note(machine.default_threads)
+    if quota is not None:
+        yield Finding("note", "CPU quota", f"{quota}; CPUs of its own serve a pod better")
     if machine.mempolicy_available:
         yield Finding("ok", "memory policy", "may be set")
     else:
@@ -179,6 +195,7 @@ def _software(software: Software) -> Iterator[Finding]:
     yield Finding("ok", "Ballast", f"{__version__}, Python {software.python}")
     if software.extension_problem is None:
         yield Finding("ok", "compiled part", f"loads; kernels that can run here: {', '.join(software.usable_isas)}")
+        yield _kernels(software.chosen_isa)
     else:
         problem = f"{software.extension_problem}; build it with `make setup`, or install the package again"
         yield Finding("missing", "compiled part", problem)
@@ -192,6 +209,14 @@ def _software(software: Software) -> Iterator[Finding]:
             yield Finding("note", name, f"not installed; it is for {_OPTIONAL[name]}")
         else:
             yield Finding("ok", name, version)
+
+
+def _kernels(chosen: str | ConfigError) -> Finding:
+    if isinstance(chosen, ConfigError):
+        return Finding("missing", "kernels", str(chosen))
+    if chosen == "reference":
+        return Finding("note", "kernels", "reference, which is meant for comparison: everything is computed slowly")
+    return Finding("ok", "kernels", f"{chosen} computes here")
 
 
 def _gib(num_bytes: int) -> str:

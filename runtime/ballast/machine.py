@@ -4,10 +4,12 @@ does the reading. What the system does not tell is absent here, never guessed.""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ballast.cgroup import CpuQuota, cpu_quota, memory_limits
 
 if TYPE_CHECKING:
     from ballast._core import numa
@@ -27,9 +29,6 @@ ISA_FLAGS = (
     "amx_bf16",
 )
 """Instruction sets that matter for the arithmetic of quantised weights, as /proc/cpuinfo names them."""
-
-_UNLIMITED_BYTES = 1 << 60
-"""cgroup v1 writes a number near 2⁶³ where there is no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +70,7 @@ class Machine:
     """Those of ISA_FLAGS that the CPU has and the kernel has switched on."""
     nodes: tuple[NumaNode, ...]
     memory: Memory
+    cpu_quota: CpuQuota | None
     mempolicy_available: bool
     """Whether the kernel lets this process set memory policies."""
     huge_pages: tuple[HugePages, ...]
@@ -88,6 +88,30 @@ class Machine:
     def num_physical_cores(self) -> int:
         """Physical cores among `cpus`."""
         return self.topology.num_cores
+
+    @property
+    def default_threads(self) -> int:
+        """Threads that compute unless another number is asked for: one a physical core, as far as the quota lets all of
+        them run. More would be stopped together, each time that the quota is used up, in the midst of a layer."""
+        return (
+            self.num_physical_cores
+            if self.cpu_quota is None
+            else min(self.num_physical_cores, self.cpu_quota.num_threads)
+        )
+
+    def quota_note(self, num_threads: int) -> str | None:
+        """What the quota of CPU time does to a pool of `num_threads`; None where it leaves it alone."""
+        quota = self.cpu_quota
+        if quota is None:
+            return None
+        allowed = f"cgroup {quota.limited_by} allows the time of {quota.cpus:g} CPUs"
+        if num_threads > quota.num_threads:
+            return (
+                f"{allowed}: {num_threads} threads use it up and are then stopped, all of them, until its next period"
+            )
+        if num_threads == self.default_threads < self.num_physical_cores:
+            return f"{allowed}, of {self.num_physical_cores} cores that may be used: {num_threads} threads compute"
+        return None
 
     @property
     def memory_nodes(self) -> frozenset[int]:
@@ -108,6 +132,7 @@ def read_machine(root: Path = Path("/"), cpus: Iterable[int] | None = None) -> M
         isa=isa,
         nodes=tuple(_nodes(sys / "devices/system/node", topology)),
         memory=_memory(proc, sys / "fs/cgroup"),
+        cpu_quota=cpu_quota(_text, proc, sys / "fs/cgroup"),
         mempolicy_available=numa.mempolicy_available(),
         huge_pages=tuple(_huge_pages(sys / "kernel/mm/hugepages")),
         transparent_huge_pages=parse_choice(_text(sys / "kernel/mm/transparent_hugepage/enabled")),
@@ -138,31 +163,6 @@ def parse_choice(text: str) -> str | None:
     return chosen[1] if chosen else None
 
 
-def cgroup_available(limit: str, usage: str, stat: str) -> int | None:
-    """Bytes that a cgroup still allows, counting its page cache as free; None without a limit.
-
-    Reads version 2 (memory.max, memory.current, memory.stat) and version 1 (limit_in_bytes, usage_in_bytes, whose
-    stat counts the groups below it under `total_` names).
-    """
-    if not limit.strip().isdecimal() or int(limit) >= _UNLIMITED_BYTES:
-        return None
-    counts = {name: int(count) for name, count in re.findall(r"^(\w+) (\d+)$", stat, re.MULTILINE)}
-    cache = sum(counts.get(f"total_{name}", counts.get(name, 0)) for name in ("inactive_file", "active_file"))
-    return max(0, int(limit) - int(usage.strip() or 0) + cache)
-
-
-def parse_cgroups(text: str) -> tuple[str | None, str | None]:
-    """This process's paths in /proc/self/cgroup: the unified hierarchy's, and version 1's memory controller's."""
-    unified = memory = None
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            unified = path
-        elif "memory" in controllers.split(","):
-            memory = path
-    return unified, memory
-
-
 # --- reading ----------------------------------------------------------------------------------------------------
 
 
@@ -189,34 +189,10 @@ def _nodes(folder: Path, topology: numa.Topology) -> Iterator[NumaNode]:
 def _memory(proc: Path, cgroup: Path) -> Memory:
     meminfo = parse_meminfo(_text(proc / "meminfo"))
     available, limited_by = meminfo.get("MemAvailable", 0), None
-    for folder, left in _cgroup_limits(proc, cgroup):
+    for folder, left in memory_limits(_text, proc, cgroup):
         if left < available:
             available, limited_by = left, str(folder)
     return Memory(meminfo.get("MemTotal", 0), available, limited_by)
-
-
-def _cgroup_limits(proc: Path, cgroup: Path) -> Iterator[tuple[Path, int]]:
-    """(directory, bytes left) of this process's cgroup and of every one above it that has a limit.
-
-    Inside a container the path is often that of the host, while the mount shows the container's own group as its root.
-    """
-    unified, memory = parse_cgroups(_text(proc / "self/cgroup"))
-    hierarchies: list[tuple[Path, str | None, Mapping[str, str]]] = [
-        (cgroup, unified, {"limit": "memory.max", "usage": "memory.current"}),
-        (cgroup / "memory", memory, {"limit": "memory.limit_in_bytes", "usage": "memory.usage_in_bytes"}),
-    ]
-    for mount, path, names in hierarchies:
-        if path is None:
-            continue
-        group = mount / path.strip("/")
-        for folder in (group, *group.parents):
-            if not folder.is_relative_to(mount):
-                break
-            left = cgroup_available(
-                _text(folder / names["limit"]), _text(folder / names["usage"]), _text(folder / "memory.stat")
-            )
-            if left is not None:
-                yield folder, left
 
 
 def _huge_pages(folder: Path) -> Iterator[HugePages]:

@@ -17,8 +17,8 @@ QUEUED_CACHES = 8
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def resolve(config: Config, num_physical_cores: int) -> Config:
-    """The same configuration, complete. `num_physical_cores`: those that this process may use.
+def resolve(config: Config, default_threads: int) -> Config:
+    """The same configuration, complete. `default_threads`: that compute where cpu_threads is "auto".
 
     Raises ConfigError. Reads nothing of a path but whether it is there, and where device=auto whether a GPU
     can be used.
@@ -33,7 +33,7 @@ def resolve(config: Config, num_physical_cores: int) -> Config:
         device_reason=reason,
         model=_check_paths(config.model),
         scheduling=_resolve_scheduling(config.scheduling, on_gpu=device.startswith("cuda")),
-        machine=_resolve_machine(config.machine, device, num_physical_cores),
+        machine=_resolve_machine(config.machine, device, default_threads),
     )
 
 
@@ -109,13 +109,13 @@ def _resolve_scheduling(scheduling: SchedulingConfig, *, on_gpu: bool) -> Schedu
     )
 
 
-def _resolve_machine(asked: MachineConfig, device: str, num_physical_cores: int) -> MachineConfig:
+def _resolve_machine(asked: MachineConfig, device: str, default_threads: int) -> MachineConfig:
     if device == "cpu":
         _check_gpu_alone(asked)
         asked = replace(asked, gpu_experts=0, pcie_share=0.0)
     elif asked.expert_profile is not None and not asked.expert_profile.is_file():
         raise ConfigError("expert_profile", asked.expert_profile, "no such file; `ballast profile` writes one")
-    return replace(asked, device=device, cpu_threads=asked.cpu_threads or num_physical_cores)
+    return replace(asked, device=device, cpu_threads=asked.cpu_threads or default_threads)
 
 
 def _check_gpu_alone(asked: MachineConfig) -> None:

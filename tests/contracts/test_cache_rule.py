@@ -31,7 +31,7 @@ def runtime_refusal(engine):
         re.sub("[A-Z]", lambda letter: "_" + letter[0].lower(), name): str(value) for name, value in engine.items()
     }
     try:
-        resolve(read_config(given, {}), num_physical_cores=1)
+        resolve(read_config(given, {}), default_threads=1)
     except ConfigError as error:
         return str(error)
     return None

@@ -47,7 +47,7 @@ def test_the_runtime_knows_every_argument_that_the_operator_writes(golden):
         paths = ("gguf_path", "model_path", "optimize_config_path", "api_key_file")
         for path in paths:
             assert path not in options or any(options[path].startswith(mount) for mount in mounted)
-        resolve(read_config({name: v for name, v in options.items() if name not in paths}, {}), num_physical_cores=1)
+        resolve(read_config({name: v for name, v in options.items() if name not in paths}, {}), default_threads=1)
 
 
 def test_users_may_not_set_what_the_operator_sets_or_depends_on():

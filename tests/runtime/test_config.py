@@ -14,7 +14,7 @@ SET_LATER_OR_NEVER = ["admin_port", "api_key_file", "tls_cert_file", "tls_key_fi
 
 
 def resolved(**arguments):
-    return resolve(read_config({name: str(value) for name, value in arguments.items()}, {}), num_physical_cores=6)
+    return resolve(read_config({name: str(value) for name, value in arguments.items()}, {}), default_threads=6)
 
 
 def test_the_defaults_are_those_of_the_contract():

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ballast._core.numa import Node, Topology
+from ballast.cgroup import CpuQuota
 from ballast.doctor import Finding, Software, diagnose, read_software, render, run
 from ballast.machine import HugePages, Machine, Memory, NumaNode
 
@@ -22,6 +23,7 @@ MACHINE = Machine(
         NumaNode(1, frozenset({2, 3, 6, 7}), 64 * GIB, 48 * GIB),
     ),
     memory=Memory(128 * GIB, 80 * GIB, None),
+    cpu_quota=None,
     huge_pages=(HugePages(2 << 20, 0, 0), HugePages(1 << 30, 8, 6)),
     transparent_huge_pages="madvise",
     gpus=(),
@@ -33,6 +35,7 @@ SOFTWARE = Software(
     optional={"torch": None},
     extension_problem=None,
     usable_isas=("avx2", "reference"),
+    chosen_isa="avx2",
 )
 
 
@@ -71,6 +74,7 @@ def test_a_healthy_machine_is_described() -> None:
         ),
         (replace(MACHINE, transparent_huge_pages="never"), "huge pages", "transparent: never; large reads are slower"),
         (replace(MACHINE, transparent_huge_pages=None), "huge pages", "transparent: not in this kernel"),
+        (replace(MACHINE, cpu_quota=CpuQuota(1.5, "/sys/fs/cgroup")), "CPU quota", "the time of 1.5 CPUs, of 2 cores"),
         (replace(MACHINE, mempolicy_available=False), "memory policy", "may not be set here; memory goes to the node"),
         (
             replace(MACHINE, gpus=("NVIDIA H200",)),
@@ -115,6 +119,21 @@ def test_without_the_compiled_part_the_doctor_still_speaks() -> None:
     assert render(findings).endswith("\nBallast cannot run: compiled part.\n")
 
 
+def test_the_kernels_that_compute_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = [replace(SOFTWARE, chosen_isa=isa) for isa in ("avx2", "reference")]
+    assert [
+        (finding.level, finding.text.split()[0]) for each in named for finding in found(software=each)["kernels"]
+    ] == [
+        ("ok", "avx2"),
+        ("note", "reference,"),
+    ]
+    monkeypatch.setenv("BALLAST_CPU_ISA", "nonsense")
+    out = io.StringIO()
+    assert run(out) == 1
+    assert "BALLAST_CPU_ISA=nonsense: usable on this machine are" in out.getvalue()
+    assert "Ballast cannot run: kernels." in out.getvalue()
+
+
 def test_an_optional_package_says_what_it_is_for() -> None:
     [finding] = found()["torch"]
     assert (finding.level, finding.text) == ("note", "not installed; it is for computing on a GPU")
@@ -122,6 +141,7 @@ def test_an_optional_package_says_what_it_is_for() -> None:
 
 def test_this_installation_knows_its_requirements_and_can_run() -> None:
     software = read_software()
+    assert software.chosen_isa in software.usable_isas
     assert {"numpy", "gguf", "pyyaml", "uvicorn"} <= set(software.required)
     assert "kopf" not in software.required
     out = io.StringIO()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ballast.cgroup import CpuQuota, available_bytes, parse_cgroups, quota_cpus
 from ballast.machine import (
     HugePages,
     Memory,
     NumaNode,
-    cgroup_available,
-    parse_cgroups,
     parse_choice,
     parse_cpuinfo,
     read_machine,
@@ -138,19 +138,85 @@ def test_a_limit_above_what_the_machine_has_does_not_limit(root: Path) -> None:
 
 
 def test_no_limit_in_either_version() -> None:
-    assert cgroup_available("max\n", "5\n", "") is None
-    assert cgroup_available("9223372036854771712\n", "5\n", "") is None
-    assert cgroup_available("", "", "") is None
+    assert available_bytes("max\n", "5\n", "") is None
+    assert available_bytes("9223372036854771712\n", "5\n", "") is None
+    assert available_bytes("", "", "") is None
 
 
 def test_a_group_over_its_limit_has_nothing_left() -> None:
-    assert cgroup_available("100", "200", "") == 0
+    assert available_bytes("100", "200", "") == 0
+
+
+V2, V1 = "sys/fs/cgroup/", "sys/fs/cgroup/cpu/"
+
+
+@pytest.mark.parametrize(
+    ("files", "quota", "threads"),
+    [
+        ({f"{V2}cpu.max": "max 100000\n"}, None, 4),
+        ({f"{V2}cpu.max": "250000 100000\n"}, (2.5, V2), 2),
+        ({f"{V2}cpu.max": "30000 100000\n"}, (0.3, V2), 1),
+        ({f"{V2}cpu.max": "9900000 100000\n"}, (99, V2), 4),
+        (  # the container has no quota of its own, and its pod has
+            {
+                "proc/self/cgroup": "0::/pod/container\n",
+                f"{V2}pod/cpu.max": "300000 100000\n",
+                f"{V2}pod/container/cpu.max": "max 100000\n",
+            },
+            (3, f"{V2}pod"),
+            3,
+        ),
+        (  # the host's path, which the container's mount does not have
+            {
+                "proc/self/cgroup": "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/\n",
+                f"{V1}cpu.cfs_quota_us": "100000\n",
+                f"{V1}cpu.cfs_period_us": "50000\n",
+            },
+            (2, V1),
+            2,
+        ),
+        (
+            {
+                "proc/self/cgroup": "5:cpu:/a\n",
+                f"{V1}a/cpu.cfs_quota_us": "-1\n",
+                f"{V1}a/cpu.cfs_period_us": "100000\n",
+            },
+            None,
+            4,
+        ),
+    ],
+)
+def test_a_quota_of_cpu_time_bounds_the_threads(
+    root: Path, files: dict[str, str], quota: tuple[float, str] | None, threads: int
+) -> None:
+    machine = read_machine(plant(root, files), cpus=range(8))
+    assert machine.cpu_quota == (None if quota is None else CpuQuota(quota[0], str(root / quota[1])))
+    assert machine.default_threads == threads
+
+
+def test_a_quota_is_spoken_of_where_it_matters(root: Path) -> None:
+    machine = read_machine(plant(root, {f"{V2}cpu.max": "250000 100000\n"}), cpus=range(8))
+    group = root / "sys/fs/cgroup"
+    assert machine.quota_note(2) == (
+        f"cgroup {group} allows the time of 2.5 CPUs, of 4 cores that may be used: 2 threads compute"
+    )
+    assert machine.quota_note(4) == (
+        f"cgroup {group} allows the time of 2.5 CPUs: 4 threads use it up and are then stopped, all of them, until its "
+        "next period"
+    )
+    assert machine.quota_note(1) is None
+    assert replace(machine, cpu_quota=None).quota_note(4) is None
 
 
 def test_small_formats() -> None:
     assert parse_choice("[always] madvise never") == "always"
     assert parse_cpuinfo("Features\t: fp asimd\n") == ("unknown", ())
-    assert parse_cgroups("4:memory:/a:b\n1:name=systemd:/x\n") == (None, "/a:b")
+    assert parse_cgroups("4:memory:/a:b\n1:name=systemd:/x\n", "memory") == (None, "/a:b")
+    assert parse_cgroups("5:cpu,cpuacct:/a\n4:cpuset:/b\n0::/c\n", "cpu") == ("/c", "/a")
+    assert [quota_cpus(text) for text in ("250000 100000\n", "max 100000\n", "-1 100000", " ", "")] == [
+        2.5,
+        *[None] * 4,
+    ]
 
 
 def test_this_machine_can_be_read() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from ballast._core import kernels
 from ballast.errors import ConfigError
+
+VARIABLE = "BALLAST_CPU_ISA"
 
 
 def chosen_isa() -> str:
@@ -11,10 +15,9 @@ def chosen_isa() -> str:
 
     Raises ConfigError, listing the usable ones, when the one named is not among them.
     """
-    try:
-        return kernels.isa()
-    except ValueError as error:
-        value = str(error).removeprefix("BALLAST_CPU_ISA is ").partition(";")[0]
-        raise ConfigError(
-            "BALLAST_CPU_ISA", value, f"usable on this machine are {', '.join(kernels.usable_isas())}"
-        ) from error
+    usable, named = kernels.usable_isas(), os.environ.get(VARIABLE)
+    if not named:
+        return usable[0]
+    if named not in usable:
+        raise ConfigError(VARIABLE, named, f"usable on this machine are {', '.join(usable)}")
+    return named

@@ -16,6 +16,7 @@ from ballast.engine.runner import Runner
 from ballast.errors import ModelError
 from ballast.gpu import check_device
 from ballast.log import configure_logging
+from ballast.machine import read_machine
 from ballast.model.isa import chosen_isa
 from ballast.model.metadata import read_config, read_spec
 from ballast.model.tensors import check_tensors
@@ -53,6 +54,7 @@ def serve(config: Config) -> int:
     check_device(config.machine.device)
     log.info("device", extra={"device": config.machine.device, "why": config.device_reason})
     log.info("kernels", extra={"isa": chosen_isa(), "threads": config.machine.cpu_threads})
+    _log_quota(config.machine.cpu_threads)
     gguf = open_model(config.model)
     spec = read_spec(gguf, None if config.model.model_path is None else read_config(config.model.model_path))
     check_tensors(gguf, spec)
@@ -91,6 +93,13 @@ def serve(config: Config) -> int:
 
     run(config, load, text, spec.name, spec.context_length, probe)
     return 0
+
+
+def _log_quota(num_threads: int | None) -> None:
+    assert num_threads is not None, "the configuration is resolved"
+    note = read_machine().quota_note(num_threads)
+    if note is not None:
+        log.warning("CPU quota", extra={"threads": num_threads, "note": note})
 
 
 def run(

@@ -1,4 +1,4 @@
-"""What loading takes at its peak, in a process of its own: the file, the KV cache and 10 %."""
+"""What loading takes at its peak, in a process of its own: the file, the KV cache and 10 %; and memory refused."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ import pytest
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
+from ballast.engine.build import EngineSettings, load_runner
+from ballast.errors import OutOfMemoryError
+from ballast.model.metadata import read_spec
 from ballast.model.tensors import expected_tensors
 from ballast.testing.gguf_files import V3_SPEC, write_model
+from ballast.tiny import BUILT_IN
+from ballast.weights.gguf import open_gguf
 
 SPEC = replace(
     V3_SPEC,
@@ -65,3 +70,27 @@ def test_weights_are_never_in_memory_twice(tmp_path: Path, isa: str) -> None:
     )
     found = json.loads(done.stdout)
     assert found["growth"] <= 1.10 * file_bytes + found["kv"]
+
+
+def test_memory_that_the_system_refuses_has_a_code_of_its_own() -> None:
+    gguf = open_gguf(BUILT_IN.gguf)
+    spec = read_spec(gguf, None)
+    beyond_any_address = EngineSettings(
+        cache_lens=1 << 50, max_batch_size=1, max_new_tokens=64, chunk_size=64, prefill_chunk_size=64, max_queue=1
+    )
+    with pytest.raises(OutOfMemoryError, match=r"refused memory while the model was loaded \(.*ulimit -v.*cache_lens"):
+        load_runner(gguf, spec, spec.vocab_size, beyond_any_address)
+
+
+def test_a_file_larger_than_the_address_space_allowed_has_a_way_out(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    with file.open("wb") as stream:
+        stream.write(BUILT_IN.gguf.read_bytes())
+        stream.truncate(1 << 40)  # of holes
+    limited = (
+        "import resource, sys; from ballast.cli import main; resource.setrlimit(resource.RLIMIT_AS, (1 << 38,) * 2); "
+        f"sys.exit(main(['plan', '--gguf_path', {str(file)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", limited], check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 4, done.stderr
+    assert "does not map its 1099511627776 bytes; raise the limit" in done.stderr

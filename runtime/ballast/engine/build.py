@@ -105,34 +105,54 @@ def load_runner(
     `on_placed` is told where the weights lie, and why threads are not pinned. With numa "auto" the calling thread is
     pinned for good; see `start_threads`.
     """
-    num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
     on_cpu = settings.device == "cpu"
     pool, why_not_pinned = start_threads(settings.cpu_threads, settings.numa, settings.topology, adopt_caller=on_cpu)
     packing = Packing(pool, settings.cpu_isa, settings.activation_bytes)
-    if not on_cpu:
-        with _telling_memory(settings.device):
-            hybrid, memory = _load_hybrid(gguf_model, spec, num_sampled_ids, packing, settings, report)
-        on_placed(memory, why_not_pinned)
-        return hybrid
-    weights = load_weights(gguf_model, spec, num_sampled_ids, packing, report)
-    on_placed(weight_memory(weights), why_not_pinned)
-    kv = KvPool(spec.num_layers, num_blocks, settings.block_tokens, spec.latent_dim)
-    num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
-    return DeepseekModel(spec, weights, pool, settings.cpu_isa, kv, num_positions)
+    with _telling_memory(settings.device):
+        if on_cpu:
+            runner, memory = _load_on_cpu(gguf_model, spec, num_sampled_ids, packing, settings, report)
+        else:
+            runner, memory = _load_hybrid(gguf_model, spec, num_sampled_ids, packing, settings, report)
+    on_placed(memory, why_not_pinned)
+    return runner
 
 
 @contextmanager
 def _telling_memory(device: str) -> Iterator[None]:
-    """A device that is full although the plan found room: somebody else has taken it, or an allowance was too small."""
-    import torch  # a server on the CPU alone has none
+    """Memory that is refused although the plan found room: somebody else has taken it, an allowance was too small, or
+    the process has a limit that no plan knows."""
+    device_is_full: tuple[type[Exception], ...] = ()
+    if device != "cpu":
+        import torch  # a server on the CPU alone has none
 
+        device_is_full = (torch.OutOfMemoryError,)
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except device_is_full as error:
         raise OutOfMemoryError(
             f"{device} ran out of memory while the model was loaded ({first_line(error)}); stop what else uses it, or "
             "lower cache_lens or prefill_chunk_size"
         ) from error
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"the system refused memory while the model was loaded ({first_line(error)}); raise the limit on this "
+            "process (`ulimit -v`), stop what else uses the memory, or lower cache_lens"
+        ) from error
+
+
+def _load_on_cpu(
+    gguf_model: GgufModel,
+    spec: ModelSpec,
+    num_sampled_ids: int,
+    packing: Packing,
+    settings: EngineSettings,
+    report: Callable[[float], None],
+) -> tuple[Runner, WeightMemory]:
+    weights = load_weights(gguf_model, spec, num_sampled_ids, packing, report)
+    num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
+    kv = KvPool(spec.num_layers, num_blocks, settings.block_tokens, spec.latent_dim)
+    num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
+    return DeepseekModel(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions), weight_memory(weights)
 
 
 def _load_hybrid(

@@ -6,6 +6,7 @@ can trust every offset in it. Opening reads headers only; the weights stay on di
 
 from __future__ import annotations
 
+import errno
 import itertools
 import mmap
 import re
@@ -20,7 +21,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFValueTy
 from gguf.gguf_reader import ReaderField
 from numpy.typing import NDArray
 
-from ballast.errors import ConfigError, ModelError
+from ballast.errors import ConfigError, ModelError, OutOfMemoryError
 
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf")
 _VERSIONS = (2, 3)
@@ -79,7 +80,7 @@ def open_gguf(path: Path) -> GgufModel:
     """Open the model at `path`: a file, any one of its shards, or a folder that holds one model.
 
     Raises ConfigError when the path does not name exactly one model, ModelError when a file is missing,
-    damaged, or not a GGUF that can be read here.
+    damaged, or not a GGUF that can be read here, OutOfMemoryError when the system does not map one.
     """
     files = _model_files(path)
     shards = [_read_file(file) for file in files]
@@ -165,6 +166,11 @@ def _read_file(file: Path) -> _Shard:
             map=reader.data.view(np.ndarray),
         )
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise OutOfMemoryError(
+                f"{file}: the system does not map its {file.stat().st_size} bytes; raise the limit on this process's "
+                "address space (`ulimit -v`), which mapped files count against"
+            ) from error
         raise ModelError(file, f"cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, RecursionError) as error:
         raise ModelError(file, f"damaged GGUF header: {_sentence(error)}") from error

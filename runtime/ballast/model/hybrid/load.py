@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -77,15 +77,18 @@ def load_hybrid_model(
     on_gpu = device.type == "cuda"
     attention = _attention(gguf_model, spec, block_tokens, device)
     loaded, ready, compiled = (_WEIGHTS_SHARE, _PINNED_SHARE, _COMPILED_SHARE) if on_gpu else (1.0, 1.0, 1.0)
+    made: list[Linear] = []
     weights = load_hybrid_weights(
         gguf_model,
         spec,
         num_sampled_ids,
         packing,
-        make_linear or _panel_linears(device),
+        _noted(make_linear or _panel_linears(device), made),
         device,
         lambda done: report(loaded * done),
     )
+    if on_gpu:
+        _choose_ways(made, max_step_tokens, device)
     routed_weights = [layer.routed for layer in weights.layers if layer.routed is not None]
     routed = [layer.experts for layer in routed_weights]
     pinned = PinnedMemory()
@@ -174,6 +177,16 @@ def _pointwise(rms_eps: float, rope: RopeTable, device: torch.device) -> Pointwi
     return TritonPointwise(rms_eps, rope, device)
 
 
+def _noted(make_linear: MakeLinear, made: list[Linear]) -> MakeLinear:
+    """`made` gets every layer that is made."""
+
+    def make(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
+        made.append(make_linear(matrix, rows, cols, is_transposed=is_transposed))
+        return made[-1]
+
+    return make
+
+
 def _panel_linears(device: torch.device) -> MakeLinear:
     keep_compiled_kernels_in("TRITON_CACHE_DIR")
     from ballast.model.hybrid.panels.linear import PanelLinear  # here alone: a CPU needs no Triton
@@ -182,6 +195,14 @@ def _panel_linears(device: torch.device) -> MakeLinear:
         return PanelLinear(matrix, rows, cols, is_transposed=is_transposed, device=device)
 
     return make
+
+
+def _choose_ways(made: Sequence[Linear], most_tokens: int, device: torch.device) -> None:
+    from ballast.model.hybrid.panels.linear import PanelLinear  # here alone: a CPU needs no Triton
+    from ballast.model.hybrid.panels.trial import choose_ways, replay_seconds
+
+    linears = [linear for linear in made if isinstance(linear, PanelLinear)]
+    choose_ways(linears, most_tokens, device, replay_seconds, lambda: _rehearsal(device, lambda _: None))
 
 
 def _grouped_experts(gate: PanelStack, up: PanelStack, down: PanelStack) -> GroupedExperts:

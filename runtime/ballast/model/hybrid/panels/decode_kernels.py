@@ -18,16 +18,16 @@ def lines_of(words, halves, codes, begin, lane):
 
 
 @triton.jit
-def scales_of(row_halves, row_codes, group, half: tl.constexpr, inside, LAYOUT: tl.constexpr):
-    """(scale, rest) float32 of columns 16 * half … + 15 of groups: a weight is scale * code + rest, or of the code's
-    step where codes index a table."""
+def scales_of(row_halves, row_codes, super_group, index, half: tl.constexpr, inside, LAYOUT: tl.constexpr):
+    """(scale, rest) float32 of columns 16 * half … + 15 of groups, the `index`th of eight: a weight is scale * code +
+    rest, or of the code's step where codes index a table."""
     subs: tl.constexpr = LAYOUT.subs_per_group
     if LAYOUT.scales == "flat":
-        block = group * (LAYOUT.scale_stride // 2)
+        block = (super_group * 8 + index) * (LAYOUT.scale_stride // 2)
         scale = tl.load(row_halves + block, mask=inside, other=0.0).to(tl.float32)
     else:
-        block = group // 8 * (LAYOUT.scale_stride // 2)
-        sub = 2 * block + 32 * (1 + LAYOUT.has_minimum) + (group % 8 * subs + half * (subs - 1)) * 16
+        block = super_group * (LAYOUT.scale_stride // 2)
+        sub = 2 * block + 32 * (1 + LAYOUT.has_minimum) + (index * subs + half * (subs - 1)) * 16
         scale = tl.load(row_halves + block, mask=inside, other=0.0).to(tl.float32)
         code = tl.load(row_codes + sub, mask=inside, other=0).to(tl.int32)
         if LAYOUT.scales == "nibbles":

@@ -234,7 +234,7 @@ def _split(stack: PanelStack, kernel: Kernel, wanted: int) -> tuple[int, int]:
 
 
 def _weights(stack: PanelStack, device: torch.device) -> tuple[torch.Tensor, ...]:
-    return stack.views if stack.ggml_type in FLOAT_TYPES else (*stack.views, _steps(device))
+    return stack.views if stack.ggml_type in FLOAT_TYPES else (*stack.views, steps_of_tables(device))
 
 
 def _tokens(stack: PanelStack, out: torch.Tensor, groups: Groups | None) -> tuple[torch.Tensor | int, ...]:
@@ -258,5 +258,6 @@ def _has_large_memory(device: torch.device) -> bool:
 
 
 @cache
-def _steps(device: torch.device) -> torch.Tensor:
+def steps_of_tables(device: torch.device) -> torch.Tensor:
+    """float32 [16]"""
     return torch.tensor(IQ4_STEPS, device=device)

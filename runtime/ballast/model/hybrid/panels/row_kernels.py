@@ -181,7 +181,7 @@ def quantized_rows(
         inside = has_group[:, None] & has_row[None, :]
         at = (scale_words + group * (LAYOUT.bits * 16))[:, None]
         for sub in tl.static_range(subs):
-            scale, rest = scales_of(row_halves, row_codes, group[:, None], sub, inside, LAYOUT)
+            scale, rest = scales_of(row_halves, row_codes, group[:, None] // 8, group[:, None] % 8, sub, inside, LAYOUT)
             parts = _repeat(tl.full((GROUPS, ROWS), 0.0, dtype=tl.float32), TOKENS)
             totals = _repeat(tl.full((GROUPS,), 0.0, dtype=tl.float32), TOKENS)
             for line in tl.static_range(4):

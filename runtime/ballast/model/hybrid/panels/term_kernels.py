@@ -84,7 +84,7 @@ def expand_panels(
     at = (scale_words + group * (LAYOUT.bits * 16))[None, :]
     row_terms = terms + row.to(tl.int64)[:, None] * (3 * room) + tl.program_id(1) * (GROUPS * 32) + index[None, :]
     for half in tl.static_range(2):
-        scale, rest = scales_of(row_halves, row_codes, group[None, :], half, inside, LAYOUT)
+        scale, rest = scales_of(row_halves, row_codes, group[None, :] // 8, group[None, :] % 8, half, inside, LAYOUT)
         word = words_of(row_words, at, line[None, :], half, inside, LAYOUT)
         for byte in tl.static_range(4):
             weight = weight_of(word, byte, scale, rest, steps, LAYOUT)

@@ -108,7 +108,9 @@ def quantized_tiles(
         inside = has_row[:, None] & has_group[None, :]
         at = (scale_words + group * (LAYOUT.bits * 16))[None, :]
         for half in tl.static_range(2):
-            scale, rest = scales_of(row_halves, row_codes, group[None, :], half, inside, LAYOUT)
+            scale, rest = scales_of(
+                row_halves, row_codes, group[None, :] // 8, group[None, :] % 8, half, inside, LAYOUT
+            )
             word = words_of(row_words, at, line[None, :], half, inside, LAYOUT)
             for byte in tl.static_range(4):
                 weight = weight_of(word, byte, scale, rest, steps, LAYOUT)

@@ -239,6 +239,10 @@ class Config:
     log: LogConfig = field(default_factory=LogConfig)
     device_reason: str = ""
     """Why a resolved configuration's device is what it is."""
+    device_is_open: bool = False
+    """Whether that was left to us: the CPU then serves where a GPU does not do."""
+    unused_options: tuple[str, ...] = ()
+    """Those that are set for a GPU, where the device was left to us and is the CPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ class Kind:
     """Whether a parsed value is in range."""
     repeatable: bool = False
     flag: bool = False
+    show: Callable[[Any], str] = str
+    """A value as it would be written, for messages."""
 
 
 def whole(minimum: int, maximum: int | None = None, *, auto: bool = False) -> Kind:
@@ -80,7 +82,16 @@ def size() -> Kind:
         found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT])iB", text)
         return int(text) if found is None else int(float(found[1]) * 1024 ** (1 + "KMGT".index(found[2])))
 
-    return Kind("auto, or a size such as 24GiB", "auto|SIZE", parse, lambda value: value is None or value > 0)
+    def show(value: int) -> str:
+        for power in (4, 3, 2, 1):
+            in_units = f"{value / 1024**power:.2f}".rstrip("0").rstrip(".")
+            if value >= 1024**power and float(in_units) * 1024**power == value:
+                return f"{in_units}{'KMGT'[power - 1]}iB"
+        return str(value)
+
+    return Kind(
+        "auto, or a size such as 24GiB", "auto|SIZE", parse, lambda value: value is None or value > 0, show=show
+    )
 
 
 def _path(word: str) -> Path:

@@ -23,7 +23,7 @@ from ballast.model.metadata import read_config, read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors
 from ballast.moe.profile import ExpertProfile, fingerprint, write_profile
-from ballast.plan import check_memory, open_model, plan_for, planned
+from ballast.plan import check_memory, open_model, settle
 from ballast.text.loading import Text, load_text
 
 _REPLY_TOKENS = 64
@@ -44,10 +44,10 @@ def run(config: Config, prompts: Path, file: Path, out: TextIO | None = None) ->
     check_tensors(gguf, spec)
     if not spec.num_experts or spec.num_dense_layers == spec.num_layers:
         raise ModelError(gguf.path, "the model has no routed experts to count")
-    plan = plan_for(config, gguf, spec)
+    config, plan = settle(config, gguf, spec)
     check_memory(plan)
     text = load_text(model_path, gguf.metadata, str(gguf.path), num_ids=spec.vocab_size)
-    settings = engine_settings(planned(config, plan))
+    settings = engine_settings(config)
     requests = read_requests(prompts, text, spec, settings.max_new_tokens, settings.cache_lens)
     runner = load_runner(gguf, spec, text.tokenizer.vocab_size, settings)
     serve_all(EngineCore(runner, scheduler_config(settings)), requests, settings.max_batch_size)

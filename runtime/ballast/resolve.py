@@ -3,16 +3,28 @@ which `ballast.numa.plan_threads` decides from the topology, and with a GPU in w
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ballast.config import Config, MachineConfig, ModelConfig, SchedulingConfig, ServerConfig
+from ballast.config import Config, ModelConfig, SchedulingConfig, ServerConfig
 from ballast.errors import ConfigError
 from ballast.gpu import auto_device
+from ballast.option_kinds import Kind
 
 QUEUED_CACHES = 8
 """How many times over the waiting prompts may fill the KV cache, unless the operator says otherwise."""
+
+_FOR_A_GPU: Mapping[str, str] = {
+    "vram_limit": "limits a GPU's memory",
+    "stream_from_tokens": "is about experts that are streamed through a GPU",
+    "gpu_experts": "is about experts in a GPU's memory",
+    "expert_profile": "places experts in a GPU's memory",
+    "pcie_share": "is about experts that a GPU reads",
+}
+"""Options of the machine that mean nothing without one → why."""
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -28,12 +40,47 @@ def resolve(config: Config, default_threads: int) -> Config:
     _check_tls(config.server)
     asked = config.machine.device
     device, reason = auto_device() if asked == "auto" else ({"cuda": "cuda:0"}.get(asked, asked), "asked for")
+    checked = replace(
+        config,
+        device_reason=reason,
+        device_is_open=asked == "auto",
+        model=_check_paths(config.model),
+        scheduling=_resolve_scheduling(config.scheduling),
+        machine=replace(config.machine, device=device, cpu_threads=config.machine.cpu_threads or default_threads),
+    )
+    if device == "cpu":
+        return on_cpu(checked, reason)
+    profile = config.machine.expert_profile
+    if profile is not None and not profile.is_file():
+        raise ConfigError("expert_profile", profile, "no such file; `ballast profile` writes one")
+    return checked
+
+
+def on_cpu(config: Config, reason: str) -> Config:
+    """A resolved configuration with the CPU for its device. What only a GPU can do is left unused where the device was
+    left open. Raises ConfigError for it where it was not."""
+    machine, scheduling = config.machine, config.scheduling
+    # 0 switches off what is off here.
+    set_for_gpu = [name for name in _FOR_A_GPU if getattr(machine, name)]
+    if set_for_gpu and not config.device_is_open:
+        name = set_for_gpu[0]
+        kinds: dict[str, Kind] = {field.name: field.metadata["kind"] for field in dataclasses.fields(machine)}
+        shown = kinds[name].show(getattr(machine, name))
+        raise ConfigError(name, shown, f"{_FOR_A_GPU[name]}, and device=cpu uses none")
     return replace(
         config,
         device_reason=reason,
-        model=_check_paths(config.model),
-        scheduling=_resolve_scheduling(config.scheduling, on_gpu=device.startswith("cuda")),
-        machine=_resolve_machine(config.machine, device, default_threads),
+        unused_options=tuple(set_for_gpu),
+        scheduling=replace(scheduling, prefill_chunk_size=scheduling.prefill_chunk_size or scheduling.chunk_size),
+        machine=replace(
+            machine,
+            device="cpu",
+            vram_limit=None,
+            stream_from_tokens=None,
+            gpu_experts=0,
+            expert_profile=None,
+            pcie_share=0.0,
+        ),
     )
 
 
@@ -82,7 +129,8 @@ def _check_paths(model: ModelConfig) -> ModelConfig:
     return model
 
 
-def _resolve_scheduling(scheduling: SchedulingConfig, *, on_gpu: bool) -> SchedulingConfig:
+def _resolve_scheduling(scheduling: SchedulingConfig) -> SchedulingConfig:
+    """All but the longest step, which memory may decide."""
     max_batch_size = 1 if scheduling.backend_type == "ktransformers" else scheduling.max_batch_size
     if scheduling.chunk_size < max_batch_size:
         raise ConfigError(
@@ -91,8 +139,6 @@ def _resolve_scheduling(scheduling: SchedulingConfig, *, on_gpu: bool) -> Schedu
             f"must be at least max_batch_size = {max_batch_size}: every request that decodes takes one token a step",
         )
     prefill_chunk_size = scheduling.prefill_chunk_size
-    if prefill_chunk_size is None and not on_gpu:
-        prefill_chunk_size = scheduling.chunk_size
     if prefill_chunk_size is not None and prefill_chunk_size < scheduling.chunk_size:
         raise ConfigError(
             "prefill_chunk_size",
@@ -103,29 +149,6 @@ def _resolve_scheduling(scheduling: SchedulingConfig, *, on_gpu: bool) -> Schedu
     return replace(
         scheduling,
         max_batch_size=max_batch_size,
-        prefill_chunk_size=prefill_chunk_size,
         cache_lens=cache_lens,
         max_queue_tokens=scheduling.max_queue_tokens or QUEUED_CACHES * cache_lens,
     )
-
-
-def _resolve_machine(asked: MachineConfig, device: str, default_threads: int) -> MachineConfig:
-    if device == "cpu":
-        _check_gpu_alone(asked)
-        asked = replace(asked, gpu_experts=0, pcie_share=0.0)
-    elif asked.expert_profile is not None and not asked.expert_profile.is_file():
-        raise ConfigError("expert_profile", asked.expert_profile, "no such file; `ballast profile` writes one")
-    return replace(asked, device=device, cpu_threads=asked.cpu_threads or default_threads)
-
-
-def _check_gpu_alone(asked: MachineConfig) -> None:
-    """Nothing that only a GPU can do."""
-    for name, what in (
-        ("vram_limit", "limits a GPU's memory"),
-        ("stream_from_tokens", "is about experts that are streamed through a GPU"),
-        ("gpu_experts", "is about experts in a GPU's memory"),
-        ("expert_profile", "places experts in a GPU's memory"),
-        ("pcie_share", "is about experts that a GPU reads"),
-    ):
-        if getattr(asked, name) is not None:
-            raise ConfigError(name, getattr(asked, name), f"{what}, and device={asked.device} uses none")

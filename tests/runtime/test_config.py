@@ -245,8 +245,8 @@ def test_a_gpu_leaves_the_longest_step_to_its_plan_and_only_a_gpu_streams():
     assert resolved(device="cuda").scheduling.prefill_chunk_size is None
     assert resolved(device="cuda", prefill_chunk_size=512).scheduling.prefill_chunk_size == 512
     assert resolved(device="cuda", stream_from_tokens=0).machine.stream_from_tokens == 0
-    with pytest.raises(ConfigError, match=r"stream_from_tokens=0: is about experts .* device=auto uses none"):
-        resolved(stream_from_tokens=0)
+    with pytest.raises(ConfigError, match=r"stream_from_tokens=1: is about experts .* device=cpu uses none"):
+        resolved(device="cpu", stream_from_tokens=1)
 
 
 def test_the_ktransformers_backend_is_a_batch_of_one():
@@ -307,5 +307,29 @@ def test_devices_and_the_limit_of_their_memory():
         resolved(device="tpu")
     with pytest.raises(ConfigError, match="vram_limit=24GB: must be auto, or a size such as 24GiB"):
         read_config({"vram_limit": "24GB"})
-    with pytest.raises(ConfigError, match="vram_limit=8: limits a GPU's memory, and device=cpu uses none"):
-        resolved(device="cpu", vram_limit=8)
+    for given in ("24GiB", "1.5KiB", "8", "1073741825"):
+        limit = read_config({"vram_limit": given}).machine.vram_limit
+        with pytest.raises(ConfigError, match=f"vram_limit={given}: limits a GPU's memory, and device=cpu uses none"):
+            resolved(device="cpu", vram_limit=limit)
+
+
+def test_an_open_device_leaves_a_gpus_options_unused_on_the_cpu(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "num_driver_devices", lambda: 0)
+    set_for_gpu = {
+        "vram_limit": 1 << 30,
+        "stream_from_tokens": 64,
+        "gpu_experts": 5,
+        "expert_profile": tmp_path / "absent.json",
+        "pcie_share": 0.5,
+    }
+    config = resolved(device="auto", **set_for_gpu)
+    assert config.unused_options == tuple(set_for_gpu)
+    assert config.machine == resolved(device="cpu").machine
+    assert config.scheduling.prefill_chunk_size == 256
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_what_is_switched_off_may_be_so_anywhere(device):
+    config = resolved(device=device, stream_from_tokens=0, gpu_experts=0, pcie_share=0.0)
+    assert config.unused_options == ()
+    assert config.machine == resolved(device="cpu").machine

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from ballast import cli
+from ballast import cli, gpu
 from ballast._core import kernels
 from ballast.config import Config, MachineConfig, ModelConfig, SchedulingConfig
 from ballast.errors import ConfigError, OutOfMemoryError
@@ -27,7 +28,7 @@ from ballast.model.modules import module_tree
 from ballast.model.residence import weight_memory
 from ballast.model.weights import Packing, Tensors
 from ballast.moe.placement import assign, read_rules
-from ballast.plan import check_memory, plan_for, planned, render, rule_lines, run, to_json
+from ballast.plan import check_memory, command, plan_for, planned, render, rule_lines, run, settle, to_json
 from ballast.plan.device import DeviceMemory
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import MemoryPlan, Numbers
@@ -260,8 +261,50 @@ def test_serving_on_a_gpu_that_is_not_here_ends_with_code_2(capsys: pytest.Captu
     with pytest.raises(ConfigError, match=r"device=cuda:15: .*; device=cpu needs none"):
         check_device("cuda:15")
     check_device("cpu")
-    assert cli.exit_code(lambda: cli.main(["plan", "--vram_limit", "8GiB"])) == 2
-    assert "vram_limit=8589934592: limits a GPU's memory, and device=auto uses none" in capsys.readouterr().err
+    assert cli.exit_code(lambda: cli.main(["plan", "--device", "cpu", "--vram_limit", "8GiB"])) == 2
+    assert "vram_limit=8GiB: limits a GPU's memory, and device=cpu uses none" in capsys.readouterr().err
+
+
+# --- device=auto ------------------------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_auto_is_the_cpu_and_says_what_it_does_not_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu, "num_driver_devices", lambda: 0)
+    assert cli.main(["plan", "--vram_limit", "24GiB", "--pcie_share", "0", "--gpu_experts", "7"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("Computes on cpu: NVIDIA's driver ")
+    assert first.endswith("Not used: vram_limit, gpu_experts.")
+
+
+@pytest.mark.parametrize(
+    ("free", "isa", "device", "reason"),
+    [
+        (8 * GIB, FAST, "cuda:0", "a GPU is here"),
+        (GIB, FAST, "cpu", r"cuda:0 is too small: 1\.\d GiB needed, available are 1\.0 GiB, what is free there"),
+        (8 * GIB, "reference", "cpu", "beside cuda:0 the CPU would need AVX2"),
+    ],
+)
+def test_auto_is_the_cpu_where_the_gpu_that_is_here_does_not_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, isa: str, device: str, reason: str
+) -> None:
+    monkeypatch.setattr(gpu, "num_driver_devices", lambda: 1)
+    monkeypatch.setattr(gpu, "why_unusable", lambda _: None)
+    monkeypatch.setattr(command, "free_vram", lambda _: free)
+    monkeypatch.setenv("BALLAST_CPU_ISA", isa)
+    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+    options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192", "--gpu_experts", "1"]
+    config, plan = settle(cli.serve_config(options), gguf, read_spec(gguf))
+    check_memory(plan)
+    assert (config.machine.device, plan.device is not None) == (device, device != "cpu")
+    assert re.match(reason, config.device_reason)
+    assert config.unused_options == (("gpu_experts",) if device == "cpu" else ())
+    assert config.scheduling.prefill_chunk_size == (256 if device == "cpu" else 4096)
+    insisting = cli.serve_config([*options, "--device", "cuda"])
+    if device == "cpu":
+        with pytest.raises((OutOfMemoryError, ConfigError)):
+            check_memory(settle(insisting, gguf, read_spec(gguf))[1])
 
 
 def test_what_is_left_to_the_plan_is_what_fits(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """`ballast plan`: which tensor goes where, what everything takes, and whether that is there."""
 
 from ballast.plan.check import check_memory
-from ballast.plan.command import open_model, plan_for, planned, run
+from ballast.plan.command import open_model, plan_for, planned, run, settle
 from ballast.plan.host import make_plan
 from ballast.plan.memory import MemoryPlan, Numbers
 from ballast.plan.report import render, rule_lines, to_json
@@ -17,5 +17,6 @@ __all__ = [
     "render",
     "rule_lines",
     "run",
+    "settle",
     "to_json",
 ]

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from typing import TextIO
 
-from ballast._core import numa
+from ballast._core import kernels, numa
 from ballast.config import Config, MachineConfig, ModelConfig
 from ballast.errors import ConfigError
 from ballast.gpu import free_vram
@@ -25,12 +25,15 @@ from ballast.plan.device import DeviceMemory
 from ballast.plan.host import make_plan
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import MemoryPlan, Numbers
-from ballast.plan.report import render, to_json
+from ballast.plan.report import device_choice, device_line, render, to_json
 from ballast.plan.residents import Wanted
 from ballast.plan.streaming import step_choices
+from ballast.resolve import on_cpu
+from ballast.sizes import human
 from ballast.tiny import BUILT_IN
 from ballast.weights.gguf import GgufModel, open_gguf
 
+_PACKING_ISAS = "AVX2, FMA and F16C, which packed weights take"
 _LISTED_DEVICES = 16
 """Rules may speak of as many; what they ask for is compared with where modules go."""
 
@@ -54,9 +57,7 @@ def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
         return make_plan(gguf, spec, assign(module_tree(spec), rules, source=rules_path), numbers, memory)
     device = _device_memory(config.machine)
     if numbers.isa == "reference":
-        raise ConfigError(
-            "BALLAST_CPU_ISA", "reference", f"packs no weights, and device={device.name} takes packed ones"
-        )
+        raise _needs_packing(device.name)
     assignment = assign(module_tree(spec), rules, source=rules_path, num_cuda_devices=_LISTED_DEVICES)
     wanted = _wanted(config.machine, gguf, spec)
     choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
@@ -68,6 +69,24 @@ def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
             return plans[-1]
     # For a host that is too small whatever the steps: as one that is not would have it.
     return next((plan for plan in plans if plan.device is not None and plan.device.fits), plans[-1])
+
+
+def settle(config: Config, gguf: GgufModel, spec: ModelSpec) -> tuple[Config, MemoryPlan]:
+    """A resolved configuration with what was left to its plan, and that plan. Where the device was left open and the
+    GPU does not do, it is the CPU with the reason, if the CPU can serve. Raises ConfigError as `plan_for` does."""
+    device = config.machine.device
+    is_open = config.device_is_open and device != "cpu"
+    if is_open and chosen_isa() == "reference":
+        config = on_cpu(config, f"beside {device} the CPU would need {_PACKING_ISAS}")
+    plan = plan_for(config, gguf, spec)
+    if is_open and plan.device is not None and not plan.device.fits:
+        needed, memory = human(plan.device.needed_bytes), plan.device.memory
+        available = f"{human(memory.available_bytes)}, {memory.limited_by}"
+        without = on_cpu(config, f"{device} is too small: {needed} needed, available are {available}")
+        plan_without = plan_for(without, gguf, spec)
+        if plan_without.fits:
+            config, plan = without, plan_without
+    return planned(config, plan), plan
 
 
 def planned(config: Config, plan: MemoryPlan) -> Config:
@@ -83,6 +102,13 @@ def planned(config: Config, plan: MemoryPlan) -> Config:
             vram_limit=None if plan.device is None else plan.device.memory.available_bytes,
         ),
     )
+
+
+def _needs_packing(device: str) -> ConfigError:
+    """That the reference kernels, which read the file's blocks, cannot work beside a GPU, which reads panels."""
+    if len(kernels.usable_isas()) > 1:
+        return ConfigError("BALLAST_CPU_ISA", "reference", f"packs no weights, and device={device} takes packed ones")
+    return ConfigError("device", device, f"takes a CPU with {_PACKING_ISAS}; device=cpu needs none")
 
 
 def _device_memory(machine: MachineConfig) -> DeviceMemory:
@@ -120,8 +146,12 @@ def run(config: Config, *, as_json: bool = False, out: TextIO | None = None) -> 
     model_path = config.model.model_path
     spec = read_spec(gguf, None if model_path is None else read_config(model_path))
     check_tensors(gguf, spec)
-    plan = plan_for(config, gguf, spec)
-    (out or sys.stdout).write(json.dumps(to_json(plan), indent=2) + "\n" if as_json else render(plan))
+    config, plan = settle(config, gguf, spec)
+    if as_json:
+        told = json.dumps(to_json(plan) | device_choice(config), indent=2) + "\n"
+    else:
+        told = device_line(config) + render(plan)
+    (out or sys.stdout).write(told)
     check_memory(plan)
     return 0
 

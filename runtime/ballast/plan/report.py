@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ballast.config import Config
 from ballast.machine import Memory
 from ballast.moe.placement import Assignment
 from ballast.plan.memory import DevicePlan, MemoryPlan
@@ -52,6 +53,23 @@ def render(plan: MemoryPlan) -> str:
         lines += ["", "Rules", *(f"  {line}" for line in rule_lines(plan.assignment))]
     lines += ["", "It fits." if plan.fits else "It does not fit."]
     return "\n".join(lines) + "\n"
+
+
+def device_line(config: Config) -> str:
+    """For people, where a resolved configuration computes and why; empty where it was told so."""
+    if not config.device_is_open:
+        return ""
+    unused = f" Not used: {', '.join(config.unused_options)}." if config.unused_options else ""
+    return f"Computes on {config.machine.device}: {config.device_reason}.{unused}\n\n"
+
+
+def device_choice(config: Config) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "computes_on": config.machine.device,
+        "device_reason": config.device_reason,
+        "unused_options": list(config.unused_options),
+    }
 
 
 def _pcie_lines(plan: MemoryPlan) -> list[str]:

@@ -20,7 +20,7 @@ from ballast.machine import read_machine
 from ballast.model.isa import chosen_isa
 from ballast.model.metadata import read_config, read_spec
 from ballast.model.tensors import check_tensors
-from ballast.plan import check_memory, open_model, plan_for, planned, rule_lines
+from ballast.plan import check_memory, open_model, rule_lines, settle
 from ballast.server.access import Access
 from ballast.server.app import Service, create_admin_app, create_app
 from ballast.server.keys import Keys
@@ -52,18 +52,17 @@ def serve(config: Config) -> int:
     the engine starts; an engine that dies ends the process."""
     configure_logging(config.log)
     check_device(config.machine.device)
-    log.info("device", extra={"device": config.machine.device, "why": config.device_reason})
     log.info("kernels", extra={"isa": chosen_isa(), "threads": config.machine.cpu_threads})
     _log_quota(config.machine.cpu_threads)
     gguf = open_model(config.model)
     spec = read_spec(gguf, None if config.model.model_path is None else read_config(config.model.model_path))
     check_tensors(gguf, spec)
-    plan = plan_for(config, gguf, spec)
+    prefill_is_auto = config.scheduling.prefill_chunk_size is None
+    config, plan = settle(config, gguf, spec)
+    _tell_device(config)
     for line in rule_lines(plan.assignment):
         log.info("placement", extra={"rule": line})
     check_memory(plan)
-    prefill_is_auto = config.scheduling.prefill_chunk_size is None
-    config = planned(config, plan)
     text = load_text(
         config.model.model_path, gguf.metadata, str(gguf.path), config.model.chat_template, num_ids=spec.vocab_size
     )
@@ -122,6 +121,14 @@ def run(
             return engine, make_apps(engine, metrics, text, name, config, executor, probe, leaving, limits)
 
         run_server(build, listen_as(config.server), _tls(config.server), config.server, limits)
+
+
+def _tell_device(config: Config) -> None:
+    told = {"device": config.machine.device, "why": config.device_reason}
+    if config.unused_options:
+        log.warning("device", extra={**told, "unused": ", ".join(config.unused_options)})
+    else:
+        log.info("device", extra=told)
 
 
 def _tls(server: ServerConfig) -> Tls | None:

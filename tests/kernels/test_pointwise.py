@@ -67,7 +67,8 @@ def test_a_part_of_wider_rows_is_normed_by_itself(device, both) -> None:
 def test_queries_and_keys_turn_by_their_position_and_keys_reach_their_slot(
     device, both, rank: int, num_heads: int, dtype: torch.dtype
 ) -> None:
-    nope, heads = random(3, num_heads, rank, device=device), random(3, num_heads, 40, device=device)
+    nope, joined = random(3, num_heads, rank, device=device), random(3, num_heads * 40 + rank, device=device)
+    heads = joined[:, : num_heads * 40].view(3, num_heads, 40)
     latents, weight = random(3, rank + ROPE + 8, device=device)[:, : rank + ROPE], random(rank, device=device)
     nothing = torch.empty(0, dtype=torch.int64)
     positions, slots = (torch.tensor(values, dtype=torch.int32, device=device) for values in ([7, 0, 49], [9, 2, 15]))
@@ -95,7 +96,15 @@ def test_a_gate_opens_what_goes_up(device, both) -> None:
         ("add_and_norm", {"PARTS": 3, "WIDTH": 7168, "STRIDE": 7168, "ROOM": 8192}),
         (
             "query_and_cache",
-            {"HEAD_DIM": 192, "RANK": 512, "ROPE": 64, "LATENT_STRIDE": 576, "RANK_ROOM": 512, "PAIR_ROOM": 32},
+            {
+                "HEAD_DIM": 192,
+                "HEADS_STRIDE": 24576,
+                "RANK": 512,
+                "ROPE": 64,
+                "LATENT_STRIDE": 576,
+                "RANK_ROOM": 512,
+                "PAIR_ROOM": 32,
+            },
         ),
         ("gated", {"BLOCK": 1024}),
     ],

@@ -32,7 +32,7 @@ from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.step import Step
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
-from ballast.model.weights import Packing
+from ballast.model.weights import Packing, Tensors
 from ballast.moe.residents import Residents
 from ballast.testing.attention_cases import attention_case
 from ballast.testing.float_experts import FloatExperts
@@ -147,6 +147,23 @@ def run_requests(pair: Pair) -> None:
 )
 def test_logits_agree_with_the_cpu_model_in_every_architecture(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
     pair = pair_on_cpu(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
+    run_requests(pair)
+    assert pair.largest_error <= MAX_RELATIVE_ERROR
+
+
+def test_matrices_of_one_input_are_stacked_where_their_types_and_widths_allow(tmp_path: Path) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf
+    tensors = Tensors(open_gguf(file), Packing(kernels.ThreadPool(1), SETTINGS.cpu_isa, 2))
+    gate, up, down = (f"blk.0.ffn_{part}.weight" for part in ("gate", "up", "down"))
+    assert not tensors.are_stackable((gate, down))
+    assert tensors.are_stackable((gate, up))
+    apart = [kernels.unpack(tensors.matrix(name)) for name in (gate, up)]
+    np.testing.assert_array_equal(kernels.unpack(tensors.stacked((gate, up))), np.concatenate(apart, 1))
+
+
+def test_logits_agree_where_matrices_of_one_input_have_different_types(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(Tensors, "are_stackable", lambda self, names: False)
+    pair = pair_on_cpu(write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf)
     run_requests(pair)
     assert pair.largest_error <= MAX_RELATIVE_ERROR
 

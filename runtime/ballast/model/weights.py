@@ -5,7 +5,7 @@ norms as float32. What is packed leaves the mapped file's pages: one copy stays 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import gguf
@@ -154,6 +154,20 @@ class Tensors:
         """The tensor, or its first rows, packed as one matrix."""
         view = self.view(name, num_rows)
         return self._packed(name, view, 1, view.rows, 0)
+
+    def are_stackable(self, names: Sequence[str]) -> bool:
+        """Whether tensors have one type and one number of columns."""
+        return len({(self._gguf.tensors[name].ggml_type, self._gguf.tensors[name].shape[-1]) for name in names}) == 1
+
+    def stacked(self, names: Sequence[str]) -> kernels.Matrix:
+        """Tensors one below the other, packed as one matrix."""
+        views = [self.view(name) for name in names]
+        data = np.concatenate([self._gguf.data(name).reshape(-1) for name in names])
+        whole = kernels.Matrix(data, views[0].ggml_type, sum(view.rows for view in views), views[0].cols)
+        packed = self._packed(names[0], whole, 1, whole.rows, 0)
+        for name in names[1:]:
+            self._gguf.release(name)
+        return packed
 
     def heads(
         self, name: str, num_heads: int, num_rows: int, stride: int, offset: int = 0, *, transposed: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -16,11 +17,25 @@ class Linear(Protocol):
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
 
+Linears = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
+"""Several matrices of one x float32 [T, cols] → float32 [T, rows of each], rows any distance apart."""
+
+
 class MakeLinear(Protocol):
     """Takes a packed matrix to the device. `rows` and `cols` are those of a head, as it is applied; one that was packed
     transposed holds floats."""
 
     def __call__(self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear: ...
+
+
+def as_one(linear: Linear, rows: Sequence[int]) -> Linears:
+    """Matrices that lie one below the other, so many rows each: one product."""
+    return lambda x: torch.split(linear(x), list(rows), -1)
+
+
+def one_by_one(linears: Sequence[Linear]) -> Linears:
+    """A product for each."""
+    return lambda x: tuple(linear(x) for linear in linears)
 
 
 class FloatLinear:

@@ -248,11 +248,11 @@ class HybridModel:
     def _attention(
         self, weights: AttentionWeights, normed: torch.Tensor, cache: torch.Tensor, step: Step
     ) -> torch.Tensor:
-        latents = weights.kv_a(normed)
-        if weights.query_down is not None:
+        queries, latents = weights.down(normed)
+        if weights.query_up is not None:
             assert weights.query_norm is not None
-            normed = self._pointwise.norm(weights.query_down(normed), weights.query_norm)
-        heads = weights.query_up(normed).view(len(normed), self._spec.num_heads, -1)
+            queries = weights.query_up(self._pointwise.norm(queries, weights.query_norm))
+        heads = queries.view(len(normed), self._spec.num_heads, -1)
         nope = weights.k_up(heads[..., : self._spec.nope_dim])
         query = self._pointwise.query_and_cache(nope, heads, latents, weights.kv_a_norm, cache, step)
         attended = self._attend(query, cache, step)
@@ -270,4 +270,4 @@ class HybridModel:
         return (experts.result(routed_index), *every_token)
 
     def _mlp(self, weights: MlpWeights, x: torch.Tensor) -> torch.Tensor:
-        return weights.down(self._pointwise.gated(weights.gate(x), weights.up(x)))
+        return weights.down(self._pointwise.gated(*weights.gate_and_up(x)))

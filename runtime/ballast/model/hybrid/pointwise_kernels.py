@@ -54,7 +54,7 @@ def add_and_norm(
 @triton.jit
 def query_and_cache(
     nope,  # float32 [T, heads, RANK]
-    heads,  # float32 [T, heads, HEAD_DIM], whose last ROPE entries are rotated
+    heads,  # float32 [T, heads, HEAD_DIM], tokens HEADS_STRIDE apart, whose last ROPE entries are rotated
     latents,  # float32 [T, RANK + ROPE], rows LATENT_STRIDE apart
     weight,  # float32 [RANK]
     positions,  # int32 [T]
@@ -66,6 +66,7 @@ def query_and_cache(
     num_heads,
     eps,
     HEAD_DIM: tl.constexpr,
+    HEADS_STRIDE: tl.constexpr,
     RANK: tl.constexpr,
     ROPE: tl.constexpr,
     LATENT_STRIDE: tl.constexpr,
@@ -85,7 +86,7 @@ def query_and_cache(
         row = token * num_heads + head
         values = tl.load(nope + row * RANK + column, mask=is_latent, other=0.0)
         tl.store(query + row * (RANK + ROPE) + column, values, mask=is_latent)
-        rope = heads + row * HEAD_DIM + HEAD_DIM - ROPE + 2 * pair
+        rope = heads + token * HEADS_STRIDE + (head + 1) * HEAD_DIM - ROPE + 2 * pair
         even = tl.load(rope, mask=is_pair, other=0.0)
         odd = tl.load(rope + 1, mask=is_pair, other=0.0)
         rotated = query + row * (RANK + ROPE) + RANK + 2 * pair

@@ -72,6 +72,7 @@ class TritonPointwise:
             num_heads,
             self._rms_eps,
             HEAD_DIM=heads.shape[2],
+            HEADS_STRIDE=heads.stride(0),
             RANK=rank,
             ROPE=self._rope_dim,
             LATENT_STRIDE=latents.stride(0),

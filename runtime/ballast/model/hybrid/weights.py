@@ -12,7 +12,7 @@ import torch
 
 from ballast._core import kernels
 from ballast.model.hybrid.experts.routing import Choose, Router
-from ballast.model.hybrid.linear import FloatLinear, Linear, MakeLinear
+from ballast.model.hybrid.linear import FloatLinear, Linear, Linears, MakeLinear, as_one, one_by_one
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import ExpertWeights, HeadMatrix, Packing, Tensors, shares_after_layers
 from ballast.weights.gguf import GgufModel
@@ -23,10 +23,9 @@ class AttentionWeights:
     """Latent attention; queries come through a low rank (V2, V3) or at once (V2-Lite)."""
 
     norm: torch.Tensor  # [D]
-    query_down: Linear | None  # D → q_lora_rank
+    down: Linears  # D → q_lora_rank, or H * (nope + rope) where there is no rank; kv_lora_rank + rope
     query_norm: torch.Tensor | None  # [q_lora_rank]
-    query_up: Linear  # → H * (nope + rope)
-    kv_a: Linear  # D → kv_lora_rank + rope
+    query_up: Linear | None  # q_lora_rank → H * (nope + rope)
     kv_a_norm: torch.Tensor  # [kv_lora_rank]
     k_up: Linear  # per head nope → kv_lora_rank
     v_up: Linear  # per head kv_lora_rank → v
@@ -37,9 +36,8 @@ class AttentionWeights:
 class MlpWeights:
     """The feed-forward of every token: a dense layer's, or the shared experts beside routed ones."""
 
-    gate: Linear
-    up: Linear
-    down: Linear
+    gate_and_up: Linears  # D → N, N
+    down: Linear  # N → D
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +110,14 @@ class _Loader:
         packed = self.tensors.matrix(name, num_rows)
         return self._make_linear(packed, packed.rows, packed.cols)
 
+    def matrices(self, *names: str) -> Linears:
+        """Of one input: as one product where their types allow it."""
+        if not self.tensors.are_stackable(names):
+            return one_by_one([self.matrix(name) for name in names])
+        whole = self.tensors.stacked(names)
+        linear = self._make_linear(whole, whole.rows, whole.cols)
+        return as_one(linear, [self.tensors.view(name).rows for name in names])
+
     def layer(self, index: int) -> LayerWeights:
         block = f"blk.{index}"
         is_dense = index < self._spec.num_dense_layers
@@ -129,10 +135,11 @@ class _Loader:
         k_up, v_up = self.tensors.latent_heads(spec, block)
         return AttentionWeights(
             norm=self.vector(f"{block}.attn_norm.weight"),
-            query_down=self.matrix(f"{block}.attn_q_a.weight") if has_rank else None,
+            down=self.matrices(
+                f"{block}.attn_q_a.weight" if has_rank else f"{block}.attn_q.weight", f"{block}.attn_kv_a_mqa.weight"
+            ),
             query_norm=self.vector(f"{block}.attn_q_a_norm.weight") if has_rank else None,
-            query_up=self.matrix(f"{block}.attn_q_b.weight" if has_rank else f"{block}.attn_q.weight"),
-            kv_a=self.matrix(f"{block}.attn_kv_a_mqa.weight"),
+            query_up=self.matrix(f"{block}.attn_q_b.weight") if has_rank else None,
             kv_a_norm=self.vector(f"{block}.attn_kv_a_norm.weight"),
             k_up=self._heads(k_up, spec.kv_lora_rank, spec.nope_dim),
             v_up=self._heads(v_up, spec.v_dim, spec.kv_lora_rank),
@@ -143,8 +150,8 @@ class _Loader:
         return self._make_linear(heads.matrix, rows, cols, is_transposed=heads.transposed)
 
     def _mlp(self, block: str, suffix: str) -> MlpWeights:
-        gate, up, down = (self.matrix(f"{block}.ffn_{part}{suffix}.weight") for part in ("gate", "up", "down"))
-        return MlpWeights(gate, up, down)
+        gate, up, down = (f"{block}.ffn_{part}{suffix}.weight" for part in ("gate", "up", "down"))
+        return MlpWeights(self.matrices(gate, up), self.matrix(down))
 
     def _routed(self, weights: ExpertWeights) -> RoutedWeights:
         router = torch.from_numpy(kernels.unpack(weights.router)).to(self._device)

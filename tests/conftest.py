@@ -1,11 +1,18 @@
 from collections import Counter
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ballast.gpu import why_unusable
 from ballast.testing.isas import NOT_USABLE
 
 NO_GPU = "no GPU: "
+
+# A property is tried on the same examples every time, and a pause of the machine is nobody's fault.
+settings.register_profile(
+    "ballast", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("ballast")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -94,9 +94,10 @@ def test_a_response(server: ServerProcess, case: str) -> None:
 
 
 def test_models(server: ServerProcess) -> None:
-    models = httpx.get(f"{server.url}/v1/models").json()
+    models = httpx.get(f"{server.url}/v1/models", timeout=60).json()
     follows(models, "ListModelsResponse")
-    follows(httpx.get(f"{server.url}/v1/models/{models['data'][0]['id']}").json(), "Model")
+    model = httpx.get(f"{server.url}/v1/models/{models['data'][0]['id']}", timeout=60)
+    follows(model.json(), "Model")
 
 
 ERRORS = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 
 import numpy as np
@@ -44,6 +45,27 @@ class Recorder:
 
     def on_finish(self, duration_s: float) -> None:
         self.finished += 1
+
+
+class Paced:
+    """A runner that takes no step, but for the warm-up's, before it is allowed one."""
+
+    def __init__(self) -> None:
+        self._allowed = threading.Semaphore(1)
+        self.num_begun = 0
+
+    def around(self, runner: Runner) -> Runner:
+        self._runner = runner
+        return self
+
+    def allow(self, num_steps: int = 10_000) -> None:
+        self._allowed.release(num_steps)
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
+        alive()
+        self.num_begun += 1
+        assert self._allowed.acquire(timeout=WAIT_S), "no step was allowed"
+        return self._runner.forward(batch, alive)
 
 
 @contextlib.asynccontextmanager
@@ -142,31 +164,41 @@ async def test_a_runner_that_does_not_pay_in_long_steps_gets_short_ones():
 
 
 async def test_abort_while_decoding_frees_the_kv():
-    async with running_engine(step_s=0.005) as engine:
+    pace = Paced()
+    async with running_engine(wrap=pace.around) as engine:
         stream = engine.submit(make_request([1] * 50, 200))
+        pace.allow(3)
         await anext(stream)
         assert engine.snapshot().used_tokens > 0
         stream.abort()
+        pace.allow()
         await until(lambda: engine.snapshot().used_tokens == 0)
         assert not engine.has_work
 
 
 async def test_abort_while_queued_never_runs_the_request():
-    async with running_engine(step_s=0.005, max_batch_size=1) as engine:
+    pace = Paced()
+    async with running_engine(wrap=pace.around, max_batch_size=1) as engine:
         first = engine.submit(make_request([1], 40))
         second = engine.submit(make_request([2] * 500, 40))
+        pace.allow(2)
         await anext(first)
+        await until(lambda: engine.snapshot().waiting == 1)
         second.abort()
+        pace.allow()
         await until(lambda: engine.snapshot().waiting == 0)
         await collect(first)
         assert engine.snapshot().prompt_tokens == 1
 
 
 async def test_abort_during_prefill_frees_the_kv():
-    async with running_engine(step_s=0.01, chunk_size=8) as engine:
+    pace = Paced()
+    async with running_engine(wrap=pace.around, chunk_size=8) as engine:
         stream = engine.submit(make_request([3] * 2000, 10))
+        pace.allow(3)
         await until(lambda: engine.snapshot().used_tokens > 0)
         stream.abort()
+        pace.allow()
         await until(lambda: engine.snapshot().used_tokens == 0)
         assert engine.snapshot().generation_tokens == 0
 
@@ -181,8 +213,10 @@ async def test_abort_is_idempotent_and_harmless_after_the_end():
 
 
 async def test_a_full_queue_is_refused_with_a_time_to_come_back():
-    async with running_engine(step_s=0.01, max_batch_size=1, max_queue=2) as engine:
+    pace = Paced()
+    async with running_engine(wrap=pace.around, max_batch_size=1, max_queue=2) as engine:
         streams = [engine.submit(make_request([1], 50))]
+        pace.allow(2)
         await anext(streams[0])
         streams += [engine.submit(make_request([1], 1)) for _ in range(2)]
         with pytest.raises(CapacityError) as refusal:
@@ -191,25 +225,31 @@ async def test_a_full_queue_is_refused_with_a_time_to_come_back():
         assert 1 <= refusal.value.retry_after_s <= 60
         for stream in streams:
             stream.abort()
+        pace.allow()
         await until(lambda: engine.snapshot().waiting == 0)
         assert len((await collect(engine.submit(make_request([1], 1))))[0]) == 1
 
 
 async def test_a_burst_that_finds_free_slots_does_not_count_as_waiting():
-    async with running_engine(step_s=0.02, max_batch_size=4, max_queue=1) as engine:
+    pace = Paced()
+    async with running_engine(wrap=pace.around, max_batch_size=4, max_queue=1) as engine:
         streams = [engine.submit(make_request([seed], 3)) for seed in range(5)]
         with pytest.raises(CapacityError):
             engine.submit(make_request([9], 3))
+        pace.allow()
         assert [len(tokens) for tokens, _ in await asyncio.gather(*map(collect, streams))] == [3] * 5
 
 
 async def test_abort_ends_the_iteration_of_whoever_waits():
-    async with running_engine(step_s=0.05, chunk_size=8) as engine:
+    pace = Paced()
+    async with running_engine(wrap=pace.around, chunk_size=8) as engine:
         stream = engine.submit(make_request([1] * 400, 10))
         waiting = asyncio.create_task(collect(stream))
+        pace.allow(3)
         await until(lambda: engine.snapshot().used_tokens > 0)
         stream.abort()
         assert await waiting == ([], None)
+        pace.allow()
 
 
 async def test_a_prompt_that_cannot_fit_is_a_request_error_with_the_openai_code():
@@ -285,14 +325,17 @@ async def test_the_invariants_are_checked_whenever_the_engine_goes_idle(monkeypa
 
 
 async def test_silence_counts_only_while_there_is_work_and_from_its_beginning():
-    async with running_engine(step_s=0.2) as engine:
+    pace = Paced()
+    async with running_engine(wrap=pace.around) as engine:
         engine._last_progress -= 100  # as if it had been idle for long
         assert engine.snapshot().silence_s == 0.0
-        stream = engine.submit(make_request([1], 50))
+        engine.submit(make_request([1], 50))
         assert engine.snapshot().silence_s < 50
-        await anext(stream)
+        pace.allow(2)
+        await until(lambda: pace.num_begun == 4)  # the warm-up, two that were allowed, one that waits
         engine._last_progress -= 100
         assert engine.snapshot().silence_s > 50
+        pace.allow()
 
 
 class FailsAtStep:
@@ -309,8 +352,10 @@ class FailsAtStep:
 
 
 async def test_a_failing_model_ends_every_request_with_the_reason():
-    async with running_engine(wrap=lambda runner: FailsAtStep(runner, 5), max_batch_size=1) as engine:
+    pace = Paced()
+    async with running_engine(wrap=lambda runner: pace.around(FailsAtStep(runner, 5)), max_batch_size=1) as engine:
         streams = [engine.submit(make_request([1], 50)) for _ in range(3)]
+        pace.allow()
         for stream in streams:
             with pytest.raises(EngineDeadError, match="caught fire"):
                 await collect(stream)
@@ -353,10 +398,13 @@ async def test_requests_submitted_together_share_a_stream_and_the_prompt():
 
 
 async def test_one_of_several_can_be_given_up_alone():
-    async with running_engine(step_s=0.005) as engine:
+    pace = Paced()
+    async with running_engine(wrap=pace.around) as engine:
         stream = engine.submit(make_request([1], 200), make_request([2], 20))
+        pace.allow(2)
         await anext(stream)
         stream.abort(0)
+        pace.allow()
         seen = {output.index async for output in stream}
         assert seen == {1}
         await until(lambda: engine.snapshot().used_tokens == 0)
@@ -364,25 +412,31 @@ async def test_one_of_several_can_be_given_up_alone():
 
 
 async def test_requests_are_taken_together_or_not_at_all():
-    async with running_engine(step_s=0.01, max_batch_size=1, max_queue=3) as engine:
+    pace = Paced()
+    async with running_engine(wrap=pace.around, max_batch_size=1, max_queue=3) as engine:
         first = engine.submit(make_request([1], 100))
+        pace.allow(2)
         await anext(first)
         with pytest.raises(CapacityError):
             engine.submit(*(make_request([1], 1) for _ in range(4)))
         assert engine.snapshot().waiting == 0
         taken = engine.submit(*(make_request([1], 1) for _ in range(3)))
         first.abort()
+        pace.allow()
         assert len([output async for output in taken]) == 3
 
 
 async def test_a_request_of_higher_priority_goes_first():
-    async with running_engine(step_s=0.005, max_batch_size=1) as engine:
+    pace = Paced()
+    async with running_engine(wrap=pace.around, max_batch_size=1) as engine:
         first = engine.submit(make_request([1], 20))
+        pace.allow(2)
         await anext(first)
         low, high = (
             engine.submit(Request("test", (2,), SamplingParams(max_tokens=3), priority=priority))
             for priority in (5, -5)
         )
+        pace.allow()
         ended = []
 
         async def note(name: str, stream: RequestStream) -> None:

@@ -17,6 +17,7 @@ from ballast.server.keys import Keys, read_keys
 from ballast.server.tls import Tls
 from ballast.testing.server_process import FAKE, ServerProcess
 
+ORIGIN = "https://chat.example.org"
 BODY = {"prompt": "abc", "max_tokens": 2}
 
 
@@ -30,10 +31,10 @@ def key_file(tmp_path):
 def status(server, key=None, path="/v1/completions", header="Authorization", scheme="Bearer "):
     headers = {} if key is None else {header: scheme + key}
     method = "POST" if path == "/v1/completions" else "GET"
-    return httpx.request(method, server.url + path, json=BODY, headers=headers)
+    return httpx.request(method, server.url + path, json=BODY, headers=headers, timeout=60)
 
 
-def until(condition, timeout_s=10):
+def until(condition, timeout_s=30):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
@@ -163,7 +164,7 @@ def test_the_api_speaks_https_and_the_admin_port_does_not(authority, tmp_path):
         with pytest.raises(urllib.error.URLError):
             urllib.request.urlopen(url, timeout=30, context=ssl.create_default_context())
         with pytest.raises(httpx.HTTPError):
-            httpx.get(server.url + "/livez")
+            httpx.get(server.url + "/livez", timeout=60)
         assert server.get("/livez", admin=True)[0] == 200
 
 
@@ -199,22 +200,23 @@ def test_files_that_are_no_pair_are_refused(authority, tmp_path):
 
 
 def test_pages_of_other_origins_are_let_in_only_when_asked_for(key_file):
-    ask = {"Origin": "https://chat.example.org", "Access-Control-Request-Method": "POST"}
+    ask = {"Origin": ORIGIN, "Access-Control-Request-Method": "POST"}
     ask["Access-Control-Request-Headers"] = "authorization,content-type"
-    options = ("--cors_origins", "https://chat.example.org", "--api_key_file", str(key_file))
+    options = ("--cors_origins", ORIGIN, "--api_key_file", str(key_file))
     with ServerProcess(*options, module=FAKE) as server:
-        leave = httpx.options(server.url + "/v1/completions", headers=ask)
+        leave = httpx.options(server.url + "/v1/completions", headers=ask, timeout=60)
         assert leave.status_code == 200
-        assert leave.headers["access-control-allow-origin"] == "https://chat.example.org"
+        assert leave.headers["access-control-allow-origin"] == ORIGIN
         assert "authorization" in leave.headers["access-control-allow-headers"]
-        refused = httpx.post(server.url + "/v1/completions", json=BODY, headers={"Origin": "https://chat.example.org"})
+        refused = httpx.post(server.url + "/v1/completions", json=BODY, headers={"Origin": ORIGIN}, timeout=60)
         assert refused.status_code == 401
-        assert refused.headers["access-control-allow-origin"] == "https://chat.example.org"
+        assert refused.headers["access-control-allow-origin"] == ORIGIN
         assert {"X-Request-Id", "Request-Id"} <= set(refused.headers["access-control-expose-headers"].split(", "))
-        other = httpx.options(server.url + "/v1/completions", headers={**ask, "Origin": "https://evil.example.org"})
+        ask["Origin"] = "https://evil.example.org"
+        other = httpx.options(server.url + "/v1/completions", headers=ask, timeout=60)
         assert "access-control-allow-origin" not in other.headers
     with ServerProcess("--root_path", "/llm/ballast", module=FAKE) as server:
-        assert "access-control-allow-origin" not in httpx.get(server.url + "/livez", headers=ask).headers
+        assert "access-control-allow-origin" not in httpx.get(server.url + "/livez", headers=ask, timeout=60).headers
         for prefix in ("", "/llm/ballast"):
             assert server.get(prefix + "/v1/models")[0] == server.get(prefix + "/livez")[0] == 200
         assert server.get("/llm/ballast2/livez")[0] == 404

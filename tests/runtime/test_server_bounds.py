@@ -1,6 +1,7 @@
 """What one client may cost: connections, heads, bodies and replies that are too large, too slow or never taken."""
 
 import asyncio
+import contextlib
 import http.client
 import json
 import socket
@@ -25,10 +26,10 @@ from ballast.text.loading import load_text
 
 SLOW = ("--step_s", "0.05", "--max_batch_size", "1", "--max_new_tokens", "1000")
 IMPATIENT = (
-    *("--max_connections", "8", "--head_timeout_s", "0.5", "--body_timeout_s", "0.5", "--stalled_timeout_s", "0.5"),
-    *("--whole_body_timeout_s", "1.5"),
+    *("--max_connections", "8", "--head_timeout_s", "2", "--body_timeout_s", "2", "--stalled_timeout_s", "0.5"),
     *("--max_new_tokens", "60000", "--cache_lens", "65536", "--max_batch_size", "1", "--max_head_bytes", "10000"),
 )
+PATIENT = ("--whole_body_timeout_s", "1.5")
 GET = b"GET /livez HTTP/1.1\r\nHost: t\r\n"
 
 
@@ -40,7 +41,15 @@ def server():
 
 @pytest.fixture(scope="module")
 def impatient():
+    """Its limits are longer than a client may happen to be held up between two lines of a test."""
     with ServerProcess(*IMPATIENT, module=FAKE) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def patient():
+    """Only a whole body has little time."""
+    with ServerProcess(*PATIENT, module=FAKE) as process:
         yield process
 
 
@@ -77,15 +86,15 @@ def exchange(server, data):
 # --- connections -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET /livez HTTP/1.1\r\nHost", GET + b"\r\n"])
-def test_a_connection_that_brings_no_request_is_closed(impatient, sent):
-    with connect(impatient) as connection:
-        connection.sendall(sent)
-        reply = everything(connection)
-        if sent.endswith(b"\r\n\r\n"):
-            assert reply.startswith(b"HTTP/1.1 200 ")
-        else:
-            assert reply == b""
+def test_a_connection_that_brings_no_request_is_closed(impatient):
+    with contextlib.ExitStack() as opened:
+        connections = []
+        for sent in (b"", b"\r\n", b"GET /livez HTTP/1.1\r\nHost", GET + b"\r\n"):
+            connections.append(opened.enter_context(connect(impatient)))
+            connections[-1].sendall(sent)
+        *silent, answered = map(everything, connections)
+        assert silent == [b"", b"", b""]
+        assert answered.startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_head_that_arrives_byte_by_byte_is_given_no_more_time(impatient):
@@ -106,19 +115,19 @@ def test_a_head_that_arrives_byte_by_byte_is_given_no_more_time(impatient):
 
 
 def test_connections_beyond_the_bound_are_refused_and_those_within_it_are_served(impatient):
-    held = [connect(impatient) for _ in range(8)]
-    try:
-        # Accepted in order; answered, so that each is known to be held.
-        for connection in held:
+    with contextlib.ExitStack() as held:
+        # Accepted in order; with a request in progress, none of them is closed.
+        for _ in range(8):
+            connection = held.enter_context(connect(impatient))
             connection.sendall(request({"prompt": "a", "max_tokens": 60000, "stream": True}))
         with connect(impatient) as late:
             status, error = error_of(everything(late))
             assert (status, error["code"]) == (503, "not_ready")
-    finally:
-        for connection in held:
-            connection.close()
-    impatient.wait_for(lambda now: now["ballast_batch_running"] == 0)
-    assert impatient.get("/livez")[0] == 200
+    deadline = time.monotonic() + 30
+    while impatient.get("/livez")[0] != 200:
+        assert time.monotonic() < deadline, "the places of those who left are not free again"
+        time.sleep(0.01)
+    impatient.wait_until_empty(timeout_s=30)
 
 
 @pytest.mark.parametrize(
@@ -153,11 +162,11 @@ def test_a_body_that_stops_arriving_is_refused(impatient):
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 100\r\n\r\n{")
         reply = everything(connection)
     assert reply.startswith(b"HTTP/1.1 408 ")
-    assert b'"nothing of the request\'s body arrived for 0.5 s"' in reply
+    assert b'"nothing of the request\'s body arrived for 2 s"' in reply
 
 
-def test_a_body_that_trickles_is_refused_when_its_time_is_up(impatient):
-    with connect(impatient) as connection:
+def test_a_body_that_trickles_is_refused_when_its_time_is_up(patient):
+    with connect(patient) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\n")
         connection.settimeout(0.1)
         reply = b""
@@ -168,6 +177,8 @@ def test_a_body_that_trickles_is_refused_when_its_time_is_up(impatient):
                 break
             except TimeoutError:
                 continue
+        connection.settimeout(20)
+        reply += everything(connection)
     assert reply.startswith(b"HTTP/1.1 408 ")
     assert b"the request's body did not arrive within 1.5 s" in reply
 
@@ -200,7 +211,7 @@ def test_a_client_that_pipelined_and_left_is_noticed(server, second):
     with connect(server) as connection:
         connection.sendall(request({"prompt": "abc", "max_tokens": 1000}) + second)
         server.wait_for(lambda now: now["ballast_batch_running"] == 1)
-    server.wait_until_empty(timeout_s=5)
+    server.wait_until_empty()
     server.wait_for(lambda now: now.get(gone, 0) == before + 1)
     assert not [event for event in server.events if event.get("level") == "error"]
 
@@ -295,12 +306,12 @@ def test_a_stream_to_http_1_0_is_not_chunked_and_ends_with_the_connection(server
     assert frames[-1] == b"data: [DONE]"
 
 
-def test_a_client_of_http_1_0_that_reads_slowly_gets_everything(impatient):
+def test_a_client_of_http_1_0_that_reads_slowly_gets_everything(patient):
     """Large frames make the server wait for it."""
     body = {"prompt": "abc", "model": "m" * 20_000, "max_tokens": 200, "stream": True}
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(("127.0.0.1", impatient.port))
+        connection.connect(("127.0.0.1", patient.port))
         connection.sendall(request(body, version="1.0"))
         time.sleep(0.2)
         reply = everything(connection)
@@ -378,7 +389,7 @@ def test_the_time_limit_covers_the_reading_of_the_body():
 @pytest.fixture
 async def blocked():
     """An application whose one thread for texts is busy until the event is set, and that thread's pool."""
-    config = Config(server=ServerConfig(request_timeout_s=0.3), scheduling=SchedulingConfig(max_queue=2))
+    config = Config(server=ServerConfig(request_timeout_s=1.5), scheduling=SchedulingConfig(max_queue=2))
     settings = EngineSettings(
         cache_lens=4096, max_batch_size=1, max_new_tokens=10, chunk_size=64, prefill_chunk_size=64, max_queue=2
     )
@@ -396,8 +407,8 @@ async def blocked():
 
 async def test_the_time_limit_covers_checking_and_tokenising_and_neither_is_done_on_the_event_loop(blocked):
     client, _ = blocked
-    for body in ({"prompt": "a"}, {"unknown": 1}):
-        reply = await client.post("/v1/completions", json=body)
+    bodies = ({"prompt": "a"}, {"unknown": 1})
+    for reply in await asyncio.gather(*(client.post("/v1/completions", json=body) for body in bodies)):
         assert (reply.status_code, reply.json()["error"]["code"]) == (504, "request_timeout")
     assert (await client.get("/version")).status_code == 200
     assert (await client.get("/debug/state")).json()["preparing"] == 0, "what had not begun is not done for nobody"
@@ -417,4 +428,4 @@ def test_other_threads_run_while_a_text_is_tokenised():
     while encoding.is_alive():
         num_turns += 1
         time.sleep(0.001)
-    assert num_turns > 20
+    assert num_turns > 2

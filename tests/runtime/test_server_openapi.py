@@ -54,7 +54,7 @@ def test_every_operation_keeps_to_its_description(server, mode):
         @BOUNDED
         @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
         def keeps_to_it(case):
-            case.call_and_validate(checks=CHECKS, timeout=30)
+            case.call_and_validate(checks=CHECKS, timeout=60)
 
         keeps_to_it()
 
@@ -86,11 +86,12 @@ TEXT = {"prompt": ["abc", "de"], "max_tokens": 2, "logprobs": 2, "echo": True}
 )
 def test_replies_have_the_described_shapes_and_openais(server, path, body, kinds, chunk):
     """OpenAI's by the models of its client, which are made from its own description, read strictly."""
-    whole = httpx.post(server.url + path, json=body)
+    whole = httpx.post(server.url + path, json=body, timeout=60)
     assert whole.status_code == 200
     for kind in kinds:
         kind.model_validate_json(whole.content, strict=True)
-    stream = httpx.post(server.url + path, json=body | {"stream": True, "stream_options": {"include_usage": True}})
+    asked = body | {"stream": True, "stream_options": {"include_usage": True}}
+    stream = httpx.post(server.url + path, json=asked, timeout=60)
     frames = stream.text.removesuffix("data: [DONE]\n\n").strip().split("\n\n")
     assert len(frames) > 4
     for frame in frames:
@@ -104,5 +105,5 @@ def test_models_and_errors_have_openais_shapes(server):
     ModelList.model_validate_json(models, strict=True)
     for card in json.loads(models)["data"]:
         openai.types.Model.model_validate(card, strict=True)
-    error = httpx.post(server.url + "/v1/completions", json={"prompt": 5}).json()["error"]
+    error = httpx.post(server.url + "/v1/completions", json={"prompt": 5}, timeout=60).json()["error"]
     openai.types.shared.ErrorObject.model_validate(error, strict=True)

@@ -1,6 +1,8 @@
 """More clients than the server has room for: each is answered correctly or refused with a time to come back."""
 
 import contextlib
+import http.client
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
@@ -74,28 +76,25 @@ def test_patient_clients_all_get_through(max_queue):
 
 def test_prompts_beyond_the_queues_tokens_are_refused_and_their_place_is_free_again():
     options = ("--max_batch_size", "1", "--max_queue_tokens", "300", "--step_s", "0.05", "--max_new_tokens", "1000")
-    with (
-        ServerProcess(*options, module=FAKE) as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client,
-        contextlib.ExitStack() as streams,
-    ):
+    with ServerProcess(*options, module=FAKE) as server, contextlib.ExitStack() as connections:
 
-        def begin(num_prompt):
-            stream = client.completions.with_raw_response.create(
-                model="m", prompt="a" * num_prompt, max_tokens=1000, stream=True, timeout=1
+        def ask(num_prompt):
+            connection = connections.enter_context(
+                contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60))
             )
-            return streams.enter_context(stream.parse())
+            body = {"prompt": "a" * num_prompt, "max_tokens": 1000, "stream": True}
+            connection.request("POST", "/v1/completions", json.dumps(body))
+            return connection
 
-        begin(1)
-        with ThreadPoolExecutor(2) as pool:
-            waiting = [pool.submit(begin, 140) for _ in range(2)]
-            server.wait_for(lambda now: now["ballast_requests_waiting"] == 2)
-            with pytest.raises(openai.RateLimitError, match="282 tokens wait and the queue holds 300") as caught:
-                begin(100)
-            assert int(caught.value.response.headers["retry-after"]) >= 1
-            for ended in waiting:
-                with pytest.raises(openai.APITimeoutError):  # each leaves, as nothing comes
-                    ended.result(timeout=30)
+        assert ask(1).getresponse().status == 200
+        waiting = [ask(140) for _ in range(2)]
+        server.wait_for(lambda now: now["ballast_requests_waiting"] == 2)
+        refusal = ask(100).getresponse()
+        assert refusal.status == 429
+        assert int(refusal.headers["Retry-After"]) >= 1
+        assert "282 tokens wait and the queue holds 300" in json.loads(refusal.read())["error"]["message"]
+        for connection in waiting:
+            connection.close()
         server.wait_for(lambda now: now["ballast_requests_waiting"] == 0)
-        with pytest.raises(openai.APITimeoutError):
-            begin(250)
+        ask(250)
+        server.wait_for(lambda now: now["ballast_requests_waiting"] == 1)

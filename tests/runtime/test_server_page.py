@@ -13,11 +13,13 @@ from ballast.testing.server_process import FAKE, ServerProcess
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = ("--step_s", "0.03", "--max_new_tokens", "400", "--max_batch_size", "4", "--cache_lens", "2048")
+WAIT_MS = 30_000
 PHONE = {"width": 360, "height": 640}
 
 
 @pytest.fixture(scope="module")
 def browser():
+    expect.set_options(timeout=WAIT_MS)  # it does not follow a page's own
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.fail("no Chromium for the tests of the chat page; on Debian and Ubuntu: apt install chromium")
@@ -41,7 +43,7 @@ def server():
 def page(browser):
     """A tab that fails the test when the page logs an error, breaks its own policy or asks anybody else."""
     context = browser.new_context()
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(WAIT_MS)
     tab = context.new_page()
     faults = []
     tab.on("pageerror", lambda error: faults.append(str(error)))
@@ -97,7 +99,7 @@ def test_the_bars_move_while_it_streams_and_escape_or_the_button_stops(page, ser
         expect(page.locator("#stop")).to_be_hidden()
         expect(page.locator("article.assistant .figures").last).to_contain_text("stopped")
         server.wait_until_empty()
-    expect(page.locator("#batch-text")).to_have_text("0 of 4", timeout=15_000)
+    expect(page.locator("#batch-text")).to_have_text("0 of 4")
 
 
 def chunk(**delta):
@@ -207,12 +209,12 @@ CONTRAST = """() => {
 
 def test_the_files_allow_nothing_from_elsewhere(server):
     for path, (_, media_type) in FILES.items():
-        reply = httpx.get(server.url + path)
+        reply = httpx.get(server.url + path, timeout=60)
         assert reply.status_code == 200
         assert reply.headers["content-type"] == media_type
         policy = reply.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", reply.text), "nothing may be loaded from elsewhere"
-        again = httpx.get(server.url + path, headers={"If-None-Match": reply.headers["etag"]})
+        again = httpx.get(server.url + path, headers={"If-None-Match": reply.headers["etag"]}, timeout=60)
         assert (again.status_code, again.content) == (304, b"")

@@ -26,7 +26,7 @@ def tiny(tmp_path_factory):
 
 
 def post(server, path, **body):
-    reply = httpx.post(server.url + path, json=body)
+    reply = httpx.post(server.url + path, json=body, timeout=60)
     return reply.status_code, reply.json()
 
 
@@ -75,7 +75,7 @@ def test_a_conversation_has_the_tokens_that_a_chat_request_pays_for(tiny):
 
 def test_tokenizer_info_says_what_evaluation_tools_ask(tiny):
     server, tokenizer = tiny
-    info = httpx.get(server.url + "/tokenizer_info").json()
+    info = httpx.get(server.url + "/tokenizer_info", timeout=60).json()
     assert (info["bos_token_id"], info["eos_token_id"]) == (tokenizer.bos_id, tokenizer.eos_id)
     assert info["eos_token"] == tokenizer.decode([tokenizer.eos_id], skip_control=False)
     assert info["vocab_size"] == tokenizer.vocab_size
@@ -103,7 +103,7 @@ def test_characters_in_parts_become_replacement_characters(server):
     ],
 )
 def test_a_body_that_is_wrong_is_refused(server, path, body, param):
-    reply = httpx.post(server.url + path, content=json.dumps(body))
+    reply = httpx.post(server.url + path, content=json.dumps(body), timeout=60)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
 

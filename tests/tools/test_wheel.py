@@ -65,7 +65,7 @@ def test_the_operators_custom_resource_comes_with_it(installed: Path) -> None:
 def test_the_built_in_model_answers_and_the_page_is_there(installed: Path) -> None:
     with ServerProcess(python=str(installed / "python")) as server:
         for name in FILES:
-            assert httpx.get(server.url + name).status_code == 200, name
+            assert httpx.get(server.url + name, timeout=60).status_code == 200, name
         asked = {"messages": [{"role": "user", "content": "What is 12 + 7?"}], "temperature": 0, "max_tokens": 30}
         reply = httpx.post(f"{server.url}/v1/chat/completions", json=asked, timeout=60).json()
         assert "19" in reply["choices"][0]["message"]["content"]

@@ -22,6 +22,7 @@ SERVE = ("ballast", "serve")
 FAKE = ("ballast.testing.fake_server",)
 
 START_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 
 
@@ -98,7 +99,7 @@ class ServerProcess:
         assert found, f"the server did not log {name!r}; its log:\n{self.events}\n{self.stderr}"
         return found[0]
 
-    def get(self, path: str, timeout_s: float = 10.0, *, admin: bool = False) -> tuple[int, Message, bytes]:
+    def get(self, path: str, timeout_s: float = ANSWER_TIMEOUT_S, *, admin: bool = False) -> tuple[int, Message, bytes]:
         """Status, headers and body of a GET; with `admin` from the admin port."""
         request = urllib.request.Request((self.admin_url if admin else self.url) + path)
         try:
@@ -117,7 +118,9 @@ class ServerProcess:
             for sample in family.samples
         }
 
-    def wait_for(self, condition: Callable[[dict[str, float]], bool], timeout_s: float = 10.0) -> dict[str, float]:
+    def wait_for(
+        self, condition: Callable[[dict[str, float]], bool], timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> dict[str, float]:
         """The metrics once they meet the condition. Raises AssertionError when they do not in time."""
         deadline = time.monotonic() + timeout_s
         while not condition(metrics := self.metrics()):
@@ -125,7 +128,7 @@ class ServerProcess:
             time.sleep(0.01)
         return metrics
 
-    def wait_until_empty(self, timeout_s: float = 10.0) -> None:
+    def wait_until_empty(self, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """Wait until no request is queued or running and no KV is held."""
         names = ("ballast_requests_waiting", "ballast_batch_running", "ballast_kv_cache_used_tokens")
         self.wait_for(lambda metrics: not any(metrics[name] for name in names), timeout_s)

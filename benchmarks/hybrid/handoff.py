@@ -98,7 +98,7 @@ def small_experts(pool: kernels.ThreadPool, hidden: int) -> kernels.Experts:
         return kernels.Matrix(random_blocks(rng, kind, EXPERTS * rows, cols), kind, EXPERTS * rows, cols)
 
     stacked = kernels.Experts(matrix(WIDTH, hidden), matrix(WIDTH, hidden), matrix(hidden, WIDTH), EXPERTS)
-    return stacked.packed(pool, kernels.usable_isas()[0])
+    return stacked.packed(pool, kernels.usable_isas()[0], activation_bytes=1)
 
 
 def spec_of(hidden: int) -> ModelSpec:

@@ -107,7 +107,7 @@ def packed(kind: T, rows: int, cols: int) -> tuple[kernels.Matrix, torch.Tensor]
     pool = kernels.ThreadPool(8)
     whole = kernels.Matrix(np.tile(data, (rows // ROWS, 1)), kind, rows, cols)
     weight = torch.from_numpy(dequantized(data, kind).reshape(ROWS, cols).astype(np.float64)).cuda()
-    return kernels.pack(pool, whole, kernels.usable_isas()[0]), weight
+    return kernels.pack(pool, whole, kernels.usable_isas()[0], activation_bytes=1), weight
 
 
 def micros_per_call(calls: Sequence[Callable[[], object]]) -> float:

@@ -1,33 +1,38 @@
 #include "base/pages.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <new>
 
 namespace ballast {
 namespace {
 
-constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
 
-size_t whole_pages(size_t num_bytes) { return (num_bytes + kPage - 1) / kPage * kPage; }
-size_t with_guards(size_t num_bytes) { return kPage + whole_pages(num_bytes) + kPage; }
+size_t whole_pages(size_t num_bytes) { return (num_bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
+size_t with_guards(size_t num_bytes) { return page_bytes() + whole_pages(num_bytes) + page_bytes(); }
 
 }  // namespace
+
+size_t page_bytes() {
+  static const size_t num_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return num_bytes;
+}
 
 Pages::Pages(size_t num_bytes) : size_(num_bytes) {
   if (num_bytes == 0) return;
   // A huge page needs a border of its own size: map one more, then give back what lies before and behind.
   const bool wants_huge = num_bytes >= kHugePage;
-  const size_t border = wants_huge ? kHugePage : kPage;
+  const size_t border = wants_huge ? kHugePage : page_bytes();
   const size_t wanted = whole_pages(num_bytes);
-  const size_t mapped = with_guards(wanted) + border - kPage;
+  const size_t mapped = with_guards(wanted) + border - page_bytes();
   void* address = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) throw std::bad_alloc();
   uint8_t* begin = static_cast<uint8_t*>(address);
-  data_ = begin + kPage;
+  data_ = begin + page_bytes();
   data_ += (border - reinterpret_cast<uintptr_t>(data_) % border) % border;
-  uint8_t* kept = data_ - kPage;
+  uint8_t* kept = data_ - page_bytes();
   uint8_t* kept_end = kept + with_guards(wanted);
   if (kept > begin) munmap(begin, static_cast<size_t>(kept - begin));
   if (begin + mapped > kept_end) munmap(kept_end, static_cast<size_t>(begin + mapped - kept_end));
@@ -41,13 +46,13 @@ Pages::Pages(size_t num_bytes) : size_(num_bytes) {
 
 void map_ahead(const void* begin, size_t num_bytes) {
   constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ, since Linux 5.14; older headers lack the name
-  const uintptr_t first = reinterpret_cast<uintptr_t>(begin) / kPage * kPage;
+  const uintptr_t first = reinterpret_cast<uintptr_t>(begin) / page_bytes() * page_bytes();
   const uintptr_t end = reinterpret_cast<uintptr_t>(begin) + num_bytes;
   madvise(reinterpret_cast<void*>(first), whole_pages(end - first), kPopulateRead);
 }
 
 Pages::~Pages() {
-  if (data_ != nullptr) munmap(data_ - kPage, with_guards(size_));
+  if (data_ != nullptr) munmap(data_ - page_bytes(), with_guards(size_));
 }
 
 }  // namespace ballast

@@ -8,6 +8,9 @@
 
 namespace ballast {
 
+// Of the system's small pages: 4 KiB, on some Arm systems 64.
+size_t page_bytes();
+
 class Pages {
  public:
   // Throws std::bad_alloc when the system refuses.

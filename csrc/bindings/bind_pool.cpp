@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "numa/placement.h"
+#include "numa/read_speed.h"
 #include "numa/thread_pool.h"
 
 namespace py = pybind11;
@@ -55,4 +56,6 @@ void bind_pool(py::module_ m) {
       .def(py::init<ThreadPool&>(), py::keep_alive<1, 2>(), arg("pool"))
       .def("__enter__", &KeepAwake::enter)
       .def("__exit__", &KeepAwake::exit);
+  m.def("measure_read_speed", &measure_read_speed, arg("pool"), arg("num_bytes"),
+        py::call_guard<py::gil_scoped_release>());
 }

@@ -6,7 +6,9 @@
 void bind_sched(pybind11::module_ m);
 void bind_numa(pybind11::module_ m);
 void bind_pool(pybind11::module_ m);
-void bind_kernels(pybind11::module_ m);
+void bind_matrix(pybind11::module_ m);
+void bind_experts(pybind11::module_ m);
+void bind_ops(pybind11::module_ m);
 void bind_model(pybind11::module_ m);
 void bind_handoff(pybind11::module_ m);
 
@@ -17,7 +19,9 @@ PYBIND11_MODULE(_core, m) {
   bind_numa(m.def_submodule("numa", "Where threads run and memory lies."));
   pybind11::module_ kernels = m.def_submodule("kernels", "CPU kernels over GGUF blocks.");
   bind_pool(kernels);
-  bind_kernels(kernels);
+  bind_matrix(kernels);
+  bind_experts(kernels);
+  bind_ops(kernels);
   bind_model(m.def_submodule("model", "The forward pass on the CPU."));
   bind_handoff(m.def_submodule("handoff", "Routed experts, computed as a device asks for them."));
 }

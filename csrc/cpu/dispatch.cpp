@@ -1,6 +1,5 @@
 #include "cpu/dispatch.h"
 
-#include <cstdlib>
 #include <stdexcept>
 
 namespace ballast {
@@ -32,13 +31,6 @@ std::vector<std::string> usable_isas() {
   return names;
 }
 
-std::string chosen_isa() {
-  const char* forced = std::getenv("BALLAST_CPU_ISA");
-  if (forced == nullptr || *forced == '\0') return usable_isas().front();
-  find_isa(forced);
-  return forced;
-}
-
 const Kernels* find_isa(const std::string& name) {
   if (name == kReferenceIsa) return nullptr;
   for (const Kernels* kernels : usable_kernels()) {
@@ -46,7 +38,7 @@ const Kernels* find_isa(const std::string& name) {
   }
   std::string usable;
   for (const std::string& known : usable_isas()) usable += (usable.empty() ? "" : ", ") + known;
-  throw std::invalid_argument("BALLAST_CPU_ISA is " + name + "; usable on this machine are " + usable);
+  throw std::invalid_argument("isa is " + name + "; usable on this machine are " + usable);
 }
 
 }  // namespace ballast

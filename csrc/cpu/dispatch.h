@@ -14,10 +14,6 @@ constexpr const char* kReferenceIsa = "reference";
 // Names that find_isa accepts on this machine, best first; "reference" is the last.
 std::vector<std::string> usable_isas();
 
-// The name in BALLAST_CPU_ISA, or the best there is when that is unset or empty. Throws std::invalid_argument
-// as find_isa does.
-std::string chosen_isa();
-
 // Null for "reference". Throws std::invalid_argument for a name that is unknown or not usable here, listing
 // those that are.
 const Kernels* find_isa(const std::string& name);

@@ -55,7 +55,7 @@ class DeepseekModel {
   int64_t num_logits() const { return weights_.output.rows(); }
   int64_t num_slots() const { return cache_.num_slots; }
   // Bytes of routed experts' weights that all steps so far have read: of each layer, every expert once a step
-  // that any token chose. Not to be asked for while a step runs.
+  // that any token chose. May be asked for from any thread.
   int64_t expert_bytes_read() const { return routed_.bytes_read(); }
 
   // Writes the step's rows of the cache and logits [num_sampled, num_logits]; calls layer_done after each

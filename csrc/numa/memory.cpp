@@ -13,8 +13,6 @@
 namespace ballast {
 namespace {
 
-constexpr size_t kPageBytes = 4096;
-
 // libnuma would be one more library for a single system call.
 bool set_policy(void* begin, size_t num_bytes, int mode, const std::vector<unsigned long>& nodes) {
   const unsigned long num_bits = nodes.size() * sizeof(unsigned long) * 8;
@@ -67,7 +65,7 @@ std::map<uint64_t, uint64_t> parse_maps(const std::string& maps) {
 
 bool mempolicy_available() {
   // On a page of its own: setting the default policy there changes nothing for anybody.
-  const Pages page(kPageBytes);
+  const Pages page(page_bytes());
   return set_policy(page.data(), page.size(), MPOL_DEFAULT, {});
 }
 
@@ -91,7 +89,7 @@ BytesPerNode bytes_per_node(const std::string& numa_maps, const std::string& map
     const uint64_t inside = end == ends.end() ? 0 : overlap_bytes(*begin, end->second, ranges);
     if (inside == 0) continue;
     std::map<int, int64_t> num_pages;
-    int64_t page_bytes = kPageBytes;
+    int64_t bytes_a_page = static_cast<int64_t>(page_bytes());
     for (const std::string_view word : split(line, " ")) {
       const size_t equals = word.find('=');
       if (equals == std::string_view::npos) continue;
@@ -100,14 +98,14 @@ BytesPerNode bytes_per_node(const std::string& numa_maps, const std::string& map
       const auto value = to_number<int64_t>(word.substr(equals + 1));
       if (!value) continue;
       if (key == "kernelpagesize_kB") {
-        page_bytes = *value * 1024;
+        bytes_a_page = *value * 1024;
       } else if (key.substr(0, 1) == "N") {
         if (const auto node = to_number<int>(key.substr(1))) num_pages[*node] += *value;
       }
     }
     const double share = static_cast<double>(inside) / static_cast<double>(end->second - *begin);
     for (const auto& [node, count] : num_pages) {
-      bytes[node] += static_cast<int64_t>(static_cast<double>(count * page_bytes) * share);
+      bytes[node] += static_cast<int64_t>(static_cast<double>(count * bytes_a_page) * share);
     }
   }
   return bytes;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "numa/split.h"
 
@@ -20,6 +21,30 @@ std::vector<int> cpus_in_order(const Node& node) {
     }
     if (cpus.size() == before) return cpus;
   }
+}
+
+bool has_memory(const Topology& topology, int index) {
+  return std::any_of(topology.nodes.begin(), topology.nodes.end(),
+                     [&](const Node& node) { return node.index == index && node.memory_allowed; });
+}
+
+// Threads of nodes whose memory may not be used read that of others: they are dealt out among those, so that
+// nothing is divided as if it could lie beside them. Where no memory is told to be allowed all stay.
+Placement with_memory(const Topology& topology, Placement placement) {
+  const auto middle =
+      std::stable_partition(placement.nodes.begin(), placement.nodes.end(),
+                            [&](const NodeThreads& threads) { return has_memory(topology, threads.node); });
+  std::vector<NodeThreads> near(placement.nodes.begin(), middle);
+  if (near.empty() || middle == placement.nodes.end()) return placement;
+  std::vector<int> guests, num_threads;
+  for (auto remote = middle; remote != placement.nodes.end(); ++remote)
+    guests.insert(guests.end(), remote->cpus.begin(), remote->cpus.end());
+  for (const NodeThreads& threads : near) num_threads.push_back(static_cast<int>(threads.cpus.size()));
+  const std::vector<int64_t> shares = apportion(static_cast<int64_t>(guests.size()), num_threads);
+  auto next = guests.begin();
+  for (size_t i = 0; i < near.size(); next += shares[i], ++i)
+    near[i].cpus.insert(near[i].cpus.end(), next, next + shares[i]);
+  return {near};
 }
 
 }  // namespace
@@ -65,7 +90,7 @@ Placement place_threads(const Topology& topology, int num_threads) {
     threads.cpus.insert(threads.cpus.end(), static_cast<size_t>(floating_shares[i]), kAnyCpu);
     if (!threads.cpus.empty()) placement.nodes.push_back(std::move(threads));
   }
-  return placement;
+  return with_memory(topology, std::move(placement));
 }
 
 }  // namespace ballast

@@ -9,7 +9,8 @@ namespace ballast {
 
 constexpr int kAnyCpu = -1;
 
-// One entry a thread. A thread of kAnyCpu is not pinned: its node has more threads than CPUs.
+// One entry a thread; `node` is that of the memory they read. A thread of kAnyCpu is not pinned: its node has
+// more threads than CPUs.
 struct NodeThreads {
   int node = kUnknownNode;
   std::vector<int> cpus;
@@ -23,8 +24,9 @@ struct Placement {
 };
 
 // Spreads threads over the nodes in proportion to their cores: a core of its own for each, then sibling
-// threads, and when every CPU has one, threads that are not pinned. No CPU gets two. Throws
-// std::invalid_argument for num_threads below 1.
+// threads, and when every CPU has one, threads that are not pinned. No CPU gets two. Threads on a node whose
+// memory may not be used are counted with nodes whose memory they read. Throws std::invalid_argument for
+// num_threads below 1.
 Placement place_threads(const Topology& topology, int num_threads);
 
 }  // namespace ballast

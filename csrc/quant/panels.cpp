@@ -1,6 +1,8 @@
 #include "quant/panels.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "base/check.h"
@@ -193,11 +195,15 @@ void Panels::pack_run(const Matrix& source, int64_t first_col, IndexRange panels
   const auto first_row = [&](int64_t number) {
     return heads_.begin(number / panels_per_head_) + number % panels_per_head_ * kPanelRows;
   };
-  const uint8_t* begin = source.row_data(first_row(panels.begin));
-  map_ahead(begin, static_cast<size_t>(source.row_data(first_row(panels.end - 1)) - begin));
-  for (int64_t number = panels.begin; number < panels.end; ++number) {
+  const auto num_rows_of = [&](int64_t number) {
     const int64_t left = head_rows_ - number % panels_per_head_ * kPanelRows;
-    const int num_rows = static_cast<int>(std::min<int64_t>(kPanelRows, left));
+    return static_cast<int>(std::min<int64_t>(kPanelRows, left));
+  };
+  const uint8_t* begin = source.row_data(first_row(panels.begin));
+  const uint8_t* last = source.row_data(first_row(panels.end - 1));
+  map_ahead(begin, static_cast<size_t>(last - begin + num_rows_of(panels.end - 1) * source.row_bytes()));
+  for (int64_t number = panels.begin; number < panels.end; ++number) {
+    const int num_rows = num_rows_of(number);
     const uint8_t* rows[kPanelRows];
     for (int row = 0; row < num_rows; ++row)
       rows[row] = source.piece_data(first_row(number) + row, first_col);
@@ -220,6 +226,16 @@ void Panels::pack_transposed(const Matrix& source, int64_t head, IndexRange cols
 }
 
 int64_t panels_bytes(int ggml_type, int64_t num_heads, int64_t num_rows, int64_t cols, PanelRows rows) {
+  // A row alone in its panel takes 64 bytes a weight at most, so that no product below exceeds 64 bits.
+  int64_t most = int64_t{1} << 56;
+  for (int64_t size : {num_heads, num_rows, cols}) {
+    most /= std::max<int64_t>(size, 1);
+    if (size < 0 || most == 0) {
+      throw std::invalid_argument(std::to_string(num_heads) + " heads of " + std::to_string(num_rows) +
+                                  " rows and " + std::to_string(cols) +
+                                  " cols; expected sizes of 0 or more, and 2^56 weights at most");
+    }
+  }
   const bool is_transposed = rows == PanelRows::kTransposed;
   const Matrix shape(nullptr, 0, ggml_type, 0, cols);
   const int64_t num_panels = ((is_transposed ? cols : num_rows) + kPanelRows - 1) / kPanelRows;

@@ -155,7 +155,7 @@ def _threads(machine: Machine) -> Iterator[Finding]:
     else:
         for node in plan.placement.nodes:
             name = "the only node" if node.node < 0 else f"node {node.node}"
-            yield Finding("ok", "threads", f"{len(node.cpus)} on {name}, pinned to CPUs {format_cpus(node.cpus)}")
+            yield Finding("ok", "threads", f"{len(node.cpus)} for {name}, pinned to CPUs {format_cpus(node.cpus)}")
     quota = machine.quota_note(machine.default_threads)
     if quota is not None:
         yield Finding("note", "CPU quota", f"{quota}; CPUs of its own serve a pod better")

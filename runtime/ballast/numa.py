@@ -174,7 +174,7 @@ def read_report(memory: WeightMemory, why_not_pinned: str = "", root: Path = Pat
         pinned=pinned,
         pinned_reason=reason if pinned or not (threads and why_not_pinned) else f"{reason}: {why_not_pinned}",
         mempolicy_available=numa.mempolicy_available(),
-        share_local=local_share(by_reader, Counter(node_of_thread)),
+        share_local=local_share(by_reader, Counter(_near_memory(topology, node) for node in node_of_thread)),
     )
 
 
@@ -240,6 +240,11 @@ def format_cpus(cpus: Iterable[int]) -> str:
 def _listed(status: str, key: str) -> tuple[int, ...]:
     found = re.search(rf"^{key}:\s*(\S+)", status, re.MULTILINE)
     return tuple(numa.parse_cpu_list(found[1])) if found else ()
+
+
+def _near_memory(topology: numa.Topology, node: int | None) -> int | None:
+    """The node of a thread; None where its memory may not be used, as then the thread is near none."""
+    return None if any(each.index == node and not each.memory_allowed for each in topology.nodes) else node
 
 
 def _only_node(topology: numa.Topology, cpus: Iterable[int]) -> int | None:

@@ -40,7 +40,7 @@ def experts_of(rng: np.random.Generator, pool: kernels.ThreadPool) -> kernels.Ex
         return kernels.Matrix(data, GGMLQuantizationType.F32, EXPERTS * rows, cols)
 
     stacked = kernels.Experts(matrix(WIDTH, HIDDEN), matrix(WIDTH, HIDDEN), matrix(HIDDEN, WIDTH), EXPERTS)
-    return stacked.packed(pool, kernels.usable_isas()[0])
+    return stacked.packed(pool, kernels.usable_isas()[0], activation_bytes=2)
 
 
 def make_worker(rng: np.random.Generator, **changes: object) -> ExpertWorker:

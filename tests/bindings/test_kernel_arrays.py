@@ -96,13 +96,44 @@ def test_rows_and_ids_outside_a_matrix_are_index_errors():
             kernels.embed(matrix(3, 4), i32(0, bad), f32(2, 4))
 
 
-@pytest.mark.parametrize(("stride", "offset"), [(3, 0), (2, 1), (-1, 0), (2, -1)])
+@pytest.mark.parametrize(("stride", "offset"), [(3, 0), (2, 1), (-1, 0), (0, 0), (2, -1), (2**62, 0), (2, 2**62)])
 def test_heads_that_reach_beyond_the_matrix_are_refused(pool, stride, offset):
     weight = matrix(4, 5)
     with pytest.raises(ValueError, match="weight has 4 rows; 2 heads of 2 rows"):
         kernels.head_linear(pool, f32(1, 2, 5), weight, stride, offset, f32(1, 2, 2))
     with pytest.raises(ValueError, match="weight has 4 rows; 2 heads of 2 rows"):
         kernels.head_linear_transposed(pool, f32(1, 2, 2), weight, stride, offset, f32(1, 2, 5))
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [
+        {"num_heads": -1},
+        {"num_rows": -1},
+        {"num_heads": 2, "head_stride": 2**62, "num_rows": -1},
+        {"num_heads": 2**62, "head_stride": 1, "num_rows": 0},
+        {"num_heads": 2**62, "num_rows": 4},
+        {"num_rows": 2**63 - 1, "row_offset": 1},
+    ],
+)
+@pytest.mark.parametrize("isa", kernels.usable_isas())
+def test_no_heads_beyond_the_matrix_are_packed(pool, heads, isa):
+    with pytest.raises(ValueError, match=r"weight has 4 rows; .* do not lie apart within them"):
+        kernels.pack(pool, matrix(4, 32), isa, activation_bytes=2, **heads)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"num_heads": -1, "num_rows": 4, "cols": 32},
+        {"num_rows": -4, "cols": 32},
+        {"num_heads": 2**40, "num_rows": 2**20, "cols": 2**20},
+        {"num_heads": 0, "num_rows": 1, "cols": 2**57},
+    ],
+)
+def test_sizes_that_no_memory_has_are_refused(sizes):
+    with pytest.raises(ValueError, match=r"expected sizes of 0 or more, and 2\^56 weights at most"):
+        kernels.packed_nbytes(Q8_0, **sizes)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +165,7 @@ def test_attention_never_reads_outside_the_cache(pool, changes, message):
         "value_dim": 6,
         "scale": 1.0,
         "out": f32(2, 1, 6),
+        "isa": kernels.usable_isas()[0],
     }
     kernels.mla_attention(pool, **arguments)
     with pytest.raises(ValueError, match=message):

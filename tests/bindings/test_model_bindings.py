@@ -84,7 +84,7 @@ def make(**changes) -> model.DeepseekModel:
     return model.DeepseekModel(
         kernels.ThreadPool(2),
         **{
-            "isa": kernels.isa(),
+            "isa": kernels.usable_isas()[0],
             "shape": shape(),
             "embedding": matrix(VOCABULARY, HIDDEN),
             "layers": [layer()],

@@ -118,6 +118,14 @@ def test_cores_come_before_siblings_and_what_exceeds_the_cpus_is_not_pinned(tmp_
     assert numa.place_threads(topology, 10).num_unpinned == 2
 
 
+def test_threads_without_memory_beside_them_are_dealt_out_among_the_others() -> None:
+    cpus = ([0, 1], [2, 3], [4, 5])
+    nodes = [numa.Node(i, each, [[cpu] for cpu in each], memory_allowed=i != 0) for i, each in enumerate(cpus)]
+    assert place(numa.Topology(nodes), 6) == [(1, [2, 3, 0]), (2, [4, 5, 1])]
+    nowhere = [numa.Node(node.index, node.cpus, node.cores, memory_allowed=False) for node in nodes]
+    assert place(numa.Topology(nowhere), 6) == [(0, [0, 1]), (1, [2, 3]), (2, [4, 5])]
+
+
 def test_a_machine_without_a_known_cpu_pins_nothing() -> None:
     assert place(numa.Topology([]), 2) == [(numa.UNKNOWN_NODE, [ANY, ANY])]
 

@@ -13,12 +13,16 @@ from ballast.testing.isas import FAST_ISAS, isa_params
 T = GGMLQuantizationType
 F32 = NDArray[np.float32]
 NUM_TOKENS = 23
+NUM_FOR_TILES = 70
+"""More than from which any format is multiplied in AMX's tiles."""
 POOLS = [kernels.ThreadPool(n) for n in (1, 2, 3)]
 
 
-def assert_rows_are_independent(run: Callable[[kernels.ThreadPool, NDArray[np.int64]], F32]) -> None:
+def assert_rows_are_independent(
+    run: Callable[[kernels.ThreadPool, NDArray[np.int64]], F32], num_tokens: int = NUM_TOKENS
+) -> None:
     """`run(pool, tokens)` gives the rows of the chosen tokens; whoever else is chosen must not matter."""
-    everything = np.arange(NUM_TOKENS)
+    everything = np.arange(num_tokens)
     whole = run(POOLS[0], everything)
     assert np.all(np.isfinite(whole))
     batches = [
@@ -34,6 +38,7 @@ def assert_rows_are_independent(run: Callable[[kernels.ThreadPool, NDArray[np.in
 
 
 every_isa = pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
+every_width = pytest.mark.parametrize("num_bytes", [1, 2])
 
 
 def normal(rng, *shape):
@@ -41,24 +46,26 @@ def normal(rng, *shape):
 
 
 @every_isa
+@every_width
 @pytest.mark.parametrize("kind", [T.F32, T.BF16, T.Q4_K, T.Q6_K, T.Q8_0, T.IQ4_NL], ids=lambda kind: kind.name)
-def test_linear(rng, make_matrix, kind, isa):
+def test_linear(rng, make_matrix, kind, isa, num_bytes):
     cols = 259 if kind in (T.F32, T.BF16) else 512
-    weight = kernels.pack(POOLS[1], make_matrix(kind, 21, cols)[0], isa)
-    x = normal(rng, NUM_TOKENS, cols)
+    weight = kernels.pack(POOLS[1], make_matrix(kind, 21, cols)[0], isa, activation_bytes=num_bytes)
+    x = normal(rng, NUM_FOR_TILES, cols)
 
     def run(pool, tokens):
         out = np.empty((len(tokens), 21), np.float32)
         kernels.linear(pool, x[tokens], weight, out)
         return out
 
-    assert_rows_are_independent(run)
+    assert_rows_are_independent(run, NUM_FOR_TILES)
 
 
 @every_isa
-def test_head_linear(rng, make_matrix, isa):
+@every_width
+def test_head_linear(rng, make_matrix, isa, num_bytes):
     place = {"num_heads": 3, "head_stride": 20, "row_offset": 7, "num_rows": 13}
-    weight = kernels.pack(POOLS[1], make_matrix(T.Q8_0, 3 * 20, 96)[0], isa, **place)
+    weight = kernels.pack(POOLS[1], make_matrix(T.Q8_0, 3 * 20, 96)[0], isa, **place, activation_bytes=num_bytes)
     x = normal(rng, NUM_TOKENS, 3, 96)
 
     def run(pool, tokens):
@@ -72,7 +79,7 @@ def test_head_linear(rng, make_matrix, isa):
 @every_isa
 def test_head_linear_transposed(rng, make_matrix, isa):
     place = {"num_heads": 3, "head_stride": 20, "row_offset": 7, "num_rows": 13, "transposed": True}
-    weight = kernels.pack(POOLS[1], make_matrix(T.F16, 3 * 20, 515)[0], isa, **place)
+    weight = kernels.pack(POOLS[1], make_matrix(T.F16, 3 * 20, 515)[0], isa, **place, activation_bytes=2)
     x = normal(rng, NUM_TOKENS, 3, 13)
 
     def run(pool, tokens):
@@ -84,19 +91,24 @@ def test_head_linear_transposed(rng, make_matrix, isa):
 
 
 @every_isa
-def test_experts(rng, make_matrix, isa):
-    matrices = [make_matrix(T.Q8_0, 5 * rows, cols)[0] for rows, cols in [(32, 64), (32, 64), (64, 32)]]
-    experts = kernels.Experts(*matrices, 5).packed(POOLS[1], isa)
-    x = normal(rng, NUM_TOKENS, 64)
-    ids = np.array([rng.permutation(5)[:3] for _ in range(NUM_TOKENS)], np.int32)
-    weights = rng.uniform(0, 1, (NUM_TOKENS, 3)).astype(np.float32)
+@every_width
+@pytest.mark.parametrize("down", [T.Q8_0, T.Q6_K], ids=lambda kind: kind.name)
+def test_experts(rng, make_matrix, isa, num_bytes, down):
+    """Every token goes to the first expert, and to one of the other two."""
+    width, num_tokens = 256, NUM_FOR_TILES
+    shapes = [(T.Q4_K, 3 * width, width), (T.Q4_K, 3 * width, width), (down, 3 * width, width)]
+    matrices = [make_matrix(*shape)[0] for shape in shapes]
+    experts = kernels.Experts(*matrices, 3).packed(POOLS[1], isa, activation_bytes=num_bytes)
+    x = normal(rng, num_tokens, width)
+    ids = np.array([[0, *rng.permutation([1, 2])[:1]] for _ in range(num_tokens)], np.int32)
+    weights = rng.uniform(0, 1, ids.shape).astype(np.float32)
 
     def run(pool, tokens):
-        out = np.empty((len(tokens), 64), np.float32)
+        out = np.empty((len(tokens), width), np.float32)
         experts.forward(pool, x[tokens], ids[tokens], weights[tokens], out)
         return out
 
-    assert_rows_are_independent(run)
+    assert_rows_are_independent(run, num_tokens)
 
 
 @pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))

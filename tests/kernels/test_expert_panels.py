@@ -38,7 +38,9 @@ def stack_of(rng, pool, kind: T, rows: int, cols: int, device: torch.device) -> 
     """(a stack of NUM_EXPERTS random matrices, their weights [E, rows, cols])."""
     data = random_blocks(rng, kind, NUM_EXPERTS * rows, cols)
     matrix = kernels.Matrix(data, kind, NUM_EXPERTS * rows, cols)
-    packed = kernels.pack(pool, matrix, FAST, num_heads=NUM_EXPERTS, head_stride=rows, num_rows=rows)
+    packed = kernels.pack(
+        pool, matrix, FAST, activation_bytes=1, num_heads=NUM_EXPERTS, head_stride=rows, num_rows=rows
+    )
     weight = dequantized(data, kind).reshape(NUM_EXPERTS, rows, cols).astype(np.float64)
     return PanelStack(torch.from_numpy(packed.panels.copy()).to(device), kind, NUM_EXPERTS, rows, cols), weight
 

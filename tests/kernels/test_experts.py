@@ -78,7 +78,7 @@ def test_all_tokens_to_one_expert(rng, pool, make_matrix):
 @pytest.mark.parametrize("isa", ["reference", *isa_params()])
 def test_pairs_without_an_expert_add_nothing(rng, pool, make_matrix, isa):
     experts, _ = build(make_matrix, (T.Q8_0, T.Q8_0, T.Q8_0), 4, 64, 64)
-    experts = experts.packed(pool, isa)
+    experts = experts.packed(pool, isa, activation_bytes=1)
     x, weights = rng.standard_normal((3, 64), np.float32), rng.standard_normal((3, 2), np.float32)
     ids = np.array([[1, -1], [-1, -1], [-1, 2]], np.int32)
     left_out, weightless = np.full_like(x, np.nan), np.full_like(x, np.nan)

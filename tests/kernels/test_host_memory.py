@@ -47,7 +47,7 @@ def experts(make_matrix) -> tuple[kernels.Experts, list[np.ndarray]]:
     shapes = [(NUM_EXPERTS * WIDTH, HIDDEN), (NUM_EXPERTS * WIDTH, HIDDEN), (NUM_EXPERTS * HIDDEN, WIDTH)]
     made = [make_matrix(kind, *shape) for kind, shape in zip(kinds, shapes, strict=True)]
     pool = kernels.ThreadPool(Placement([NodeThreads(200, [ANY_CPU, ANY_CPU]), NodeThreads(201, [ANY_CPU])]))
-    packed = kernels.Experts(*(matrix for matrix, _ in made), NUM_EXPERTS).packed(pool, FAST)
+    packed = kernels.Experts(*(matrix for matrix, _ in made), NUM_EXPERTS).packed(pool, FAST, activation_bytes=1)
     return packed, [values.reshape(NUM_EXPERTS, -1, values.shape[1]) for _, values in made]
 
 

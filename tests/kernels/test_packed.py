@@ -15,6 +15,7 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ballast._core import kernels
+from ballast.model.isa import chosen_isa
 from ballast.testing.blocks import dequantized, random_blocks
 from ballast.testing.isas import isa_params
 
@@ -32,7 +33,7 @@ every_format = pytest.mark.parametrize(
 
 def pack_by_expert(pool, matrix, isa, num_experts):
     rows = matrix.rows // num_experts
-    return kernels.pack(pool, matrix, isa, num_heads=num_experts, head_stride=rows, num_rows=rows)
+    return kernels.pack(pool, matrix, isa, activation_bytes=1, num_heads=num_experts, head_stride=rows, num_rows=rows)
 
 
 def scale_cols(isa, kind):
@@ -76,7 +77,7 @@ def test_this_machine_runs_a_fast_instruction_set():
 def test_packing_keeps_every_weight_to_the_bit(rng, pool, kind, isa, rows):
     cols = 2 * max(32, GGML_QUANT_SIZES[kind][0]) if kind not in FLOATS else 37
     data = random_blocks(rng, kind, rows, cols)
-    packed = kernels.pack(pool, kernels.Matrix(data, kind, rows, cols), isa)
+    packed = kernels.pack(pool, kernels.Matrix(data, kind, rows, cols), isa, activation_bytes=1)
     assert packed.isa == isa
     assert kernels.unpack(packed).tobytes() == dequantized(data, kind).reshape(1, rows, cols).tobytes()
 
@@ -84,7 +85,7 @@ def test_packing_keeps_every_weight_to_the_bit(rng, pool, kind, isa, rows):
 @every_format
 def test_packed_weights_take_hardly_more_memory_than_the_file(rng, pool, kind):
     data = random_blocks(rng, kind, 64, 2048)
-    packed = kernels.pack(pool, kernels.Matrix(data, kind, 64, 2048), ISAS[0])
+    packed = kernels.pack(pool, kernels.Matrix(data, kind, 64, 2048), ISAS[0], activation_bytes=1)
     assert data.nbytes <= packed.packed_nbytes <= 1.04 * data.nbytes
 
 
@@ -156,14 +157,14 @@ def test_zeros_give_zeros_and_what_is_not_a_number_shows(rng, pool, make_matrix,
 def test_heads_are_packed_apart(rng, pool, make_matrix, isa, num_tokens, heads, rows, stride, offset):
     weight, _ = make_matrix(T.Q8_0, heads * stride, 96)
     place = {"num_heads": heads, "head_stride": stride, "row_offset": offset, "num_rows": rows}
-    packed = kernels.pack(pool, weight, isa, **place)
+    packed = kernels.pack(pool, weight, isa, activation_bytes=1, **place)
     values = kernels.unpack(packed).astype(np.float64)
     x = rng.standard_normal((num_tokens, heads, 96), dtype=np.float32)
     out = np.full((num_tokens, heads, rows), np.nan, np.float32)
     kernels.head_linear(pool, x, packed, stride, offset, out)
     np.testing.assert_allclose(out, np.einsum("hnc,thc->thn", values, rounded(x)), rtol=0, atol=1e-5)
 
-    turned = kernels.pack(pool, weight, isa, **place, transposed=True)
+    turned = kernels.pack(pool, weight, isa, activation_bytes=1, **place, transposed=True)
     np.testing.assert_array_equal(kernels.unpack(turned), kernels.unpack(packed).transpose(0, 2, 1))
     x = rng.standard_normal((num_tokens, heads, rows), dtype=np.float32)
     out = np.full((num_tokens, heads, 96), np.nan, np.float32)
@@ -258,27 +259,24 @@ def test_instruction_sets_agree_to_the_bit(rng, pool, make_matrix, kind, num_byt
 
 def test_the_environment_forces_an_instruction_set(monkeypatch, pool, make_matrix):
     monkeypatch.delenv("BALLAST_CPU_ISA", raising=False)
-    assert kernels.isa() == kernels.usable_isas()[0]
+    assert chosen_isa() == kernels.usable_isas()[0]
     weight, _ = make_matrix(T.Q8_0, 16, 32)
     for name in kernels.usable_isas():
         monkeypatch.setenv("BALLAST_CPU_ISA", name)
-        assert kernels.isa() == name
-        assert kernels.pack(pool, weight, kernels.isa()).isa == name
+        assert chosen_isa() == name
+        assert kernels.pack(pool, weight, chosen_isa(), activation_bytes=1).isa == name
 
 
 @pytest.mark.parametrize("name", ["avx9", "AVX2", "neon"])
-def test_a_name_that_cannot_run_is_refused_with_those_that_can(monkeypatch, pool, make_matrix, name):
-    monkeypatch.setenv("BALLAST_CPU_ISA", name)
-    story = f"BALLAST_CPU_ISA is {name}; usable on this machine are {', '.join(kernels.usable_isas())}"
+def test_a_name_that_cannot_run_is_refused_with_those_that_can(pool, make_matrix, name):
+    story = f"isa is {name}; usable on this machine are {', '.join(kernels.usable_isas())}"
     with pytest.raises(ValueError, match=story):
-        kernels.isa()
-    with pytest.raises(ValueError, match=story):
-        kernels.pack(pool, make_matrix(T.Q8_0, 16, 32)[0], name)
+        kernels.pack(pool, make_matrix(T.Q8_0, 16, 32)[0], name, activation_bytes=1)
 
 
 def test_a_packed_matrix_says_what_it_was_packed_for(pool, make_matrix):
     weight, _ = make_matrix(T.Q8_0, 12, 32)
-    by_heads = kernels.pack(pool, weight, ISAS[0], num_heads=3, head_stride=4, num_rows=4)
+    by_heads = kernels.pack(pool, weight, ISAS[0], activation_bytes=1, num_heads=3, head_stride=4, num_rows=4)
     story = r"packed for 3 heads of 4 rows, head_stride 4, row_offset 0, not transposed; pack it for the product"
     with pytest.raises(ValueError, match=story):
         kernels.linear(pool, np.zeros((1, 32), np.float32), by_heads, np.zeros((1, 12), np.float32))
@@ -289,9 +287,10 @@ def test_a_packed_matrix_says_what_it_was_packed_for(pool, make_matrix):
     with pytest.raises(ValueError, match="matrix is packed"):
         kernels.dequantize(by_heads, 0, 1)
     with pytest.raises(ValueError, match="matrix is packed"):
-        kernels.pack(pool, by_heads, ISAS[0])
+        kernels.pack(pool, by_heads, ISAS[0], activation_bytes=1)
+    matrices = [make_matrix(T.F32, 12, 4)[0] for _ in range(3)]
     with pytest.raises(ValueError, match="gate is packed; expected it where it lies"):
-        kernels.Experts(*[kernels.pack(pool, make_matrix(T.F32, 12, 4)[0], ISAS[0]) for _ in range(3)], 3)
-    experts = kernels.Experts(*[make_matrix(T.F32, 12, 4)[0] for _ in range(3)], 3)
+        kernels.Experts(*[kernels.pack(pool, matrix, ISAS[0], activation_bytes=1) for matrix in matrices], 3)
+    experts = kernels.Experts(*matrices, 3).packed(pool, ISAS[0], activation_bytes=1)
     with pytest.raises(ValueError, match="packed already"):
-        experts.packed(pool, ISAS[0]).packed(pool, ISAS[0])
+        experts.packed(pool, ISAS[0], activation_bytes=1)

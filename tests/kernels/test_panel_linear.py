@@ -71,7 +71,7 @@ def check(
 def test_every_format_is_multiplied_as_it_is_packed(rng, pool, device, kind, rows, num_tokens) -> None:
     cols = 3 * max(32, GGML_QUANT_SIZES[kind][0]) if kind not in FLOAT_TYPES else 301
     data = random_blocks(rng, kind, rows, cols)
-    packed = kernels.pack(pool, kernels.Matrix(data, kind, rows, cols), FAST)
+    packed = kernels.pack(pool, kernels.Matrix(data, kind, rows, cols), FAST, activation_bytes=1)
     linear = PanelLinear(packed, rows, cols, is_transposed=False, device=device)
     assert linear.num_bytes == packed.packed_nbytes
     x = rng.standard_normal((num_tokens, 1, cols), dtype=np.float32)
@@ -82,7 +82,7 @@ def test_many_tokens_are_multiplied_a_slice_of_rows_at_a_time(rng, pool, device,
     rows, cols = 80, 512
     monkeypatch.setattr(products, "SCRATCH_BYTES", 50 * cols * 3 * (2 if device.type == "cuda" else 4))
     data = random_blocks(rng, T.Q5_K, rows, cols)
-    packed = kernels.pack(pool, kernels.Matrix(data, T.Q5_K, rows, cols), FAST)
+    packed = kernels.pack(pool, kernels.Matrix(data, T.Q5_K, rows, cols), FAST, activation_bytes=1)
     linear = PanelLinear(packed, rows, cols, is_transposed=False, device=device)
     x = rng.standard_normal((LEAST_WIDE_TOKENS, 1, cols), dtype=np.float32)
     check(linear, x, dequantized(data, T.Q5_K)[None], device)
@@ -97,6 +97,7 @@ def test_each_head_has_a_matrix_of_its_own(rng, pool, device, kind, is_transpose
         pool,
         matrix,
         FAST,
+        activation_bytes=1,
         num_heads=heads,
         head_stride=stride,
         row_offset=offset,
@@ -116,7 +117,7 @@ def test_columns_are_split_among_programs_where_rows_are_few(rng, pool, device) 
     heads, rows, cols = 2, 24, 4096
     data = random_blocks(rng, T.Q4_K, heads * rows, cols)
     matrix = kernels.Matrix(data, T.Q4_K, heads * rows, cols)
-    packed = kernels.pack(pool, matrix, FAST, num_heads=heads, head_stride=rows, num_rows=rows)
+    packed = kernels.pack(pool, matrix, FAST, activation_bytes=1, num_heads=heads, head_stride=rows, num_rows=rows)
     linear = PanelLinear(packed, rows, cols, is_transposed=False, device=device)
     weight = dequantized(data, T.Q4_K).reshape(heads, rows, cols)
     for num_tokens in (2, 2, 5):  # the second call finds its counters as the first one did
@@ -128,7 +129,7 @@ def test_a_share_of_the_columns_ends_with_them(rng, pool, device, monkeypatch) -
     monkeypatch.setattr(products, "_WANTED_PROGRAMS", 6)  # five steps in three shares of two
     rows, cols, num_tokens = 16, 5 * 256, 5
     data = random_blocks(rng, T.Q4_K, rows, cols)
-    packed = kernels.pack(pool, kernels.Matrix(data, T.Q4_K, rows, cols), FAST)
+    packed = kernels.pack(pool, kernels.Matrix(data, T.Q4_K, rows, cols), FAST, activation_bytes=1)
     stack = PanelStack(torch.from_numpy(packed.panels.copy()).to(device), T.Q4_K, 1, rows, cols)
 
     def multiply(x: torch.Tensor) -> torch.Tensor:
@@ -148,7 +149,7 @@ def test_a_share_of_the_columns_ends_with_them(rng, pool, device, monkeypatch) -
 def test_a_token_does_not_depend_on_its_company(rng, pool, kind) -> None:
     device = torch.device("cuda:0")
     data = random_blocks(rng, kind, 96, 1024)
-    packed = kernels.pack(pool, kernels.Matrix(data, kind, 96, 1024), FAST)
+    packed = kernels.pack(pool, kernels.Matrix(data, kind, 96, 1024), FAST, activation_bytes=1)
     linear = PanelLinear(packed, 96, 1024, is_transposed=False, device=device)
     x = torch.from_numpy(rng.standard_normal((16, 1024), dtype=np.float32)).to(device)
     together = linear(x)

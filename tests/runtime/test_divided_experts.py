@@ -60,7 +60,7 @@ class Setting:
             kernels.Experts(matrix(WIDTH, HIDDEN), matrix(WIDTH, HIDDEN), matrix(HIDDEN, WIDTH), EXPERTS)
             for _ in range(LAYERS)
         ]
-        self.layers = [experts.packed(pool, kernels.usable_isas()[0]) for experts in stacked]
+        self.layers = [experts.packed(pool, kernels.usable_isas()[0], activation_bytes=2) for experts in stacked]
         on_device = [
             place_experts(experts, ids, FloatExperts, CPU, is_readable=True)
             for experts, ids in zip(self.layers, resident, strict=True)

@@ -52,7 +52,7 @@ def test_a_healthy_machine_is_described() -> None:
     assert findings["instructions"][0].text == "avx2, avx512f"
     assert findings["NUMA 0"][0].text == "64.0 GiB, 32.0 GiB free, 3 of 4 CPUs usable"
     assert findings["NUMA 1"][0].text == "64.0 GiB, 48.0 GiB free, 0 of 4 CPUs usable"
-    assert findings["threads"][0].text == "2 on node 0, pinned to CPUs 0-1"
+    assert findings["threads"][0].text == "2 for node 0, pinned to CPUs 0-1"
     assert findings["memory"][0].text == "80.0 GiB available of 128.0 GiB"
     assert [finding.text for finding in findings["huge pages"]] == [
         "transparent: madvise",
@@ -111,7 +111,7 @@ def test_what_nothing_can_run_without_is_missing(software: Software, subject: st
 def test_threads_of_two_nodes_are_placed_on_both() -> None:
     nodes = [Node(0, [0, 1], [[0], [1]]), Node(1, [2, 3], [[2], [3]])]
     texts = [finding.text for finding in found(replace(MACHINE, topology=Topology(nodes)))["threads"]]
-    assert texts == ["2 on node 0, pinned to CPUs 0-1", "2 on node 1, pinned to CPUs 2-3"]
+    assert texts == ["2 for node 0, pinned to CPUs 0-1", "2 for node 1, pinned to CPUs 2-3"]
 
 
 def test_without_the_compiled_part_the_doctor_still_speaks() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ballast._core import kernels
 from ballast.errors import ConfigError
 from ballast.model.isa import chosen_isa
 from ballast.testing.divergence import Prompt, greedy_run, mean_divergence, random_prompts
@@ -35,7 +34,7 @@ def prompts() -> list[Prompt]:
 
 def test_two_bytes_an_activation_give_the_references_text(model: GgufModel, prompts: list[Prompt]):
     texts, distribution = greedy_run(model, prompts, NEW_TOKENS, "reference", 2)
-    fast_texts, fast_distribution = greedy_run(model, prompts, NEW_TOKENS, kernels.isa(), 2)
+    fast_texts, fast_distribution = greedy_run(model, prompts, NEW_TOKENS, chosen_isa(), 2)
     same = sum(ours == theirs for ours, theirs in zip(fast_texts, texts, strict=True))
     assert same >= 0.95 * NUM_PROMPTS
     assert len(set(texts)) == NUM_PROMPTS, "the texts are too alike to prove anything"

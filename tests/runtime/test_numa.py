@@ -112,6 +112,19 @@ PINNED_POD = {
 """What a process sees that was given node 1 of two."""
 
 
+def test_threads_whose_nodes_memory_is_forbidden_are_near_none(tmp_path: Path) -> None:
+    """They read node 0's, as a thread of that node would, from afar."""
+    remote = {**PINNED_POD, "proc/self/status": PINNED_POD["proc/self/status"].replace("list:\t1", "list:\t0")}
+    touched = np.ones(1 << 22, np.uint8)
+    memory = WeightMemory(experts={0: [(touched.ctypes.data, touched.nbytes)]})
+    report = read_report(memory, root=plant(tmp_path, remote))
+    assert [(node.node, node.memory_allowed, node.num_threads) for node in report.nodes] == [
+        (0, True, 0),
+        (1, False, 2),
+    ]
+    assert report.share_local == 0
+
+
 def test_a_pod_pinned_to_one_node_is_reported_as_such(tmp_path: Path) -> None:
     report = read_report(WeightMemory(), root=plant(tmp_path, PINNED_POD))
     assert (report.cpus, report.memory_nodes, report.gpu_node) == ((2, 3), (1,), 1)

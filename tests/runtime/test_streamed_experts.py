@@ -47,7 +47,9 @@ def layers(request: pytest.FixtureRequest) -> list[kernels.Experts]:
 
     def layer() -> kernels.Experts:
         gate, up = matrix(NUM_EXPERTS * WIDTH, HIDDEN), matrix(NUM_EXPERTS * WIDTH, HIDDEN)
-        return kernels.Experts(gate, up, matrix(NUM_EXPERTS * HIDDEN, WIDTH), NUM_EXPERTS).packed(pool, FAST)
+        return kernels.Experts(gate, up, matrix(NUM_EXPERTS * HIDDEN, WIDTH), NUM_EXPERTS).packed(
+            pool, FAST, activation_bytes=2
+        )
 
     return [layer() for _ in range(3)]
 

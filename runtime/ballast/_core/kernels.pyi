@@ -73,10 +73,6 @@ def measure_read_speed(pool: ThreadPool, num_bytes: int) -> float:
     """Bytes a second at which the pool's threads read memory: the best of a few passes over num_bytes, which should be
     well beyond the caches."""
 
-def isa() -> str:
-    """The instruction set named in BALLAST_CPU_ISA, or the best that is usable here. ValueError, listing the usable
-    ones, when the name is not one of them."""
-
 def usable_isas() -> list[str]:
     """Instruction sets that this machine and its system can run, best first; the last is "reference"."""
 
@@ -90,16 +86,18 @@ def pack(
     row_offset: int = 0,
     num_rows: int | None = None,
     transposed: bool = False,
-    activation_bytes: int = 1,
+    activation_bytes: int,
 ) -> Matrix:
     """The matrix repacked for `isa`, on all threads of the pool; the original's buffer is not needed afterwards. For
     "reference" the matrix itself. Heads as in head_linear (or, transposed, as in head_linear_transposed); the result
     serves these heads alone: one head of all rows for linear. Products with it round
     activations to one byte or two, 32 at a time, where the weights are quantised.
-    ValueError: unusable isa, already packed, heads beyond the matrix, activation_bytes neither 1 nor 2."""
+    ValueError: unusable isa, already packed, heads that do not lie apart within the matrix, activation_bytes neither 1
+    nor 2."""
 
 def packed_nbytes(ggml_type: int, *, num_heads: int = 1, num_rows: int, cols: int, transposed: bool = False) -> int:
-    """Bytes that `pack` makes of `num_heads` heads of [num_rows, cols], for any instruction set but "reference"."""
+    """Bytes that `pack` makes of `num_heads` heads of [num_rows, cols], for any instruction set but "reference".
+    ValueError: negative sizes, or more than 2⁵⁶ weights."""
 
 def experts_packed_nbytes(
     types: tuple[int, int, int], *, num_experts: int, hidden: int, width: int, threads_per_node: Sequence[int]
@@ -150,14 +148,13 @@ def mla_attention(
     scale: float,
     out: F32,
     *,
-    isa: str | None = None,
+    isa: str,
 ) -> None:
     """Causal attention over the paged latent cache, in its absorbed form.
 
     query [T, H, L] with L = kv_lora_rank + rope; kv_cache [slots, L]; the value is the first `value_dim`
     (kv_lora_rank) entries of a cache row; out [T, H, value_dim]. Token t of request r sees positions
     0…positions[t] through r's blocks kv_indices[kv_indptr[r]:kv_indptr[r + 1]] of block_tokens slots each.
-    `isa` is the one chosen by the environment unless given.
     ValueError when the tables would lead outside the cache.
     """
 
@@ -194,7 +191,7 @@ class Experts:
     def fused(gate_up: Matrix, down: Matrix, num_experts: int) -> Experts:
         """gate_up [E * 2 I, D]: of each expert first gate's rows, then up's."""
     def packed(
-        self, pool: ThreadPool, isa: str, *, activation_bytes: int = 1, done: Callable[[str], None] | None = None
+        self, pool: ThreadPool, isa: str, *, activation_bytes: int, done: Callable[[str], None] | None = None
     ) -> Experts:
         """The experts repacked for `isa` as `pack` does it, divided along I among the pool's nodes, each part by its
         node's threads; the originals' buffers are not needed afterwards, and pools of `forward` have these nodes.

@@ -1,0 +1,116 @@
+// Routed experts for Python.
+#include <pybind11/functional.h>
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/arrays.h"
+#include "bindings/packing.h"
+#include "bindings/views.h"
+#include "moe/experts.h"
+#include "numa/thread_pool.h"
+#include "quant/matrix.h"
+#include "quant/panels.h"
+
+namespace py = pybind11;
+using namespace ballast;
+
+namespace {
+
+using Range = std::pair<uintptr_t, int64_t>;
+
+// The kernel's number of the node whose threads read a range, and the range.
+std::vector<std::pair<int, Range>> memory_of_experts(const ExpertsView& view) {
+  std::vector<std::pair<int, Range>> memory;
+  for (const py::array& owner : view.owners) {
+    memory.push_back({kUnknownNode, {reinterpret_cast<uintptr_t>(owner.data()), owner.nbytes()}});
+  }
+  for (const Experts::Part& part : view.experts.parts()) {
+    for (const auto* panels : {&part.gate, &part.up, &part.down}) {
+      const uintptr_t begin = reinterpret_cast<uintptr_t>((*panels)->panel(0, 0));
+      memory.push_back({part.kernel_node, {begin, (*panels)->num_bytes()}});
+    }
+  }
+  return memory;
+}
+
+using PartMatrices = std::tuple<MatrixView, MatrixView, MatrixView>;
+
+std::vector<PartMatrices> parts_of_experts(const ExpertsView& view) {
+  std::vector<PartMatrices> parts;
+  for (const Experts::Part& part : view.experts.parts()) {
+    const auto [gate, up, down] = view.experts.matrices(part);
+    parts.push_back({{std::nullopt, gate}, {std::nullopt, up}, {std::nullopt, down}});
+  }
+  return parts;
+}
+
+ExpertsView pack_experts(const ExpertsView& view, ThreadPool& pool, const std::string& isa,
+                         int activation_bytes, const std::optional<Experts::PartDone>& done) {
+  if (!view.experts.parts().empty()) throw py::value_error("the experts are packed already");
+  const std::optional<PanelTarget> target = panel_target(isa, activation_bytes);
+  if (!target) return view;
+  const py::gil_scoped_release unlocked;
+  return {{}, done ? view.experts.packed(pool, *target, *done) : view.experts.packed(pool, *target)};
+}
+
+void forward_experts(const ExpertsView& view, ThreadPool& pool, const py::array& x, const py::array& ids,
+                     const py::array& weights, py::array out) {
+  const int64_t width = view.experts.hidden_width();
+  const float* from = read<float>("x", x, {{"T"}, {"D", width}});
+  const int64_t num_tokens = x.shape(0);
+  const int32_t* experts = read<int32_t>("ids", ids, {{"T", num_tokens}, {"k"}});
+  const int64_t num_chosen = ids.shape(1);
+  const float* shares = read<float>("weights", weights, {{"T", num_tokens}, {"k", num_chosen}});
+  float* to = write<float>("out", out, {{"T", num_tokens}, {"D", width}});
+  check_disjoint("out", out, "x", x);
+  const py::gil_scoped_release unlocked;
+  view.experts.forward(pool, from, num_tokens, experts, shares, num_chosen, to);
+}
+
+// Bytes of gate, up and down of packed experts.
+std::tuple<int64_t, int64_t, int64_t> experts_packed_nbytes(std::tuple<int, int, int> types,
+                                                            int64_t num_experts, int64_t hidden,
+                                                            int64_t width,
+                                                            const std::vector<int>& threads_per_node) {
+  const auto [gate_type, up_type, down_type] = types;
+  const Matrix down_rows(nullptr, 0, down_type, 0, width);
+  int64_t gate = 0, up = 0, down = 0;
+  for (const IndexRange& range : ranges_by_node(down_rows.format(), width, threads_per_node)) {
+    if (range.size() == 0) continue;
+    gate += panels_bytes(gate_type, num_experts, range.size(), hidden, PanelRows::kAsStored);
+    up += panels_bytes(up_type, num_experts, range.size(), hidden, PanelRows::kAsStored);
+    down += panels_bytes(down_type, num_experts, hidden, range.size(), PanelRows::kAsStored);
+  }
+  return {gate, up, down};
+}
+
+}  // namespace
+
+void bind_experts(py::module_ m) {
+  using py::arg;
+  py::class_<ExpertsView>(m, "Experts")
+      .def(py::init(&ExpertsView::over), arg("gate"), arg("up"), arg("down"), arg("num_experts"))
+      .def_static("fused", &ExpertsView::over_fused, arg("gate_up"), arg("down"), arg("num_experts"))
+      .def("packed", &pack_experts, arg("pool"), arg("isa"), py::kw_only(), arg("activation_bytes"),
+           arg("done") = py::none())
+      .def_property_readonly("memory", &memory_of_experts)
+      .def_property_readonly("uses",
+                             [](const ExpertsView& view) {
+                               const std::vector<int64_t> uses = view.experts.uses();
+                               return py::array_t<int64_t>(static_cast<py::ssize_t>(uses.size()),
+                                                           uses.data());
+                             })
+      .def_property_readonly("num_experts",
+                             [](const ExpertsView& view) { return view.experts.num_experts(); })
+      .def_property_readonly("parts", &parts_of_experts)
+      .def("forward", &forward_experts, arg("pool"), arg("x"), arg("ids"), arg("weights"), arg("out"));
+  m.def("experts_packed_nbytes", &experts_packed_nbytes, arg("types"), py::kw_only(), arg("num_experts"),
+        arg("hidden"), arg("width"), arg("threads_per_node"));
+}

@@ -1,0 +1,162 @@
+// Matrices for Python: seen where they lie, packed, read back.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/arrays.h"
+#include "bindings/packing.h"
+#include "bindings/views.h"
+#include "cpu/dispatch.h"
+#include "numa/thread_pool.h"
+#include "quant/formats.h"
+#include "quant/matrix.h"
+
+namespace py = pybind11;
+using namespace ballast;
+
+namespace {
+
+void require_in_place(const Matrix& matrix) {
+  if (matrix.panels() != nullptr) throw py::value_error("matrix is packed; expected one seen where it lies");
+}
+
+// Address and length of the memory that a matrix's weights are read from.
+std::pair<uintptr_t, int64_t> memory_of(const MatrixView& view) {
+  const Panels* panels = view.matrix.panels();
+  if (panels != nullptr) return {reinterpret_cast<uintptr_t>(panels->panel(0, 0)), panels->num_bytes()};
+  return {reinterpret_cast<uintptr_t>(view.owner->data()), view.matrix.num_bytes()};
+}
+
+// The panels as they lie, which every instruction set shares, seen and never copied.
+py::array panels_of(const py::object& self) {
+  const Panels* panels = self.cast<const MatrixView&>().matrix.panels();
+  if (panels == nullptr) throw py::value_error("matrix is seen where it lies; expected a packed one");
+  const int64_t num_heads = panels->heads().num_heads;
+  const int64_t per_head = panels->panels_per_head();
+  const int64_t num_panels = num_heads * per_head;
+  py::array_t<uint8_t> view({num_heads, per_head, num_panels == 0 ? 0 : panels->num_bytes() / num_panels},
+                            panels->panel(0, 0), self);
+  view.attr("flags").attr("writeable") = false;
+  return view;
+}
+
+void check_rows(const Matrix& matrix, int64_t begin, int64_t end) {
+  if (begin < 0 || end < begin || end > matrix.rows()) {
+    throw py::index_error("rows " + std::to_string(begin) + " to " + std::to_string(end) +
+                          " asked of a matrix that has " + std::to_string(matrix.rows()));
+  }
+}
+
+py::array_t<float> dequantize(const MatrixView& view, int64_t row_begin, int64_t row_end) {
+  require_in_place(view.matrix);
+  check_rows(view.matrix, row_begin, row_end);
+  py::array_t<float> out({row_end - row_begin, view.matrix.cols()});
+  float* data = out.mutable_data();
+  const py::gil_scoped_release unlocked;
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    view.matrix.dequantize_row(row, data + (row - row_begin) * view.matrix.cols());
+  }
+  return out;
+}
+
+void embed(const MatrixView& view, const py::array& ids, py::array out) {
+  require_in_place(view.matrix);
+  const int32_t* rows = read<int32_t>("ids", ids, {{"T"}});
+  const int64_t num_tokens = ids.shape(0);
+  float* data = write<float>("out", out, {{"T", num_tokens}, {"cols", view.matrix.cols()}});
+  const py::gil_scoped_release unlocked;
+  for (int64_t token = 0; token < num_tokens; ++token) {
+    if (rows[token] < 0 || rows[token] >= view.matrix.rows()) {
+      throw std::out_of_range("ids[" + std::to_string(token) + "] is " + std::to_string(rows[token]) +
+                              "; expected 0 to " + std::to_string(view.matrix.rows() - 1));
+    }
+  }
+  for (int64_t token = 0; token < num_tokens; ++token) {
+    view.matrix.dequantize_row(rows[token], data + token * view.matrix.cols());
+  }
+}
+
+MatrixView pack(ThreadPool& pool, const MatrixView& view, const std::string& isa, int64_t num_heads,
+                int64_t head_stride, int64_t row_offset, std::optional<int64_t> num_rows, bool transposed,
+                int activation_bytes) {
+  require_in_place(view.matrix);
+  const std::optional<PanelTarget> target = panel_target(isa, activation_bytes);
+  const HeadRows heads =
+      head_rows(view.matrix, num_heads, head_stride, row_offset, num_rows.value_or(view.matrix.rows()));
+  if (!target) return view;
+  const py::gil_scoped_release unlocked;
+  return {std::nullopt, view.matrix.packed(pool, *target, heads,
+                                           transposed ? PanelRows::kTransposed : PanelRows::kAsStored)};
+}
+
+const Panels& packed_panels(const MatrixView& view) {
+  if (view.matrix.panels() == nullptr)
+    throw py::value_error("matrix is seen where it lies; expected a packed one");
+  return *view.matrix.panels();
+}
+
+py::array_t<float> unpack(const MatrixView& view) {
+  const Panels& panels = packed_panels(view);
+  py::array_t<float> out({panels.heads().num_heads, panels.head_rows(), panels.cols()});
+  float* data = out.mutable_data();
+  const py::gil_scoped_release unlocked;
+  for (int64_t head = 0; head < panels.heads().num_heads; ++head) {
+    for (int64_t row = 0; row < panels.head_rows(); ++row, data += panels.cols())
+      panels.unpack_row(head, row, data);
+  }
+  return out;
+}
+
+std::vector<int> supported_types() {
+  std::vector<int> types;
+  for (const FormatTraits& format : all_formats()) types.push_back(format.ggml_type);
+  return types;
+}
+
+}  // namespace
+
+void bind_matrix(py::module_ m) {
+  using py::arg;
+  py::class_<MatrixView>(m, "Matrix")
+      .def(py::init(&MatrixView::over), arg("data"), arg("ggml_type"), arg("rows"), arg("cols"))
+      .def_property_readonly("ggml_type",
+                             [](const MatrixView& view) { return view.matrix.format().ggml_type; })
+      .def_property_readonly("rows", [](const MatrixView& view) { return view.matrix.rows(); })
+      .def_property_readonly("cols", [](const MatrixView& view) { return view.matrix.cols(); })
+      .def_property_readonly("isa",
+                             [](const MatrixView& view) {
+                               const Panels* panels = view.matrix.panels();
+                               return panels == nullptr ? kReferenceIsa : panels->kernels().name;
+                             })
+      .def_property_readonly("packed_nbytes",
+                             [](const MatrixView& view) {
+                               const Panels* panels = view.matrix.panels();
+                               return panels == nullptr ? 0 : panels->num_bytes();
+                             })
+      .def_property_readonly("nbytes", [](const MatrixView& view) { return view.matrix.num_bytes(); })
+      .def_property_readonly("panels", &panels_of)
+      .def_property_readonly("memory", [](const MatrixView& view) { return std::vector{memory_of(view)}; });
+
+  m.def("supported_types", &supported_types);
+  m.def("usable_isas", &usable_isas);
+  m.def("pack", &pack, arg("pool"), arg("matrix"), arg("isa"), py::kw_only(), arg("num_heads") = 1,
+        arg("head_stride") = 0, arg("row_offset") = 0, arg("num_rows") = py::none(),
+        arg("transposed") = false, arg("activation_bytes"));
+  m.def("unpack", &unpack, arg("matrix"));
+  m.def(
+      "packed_nbytes",
+      [](int ggml_type, int64_t num_heads, int64_t num_rows, int64_t cols, bool transposed) {
+        return panels_bytes(ggml_type, num_heads, num_rows, cols,
+                            transposed ? PanelRows::kTransposed : PanelRows::kAsStored);
+      },
+      arg("ggml_type"), py::kw_only(), arg("num_heads") = 1, arg("num_rows"), arg("cols"),
+      arg("transposed") = false);
+  m.def("dequantize", &dequantize, arg("matrix"), arg("row_begin"), arg("row_end"));
+  m.def("embed", &embed, arg("matrix"), arg("ids"), arg("out"));
+}

@@ -1,0 +1,163 @@
+// Operations for Python: check the arrays, release the GIL, call.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <string>
+
+#include "bindings/arrays.h"
+#include "bindings/packing.h"
+#include "bindings/views.h"
+#include "cpu/dispatch.h"
+#include "moe/router.h"
+#include "numa/thread_pool.h"
+#include "ops/linear.h"
+#include "ops/mla_attention.h"
+#include "ops/norm.h"
+#include "ops/rope.h"
+
+namespace py = pybind11;
+using namespace ballast;
+
+namespace {
+
+void bind_linear(ThreadPool& pool, const py::array& x, const MatrixView& weight, py::array out) {
+  const float* from = read<float>("x", x, {{"T"}, {"cols", weight.matrix.cols()}});
+  const int64_t num_tokens = x.shape(0);
+  float* to = write<float>("out", out, {{"T", num_tokens}, {"rows", weight.matrix.rows()}});
+  check_disjoint("out", out, "x", x);
+  check_packed_for(weight.matrix, {1, 0, 0, weight.matrix.rows()}, PanelRows::kAsStored);
+  const py::gil_scoped_release unlocked;
+  linear(pool, from, num_tokens, weight.matrix, to);
+}
+
+void bind_head_linear(ThreadPool& pool, const py::array& x, const MatrixView& weight, int64_t head_stride,
+                      int64_t row_offset, py::array out) {
+  const float* from = read<float>("x", x, {{"T"}, {"H"}, {"cols", weight.matrix.cols()}});
+  const int64_t num_tokens = x.shape(0);
+  float* to = write<float>("out", out, {{"T", num_tokens}, {"H", x.shape(1)}, {"N"}});
+  check_disjoint("out", out, "x", x);
+  const HeadRows heads = head_rows(weight.matrix, x.shape(1), head_stride, row_offset, out.shape(2));
+  check_packed_for(weight.matrix, heads, PanelRows::kAsStored);
+  const py::gil_scoped_release unlocked;
+  head_linear(pool, from, num_tokens, weight.matrix, heads, to);
+}
+
+void bind_head_linear_transposed(ThreadPool& pool, const py::array& x, const MatrixView& weight,
+                                 int64_t head_stride, int64_t row_offset, py::array out) {
+  const float* from = read<float>("x", x, {{"T"}, {"H"}, {"N"}});
+  const int64_t num_tokens = x.shape(0);
+  float* to =
+      write<float>("out", out, {{"T", num_tokens}, {"H", x.shape(1)}, {"cols", weight.matrix.cols()}});
+  check_disjoint("out", out, "x", x);
+  const HeadRows heads = head_rows(weight.matrix, x.shape(1), head_stride, row_offset, x.shape(2));
+  check_packed_for(weight.matrix, heads, PanelRows::kTransposed);
+  const py::gil_scoped_release unlocked;
+  head_linear_transposed(pool, from, num_tokens, weight.matrix, heads, to);
+}
+
+void bind_rms_norm(const py::array& x, const py::array& weight, float eps, py::array out) {
+  const float* from = read<float>("x", x, {{"T"}, {"D"}});
+  const int64_t num_tokens = x.shape(0);
+  const int64_t width = x.shape(1);
+  const float* scales = read<float>("weight", weight, {{"D", width}});
+  float* to = write<float>("out", out, {{"T", num_tokens}, {"D", width}});
+  const py::gil_scoped_release unlocked;
+  rms_norm(from, num_tokens, width, scales, eps, to);
+}
+
+void bind_rope(py::array x, const py::array& cos, const py::array& sin) {
+  float* data = write<float>("x", x, {{"T"}, {"H"}, {"R"}});
+  const int64_t num_tokens = x.shape(0);
+  const int64_t num_heads = x.shape(1);
+  const int64_t width = x.shape(2);
+  if (width % 2 != 0) throw py::value_error("x is " + describe(x) + "; expected an even last dimension");
+  const float* c = read<float>("cos", cos, {{"T", num_tokens}, {"R / 2", width / 2}});
+  const float* s = read<float>("sin", sin, {{"T", num_tokens}, {"R / 2", width / 2}});
+  const py::gil_scoped_release unlocked;
+  rope_interleaved(data, num_tokens, num_heads, width, c, s);
+}
+
+void bind_mla_attention(ThreadPool& pool, const py::array& query, const py::array& kv_cache,
+                        int64_t block_tokens, const py::array& query_indptr, const py::array& positions,
+                        const py::array& kv_indptr, const py::array& kv_indices, int64_t value_dim,
+                        float scale, py::array out, const std::string& isa) {
+  const float* q = read<float>("query", query, {{"T"}, {"H"}, {"L"}});
+  const int64_t num_tokens = query.shape(0);
+  const AttentionShape shape{query.shape(1), query.shape(2), value_dim, scale};
+  const float* cache = read<float>("kv_cache", kv_cache, {{"slots"}, {"L", shape.row_width}});
+  if (block_tokens < 1) {
+    throw py::value_error("block_tokens is " + std::to_string(block_tokens) + "; expected 1 or more");
+  }
+  if (value_dim < 1 || value_dim > shape.row_width) {
+    throw py::value_error("value_dim is " + std::to_string(value_dim) + "; expected 1 to query's L, " +
+                          std::to_string(shape.row_width));
+  }
+  const int32_t* query_ends = read<int32_t>("query_indptr", query_indptr, {{"requests + 1"}});
+  const int64_t num_requests = query_indptr.shape(0) - 1;
+  if (num_requests < 0) throw py::value_error("query_indptr is empty; expected requests + 1 entries");
+  const PagedBatch batch{num_requests,
+                         num_tokens,
+                         kv_cache.shape(0),
+                         kv_indices.size(),
+                         block_tokens,
+                         query_ends,
+                         read<int32_t>("positions", positions, {{"T", num_tokens}}),
+                         read<int32_t>("kv_indptr", kv_indptr, {{"requests + 1", num_requests + 1}}),
+                         read<int32_t>("kv_indices", kv_indices, {{"blocks"}})};
+  float* to = write<float>("out", out, {{"T", num_tokens}, {"H", shape.num_heads}, {"value_dim", value_dim}});
+  check_disjoint("out", out, "query", query);
+  check_disjoint("out", out, "kv_cache", kv_cache);
+  const Kernels* kernels = find_isa(isa);
+  const LatentQuery queries{q, shape.row_width, q + value_dim, shape.row_width};
+  const py::gil_scoped_release unlocked;
+  batch.check();
+  mla_attention(pool, kernels, queries, cache, batch, shape, to);
+}
+
+void bind_silu_mul(const py::array& gate, const py::array& up, py::array out) {
+  const float* g = read<float>("gate", gate, {{"T"}, {"I"}});
+  const float* u = read<float>("up", up, {{"T", gate.shape(0)}, {"I", gate.shape(1)}});
+  float* to = write<float>("out", out, {{"T", gate.shape(0)}, {"I", gate.shape(1)}});
+  const int64_t num = gate.size();
+  const py::gil_scoped_release unlocked;
+  silu_mul(g, u, num, to);
+}
+
+void bind_route(const py::array& logits, const std::optional<py::array>& bias, bool sigmoid,
+                int64_t num_groups, int64_t num_groups_used, bool group_score_top2, bool normalize,
+                float scale, py::array ids, py::array weights) {
+  const float* from = read<float>("logits", logits, {{"T"}, {"E"}});
+  const int64_t num_tokens = logits.shape(0);
+  const int64_t num_experts = logits.shape(1);
+  int32_t* to_ids = write<int32_t>("ids", ids, {{"T", num_tokens}, {"k"}});
+  const int64_t num_chosen = ids.shape(1);
+  float* to_weights = write<float>("weights", weights, {{"T", num_tokens}, {"k", num_chosen}});
+  const float* biases = bias ? read<float>("bias", *bias, {{"E", num_experts}}) : nullptr;
+  const RoutingRule rule{num_experts, num_chosen,       num_groups, num_groups_used,
+                         sigmoid,     group_score_top2, normalize,  scale};
+  const py::gil_scoped_release unlocked;
+  rule.check();
+  route(from, num_tokens, biases, rule, to_ids, to_weights);
+}
+
+}  // namespace
+
+void bind_ops(py::module_ m) {
+  using py::arg;
+  m.def("linear", &bind_linear, arg("pool"), arg("x"), arg("weight"), arg("out"));
+  m.def("head_linear", &bind_head_linear, arg("pool"), arg("x"), arg("weight"), arg("head_stride"),
+        arg("row_offset"), arg("out"));
+  m.def("head_linear_transposed", &bind_head_linear_transposed, arg("pool"), arg("x"), arg("weight"),
+        arg("head_stride"), arg("row_offset"), arg("out"));
+  m.def("rms_norm", &bind_rms_norm, arg("x"), arg("weight"), arg("eps"), arg("out"));
+  m.def("rope_interleaved", &bind_rope, arg("x"), arg("cos"), arg("sin"));
+  m.def("mla_attention", &bind_mla_attention, arg("pool"), arg("query"), arg("kv_cache"), arg("block_tokens"),
+        arg("query_indptr"), arg("positions"), arg("kv_indptr"), arg("kv_indices"), arg("value_dim"),
+        arg("scale"), arg("out"), py::kw_only(), arg("isa"));
+  m.def("silu_mul", &bind_silu_mul, arg("gate"), arg("up"), arg("out"));
+  m.def("route", &bind_route, arg("logits"), arg("bias").none(true), py::kw_only(), arg("sigmoid"),
+        arg("num_groups"), arg("num_groups_used"), arg("group_score_top2"), arg("normalize"), arg("scale"),
+        arg("ids"), arg("weights"));
+}

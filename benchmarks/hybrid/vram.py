@@ -66,7 +66,13 @@ def measure(asked: Config, plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -
 
     config, on_paper = planned(asked, plan), planned_layers(plan, gguf, spec)
     prefill_is_auto = asked.scheduling.prefill_chunk_size is None
-    settings = replace(engine_settings(config), prefill_is_auto=prefill_is_auto, residents=plan.residents)
+    assert plan.device is not None
+    settings = replace(
+        engine_settings(config),
+        prefill_is_auto=prefill_is_auto,
+        residents=plan.residents,
+        vram=plan.device.limit,
+    )
 
     used_before = nvidia_smi_mib()
     after: list[int] = []

@@ -47,7 +47,8 @@ def run(config: Config, prompts: Path, file: Path, out: TextIO | None = None) ->
     config, plan = settle(config, gguf, spec)
     check_memory(plan)
     text = load_text(model_path, gguf.metadata, str(gguf.path), num_ids=spec.vocab_size)
-    settings = engine_settings(config)
+    limit = None if plan.device is None else plan.device.limit
+    settings = replace(engine_settings(config), vram=limit)
     requests = read_requests(prompts, text, spec, settings.max_new_tokens, settings.cache_lens)
     runner = load_runner(gguf, spec, text.tokenizer.vocab_size, settings)
     serve_all(EngineCore(runner, scheduler_config(settings)), requests, settings.max_batch_size)

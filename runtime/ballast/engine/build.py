@@ -22,6 +22,7 @@ from ballast.model.spec import ModelSpec
 from ballast.model.weights import Packing, load_weights
 from ballast.moe.residents import Residents
 from ballast.numa import WeightMemory
+from ballast.vram import VramLimit, enforce, why_full
 from ballast.weights.gguf import GgufModel
 
 
@@ -52,6 +53,8 @@ class EngineSettings:
     prefill_is_auto: bool = False
     """`prefill_chunk_size` is meant for a device that computes all experts of a long step; where the CPU does, it is
     `chunk_size` after all."""
+    vram: VramLimit | None = None
+    """Of the device's memory; None: all there is."""
     topology: Topology | None = None
     """The machine's own when None; another one may be made up."""
 
@@ -108,7 +111,7 @@ def load_runner(
     on_cpu = settings.device == "cpu"
     pool, why_not_pinned = start_threads(settings.cpu_threads, settings.numa, settings.topology, adopt_caller=on_cpu)
     packing = Packing(pool, settings.cpu_isa, settings.activation_bytes)
-    with _telling_memory(settings.device):
+    with _telling_memory(settings.device, settings.vram):
         if on_cpu:
             runner, memory = _load_on_cpu(gguf_model, spec, num_sampled_ids, packing, settings, report)
         else:
@@ -118,7 +121,7 @@ def load_runner(
 
 
 @contextmanager
-def _telling_memory(device: str) -> Iterator[None]:
+def _telling_memory(device: str, limit: VramLimit | None) -> Iterator[None]:
     """Memory that is refused although the plan found room: somebody else has taken it, an allowance was too small, or
     the process has a limit that no plan knows."""
     device_is_full: tuple[type[Exception], ...] = ()
@@ -129,10 +132,7 @@ def _telling_memory(device: str) -> Iterator[None]:
     try:
         yield
     except device_is_full as error:
-        raise OutOfMemoryError(
-            f"{device} ran out of memory while the model was loaded ({first_line(error)}); stop what else uses it, or "
-            "lower cache_lens or prefill_chunk_size"
-        ) from error
+        raise OutOfMemoryError(f"while the model was loaded: {why_full(device, limit, error)}") from error
     except MemoryError as error:
         raise OutOfMemoryError(
             f"the system refused memory while the model was loaded ({first_line(error)}); raise the limit on this "
@@ -167,6 +167,8 @@ def _load_hybrid(
 
     from ballast.model.hybrid.load import load_hybrid_model
 
+    if settings.vram is not None:
+        enforce(settings.device, settings.vram)
     model, weights = load_hybrid_model(
         gguf_model,
         spec,
@@ -181,6 +183,7 @@ def _load_hybrid(
         stream_from_tokens=settings.stream_from_tokens,
         residents=settings.residents,
         pcie_share=settings.pcie_share,
+        vram=settings.vram,
         report=report,
     )
     if settings.prefill_is_auto and not model.long_steps_pay:

@@ -9,6 +9,7 @@ from ballast.model.modules import module_of
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.moe.placement import Assignment
+from ballast.plan.rows import MemoryRow
 from ballast.plan.streaming import buffer_bytes
 from ballast.weights.gguf import GgufModel
 
@@ -17,12 +18,24 @@ _FLOAT_BYTES = 4
 _KV_BYTES = 2
 _ATTENTION_BYTES = 96 << 20
 """Partial results of model/hybrid/attention/paged.py on a GPU of 160 multiprocessors, and flashinfer's workspaces."""
-_LINEAR_BYTES = 320 << 20
-"""A slice of a matrix decoded to memory, or partial sums: as model/hybrid/panels/products.py bounds them."""
+_SLICE_BYTES = 256 << 20
+"""A slice of a matrix decoded to memory, as model/hybrid/panels/products.py bounds it."""
+_PARTIAL_BYTES = 64 << 20
+"""Partial sums of a product whose columns are split among programs, as it bounds them: 528 tiles of 128 rows and 159
+tokens, and what is beside them."""
+_LIBRARY_BYTES = 64 << 20
+"""torch's workspaces for cuBLAS and cuBLASLt, of one stream: 32 MiB each on Hopper."""
 _TERM_BYTES = 6
-"""Of an activation as the terms that are multiplied with such a slice."""
-_CUDA_BYTES = 1 << 30
-"""An allowance for the context, the libraries, compiled kernels and what the allocator cannot reuse."""
+"""Of an activation as the terms that are multiplied with a slice of a matrix."""
+_NODES_A_LAYER = 32
+"""Kernels and stream memory operations in a captured layer, at most."""
+_NODE_BYTES = 8 << 10
+"""An allowance for what CUDA keeps of one."""
+_UNUSABLE_BYTES = 512 << 20
+"""An allowance for what torch's allocator rounds up, and pieces that are too small for what comes."""
+_CUDA_BYTES = 512 << 20
+"""An allowance for the context, the libraries and compiled kernels: 294 MiB on an H200, before graphs
+(benchmarks/results/hybrid_vram.jsonl)."""
 HOST_PROGRAM_BYTES = 3 << 30
 """An allowance for what Python, torch and CUDA's libraries take in host memory."""
 
@@ -90,23 +103,39 @@ def hybrid_bytes(
 
 def device_uses(
     spec: ModelSpec, weights: Mapping[str, int], assignment: Assignment, numbers: DeviceNumbers
-) -> list[tuple[str, int, str]]:
-    """(use, bytes, what it follows from), for `weights` as named by `hybrid_bytes`."""
+) -> list[MemoryRow]:
+    """For `weights` as named by `hybrid_bytes`."""
     on_device = sum(size for name, size in weights.items() if assignment.devices[module_of(name)] != "cpu")
     row_bytes = kv_row_bytes(spec)
     cached = numbers.cache_slots - numbers.block_tokens
-    buffers = ("expert buffers", buffer_bytes(spec, weights), "through which experts are streamed in long steps")
+    work = _step_bytes(spec, numbers.step_tokens, numbers.max_batch_size, has_experts=numbers.streams_experts)
+    workspaces = _SLICE_BYTES + _PARTIAL_BYTES + _ATTENTION_BYTES + _LIBRARY_BYTES
+    buffers = MemoryRow(
+        "expert buffers", buffer_bytes(spec, weights), "through which experts are streamed in long steps"
+    )
     return [
-        ("dense weights", on_device, "packed, in their types in the file; decoded as they are multiplied"),
-        (
+        MemoryRow("dense weights", on_device, "packed, in their types in the file; decoded as they are multiplied"),
+        MemoryRow(
             "KV cache",
             numbers.cache_slots * row_bytes,
             f"{cached} tokens and the null block, {row_bytes} bytes a token in half precision",
         ),
-        ("work buffers", _work_bytes(spec, numbers), f"a step of {numbers.step_tokens} tokens, at most"),
+        MemoryRow("work buffers", work, f"a step of {numbers.step_tokens} tokens, at most"),
+        MemoryRow("kernel workspaces", workspaces, "of products, attention and CUDA's libraries"),
         *([buffers] if numbers.streams_experts else []),
-        ("CUDA", _CUDA_BYTES, "context, libraries, compiled kernels; an allowance"),
+        MemoryRow(
+            "CUDA graphs",
+            _graph_pool_bytes(spec, numbers.max_batch_size) + _launch_bytes(spec, numbers.max_batch_size),
+            f"decode steps of 1 to {numbers.max_batch_size} requests: buffers of the largest, launches of all",
+        ),
+        MemoryRow("allocator", _UNUSABLE_BYTES, "what torch rounds up and cannot use again; an allowance"),
+        MemoryRow("CUDA", _CUDA_BYTES, "context, libraries, compiled kernels; an allowance"),
     ]
+
+
+def outside_bytes(spec: ModelSpec, max_batch_size: int) -> int:
+    """Of `device_uses`, what does not pass through torch's allocator."""
+    return _CUDA_BYTES + _launch_bytes(spec, max_batch_size)
 
 
 def kv_row_bytes(spec: ModelSpec) -> int:
@@ -122,19 +151,29 @@ def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], assignment: Assig
     return step_tokens * (on_the_way + experts) * _FLOAT_BYTES + 2 * largest
 
 
-def _work_bytes(spec: ModelSpec, numbers: DeviceNumbers) -> int:
-    """Activations alive at once in the widest part of a layer, attention's partial results, and the logits."""
+def _step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int, *, has_experts: bool) -> int:
+    """Activations alive at once in the widest part of a layer, routed experts' among them, and the logits."""
     head = spec.nope_dim + spec.rope_dim
     # Queries, their parts, both forms of them in the latent space, and what attention makes of them.
     attention = spec.num_heads * (3 * head + 2 * spec.kv_lora_rank + 2 * spec.latent_dim + spec.v_dim)
     widest = max(attention, 3 * max(spec.ffn_dim, spec.expert_dim * spec.num_shared_experts))
-    if numbers.streams_experts:
+    if has_experts:
         # Of each expert of a token, its hidden values as floats and as two terms, and its result.
         widest = max(widest, spec.num_experts_used * (2 * spec.expert_dim + spec.hidden) + 3 * spec.hidden)
-    step = numbers.step_tokens * (4 * spec.hidden + widest)
-    terms = numbers.step_tokens * max(spec.hidden, spec.ffn_dim, spec.num_heads * spec.v_dim) * _TERM_BYTES
-    logits = numbers.max_batch_size * 2 * spec.vocab_size
-    return (step + logits) * _FLOAT_BYTES + terms + _LINEAR_BYTES + _ATTENTION_BYTES
+    step = num_tokens * (4 * spec.hidden + widest)
+    terms = num_tokens * max(spec.hidden, spec.ffn_dim, spec.num_heads * spec.v_dim) * _TERM_BYTES
+    logits = max_batch_size * 2 * spec.vocab_size
+    return (step + logits) * _FLOAT_BYTES + terms
+
+
+def _graph_pool_bytes(spec: ModelSpec, max_batch_size: int) -> int:
+    """Of the memory that captured steps share: they have workspaces of their own there."""
+    step = _step_bytes(spec, max_batch_size, max_batch_size, has_experts=True)
+    return step + _PARTIAL_BYTES + _LIBRARY_BYTES
+
+
+def _launch_bytes(spec: ModelSpec, max_batch_size: int) -> int:
+    return max_batch_size * spec.num_layers * _NODES_A_LAYER * _NODE_BYTES
 
 
 def _computes_on_device(module: str) -> bool:

@@ -13,6 +13,7 @@ from ballast.plan.device import (
     DeviceNumbers,
     device_uses,
     hybrid_bytes,
+    outside_bytes,
     place,
     staging_bytes,
 )
@@ -76,7 +77,7 @@ def _device_plan(
         settings = DeviceNumbers(
             slots, numbers.block_tokens, numbers.step_tokens, numbers.max_batch_size, numbers.streams_experts
         )
-        return tuple(MemoryRow(*use) for use in device_uses(spec, sizes, assignment, settings))
+        return tuple(device_uses(spec, sizes, assignment, settings))
 
     def total(num_blocks: int) -> int:
         return sum(use.num_bytes for use in uses(num_blocks))
@@ -92,6 +93,7 @@ def _device_plan(
     return DevicePlan(
         device,
         rows,
+        outside_bytes(spec, numbers.max_batch_size),
         max(0, num_blocks * numbers.block_tokens),
         estimate(spec, sizes, numbers.isa, num_threads) if numbers.streams_experts else None,
         residents.experts,

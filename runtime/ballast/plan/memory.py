@@ -10,6 +10,7 @@ from ballast.moe.residents import Residents
 from ballast.plan.device import DeviceMemory
 from ballast.plan.rows import MemoryRow, WeightRow
 from ballast.plan.streaming import StreamEstimate
+from ballast.vram import VramLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class DevicePlan:
 
     memory: DeviceMemory
     uses: tuple[MemoryRow, ...]
+    outside_bytes: int
+    """Of `uses`, what does not pass through torch's allocator."""
     max_cache_lens: int
     """The largest cache_lens that fits there beside everything else; 0 when not even that does."""
     streaming: StreamEstimate | None = None
@@ -53,6 +56,11 @@ class DevicePlan:
     @property
     def fits(self) -> bool:
         return self.needed_bytes <= self.memory.available_bytes
+
+    @property
+    def limit(self) -> VramLimit:
+        """What serving keeps to."""
+        return VramLimit(self.memory.available_bytes, self.outside_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,12 @@ def serve(config: Config) -> int:
     probe = NumaProbe()
 
     def load(report: Callable[[float], None]) -> Runner:
-        settings = replace(engine_settings(config), prefill_is_auto=prefill_is_auto, residents=plan.residents)
+        settings = replace(
+            engine_settings(config),
+            prefill_is_auto=prefill_is_auto,
+            residents=plan.residents,
+            vram=None if plan.device is None else plan.device.limit,
+        )
         return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report, probe.watch)
 
     run(config, load, text, spec.name, spec.context_length, probe)

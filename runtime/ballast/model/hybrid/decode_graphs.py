@@ -33,7 +33,7 @@ class DecodeGraphs:
     ) -> None:
         """Capture every batch size up to a limit, the largest first, so that all find room in its memory. `run` makes
         a whole step of padding, which brings up whatever the first use brings up; `queue` queues what the graph is to
-        hold. `report` gets the share done, 0…1. Raises EngineDeadError."""
+        hold. `report` gets the share done, 0…1. Raises EngineDeadError, and torch's OutOfMemoryError."""
         begin = time.monotonic()
         free, _ = torch.cuda.mem_get_info()
         pool = torch.cuda.graph_pool_handle()
@@ -44,6 +44,9 @@ class DecodeGraphs:
                 with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                     queue(size)
             except RuntimeError as error:
+                for short in (error, error.__context__):  # the end of a capture that failed may fail as well
+                    if isinstance(short, torch.OutOfMemoryError):
+                        raise short from None
                 raise EngineDeadError(
                     f"CUDA could not capture a decode step of {size} requests: {error}; a smaller --max_batch_size or "
                     "--cache_lens leaves more memory on the GPU"

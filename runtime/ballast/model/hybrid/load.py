@@ -32,6 +32,7 @@ from ballast.model.rope import RopeTable, build_rope_table, softmax_scale
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import Packing
 from ballast.moe.residents import Residents
+from ballast.vram import VramLimit
 from ballast.weights.gguf import GgufModel
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ def load_hybrid_model(
     stream_from_tokens: int | None = None,
     residents: Residents = (),
     pcie_share: float | None = 0.0,
+    vram: VramLimit | None = None,
     report: Callable[[float], None] = lambda _: None,
 ) -> tuple[HybridModel, HybridWeights]:
     """Load the model, on the thread that will run it. Steps have at most `max_step_tokens` tokens, decode steps
@@ -71,7 +73,8 @@ def load_hybrid_model(
     becomes the pool's first, pinned. On a GPU decode steps are captured, unless `decodes_by_graphs` is off. Experts
     are streamed in steps of `stream_from_tokens` tokens and more; 0: never; None: from as many as pays, as measured.
     `residents`: routed experts that lie in the device's memory as well. `pcie_share`: of a decode step's other experts,
-    those that the device reads from host memory; None: as measured."""
+    those that the device reads from host memory; None: as measured. `vram`: what the device's allocator was told, for
+    the reason when there is no more."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     on_gpu = device.type == "cuda"
@@ -120,7 +123,7 @@ def load_hybrid_model(
         max_tokens=max_step_tokens,
     )
     model = HybridModel(
-        spec, weights, experts, kv, inputs, device, attention, pointwise, pinned, streamed, max_step_tokens
+        spec, weights, experts, kv, inputs, device, attention, pointwise, pinned, streamed, max_step_tokens, vram
     )
     if experts.can_share:
         experts.set_pcie_share(SHARES[0] if pcie_share is None else pcie_share)

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ballast._core import kernels
+from ballast.errors import EngineDeadError, OutOfMemoryError
 from ballast.model.batch import Batch, padding
 from ballast.model.deepseek import ALIVE_EVERY_S
 from ballast.model.device_counts import DeviceCounts
@@ -29,6 +30,7 @@ from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import AttentionWeights, HybridWeights, LayerWeights, MlpWeights
 from ballast.model.spec import ModelSpec
+from ballast.vram import VramLimit, why_full
 
 
 class HybridModel:
@@ -47,8 +49,10 @@ class HybridModel:
         pinned: PinnedMemory,
         streamed: StreamedExperts | None,
         max_step_tokens: int,
+        vram: VramLimit | None,
     ) -> None:
         self._spec = spec
+        self._vram = vram
         self._weights = weights
         self._experts = experts
         self._pinned = pinned
@@ -110,14 +114,19 @@ class HybridModel:
 
     @torch.inference_mode()
     def queue(self, batch: Batch, alive: Callable[[], None], *, is_staged: bool) -> None:
-        """See `LooksAhead`: a GPU gets the whole step in its queue at once."""
+        """See `LooksAhead`: a GPU gets the whole step in its queue at once. Raises EngineDeadError when its memory is
+        full."""
         self._wanted = slice(None)
-        if batch.is_decode:
-            self._pending = self._decode(batch, is_staged=is_staged)
-            if batch.sampled.size < batch.token_ids.size:
-                self._wanted = batch.sampled
-        else:
-            self._pending = self._prefill(batch, alive)
+        try:
+            if batch.is_decode:
+                self._pending = self._decode(batch, is_staged=is_staged)
+                if batch.sampled.size < batch.token_ids.size:
+                    self._wanted = batch.sampled
+            else:
+                self._pending = self._prefill(batch, alive)
+        except torch.OutOfMemoryError as error:
+            full = OutOfMemoryError(why_full(str(self._device), self._vram, error))
+            raise EngineDeadError.because_of(full) from error
 
     @torch.inference_mode()
     def stage(self, batch: Batch) -> None:

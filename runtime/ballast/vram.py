@@ -9,7 +9,7 @@ from ballast.errors import first_line
 from ballast.gpu import taken_vram
 from ballast.sizes import human
 
-_WANTED = re.compile(r"Tried to allocate [0-9.]+ [KMGT]?i?B")
+_WANTED = re.compile(r"Tried to allocate ([0-9.]+ (?:bytes|[KMG]iB))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def enforce(device: str, limit: VramLimit) -> None:
 def why_full(device: str, limit: VramLimit | None, error: BaseException) -> str:
     """torch's OutOfMemoryError as a sentence, with what was wanted, what is taken, what is allowed, and the way out."""
     found = _WANTED.search(str(error))
-    wanted = first_line(error) if found is None else found.group().replace("Tried to allocate ", "") + " more wanted"
+    wanted = first_line(error) if found is None else f"{found[1]} more wanted"
     _, taken_bytes = taken_vram(device)
     if limit is None:
         return (

@@ -19,6 +19,7 @@ from ballast.machine import Memory
 from ballast.model.hybrid.attention.kv_pool import DeviceKvPool
 from ballast.model.hybrid.experts.panels import ExpertPanels
 from ballast.model.hybrid.linear import FloatLinear, Linear
+from ballast.model.hybrid.panels import products
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import load_hybrid_weights
@@ -29,9 +30,11 @@ from ballast.model.residence import weight_memory
 from ballast.model.weights import Packing, Tensors
 from ballast.moe.placement import assign, read_rules
 from ballast.plan import check_memory, command, plan_for, planned, render, rule_lines, run, settle, to_json
+from ballast.plan import device as device_plan
 from ballast.plan.device import DeviceMemory
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import MemoryPlan, Numbers
+from ballast.plan.residents import Wanted
 from ballast.plan.streaming import step_choices
 from ballast.testing.gguf_files import R1_SPEC, common_types, write_hollow_model
 from ballast.tiny import write_tiny_model
@@ -123,8 +126,9 @@ def test_rules_that_ask_for_another_place_are_told_so(r1: GgufModel) -> None:
     assert any("1 modules are placed otherwise" in line for line in rule_lines(r1_plan(r1, rules=odd).assignment))
 
 
+@pytest.mark.parametrize("whole_layers", [0, 1])
 @pytest.mark.parametrize(("arch", "mla", "quant"), [("v3", "split", "q4_k"), ("v2lite", "joint", "q8_0")])
-def test_the_plan_counts_what_is_loaded(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
+def test_the_plan_counts_what_is_loaded(tmp_path: Path, arch: str, mla: str, quant: str, whole_layers: int) -> None:
     gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
     spec = read_spec(gguf)
     on_device = 0
@@ -136,12 +140,25 @@ def test_the_plan_counts_what_is_loaded(tmp_path: Path, arch: str, mla: str, qua
 
     pool = kernels.ThreadPool(1)
     weights = load_hybrid_weights(
-        gguf, spec, spec.vocab_size, Packing(pool, FAST, 2), counted, torch.device("cpu"), lambda _: None
+        gguf,
+        spec,
+        spec.vocab_size,
+        Packing(pool, FAST, 2),
+        counted,
+        torch.device("cpu"),
+        lambda _: None,
+        lambda index, _: index < whole_layers,
     )
     routers = (spec.num_layers - spec.num_dense_layers) * spec.num_experts * spec.hidden * 4
     vectors = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1)
     plan = make_hybrid_plan(
-        gguf, spec, assign(module_tree(spec), ()), NUMBERS, HOST, DeviceMemory("cuda:0", GIB, "the limit")
+        gguf,
+        spec,
+        assign(module_tree(spec), ()),
+        NUMBERS,
+        HOST,
+        DeviceMemory("cuda:0", 8 * GIB, "the limit"),
+        Wanted(whole_layers * spec.num_experts),
     )
     assert use(plan, "dense weights") == on_device + routers + vectors
     memory = weight_memory(weights)
@@ -154,6 +171,18 @@ def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
     kv = DeviceKvPool(2, num_kv_blocks(100, 32), 32, R1_SPEC.latent_dim, torch.float16, torch.device("cpu"))
     per_layer = sum(layer.numel() * layer.element_size() for layer in kv.layers) // 2
     assert use(r1_plan(r1, numbers=numbers), "KV cache") == per_layer * R1_SPEC.num_layers
+
+
+def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: GgufModel) -> None:
+    assert device_plan._SLICE_BYTES == products.SCRATCH_BYTES
+    four, sixteen = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=size)) for size in (4, 16))
+    assert use(four, "kernel workspaces") == use(sixteen, "kernel workspaces") > products.SCRATCH_BYTES
+    assert use(four, "CUDA graphs") < use(sixteen, "CUDA graphs") < 1 * GIB
+    for plan in (four, sixteen):
+        assert plan.device is not None
+        limit = plan.device.limit
+        assert limit.torch_bytes + limit.outside_bytes == limit.limit_bytes == 24 * GIB
+        assert use(plan, "CUDA") < limit.outside_bytes < use(plan, "CUDA") + use(plan, "CUDA graphs")
 
 
 # --- long steps -------------------------------------------------------------------------------------------------

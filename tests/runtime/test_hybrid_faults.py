@@ -62,7 +62,7 @@ def dies(directory, fault, sentence, *options):
     ("fault", "sentence"),
     [
         ("cuda", "AcceleratorError: CUDA error: the device was lost on demand"),
-        ("memory", "OutOfMemoryError: CUDA out of memory on demand"),
+        ("memory", "cpu:0 is full: OutOfMemoryError: CUDA out of memory on demand, torch has taken 0 B; "),
         ("experts", "1048"),
         ("silent", "layer 1"),
     ],
@@ -103,7 +103,7 @@ def test_a_device_that_is_full_while_the_model_is_loaded_is_a_lack_of_memory():
     with ServerProcess("--fault", "load", "--device", "cpu", *SMALL, module=HYBRID, until_ready=False) as server:
         assert server.wait() == 4
         last = server.stderr.splitlines()[-1]
-        assert "ran out of memory while the model was loaded (OutOfMemoryError: CUDA out of memory on demand); " in last
+        assert "while the model was loaded: cpu:0 is full: OutOfMemoryError: CUDA out of memory on demand, " in last
 
 
 def test_a_gpu_that_is_not_there_ends_the_start_as_a_configuration_error():

@@ -7,7 +7,9 @@ precision, judged by divergence, since one expert chosen otherwise changes every
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,15 +23,21 @@ from ballast.engine.build import EngineSettings, load_runner, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import LooksAhead, Runner
+from ballast.errors import OutOfMemoryError
+from ballast.gpu import taken_vram
 from ballast.model.batch import Batch
+from ballast.model.hybrid import load as loading
 from ballast.model.hybrid.attention import latent
 from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
 from ballast.model.hybrid.decode_inputs import DecodeInputs
 from ballast.model.hybrid.experts.pcie_share import SHARES
+from ballast.model.hybrid.experts.placement import WholeLayers
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.load import load_hybrid_model
 from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
 from ballast.model.weights import Packing, Tensors
@@ -38,6 +46,7 @@ from ballast.testing.attention_cases import attention_case
 from ballast.testing.float_experts import FloatExperts
 from ballast.testing.generate import generate
 from ballast.tiny import write_tiny_model
+from ballast.vram import VramLimit
 from ballast.weights.gguf import open_gguf
 
 MAX_RELATIVE_ERROR = 1e-3
@@ -199,6 +208,49 @@ def test_logits_agree_however_experts_are_divided(tmp_path: Path, divided: str, 
     assert pair.largest_error <= MAX_RELATIVE_ERROR
     assert (hybrid.expert_bytes_read_over_pcie > 0) == (divided != "all")
     assert (hybrid.expert_bytes_read > hybrid.expert_bytes_read_over_pcie) == (divided != "all")
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_the_host_keeps_no_copy_of_a_layer_that_the_device_has_whole_and_computes_rightly(
+    tmp_path: Path, is_right: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    residents, seen = residents_of(file)["some"], []
+
+    def make(*stacks: PanelStack) -> GroupedExperts:
+        experts = FloatExperts(*stacks)
+        return experts if is_right else lambda *arguments: 2 * experts(*arguments)
+
+    class Watched(WholeLayers):
+        def take(self, index: int, experts: kernels.Experts) -> bool:
+            seen.append(weakref.ref(experts))
+            return super().take(index, experts)
+
+    monkeypatch.setattr(loading, "WholeLayers", Watched)
+    hybrid = load(file, CPU, make_linear=float_linear, kv_dtype=torch.float32, make_experts=make, residents=residents)
+    gc.collect()
+    is_gone = [experts() is None for experts in seen]
+    assert is_gone == [is_right, *[False] * (len(residents) - 1)]
+    assert hybrid.expert_uses.shape[0] == len(residents)
+    assert hybrid.device_counts.resident_experts == (sum(map(len, residents)) if is_right else 0)
+    assert any(record.message == "the GPU computes no experts in decoding" for record in caplog.records) != is_right
+    pair = Pair(as_served(file, "cpu"), hybrid)
+    run_requests(pair)
+    assert pair.largest_error <= MAX_RELATIVE_ERROR
+
+
+@pytest.mark.gpu
+def test_a_gpu_whose_limit_is_too_low_for_the_model_is_told_with_both_numbers(tmp_path: Path) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf
+    gc.collect()
+    torch.cuda.empty_cache()
+    _, taken = taken_vram("cuda:0")
+    limit = VramLimit(taken + (513 << 20), 512 << 20)
+    try:
+        with pytest.raises(OutOfMemoryError, match=r"cuda:0 is full: .* more wanted, torch has taken .* and may take"):
+            as_served(file, "cuda:0", vram=limit)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def test_the_share_is_measured_on_the_loaded_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

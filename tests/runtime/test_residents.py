@@ -104,6 +104,12 @@ def resident_bytes(plan: MemoryPlan) -> int:
     return sum(row.num_bytes for row in plan.device.uses if row.name == "resident experts")
 
 
+def use(plan: MemoryPlan, name: str) -> int:
+    assert plan.device is not None
+    [found] = [row.num_bytes for row in plan.device.uses if row.name == name]
+    return found
+
+
 def test_spare_memory_is_filled_with_experts_and_cache_comes_first(r1: GgufModel) -> None:
     none, auto = (r1_plan(r1, 80 * GIB, Wanted(most)) for most in (0, None))
     check_memory(auto)
@@ -121,7 +127,21 @@ def test_spare_memory_is_filled_with_experts_and_cache_comes_first(r1: GgufModel
     assert auto.device.max_cache_lens == none.device.max_cache_lens, "experts give way to a larger cache"
     larger = r1_plan(r1, 80 * GIB, Wanted(None), cache_lens=4 * 32768)
     assert resident_bytes(larger) < resident_bytes(auto)
-    assert auto.needed_bytes == none.needed_bytes, "the host keeps its copy"
+
+
+def test_the_host_keeps_no_copy_of_a_layer_that_is_whole_on_the_gpu(r1: GgufModel) -> None:
+    def routed_bytes(plan: MemoryPlan, device: str) -> int:
+        return sum(row.num_bytes for row in plan.weights if row.group == "routed experts" and row.device == device)
+
+    none, whole, some = (r1_plan(r1, 80 * GIB, Wanted(most)) for most in (0, 256, 256 + 44))
+    moved = routed_bytes(some, "cuda:0")
+    assert routed_bytes(none, "cuda:0") == 0
+    assert moved == routed_bytes(whole, "cuda:0") == resident_bytes(whole)
+    assert routed_bytes(some, "cpu") + moved == routed_bytes(none, "cpu")
+    (weights, work, _), (fewer_weights, more_work, _) = none.uses, some.uses
+    assert weights.num_bytes - fewer_weights.num_bytes == moved
+    assert more_work.num_bytes - work.num_bytes == moved, "on its way there while the model is loaded"
+    assert use(some, "dense weights") == use(none, "dense weights")
 
 
 def test_a_number_is_taken_at_its_word(r1: GgufModel) -> None:

@@ -1,4 +1,4 @@
-"""Which routed experts lie in a GPU's memory besides the host's. Pure."""
+"""Which routed experts lie in a GPU's memory, besides the host's where that is not all of a layer's. Pure."""
 
 from __future__ import annotations
 

@@ -3,10 +3,15 @@ Nothing is loaded."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from ballast.machine import Memory
 from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.modules import module_of
 from ballast.model.spec import ModelSpec
 from ballast.moe.placement import Assignment
+from ballast.moe.residents import Residents
 from ballast.plan.device import (
     HOST_PROGRAM_BYTES,
     DeviceMemory,
@@ -40,14 +45,18 @@ def make_hybrid_plan(
     assignment = place(assignment, device.name)
     pieces = list(hybrid_bytes(gguf, spec, numbers.isa, numbers.threads_per_node))
     sizes = {name: size for name, _, size in pieces}
-    weights = tuple(weight_rows(gguf, assignment.devices, {name: (source, size) for name, source, size in pieces}))
+    on_device = _device_plan(spec, sizes, assignment, numbers, device, wanted)
+    whole = _whole_modules(spec, on_device.residents)
+    devices = {**assignment.devices, **dict.fromkeys(whole, device.name)}
+    weights = tuple(weight_rows(gguf, devices, {name: (source, size) for name, source, size in pieces}))
     in_host = sum(row.num_bytes for row in weights if row.device == "cpu")
     uses = (
         MemoryRow("weights", in_host, "routed experts, packed while loading; embedding in page cache"),
         MemoryRow(
             "work buffers",
-            staging_bytes(spec, sizes, assignment, numbers.step_tokens),
-            f"activations of {numbers.step_tokens} tokens on their way; while loading, the largest matrix",
+            staging_bytes(spec, sizes, assignment, numbers.step_tokens)
+            + max((_bytes_of(module, sizes) for module in whole), default=0),
+            f"activations of {numbers.step_tokens} tokens on their way; while loading, what goes to {device.name} next",
         ),
         MemoryRow("program", HOST_PROGRAM_BYTES, "Python, torch, CUDA's libraries, vocabulary; an allowance"),
     )
@@ -57,10 +66,10 @@ def make_hybrid_plan(
         weights=weights,
         uses=uses,
         memory=memory,
-        assignment=assignment,
+        assignment=replace(assignment, devices=devices),
         max_cache_lens=0,
         numbers=numbers,
-        device=_device_plan(spec, sizes, assignment, numbers, device, wanted),
+        device=on_device,
     )
 
 
@@ -88,6 +97,8 @@ def _device_plan(
     residents = plan_residents(spec, sizes, assignment, wanted, room)
     if residents.num_experts:
         rows = (*rows, MemoryRow("resident experts", residents.num_bytes, residents.detail))
+    whole = _whole_modules(spec, residents.experts)
+    streamed = {name: size for name, size in sizes.items() if module_of(name) not in whole}
     # Both the cache and attention's work grow by the block.
     num_blocks = (device.available_bytes - residents.fixed_bytes - total(0)) // (total(1) - total(0))
     return DevicePlan(
@@ -95,7 +106,20 @@ def _device_plan(
         rows,
         outside_bytes(spec, numbers.max_batch_size),
         max(0, num_blocks * numbers.block_tokens),
-        estimate(spec, sizes, numbers.isa, num_threads) if numbers.streams_experts else None,
+        estimate(spec, streamed, numbers.isa, num_threads) if numbers.streams_experts else None,
         residents.experts,
         estimated_share(num_threads) if wanted.pcie_share is None else wanted.pcie_share,
     )
+
+
+def _whole_modules(spec: ModelSpec, residents: Residents) -> frozenset[str]:
+    """Routed experts of which the host keeps no copy: all of their layer lie on the device."""
+    return frozenset(
+        f"model.layers.{spec.num_dense_layers + layer}.mlp.experts"
+        for layer, ids in enumerate(residents)
+        if len(ids) == spec.num_experts
+    )
+
+
+def _bytes_of(module: str, sizes: Mapping[str, int]) -> int:
+    return sum(size for name, size in sizes.items() if module_of(name) == module)

@@ -49,9 +49,11 @@ def buffer_bytes(spec: ModelSpec, weights: Mapping[str, int]) -> int:
     return NUM_BUFFERS * chunk_bytes(largest, -(-largest // max(1, spec.num_experts)))
 
 
-def estimate(spec: ModelSpec, weights: Mapping[str, int], isa: str, num_threads: int) -> StreamEstimate:
-    """By figures that are common, not this machine's."""
+def estimate(spec: ModelSpec, weights: Mapping[str, int], isa: str, num_threads: int) -> StreamEstimate | None:
+    """By figures that are common, not this machine's; None where `weights` has no experts."""
     layers = _layers(weights)
+    if not layers:
+        return None
     pass_bytes = sum(layers.values())
     pass_s = pass_bytes / _PCIE_BYTES_PER_S
     token_flops = 6 * spec.hidden * spec.expert_dim * spec.num_experts_used * len(layers)

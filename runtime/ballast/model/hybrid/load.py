@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 
@@ -15,10 +16,10 @@ from ballast.model.hybrid.attention.latent import Attention, AttentionSizes, Pla
 from ballast.model.hybrid.compiled_kernels import keep_compiled_kernels_in
 from ballast.model.hybrid.decode_inputs import DecodeInputs
 from ballast.model.hybrid.experts.check import checked
-from ballast.model.hybrid.experts.divided import DividedExperts
+from ballast.model.hybrid.experts.divided import DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.division import Divide, divide
 from ballast.model.hybrid.experts.pcie_share import SHARES, calibrate
-from ballast.model.hybrid.experts.placement import place_experts
+from ballast.model.hybrid.experts.placement import WholeLayers, place_experts
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.linear import Linear, MakeLinear
 from ballast.model.hybrid.model import HybridModel
@@ -72,13 +73,21 @@ def load_hybrid_model(
     stay packed in their type, which takes a device that Triton compiles for. `pin_thread`: the thread of the experts
     becomes the pool's first, pinned. On a GPU decode steps are captured, unless `decodes_by_graphs` is off. Experts
     are streamed in steps of `stream_from_tokens` tokens and more; 0: never; None: from as many as pays, as measured.
-    `residents`: routed experts that lie in the device's memory as well. `pcie_share`: of a decode step's other experts,
-    those that the device reads from host memory; None: as measured. `vram`: what the device's allocator was told, for
-    the reason when there is no more."""
+    `residents`: routed experts that lie in the device's memory as well; of a layer all of whose experts do, the host
+    keeps none. `pcie_share`: of a decode step's other experts, those that the device reads from host memory; None: as
+    measured. `vram`: what the device's allocator keeps to, for the reason when it is full."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     on_gpu = device.type == "cuda"
     attention = _attention(gguf_model, spec, block_tokens, device)
+    make = make_experts or _grouped_experts
+    tokens = [*range(1, min(max_batch_size, _FEW_TOKENS) + 1), min(_FEW_TOKENS, max_step_tokens)]
+
+    def tried(layers: Sequence[LayerOnDevice], experts: Sequence[kernels.Experts]) -> list[LayerOnDevice]:
+        rehearse = partial(_rehearsal, device, lambda _: None)
+        return checked(layers, experts, packing.pool, spec, tokens, device, rehearse)
+
+    whole = WholeLayers(residents, make, device, tried)
     loaded, ready, compiled = (_WEIGHTS_SHARE, _PINNED_SHARE, _COMPILED_SHARE) if on_gpu else (1.0, 1.0, 1.0)
     made: list[Linear] = []
     weights = load_hybrid_weights(
@@ -89,25 +98,24 @@ def load_hybrid_model(
         _noted(make_linear or _panel_linears(device), made),
         device,
         lambda done: report(loaded * done),
+        whole.take,
     )
     if on_gpu:
         _choose_ways(made, max_step_tokens, device)
     routed_weights = [layer.routed for layer in weights.layers if layer.routed is not None]
-    routed = [layer.experts for layer in routed_weights]
+    in_host = {index: layer.experts for index, layer in enumerate(routed_weights) if layer.experts is not None}
+    on_host = list(in_host.values())
     pinned = PinnedMemory()
     if on_gpu:
-        pinned = pin(routed, CudaRegistrar(), report=lambda done: report(loaded + (ready - loaded) * done))
-    make = make_experts or _grouped_experts
+        pinned = pin(on_host, CudaRegistrar(), report=lambda done: report(loaded + (ready - loaded) * done))
     is_readable = pcie_share != 0 and (bool(pinned.num_bytes) if on_gpu else make_experts is not None)
     placed = [
-        place_experts(layer, ids, make, device, is_readable=is_readable)
-        for layer, ids in zip(routed, residents or [()] * len(routed), strict=True)
+        place_experts(layer, whole.left_of(index), make, device, is_readable=is_readable)
+        for index, layer in in_host.items()
     ]
-    tokens = [*range(1, min(max_batch_size, _FEW_TOKENS) + 1), min(_FEW_TOKENS, max_step_tokens)]
-    placed = checked(placed, routed, packing.pool, spec, tokens, device, lambda: _rehearsal(device, lambda _: None))
-    on_host = [layer for layer, place in zip(routed, placed, strict=True) if not place.is_whole]
+    by_layer = whole.placed | dict(zip(in_host, tried(placed, on_host), strict=True))
     host = HostExperts(spec, on_host, packing.pool, max_step_tokens, device, pin_thread=pin_thread)
-    experts = DividedExperts(host, placed, _divide(device), device)
+    experts = DividedExperts(host, [by_layer[index] for index in sorted(by_layer)], _divide(device), device)
     kv = DeviceKvPool(spec.num_layers, num_blocks, block_tokens, spec.latent_dim, kv_dtype, device)
     num_positions = min(spec.context_length, num_blocks * block_tokens)
     inputs = DecodeInputs(max_batch_size, -(-num_positions // block_tokens), spec.hidden, device)
@@ -127,7 +135,7 @@ def load_hybrid_model(
     )
     if experts.can_share:
         experts.set_pcie_share(SHARES[0] if pcie_share is None else pcie_share)
-    elif pcie_share and not pinned.num_bytes:
+    elif pcie_share and experts.has_host and not pinned.num_bytes:
         log.warning("no PCIe share", extra={"asked": pcie_share, "reason": "the experts' memory is not pinned"})
     if on_gpu:
         most_tokens = min(max_step_tokens, num_positions)

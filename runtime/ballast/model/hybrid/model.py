@@ -166,8 +166,9 @@ class HybridModel:
     @property
     def expert_uses(self) -> NDArray[np.int64]:
         """[routed layers, E]: for how many tokens the CPU has computed each expert so far."""
-        routed = [layer.routed for layer in self._weights.layers if layer.routed is not None]
-        return np.stack([weights.experts.uses for weights in routed])
+        routed = [layer.routed.experts for layer in self._weights.layers if layer.routed is not None]
+        none = np.zeros(self._spec.num_experts, np.int64)
+        return np.stack([none if experts is None else experts.uses for experts in routed])
 
     @property
     def pinned_bytes(self) -> int:

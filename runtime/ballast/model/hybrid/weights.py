@@ -14,8 +14,11 @@ from ballast._core import kernels
 from ballast.model.hybrid.experts.routing import Choose, Router
 from ballast.model.hybrid.linear import FloatLinear, Linear, Linears, MakeLinear, as_one, one_by_one
 from ballast.model.spec import ModelSpec
-from ballast.model.weights import ExpertWeights, HeadMatrix, Packing, Tensors, shares_after_layers
+from ballast.model.weights import HeadMatrix, Packing, Tensors, shares_after_layers
 from ballast.weights.gguf import GgufModel
+
+IsTaken = Callable[[int, kernels.Experts], bool]
+"""Of the experts of a routed layer, counted from 0, just packed: whether all are where they are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,11 @@ class MlpWeights:
 
 @dataclass(frozen=True, slots=True)
 class RoutedWeights:
-    """Router on the device, experts in host memory."""
+    """Router on the device, experts in host memory unless the device has them all."""
 
     router: Linear  # D → E
     choose: Choose
-    experts: kernels.Experts
+    experts: kernels.Experts | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,11 @@ def load_hybrid_weights(
     make_linear: MakeLinear,
     device: torch.device,
     report: Callable[[float], None],
+    is_taken: IsTaken = lambda *_: False,
 ) -> HybridWeights:
-    """Load every tensor of a checked file; `report` gets the share of bytes done, 0…1, after each layer."""
-    loader = _Loader(Tensors(gguf_model, packing), spec, make_linear, device)
+    """Load every tensor of a checked file; `report` gets the share of bytes done, 0…1, after each layer. Experts that
+    somebody else has taken, asked layer by layer, are not kept."""
+    loader = _Loader(Tensors(gguf_model, packing), spec, make_linear, device, is_taken)
     layers = []
     for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
         layers.append(loader.layer(index))
@@ -97,11 +102,14 @@ def load_hybrid_weights(
 
 
 class _Loader:
-    def __init__(self, tensors: Tensors, spec: ModelSpec, make_linear: MakeLinear, device: torch.device) -> None:
+    def __init__(
+        self, tensors: Tensors, spec: ModelSpec, make_linear: MakeLinear, device: torch.device, is_taken: IsTaken
+    ) -> None:
         self.tensors = tensors
         self._spec = spec
         self._make_linear = make_linear
         self._device = device
+        self._is_taken = is_taken
 
     def vector(self, name: str) -> torch.Tensor:
         return torch.tensor(self.tensors.vector(name), device=self._device)
@@ -126,7 +134,7 @@ class _Loader:
             attention=self._attention(block),
             ffn_norm=self.vector(f"{block}.ffn_norm.weight"),
             mlp=self._mlp(block, "_shexp" if has_shared else "") if is_dense or has_shared else None,
-            routed=None if is_dense else self._routed(self.tensors.routed(self._spec, block)),
+            routed=None if is_dense else self._routed(index - self._spec.num_dense_layers, block),
         )
 
     def _attention(self, block: str) -> AttentionWeights:
@@ -153,10 +161,12 @@ class _Loader:
         gate, up, down = (f"{block}.ffn_{part}{suffix}.weight" for part in ("gate", "up", "down"))
         return MlpWeights(self.matrices(gate, up), self.matrix(down))
 
-    def _routed(self, weights: ExpertWeights) -> RoutedWeights:
+    def _routed(self, index: int, block: str) -> RoutedWeights:
+        weights = self.tensors.routed(self._spec, block)
         router = torch.from_numpy(kernels.unpack(weights.router)).to(self._device)
         bias = None if weights.bias is None else torch.tensor(weights.bias, device=self._device)
-        return RoutedWeights(FloatLinear(router), self._router(bias), weights.experts)
+        experts = None if self._is_taken(index, weights.experts) else weights.experts
+        return RoutedWeights(FloatLinear(router), self._router(bias), experts)
 
     def _router(self, bias: torch.Tensor | None) -> Choose:
         if self._device.type != "cuda":

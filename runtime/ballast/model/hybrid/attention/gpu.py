@@ -59,6 +59,8 @@ def compiled_flashinfer(sizes: AttentionSizes, device: torch.device) -> Flashinf
         return None
     try:
         return FlashinferAttention(sizes, device)
+    except torch.OutOfMemoryError:
+        raise
     except (ImportError, OSError, RuntimeError) as error:
         log.warning(
             "attention by Ballast's own kernels, which are slower: flashinfer cannot be used here: %s "

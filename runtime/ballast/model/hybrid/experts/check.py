@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
 from ballast._core import kernels
@@ -25,6 +26,7 @@ _MOST_DIFFERENCE = 0.05
 """Of the largest result; activations that the CPU rounds to a byte come to a fifth of it."""
 
 Role = Literal["resident", "across"]
+Kind = tuple[tuple[GgmlType, GgmlType, GgmlType], ...]
 
 
 def checked(
@@ -64,14 +66,19 @@ def _kinds(
     layers: Sequence[LayerOnDevice], experts: Sequence[kernels.Experts]
 ) -> Iterator[tuple[LayerOnDevice, Role, kernels.Experts]]:
     """The first layer of each combination of types, for each way in which the device has its experts."""
-    seen: set[tuple[object, ...]] = set()
+    seen: set[tuple[Role, Kind]] = set()
     roles: tuple[Role, ...] = ("resident", "across")
     for layer, of_layer in zip(layers, experts, strict=True):
-        types = tuple((part.gate.ggml_type, part.up.ggml_type, part.down.ggml_type) for part in panels_of(of_layer))
         for role in roles:
-            if getattr(layer, role) and (role, types) not in seen:
-                seen.add((role, types))
+            kind = role, kind_of(of_layer)
+            if getattr(layer, role) and kind not in seen:
+                seen.add(kind)
                 yield layer, role, of_layer
+
+
+def kind_of(experts: kernels.Experts) -> Kind:
+    """Their combination of types: of gate, up and down, in each part."""
+    return tuple((part.gate.ggml_type, part.up.ggml_type, part.down.ggml_type) for part in panels_of(experts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ def device_uses(
     on_device = sum(size for name, size in weights.items() if assignment.devices[module_of(name)] != "cpu")
     row_bytes = kv_row_bytes(spec)
     cached = numbers.cache_slots - numbers.block_tokens
-    work = _step_bytes(spec, numbers.step_tokens, numbers.max_batch_size, has_experts=numbers.streams_experts)
+    work = _step_bytes(spec, numbers.step_tokens, numbers.max_batch_size)
     workspaces = _SLICE_BYTES + _PARTIAL_BYTES + _ATTENTION_BYTES + _LIBRARY_BYTES
     buffers = MemoryRow(
         "expert buffers", buffer_bytes(spec, weights), "through which experts are streamed in long steps"
@@ -151,15 +151,14 @@ def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], assignment: Assig
     return step_tokens * (on_the_way + experts) * _FLOAT_BYTES + 2 * largest
 
 
-def _step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int, *, has_experts: bool) -> int:
+def _step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
     """Activations alive at once in the widest part of a layer, routed experts' among them, and the logits."""
     head = spec.nope_dim + spec.rope_dim
     # Queries, their parts, both forms of them in the latent space, and what attention makes of them.
     attention = spec.num_heads * (3 * head + 2 * spec.kv_lora_rank + 2 * spec.latent_dim + spec.v_dim)
-    widest = max(attention, 3 * max(spec.ffn_dim, spec.expert_dim * spec.num_shared_experts))
-    if has_experts:
-        # Of each expert of a token, its hidden values as floats and as two terms, and its result.
-        widest = max(widest, spec.num_experts_used * (2 * spec.expert_dim + spec.hidden) + 3 * spec.hidden)
+    # Of each expert of a token, its hidden values as floats and as two terms, and its result.
+    experts = spec.num_experts_used * (2 * spec.expert_dim + spec.hidden) + 3 * spec.hidden
+    widest = max(attention, 3 * max(spec.ffn_dim, spec.expert_dim * spec.num_shared_experts), experts)
     step = num_tokens * (4 * spec.hidden + widest)
     terms = num_tokens * max(spec.hidden, spec.ffn_dim, spec.num_heads * spec.v_dim) * _TERM_BYTES
     logits = max_batch_size * 2 * spec.vocab_size
@@ -168,7 +167,7 @@ def _step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int, *, has_ex
 
 def _graph_pool_bytes(spec: ModelSpec, max_batch_size: int) -> int:
     """Of the memory that captured steps share: they have workspaces of their own there."""
-    step = _step_bytes(spec, max_batch_size, max_batch_size, has_experts=True)
+    step = _step_bytes(spec, max_batch_size, max_batch_size)
     return step + _PARTIAL_BYTES + _LIBRARY_BYTES
 
 

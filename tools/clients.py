@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements" / "clients"
 ENVIRONMENTS = ROOT / "build" / "clients"
 CHECKS = ROOT / "tests" / "clients"
-TIMEOUT_S = 300
+TIMEOUT_S = 900
 AT_ONCE = 2
 """Most of their time goes into being installed and imported."""
 # Its template writes tools.

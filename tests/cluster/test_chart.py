@@ -39,7 +39,7 @@ def bare(kube: Kube) -> None:
     for resource, name in everything:
         if kube.find(resource, name):
             kube.delete(resource, name)
-    wait_for("nothing to be there", lambda: not any(kube.find(*one) for one in everything), timeout_s=90)
+    wait_for("nothing to be there", lambda: not any(kube.find(*one) for one in everything))
 
 
 def values_file(folder: Path, name: str, **values: Any) -> Path:

@@ -32,6 +32,31 @@ def pod(name: str, behaviour: str = "run", **context: object) -> Object:
     }
 
 
+def let(kube: Kube, namespace: str, account: str, user: Kube) -> None:
+    """Return when the service account, as which `user` calls, may do everything with configmaps."""
+    rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]
+    kube.create("roles", {"metadata": {"name": "r"}, "rules": rules}, namespace)
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"}
+    kube.create("rolebindings", {"metadata": {"name": "r"}, "subjects": [subject], "roleRef": role}, namespace)
+    wait_allowed(user, namespace)
+
+
+def wait_allowed(user: Kube, namespace: str) -> None:
+    """Return when the API server has heard of what a new binding grants."""
+
+    def allowed() -> bool:
+        try:
+            user.list("configmaps", namespace)
+        except ApiError as error:
+            if error.code != 403:
+                raise
+            return False
+        return True
+
+    wait_for("the right to list configmaps", allowed)
+
+
 def status_of(kube: Kube, namespace: str, name: str) -> Object:
     status: Object = kube.get("pods", name, namespace)["status"]
     return status
@@ -77,15 +102,8 @@ def test_pod_security_is_enforced(kube: Kube, namespace: str) -> None:
 def test_the_audit_log_names_who_wrote_what(cluster: Cluster, kube: Kube, namespace: str) -> None:
     kube.create("serviceaccounts", {"metadata": {"name": "robot"}}, namespace)
     user = f"system:serviceaccount:{namespace}:robot"
-    kube.create(
-        "roles",
-        {"metadata": {"name": "r"}, "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]},
-        namespace,
-    )
-    subject = {"kind": "ServiceAccount", "name": "robot", "namespace": namespace}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"}
-    kube.create("rolebindings", {"metadata": {"name": "r"}, "subjects": [subject], "roleRef": role}, namespace)
     robot = Kube(cluster.kubeconfig_for(cluster.token_of("robot", namespace), "robot"))
+    let(kube, namespace, "robot", robot)
     audit = cluster.audit()
 
     robot.create("configmaps", {"metadata": {"name": "c"}, "data": {"a": "1"}}, namespace)
@@ -114,7 +132,11 @@ def through(cluster: Cluster, proxy: FaultProxy) -> Iterator[Kube]:
         subject = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
         cluster.kube.create("clusterrolebindings", {"metadata": {"name": name}, "subjects": [subject], "roleRef": role})
-    client = Kube(cluster.kubeconfig_for(cluster.token_of(name, "default"), name, server=proxy.url), timeout_s=5)
+    token = cluster.token_of(name, "default")
+    directly = Kube(cluster.kubeconfig_for(token, f"not-{name}"))
+    wait_allowed(directly, "default")
+    directly.close()
+    client = Kube(cluster.kubeconfig_for(token, name, server=proxy.url))
     yield client
     client.close()
 
@@ -159,27 +181,23 @@ class TestFaults:
         through.list("configmaps", namespace)
         assert time.monotonic() - started >= 0.5
         with pytest.raises(httpx.ReadTimeout):
-            through.list("configmaps", namespace)
+            httpx.get(f"{proxy.url}/api/v1/configmaps", timeout=2)
 
     def test_an_expired_watch(self, proxy: FaultProxy) -> None:
         proxy.add(Fault(watches("/configmaps"), gone=True, times=1))
-        events = httpx.get(f"{proxy.url}/api/v1/configmaps?watch=true", timeout=5).text
+        events = httpx.get(f"{proxy.url}/api/v1/configmaps?watch=true", timeout=60).text
         assert '"code": 410' in events
 
     def test_a_frozen_watch_stays_open_and_silent(
         self, cluster: Cluster, kube: Kube, proxy: FaultProxy, namespace: str
     ) -> None:
         token = cluster.token_of("default", namespace)
-        kube.create(
-            "roles",
-            {"metadata": {"name": "r"}, "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]},
-            namespace,
-        )
-        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"}
-        subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
-        kube.create("rolebindings", {"metadata": {"name": "r"}, "subjects": [subject], "roleRef": role}, namespace)
+        user = Kube(cluster.kubeconfig_for(token, "watcher"))
+        let(kube, namespace, "default", user)
+        user.close()
+        wait_for("a first object", lambda: kube.find("configmaps", "kube-root-ca.crt", namespace))
         url = f"{proxy.url}/api/v1/namespaces/{namespace}/configmaps?watch=true"
-        with httpx.stream("GET", url, headers={"Authorization": f"Bearer {token}"}, timeout=2) as watch:
+        with httpx.stream("GET", url, headers={"Authorization": f"Bearer {token}"}, timeout=5) as watch:
             lines = watch.iter_lines()
             assert "kube-root-ca.crt" in next(lines)
             proxy.freeze_watches()

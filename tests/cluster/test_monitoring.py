@@ -7,7 +7,8 @@ import re
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from testcluster.waiting import wait_for
 
 MONITORING = "--api-versions=monitoring.coreos.com/v1/PrometheusRule"
 NAME = re.compile(r"\b(?:ballast|process|vllm)[a-z_:]*[a-z]\b")
-LOAD_TIMEOUT_S = 60
+LOAD_TIMEOUT_S = 180
 UNKNOWN_ON_SOME_MACHINES = {"ballast_numa_local_ratio", "ballast_numa_expert_bytes"}
 
 
@@ -65,8 +66,8 @@ def prometheus(
     prometheus = Prometheus(folder, targets, rules_file)
     prometheus.start()
     try:
-        wait_for("Prometheus to be ready", prometheus.is_ready, timeout_s=60)
-        wait_for("both targets to be scraped", lambda: prometheus.num_healthy_targets() == 2, timeout_s=60)
+        wait_for("Prometheus to be ready", prometheus.is_ready)
+        wait_for("both targets to be scraped", lambda: prometheus.num_healthy_targets() == 2)
         with load(engine), changes(cluster.kube, namespace, "tiny"):
             passes = 'rate(ballast_operator_reconciles_total{result="ok"}[10s]) > 0'
             busy = f"rate(ballast_generation_tokens_total[10s]) > 0 and on () {passes}"
@@ -94,15 +95,8 @@ def load(engine: ServerProcess) -> Iterator[None]:
                     raise
                 stop.wait(0.1)
 
-    clients = [threading.Thread(target=ask) for _ in range(6)]
-    for client in clients:
-        client.start()
-    try:
+    with beside(6, ask, stop):
         yield
-    finally:
-        stop.set()
-        for client in clients:
-            client.join()
 
 
 @contextmanager
@@ -117,13 +111,21 @@ def changes(kube: Kube, namespace: str, name: str) -> Iterator[None]:
             patch = {"metadata": {"annotations": {"test.ballast.dev/change": str(number)}}}
             kube.merge("inferenceservices", name, patch, namespace)
 
-    thread = threading.Thread(target=change)
-    thread.start()
-    try:
+    with beside(1, change, stop):
         yield
-    finally:
-        stop.set()
-        thread.join()
+
+
+@contextmanager
+def beside(number: int, work: Callable[[], None], stop: threading.Event) -> Iterator[None]:
+    """So many threads at work until told to stop; what one of them raises ends the block."""
+    with ThreadPoolExecutor(number) as pool:
+        working = [pool.submit(work) for _ in range(number)]
+        try:
+            yield
+        finally:
+            stop.set()
+        for each in working:
+            each.result()
 
 
 def panels() -> list[tuple[str, str]]:

@@ -127,7 +127,7 @@ def test_what_belongs_to_others_is_left_alone_and_named(kube: Kube, namespace: s
         kube.get("services", "taken", namespace)["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
     )
     kube.delete("services", "taken", namespace)
-    wait_ready(kube, namespace, "taken", timeout_s=60)
+    wait_ready(kube, namespace, "taken")
 
 
 def test_a_change_of_the_spec_replaces_the_pod_after_the_old_one_has_gone(kube: Kube, namespace: str) -> None:
@@ -253,7 +253,7 @@ def test_a_refusal_by_the_api_server_is_told(kube: Kube, namespace: str) -> None
     found = wait_condition(kube, namespace, "quota", "Ready", "False", "ChildRefused")
     assert "exceeded quota" in found["message"]
     kube.delete("resourcequotas", "q", namespace)
-    wait_ready(kube, namespace, "quota", timeout_s=60)
+    wait_ready(kube, namespace, "quota")
 
 
 def test_a_drained_node_moves_the_pod(kube: Kube, namespace: str) -> None:
@@ -277,4 +277,4 @@ def test_deleting_a_service_leaves_nothing(kube: Kube, namespace: str) -> None:
     for resource in ("pods", "services", "poddisruptionbudgets", "networkpolicies", "configmaps"):
         labels = {SERVICE: "gone"}
         # The garbage collector looks for new kinds only every 30 s.
-        wait_for(f"no {resource}", lambda r=resource, labels=labels: not kube.list(r, namespace, labels), timeout_s=90)
+        wait_for(f"no {resource}", lambda r=resource, labels=labels: not kube.list(r, namespace, labels))

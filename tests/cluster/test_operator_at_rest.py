@@ -15,9 +15,10 @@ from testcluster.waiting import wait_for
 
 NUM_SERVICES = 200
 MAX_MEMORY_BYTES = 150 * 2**20
-PAUSE_S = 3
+PAUSE_S = 6
+"""More than one full look of the operator under test."""
 REST_S = 12
-"""More than two full looks of the operator under test."""
+"""More than two."""
 
 
 def changes_within(audit: AuditLog, seconds: float) -> list[Call]:
@@ -69,7 +70,7 @@ def test_without_permission_nothing_restarts_and_with_it_all_goes_on(
     )
     assert operator.http("/livez").status_code == 200
     kube.merge("clusterroles", "ballast-operator", {"rules": role["rules"]})
-    wait_ready(kube, namespace, "later", timeout_s=90)
+    wait_ready(kube, namespace, "later")
     assert (operator.is_running, operator.pid) == (True, pid)
 
 
@@ -83,7 +84,7 @@ def test_when_the_leader_dies_the_other_one_goes_on(
         assert second.metric("ballast_operator_leading") == 0.0
         operator.kill()
         kube.create("inferenceservices", service("after"), namespace)
-        wait_ready(kube, namespace, "after", timeout_s=60)
+        wait_ready(kube, namespace, "after")
         assert second.metric("ballast_operator_leading") == 1.0
     finally:
         second.stop()

@@ -13,11 +13,8 @@ from testcluster.invariants import Invariants
 from testcluster.kube import Kube, Object
 from testcluster.operator import OperatorProcess, install
 from testcluster.pod_answers import PodAnswers
-from testcluster.services import service, wait_ready
+from testcluster.services import CONVERGED_S, service, wait_ready
 from testcluster.waiting import wait_for
-
-CONVERGED_S = 180
-"""A limit, not a figure: from the end of a fault, or from the change during one that passes by itself."""
 
 CHILDREN = ("pods", "services", "poddisruptionbudgets", "networkpolicies", "configmaps")
 

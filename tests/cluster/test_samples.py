@@ -43,7 +43,6 @@ def models(kube: Kube, namespace: str) -> Iterator[None]:
     wait_for(
         "the claim to be bound",
         lambda: kube.get("persistentvolumeclaims", "models", namespace)["status"]["phase"] == "Bound",
-        timeout_s=60,
     )
     yield
     kube.delete("persistentvolumes", uid)
@@ -72,7 +71,7 @@ def test_a_sample_is_accepted_and_becomes_ready(
         kube.apply(cluster.resource_of(body), body, namespace)
     with models(kube, namespace) if "claimName: models" in sample.read_text() else nullcontext():
         for service in services:
-            wait_ready(kube, namespace, service["metadata"]["name"], timeout_s=60)
+            wait_ready(kube, namespace, service["metadata"]["name"])
 
 
 def test_what_keda_and_the_gateway_refer_to_is_there(kube: Kube, namespace: str) -> None:

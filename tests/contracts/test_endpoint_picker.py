@@ -22,14 +22,14 @@ SLOTS = 2
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    options = ("--step_s", "0.05", "--max_batch_size", str(SLOTS), "--max_new_tokens", "400", "--cache_lens", "1024")
+    options = ("--step_s", "0.1", "--max_batch_size", str(SLOTS), "--max_new_tokens", "400", "--cache_lens", "1024")
     with ServerProcess(*options, "--admin_port", "0", "--served_model_name", MODEL, module=FAKE) as process:
         yield process
 
 
 def gauges(server: ServerProcess) -> dict[str, float]:
     """The three, from the port that pickers are told of; each is one series with the model's name."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.admin_port}/metrics", timeout=10) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.admin_port}/metrics", timeout=60) as reply:
         families = {family.name: family for family in text_string_to_metric_families(reply.read().decode())}
     found = {}
     for name in (QUEUED, RUNNING, USED):

@@ -145,8 +145,8 @@ TEST(experts_that_are_never_done_fail_the_step_and_let_the_device_go_on) {
           while (!released) std::this_thread::yield();
         },
         std::chrono::milliseconds(200), [] {});
-    handoff.begin(1);
     memory.submitted[0].store(1);
+    handoff.begin(1);
     const auto wait = [&] {
       while (!handoff.finish(std::chrono::milliseconds(1))) {
       }

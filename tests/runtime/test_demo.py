@@ -34,7 +34,7 @@ def test_the_demo_chats_says_how_to_go_on_and_can_be_repeated_and_stopped(demo):
         assert "Hello!" in shown.stdout.split("tokens in")[0].split("curl", 1)[1]
         assert "make demo-stop" in shown.stdout
     url = next(word for word in shown.stdout.split() if word.startswith("http") and word.endswith("/metrics"))
-    with urllib.request.urlopen(url, timeout=10) as page:
+    with urllib.request.urlopen(url, timeout=60) as page:
         assert b"ballast_generation_tokens_total" in page.read()
     assert demo("stop").stdout == "Stopped.\n"
     assert demo("stop").stdout == "No demo server is running.\n"

@@ -81,7 +81,7 @@ def test_progress_counts_bytes_not_layers(tmp_path: Path) -> None:
 
 
 def test_the_metric_and_readyz_advance_while_a_server_loads() -> None:
-    with ServerProcess("--load_s", "2", module=FAKE, until_ready=False) as server:
+    with ServerProcess("--load_s", "4", module=FAKE, until_ready=False) as server:
         seen = {0.0}
 
         def reached_the_end(metrics: dict[str, float]) -> bool:

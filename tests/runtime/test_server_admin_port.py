@@ -43,7 +43,7 @@ def test_without_an_admin_port_the_apis_port_has_everything():
 def test_both_ports_answer_until_the_last_request_has_ended():
     slow = ("--step_s", "0.05", "--max_new_tokens", "100")
     with ServerProcess("--admin_port", "0", *slow, module=FAKE) as server:
-        body = json.dumps({"prompt": "abc", "max_tokens": 40, "stream": True}).encode()
+        body = json.dumps({"prompt": "abc", "max_tokens": 70, "stream": True}).encode()
         with urllib.request.urlopen(server.url + "/v1/completions", data=body, timeout=30) as stream:
             server.send_signal(signal.SIGTERM)
             server.event("stopping")

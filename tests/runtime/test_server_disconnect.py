@@ -42,7 +42,7 @@ def test_leaving_during_decode_frees_everything(server, stream, leave):
     before = server.metrics()["ballast_generation_tokens_total"]
     server.wait_for(lambda now: now["ballast_generation_tokens_total"] >= before + 2)
     leave(connection)
-    server.wait_until_empty(timeout_s=5)
+    server.wait_until_empty()
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -51,7 +51,7 @@ def test_leaving_during_prefill_frees_everything(server, stream):
     connection = post(server, {"prompt": "x" * 8000, "stream": stream})
     server.wait_for(lambda now: now["ballast_kv_cache_used_tokens"] > 0)
     connection.close()
-    server.wait_until_empty(timeout_s=5)
+    server.wait_until_empty()
     assert server.metrics()["ballast_generation_tokens_total"] == before
 
 
@@ -62,17 +62,17 @@ def test_leaving_the_queue_frees_the_place(server, stream):
     queued = post(server, {"prompt": "def", "stream": stream})
     server.wait_for(lambda now: now["ballast_requests_waiting"] == 1)
     queued.close()
-    metrics = server.wait_for(lambda now: now["ballast_requests_waiting"] == 0, timeout_s=5)
+    metrics = server.wait_for(lambda now: now["ballast_requests_waiting"] == 0)
     assert metrics["ballast_batch_running"] == 1, "the request that was running must not be touched"
     running.close()
-    server.wait_until_empty(timeout_s=5)
+    server.wait_until_empty()
 
 
 def test_leaving_is_noticed_after_a_body_of_many_packets_too(server):
     connection = post(server, {"prompt": "abc", "user": "x" * 1_000_000})
     server.wait_for(lambda now: now["ballast_batch_running"] == 1)
     connection.close()
-    server.wait_until_empty(timeout_s=5)
+    server.wait_until_empty()
 
 
 def test_a_departure_is_counted_as_one(server):
@@ -81,14 +81,14 @@ def test_a_departure_is_counted_as_one(server):
     connection = post(server, {"prompt": "abc"})
     server.wait_for(lambda now: now["ballast_batch_running"] == 1)
     connection.close()
-    server.wait_for(lambda now: now.get(name, 0) == before + 1, timeout_s=5)
+    server.wait_for(lambda now: now.get(name, 0) == before + 1)
 
 
 def test_leaving_in_the_middle_of_the_body_does_no_harm(server):
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=20)
     connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n{")
     connection.close()
-    server.wait_until_empty(timeout_s=5)
+    server.wait_until_empty()
     assert server.get("/livez")[0] == 200
 
 
@@ -98,7 +98,7 @@ def test_a_hundred_clients_that_leave_at_any_moment_leave_nothing_behind(server)
         connection.close()
     for connection in connections[1::2]:
         leave_rudely(connection)
-    server.wait_until_empty(timeout_s=20)
+    server.wait_until_empty()
     assert server.get("/readyz")[0] == 200
 
 
@@ -107,5 +107,5 @@ def test_a_stop_string_frees_the_request_at_once(server):
     connection.request("POST", "/v1/completions", json.dumps({"prompt": "abc", "stop": "ef", "max_tokens": 1000}))
     (choice,) = json.loads(connection.getresponse().read())["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("d", "stop")
-    server.wait_until_empty(timeout_s=5)
+    server.wait_until_empty()
     connection.close()

@@ -69,7 +69,7 @@ class Cluster:
         finally:
             for name in names:
                 self.kube.delete("customresourcedefinitions", name)
-            wait_for("the kinds to go", lambda: not self._defined(names), timeout_s=90)
+            wait_for("the kinds to go", lambda: not self._defined(names))
 
     def _defined(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if self.kube.find("customresourcedefinitions", name)]

@@ -21,7 +21,7 @@ from aiohttp import web
 from yarl import URL
 
 MUTATING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-CONTROL_TIMEOUT_S = 10
+CONTROL_TIMEOUT_S = 60
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "host", "content-encoding"})
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ class FaultProxy:
     async def _serve(self) -> int:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._tls, limit=0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=60),
             auto_decompress=False,
         )
         app = web.Application(client_max_size=64 * 2**20)

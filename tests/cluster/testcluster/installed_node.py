@@ -42,7 +42,7 @@ class InstalledNode:
         installation.write_text(_operator_command("install", "--operator-image", OPERATOR_IMAGE))
         self.kubectl("apply", "-f", str(installation))
         self.kubectl("-n", OPERATOR_NAMESPACE, "rollout", "status", "deployment/ballast-operator", "--timeout=120s")
-        wait_for("an operator to lead", self._has_leader, timeout_s=60)
+        wait_for("an operator to lead", self._has_leader)
 
     def stop(self) -> None:
         self.control_plane.stop()

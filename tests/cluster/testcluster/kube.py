@@ -62,7 +62,7 @@ class ApiError(Exception):
 class Kube:
     """Calls as the user of a kubeconfig file that holds its own certificates."""
 
-    def __init__(self, config_path: Path, timeout_s: float = 30) -> None:
+    def __init__(self, config_path: Path, timeout_s: float = 60) -> None:
         config = yaml.safe_load(config_path.read_text())
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
@@ -75,7 +75,7 @@ class Kube:
 
     def is_ready(self) -> bool:
         try:
-            return self._http.get("/readyz", timeout=5).text == "ok"
+            return self._http.get("/readyz", timeout=30).text == "ok"
         except httpx.TransportError:
             return False
 

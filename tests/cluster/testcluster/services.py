@@ -8,6 +8,9 @@ from testcluster.kube import Kube, Object
 from testcluster.nodes import BEHAVIOUR
 from testcluster.waiting import wait_for
 
+CONVERGED_S = 180
+"""A limit, not a figure."""
+
 
 def service(name: str, behaviour: str = "run", **spec: object) -> Object:
     """One CPU, the built-in model, on made-up nodes of this behaviour."""
@@ -46,7 +49,7 @@ def wait_condition(
     kind: str,
     status: str,
     reason: str = "",
-    timeout_s: float = 60,
+    timeout_s: float = CONVERGED_S,
     meanwhile: Callable[[], None] = nothing,
 ) -> Object:
     """The condition, once it has this status, and this reason if one is given, for the newest spec.
@@ -66,6 +69,6 @@ def wait_condition(
 
 
 def wait_ready(
-    kube: Kube, namespace: str, name: str, timeout_s: float = 60, meanwhile: Callable[[], None] = nothing
+    kube: Kube, namespace: str, name: str, timeout_s: float = CONVERGED_S, meanwhile: Callable[[], None] = nothing
 ) -> Object:
     return wait_condition(kube, namespace, name, "Ready", "True", timeout_s=timeout_s, meanwhile=meanwhile)

@@ -13,7 +13,7 @@ class TimedOutError(AssertionError):
     """Something did not become true within its limit."""
 
 
-def wait_for(what: str, probe: Callable[[], T], timeout_s: float = 60, interval_s: float = 0.05) -> T:
+def wait_for(what: str, probe: Callable[[], T], timeout_s: float = 180, interval_s: float = 0.05) -> T:
     """The first true answer of `probe`, asked until `timeout_s` has passed.
 
     A probe may fail with an AssertionError to say what is missing; the last one is shown.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import platform
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,10 +13,15 @@ from typing import Literal, TextIO
 
 from ballast import __version__
 from ballast.errors import ConfigError
+from ballast.gpu import auto_device, has_nvcc
 from ballast.machine import Machine, read_machine
 
 _DISTRIBUTION = "ballast-serve"
-_OPTIONAL = {"torch": "computing on a GPU"}
+_OPTIONAL = {
+    "torch": "computing on a GPU",
+    "triton": "the kernels of a GPU",
+    "flashinfer-python": "attention on a GPU, which is two to four times as fast with it",
+}
 """Distributions that no installation needs → what they are for."""
 
 Level = Literal["ok", "note", "missing"]
@@ -34,6 +40,11 @@ class Software:
     """Instruction sets that the compiled part has kernels for and this machine runs, best first."""
     chosen_isa: str | ConfigError
     """The one that computes, or why the one asked for cannot."""
+    device: str
+    """What device=auto is here."""
+    device_reason: str
+    compilers: Mapping[str, bool]
+    """Of flashinfer's kernels, whether each is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +67,9 @@ def run(out: TextIO | None = None) -> int:
 
 def diagnose(machine: Machine | None, software: Software) -> list[Finding]:
     """Every finding, machine first; the compiled part reads it, so there is none without. Pure."""
-    described = [] if machine is None else [*_cpu(machine), *_threads(machine), *_memory(machine), *_gpus(machine)]
-    return [*described, *_software(software)]
+    described = [] if machine is None else [*_cpu(machine), *_threads(machine), *_memory(machine)]
+    gpus = [] if machine is None else _gpus(machine, software)
+    return [*described, *gpus, *_software(software)]
 
 
 def render(findings: list[Finding]) -> str:
@@ -72,6 +84,7 @@ def render(findings: list[Finding]) -> str:
 def read_software() -> Software:
     """What is installed in the running Python."""
     problem = _extension_problem()
+    device, reason = ("cpu", "") if problem else auto_device()
     return Software(
         python=platform.python_version(),
         required={name: _version(name) for name in _requirements()},
@@ -79,6 +92,9 @@ def read_software() -> Software:
         extension_problem=problem,
         usable_isas=() if problem else _usable_isas(),
         chosen_isa="" if problem else _chosen_isa(),
+        device=device,
+        device_reason=reason,
+        compilers={"nvcc": has_nvcc(), **{name: shutil.which(name) is not None for name in ("ninja", "g++")}},
     )
 
 
@@ -184,11 +200,19 @@ def _memory(machine: Machine) -> Iterator[Finding]:
             yield Finding("ok", "huge pages", text)
 
 
-def _gpus(machine: Machine) -> Iterator[Finding]:
+def _gpus(machine: Machine, software: Software) -> Iterator[Finding]:
     for gpu in machine.gpus:
-        yield Finding("note", "GPU", f"{gpu}: the first is used unless --device names another or cpu")
-    if not machine.gpus:
-        yield Finding("note", "GPU", "none with NVIDIA's driver; everything is computed on the CPU")
+        yield Finding("ok", "GPU", gpu)
+    if software.device == "cpu":
+        yield Finding("note", "device", f"auto is cpu: {software.device_reason}")
+        return
+    yield Finding("ok", "device", f"auto is {software.device}: {software.device_reason}")
+    absent = [name for name, is_found in software.compilers.items() if not is_found]
+    if software.optional.get("flashinfer-python") is not None and absent:
+        text = (
+            f"cannot compile its kernels without {', '.join(absent)}; attention takes Ballast's own, which are slower"
+        )
+        yield Finding("note", "flashinfer", text)
 
 
 def _software(software: Software) -> Iterator[Finding]:

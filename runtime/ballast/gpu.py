@@ -21,22 +21,26 @@ def check_device(name: str) -> None:
 def auto_device() -> tuple[str, str]:
     """What device=auto means here, and why: the first GPU where it can be used, or the CPU. torch, which takes seconds
     and hundreds of megabytes, is imported only where the driver knows a GPU."""
-    if num_driver_devices() == 0:
-        return "cpu", "NVIDIA's driver and a GPU for it are not here"
+    reason = why_no_driver_device()
+    if reason is not None:
+        return "cpu", reason
     reason = why_unusable("cuda:0")
     return ("cuda:0", "a GPU is here") if reason is None else ("cpu", f"the GPU cannot be used: {reason}")
 
 
-def num_driver_devices() -> int:
-    """GPUs that CUDA's driver offers this process; 0 where there is no driver."""
+def why_no_driver_device() -> str | None:
+    """Why CUDA's driver offers this process no GPU, as a sentence; None where it does."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    # CUDA driver API: both return 0 on success.
-    is_known = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
-    return count.value if is_known else 0
+        return "NVIDIA's driver and a GPU for it are not here"
+    count, said = ctypes.c_int(0), ctypes.c_char_p()
+    # CUDA driver API: all return 0 on success.
+    code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    if code == 0:
+        return None if count.value else "NVIDIA's driver has no GPU for this process"
+    driver.cuGetErrorString(code, ctypes.byref(said))
+    return f"NVIDIA's driver says: {said.value.decode() if said.value else f'error {code}'}"
 
 
 def why_unusable(name: str) -> str | None:
@@ -47,7 +51,7 @@ def why_unusable(name: str) -> str | None:
         return "torch is not installed; it comes with the extra ballast-serve[runtime]"
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0:
-        return f"there is no CUDA device that torch {torch.__version__} can use here"
+        return f"torch {torch.__version__} finds no CUDA device here: {_why_torch_has_none()}"
     if _index(name) >= count:
         return f"there are {count} CUDA devices here, counted from 0"
     has_compiler = "CC" in os.environ or shutil.which("gcc") or shutil.which("clang")
@@ -72,6 +76,23 @@ def taken_vram(name: str) -> tuple[int, int]:
 
     index = _index(name)
     return torch.cuda.memory_allocated(index), torch.cuda.memory_reserved(index)
+
+
+def has_nvcc() -> bool:
+    """Whether CUDA's compiler is where flashinfer looks for it."""
+    homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
+    return any(home and Path(home, "bin/nvcc").exists() for home in homes) or shutil.which("nvcc") is not None
+
+
+def _why_torch_has_none() -> str:
+    """Torch's own sentence: a driver that is too old, a build without CUDA."""
+    import torch
+
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        return str(error).partition(". ")[0].partition("\n")[0]
+    return "none is visible to this process"
 
 
 def _index(name: str) -> int:

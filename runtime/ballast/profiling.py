@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ballast.config import Config
-from ballast.engine.build import engine_settings, load_runner, scheduler_config
+from ballast.engine.build import EngineSettings, engine_settings, load_runner, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import CountsExpertUses, Runner
@@ -51,8 +52,7 @@ def run(config: Config, prompts: Path, file: Path, out: TextIO | None = None) ->
     settings = replace(engine_settings(config), vram=limit)
     requests = read_requests(prompts, text, spec, settings.max_new_tokens, settings.cache_lens)
     runner = load_runner(gguf, spec, text.tokenizer.vocab_size, settings)
-    serve_all(EngineCore(runner, scheduler_config(settings)), requests, settings.max_batch_size)
-    profile = profile_of(runner, spec, fingerprint(gguf))
+    profile = ExpertProfile(spec.name, fingerprint(gguf), *counted(runner, spec, settings, requests))
     write_profile(file, profile)
     (out or sys.stdout).write(summary(profile, len(requests), file))
     return 0
@@ -116,11 +116,16 @@ def serve_all(core: EngineCore, requests: Sequence[Request], max_batch_size: int
             raise error
 
 
-def profile_of(runner: Runner, spec: ModelSpec, model_fingerprint: str) -> ExpertProfile:
-    """What the runner has counted so far."""
+def counted(
+    runner: Runner, spec: ModelSpec, settings: EngineSettings, requests: Sequence[Request]
+) -> tuple[int, NDArray[np.int64]]:
+    """Serve `requests`: (tokens, uses of each expert [routed layers, E]). What loading has computed, to try kernels and
+    to capture steps, does not count."""
     assert isinstance(runner, CountsExpertUses)
-    uses = runner.expert_uses
-    return ExpertProfile(spec.name, model_fingerprint, int(uses[0].sum()) // spec.num_experts_used, uses)
+    before = runner.expert_uses.copy()
+    serve_all(EngineCore(runner, scheduler_config(settings)), requests, settings.max_batch_size)
+    uses = runner.expert_uses - before
+    return int(uses[0].sum()) // spec.num_experts_used, uses
 
 
 def summary(profile: ExpertProfile, num_prompts: int, file: Path) -> str:

@@ -282,15 +282,15 @@ def test_a_certificate_and_its_key_come_together(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("num_devices", "unusable", "device", "why"),
+    ("no_device", "unusable", "device", "why"),
     [
-        (0, None, "cpu", "NVIDIA's driver and a GPU for it are not here"),
-        (1, None, "cuda:0", "a GPU is here"),
-        (2, "torch is not installed", "cpu", "the GPU cannot be used: torch is not installed"),
+        ("NVIDIA's driver says: no CUDA-capable device", None, "cpu", "NVIDIA's driver says: no CUDA-capable device"),
+        (None, None, "cuda:0", "a GPU is here"),
+        (None, "torch is not installed", "cpu", "the GPU cannot be used: torch is not installed"),
     ],
 )
-def test_auto_is_the_first_gpu_where_it_can_be_used(num_devices, unusable, device, why, monkeypatch):
-    monkeypatch.setattr(gpu, "num_driver_devices", lambda: num_devices)
+def test_auto_is_the_first_gpu_where_it_can_be_used(no_device, unusable, device, why, monkeypatch):
+    monkeypatch.setattr(gpu, "why_no_driver_device", lambda: no_device)
     monkeypatch.setattr(gpu, "why_unusable", lambda _: unusable)
     config = resolved(device="auto")
     assert (config.machine.device, config.device_reason) == (device, why)
@@ -314,7 +314,7 @@ def test_devices_and_the_limit_of_their_memory():
 
 
 def test_an_open_device_leaves_a_gpus_options_unused_on_the_cpu(monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu, "num_driver_devices", lambda: 0)
+    monkeypatch.setattr(gpu, "why_no_driver_device", lambda: "NVIDIA's driver has no GPU")
     set_for_gpu = {
         "vram_limit": 1 << 30,
         "stream_from_tokens": 64,

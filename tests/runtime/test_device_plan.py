@@ -300,7 +300,7 @@ def test_serving_on_a_gpu_that_is_not_here_ends_with_code_2(capsys: pytest.Captu
 def test_without_a_gpu_auto_is_the_cpu_and_says_what_it_does_not_use(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu, "num_driver_devices", lambda: 0)
+    monkeypatch.setattr(gpu, "why_no_driver_device", lambda: "NVIDIA's driver has no GPU")
     assert cli.main(["plan", "--vram_limit", "24GiB", "--pcie_share", "0", "--gpu_experts", "7"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("Computes on cpu: NVIDIA's driver ")
@@ -318,7 +318,7 @@ def test_without_a_gpu_auto_is_the_cpu_and_says_what_it_does_not_use(
 def test_auto_is_the_cpu_where_the_gpu_that_is_here_does_not_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, isa: str, device: str, reason: str
 ) -> None:
-    monkeypatch.setattr(gpu, "num_driver_devices", lambda: 1)
+    monkeypatch.setattr(gpu, "why_no_driver_device", lambda: None)
     monkeypatch.setattr(gpu, "why_unusable", lambda _: None)
     monkeypatch.setattr(command, "free_vram", lambda _: free)
     monkeypatch.setenv("BALLAST_CPU_ISA", isa)

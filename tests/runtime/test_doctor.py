@@ -36,7 +36,11 @@ SOFTWARE = Software(
     extension_problem=None,
     usable_isas=("avx2", "reference"),
     chosen_isa="avx2",
+    device="cpu",
+    device_reason="NVIDIA's driver and a GPU for it are not here",
+    compilers={"nvcc": False, "ninja": True, "g++": False},
 )
+ON_GPU = replace(SOFTWARE, device="cuda:0", device_reason="a GPU is here", optional={"flashinfer-python": "0.6"})
 
 
 def found(machine: Machine = MACHINE, software: Software = SOFTWARE) -> dict[str, list[Finding]]:
@@ -76,18 +80,27 @@ def test_a_healthy_machine_is_described() -> None:
         (replace(MACHINE, transparent_huge_pages=None), "huge pages", "transparent: not in this kernel"),
         (replace(MACHINE, cpu_quota=CpuQuota(1.5, "/sys/fs/cgroup")), "CPU quota", "the time of 1.5 CPUs, of 2 cores"),
         (replace(MACHINE, mempolicy_available=False), "memory policy", "may not be set here; memory goes to the node"),
-        (
-            replace(MACHINE, gpus=("NVIDIA H200",)),
-            "GPU",
-            "H200: the first is used unless --device names another",
-        ),
-        (MACHINE, "GPU", "none with NVIDIA's driver; everything is computed on the CPU"),
+        (MACHINE, "device", "auto is cpu: NVIDIA's driver and a GPU for it are not here"),
     ],
 )
 def test_what_is_less_than_ideal_is_a_note(machine: Machine, subject: str, text: str) -> None:
     [finding] = [finding for finding in found(machine)[subject] if finding.level != "ok"]
     assert finding.level == "note"
     assert text in finding.text
+
+
+def test_a_gpu_is_said_to_be_used_only_where_it_is() -> None:
+    machine = replace(MACHINE, gpus=("NVIDIA H200",))
+    unusable = replace(SOFTWARE, device_reason="the GPU cannot be used: the driver is too old")
+    findings = found(machine, unusable)
+    assert [(finding.level, finding.text) for finding in findings["GPU"]] == [("ok", "NVIDIA H200")]
+    assert findings["device"][0].text == "auto is cpu: the GPU cannot be used: the driver is too old"
+    assert "flashinfer" not in findings
+    findings = found(machine, ON_GPU)
+    assert (findings["device"][0].level, findings["device"][0].text) == ("ok", "auto is cuda:0: a GPU is here")
+    assert "without nvcc, g++; attention" in findings["flashinfer"][0].text
+    complete = replace(ON_GPU, compilers=dict.fromkeys(ON_GPU.compilers, True))
+    assert "flashinfer" not in found(machine, complete)
 
 
 def test_a_memory_limit_is_named() -> None:
@@ -135,6 +148,7 @@ def test_the_kernels_that_compute_are_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_optional_package_says_what_it_is_for() -> None:
+    assert found(software=ON_GPU)["flashinfer-python"][0].level == "ok"
     [finding] = found()["torch"]
     assert (finding.level, finding.text) == ("note", "not installed; it is for computing on a GPU")
 

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from ballast import cli
+from ballast.engine.build import engine_settings, load_runner
+from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
 from ballast.moe.profile import read_profile
+from ballast.profiling import counted
 from ballast.tiny import write_built_in
 from ballast.weights.gguf import open_gguf
 
@@ -42,6 +45,18 @@ def test_every_token_counts_its_experts_in_every_layer(tmp_path: Path, capsys: p
 
     assert profile(tmp_path, ids) == 0
     assert read_profile(tmp_path / "found.json", gguf, spec.name, *shape).num_tokens == 5
+
+
+def test_what_was_computed_before_the_prompts_does_not_count(tmp_path: Path) -> None:
+    gguf = open_gguf(write_built_in(tmp_path).gguf)
+    spec = read_spec(gguf, None)
+    settings = engine_settings(cli.serve_config([*OPTIONS, "--device", "cpu"]))
+    runner = load_runner(gguf, spec, spec.vocab_size, settings)
+    asked = SamplingParams(max_tokens=2, temperature=0.0)
+    num_tokens, uses = counted(runner, spec, settings, [Request("first", tuple(range(5, 15)), asked)])
+    assert num_tokens == 11
+    again, same = counted(runner, spec, settings, [Request("second", tuple(range(5, 15)), asked)])
+    assert (again, same.tolist()) == (num_tokens, uses.tolist())
 
 
 @pytest.mark.parametrize(

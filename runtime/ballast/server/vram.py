@@ -27,7 +27,7 @@ class VramProbe(Collector):
         )
         limit = GaugeMetricFamily(
             "ballast_vram_limit_bytes",
-            "Bytes of the GPU's memory that the plan may use, CUDA's own among them; 0: what was free at start.",
+            "Bytes of the GPU's memory that the plan may use, CUDA's own among them; 0 on the CPU.",
         )
         in_tensors, in_all = (0, 0) if self.device == "cpu" else self.taken(self.device)
         allocated.add_metric([], in_tensors)

@@ -1,6 +1,6 @@
 """What a GPU does in one layer of a decode step, and when: the kernels and copies of an MoE layer by torch's profiler.
 
-python benchmarks/hybrid/timeline.py MODEL.gguf [--batch 1 16] [--context 512] [--threads N] [--device cuda:0]
+python benchmarks/hybrid/timeline.py MODEL.gguf [--batch 1 16] [--context 512] [--threads N]
 
 Prints a table of the middle MoE layer of a step of median length, from where it hands activations over to where the
 next layer does, then one JSON line: where the layer's time goes.

@@ -54,7 +54,7 @@ bool Handoff::finish(std::chrono::milliseconds patience) {
     stopping_.store(true, std::memory_order_release);  // whenever it comes back
     fail(std::make_exception_ptr(
         std::runtime_error("the experts of layer " + std::to_string(layer) + " have been computed for over " +
-                           std::to_string(limit_.count()) + " ms and are not done")));
+                           std::to_string(compute_limit().count()) + " ms and are not done")));
   }
   if (error_) std::rethrow_exception(error_);
   return is_over;
@@ -114,8 +114,11 @@ void Handoff::compute(int64_t layer, int64_t num_tokens) {
 int64_t Handoff::overdue() const {
   const int64_t layer = layer_.load(std::memory_order_acquire);
   const Clock::duration since(since_.load(std::memory_order_relaxed));
-  return Clock::now().time_since_epoch() - since > limit_ ? layer : kNone;
+  return Clock::now().time_since_epoch() - since > compute_limit() ? layer : kNone;
 }
+
+// With the lock.
+std::chrono::milliseconds Handoff::compute_limit() const { return limit_ + num_tokens_ * kPerToken; }
 
 void Handoff::await(int64_t layer) {
   const std::atomic<uint32_t>& word = words_.submitted[layer];

@@ -29,8 +29,12 @@ class Handoff {
   };
   using Compute = std::function<void(int64_t layer, int64_t num_tokens)>;
 
+  // More time to compute a layer for each token of its step: one of DeepSeek-R1's takes as long at 7 GFLOP/s.
+  static constexpr std::chrono::milliseconds kPerToken{100};
+
   // `compute` computes with `pool`, whose threads are kept awake while a step runs. `on_start` runs first on
-  // the thread. A layer that is not submitted within `limit`, or then not computed within it, fails its step.
+  // the thread. A layer that is not submitted within `limit`, or then not computed within `limit` and
+  // kPerToken for each token, fails its step.
   Handoff(const Words& words, ThreadPool& pool, Compute compute, std::chrono::milliseconds limit,
           const std::function<void()>& on_start);
   // Ends the thread; a step that still runs is failed.
@@ -53,6 +57,7 @@ class Handoff {
   void await(int64_t layer);
   void compute(int64_t layer, int64_t num_tokens);
   int64_t overdue() const;
+  std::chrono::milliseconds compute_limit() const;
   void fail(std::exception_ptr error);
 
   const Words words_;

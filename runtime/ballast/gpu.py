@@ -6,9 +6,10 @@ import ctypes
 import os
 import shutil
 import sysconfig
+from functools import cache
 from pathlib import Path
 
-from ballast.errors import ConfigError
+from ballast.errors import ConfigError, EngineDeadError, first_line
 
 
 def check_device(name: str) -> None:
@@ -57,6 +58,26 @@ def why_unusable(name: str) -> str | None:
     has_compiler = "CC" in os.environ or shutil.which("gcc") or shutil.which("clang")
     if not has_compiler or not Path(sysconfig.get_path("include"), "Python.h").exists():
         return "Triton needs a C compiler and Python's header files to start; on Debian and Ubuntu: gcc, python3-dev"
+    return _why_it_cannot_wait(_index(name))
+
+
+@cache
+def _why_it_cannot_wait(index: int) -> str | None:
+    """Why a device cannot wait for the CPU in the order of its queue. Tried, since a driver may have the operations and
+    refuse them, as under WSL2 and on some virtual GPUs."""
+    import torch
+
+    from ballast.model.hybrid.handoff.signals import StreamSignals
+
+    try:
+        with torch.cuda.device(index):
+            words = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+            signals = StreamSignals()
+            signals.raise_word(words, 0)
+            signals.await_word(words, 0)
+            torch.cuda.current_stream().synchronize()
+    except (RuntimeError, EngineDeadError) as error:
+        return f"it cannot wait for the CPU: {first_line(error)}"
     return None
 
 

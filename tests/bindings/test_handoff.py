@@ -8,11 +8,13 @@ import weakref
 
 import numpy as np
 import pytest
+import torch
 from gguf import GGMLQuantizationType
 
 from ballast._core import kernels
 from ballast._core.handoff import ExpertWorker
 from ballast.errors import EngineDeadError
+from ballast.gpu import why_unusable
 from ballast.model.hybrid.handoff.signals import StreamSignals
 
 HIDDEN, WIDTH, EXPERTS, CHOSEN, TOKENS, LAYERS = 32, 64, 4, 2, 3, 2
@@ -142,3 +144,11 @@ def test_more_tokens_than_there_is_room_for_are_refused(rng: np.random.Generator
 def test_a_driver_without_stream_memory_operations_is_named() -> None:
     with pytest.raises(EngineDeadError, match=r"offers no stream memory operations here: .*cuStreamWriteValue32_v2"):
         StreamSignals(ctypes.CDLL(None))
+
+
+def test_a_gpu_that_cannot_wait_for_the_cpu_is_not_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last of more devices than there are anywhere; its C compiler is there."""
+    monkeypatch.setenv("CC", "cc")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1000)
+    assert (why_unusable("cuda:999") or "").startswith("it cannot wait for the CPU: ")

@@ -160,6 +160,19 @@ TEST(experts_that_are_never_done_fail_the_step_and_let_the_device_go_on) {
   EXPECT_EQ(computed.load(), 1);
 }
 
+TEST(experts_of_a_long_step_may_take_longer_than_the_device) {
+  Memory memory(1);
+  const auto limit = std::chrono::milliseconds(20);
+  Handoff handoff(
+      memory.words(), pool(), [&](int64_t, int64_t) { std::this_thread::sleep_for(5 * limit); }, limit,
+      [] {});
+  memory.submitted[0].store(1);
+  handoff.begin(600);
+  while (!handoff.finish(limit)) {
+  }
+  EXPECT_EQ(memory.done[0].load(), 1u);
+}
+
 TEST(steps_are_one_at_a_time_and_have_tokens) {
   Memory memory(1);
   Handoff handoff(memory.words(), pool(), [](int64_t, int64_t) {}, kPlenty, [] {});

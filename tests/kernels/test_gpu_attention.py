@@ -85,6 +85,16 @@ def test_a_failed_compilation_leaves_our_own_kernels_and_one_warning(caplog, mon
     assert "Could not find nvcc" in record.getMessage()
 
 
+@pytest.mark.parametrize("failure", [torch.AcceleratorError, torch.OutOfMemoryError])
+def test_a_device_that_is_lost_or_full_is_no_lack_of_flashinfer(failure, monkeypatch) -> None:
+    def failing(sizes: AttentionSizes, device: torch.device) -> FlashinferAttention:
+        raise failure("CUDA error: on demand")
+
+    monkeypatch.setattr(module, "FlashinferAttention", failing)
+    with pytest.raises(failure):
+        compiled_flashinfer(R1, CPU)
+
+
 @pytest.mark.gpu
 def test_where_nvcc_is_missing_our_own_kernels_serve(tmp_path) -> None:
     program = """

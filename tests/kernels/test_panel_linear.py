@@ -151,10 +151,12 @@ def test_a_token_does_not_depend_on_its_company(rng, pool, kind) -> None:
     data = random_blocks(rng, kind, 96, 1024)
     packed = kernels.pack(pool, kernels.Matrix(data, kind, 96, 1024), FAST, activation_bytes=1)
     linear = PanelLinear(packed, 96, 1024, is_transposed=False, device=device)
-    x = torch.from_numpy(rng.standard_normal((16, 1024), dtype=np.float32)).to(device)
-    together = linear(x)
-    for token in (0, 7, 15):
-        assert torch.equal(linear(x[token : token + 1])[0], together[token])
+    x = torch.from_numpy(rng.standard_normal((100, 1024), dtype=np.float32)).to(device)
+    # By rows, and by tiles of 16 and of 64: other kernels may round otherwise.
+    for fewest, most in ((1, MOST_ROW_TOKENS), (MOST_ROW_TOKENS + 1, 16), (17, 100)):
+        together = linear(x[:most])
+        for first in {0, (most - fewest) // 2, most - fewest}:
+            assert torch.equal(linear(x[first : first + fewest]), together[first : first + fewest])
 
 
 @pytest.mark.parametrize("kind", LAYOUTS, ids=lambda kind: kind.name)

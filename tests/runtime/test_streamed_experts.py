@@ -129,7 +129,17 @@ def test_streaming_starts_where_it_was_measured_to_pay_or_was_asked_for(layers) 
     pageable = PinnedMemory()
 
     def start(from_tokens: int | None, pinned: PinnedMemory = pageable) -> StreamedExperts | None:
-        return start_streaming(spec, layers, pool, pinned, CPU, FloatExperts, from_tokens=from_tokens, max_tokens=100)
+        return start_streaming(
+            spec,
+            layers,
+            pool,
+            pinned,
+            CPU,
+            FloatExperts,
+            from_tokens=from_tokens,
+            max_tokens=100,
+            token_counts=[1, 100],
+        )
 
     assert start(NEVER) is None
     assert start(None) is None, "what is pageable is streamed only when it is asked for"
@@ -153,7 +163,17 @@ def test_kernels_that_fail_or_err_leave_experts_to_the_cpu(layers, fault, caplog
 
     spec, pool = small_spec(), pool_of(layers)
     with caplog.at_level("WARNING"):
-        streamed = start_streaming(spec, layers, pool, PinnedMemory(), CPU, Faulty, from_tokens=7, max_tokens=100)
+        streamed = start_streaming(
+            spec,
+            layers,
+            pool,
+            PinnedMemory(),
+            CPU,
+            Faulty,
+            from_tokens=7,
+            max_tokens=100,
+            token_counts=[9, 100],
+        )
     assert streamed is None
     [record] = caplog.records
     assert {"wrong": "by 0.2 of", "not a number": "by nan", "cannot be compiled": "PassManager"}[fault] in record.reason

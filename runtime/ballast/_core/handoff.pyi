@@ -29,7 +29,8 @@ class ExpertWorker:
         adopt_thread: bool,
     ) -> None:
         """inputs, results [T, D]; ids, weights [T, k], as Experts.forward takes them; submitted, done [layers], zero.
-        A layer that is not submitted within `limit_s` fails its step. `adopt_thread`: the thread is the pool's first,
+        A layer that is not submitted within `limit_s`, or then not computed within that and 0.1 s for each token, fails
+        its step. `adopt_thread`: the thread is the pool's first,
         for good. ValueError for arrays and layers that do not fit."""
     def begin(self, num_tokens: int) -> None:
         """Expect a step. Raises what failed an earlier one; RuntimeError while one is running; ValueError for more

@@ -102,7 +102,8 @@ class Scheduler:
         RuntimeError when the previous plan was not empty and has not been committed."""
     def foresee(self) -> Plan | None:
         """The next plan, while this one, which only decodes, is outstanding: what it will be unless a request comes,
-        goes or ends. Token ids are 0. Its blocks are taken already. None where it is known to be another."""
+        goes or ends. Token ids are 0, `samples` is empty. Its blocks are taken already. None where it is known to be
+        another."""
     def commit(self, tokens: NDArray[np.int32]) -> Committed:
         """Account for the planned step: `tokens` holds one token for each row with samples == 1, in plan order.
 

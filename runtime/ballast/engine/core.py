@@ -133,7 +133,7 @@ class EngineCore:
         runner.queue(batch, self._alive, is_staged=plan.was_foreseen)
         foreseen = self._scheduler.foresee()
         if foreseen is not None:
-            runner.stage(Batch.from_plan(foreseen))
+            runner.stage(Batch.from_plan(foreseen, wanted=()))
         return runner.logits(self._alive)
 
     def _use(

@@ -158,10 +158,12 @@ async def _run(build: Build, listeners: Listeners, tls: Tls | None, config: Serv
     await asyncio.gather(*(door.serving for door in doors))
     if engine.failure is not None:
         leave(_reason(engine.failure))
-    if not stopped:
-        # The engine's thread cannot be ended from here, and the interpreter would wait for the one that waits for it.
-        os._exit(0)
     log.info("stopped")
+    if not stopped:
+        # The engine's thread cannot be ended from here, and the interpreter would wait for threads that wait for it, or
+        # that it has given work to: kernels to compile.
+        logging.shutdown()
+        os._exit(0)
 
 
 def _keep_out_of_collections() -> None:
@@ -197,14 +199,13 @@ async def _watch(engine: Engine, fatal_silence_s: float) -> None:
 
 
 async def _stop_engine(engine: Engine, drain_timeout_s: float, stuck_s: float) -> bool:
-    """Let what is running end, up to the deadline; requests that come meanwhile are refused. False: it is still inside
-    a step `stuck_s` after that, and holds its requests."""
+    """Let what is running end, up to the deadline; requests that come meanwhile are refused. False: it is loading, or
+    still inside a step `stuck_s` after that, and holds its requests."""
     if engine.failure is not None:
         return True
     if engine.state is EngineState.LOADING:
-        # Nothing runs yet, and loading cannot be interrupted: its thread ends with the process.
         engine.begin_drain()
-        return True
+        return False
     try:
         async with asyncio.timeout(drain_timeout_s + stuck_s):
             await asyncio.to_thread(engine.stop, drain_timeout_s)

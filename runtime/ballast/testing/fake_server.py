@@ -13,6 +13,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,9 +82,9 @@ def _serve(config: Config, fake: argparse.Namespace) -> int:
     text = load_text(None, metadata, "bytes.gguf")
 
     def load(report: Callable[[float], None]) -> Runner:
-        for tenth in range(10):
-            report(tenth / 10)
-            time.sleep(fake.load_s / 10)
+        with ThreadPoolExecutor(1) as threads:  # which the interpreter would wait for
+            for tenth, _ in enumerate(threads.map(time.sleep, [fake.load_s / 10] * 10)):
+                report(tenth / 10)
         return AlphabetModel(text.tokenizer.vocab_size, fake.step_s, fake.fail_at, fake.hang_at)
 
     limits = ServerLimits(**{limit.name: getattr(fake, limit.name) for limit in dataclasses.fields(ServerLimits)})

@@ -33,24 +33,23 @@ class DecodeGraphs:
     ) -> None:
         """Capture every batch size up to a limit, the largest first, so that all find room in its memory. `run` makes
         a whole step of padding, which brings up whatever the first use brings up; `queue` queues what the graph is to
-        hold. `report` gets the share done, 0…1. Raises EngineDeadError, and torch's OutOfMemoryError."""
+        hold. `report` gets the share done, 0…1. Raises what a step raises; EngineDeadError where it cannot be
+        captured."""
         begin = time.monotonic()
         free, _ = torch.cuda.mem_get_info()
         pool = torch.cuda.graph_pool_handle()
         for size in range(max_batch_size, 0, -1):
             graph = torch.cuda.CUDAGraph()
+            run(size)
             try:
-                run(size)
                 with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                     queue(size)
             except RuntimeError as error:
-                for short in (error, error.__context__):  # the end of a capture that failed may fail as well
-                    if isinstance(short, torch.OutOfMemoryError):
-                        raise short from None
-                raise EngineDeadError(
-                    f"CUDA could not capture a decode step of {size} requests: {error}; a smaller --max_batch_size or "
-                    "--cache_lens leaves more memory on the GPU"
-                ) from error
+                # What fails in a capture may make its end fail as well.
+                first = error.__context__ or error
+                if isinstance(first, (torch.AcceleratorError, torch.OutOfMemoryError)):
+                    raise first from None
+                raise EngineDeadError(f"a decode step of {size} requests cannot be captured: {first}") from error
             self._graphs[size] = graph
             report(len(self._graphs) / max_batch_size)
         taken = free - torch.cuda.mem_get_info()[0]

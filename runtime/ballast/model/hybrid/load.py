@@ -42,9 +42,6 @@ _WEIGHTS_SHARE, _PINNED_SHARE, _COMPILED_SHARE = 0.9, 0.93, 0.98
 """Of the progress of loading on a GPU, when weights are loaded, experts pinned and kernels compiled; the rest is the
 capture of graphs."""
 
-_FEW_TOKENS = 32
-"""Kernels for a short prompt are others than those for the longest."""
-
 
 def load_hybrid_model(
     gguf_model: GgufModel,
@@ -81,11 +78,12 @@ def load_hybrid_model(
     on_gpu = device.type == "cuda"
     attention = _attention(gguf_model, spec, block_tokens, device)
     make = make_experts or _grouped_experts
-    tokens = [*range(1, min(max_batch_size, _FEW_TOKENS) + 1), min(_FEW_TOKENS, max_step_tokens)]
+    num_positions = min(spec.context_length, num_blocks * block_tokens)
+    for_experts, for_steps = _token_counts(device, spec, max_step_tokens, min(max_step_tokens, num_positions))
 
     def tried(layers: Sequence[LayerOnDevice], experts: Sequence[kernels.Experts]) -> list[LayerOnDevice]:
         rehearse = partial(_rehearsal, device, lambda _: None)
-        return checked(layers, experts, packing.pool, spec, tokens, device, rehearse)
+        return checked(layers, experts, packing.pool, spec, for_experts, device, rehearse)
 
     whole = WholeLayers(residents, make, device, tried)
     loaded, ready, compiled = (_WEIGHTS_SHARE, _PINNED_SHARE, _COMPILED_SHARE) if on_gpu else (1.0, 1.0, 1.0)
@@ -117,7 +115,6 @@ def load_hybrid_model(
     host = HostExperts(spec, on_host, packing.pool, max_step_tokens, device, pin_thread=pin_thread)
     experts = DividedExperts(host, [by_layer[index] for index in sorted(by_layer)], _divide(device), device)
     kv = DeviceKvPool(spec.num_layers, num_blocks, block_tokens, spec.latent_dim, kv_dtype, device)
-    num_positions = min(spec.context_length, num_blocks * block_tokens)
     inputs = DecodeInputs(max_batch_size, -(-num_positions // block_tokens), spec.hidden, device)
     pointwise = _pointwise(spec.rms_eps, build_rope_table(spec, num_positions), device)
     streamed = start_streaming(
@@ -129,6 +126,7 @@ def load_hybrid_model(
         make,
         from_tokens=stream_from_tokens,
         max_tokens=max_step_tokens,
+        token_counts=for_experts,
     )
     model = HybridModel(
         spec, weights, experts, kv, inputs, device, attention, pointwise, pinned, streamed, max_step_tokens, vram
@@ -138,16 +136,26 @@ def load_hybrid_model(
     elif pcie_share and experts.has_host and not pinned.num_bytes:
         log.warning("no PCIe share", extra={"asked": pcie_share, "reason": "the experts' memory is not pinned"})
     if on_gpu:
-        most_tokens = min(max_step_tokens, num_positions)
-        prefill_tokens = [min(_FEW_TOKENS, most_tokens), most_tokens]
         with _rehearsal(device, lambda done: report(ready + (compiled - ready) * done)):
-            model.bring_up(prefill_tokens)
-        model.bring_up(prefill_tokens)
+            model.bring_up(for_steps, host.idle())
+        model.bring_up(for_steps, host.idle())
     if experts.can_share and pcie_share is None:
         calibrate(experts, routed_weights, spec.hidden, max_batch_size, device)
     if decodes_by_graphs and on_gpu:
         model.capture_decode(lambda done: report(compiled + (1 - compiled) * done))
     return model, weights
+
+
+def _token_counts(device: torch.device, spec: ModelSpec, most_tokens: int, longest: int) -> tuple[list[int], list[int]]:
+    """With which experts are tried, of `most_tokens` tokens at most, and steps brought up, of `longest` at most."""
+    if device.type != "cuda":
+        return sorted({1, most_tokens}), sorted({1, longest})
+    from ballast.model.hybrid import token_counts  # here alone: a CPU needs no Triton
+
+    return (
+        token_counts.counts_for_experts(most_tokens, spec.num_experts_used),
+        token_counts.counts_for_steps(longest, spec.num_experts_used),
+    )
 
 
 def _divide(device: torch.device) -> Divide:

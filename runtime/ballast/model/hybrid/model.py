@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -22,8 +23,7 @@ from ballast.model.hybrid.attention.kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.latent import Attention
 from ballast.model.hybrid.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.decode_inputs import DecodeInputs
-from ballast.model.hybrid.experts.divided import DividedExperts
-from ballast.model.hybrid.experts.idle import IdleExperts
+from ballast.model.hybrid.experts.divided import DividedExperts, RoutedLayers
 from ballast.model.hybrid.pointwise import Pointwise
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
@@ -75,22 +75,29 @@ class HybridModel:
         self._host_rows = torch.empty((max_step_tokens, spec.hidden), pin_memory=device.type == "cuda")
 
     @torch.inference_mode()
-    def bring_up(self, prefill_tokens: Sequence[int]) -> None:
-        """Run what a step runs on the device, experts in host memory aside, for so many prompt tokens each time and for
-        every batch size: what the first use of a kernel takes may be longer than a layer ever should."""
-        idle = self._experts.over(IdleExperts())
-        for num_tokens in prefill_tokens:
+    def bring_up(self, token_counts: Sequence[int], host: RoutedLayers) -> None:
+        """Run what steps run on the device, for so many tokens of a prompt each time and for batches of as many
+        requests: what the first use of a kernel takes may be longer than a layer ever should. `host` stands in for
+        the CPU's experts."""
+        idle = self._experts.over(host)
+        longest = max(token_counts)
+        for num_tokens in token_counts:
             rows = torch.ones((num_tokens, self._spec.hidden), device=self._device)
-            step = Step.from_batch(padding(num_tokens, self._kv.block_tokens), self._device)
+            batch = padding(num_tokens, self._kv.block_tokens)
+            if num_tokens < longest:  # whose logits may be too many for the memory that is left
+                batch = replace(batch, sampled=np.arange(num_tokens))
+            step = Step.from_batch(batch, self._device)
             self._attend.prepare(step)
+            idle.begin(num_tokens)
             self._logits(rows, step, idle, lambda: None)
             self._wait()
-        for batch_size in range(self._inputs.max_batch_size, 0, -1):
+        most = self._inputs.max_batch_size
+        for batch_size in sorted({most, *(count for count in token_counts if count < most)}):
             self._run_padding(batch_size, idle)
 
     @torch.inference_mode()
     def capture_decode(self, report: Callable[[float], None]) -> None:
-        """Decode by graphs from now on; `report` gets the share captured, 0…1. Raises EngineDeadError."""
+        """Decode by graphs from now on; `report` gets the share captured, 0…1. Raises as `DecodeGraphs.capture`."""
         graphs = DecodeGraphs()
         graphs.capture(
             self._inputs.max_batch_size,

@@ -50,7 +50,7 @@ def paged_attention(sizes: AttentionSizes, device: torch.device) -> PagedAttenti
 
 def compiled_flashinfer(sizes: AttentionSizes, device: torch.device) -> FlashinferAttention | None:
     """None where it has no kernels for such latents; None and a warning where it is not installed or cannot compile
-    them."""
+    them. What CUDA itself reports is raised: there is no going on after that."""
     known = RANK, ROPE_DIM
     if (sizes.rank, sizes.rope_dim) != known:
         log.info(
@@ -59,7 +59,7 @@ def compiled_flashinfer(sizes: AttentionSizes, device: torch.device) -> Flashinf
         return None
     try:
         return FlashinferAttention(sizes, device)
-    except torch.OutOfMemoryError:
+    except (torch.AcceleratorError, torch.OutOfMemoryError):  # which are RuntimeErrors, and no reason to go on
         raise
     except (ImportError, OSError, RuntimeError) as error:
         log.warning(

@@ -56,7 +56,7 @@ def fused_divide(
     num_across: torch.Tensor,
 ) -> Division:
     """See `Divide`; ids are contiguous."""
-    resident, across, on_host = ids.new_empty((3, *ids.shape))
+    resident, across, on_host = (torch.empty_like(ids) for _ in range(3))
     num_pairs = ids.numel()
     block = _PAIRS if share is None else max(16, _room(num_pairs))
     routing_kernels.divide[(-(-num_pairs // block),)](

@@ -93,7 +93,7 @@ def route(
     tl.store(weights + token * CHOSEN + of_choice, weight * scale, mask=kept)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs"])
 def divide(
     ids,  # int32 [pairs]
     slots,  # int32 [E]
@@ -131,7 +131,7 @@ def divide(
     tl.store(on_host + pair, tl.where(goes, -1, left), mask=is_pair)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs"])
 def group_pairs(
     ids,  # int32 [pairs]
     order,  # int32 [pairs]

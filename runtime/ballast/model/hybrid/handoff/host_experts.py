@@ -14,12 +14,14 @@ import torch
 from ballast._core import kernels
 from ballast._core.handoff import ExpertWorker
 from ballast.model.deepseek import ALIVE_EVERY_S
+from ballast.model.hybrid.handoff.idle import IdleExperts
 from ballast.model.hybrid.handoff.signals import HostSignals, Signals, StreamSignals
 from ballast.model.hybrid.handoff.transport import Fetch, Mailbox, Send, carried, copied
 from ballast.model.spec import ModelSpec
 
 LIMIT_S = 25.0
-"""Longest wait for the device, or for the experts, in one layer; below what makes a server's heartbeat stale."""
+"""Longest wait for the device in one layer, below what makes a server's heartbeat stale. Experts get so long and 0.1 s
+more for each token of the step (csrc/moe/handoff.h)."""
 
 
 class HostExperts:
@@ -62,6 +64,10 @@ class HostExperts:
             adopt_thread=pin_thread,
         )
 
+    def idle(self) -> IdleExperts:
+        """What stands in for these while kernels are brought up, between steps."""
+        return IdleExperts(self._mailbox, self._send, self._fetch)
+
     @property
     def bytes_read(self) -> int:
         """Of experts' weights, so far."""
@@ -84,7 +90,7 @@ class HostExperts:
         return self._fetch(self._mailbox, self._num_tokens)
 
     def finish(self, alive: Callable[[], None]) -> None:
-        """Wait until every layer is computed, calling `alive` now and then: a layer that takes longer than LIMIT_S to
+        """Wait until every layer is computed, calling `alive` now and then: a layer that takes longer than its limit to
         be asked for, or then to be computed, fails the step. Raises what failed it on either side."""
         while not self._worker.finish(ALIVE_EVERY_S):
             alive()

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs"])
 def send(
     x,  # float32 [values]
     ids,  # int32 [pairs], no more than values

@@ -31,7 +31,7 @@ _RUN_TIME = [
 """No kernel is compiled for values of these: batch sizes and shapes share one."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["token_blocks"])
 def split_columns(
     x,  # float32 [tokens * slots, cols]
     terms,  # [tokens * slots, num_supers * 8 groups, 64]

@@ -37,38 +37,57 @@ def start_streaming(
     *,
     from_tokens: int | None,
     max_tokens: int,
+    token_counts: Sequence[int],
 ) -> StreamedExperts | None:
-    """The experts of all routed layers, streamed in steps of `from_tokens` to `max_tokens` tokens. Where None is given
-    it is measured; None is returned when no step is to be streamed. Copies of pageable memory hold up the host and are
-    slow: they have to be asked for."""
+    """The experts of all routed layers, streamed in steps of `from_tokens` to `max_tokens` tokens, and tried with those
+    of `token_counts` that are as long. Where None is given it is measured; None is returned when no step is to be
+    streamed. Copies of pageable memory hold up the host and are slow: they have to be asked for."""
     if from_tokens == NEVER or not layers:
         return None
     if from_tokens is None and not pinned.num_bytes:
         log.info("experts are not streamed", extra={"reason": "their memory is not pinned"})
         return None
     streamed = StreamedExperts([panels_of(layer) for layer in layers], make_experts, device)
-    reason = why_wrong(spec, layers, pool, streamed, device, max_tokens)
-    if reason is not None:
-        log.warning("experts are not streamed", extra={"reason": reason})
-        return None
-    if from_tokens is None:
-        timings = measure(spec, layers, pool, streamed, device, max_tokens)
-        from_tokens = break_even(timings)
-        last = timings[-1]
-        log.info(
-            "streamed experts measured",
-            extra={
-                "from_tokens": from_tokens or "never",
-                "tokens": last.tokens,
-                "cpu_ms_a_layer": round(last.cpu_s * 1e3, 2),
-                "streamed_ms_a_layer": round(last.streamed_s * 1e3, 2),
-                "gb_per_s": round(streamed.pass_bytes / len(layers) / last.streamed_s / 1e9, 1),
-            },
-        )
+    few = min(_FEWEST_TOKENS, max_tokens)
+    tried = sorted({few, max_tokens, *(count for count in token_counts if count >= (from_tokens or few))})
+    try:
+        reason = why_wrong(spec, layers, pool, streamed, device, tried)
+        if reason is not None:
+            log.warning("experts are not streamed", extra={"reason": reason})
+            return None
+        if from_tokens is None:
+            from_tokens = _measured(spec, layers, pool, streamed, device, max_tokens)
+    finally:
+        streamed.wait()  # no copy that is under way outlives its buffer
     if from_tokens is None or from_tokens > max_tokens:
         return None
     streamed.from_tokens = from_tokens
     return streamed
+
+
+def _measured(
+    spec: ModelSpec,
+    layers: Sequence[kernels.Experts],
+    pool: kernels.ThreadPool,
+    streamed: StreamedExperts,
+    device: torch.device,
+    max_tokens: int,
+) -> int | None:
+    """Fewest tokens for which streaming pays; None: it never does."""
+    timings = measure(spec, layers, pool, streamed, device, max_tokens)
+    from_tokens = break_even(timings)
+    last = timings[-1]
+    log.info(
+        "streamed experts measured",
+        extra={
+            "from_tokens": from_tokens or "never",
+            "tokens": last.tokens,
+            "cpu_ms_a_layer": round(last.cpu_s * 1e3, 2),
+            "streamed_ms_a_layer": round(last.streamed_s * 1e3, 2),
+            "gb_per_s": round(streamed.pass_bytes / len(layers) / last.streamed_s / 1e9, 1),
+        },
+    )
+    return from_tokens
 
 
 def why_wrong(
@@ -77,16 +96,16 @@ def why_wrong(
     pool: kernels.ThreadPool,
     streamed: StreamedExperts,
     device: torch.device,
-    max_tokens: int,
+    token_counts: Sequence[int],
 ) -> str | None:
     """Why streamed experts cannot be relied on: a kernel for one of the combinations of types cannot be compiled, for
-    few tokens or `max_tokens`, or gives what the CPU does not. None when all is well. What CUDA itself reports is
-    raised: there is no going on after that."""
+    so many tokens each, or gives what the CPU does not for few of them. None when all is well. What CUDA itself reports
+    is raised: there is no going on after that."""
     firsts: dict[tuple[int, ...], int] = {}
     for index, layer in enumerate(layers):
         firsts.setdefault(tuple(matrix.ggml_type for part in layer.parts for matrix in part), index)
     try:
-        for num_tokens in sorted({min(_FEWEST_TOKENS, max_tokens), max_tokens}):
+        for num_tokens in token_counts:
             given = _Given(spec, num_tokens, device)
             streamed.begin(num_tokens)
             for index in range(max(firsts.values()) + 1):

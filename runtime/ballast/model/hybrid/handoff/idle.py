@@ -1,0 +1,38 @@
+"""Routed experts that compute nothing, for steps that only bring up what the first use of a kernel brings up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ballast.model.hybrid.handoff.transport import Fetch, Mailbox, Send
+
+
+class IdleExperts:
+    """Activations go to host memory and back as ever, but nobody waits, however long a kernel takes to compile: every
+    layer's result is zero."""
+
+    bytes_read = 0
+
+    def __init__(self, mailbox: Mailbox, send: Send, fetch: Fetch) -> None:
+        self._mailbox = mailbox
+        self._send = send
+        self._fetch = fetch
+        self._num_tokens = 0
+
+    def begin(self, num_tokens: int) -> None:
+        """As `HostExperts.begin`."""
+        self._mailbox.results[:num_tokens].zero_()
+
+    def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
+        """As `HostExperts.submit`."""
+        self._num_tokens = len(x)
+        self._send(self._mailbox, x, ids, weights)
+
+    def result(self, layer: int) -> torch.Tensor:
+        """float32 [T, D] on the device."""
+        return self._fetch(self._mailbox, self._num_tokens)
+
+    def finish(self, alive: Callable[[], None]) -> None:
+        """Nothing to wait for."""

@@ -1,0 +1,48 @@
+"""What a capture that fails says: here with stand-ins for CUDA's graphs, on the device with real ones."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from ballast.errors import EngineDeadError
+from ballast.model.hybrid.decode_graphs import DecodeGraphs
+
+
+@pytest.fixture(params=["stand-in", pytest.param("cuda", marks=pytest.mark.gpu)], autouse=True)
+def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "stand-in":
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 0))
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+        monkeypatch.setattr(torch.cuda, "graph", lambda graph, **options: nullcontext())
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("CUDA error: the device was lost")],
+    ids=["full", "lost"],
+)
+def test_a_device_that_is_full_or_lost_says_so_itself(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        DecodeGraphs().capture(2, lambda size: None, lambda size: fail(error), lambda share: None)
+
+
+def test_what_cannot_be_captured_ends_the_start_with_the_batch_size() -> None:
+    with pytest.raises(EngineDeadError, match="of 2 requests cannot be captured: a value is read"):
+        DecodeGraphs().capture(
+            2, lambda size: None, lambda size: fail(RuntimeError("a value is read")), lambda share: None
+        )
+
+
+def test_a_step_that_fails_before_it_is_captured_is_no_failure_of_the_capture() -> None:
+    with pytest.raises(RuntimeError, match=r"^the experts failed$"):
+        DecodeGraphs().capture(
+            2, lambda size: fail(RuntimeError("the experts failed")), lambda size: None, lambda share: None
+        )

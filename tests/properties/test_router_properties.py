@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ballast._core import kernels
-from ballast.model.hybrid.experts import fused_routing, routing_kernels
-from ballast.model.hybrid.experts.fused_routing import FusedRouter
 from ballast.model.hybrid.experts.routing import Router
 from ballast.model.spec import ModelSpec
 from ballast.testing.gguf_files import R1_SPEC
-from ballast.testing.interpreted import interpreted
 
 
 @st.composite
@@ -66,32 +61,3 @@ def test_the_device_chooses_what_the_cpu_chooses(spec: ModelSpec, seed: int, num
     assert found_ids.dtype == torch.int32
     assert found_ids.tolist() == ids.tolist()
     np.testing.assert_allclose(found_weights.numpy(), weights, rtol=3e-6)
-
-
-def test_the_fused_router_chooses_what_the_plain_one_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_routing, "routing_kernels", interpreted(routing_kernels, monkeypatch))
-    v2 = {"num_experts": 40, "num_groups": 4, "num_groups_used": 2, "group_score": "max", "gating": "softmax"}
-    rules = [
-        replace(R1_SPEC, num_experts=48, num_groups=4, num_groups_used=2, num_experts_used=5),
-        replace(R1_SPEC, **v2, num_experts_used=3, normalize_weights=False),
-        replace(R1_SPEC, num_experts=24, num_groups=1, num_groups_used=1, num_experts_used=6, gating="softmax"),
-    ]
-    rng = torch.Generator().manual_seed(0)
-    for spec in rules:
-        for bias in (None, torch.randint(-1, 2, (spec.num_experts,), generator=rng) / 2):
-            for num_levels in (1, 3, 40):
-                logits = torch.randint(0, num_levels, (2, spec.num_experts), generator=rng) / 4
-                ids, weights = Router(spec, bias)(logits)
-                found_ids, found_weights = FusedRouter(spec, bias)(logits)
-                assert found_ids.tolist() == ids.tolist()
-                torch.testing.assert_close(found_weights, weights, rtol=3e-6, atol=0)
-
-
-@pytest.mark.parametrize("make", [Router, FusedRouter])
-def test_logits_that_are_no_numbers_still_give_distinct_experts(
-    make: Callable[..., Router | FusedRouter], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fused_routing, "routing_kernels", interpreted(routing_kernels, monkeypatch))
-    ids, _ = make(R1_SPEC, torch.zeros(256))(torch.full((1, 256), torch.nan))
-    assert len(set(ids[0].tolist())) == 8
-    assert set(ids[0].tolist()) <= set(range(256))

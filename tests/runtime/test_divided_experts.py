@@ -15,21 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ballast._core import kernels
-from ballast.model.hybrid.experts import fused_routing, routing_kernels
 from ballast.model.hybrid.experts.check import checked
 from ballast.model.hybrid.experts.divided import DividedExperts, LayerOnDevice
-from ballast.model.hybrid.experts.division import Divide, divide, phase_of
-from ballast.model.hybrid.experts.panels import group_by_expert
+from ballast.model.hybrid.experts.division import divide, phase_of
 from ballast.model.hybrid.experts.pcie_share import best_share
 from ballast.model.hybrid.experts.placement import place_experts
-from ballast.model.hybrid.handoff import transport_kernels
 from ballast.model.hybrid.handoff.host_experts import HostExperts
-from ballast.model.hybrid.handoff.transport import Mailbox, carried
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.testing.float_experts import FloatExperts
 from ballast.testing.gguf_files import R1_SPEC
-from ballast.testing.interpreted import interpreted
 
 CPU = torch.device("cpu")
 HIDDEN, WIDTH, EXPERTS, CHOSEN, LAYERS = 64, 32, 8, 3, 3
@@ -126,92 +121,6 @@ def test_a_share_changes_between_steps() -> None:
     setting.experts.set_pcie_share(0.0)
     setting.run(2, 1)
     assert setting.experts.pcie_bytes_read == before > 0
-
-
-@pytest.fixture(params=["torch", "interpreter"])
-def rule(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Divide:
-    if request.param == "torch":
-        return divide
-    monkeypatch.setattr(fused_routing, "routing_kernels", interpreted(routing_kernels, monkeypatch))
-    return fused_routing.fused_divide
-
-
-def plain_division(
-    ids: list[list[int]], slots: list[int], share: float, phase: float
-) -> tuple[list[list[int]], list[list[int]], list[list[int]], int]:
-    left = sorted({expert for row in ids for expert in row if slots[expert] < 0})
-    count = int(np.floor(np.float32(np.float32(share) * np.float32(len(left))) + np.float32(phase)))
-    across = set(left[:count])
-
-    def rows(kept: Callable[[int], int]) -> list[list[int]]:
-        return [[kept(expert) for expert in row] for row in ids]
-
-    return (
-        rows(lambda expert: slots[expert]),
-        rows(lambda expert: expert if expert in across else -1),
-        rows(lambda expert: expert if slots[expert] < 0 and expert not in across else -1),
-        count,
-    )
-
-
-def test_the_division_is_by_rank_among_the_distinct_experts(rule: Divide) -> None:
-    rng = np.random.default_rng(3)
-    for num_tokens in (1, 2):
-        for share in (0.0, 0.1, 0.25, 0.375, 1.0):
-            ids = np.array([rng.permutation(20)[:7] for _ in range(num_tokens)], np.int32)
-            slots = np.where(rng.random(20) < 0.3, rng.integers(0, 9, 20), -1).astype(np.int32)
-            counter = torch.tensor(5)
-            phase = phase_of(int(rng.integers(60)))
-            found = rule(torch.from_numpy(ids), torch.from_numpy(slots), torch.tensor(share), phase, counter)
-            resident, across, on_host, count = plain_division(ids.tolist(), slots.tolist(), share, phase)
-            assert found.resident.tolist() == resident
-            assert found.across.tolist() == across
-            assert found.on_host.tolist() == on_host
-            assert int(counter) == 5 + count
-
-
-def test_without_a_share_only_resident_experts_leave_the_host(rule: Divide) -> None:
-    ids = torch.tensor([[0, 2], [1, 0]], dtype=torch.int32).repeat(200, 1)
-    slots = torch.tensor([-1, 1, 0], dtype=torch.int32)
-    found = rule(ids, slots, None, 0.5, torch.tensor(0))
-    assert found.resident.tolist() == [[-1, 0], [1, -1]] * 200
-    assert found.on_host.tolist() == [[0, -1], [-1, 0]] * 200
-    assert (found.across == -1).all()
-
-
-@pytest.mark.parametrize("num_tokens", [1, 5])
-def test_what_is_carried_to_host_memory_and_back_is_whole(num_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    send, fetch = carried(CPU, interpreted(transport_kernels, monkeypatch))
-    most, hidden = 6, 600
-    box = Mailbox(
-        torch.zeros(most, hidden),
-        torch.zeros(most, 3, dtype=torch.int32),
-        torch.zeros(most, 3),
-        torch.randn(most, hidden),
-    )
-    x, ids = torch.randn(num_tokens, hidden), torch.arange(3 * num_tokens, dtype=torch.int32).view(-1, 3)
-    weights = torch.randn(3, num_tokens).T
-    send(box, x, ids, weights)
-    assert torch.equal(box.inputs[:num_tokens], x)
-    assert torch.equal(box.ids[:num_tokens], ids)
-    assert torch.equal(box.weights[:num_tokens], weights)
-    assert not box.inputs[num_tokens:].any()
-    assert not box.ids[num_tokens:].any()
-    assert torch.equal(fetch(box, num_tokens), box.results[:num_tokens])
-
-
-def test_few_pairs_are_grouped_by_expert_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_routing, "routing_kernels", interpreted(routing_kernels, monkeypatch))
-    rng = torch.Generator().manual_seed(0)
-    for num_tokens, num_chosen, num_experts in ((1, 8, 32), (2, 6, 9), (4, 3, 4)):
-        chosen = torch.rand(num_tokens, num_experts, generator=rng).argsort(1)[:, :num_chosen]
-        ids = torch.where(torch.rand(chosen.shape, generator=rng) < 0.3, -1, chosen).int()
-        order, tiles = fused_routing.fused_groups(ids, num_experts)
-        groups = group_by_expert(ids, num_experts)
-        num_groups = len(set(ids.flatten().tolist()) - {-1})
-        assert order.tolist() == groups.order.tolist()
-        assert tiles[:num_groups].tolist() == groups.tiles[:num_groups].tolist()
-        assert tiles[num_groups:].tolist() == [[-1, 0, 0]] * (ids.numel() - num_groups)
 
 
 @settings(deadline=None)

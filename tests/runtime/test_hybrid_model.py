@@ -49,6 +49,7 @@ from ballast.testing.attention_cases import attention_case
 from ballast.testing.float_experts import FloatExperts
 from ballast.testing.generate import generate
 from ballast.tiny import write_tiny_model
+from ballast.tiny.quant_mix import QUANTS
 from ballast.vram import VramLimit
 from ballast.weights.gguf import open_gguf
 
@@ -57,6 +58,8 @@ MAX_DIVERGENCE = 2e-3
 MIN_SAME_TOP = 0.98
 CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")
+FLOAT32 = "cpu", {"cpu_isa": "reference"}
+"""Where nothing is rounded to less than float32."""
 SETTINGS = EngineSettings(
     cache_lens=512,
     max_batch_size=4,
@@ -77,12 +80,16 @@ class Pair:
         self.largest_error = 0.0
         self.divergences: list[float] = []
         self.same_top: list[bool] = []
+        self.most_at_once = 0
+        """Requests in a step that only decodes."""
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
         everything = replace(batch, sampled=np.arange(batch.token_ids.size, dtype=np.int64))
         theirs, ours = (runner.forward(everything, alive) for runner in self._both)
         self.largest_error = max(self.largest_error, float(np.abs(ours - theirs).max() / np.abs(theirs).max()))
         self.same_top += (ours.argmax(1) == theirs.argmax(1)).tolist()
+        if batch.is_decode:
+            self.most_at_once = max(self.most_at_once, batch.token_ids.size)
         p, q = (torch.from_numpy(logits).double().log_softmax(1) for logits in (theirs, ours))
         self.divergences += (p.exp() * (p - q)).sum(1).tolist()
         return theirs[batch.sampled]
@@ -95,6 +102,15 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def nothing_falls_back(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """On a GPU every way of computing is the one that was meant: a model that does without one warns of it."""
+    yield
+    if request.node.get_closest_marker("gpu"):
+        told = [record for record in caplog.get_records("call") if record.name.startswith("ballast.model.hybrid")]
+        assert [(record.getMessage(), vars(record)) for record in told if record.levelno >= logging.WARNING] == []
 
 
 def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
@@ -132,7 +148,7 @@ def pair_on_cpu(file: Path) -> Pair:
 
 
 def pair_on_gpu(file: Path) -> Pair:
-    return Pair(as_served(file, "cpu"), as_served(file, "cuda:0"))
+    return Pair(as_served(file, FLOAT32[0], **FLOAT32[1]), as_served(file, "cuda:0"))
 
 
 def run_requests(pair: Pair) -> None:
@@ -275,14 +291,50 @@ def test_what_fails_while_the_share_is_measured_ends_the_start(tmp_path: Path, m
         load(file, CPU, make_linear=float_linear, make_experts=FloatExperts, pcie_share=None)
 
 
+def of_quant(quant: str, *values: object) -> object:
+    """A case, beside others whose kernels are the same."""
+    return pytest.param(*values, quant, marks=pytest.mark.xdist_group(quant))
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("quant", ["f16", "bf16", "q8_0", "q4_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"])
-@pytest.mark.parametrize(("arch", "mla"), [("v2lite", "joint"), ("v2", "split"), ("v3", "split"), ("k2", "joint")])
-def test_distributions_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
-    pair = pair_on_gpu(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
+@pytest.mark.parametrize(
+    ("arch", "mla", "quant"),
+    [
+        *(of_quant(quant, arch, mla) for quant in QUANTS for arch, mla in (("v3", "split"), ("v2lite", "joint"))),
+        *(
+            of_quant("q4_k_m", arch, mla)
+            for arch in ("v2lite", "v2", "v3", "k2")
+            for mla in ("split", "joint")
+            if (arch, mla) not in {("v3", "split"), ("v2lite", "joint")}
+        ),
+    ],
+)
+def test_distributions_on_a_gpu_agree_with_float32(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
+    file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf
+    pair = pair_on_gpu(file)
     run_requests(pair)
     assert np.mean(pair.divergences) <= MAX_DIVERGENCE
     assert np.mean(pair.same_top) >= MIN_SAME_TOP
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("arch", "mla", "quant"), [of_quant("q4_k", "v3", "split"), of_quant("q8_0", "v2lite", "joint")]
+)
+def test_batches_of_every_kind_agree_with_float32(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
+    file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf
+    settings = replace(SETTINGS, max_batch_size=16)
+    first, second = (as_served(file, device, max_batch_size=16, **isa) for device, isa in (FLOAT32, ("cuda:0", {})))
+    rng = np.random.default_rng(6)
+    for num_requests in (1, 2, 4, 5, 16):
+        pair = Pair(first, second)
+        sampling = SamplingParams(max_tokens=max(8, num_requests + 4), temperature=0.0)
+        prompts = [tuple(rng.integers(0, 300, 4).tolist()) for _ in range(num_requests)]
+        requests = [Request(str(index), prompt, sampling) for index, prompt in enumerate(prompts)]
+        list(generate(EngineCore(pair, scheduler_config(settings)), requests))
+        assert pair.most_at_once == num_requests
+        assert np.mean(pair.divergences) <= MAX_DIVERGENCE, num_requests
+        assert np.mean(pair.same_top) >= MIN_SAME_TOP, num_requests
 
 
 def test_bringing_up_touches_the_null_block_alone_and_no_expert(tmp_path: Path) -> None:
@@ -354,7 +406,7 @@ def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(tmp_path
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("quant", ["q4_k", "q8_0", "q2_k", "bf16"])
+@pytest.mark.parametrize("quant", [of_quant(quant) for quant in ("q4_k", "q8_0", "q2_k", "bf16")])
 def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, quant: str) -> None:
     file = write_tiny_model(tmp_path, arch="v3", mla="split", quant=quant).gguf
     pair = Pair(as_served(file, "cpu"), as_served(file, "cuda:0", stream_from_tokens=2))
@@ -370,7 +422,7 @@ def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, quan
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("arch", "quant"), [("v3", "q4_k"), ("v2lite", "q8_0")])
+@pytest.mark.parametrize(("arch", "quant"), [of_quant("q4_k", "v3"), of_quant("q8_0", "v2lite")])
 @pytest.mark.parametrize("divided", ["share", "some", "all"])
 def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: str, quant: str, divided: str) -> None:
     file = write_tiny_model(tmp_path, arch=arch, mla="split", quant=quant).gguf
@@ -398,6 +450,7 @@ class Recorded:
 
 
 @pytest.mark.gpu
+@pytest.mark.xdist_group("q4_k")
 @pytest.mark.parametrize("num_requests", [4, 16])
 @pytest.mark.parametrize(("arch", "mla"), [("v3", "split"), ("v2lite", "joint")])
 def test_captured_steps_give_what_queued_ones_give(tmp_path: Path, arch: str, mla: str, num_requests: int) -> None:

@@ -25,12 +25,16 @@ def fail(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("CUDA error: the device was lost")],
-    ids=["full", "lost"],
+    ("error", "told"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError),
+        (torch.AcceleratorError("CUDA error: out of memory"), torch.OutOfMemoryError),
+        (torch.AcceleratorError("CUDA error: the device was lost"), torch.AcceleratorError),
+    ],
+    ids=["full", "full outside torch", "lost"],
 )
-def test_a_device_that_is_full_or_lost_says_so_itself(error: Exception) -> None:
-    with pytest.raises(type(error)):
+def test_a_device_that_is_full_or_lost_says_so_itself(error: Exception, told: type[Exception]) -> None:
+    with pytest.raises(told):
         DecodeGraphs().capture(2, lambda size: None, lambda size: fail(error), lambda share: None)
 
 

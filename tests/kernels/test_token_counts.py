@@ -70,7 +70,9 @@ def check(launched: set[str], run: Callable[[int], None], counts: list[int]) -> 
 def test_linears(rng, pool, launched, kind, heads, by_codes) -> None:
     rows = 48
     matrix = kernels.Matrix(random_blocks(rng, kind, heads * rows, HIDDEN), kind, heads * rows, HIDDEN)
-    packed = kernels.pack(pool, matrix, kernels.usable_isas()[0], num_heads=heads, head_stride=rows, num_rows=rows)
+    packed = kernels.pack(
+        pool, matrix, kernels.usable_isas()[0], activation_bytes=1, num_heads=heads, head_stride=rows, num_rows=rows
+    )
     linear = PanelLinear(packed, rows, HIDDEN, is_transposed=False, device=CPU)
     linear.coded_tokens = frozenset(TRIED_TOKENS[::2] if by_codes else ())
     check(launched, lambda count: linear(torch.zeros(count, heads, HIDDEN)), counts_for_steps(MOST, 6))
@@ -82,7 +84,13 @@ def test_experts_and_their_way_there(rng, pool, launched, num_used) -> None:
     for rows, cols in ((HIDDEN, HIDDEN),) * 3:
         matrix = kernels.Matrix(random_blocks(rng, T.Q4_K, EXPERTS * rows, cols), T.Q4_K, EXPERTS * rows, cols)
         packed = kernels.pack(
-            pool, matrix, kernels.usable_isas()[0], num_heads=EXPERTS, head_stride=rows, num_rows=rows
+            pool,
+            matrix,
+            kernels.usable_isas()[0],
+            activation_bytes=1,
+            num_heads=EXPERTS,
+            head_stride=rows,
+            num_rows=rows,
         )
         stacks.append(panels.PanelStack(torch.from_numpy(packed.panels.copy()), T.Q4_K, EXPERTS, rows, cols))
     experts = panels.ExpertPanels(*stacks)

@@ -323,8 +323,10 @@ def test_distributions_on_a_gpu_agree_with_float32(tmp_path: Path, arch: str, ml
 )
 def test_batches_of_every_kind_agree_with_float32(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
     file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf
-    settings = replace(SETTINGS, max_batch_size=16)
-    first, second = (as_served(file, device, max_batch_size=16, **isa) for device, isa in (FLOAT32, ("cuda:0", {})))
+    settings = replace(SETTINGS, max_batch_size=16, cache_lens=1024)
+    first, second = (
+        as_served(file, device, max_batch_size=16, cache_lens=1024, **isa) for device, isa in (FLOAT32, ("cuda:0", {}))
+    )
     rng = np.random.default_rng(6)
     for num_requests in (1, 2, 4, 5, 16):
         pair = Pair(first, second)
@@ -456,7 +458,7 @@ class Recorded:
 def test_captured_steps_give_what_queued_ones_give(tmp_path: Path, arch: str, mla: str, num_requests: int) -> None:
     file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant="q4_k").gguf
     # One model: another may have measured other ways to be faster.
-    settings = replace(SETTINGS, max_batch_size=num_requests)
+    settings = replace(SETTINGS, max_batch_size=num_requests, cache_lens=1024)
     model = load(file, GPU, settings, decodes_by_graphs=False)
     rng = np.random.default_rng(2)
     sampling = SamplingParams(max_tokens=num_requests + 2, temperature=0.0)

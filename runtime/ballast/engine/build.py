@@ -128,7 +128,7 @@ def _telling_memory(device: str, limit: VramLimit | None) -> Iterator[None]:
     if device != "cpu":
         import torch  # a server on the CPU alone has none
 
-        device_is_full = (torch.OutOfMemoryError, torch.AcceleratorError)
+        device_is_full = (torch.OutOfMemoryError,)
     try:
         yield
     except device_is_full as error:

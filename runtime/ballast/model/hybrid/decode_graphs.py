@@ -47,6 +47,8 @@ class DecodeGraphs:
             except RuntimeError as error:
                 # What fails in a capture may make its end fail as well.
                 first = error.__context__ or error
+                if isinstance(first, torch.AcceleratorError) and "out of memory" in str(first):
+                    raise torch.OutOfMemoryError(str(first)) from first  # a graph's own memory is none of torch's
                 if isinstance(first, (torch.AcceleratorError, torch.OutOfMemoryError)):
                     raise first from None
                 raise EngineDeadError(f"a decode step of {size} requests cannot be captured: {first}") from error

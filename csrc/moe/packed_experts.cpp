@@ -124,6 +124,7 @@ class PartForward {
     for (int64_t block = 0; block < blocks.count(); ++block) {
       const IndexRange members{group.members.begin + blocks[block].begin,
                                group.members.begin + blocks[block].end};
+      prefetch_rows(gate_, gate_rows + members.begin, members.size());
       for (int64_t unit = run.begin; unit < run.end; unit += kUnitsTogether) {
         const IndexRange units{unit, std::min(unit + kUnitsTogether, run.end)};
         make_hidden(group.expert, units, units.end < run.end, members, gate_rows, up_rows);
@@ -142,8 +143,12 @@ class PartForward {
       std::fill_n(out_ + token * width_ + col_begin, col_end - col_begin, 0.0f);
     }
     for (auto group = all_.groups.begin(); group != all_.groups.end(); ++group) {
-      const uint8_t* next =
-          std::next(group) == all_.groups.end() ? nullptr : down_.panel(std::next(group)->expert, run.begin);
+      const uint8_t* next = nullptr;
+      if (const auto after = std::next(group); after != all_.groups.end()) {
+        next = down_.panel(after->expert, run.begin);
+        const int64_t size = std::min(after->members.size(), tokens_per_block(down_));
+        prefetch_rows(down_, hidden_.rows() + after->members.begin, size);
+      }
       const Chunks blocks(group->members.size(), tokens_per_block(down_));
       for (int64_t block = 0; block < blocks.count(); ++block) {
         const int64_t first = group->members.begin + blocks[block].begin;

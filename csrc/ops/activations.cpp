@@ -5,6 +5,15 @@
 #include "numa/index_range.h"
 
 namespace ballast {
+namespace {
+
+// Of `cols` activations of one token as the panels take them.
+int64_t row_bytes(const Panels& panels, int64_t cols) {
+  return panels.takes_quantized() ? cols / kGroupCols * panels.activation_kernels().block_bytes
+                                  : cols * int64_t{sizeof(float)};
+}
+
+}  // namespace
 
 Activations::Activations(ThreadPool& pool, const Panels& panels, const float* x, int64_t num_rows) {
   rows_.resize(static_cast<size_t>(num_rows));
@@ -20,7 +29,7 @@ Activations::Activations(ThreadPool& pool, const Panels& panels, const float* x,
   for (int64_t row = 0; row < num_rows; ++row)
     rows_[static_cast<size_t>(row)] = blocks_.get() + row * row_blocks * block_lines;
   // Some microseconds: a few tokens are not worth waking a thread. Whole super-blocks, as some share a scale.
-  constexpr int64_t kTaskBlocks = 1024;
+  constexpr int64_t kTaskBlocks = 256;
   static_assert(kTaskBlocks % kSuperGroups == 0);
   const Chunks chunks(num_rows * row_blocks, kTaskBlocks);
   pool.parallel_for(chunks.count(), [&](int64_t task) {
@@ -30,12 +39,20 @@ Activations::Activations(ThreadPool& pool, const Panels& panels, const float* x,
   });
 }
 
+void prefetch_rows(const Panels& panels, const void* const* rows, int64_t num_rows) {
+  const int64_t num_bytes = row_bytes(panels, panels.cols());
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const char* const from = static_cast<const char*>(rows[row]);
+    for (int64_t byte = 0; byte < num_bytes; byte += int64_t{sizeof(CacheLine)})
+      __builtin_prefetch(from + byte, 0, 2);
+  }
+}
+
 int64_t tokens_per_block(const Panels& panels) {
   constexpr int64_t kCacheBytes = 512 << 10;
   const int64_t piece_cols = panels.kernels().piece_cols;
   const int64_t cols = piece_cols == 0 ? panels.cols() : std::min(panels.cols(), piece_cols);
-  const int64_t token_bytes =
-      panels.takes_quantized() ? cols / kGroupCols * panels.activation_kernels().block_bytes : cols * 4;
+  const int64_t token_bytes = row_bytes(panels, cols);
   return std::clamp<int64_t>(kCacheBytes / token_bytes / 8 * 8, 16, panels.kernels().most_tokens);
 }
 

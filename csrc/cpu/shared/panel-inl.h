@@ -186,7 +186,7 @@ BALLAST_INLINE void prefetch(const uint8_t* from, int64_t num_bytes) {
 
 // What passes over the same panels, each with other tokens, ask memory for before it is used.
 struct Ahead {
-  bool is_first;        // of the passes: it asks for these panels' own bytes
+  bool asks_for_own;    // the first pass, where nothing before it has asked for these panels' bytes
   const uint8_t* next;  // what is read after these panels; null if unknown
   int64_t period;       // groups from one share of that to the next
   int64_t wait;         // groups left until then; never, from 0 on
@@ -211,13 +211,11 @@ BALLAST_INLINE void prefetch_own(const uint8_t* first, int64_t panel_bytes, int6
   }
 }
 
-// The same share of as many panels at once, in ascending order, for the second-level cache.
+// The same share of as many panels at once, in ascending order.
 template <const QuantLayout& kLayout, int kPanels>
 BALLAST_INLINE void prefetch_share(Ahead& ahead) {
   constexpr int kShare = (kPanels * share_bytes<kLayout>() + 63) / 64 * 64;
-#pragma GCC unroll 1
-  for (int line = 0; line < kShare; line += 64)
-    _mm_prefetch(reinterpret_cast<const char*>(ahead.next + line), _MM_HINT_T1);
+  prefetch(ahead.next, kShare);
   ahead.next += kShare;
   ahead.wait = ahead.period;
 }
@@ -237,7 +235,7 @@ BALLAST_INLINE void multiply_tokens(const PanelRun& run, int64_t first_panel, in
   const int64_t scale_bytes = kLayout.scale_bytes(run.cols);
   for (int64_t index = 0; index < run.cols / kGroupCols; ++index) {
     const int64_t offset = scale_bytes + index * kLayout.group_bytes();
-    if (ahead.is_first) prefetch_own<kLayout, kPanels>(first, run.panel_bytes, index, ahead.next);
+    if (ahead.asks_for_own) prefetch_own<kLayout, kPanels>(first, run.panel_bytes, index, ahead.next);
     if (--ahead.wait == 0) prefetch_share<kLayout, kPanels>(ahead);
     GroupScales<kLayout> scales[kPanels];
     const uint8_t* groups[kPanels];
@@ -276,7 +274,7 @@ void multiply_rest(const PanelRun& run, int64_t first_panel, int part, Ahead& ah
                    const void* const* tokens, int64_t num_tokens, PanelProducts out) {
   for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out.first += kTokens * kPanelRows) {
     multiply_tokens<kLayout, kPanels, kTokens, kBytes>(run, first_panel, part, ahead, tokens, out);
-    ahead.is_first = false;
+    ahead.asks_for_own = false;
   }
   if constexpr (kTokens > 1) {
     if (num_tokens > 0)
@@ -289,11 +287,13 @@ template <const QuantLayout& kLayout, int kPanels, int kBytes>
 void multiply_together(const PanelRun& run, int64_t index, const void* const* tokens, int64_t num_tokens,
                        const PanelProducts& out) {
   const uint8_t* next = index + kPanels < run.count ? run[index + kPanels] : run.next;
-  // One pass has no time to spare for what comes next.
+  // One pass has no time to spare for what comes next; of several, those over the panels before have asked
+  // for these.
   const int64_t num_passes = (num_tokens + kQuantTokens - 1) / kQuantTokens;
   const int64_t wait = num_passes > 1 && next != nullptr ? num_passes : 0;
+  const bool asks_for_own = num_passes == 1 || index == 0;
   for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-    Ahead ahead = part == 0 ? Ahead{true, next, wait, wait} : Ahead{false, next, 0, 0};
+    Ahead ahead = part == 0 ? Ahead{asks_for_own, next, wait, wait} : Ahead{false, next, 0, 0};
     multiply_rest<kLayout, kPanels, kQuantTokens, kBytes>(run, index, part, ahead, tokens, num_tokens, out);
   }
 }

@@ -156,6 +156,8 @@ void bind_ops(py::module_ m) {
   m.def("mla_attention", &bind_mla_attention, arg("pool"), arg("query"), arg("kv_cache"), arg("block_tokens"),
         arg("query_indptr"), arg("positions"), arg("kv_indptr"), arg("kv_indices"), arg("value_dim"),
         arg("scale"), arg("out"), py::kw_only(), arg("isa"));
+  m.def("attention_states_nbytes", &attention_states_bytes, py::kw_only(), arg("num_heads"), arg("value_dim"),
+        arg("num_tokens"), arg("num_positions"), arg("num_threads"));
   m.def("silu_mul", &bind_silu_mul, arg("gate"), arg("up"), arg("out"));
   m.def("route", &bind_route, arg("logits"), arg("bias").none(true), py::kw_only(), arg("sigmoid"),
         arg("num_groups"), arg("num_groups_used"), arg("group_score_top2"), arg("normalize"), arg("scale"),

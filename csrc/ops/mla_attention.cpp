@@ -21,6 +21,18 @@ constexpr int64_t kGroupRows = 32;
 // cut into steps, chunks or blocks.
 constexpr int64_t kStretchPositions = 4 * kSpanPositions;
 
+// Bytes of states that a call may hold at once, unless a single group has more: many rows of a long sequence
+// could have gigabytes of them. What exceeds it is attended to in turns of whole groups.
+constexpr int64_t kMostStateBytes = int64_t{256} << 20;
+
+int64_t state_floats(int64_t value_width) { return kGroupRows * (value_width + 2); }
+int64_t state_bytes(int64_t value_width) {
+  return state_floats(value_width) * static_cast<int64_t>(sizeof(float));
+}
+
+// Where each thread gets so many groups, threads finish together though no group is divided.
+constexpr int64_t kGroupsPerThread = 4;
+
 // Rows begin…end of one request, row i being head i % H of its token i / H.
 struct RowGroup {
   int64_t request;
@@ -73,8 +85,6 @@ class GroupAttention {
   GroupAttention(const AttentionKernels& kernels, const LatentQuery& query, const float* cache,
                  const PagedBatch& batch, const AttentionShape& shape, float* out)
       : kernels_(kernels), query_(query), cache_(cache), batch_(batch), shape_(shape), out_(out) {}
-
-  int64_t state_floats() const { return kGroupRows * (shape_.value_width + 2); }
 
   AttentionState state_at(float* memory, const RowGroup& group) const {
     return {memory, memory + group.num_padded(), memory + 2 * group.num_padded()};
@@ -156,6 +166,36 @@ class GroupAttention {
   float* out_;
 };
 
+// A task is a stretch of one of the groups; who finishes a group's last one merges them all.
+void attend_by_stretch(ThreadPool& pool, const GroupAttention& attention, const RowGroup* groups,
+                       size_t num_groups, int64_t num_floats) {
+  std::vector<std::atomic<int64_t>> num_unfinished(num_groups);
+  std::vector<size_t> group_of;
+  for (size_t index = 0; index < num_groups; ++index) {
+    const int64_t num_stretches = groups[index].stretches().count();
+    num_unfinished[index] = num_stretches;
+    group_of.insert(group_of.end(), static_cast<size_t>(num_stretches), index);
+  }
+  thread_local Room room;
+  const int64_t num_tasks = static_cast<int64_t>(group_of.size());
+  float* states = room.of(num_tasks * num_floats);
+  pool.parallel_for(num_tasks, [&](int64_t task) {
+    const size_t index = group_of[static_cast<size_t>(task)];
+    const RowGroup& group = groups[index];
+    const int64_t first_task = group.first_stretch - groups[0].first_stretch;
+    const auto state_of = [&](int64_t stretch) {
+      return attention.state_at(states + (first_task + stretch) * num_floats, group);
+    };
+    const int64_t stretch = task - first_task;
+    attention.attend(group, attention.gather(group), stretch, state_of(stretch));
+    if (num_unfinished[index].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    for (int64_t next = 1; next < group.stretches().count(); ++next) {
+      attention.merge(group, state_of(next), state_of(0));
+    }
+    attention.write(group, state_of(0));
+  });
+}
+
 void check_indptr(const char* name, const int32_t* indptr, int64_t num_requests, int64_t total) {
   const std::string what = name;
   if (indptr[0] != 0)
@@ -205,15 +245,14 @@ void mla_attention(ThreadPool& pool, const Kernels* kernels, const LatentQuery& 
                                  cache, batch, shape, out);
   const std::vector<RowGroup> groups = group_rows(batch, shape.num_heads);
   const int64_t num_groups = static_cast<int64_t>(groups.size());
-  const int64_t state_floats = attention.state_floats();
-  constexpr int64_t kGroupsPerThread = 4;  // enough that threads finish together
+  const int64_t num_floats = state_floats(shape.value_width);
   if (num_groups >= kGroupsPerThread * pool.num_threads()) {
     pool.parallel_for(num_groups, [&](int64_t index) {
       thread_local Room room;
-      float* memory = room.of(2 * state_floats);
+      float* memory = room.of(2 * num_floats);
       const RowGroup& group = groups[static_cast<size_t>(index)];
       const AttentionState state = attention.state_at(memory, group);
-      const AttentionState next = attention.state_at(memory + state_floats, group);
+      const AttentionState next = attention.state_at(memory + num_floats, group);
       const float* queries = attention.gather(group);
       attention.attend(group, queries, 0, state);
       for (int64_t stretch = 1; stretch < group.stretches().count(); ++stretch) {
@@ -225,31 +264,28 @@ void mla_attention(ThreadPool& pool, const Kernels* kernels, const LatentQuery& 
     return;
   }
 
-  // A task is a stretch; who finishes a group's last one merges them all.
-  std::vector<std::atomic<int64_t>> num_unfinished(groups.size());
-  std::vector<int64_t> group_of;
-  for (int64_t index = 0; index < num_groups; ++index) {
-    const int64_t num_stretches = groups[static_cast<size_t>(index)].stretches().count();
-    num_unfinished[static_cast<size_t>(index)] = num_stretches;
-    group_of.insert(group_of.end(), static_cast<size_t>(num_stretches), index);
-  }
-  thread_local Room room;
-  const int64_t num_tasks = static_cast<int64_t>(group_of.size());
-  float* states = room.of(num_tasks * state_floats);
-  pool.parallel_for(num_tasks, [&](int64_t task) {
-    const size_t index = static_cast<size_t>(group_of[static_cast<size_t>(task)]);
-    const RowGroup& group = groups[index];
-    const auto state_of = [&](int64_t stretch) {
-      return attention.state_at(states + (group.first_stretch + stretch) * state_floats, group);
-    };
-    const int64_t stretch = task - group.first_stretch;
-    attention.attend(group, attention.gather(group), stretch, state_of(stretch));
-    if (num_unfinished[index].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-    for (int64_t next = 1; next < group.stretches().count(); ++next) {
-      attention.merge(group, state_of(next), state_of(0));
+  const auto end_of = [&](size_t begin) {
+    const int64_t most = kMostStateBytes / state_bytes(shape.value_width);
+    int64_t num_stretches = groups[begin].stretches().count();
+    for (++begin; begin < groups.size(); ++begin) {
+      num_stretches += groups[begin].stretches().count();
+      if (num_stretches > most) break;
     }
-    attention.write(group, state_of(0));
-  });
+    return begin;
+  };
+  for (size_t begin = 0; begin < groups.size();) {
+    const size_t end = end_of(begin);
+    attend_by_stretch(pool, attention, &groups[begin], end - begin, num_floats);
+    begin = end;
+  }
+}
+
+int64_t attention_states_bytes(int64_t num_heads, int64_t value_width, int64_t num_tokens,
+                               int64_t num_positions, int num_threads) {
+  const int64_t num_groups =
+      std::min(Chunks(num_tokens * num_heads, kGroupRows).count(), kGroupsPerThread * num_threads - 1);
+  const int64_t by_group = Chunks(num_positions, kStretchPositions).count() * state_bytes(value_width);
+  return std::max(by_group, std::min(num_groups * by_group, kMostStateBytes));
 }
 
 }  // namespace ballast

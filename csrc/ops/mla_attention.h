@@ -48,4 +48,9 @@ struct LatentQuery {
 void mla_attention(ThreadPool& pool, const Kernels* kernels, const LatentQuery& query, const float* cache,
                    const PagedBatch& batch, const AttentionShape& shape, float* out);
 
+// Most bytes that mla_attention keeps between positions that are attended to apart, for steps of up to
+// `num_tokens` and sequences of up to `num_positions`, which share the cache.
+int64_t attention_states_bytes(int64_t num_heads, int64_t value_width, int64_t num_tokens,
+                               int64_t num_positions, int num_threads);
+
 }  // namespace ballast

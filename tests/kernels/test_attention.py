@@ -169,3 +169,28 @@ def test_a_nan_in_a_query_shows_in_that_row_alone(rng, pool, isa):
     assert np.all(np.isnan(out[1, 2]))
     out[1, 2] = clean[1, 2]
     np.testing.assert_array_equal(out, clean)
+
+
+def test_states_beyond_the_room_for_them_are_attended_to_in_turns(rng):
+    """63 groups of 65 stretches hold 269 MB between them; a pool of one thread divides no group."""
+    num_tokens, heads, width, value_dim, length = 126, 16, 520, 512, 65 * 192
+    sizes = {"num_heads": heads, "value_dim": value_dim, "num_tokens": num_tokens, "num_positions": length}
+    assert kernels.attention_states_nbytes(**sizes, num_threads=16) == 256 << 20
+    query = rng.standard_normal((num_tokens, heads, width), dtype=np.float32)
+    cache = rng.standard_normal((length, width), dtype=np.float32)
+    positions = np.arange(length - num_tokens, length, dtype=np.int32)
+    tables = (np.array([0, num_tokens], np.int32), positions, np.array([0, 1], np.int32), np.zeros(1, np.int32))
+    found = []
+    for num_threads in (1, 16):
+        out = np.empty((num_tokens, heads, value_dim), np.float32)
+        pool, isa = kernels.ThreadPool(num_threads), kernels.usable_isas()[0]
+        kernels.mla_attention(pool, query, cache, length, *tables, value_dim, 0.05, out, isa=isa)
+        found.append(out.tobytes())
+    assert found[0] == found[1]
+
+
+def test_the_room_for_states_follows_from_the_longest_sequence():
+    one_token_of_r1 = {"num_heads": 128, "value_dim": 512, "num_tokens": 1, "num_threads": 16}
+    state_bytes = 32 * (512 + 2) * 4
+    assert kernels.attention_states_nbytes(**one_token_of_r1, num_positions=32768) == 4 * 171 * state_bytes
+    assert kernels.attention_states_nbytes(**one_token_of_r1, num_positions=1 << 22) == 21846 * state_bytes

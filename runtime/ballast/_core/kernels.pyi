@@ -158,6 +158,12 @@ def mla_attention(
     ValueError when the tables would lead outside the cache.
     """
 
+def attention_states_nbytes(
+    *, num_heads: int, value_dim: int, num_tokens: int, num_positions: int, num_threads: int
+) -> int:
+    """Most bytes that a pool's calls of mla_attention keep beside their arguments, for up to num_tokens a step and
+    num_positions a sequence: 256 MiB, or what one group of 32 rows takes where that is more."""
+
 def silu_mul(gate: F32, up: F32, out: F32) -> None:
     """out = silu(gate) * up, element by element; all [T, I]. out may be gate or up."""
 

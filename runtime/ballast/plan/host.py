@@ -6,6 +6,7 @@ and W_UK of the joint layout becomes floats. The embedding is read in place from
 
 from __future__ import annotations
 
+from ballast._core import kernels
 from ballast.machine import Memory
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.packed_size import loaded_bytes
@@ -54,7 +55,7 @@ def make_plan(gguf: GgufModel, spec: ModelSpec, assignment: Assignment, numbers:
 
 
 def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
-    """Activations alive at once in the widest part of a layer, and the logits of a full batch."""
+    """Activations alive at once in the widest part of a layer, attention's states, and the logits of a full batch."""
     head = spec.nope_dim + spec.rope_dim
     query = head + spec.nope_dim + spec.rope_dim + spec.kv_lora_rank + spec.latent_dim
     attention = spec.latent_dim + spec.num_heads * (query + spec.kv_lora_rank + spec.v_dim)
@@ -62,7 +63,14 @@ def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
     experts = spec.num_experts + spec.num_experts_used * spec.expert_dim + shared
     widest = max(attention, 2 * spec.ffn_dim, experts)
     logits = numbers.max_batch_size * spec.vocab_size
-    return (numbers.step_tokens * (4 * spec.hidden + widest) + 4 * logits) * _FLOAT_BYTES
+    states = kernels.attention_states_nbytes(
+        num_heads=spec.num_heads,
+        value_dim=spec.kv_lora_rank,
+        num_tokens=numbers.step_tokens,
+        num_positions=min(spec.context_length, numbers.cache_lens),
+        num_threads=sum(numbers.threads_per_node),
+    )
+    return (numbers.step_tokens * (4 * spec.hidden + widest) + 4 * logits) * _FLOAT_BYTES + states
 
 
 def _table_bytes(spec: ModelSpec, num_cached_tokens: int) -> int:

@@ -7,15 +7,18 @@ import subprocess
 from datetime import UTC, datetime
 
 from ballast.machine import read_machine
+from ballast.model.isa import chosen_isa
 
 
-def bench_record(benchmark: str, case: str, **figures: float) -> str:
-    """One line. Figures carry their unit in their name."""
+def bench_record(benchmark: str, case: str, **figures: object) -> str:
+    """One line. Figures carry their unit in their name. `isa` is the one that the environment chooses, unless a
+    benchmark that compares several names another."""
     machine = read_machine()
     return json.dumps(
         {
             "benchmark": benchmark,
             "case": case,
+            "isa": chosen_isa(),
             **figures,
             "commit": _commit(),
             "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}",

@@ -156,8 +156,7 @@ def write_gguf(
 ) -> Path:
     """Write a file with these metadata (None is left out) and tensors of zeros."""
     writer = gguf.GGUFWriter(path, str(metadata.get("general.architecture", "")))
-    for key, value in metadata.items():
-        _add(writer, key, value)
+    add_metadata(writer, metadata)
     for name, shape in shapes.items():
         kind = (types or {}).get(name, GgmlType.F32)
         if kind == GgmlType.F32:
@@ -172,12 +171,17 @@ def write_gguf(
     return path
 
 
+def add_metadata(writer: gguf.GGUFWriter, metadata: Mapping[str, Any]) -> None:
+    """Add each entry by its Python type; None is left out, and the architecture, which the writer adds itself."""
+    for key, value in metadata.items():
+        _add(writer, key, value)
+
+
 def write_hollow_model(path: Path, spec: ModelSpec, types: Mapping[str, GgmlType]) -> Path:
     """Write `spec` at its full size without its weights: header and metadata, then a hole as long as the tensors. Takes
     no disk to speak of; tensors that `types` does not name are F32."""
     writer = gguf.GGUFWriter(path, "deepseek2")
-    for key, value in metadata_of(spec).items():
-        _add(writer, key, value)
+    add_metadata(writer, metadata_of(spec))
     end = 0
     for name, shape in expected_tensors(spec).items():
         kind = types.get(name, GgmlType.F32)
@@ -241,7 +245,7 @@ def write_shards(folder: Path, stem: str, spec: ModelSpec, count: int) -> list[P
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
     if key == "general.architecture" or value is None:
-        return  # the writer adds the architecture itself
+        return
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):

@@ -1,0 +1,34 @@
+"""The tool that writes models to measure speed with."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from tools.synthetic_model import V2_LITE, write_random_model
+
+from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.model.metadata import read_spec
+from ballast.model.tensors import check_tensors, expected_tensors
+from ballast.testing.gguf_files import common_types
+from ballast.weights.gguf import open_gguf
+
+
+def test_a_random_model_has_the_shape_and_types_asked_for_and_can_be_served(tmp_path: Path) -> None:
+    asked = replace(V2_LITE, num_layers=2, vocab_size=512, hidden=256, ffn_dim=352, num_experts=8, expert_dim=352)
+    write_random_model(tmp_path / "model.gguf", asked, seed=0)
+    gguf = open_gguf(tmp_path / "model.gguf")
+    spec = read_spec(gguf)
+    check_tensors(gguf, spec)
+    assert expected_tensors(spec) == expected_tensors(asked)
+    types = common_types(asked)
+    assert {name: gguf.tensors[name].ggml_type for name in types} == types
+    assert not np.array_equal(*(np.asarray(gguf.data(f"blk.1.ffn_{name}_exps.weight")) for name in ("gate", "up")))
+    settings = EngineSettings(
+        cache_lens=256, max_batch_size=1, max_new_tokens=4, chunk_size=64, prefill_chunk_size=64, max_queue=1
+    )
+    core = EngineCore(load_runner(gguf, spec, spec.vocab_size, settings), scheduler_config(settings))
+    core.add(1, Request("one", (1, 2, 3), SamplingParams(max_tokens=2, temperature=0.0)), seed=0)
+    events = [event for _ in range(2) for event in core.step().events]
+    assert [event.finish_reason for event in events][-1] is not None

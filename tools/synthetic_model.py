@@ -1,0 +1,95 @@
+"""Write a GGUF of DeepSeek-V2-Lite's shape with random weights, as speed is measured with: its text means nothing.
+
+python tools/synthetic_model.py FILE [--layers 27] [--seed 0]
+
+Types are those of a Q4_K_M file; the smallest models have one dense layer and one of experts. There is no vocabulary:
+prompts are token ids.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as GgmlType
+from numpy.typing import NDArray
+
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import expected_tensors
+from ballast.testing.blocks import random_blocks
+from ballast.testing.gguf_files import V2_LITE_SPEC, add_metadata, common_types, metadata_of
+
+V2_LITE = replace(
+    V2_LITE_SPEC,
+    name="DeepSeek-V2-Lite's shape",
+    mla_layout="split",
+    num_layers=27,
+    vocab_size=102400,
+    context_length=163840,
+    hidden=2048,
+    ffn_dim=10944,
+    num_heads=16,
+    kv_lora_rank=512,
+    nope_dim=128,
+    rope_dim=64,
+    v_dim=128,
+    num_experts=64,
+    num_experts_used=6,
+    expert_dim=1408,
+)
+
+_DRAWN_ROWS = 1 << 10
+"""As many are drawn for a tensor, and then repeated: drawing gigabytes takes minutes, and speed is the same."""
+
+_SCALES = {GgmlType.Q4_K: 1e-4, GgmlType.Q6_K: 1e-5, GgmlType.Q8_0: 3e-4}
+"""Of blocks, so that weights are about 0.02."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--layers", type=int, default=V2_LITE.num_layers, help="of 27, the first of them dense")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if not 2 <= options.layers <= V2_LITE.num_layers:
+        parser.error(f"--layers={options.layers}: 2 to {V2_LITE.num_layers}")
+    write_random_model(options.file, replace(V2_LITE, num_layers=options.layers), options.seed)
+
+
+def write_random_model(file: Path, spec: ModelSpec, seed: int) -> None:
+    """Write `spec` tensor by tensor: the weights need not fit into memory."""
+    rng, types = np.random.default_rng(seed), common_types(spec)
+    writer = gguf.GGUFWriter(file, "deepseek2")
+    vocabulary = {"tokenizer.ggml.model": "none", "deepseek2.vocab_size": spec.vocab_size, "general.file_type": 15}
+    add_metadata(writer, metadata_of(spec) | vocabulary)
+    tensors = [(name, shape, types.get(name, GgmlType.F32)) for name, shape in expected_tensors(spec).items()]
+    for name, shape, kind in tensors:
+        stored = gguf.quant_shape_to_byte_shape(shape, kind)
+        if kind == GgmlType.F32:
+            writer.add_tensor_info(name, shape, np.dtype(np.float32), math.prod(stored))
+        else:
+            writer.add_tensor_info(name, stored, np.dtype(np.uint8), math.prod(stored), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for name, shape, kind in tensors:
+        writer.write_tensor_data(weights(rng, name, shape, kind))
+    writer.close()
+
+
+def weights(rng: np.random.Generator, name: str, shape: tuple[int, ...], kind: GgmlType) -> NDArray[Any]:
+    """A tensor as it is stored: norms are ones, the rest is random and small."""
+    if kind == GgmlType.F32:
+        return np.ones(shape, np.float32) if "norm" in name else rng.normal(0, 0.02, shape).astype(np.float32)
+    num_rows = math.prod(shape[:-1])
+    drawn = random_blocks(rng, kind, min(num_rows, _DRAWN_ROWS), shape[-1], scale=_SCALES[kind])
+    return np.resize(drawn, gguf.quant_shape_to_byte_shape(shape, kind))
+
+
+if __name__ == "__main__":
+    main()

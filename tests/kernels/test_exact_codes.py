@@ -50,7 +50,7 @@ def linear_of(
     """(a random matrix a head, its weights [heads, rows, cols])."""
     data = random_blocks(rng, kind, heads * rows, cols)
     matrix = kernels.Matrix(data, kind, heads * rows, cols)
-    packed = kernels.pack(pool, matrix, FAST, num_heads=heads, head_stride=rows, num_rows=rows)
+    packed = kernels.pack(pool, matrix, FAST, num_heads=heads, head_stride=rows, num_rows=rows, activation_bytes=1)
     weight = dequantized(data, kind).reshape(heads, rows, cols).astype(np.float64)
     return PanelLinear(packed, rows, cols, is_transposed=False, device=device), weight
 

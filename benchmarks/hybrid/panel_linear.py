@@ -23,6 +23,7 @@ from ballast._core import kernels
 from ballast.gpu import why_unusable
 from ballast.model.hybrid.experts.panels import ExpertPanels, PanelStack
 from ballast.model.hybrid.panels.linear import PanelLinear
+from ballast.model.hybrid.panels.products import LEAST_WIDE_TOKENS
 from ballast.testing.bench_record import bench_record
 from ballast.testing.blocks import dequantized, random_blocks
 
@@ -63,16 +64,17 @@ def measure_linear(name: str, kind: T, rows: int, cols: int, token_counts: Seque
         linears.append(PanelLinear(matrix, rows, cols, is_transposed=False, device=device))
     for tokens in token_counts:
         x = torch.randn(tokens, cols, device=device)
-        micros = micros_per_call([partial(linear, x) for linear in linears])
-        found = linears[0](x)[:, :ROWS].double()
         exact, bound = x.double() @ weight.T, x.double().abs() @ weight.abs().T
-        report(
-            f"{name}, {kind.name} {rows} x {cols}, {tokens} tokens",
-            micros,
-            linears[0].num_bytes,
-            2 * tokens * rows * cols,
-            error_bits=round(math.log2(float(((found - exact).abs() / bound).max())), 1),
-        )
+        for by_codes in (False, True) if tokens < LEAST_WIDE_TOKENS else (False,):
+            micros = micros_per_call([partial(linear.multiply, x, by_codes=by_codes) for linear in linears])
+            found = linears[0].multiply(x, by_codes=by_codes)[:, :ROWS].double()
+            report(
+                f"{name}, {kind.name} {rows} x {cols}, {tokens} tokens" + ", by exact codes" * by_codes,
+                micros,
+                linears[0].num_bytes,
+                2 * tokens * rows * cols,
+                error_bits=round(math.log2(float(((found - exact).abs() / bound).max())), 1),
+            )
 
 
 def measure_experts() -> None:

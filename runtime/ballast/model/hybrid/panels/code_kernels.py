@@ -140,30 +140,26 @@ def _finish(
     all have left, in their order, so that the result does not depend on theirs."""
     row = tl.program_id(0) * 32 + tl.arange(0, 8)[None, :, None, None] * 4 + tl.arange(0, 4)[:, None, None, None]
     column = tl.arange(0, 4)[None, None, :, None] * 2 + tl.arange(0, 2)[None, None, None, :]
-    if num_splits == 1:
-        for eight in tl.static_range(EIGHTS):
-            token = first_token + eight * 8 + column
-            place = (token.to(tl.int64) * num_slots + slot) * num_rows + row
-            kept = (row < num_rows) & (token < num_tokens)
-            tl.store(out + place, tl.reshape(sums[eight], (4, 8, 4, 2)), mask=kept)
-    else:
-        for eight in tl.static_range(EIGHTS):
-            token = first_token + eight * 8 + column
-            place = (token.to(tl.int64) * num_slots + slot) * num_rows + row
-            kept = (row < num_rows) & (token < num_tokens)
-            tl.store(partial + split * split_stride + place, tl.reshape(sums[eight], (4, 8, 4, 2)), mask=kept)
+    own = out
+    if num_splits > 1:
+        own = partial + split * split_stride
+    places = ()
+    kept = ()
+    for eight in tl.static_range(EIGHTS):
+        token = first_token + eight * 8 + column
+        places = places + ((token.to(tl.int64) * num_slots + slot) * num_rows + row,)
+        kept = kept + ((row < num_rows) & (token < num_tokens),)
+        tl.store(own + places[eight], tl.reshape(sums[eight], (4, 8, 4, 2)), mask=kept[eight])
+    if num_splits > 1:
         tl.debug_barrier()
         counter = arrived + (tl.program_id(1) * num_slots + slot) * tl.num_programs(0) + tl.program_id(0)
         if tl.atomic_add(counter, 1) == num_splits - 1:
             for eight in tl.static_range(EIGHTS):
-                token = first_token + eight * 8 + column
-                place = (token.to(tl.int64) * num_slots + slot) * num_rows + row
-                kept = (row < num_rows) & (token < num_tokens)
-                total = tl.load(partial + place, mask=kept, other=0.0, cache_modifier=".cg")
+                left = partial + places[eight]
+                total = tl.load(left, mask=kept[eight], other=0.0, cache_modifier=".cg")
                 for index in range(1, num_splits):
-                    left = partial + index * split_stride + place
-                    total += tl.load(left, mask=kept, other=0.0, cache_modifier=".cg")
-                tl.store(out + place, total, mask=kept)
+                    total += tl.load(left + index * split_stride, mask=kept[eight], other=0.0, cache_modifier=".cg")
+                tl.store(out + places[eight], total, mask=kept[eight])
             tl.store(counter, 0)
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ballast._core import kernels
+from ballast.engine.threads import start_threads
 from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import Packing, load_weights
@@ -54,7 +55,7 @@ def main() -> None:
         parser.error(f"--threads is {options.threads}; expected 2 or more: one is the caller, who never sleeps")
     gguf = open_gguf(options.model)
     spec = read_spec(gguf, None)
-    pool = kernels.ThreadPool(options.threads)
+    pool, why_unpinned = start_threads(options.threads, "auto")
     weights = load_weights(gguf, spec, spec.vocab_size, Packing(pool, kernels.usable_isas()[0], 2), lambda _: None)
     layers = [layer.experts.experts for layer in weights.layers if layer.experts is not None]
     for batch in options.batch:
@@ -69,6 +70,7 @@ def main() -> None:
                     "hybrid/layer_gaps",
                     case,
                     threads=options.threads,
+                    pinned=not why_unpinned,
                     **figures,
                     gb_per_s=gb_per_s,
                     memory_gb_per_s=memory,

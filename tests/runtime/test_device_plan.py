@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import MemoryPlan, Numbers
 from ballast.plan.residents import Wanted
 from ballast.plan.streaming import step_choices
+from ballast.sizes import human
 from ballast.testing.gguf_files import R1_SPEC, common_types, write_hollow_model
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
@@ -197,12 +199,67 @@ def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: 
         (256, 1000, None, [(1000, True), (1000, False)]),
         (256, 1000, 64, [(1000, True)]),
         (256, 1000, 0, [(1000, False)]),
+        (256, None, 1500, [(4096, True), (2048, True)]),
     ],
 )
 def test_the_longest_step_is_tried_first_and_streaming_given_up_last(
     chunk_size: int, prefill_chunk_size: int | None, stream_from_tokens: int | None, expected: list[tuple[int, bool]]
 ) -> None:
     assert step_choices(chunk_size, prefill_chunk_size, stream_from_tokens) == expected
+
+
+@pytest.mark.parametrize(("prefill_chunk_size", "longest"), [(None, 4096), (512, 512)])
+def test_streaming_from_more_tokens_than_a_step_has_is_refused(prefill_chunk_size: int | None, longest: int) -> None:
+    with pytest.raises(ConfigError, match=rf"stream_from_tokens=5000: .* the longest has {longest} tokens"):
+        step_choices(256, prefill_chunk_size, 5000)
+
+
+@pytest.mark.parametrize(
+    ("vram", "stream_from_tokens", "pcie_share", "told", "untold"),
+    [
+        (80 * GIB, None, None, ["No expert is streamed: all lie in the GPU's memory."], ["expert buffers", "PCIe"]),
+        (80 * GIB, 1000, 1.0, ["No expert is streamed"], ["expert buffers", "PCIe", "stream_from_tokens"]),
+        (4 * GIB, None, None, ["GFLOP/s; start measures it.", "1 threads; start measures it."], ["unmeasured"]),
+        (
+            4 * GIB,
+            1000,
+            1.0,
+            ["stream_from_tokens sets 1000, unmeasured.", "GPU reads 1 across", "As pcie_share sets it, unmeasured."],
+            ["start measures it"],
+        ),
+        (4 * GIB, 0, 0.0, ["none is streamed, since stream_from_tokens is 0."], ["expert buffers", "PCIe", "measure"]),
+    ],
+)
+def test_the_plan_tells_what_is_streamed_and_shared_and_what_was_set(
+    tmp_path: Path,
+    vram: int,
+    stream_from_tokens: int | None,
+    pcie_share: float | None,
+    told: list[str],
+    untold: list[str],
+) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+    config = config_for(gguf.path, vram)
+    experts = None if vram > 8 * GIB else 1
+    machine = replace(config.machine, gpu_experts=experts, stream_from_tokens=stream_from_tokens, pcie_share=pcie_share)
+    scheduling = replace(config.scheduling, prefill_chunk_size=1024)
+    plan = plan_for(replace(config, machine=machine, scheduling=scheduling), gguf, read_spec(gguf))
+    check_memory(plan)
+    text = render(plan)
+    assert [part for part in told if part not in text] == []
+    assert [part for part in untold if part in text] == []
+    device = to_json(plan)["device"]
+    assert (device["streaming"] is None) == ("expert_buffers" not in device["memory"])
+
+
+def test_the_plan_says_why_dense_weights_keep_their_types(r1: GgufModel) -> None:
+    plan = r1_plan(r1, vram=80 * GIB)
+    assert plan.device is not None
+    params = sum(math.prod(info.shape) for name, info in r1.tensors.items() if "_exps" not in name)
+    params -= math.prod(r1.tensors["token_embd.weight"].shape)
+    assert plan.device.bfloat16_bytes == 2 * params
+    text = render(plan)
+    assert f"keep the file's types, however much is free: as bfloat16 they would be {human(2 * params)}" in text
 
 
 def test_r1_streams_steps_of_4096_tokens_on_a_gpu_of_24_gib(r1: GgufModel) -> None:

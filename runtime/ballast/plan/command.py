@@ -51,6 +51,7 @@ def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
         prefill_chunk_size=scheduling.prefill_chunk_size or scheduling.chunk_size,
         isa=chosen_isa(),
         threads_per_node=_threads_per_node(config),
+        stream_from_tokens=config.machine.stream_from_tokens,
     )
     memory = read_machine().memory
     if not config.machine.device.startswith("cuda"):

@@ -22,7 +22,8 @@ _SLICE_BYTES = 256 << 20
 """A slice of a matrix decoded to memory, as model/hybrid/panels/products.py bounds it."""
 _PARTIAL_BYTES = 64 << 20
 """Partial sums of a product whose columns are split among programs, as it bounds them: 528 tiles of 128 rows and 159
-tokens, and what is beside them."""
+tokens, and what is beside them. Those of float matrices and of heads grow with the step instead, up to 67,584 floats a
+token; they lie where a step's widest activations lie at another time, which are counted."""
 _LIBRARY_BYTES = 64 << 20
 """torch's workspaces for cuBLAS and cuBLASLt, of one stream: 32 MiB each on Hopper."""
 _TERM_BYTES = 6

@@ -3,6 +3,7 @@ Nothing is loaded."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ from ballast.plan.device import (
     staging_bytes,
 )
 from ballast.plan.memory import DevicePlan, MemoryPlan, Numbers
-from ballast.plan.residents import Wanted, estimated_share, plan_residents
+from ballast.plan.residents import ResidentPlan, Wanted, estimated_share, plan_residents
 from ballast.plan.rows import MemoryRow, weight_rows
 from ballast.plan.streaming import estimate
 from ballast.weights.gguf import GgufModel
@@ -45,7 +46,12 @@ def make_hybrid_plan(
     assignment = place(assignment, device.name)
     pieces = list(hybrid_bytes(gguf, spec, numbers.isa, numbers.threads_per_node))
     sizes = {name: size for name, _, size in pieces}
-    on_device = _device_plan(spec, sizes, assignment, numbers, device, wanted)
+    as_bfloat16 = sum(
+        math.prod(gguf.tensors[source].shape) * 2
+        for name, source, _ in pieces
+        if assignment.devices[module_of(name)] != "cpu"
+    )
+    on_device = _device_plan(spec, sizes, assignment, numbers, device, wanted, as_bfloat16)
     whole = _whole_modules(spec, on_device.residents)
     devices = {**assignment.devices, **dict.fromkeys(whole, device.name)}
     weights = tuple(weight_rows(gguf, devices, {name: (source, size) for name, source, size in pieces}))
@@ -80,35 +86,49 @@ def _device_plan(
     numbers: Numbers,
     device: DeviceMemory,
     wanted: Wanted,
+    bfloat16_bytes: int,
 ) -> DevicePlan:
-    def uses(num_blocks: int) -> tuple[MemoryRow, ...]:
+    def uses(num_blocks: int, *, streams: bool) -> tuple[MemoryRow, ...]:
         slots = (num_blocks + 1) * numbers.block_tokens
-        settings = DeviceNumbers(
-            slots, numbers.block_tokens, numbers.step_tokens, numbers.max_batch_size, numbers.streams_experts
-        )
+        settings = DeviceNumbers(slots, numbers.block_tokens, numbers.step_tokens, numbers.max_batch_size, streams)
         return tuple(device_uses(spec, sizes, assignment, settings))
 
-    def total(num_blocks: int) -> int:
-        return sum(use.num_bytes for use in uses(num_blocks))
+    def with_residents(*, streams: bool) -> tuple[tuple[MemoryRow, ...], ResidentPlan]:
+        rows = uses(num_kv_blocks(numbers.cache_lens, numbers.block_tokens), streams=streams)
+        room = device.available_bytes - sum(row.num_bytes for row in rows)
+        return rows, plan_residents(spec, sizes, assignment, wanted, room)
 
     num_threads = sum(numbers.threads_per_node)
-    rows = uses(num_kv_blocks(numbers.cache_lens, numbers.block_tokens))
-    room = device.available_bytes - sum(row.num_bytes for row in rows)
-    residents = plan_residents(spec, sizes, assignment, wanted, room)
+    # Where every expert has room without the buffers, none is left to be streamed.
+    rows, residents = with_residents(streams=False)
+    has_host_experts = residents.num_experts < spec.num_experts * (spec.num_layers - spec.num_dense_layers)
+    streams = numbers.streams_experts and has_host_experts
+    if streams:
+        rows, residents = with_residents(streams=True)
     if residents.num_experts:
         rows = (*rows, MemoryRow("resident experts", residents.num_bytes, residents.detail))
+    share = estimated_share(num_threads) if wanted.pcie_share is None else wanted.pcie_share
     whole = _whole_modules(spec, residents.experts)
     streamed = {name: size for name, size in sizes.items() if module_of(name) not in whole}
+    # A larger cache takes the place of experts, which are then streamed.
+    gives_way = residents.fixed_bytes < residents.num_bytes
+    without_cache, with_a_block = (
+        sum(use.num_bytes for use in uses(num_blocks, streams=streams or (numbers.streams_experts and gives_way)))
+        for num_blocks in (0, 1)
+    )
     # Both the cache and attention's work grow by the block.
-    num_blocks = (device.available_bytes - residents.fixed_bytes - total(0)) // (total(1) - total(0))
+    num_blocks = (device.available_bytes - residents.fixed_bytes - without_cache) // (with_a_block - without_cache)
     return DevicePlan(
         device,
         rows,
         outside_bytes(spec, numbers.max_batch_size),
         max(0, num_blocks * numbers.block_tokens),
-        estimate(spec, streamed, numbers.isa, num_threads) if numbers.streams_experts else None,
+        estimate(spec, streamed, numbers.isa, num_threads) if streams else None,
         residents.experts,
-        estimated_share(num_threads) if wanted.pcie_share is None else wanted.pcie_share,
+        share if has_host_experts else 0.0,
+        pcie_share_is_set=wanted.pcie_share is not None,
+        has_host_experts=has_host_experts,
+        bfloat16_bytes=bfloat16_bytes,
     )
 
 

@@ -26,6 +26,8 @@ class Numbers:
     threads_per_node: tuple[int, ...] = (1,)
     streams_experts: bool = False
     """Through a GPU, in long steps."""
+    stream_from_tokens: int | None = None
+    """In steps of so many tokens and more, where that is set; 0: never."""
 
     @property
     def step_tokens(self) -> int:
@@ -48,6 +50,11 @@ class DevicePlan:
     """Routed experts that lie there as well, by layer."""
     pcie_share: float = 0.0
     """Of a decode step's experts in host memory, what the device reads of them, as asked for or estimated."""
+    pcie_share_is_set: bool = False
+    has_host_experts: bool = True
+    """Whether any routed expert is left to host memory alone."""
+    bfloat16_bytes: int = 0
+    """What its dense weights would take as bfloat16."""
 
     @property
     def needed_bytes(self) -> int:

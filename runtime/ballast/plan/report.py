@@ -8,7 +8,7 @@ from typing import Any
 from ballast.config import Config
 from ballast.machine import Memory
 from ballast.moe.placement import Assignment
-from ballast.plan.memory import DevicePlan, MemoryPlan
+from ballast.plan.memory import DevicePlan, MemoryPlan, Numbers
 from ballast.plan.residents import share_is_estimated_by
 from ballast.plan.rows import MemoryRow
 from ballast.sizes import human
@@ -37,18 +37,9 @@ def render(plan: MemoryPlan) -> str:
         )
         memory.append(("available", human(gpu.available_bytes), gpu.limited_by))
         lines += _table(("use", "bytes", ""), memory, right=(1,))
-    if plan.device is not None and plan.device.streaming is not None:
-        stream = plan.device.streaming
-        lines += [
-            "",
-            "Long steps",
-            f"  have up to {plan.numbers.prefill_chunk_size} tokens, where nothing decodes.",
-            f"  The experts, {human(stream.pass_bytes)}, pass through the GPU in about {stream.pass_s:.2g} s, which "
-            f"pays from about {stream.from_tokens} tokens on:",
-            f"  an estimate by {stream.assumed}; start measures it.",
-        ]
-    if plan.device is not None and plan.device.pcie_share:
-        lines += ["", "Decode steps", *_pcie_lines(plan)]
+        lines += ["", *_dense_lines(plan.device), "", "Long steps", *_long_step_lines(plan.numbers, plan.device)]
+        if plan.device.pcie_share:
+            lines += ["", "Decode steps", *_pcie_lines(plan.numbers, plan.device)]
     if plan.assignment.rules:
         lines += ["", "Rules", *(f"  {line}" for line in rule_lines(plan.assignment))]
     lines += ["", "It fits." if plan.fits else "It does not fit."]
@@ -72,12 +63,40 @@ def device_choice(config: Config) -> dict[str, Any]:
     }
 
 
-def _pcie_lines(plan: MemoryPlan) -> list[str]:
-    assert plan.device is not None
-    share, num_threads = plan.device.pcie_share, sum(plan.numbers.threads_per_node)
+def _dense_lines(device: DevicePlan) -> list[str]:
+    as_bfloat16 = human(device.bfloat16_bytes)
     return [
-        f"  Of a step's experts in host memory, the GPU reads {share:.2g} across PCIe; the CPU computes the others.",
-        f"  Unless pcie_share sets it, that is an estimate by {share_is_estimated_by(num_threads)}; start measures it.",
+        f"  Dense weights keep the file's types, however much is free: as bfloat16 they would be {as_bfloat16} to hold",
+        "  and to read in every step, and less exact than results may be.",
+    ]
+
+
+def _long_step_lines(numbers: Numbers, device: DevicePlan) -> list[str]:
+    longest = f"  have up to {numbers.step_tokens} tokens, where nothing decodes."
+    stream, set_from = device.streaming, numbers.stream_from_tokens
+    if not device.has_host_experts:
+        return [longest, "  No expert is streamed: all lie in the GPU's memory."]
+    if stream is None:
+        why = "stream_from_tokens is 0" if set_from == 0 else "there is no room for their buffers"
+        return [longest, f"  The CPU computes their experts; none is streamed, since {why}."]
+    told = "start measures it" if set_from is None else f"stream_from_tokens sets {set_from}, unmeasured"
+    return [
+        longest,
+        f"  The experts, {human(stream.pass_bytes)}, pass through the GPU in about {stream.pass_s:.2g} s, which "
+        f"pays from about {stream.from_tokens} tokens on:",
+        f"  an estimate by {stream.assumed}; {told}.",
+    ]
+
+
+def _pcie_lines(numbers: Numbers, device: DevicePlan) -> list[str]:
+    by = share_is_estimated_by(sum(numbers.threads_per_node))
+    told = (
+        "As pcie_share sets it, unmeasured." if device.pcie_share_is_set else f"An estimate by {by}; start measures it."
+    )
+    return [
+        f"  Of a step's experts in host memory, the GPU reads {device.pcie_share:.2g} across PCIe; the CPU computes "
+        "the others.",
+        f"  {told}",
     ]
 
 
@@ -118,6 +137,7 @@ def to_json(plan: MemoryPlan) -> dict[str, Any]:
         "fits": plan.fits,
         "max_cache_lens": plan.max_cache_lens,
         "prefill_chunk_size": plan.numbers.prefill_chunk_size,
+        "stream_from_tokens": plan.numbers.stream_from_tokens,
         "device": None if plan.device is None else _device(plan.device),
         "rules": [
             {
@@ -144,6 +164,8 @@ def _device(plan: DevicePlan) -> dict[str, Any]:
         "max_cache_lens": plan.max_cache_lens,
         "resident_experts": [len(ids) for ids in plan.residents],
         "pcie_share": plan.pcie_share,
+        "pcie_share_is_set": plan.pcie_share_is_set,
+        "dense_bytes_as_bfloat16": plan.bfloat16_bytes,
         "streaming": None
         if plan.streaming is None
         else {

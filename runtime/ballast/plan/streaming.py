@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ballast.errors import ConfigError
 from ballast.model.hybrid.streaming.chunks import NUM_BUFFERS, chunk_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import group_of
@@ -35,10 +36,18 @@ def step_choices(
     chunk_size: int, prefill_chunk_size: int | None, stream_from_tokens: int | None
 ) -> list[tuple[int, bool]]:
     """(tokens of the longest step, whether room is made for streamed experts), the best first. None is "auto": the
-    longest steps and no streaming at all are then open."""
+    longest steps and no streaming at all are then open. Raises ConfigError where no step is so long that it streams."""
     sizes = [prefill_chunk_size or chunk_size]
     if prefill_chunk_size is None and stream_from_tokens != 0:
         sizes = [*(size for size in LONG_STEPS if size > chunk_size), chunk_size]
+    if stream_from_tokens and stream_from_tokens > sizes[0]:
+        raise ConfigError(
+            "stream_from_tokens",
+            stream_from_tokens,
+            f"no step is so long: the longest has {sizes[0]} tokens; lower it, raise prefill_chunk_size, or set 0 to "
+            "stream never",
+        )
+    sizes = [size for size in sizes if size >= (stream_from_tokens or 0)]
     streamed = [(size, True) for size in sizes] if stream_from_tokens != 0 else []
     return [*streamed, (sizes[-1], False)] if not stream_from_tokens else streamed
 

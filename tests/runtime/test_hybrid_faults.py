@@ -54,17 +54,17 @@ def dies(directory, fault, sentence, *options):
         assert (status, body["error"]["code"]) == (500, "engine_dead")
         assert server.wait() == 70
         last = server.stderr.splitlines()[-1]
-        assert last.startswith("ballast: the engine stopped on an internal error: ")
+        assert last.startswith("ballast: ")
         assert sentence in last
 
 
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
-        ("cuda", "AcceleratorError: CUDA error: the device was lost on demand"),
-        ("memory", "cpu:0 is full: OutOfMemoryError: CUDA out of memory on demand, torch has taken 0 B; "),
+        ("cuda", "internal error: AcceleratorError: CUDA error: the device was lost on demand"),
+        ("memory", "internal error: cpu:0 is full: OutOfMemoryError: CUDA out of memory on demand, torch has taken "),
         ("experts", "1048"),
-        ("silent", "layer 1"),
+        ("silent", "layer 1"),  # as whichever side's patience ends first says it
     ],
 )
 def test_a_fault_in_a_step_fails_its_requests_and_ends_the_process(tmp_path, fault, sentence):

@@ -154,7 +154,10 @@ def test_streaming_starts_where_it_was_measured_to_pay_or_was_asked_for(layers) 
 
 
 @pytest.mark.parametrize("fault", ["wrong", "not a number", "cannot be compiled"])
-def test_kernels_that_fail_or_err_leave_experts_to_the_cpu(layers, fault, caplog) -> None:
+def test_kernels_that_fail_or_err_leave_experts_to_the_cpu(layers, fault, caplog, monkeypatch) -> None:
+    waited: list[StreamedExperts] = []
+    monkeypatch.setattr(StreamedExperts, "wait", lambda streamed: waited.append(streamed))
+
     class Faulty(FloatExperts):
         def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
             if fault == "cannot be compiled":
@@ -175,5 +178,6 @@ def test_kernels_that_fail_or_err_leave_experts_to_the_cpu(layers, fault, caplog
             token_counts=[9, 100],
         )
     assert streamed is None
+    assert len(waited) == 1, "copies that are under way end before their buffers do"
     [record] = caplog.records
     assert {"wrong": "by 0.2 of", "not a number": "by nan", "cannot be compiled": "PassManager"}[fault] in record.reason

@@ -118,7 +118,7 @@ def test_text_without_marks_is_content_letter_by_letter(text: str, start: Start)
 
 
 @given(replies.filter(lambda text: Mark.END_CALLS not in text), starts)
-@settings(deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_words_are_never_lost(text: str, start: Start) -> None:
     """But for those of a last call whose name is not known when the reply ends."""
     text += E

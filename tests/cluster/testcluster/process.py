@@ -12,11 +12,18 @@ from pathlib import Path
 END_TIMEOUT_S = 20
 
 
+_given_ports: set[int] = set()
+
+
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that the kernel picks and that nobody holds now."""
-    with socket.socket() as sock:
-        sock.bind((host, 0))
-        return int(sock.getsockname()[1])
+    """A port that the kernel picks, that nobody holds now and that was not given before."""
+    while True:
+        with socket.socket() as sock:
+            sock.bind((host, 0))
+            port = int(sock.getsockname()[1])
+        if port not in _given_ports:
+            _given_ports.add(port)
+            return port
 
 
 class Process:

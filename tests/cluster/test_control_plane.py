@@ -197,7 +197,7 @@ class TestFaults:
         user.close()
         wait_for("a first object", lambda: kube.find("configmaps", "kube-root-ca.crt", namespace))
         url = f"{proxy.url}/api/v1/namespaces/{namespace}/configmaps?watch=true"
-        with httpx.stream("GET", url, headers={"Authorization": f"Bearer {token}"}, timeout=5) as watch:
+        with httpx.stream("GET", url, headers={"Authorization": f"Bearer {token}"}, timeout=3) as watch:
             lines = watch.iter_lines()
             assert "kube-root-ca.crt" in next(lines)
             proxy.freeze_watches()

@@ -85,7 +85,7 @@ def test_a_signal_while_it_loads_stops_the_server_at_once():
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_running_requests_end_refuses_new_ones_and_exits_cleanly(number):
     with ServerProcess(*SLOW, module=FAKE) as server:
-        with urllib.request.urlopen(post(server, max_tokens=70, stream=True), timeout=30) as stream:
+        with urllib.request.urlopen(post(server, max_tokens=50, stream=True), timeout=30) as stream:
             assert server.get("/readyz")[0] == 200
             server.send_signal(number)
             server.event("stopping")
@@ -96,7 +96,7 @@ def test_a_signal_lets_running_requests_end_refuses_new_ones_and_exits_cleanly(n
             *chunks, last, done = frames(stream)
         assert done == "[DONE]"
         assert json.loads(last)["choices"][0]["finish_reason"] == "length"
-        assert len(chunks) == 70
+        assert len(chunks) == 50
         assert server.wait() == 0
 
 

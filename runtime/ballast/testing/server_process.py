@@ -21,9 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families
 SERVE = ("ballast", "serve")
 FAKE = ("ballast.testing.fake_server",)
 
-START_TIMEOUT_S = 60.0
-ANSWER_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 180.0
+ANSWER_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 90.0
 
 
 class ServerProcess:

@@ -102,7 +102,7 @@ void ThreadPool::start_workers() {
         ++number;
       }
     }
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {
     const size_t num_started = workers_.size() + 1;
     stop_workers();
     throw std::runtime_error("num_threads is " + std::to_string(num_threads_) +

@@ -146,7 +146,8 @@ class PartForward {
       const uint8_t* next = nullptr;
       if (const auto after = std::next(group); after != all_.groups.end()) {
         next = down_.panel(after->expert, run.begin);
-        prefetch_rows(down_, hidden_.rows() + after->members.begin, after->members.size());
+        const int64_t size = std::min(after->members.size(), tokens_per_block(down_));
+        prefetch_rows(down_, hidden_.rows() + after->members.begin, size);
       }
       const Chunks blocks(group->members.size(), tokens_per_block(down_));
       for (int64_t block = 0; block < blocks.count(); ++block) {

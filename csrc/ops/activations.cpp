@@ -40,9 +40,8 @@ Activations::Activations(ThreadPool& pool, const Panels& panels, const float* x,
 }
 
 void prefetch_rows(const Panels& panels, const void* const* rows, int64_t num_rows) {
-  constexpr int64_t kMostRows = 16;  // what comes after those has time while they are multiplied
   const int64_t num_bytes = row_bytes(panels, panels.cols());
-  for (int64_t row = 0; row < std::min(num_rows, kMostRows); ++row) {
+  for (int64_t row = 0; row < num_rows; ++row) {
     const char* const from = static_cast<const char*>(rows[row]);
     for (int64_t byte = 0; byte < num_bytes; byte += int64_t{sizeof(CacheLine)})
       __builtin_prefetch(from + byte, 0, 2);

@@ -34,8 +34,8 @@ class Activations {
   std::vector<const void*> rows_;
 };
 
-// Asks for the first rows of activations before they are read: another thread has mostly made them, and
-// weights streaming by drive them out of the nearer caches.
+// Asks for rows of activations before they are read: another thread has mostly made them, and weights
+// streaming by drive them out of the nearer caches.
 void prefetch_rows(const Panels& panels, const void* const* rows, int64_t num_rows);
 
 // Tokens that are multiplied with a run of panels before the next run is begun: few enough that their

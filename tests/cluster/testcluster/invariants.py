@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import Counter
@@ -31,7 +32,7 @@ class Invariants:
         self._unreachable_since: dict[str, float] = {}
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._before: dict[tuple[str, str], Object] = {}
+        self._before: dict[str, Object] = {}
         self.violations: list[str] = []
         self.looks = 0
 
@@ -56,6 +57,8 @@ class Invariants:
                 pods = self._kube.list("pods", self._namespace)
                 ready = {body["metadata"]["name"]: body["metadata"] for body in services if _is_ready(body)}
                 self._became_ready_with_endpoints([ready[name] for name in ready.keys() - self._ready_before])
+                for body in services:
+                    self._status_is_honest(body)
             except httpx.TransportError:
                 continue  # the API server restarts; what cannot be seen is not judged
             except ApiError as error:
@@ -63,8 +66,6 @@ class Invariants:
                     self.violations.append(f"a look was refused: {error}")
                 continue
             self._one_pod_a_replica(pods)
-            for body in services:
-                self._status_is_honest(body)
             self._ready_stays_reachable(ready.keys() - reachable)
             self._ready_before = set(ready)
             self.looks += 1
@@ -96,12 +97,27 @@ class Invariants:
         name, status = body["metadata"]["name"], body.get("status") or {}
         if status.get("observedGeneration", 0) > body["metadata"]["generation"]:
             self.violations.append(f"{name}: a generation was observed that is not there yet")
-        for found in status.get("conditions", []):
-            before = self._before.get((name, found["type"]))
-            same = ("status", "lastTransitionTime")
-            if before is not None and [before[key] == found[key] for key in same] == [True, False]:
-                self.violations.append(f"{name}: {found['type']} changed its time and not its status")
-            self._before[name, found["type"]] = found
+        before = self._before.get(body["metadata"]["uid"], body)
+        if _times_that_changed_alone(before, body):
+            # A status may have come and gone between two looks.
+            version = before["metadata"]["resourceVersion"]
+            versions = [before, *self._kube.versions_after(version, "inferenceservices", name, self._namespace)]
+            for earlier, later in itertools.pairwise(versions):
+                for kind in _times_that_changed_alone(earlier, later):
+                    self.violations.append(f"{name}: {kind} changed its time and not its status")
+        self._before[body["metadata"]["uid"]] = body
+
+
+def _times_that_changed_alone(before: Object, after: Object) -> list[str]:
+    """Types of conditions with the status they had, and another lastTransitionTime."""
+    had = {c["type"]: c for c in (before.get("status") or {}).get("conditions", [])}
+    return [
+        c["type"]
+        for c in (after.get("status") or {}).get("conditions", [])
+        if (old := had.get(c["type"]))
+        and old["status"] == c["status"]
+        and old["lastTransitionTime"] != c["lastTransitionTime"]
+    ]
 
 
 def _is_ready(body: Object) -> bool:

@@ -91,6 +91,17 @@ class Kube:
                 return None
             raise
 
+    def versions_after(self, version: str, resource: str, name: str, namespace: str) -> list[Object]:
+        """What an object has been since the one with this resource version was written, oldest first."""
+        params = {"watch": "true", "resourceVersion": version, "fieldSelector": f"metadata.name={name}"}
+        response = self._http.get(path_of(resource, namespace), params=params | {"timeoutSeconds": "1"})
+        if response.is_error:
+            raise ApiError(response.status_code, _status(response))
+        events = [json.loads(line) for line in response.text.splitlines()]
+        if failed := [event["object"] for event in events if event["type"] == "ERROR"]:
+            raise ApiError(failed[0]["code"], failed[0])
+        return [event["object"] for event in events]
+
     def list(
         self,
         resource: str,

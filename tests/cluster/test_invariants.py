@@ -1,0 +1,47 @@
+"""The invariants see what breaks them, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from testcluster.cluster import Cluster
+from testcluster.invariants import Invariants
+from testcluster.operator import install
+from testcluster.services import service
+from testcluster.waiting import wait_for
+
+
+def change(cluster: Cluster, namespace: str, *statuses: str) -> None:
+    """Write a condition of a service for which no operator runs, each time with a later time, while it is looked at."""
+    install(cluster)
+    cluster.kube.create("inferenceservices", service("s"), namespace)
+
+    def write(status: str, second: int) -> None:
+        condition = {
+            "type": "Progressing",
+            "status": status,
+            "lastTransitionTime": f"2026-01-01T00:00:0{second}Z",
+            "reason": "Test",
+            "message": "",
+            "observedGeneration": 1,
+        }
+        status_of_all = {"status": {"conditions": [condition]}}
+        cluster.kube.merge("inferenceservices", "s", status_of_all, namespace, subresource="status")
+
+    write("True", 0)
+    with Invariants(cluster.kube, namespace) as invariants:
+        wait_for("a look", lambda: invariants.looks)
+        for second, status in enumerate(statuses, start=1):
+            write(status, second)
+        looks = invariants.looks
+        wait_for("two more looks", lambda: invariants.looks > looks + 1)
+
+
+def test_a_condition_that_comes_and_goes_between_two_looks(cluster: Cluster, namespace: str) -> None:
+    change(cluster, namespace, "False", "True", "False", "True")
+
+
+@pytest.mark.parametrize("statuses", [("True",), ("False", "True", "True")])
+def test_a_time_that_changes_alone(cluster: Cluster, namespace: str, statuses: tuple[str, ...]) -> None:
+    with pytest.raises(AssertionError, match="s: Progressing changed its time and not its status"):
+        change(cluster, namespace, *statuses)

@@ -110,7 +110,7 @@ def _why_torch_has_none() -> str:
     import torch
 
     try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.current_device()
     except (RuntimeError, AssertionError) as error:
         return str(error).partition(". ")[0].partition("\n")[0]
     return "none is visible to this process"

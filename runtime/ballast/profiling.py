@@ -23,18 +23,20 @@ from ballast.gpu import check_device
 from ballast.model.metadata import read_config, read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors
-from ballast.moe.profile import ExpertProfile, fingerprint, write_profile
+from ballast.moe.profile import ExpertProfile, check_can_write, fingerprint, write_profile
 from ballast.plan import check_memory, open_model, settle
 from ballast.text.loading import Text, load_text
 
 _REPLY_TOKENS = 64
 """Of a prompt that names no number."""
+_EXPECTED = '{"prompt": "a text"} or {"token_ids": [1, 2]}'
 
 
 def run(config: Config, prompts: Path, file: Path, out: TextIO | None = None) -> int:
     """Serve `prompts` by a resolved configuration and write the profile to `file`. Every expert is computed by the CPU,
     which counts them. Raises BallastError."""
     check_device(config.machine.device)
+    check_can_write(file)
     machine = replace(config.machine, gpu_experts=0, expert_profile=None, pcie_share=0.0)
     if machine.device != "cpu":
         machine = replace(machine, stream_from_tokens=0)
@@ -69,7 +71,7 @@ def read_requests(file: Path, text: Text, spec: ModelSpec, max_new_tokens: int, 
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                requests.append(_request(json.loads(line), str(number), text, spec, max_new_tokens, cache_lens))
+                requests.append(_request(_entry(line), str(number), text, spec, max_new_tokens, cache_lens))
             except (ValueError, RequestError) as error:
                 raise ConfigError("prompts", file, f"line {number}: {error}") from error
     if not requests:
@@ -77,9 +79,16 @@ def read_requests(file: Path, text: Text, spec: ModelSpec, max_new_tokens: int, 
     return requests
 
 
+def _entry(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"expected {_EXPECTED}, which this is not: {error}") from error
+
+
 def _request(entry: Any, name: str, text: Text, spec: ModelSpec, max_new_tokens: int, cache_lens: int) -> Request:
     if not isinstance(entry, dict) or ("prompt" in entry) == ("token_ids" in entry):
-        raise ValueError('expected {"prompt": "a text"} or {"token_ids": [1, 2]}')
+        raise ValueError(f"expected {_EXPECTED}")
     unknown = set(entry) - {"prompt", "token_ids", "max_tokens"}
     if unknown:
         raise ValueError(f"has {', '.join(sorted(unknown))}; allowed are prompt, token_ids, max_tokens")

@@ -32,9 +32,8 @@ from ballast.model.weights import Packing, Tensors
 from ballast.moe.placement import assign, read_rules
 from ballast.plan import check_memory, command, plan_for, planned, render, rule_lines, run, settle, to_json
 from ballast.plan import device as device_plan
-from ballast.plan.device import DeviceMemory
 from ballast.plan.hybrid import make_hybrid_plan
-from ballast.plan.memory import MemoryPlan, Numbers
+from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.residents import Wanted
 from ballast.plan.streaming import step_choices
 from ballast.sizes import human
@@ -97,9 +96,28 @@ def test_a_gpu_too_small_is_refused_with_every_number(r1: GgufModel) -> None:
     message = str(raised.value)
     assert message.startswith("DeepSeek-R1's shape needs ")
     assert " GiB on cuda:0 (dense weights " in message
-    assert "available are 8.0 GiB, the limit; lower chunk_size, or take a GPU with more memory" in message
+    assert "the limit, too little whatever cache_lens is; take a GPU with more memory, lower chunk_size or " in message
     with pytest.raises(OutOfMemoryError, match=r"the largest cache_lens that fits is \d+$"):
         check_memory(r1_plan(r1, numbers=replace(NUMBERS, cache_lens=1 << 20)))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "wanted", "options"),
+    [
+        (NUMBERS, Wanted(), "chunk_size or max_batch_size"),
+        (replace(NUMBERS, max_batch_size=256), Wanted(), "max_batch_size or chunk_size"),
+        (replace(NUMBERS, prefill_chunk_size=4096), Wanted(), "prefill_chunk_size or max_batch_size"),
+        (NUMBERS, Wanted(most=2000), "gpu_experts or chunk_size or max_batch_size"),
+    ],
+)
+def test_a_refusal_names_the_options_that_would_help_most_first(
+    r1: GgufModel, numbers: Numbers, wanted: Wanted, options: str
+) -> None:
+    device = DeviceMemory("cuda:0", 8 * GIB, "the limit that vram_limit sets", "vram_limit")
+    plan = make_hybrid_plan(r1, R1_SPEC, assign(module_tree(R1_SPEC), ()), numbers, HOST, device, wanted)
+    message = f"whatever cache_lens is; raise vram_limit, lower {options}, or take a model with fewer bytes per weight"
+    with pytest.raises(OutOfMemoryError, match=message):
+        check_memory(plan)
 
 
 def test_text_and_json_show_the_gpu_beside_the_host(r1: GgufModel) -> None:
@@ -177,9 +195,12 @@ def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
 
 def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: GgufModel) -> None:
     assert device_plan._SLICE_BYTES == products.SCRATCH_BYTES
+    assert device_plan._WIDE_TOKENS == products.LEAST_WIDE_TOKENS
     four, sixteen = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=size)) for size in (4, 16))
     assert use(four, "kernel workspaces") == use(sixteen, "kernel workspaces") > products.SCRATCH_BYTES
     assert use(four, "CUDA graphs") < use(sixteen, "CUDA graphs") < 1 * GIB
+    tiled, sliced = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=size)) for size in (159, 160))
+    assert use(sliced, "CUDA graphs") - use(tiled, "CUDA graphs") > products.SCRATCH_BYTES
     for plan in (four, sixteen):
         assert plan.device is not None
         limit = plan.device.limit

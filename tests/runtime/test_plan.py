@@ -150,8 +150,11 @@ def test_too_much_is_refused_with_the_numbers_and_the_cache_that_fits(gguf: Gguf
 
 
 def test_a_model_that_can_never_fit_is_not_told_to_shrink_its_cache(gguf: GgufModel) -> None:
-    with pytest.raises(OutOfMemoryError, match="lower chunk_size, or take a machine with more memory"):
+    message = "available are 1.0 MiB, too little whatever cache_lens is; take a machine with more memory, lower "
+    with pytest.raises(OutOfMemoryError, match=f"{message}prefill_chunk_size, or take a model with fewer bytes"):
         check_memory(plan_of(gguf, memory=Memory(GIB, 1 << 20, None)))
+    with pytest.raises(OutOfMemoryError, match="whatever cache_lens is; raise that limit, lower chunk_size, or take"):
+        check_memory(plan_of(gguf, replace(NUMBERS, chunk_size=128), Memory(GIB, 1 << 20, "/sys/fs/cgroup/pod")))
 
 
 def test_the_text_names_every_row_and_the_sum(gguf: GgufModel) -> None:

@@ -79,6 +79,26 @@ def test_prompts_that_cannot_be_served_are_named(
     assert message in capsys.readouterr().err
 
 
+def test_a_line_of_plain_text_is_told_what_a_line_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("hello there\n")
+    assert cli.exit_code(lambda: cli.main(["profile", str(prompts), "--device", "cpu", *OPTIONS])) == 2
+    assert (
+        'line 1: expected {"prompt": "a text"} or {"token_ids": [1, 2]}, which this is not' in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(("out", "reason"), [("none/found.json", "there is no folder"), (".", "is a folder")])
+def test_a_profile_that_cannot_be_written_is_refused_before_any_prompt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str, reason: str
+) -> None:
+    command = ["profile", str(tmp_path / "no-prompts"), "--out", str(tmp_path / out), "--device", "cpu", *OPTIONS]
+    assert cli.exit_code(lambda: cli.main(command)) == 2
+    message = capsys.readouterr().err
+    assert f"out={tmp_path / out}: " in message
+    assert reason in message
+
+
 def test_a_file_without_prompts_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert profile(tmp_path) == 2
     assert "has no prompt" in capsys.readouterr().err

@@ -22,9 +22,8 @@ from ballast.moe.placement import assign, read_rules
 from ballast.moe.profile import ExpertProfile, fingerprint, read_profile, write_profile
 from ballast.moe.residents import choose_residents
 from ballast.plan import check_memory, render, to_json
-from ballast.plan.device import DeviceMemory
 from ballast.plan.hybrid import make_hybrid_plan
-from ballast.plan.memory import MemoryPlan, Numbers
+from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.residents import UNSPENT_BYTES, Wanted
 from ballast.resolve import resolve
 from ballast.testing.gguf_files import R1_SPEC, common_types, write_hollow_model

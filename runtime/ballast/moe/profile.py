@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,16 @@ def fingerprint(gguf: GgufModel) -> str:
     digest = hashlib.sha256(repr(gguf.tensors[name].shape).encode())
     digest.update(gguf.data(name).tobytes())
     return f"sha256:{digest.hexdigest()}"
+
+
+def check_can_write(file: Path) -> None:
+    """Raises ConfigError when `write_profile` could not write there: before hours of prompts, rather than after."""
+    if file.is_dir():
+        raise ConfigError("out", file, "is a folder; name a file")
+    if not file.parent.is_dir():
+        raise ConfigError("out", file, f"cannot be written: there is no folder {file.parent}")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise ConfigError("out", file, "cannot be written: permission denied")
 
 
 def write_profile(file: Path, profile: ExpertProfile) -> None:

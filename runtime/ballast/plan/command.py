@@ -21,10 +21,9 @@ from ballast.moe.placement import Rule, assign, read_rules
 from ballast.moe.profile import read_profile
 from ballast.numa import plan_threads
 from ballast.plan.check import check_memory
-from ballast.plan.device import DeviceMemory
 from ballast.plan.host import make_plan
 from ballast.plan.hybrid import make_hybrid_plan
-from ballast.plan.memory import MemoryPlan, Numbers
+from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.report import device_choice, device_line, render, to_json
 from ballast.plan.residents import Wanted
 from ballast.plan.streaming import step_choices
@@ -108,7 +107,11 @@ def planned(config: Config, plan: MemoryPlan) -> Config:
 def _needs_packing(device: str) -> ConfigError:
     """That the reference kernels, which read the file's blocks, cannot work beside a GPU, which reads panels."""
     if len(kernels.usable_isas()) > 1:
-        return ConfigError("BALLAST_CPU_ISA", "reference", f"packs no weights, and device={device} takes packed ones")
+        return ConfigError(
+            "BALLAST_CPU_ISA",
+            "reference",
+            f"packs no weights, and device={device} takes packed ones; leave the variable unset, or take device=cpu",
+        )
     return ConfigError("device", device, f"takes a CPU with {_PACKING_ISAS}; device=cpu needs none")
 
 
@@ -122,7 +125,7 @@ def _device_memory(machine: MachineConfig) -> DeviceMemory:
             "for that",
         )
     if limit is not None and (free is None or limit <= free):
-        return DeviceMemory(machine.device, limit, "the limit that vram_limit sets")
+        return DeviceMemory(machine.device, limit, "the limit that vram_limit sets", "vram_limit")
     assert free is not None
     return DeviceMemory(machine.device, free, "what is free there")
 

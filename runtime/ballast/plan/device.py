@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ballast.model.modules import module_of
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.moe.placement import Assignment
+from ballast.plan.memory import Numbers
 from ballast.plan.rows import MemoryRow
 from ballast.plan.streaming import buffer_bytes
 from ballast.weights.gguf import GgufModel
@@ -26,6 +27,8 @@ tokens, and what is beside them. Those of float matrices and of heads grow with 
 token; they lie where a step's widest activations lie at another time, which are counted."""
 _LIBRARY_BYTES = 64 << 20
 """torch's workspaces for cuBLAS and cuBLASLt, of one stream: 32 MiB each on Hopper."""
+_WIDE_TOKENS = 160
+"""From which matrices are decoded by slices."""
 _TERM_BYTES = 6
 """Of an activation as the terms that are multiplied with a slice of a matrix."""
 _NODES_A_LAYER = 32
@@ -39,26 +42,6 @@ _CUDA_BYTES = 512 << 20
 (benchmarks/results/hybrid_vram.jsonl)."""
 HOST_PROGRAM_BYTES = 3 << 30
 """An allowance for what Python, torch and CUDA's libraries take in host memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
-    """A GPU, and how much of its memory may be taken."""
-
-    name: str
-    available_bytes: int
-    limited_by: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceNumbers:
-    """The settings that a GPU's memory depends on."""
-
-    cache_slots: int
-    block_tokens: int
-    step_tokens: int
-    max_batch_size: int
-    streams_experts: bool = False
 
 
 def place(assignment: Assignment, device: str) -> Assignment:
@@ -103,12 +86,12 @@ def hybrid_bytes(
 
 
 def device_uses(
-    spec: ModelSpec, weights: Mapping[str, int], assignment: Assignment, numbers: DeviceNumbers
+    spec: ModelSpec, weights: Mapping[str, int], assignment: Assignment, numbers: Numbers, cache_slots: int
 ) -> list[MemoryRow]:
-    """For `weights` as named by `hybrid_bytes`."""
+    """For `weights` as named by `hybrid_bytes`; `cache_slots`: tokens of the cache, the null block's among them."""
     on_device = sum(size for name, size in weights.items() if assignment.devices[module_of(name)] != "cpu")
     row_bytes = kv_row_bytes(spec)
-    cached = numbers.cache_slots - numbers.block_tokens
+    cached = cache_slots - numbers.block_tokens
     work = _step_bytes(spec, numbers.step_tokens, numbers.max_batch_size)
     workspaces = _SLICE_BYTES + _PARTIAL_BYTES + _ATTENTION_BYTES + _LIBRARY_BYTES
     buffers = MemoryRow(
@@ -118,16 +101,17 @@ def device_uses(
         MemoryRow("dense weights", on_device, "packed, in their types in the file; decoded as they are multiplied"),
         MemoryRow(
             "KV cache",
-            numbers.cache_slots * row_bytes,
+            cache_slots * row_bytes,
             f"{cached} tokens and the null block, {row_bytes} bytes a token in half precision",
         ),
-        MemoryRow("work buffers", work, f"a step of {numbers.step_tokens} tokens, at most"),
+        MemoryRow("work buffers", work, f"a step of {numbers.step_tokens} tokens, at most", numbers.step_option),
         MemoryRow("kernel workspaces", workspaces, "of products, attention and CUDA's libraries"),
         *([buffers] if numbers.streams_experts else []),
         MemoryRow(
             "CUDA graphs",
             _graph_pool_bytes(spec, numbers.max_batch_size) + _launch_bytes(spec, numbers.max_batch_size),
             f"decode steps of 1 to {numbers.max_batch_size} requests: buffers of the largest, launches of all",
+            "max_batch_size",
         ),
         MemoryRow("allocator", _UNUSABLE_BYTES, "what torch rounds up and cannot use again; an allowance"),
         MemoryRow("CUDA", _CUDA_BYTES, "context, libraries, compiled kernels; an allowance"),
@@ -169,7 +153,8 @@ def _step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
 def _graph_pool_bytes(spec: ModelSpec, max_batch_size: int) -> int:
     """Of the memory that captured steps share: they have workspaces of their own there."""
     step = _step_bytes(spec, max_batch_size, max_batch_size)
-    return step + _PARTIAL_BYTES + _LIBRARY_BYTES
+    slice_bytes = _SLICE_BYTES if max_batch_size >= _WIDE_TOKENS else 0
+    return step + slice_bytes + _PARTIAL_BYTES + _LIBRARY_BYTES
 
 
 def _launch_bytes(spec: ModelSpec, max_batch_size: int) -> int:

@@ -36,7 +36,12 @@ def make_plan(gguf: GgufModel, spec: ModelSpec, assignment: Assignment, numbers:
             num_slots * kv_row_bytes,
             f"{num_slots - numbers.block_tokens} tokens and the null block, {human(kv_row_bytes)} a token",
         ),
-        MemoryRow("work buffers", _work_bytes(spec, numbers), f"a step of {numbers.step_tokens} tokens, at most"),
+        MemoryRow(
+            "work buffers",
+            _work_bytes(spec, numbers),
+            f"a step of {numbers.step_tokens} tokens, at most",
+            numbers.step_option,
+        ),
         MemoryRow("tables", _table_bytes(spec, num_slots - numbers.block_tokens), "positions and norms"),
         MemoryRow("program", _PROGRAM_BYTES, "Python, libraries, vocabulary; an allowance"),
     )

@@ -15,15 +15,13 @@ from ballast.moe.placement import Assignment
 from ballast.moe.residents import Residents
 from ballast.plan.device import (
     HOST_PROGRAM_BYTES,
-    DeviceMemory,
-    DeviceNumbers,
     device_uses,
     hybrid_bytes,
     outside_bytes,
     place,
     staging_bytes,
 )
-from ballast.plan.memory import DevicePlan, MemoryPlan, Numbers
+from ballast.plan.memory import DeviceMemory, DevicePlan, MemoryPlan, Numbers
 from ballast.plan.residents import ResidentPlan, Wanted, estimated_share, plan_residents
 from ballast.plan.rows import MemoryRow, weight_rows
 from ballast.plan.streaming import estimate
@@ -56,13 +54,15 @@ def make_hybrid_plan(
     devices = {**assignment.devices, **dict.fromkeys(whole, device.name)}
     weights = tuple(weight_rows(gguf, devices, {name: (source, size) for name, source, size in pieces}))
     in_host = sum(row.num_bytes for row in weights if row.device == "cpu")
+    kept = "routed experts, packed while loading; " if on_device.has_host_experts else ""
     uses = (
-        MemoryRow("weights", in_host, "routed experts, packed while loading; embedding in page cache"),
+        MemoryRow("weights", in_host, f"{kept}embedding in page cache"),
         MemoryRow(
             "work buffers",
             staging_bytes(spec, sizes, assignment, numbers.step_tokens)
             + max((_bytes_of(module, sizes) for module in whole), default=0),
             f"activations of {numbers.step_tokens} tokens on their way; while loading, what goes to {device.name} next",
+            numbers.step_option,
         ),
         MemoryRow("program", HOST_PROGRAM_BYTES, "Python, torch, CUDA's libraries, vocabulary; an allowance"),
     )
@@ -90,8 +90,7 @@ def _device_plan(
 ) -> DevicePlan:
     def uses(num_blocks: int, *, streams: bool) -> tuple[MemoryRow, ...]:
         slots = (num_blocks + 1) * numbers.block_tokens
-        settings = DeviceNumbers(slots, numbers.block_tokens, numbers.step_tokens, numbers.max_batch_size, streams)
-        return tuple(device_uses(spec, sizes, assignment, settings))
+        return tuple(device_uses(spec, sizes, assignment, replace(numbers, streams_experts=streams), slots))
 
     def with_residents(*, streams: bool) -> tuple[tuple[MemoryRow, ...], ResidentPlan]:
         rows = uses(num_kv_blocks(numbers.cache_lens, numbers.block_tokens), streams=streams)
@@ -106,7 +105,8 @@ def _device_plan(
     if streams:
         rows, residents = with_residents(streams=True)
     if residents.num_experts:
-        rows = (*rows, MemoryRow("resident experts", residents.num_bytes, residents.detail))
+        asked_by = "gpu_experts" if wanted.most is not None else None
+        rows = (*rows, MemoryRow("resident experts", residents.num_bytes, residents.detail, asked_by))
     share = estimated_share(num_threads) if wanted.pcie_share is None else wanted.pcie_share
     whole = _whole_modules(spec, residents.experts)
     streamed = {name: size for name, size in sizes.items() if module_of(name) not in whole}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from ballast.machine import Memory
 from ballast.moe.placement import Assignment
 from ballast.moe.residents import Residents
-from ballast.plan.device import DeviceMemory
 from ballast.plan.rows import MemoryRow, WeightRow
 from ballast.plan.streaming import StreamEstimate
 from ballast.vram import VramLimit
@@ -33,6 +32,22 @@ class Numbers:
     def step_tokens(self) -> int:
         """Of the longest step."""
         return max(self.chunk_size, self.prefill_chunk_size)
+
+    @property
+    def step_option(self) -> str:
+        """What `step_tokens` comes from."""
+        return "prefill_chunk_size" if self.prefill_chunk_size > self.chunk_size else "chunk_size"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """A GPU, and how much of its memory may be taken."""
+
+    name: str
+    available_bytes: int
+    limited_by: str
+    limit_option: str | None = None
+    """Whose higher value makes more of it available; None: only more memory does."""
 
 
 @dataclass(frozen=True, slots=True)

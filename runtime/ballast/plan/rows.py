@@ -29,6 +29,8 @@ class MemoryRow:
     name: str
     num_bytes: int
     detail: str
+    option: str | None = None
+    """Beside cache_lens, whose lower value makes it smaller."""
 
 
 def weight_rows(

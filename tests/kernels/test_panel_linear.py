@@ -188,7 +188,7 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(
         kernel = row_kernel(kind, tokens, is_grouped=False, has_gate=False)
         known = kernel.known | {"IS_SPLIT": True}
     pointers = {"x": "*fp32", "terms": "*bf16", "values": "*fp32", "words": "*i32", "halves": "*fp16", "codes": "*i8"}
-    pointers |= dict.fromkeys(("steps", "out", "gate", "partial"), "*fp32")
+    pointers |= dict.fromkeys(("out", "gate", "partial"), "*fp32") | {"steps": "*bf16"}
     pointers |= dict.fromkeys(("arrived", "order", "tiles"), "*i32")
     names = kernel.function.arg_names
     types = {name: "constexpr" if name in known else pointers.get(name, "i32") for name in names}

@@ -170,7 +170,7 @@ def quantized_codes(
     words,  # the panels, seen as int32
     halves,  # as float16
     codes,  # as int8
-    steps,  # float32 [16], of formats whose codes index a table
+    steps,  # bfloat16 [16], of formats whose codes index a table
     out,  # float32 [tokens * slots, num_rows]
     partial,  # float32 [splits, tokens * slots, num_rows], or anything
     arrived,  # int32, zeros, one a program of a split

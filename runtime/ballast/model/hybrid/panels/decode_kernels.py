@@ -72,7 +72,7 @@ def weight_of(word, byte: tl.constexpr, scale, rest, steps, LAYOUT: tl.constexpr
     """The weights whose codes are in the low bits of a byte."""
     code = (word >> (8 * byte)) & ((1 << LAYOUT.bits) - 1)
     if LAYOUT.is_table:
-        value = tl.load(steps + code)
+        value = tl.load(steps + code).to(tl.float32)
     else:
         value = code.to(tl.float32)
     return scale * value + rest

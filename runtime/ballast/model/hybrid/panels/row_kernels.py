@@ -135,7 +135,7 @@ def quantized_rows(
     words,  # the panels, seen as int32
     halves,  # as float16
     codes,  # as int8
-    steps,  # float32 [16], of formats whose codes index a table
+    steps,  # bfloat16 [16], of formats whose codes index a table
     out,  # float32 [results, num_rows]
     gate,  # float32 [results, num_rows], or anything
     partial,  # float32 [splits, results, num_rows], or anything
@@ -189,7 +189,7 @@ def quantized_rows(
                     word = words_of(row_words, at, line, sub + portion, inside, LAYOUT)
                     for byte in tl.static_range(4):
                         if LAYOUT.is_table:
-                            weight = tl.load(steps + ((word >> (8 * byte)) & 15)) * 2.0**-149
+                            weight = tl.load(steps + ((word >> (8 * byte)) & 15)).to(tl.float32) * 2.0**-149
                         else:
                             weight = _code(word, byte, LAYOUT.bits)
                         col = group * 32 + (16 * (sub + portion) + 4 * line + byte)

@@ -65,7 +65,7 @@ def quantized_tiles(
     words,  # the panels, seen as int32
     halves,  # as float16
     codes,  # as int8
-    steps,  # float32 [16], of formats whose codes index a table
+    steps,  # bfloat16 [16], of formats whose codes index a table
     out,  # float32 [splits, results, num_rows]
     gate,  # float32 [results, num_rows], or anything
     order,  # int32, and

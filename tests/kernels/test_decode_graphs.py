@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -17,7 +19,16 @@ def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 0))
         monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
         monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-        monkeypatch.setattr(torch.cuda, "graph", lambda graph, **options: nullcontext())
+        monkeypatch.setattr(torch.cuda, "graph", graph_of_nothing)
+
+
+@contextmanager
+def graph_of_nothing(graph: object, **options: object) -> Iterator[None]:
+    """As torch ends a capture in which nothing was queued."""
+    try:
+        yield
+    finally:
+        warnings.warn("The CUDA Graph is empty. This usually means that …", UserWarning, stacklevel=2)
 
 
 def fail(error: Exception) -> None:

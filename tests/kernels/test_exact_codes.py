@@ -8,6 +8,7 @@ so that sums in float32 lose some more. 2⁻¹⁶ · Σ|wᵢ xᵢ| is a third of
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
@@ -19,8 +20,10 @@ from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as T
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime.errors import OutOfResources
 
 from ballast._core import kernels
+from ballast.errors import EngineDeadError
 from ballast.model.hybrid.panels import code_kernels, code_products, products, row_kernels, term_kernels, tile_kernels
 from ballast.model.hybrid.panels.code_products import code_kernel
 from ballast.model.hybrid.panels.layout import LAYOUTS
@@ -139,4 +142,33 @@ def test_a_way_that_is_wrong_here_is_not_gone(rng, pool, device, monkeypatch, ca
     )
     choose_ways([linear], 1, device, lambda calls: 1.0, nullcontext)
     assert linear.coded_tokens == frozenset()
-    assert "differs by 0.002" in caplog.records[-1].reason
+    assert caplog.records[-1].reason == "products of Q4_K [1, 32, 256] with 1 tokens differ by 0.002"
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, *, by_codes: bool) -> None:
+    """One of the ways needs more than the device has."""
+    multiply = PanelLinear.multiply
+
+    def multiply_or_fail(self: PanelLinear, x: torch.Tensor, *, by_codes: bool) -> torch.Tensor:
+        if by_codes == fails_by_codes:
+            raise OutOfResources(1 << 18, 227 << 10, "shared memory")
+        return multiply(self, x, by_codes=by_codes)
+
+    fails_by_codes = by_codes
+    monkeypatch.setattr(PanelLinear, "multiply", multiply_or_fail)
+
+
+def test_codes_that_fail_are_told_of_by_case_and_reason(rng, pool, device, monkeypatch, caplog) -> None:
+    caplog.set_level(logging.WARNING)
+    linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
+    failing(monkeypatch, by_codes=True)
+    choose_ways([linear], 1, device, lambda calls: 1.0, nullcontext)
+    assert linear.coded_tokens == frozenset()
+    assert re.search(r"Q4_K \[1, 32, 256\] with 1 tokens fail: OutOfRes.*shared memory", caplog.records[-1].reason)
+
+
+def test_a_product_that_has_no_way_left_ends_the_start(rng, pool, device, monkeypatch) -> None:
+    linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
+    failing(monkeypatch, by_codes=False)
+    with pytest.raises(EngineDeadError, match=r"Q4_K \[1, 32, 256\] with 1 tokens fail: OutOfRes.*shared memory"):
+        choose_ways([linear], 1, device, lambda calls: 1.0, nullcontext)

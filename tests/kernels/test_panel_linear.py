@@ -42,6 +42,9 @@ every_format = pytest.mark.parametrize(
     "kind", [T(kind) for kind in kernels.supported_types()], ids=lambda kind: kind.name
 )
 Make = Callable[..., PanelLinear]
+STEPS_TYPE = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}[products.steps_of_tables(torch.device("cpu")).dtype]
+SIZES_OF_LARGE_MATRICES = ("num_rows", "cols", "panel_size", "panel_words", "scale_words", "room")
+"""Those that are multiples of sixteen, of which Triton knows more then."""
 
 
 @pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -152,9 +155,10 @@ def test_a_token_does_not_depend_on_its_company(rng, pool, kind) -> None:
     packed = kernels.pack(pool, kernels.Matrix(data, kind, 96, 1024), FAST, activation_bytes=1)
     linear = PanelLinear(packed, 96, 1024, is_transposed=False, device=device)
     x = torch.from_numpy(rng.standard_normal((100, 1024), dtype=np.float32)).to(device)
-    # By rows, and by tiles of 16 and of 64: other kernels may round otherwise.
-    for fewest, most in ((1, MOST_ROW_TOKENS), (MOST_ROW_TOKENS + 1, 16), (17, 100)):
+    # What one kernel multiplies, by rows or by tiles: another may add up in another order.
+    for fewest, most in ((2, 2), (3, MOST_ROW_TOKENS), (MOST_ROW_TOKENS + 1, 16), (17, 100)):
         together = linear(x[:most])
+        assert torch.equal(linear(x[:most].flip(0)).flip(0), together)
         for first in {0, (most - fewest) // 2, most - fewest}:
             assert torch.equal(linear(x[first : first + fewest]), together[first : first + fewest])
 
@@ -168,11 +172,21 @@ def test_the_layouts_are_those_of_the_packed_bytes(kind: T) -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "most_shared_bytes", "kind"),
+    ("capability", "most_shared_bytes", "kind", "tokens"),
     # NVIDIA's CUDA C++ programming guide, table of technical specifications: shared memory a thread block may use.
-    [(80, 163 << 10, T.Q6_K), (89, 99 << 10, T.IQ4_XS), (90, 227 << 10, T.Q4_K), (89, 99 << 10, T.F32)],
+    [
+        (capability, most, kind, tokens)
+        for capability, most, kind in (
+            (80, 163 << 10, T.Q6_K),
+            (89, 99 << 10, T.IQ4_XS),
+            (90, 227 << 10, T.Q4_K),
+            (89, 99 << 10, T.F32),
+        )
+        for tokens in (1, 4, 16, 1024)
+    ]
+    # The other types whose tiles have two stages, which take the most: steps of codes, and both scales of a group.
+    + [(90, 227 << 10, kind, 1024) for kind in (T.IQ4_NL, T.IQ4_XS, T.Q4_1)],
 )
-@pytest.mark.parametrize("tokens", [1, 4, 16, 1024])
 def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(
     tmp_path, monkeypatch, capability, most_shared_bytes, kind, tokens
 ) -> None:
@@ -188,11 +202,15 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(
         kernel = row_kernel(kind, tokens, is_grouped=False, has_gate=False)
         known = kernel.known | {"IS_SPLIT": True}
     pointers = {"x": "*fp32", "terms": "*bf16", "values": "*fp32", "words": "*i32", "halves": "*fp16", "codes": "*i8"}
-    pointers |= dict.fromkeys(("out", "gate", "partial"), "*fp32") | {"steps": "*bf16"}
+    pointers |= dict.fromkeys(("out", "gate", "partial"), "*fp32") | {"steps": STEPS_TYPE}
     pointers |= dict.fromkeys(("arrived", "order", "tiles"), "*i32")
     names = kernel.function.arg_names
     types = {name: "constexpr" if name in known else pointers.get(name, "i32") for name in names}
-    aligned = {(index,): [["tt.divisibility", 16]] for index, kind in enumerate(types.values()) if kind[0] == "*"}
+    aligned = {
+        (index,): [["tt.divisibility", 16]]
+        for index, (name, type_name) in enumerate(types.items())
+        if type_name[0] == "*" or name in SIZES_OF_LARGE_MATRICES
+    }
     compiled = triton.compile(
         ASTSource(kernel.function, types, constexprs=known, attrs=aligned),
         target=GPUTarget("cuda", capability, 32),

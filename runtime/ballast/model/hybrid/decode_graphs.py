@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 
 from ballast.errors import EngineDeadError
+from ballast.model.hybrid.captures import captured
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +40,9 @@ class DecodeGraphs:
         free, _ = torch.cuda.mem_get_info()
         pool = torch.cuda.graph_pool_handle()
         for size in range(max_batch_size, 0, -1):
-            graph = torch.cuda.CUDAGraph()
             run(size)
             try:
-                with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                with captured(pool) as graph:
                     queue(size)
             except RuntimeError as error:
                 # What fails in a capture may make its end fail as well.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from ballast.model.hybrid.captures import captured
 from ballast.model.hybrid.experts.divided import DividedExperts
 from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS
 from ballast.model.hybrid.weights import RoutedWeights
@@ -76,7 +77,7 @@ def _times(
     for shares in ((0.0,), SHARES):
         experts.set_pcie_share(shares[0])
         run(queue)
-        steps |= dict.fromkeys(shares, _captured(queue) if device.type == "cuda" else queue)
+        steps |= dict.fromkeys(shares, _replay_of(queue) if device.type == "cuda" else queue)
     seconds: dict[float, list[float]] = {share: [] for share in steps}
     for _ in range(_REPEATS):  # in turns: a machine's memory is not equally fast all the time
         for share, step in steps.items():
@@ -87,8 +88,7 @@ def _times(
     return {share: statistics.median(found) for share, found in seconds.items()}
 
 
-def _captured(queue: Step) -> Step:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+def _replay_of(queue: Step) -> Step:
+    with captured() as graph:
         queue()
     return graph.replay

@@ -205,7 +205,9 @@ def quantized_rows(
             scale_parts = scale * 2.0**53
             new_sums = ()
             for token in tl.static_range(TOKENS):
-                new_sums = new_sums + (sums[token] + (parts[token] * scale_parts + totals[token][:, None] * rest),)
+                # Said how: left to the compiler, which product is rounded may differ from token to token.
+                total = tl.fma(totals[token][:, None], rest, sums[token])
+                new_sums = new_sums + (tl.fma(parts[token], scale_parts, total),)
             sums = new_sums
     _reduce(sums, places, kept, out, gate, partial, arrived, num_splits, split_stride, HAS_GATE, IS_SPLIT, TOKENS)
 

@@ -1,8 +1,8 @@
 """Triton kernels that multiply packed weights, decoded in registers, with tiles of tokens on tensor cores.
 
 A program takes some panels of one slot (a head, or an expert) and a tile of tokens, and walks a share of the columns.
-The order of its sums depends on the matrix alone, so a token's result does not depend on the other tokens. Numbers are
-two terms each (term_kernels.py): three products for one, without the two small terms'.
+The order of sums depends on the matrix and the tile's size alone, so a token's result does not depend on the others.
+Numbers are two terms each (term_kernels.py): three products for one, without the two small terms'.
 
 Triton's built-in operations only: its own library of kernels (tl.zeros, tl.cdiv) is compiled when it is imported, and
 cannot be interpreted then.

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
+from ballast.errors import EngineDeadError, first_line
+from ballast.model.hybrid.captures import captured
 from ballast.model.hybrid.panels.linear import TRIED_TOKENS, PanelLinear, Shape
 
 log = logging.getLogger(__name__)
@@ -37,8 +39,9 @@ def choose_ways(
     rehearsal: Callable[[], AbstractContextManager[None]],
 ) -> None:
     """Try products of up to `most_tokens` tokens, once for each shape, and let each linear layer go the faster way. All
-    as without codes, and one warning, where a kernel cannot be compiled or is wrong; what CUDA itself reports is
-    raised. In the context that `rehearsal` gives, launches only compile."""
+    as without codes, and one warning, where exact codes cannot be compiled or are wrong. Raises EngineDeadError where
+    the way without them cannot be gone, and what CUDA itself reports. In the context that `rehearsal` gives, launches
+    only compile."""
     alike: dict[Shape, list[PanelLinear]] = defaultdict(list)
     for linear in linears:
         if linear.has_codes:
@@ -50,11 +53,8 @@ def choose_ways(
             for trial in trials:
                 trial.both()
         pays = {(trial.linears[0].shape, trial.num_tokens): trial.pays(measure) for trial in trials}
-    except (torch.AcceleratorError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:  # noqa: BLE001  compilers raise whatever they like, and there is another way
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        log.warning("no dense product goes by exact codes", extra={"reason": reason})
+    except _NoCodesError as error:
+        log.warning("no dense product goes by exact codes", extra={"reason": str(error)})
         return
     for shape, group in alike.items():
         chosen = frozenset(tokens for tokens in counts if pays[shape, tokens])
@@ -65,8 +65,7 @@ def choose_ways(
 
 def replay_seconds(calls: Sequence[Callable[[], object]]) -> float:
     """The fastest of some replays of a CUDA graph that holds the calls; their kernels have run before."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with captured() as graph:
         for call in calls:
             call()
     times = []
@@ -80,6 +79,10 @@ def replay_seconds(calls: Sequence[Callable[[], object]]) -> float:
     return min(times)
 
 
+class _NoCodesError(Exception):
+    """Exact codes cannot be compiled, or are wrong."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Trial:
     """Of linear layers of one shape."""
@@ -91,18 +94,35 @@ class _Trial:
     def both(self) -> tuple[torch.Tensor, torch.Tensor]:
         """What the first layer gives without codes, and by them."""
         x = self._given()
-        plain, coded = (self._calls(x, by_codes=by_codes)[0]() for by_codes in (False, True))
-        return plain, coded
+        with self._failing_as(EngineDeadError):
+            plain = self.linears[0].multiply(x, by_codes=False)
+        with self._failing_as(_NoCodesError):
+            return plain, self.linears[0].multiply(x, by_codes=True)
 
     def pays(self, measure: Measure) -> bool:
-        """Whether codes are faster. Raises ValueError: their result is another."""
+        """Whether codes are faster."""
         plain, coded = self.both()
         difference = float((coded - plain).abs().max() / plain.abs().max())
         if not difference <= _MOST_DIFFERENCE:
-            raise ValueError(f"{self.linears[0].shape} with {self.num_tokens} tokens differs by {difference:.2g}")
+            raise _NoCodesError(f"{self} differ by {difference:.2g}")
         x = self._given()
-        seconds = [measure(self._calls(x, by_codes=by_codes)) for by_codes in (False, True)]
+        with self._failing_as(_NoCodesError):
+            seconds = [measure(self._calls(x, by_codes=by_codes)) for by_codes in (False, True)]
         return seconds[1] * _LEAST_GAIN <= seconds[0]
+
+    def __str__(self) -> str:
+        kind, num_heads, rows, cols = self.linears[0].shape
+        return f"products of {kind.name} [{num_heads}, {rows}, {cols}] with {self.num_tokens} tokens"
+
+    @contextmanager
+    def _failing_as(self, told: type[Exception]) -> Iterator[None]:
+        """Of what fails within, an error that names the case; what CUDA itself reports is raised as it is."""
+        try:
+            yield
+        except (torch.AcceleratorError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # compilers raise whatever they like
+            raise told(f"{self} fail: {first_line(error)}") from error
 
     def _given(self) -> torch.Tensor:
         _, num_heads, _, cols = self.linears[0].shape

@@ -2,7 +2,8 @@
 
 On the CPU, with dense weights and cache as float32: what is left is the rounding of activations to two bytes in the C++
 model's linear layers (decision 5) and the order of sums. On a GPU as it is served: weights packed, cache in half
-precision, judged by divergence, since one expert chosen otherwise changes everything after it.
+precision, judged by divergence with the choice of experts made alike (decision 42), since one expert chosen otherwise
+changes everything after it.
 """
 
 from __future__ import annotations
@@ -48,18 +49,20 @@ from ballast.moe.residents import Residents
 from ballast.testing.attention_cases import attention_case
 from ballast.testing.float_experts import FloatExperts
 from ballast.testing.generate import generate
+from ballast.testing.led_routing import LedRouting
 from ballast.tiny import write_tiny_model
 from ballast.tiny.quant_mix import QUANTS
 from ballast.vram import VramLimit
 from ballast.weights.gguf import open_gguf
 
 MAX_RELATIVE_ERROR = 1e-3
-MAX_DIVERGENCE = 2e-3
+MAX_DIVERGENCE = 5e-5
+"""With experts chosen alike. Half precision in the cache and in attention leaves 1e-6 to 5e-6, bfloat16 about 8e-5."""
 MIN_SAME_TOP = 0.98
+MOST_CHOSEN_OTHERWISE = 0.003
+"""Of choices of experts. Half precision in the cache changes 0.0013, bfloat16 0.004."""
 CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")
-FLOAT32 = "cpu", {"cpu_isa": "reference"}
-"""Where nothing is rounded to less than float32."""
 SETTINGS = EngineSettings(
     cache_lens=512,
     max_batch_size=4,
@@ -83,9 +86,15 @@ class Pair:
         self.most_at_once = 0
         """Requests in a step that only decodes."""
 
+    def forget(self) -> None:
+        self.largest_error = 0.0
+        self.divergences.clear()
+        self.same_top.clear()
+        self.most_at_once = 0
+
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
         everything = replace(batch, sampled=np.arange(batch.token_ids.size, dtype=np.int64))
-        theirs, ours = (runner.forward(everything, alive) for runner in self._both)
+        ours, theirs = (runner.forward(everything, alive) for runner in reversed(self._both))
         self.largest_error = max(self.largest_error, float(np.abs(ours - theirs).max() / np.abs(theirs).max()))
         self.same_top += (ours.argmax(1) == theirs.argmax(1)).tolist()
         if batch.is_decode:
@@ -147,8 +156,27 @@ def pair_on_cpu(file: Path) -> Pair:
     return Pair(as_served(file, "cpu"), load(file, CPU, make_linear=float_linear, kv_dtype=torch.float32))
 
 
-def pair_on_gpu(file: Path) -> Pair:
-    return Pair(as_served(file, FLOAT32[0], **FLOAT32[1]), as_served(file, "cuda:0"))
+class LedPair(Pair):
+    """A model in float32 and one that is not, whose choices of experts the first follows."""
+
+    def __init__(self, file: Path, led_by: HybridModel, settings: EngineSettings = SETTINGS) -> None:
+        follower = load(file, CPU, settings, make_linear=float_linear, kv_dtype=torch.float32)
+        self.routing = LedRouting(led_by, follower, settings.prefill_chunk_size)
+        super().__init__(follower, led_by)
+
+    def check(self) -> None:
+        assert self.routing.num_choices > len(self.divergences)
+        assert self.routing.num_refused == 0
+        assert np.mean(self.divergences) <= MAX_DIVERGENCE
+        assert np.mean(self.same_top) >= MIN_SAME_TOP
+
+
+def pair_on_gpu(file: Path, settings: EngineSettings = SETTINGS, **options: object) -> LedPair:
+    """Steps are captured once the choices are led, so that captured steps tell theirs."""
+    hybrid = load(file, GPU, settings, decodes_by_graphs=False, **options)
+    pair = LedPair(file, hybrid, settings)
+    hybrid.capture_decode(lambda share: None)
+    return pair
 
 
 def run_requests(pair: Pair) -> None:
@@ -164,6 +192,14 @@ def run_requests(pair: Pair) -> None:
     assert again.token_ids == first.token_ids
     assert again.cached_tokens >= 32, "the second pass is served from the cache that the first one wrote"
     assert len(pair.same_top) > 100
+
+
+def run_long_prompts(pair: Pair, settings: EngineSettings) -> None:
+    rng = np.random.default_rng(11)
+    prompts = [tuple(rng.integers(0, 300, 250).tolist()) for _ in range(2)]
+    sampling = SamplingParams(max_tokens=2, temperature=0.0)
+    requests = [Request(str(i), prompt, sampling) for i, prompt in enumerate(prompts)]
+    generate(EngineCore(pair, scheduler_config(settings)), requests)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +263,33 @@ def test_logits_agree_however_experts_are_divided(tmp_path: Path, divided: str, 
     assert pair.largest_error <= MAX_RELATIVE_ERROR
     assert (hybrid.expert_bytes_read_over_pcie > 0) == (divided != "all")
     assert (hybrid.expert_bytes_read > hybrid.expert_bytes_read_over_pcie) == (divided != "all")
+
+
+LONG = replace(SETTINGS, chunk_size=512, prefill_chunk_size=512)
+
+
+def test_a_cache_in_half_precision_costs_little_but_near_ties(tmp_path: Path) -> None:
+    differing = total = 0
+    for arch in ("v2lite", "v2", "v3", "k2"):
+        file = write_tiny_model(tmp_path / arch, arch=arch, quant="q4_k").gguf
+        pair = LedPair(file, load(file, CPU, LONG, make_linear=float_linear), LONG)
+        run_long_prompts(pair, LONG)
+        pair.check()
+        differing += pair.routing.num_differing
+        total += pair.routing.num_choices
+    assert total > 5000
+    assert 0 < differing <= MOST_CHOSEN_OTHERWISE * total
+
+
+def test_what_no_near_tie_explains_is_not_led(tmp_path: Path) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", quant="q4_k").gguf
+    wrong = load(file, CPU, LONG, make_linear=float_linear)
+    biases = [layer.routed.choose._bias for layer in wrong._weights.layers if layer.routed is not None]
+    biases[1][3] += 0.05
+    pair = LedPair(file, wrong, LONG)
+    run_long_prompts(pair, LONG)
+    assert pair.routing.num_refused > 5
+    assert np.mean(pair.divergences) > MAX_DIVERGENCE
 
 
 @pytest.mark.parametrize("is_right", [True, False])
@@ -313,8 +376,8 @@ def test_distributions_on_a_gpu_agree_with_float32(tmp_path: Path, arch: str, ml
     file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf
     pair = pair_on_gpu(file)
     run_requests(pair)
-    assert np.mean(pair.divergences) <= MAX_DIVERGENCE
-    assert np.mean(pair.same_top) >= MIN_SAME_TOP
+    run_long_prompts(pair, SETTINGS)
+    pair.check()
 
 
 @pytest.mark.gpu
@@ -324,19 +387,16 @@ def test_distributions_on_a_gpu_agree_with_float32(tmp_path: Path, arch: str, ml
 def test_batches_of_every_kind_agree_with_float32(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
     file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf
     settings = replace(SETTINGS, max_batch_size=16, cache_lens=1024)
-    first, second = (
-        as_served(file, device, max_batch_size=16, cache_lens=1024, **isa) for device, isa in (FLOAT32, ("cuda:0", {}))
-    )
+    pair = pair_on_gpu(file, settings)
     rng = np.random.default_rng(6)
     for num_requests in (1, 2, 4, 5, 16):
-        pair = Pair(first, second)
+        pair.forget()
         sampling = SamplingParams(max_tokens=max(8, num_requests + 4), temperature=0.0)
         prompts = [tuple(rng.integers(0, 300, 4).tolist()) for _ in range(num_requests)]
         requests = [Request(str(index), prompt, sampling) for index, prompt in enumerate(prompts)]
         list(generate(EngineCore(pair, scheduler_config(settings)), requests))
         assert pair.most_at_once == num_requests
-        assert np.mean(pair.divergences) <= MAX_DIVERGENCE, num_requests
-        assert np.mean(pair.same_top) >= MIN_SAME_TOP, num_requests
+        pair.check()
 
 
 def test_bringing_up_touches_the_null_block_alone_and_no_expert(tmp_path: Path) -> None:
@@ -411,7 +471,7 @@ def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(tmp_path
 @pytest.mark.parametrize("quant", [of_quant(quant) for quant in ("q4_k", "q8_0", "q2_k", "bf16")])
 def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, quant: str) -> None:
     file = write_tiny_model(tmp_path, arch="v3", mla="split", quant=quant).gguf
-    pair = Pair(as_served(file, "cpu"), as_served(file, "cuda:0", stream_from_tokens=2))
+    pair = pair_on_gpu(file, stream_from_tokens=2)
     hybrid = pair.second
     assert isinstance(hybrid, HybridModel)
     assert hybrid.pinned_bytes > 0
@@ -419,8 +479,7 @@ def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, quan
     run_requests(pair)
     assert hybrid.streamed is not None
     assert hybrid.streamed.bytes_read > 0
-    assert np.mean(pair.divergences) <= MAX_DIVERGENCE
-    assert np.mean(pair.same_top) >= MIN_SAME_TOP
+    pair.check()
 
 
 @pytest.mark.gpu
@@ -429,13 +488,13 @@ def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, quan
 def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: str, quant: str, divided: str) -> None:
     file = write_tiny_model(tmp_path, arch=arch, mla="split", quant=quant).gguf
     residents = residents_of(file)[divided]
-    hybrid = load(file, GPU, residents=residents, pcie_share=0.4)
+    pair = pair_on_gpu(file, residents=residents, pcie_share=0.4)
+    hybrid = pair.second
+    assert isinstance(hybrid, HybridModel)
     assert hybrid.device_counts.resident_experts == sum(map(len, residents))
-    pair = Pair(as_served(file, "cpu"), hybrid)
     run_requests(pair)
     assert (hybrid.expert_bytes_read_over_pcie > 0) == (divided != "all")
-    assert np.mean(pair.divergences) <= MAX_DIVERGENCE
-    assert np.mean(pair.same_top) >= MIN_SAME_TOP
+    pair.check()
 
 
 class Recorded:

@@ -391,10 +391,12 @@ def test_batches_of_every_kind_agree_with_float32(tmp_path: Path, arch: str, mla
     rng = np.random.default_rng(6)
     for num_requests in (1, 2, 4, 5, 16):
         pair.forget()
-        sampling = SamplingParams(max_tokens=max(8, num_requests + 4), temperature=0.0)
         prompts = [tuple(rng.integers(0, 300, 4).tolist()) for _ in range(num_requests)]
-        requests = [Request(str(index), prompt, sampling) for index, prompt in enumerate(prompts)]
-        list(generate(EngineCore(pair, scheduler_config(settings)), requests))
+        requests = [
+            Request(str(seed), prompt, SamplingParams(max_tokens=max(200 // num_requests, 20), seed=seed))
+            for seed, prompt in enumerate(prompts)
+        ]
+        generate(EngineCore(pair, scheduler_config(settings)), requests)
         assert pair.most_at_once == num_requests
         pair.check()
 
@@ -477,6 +479,7 @@ def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, quan
     assert hybrid.pinned_bytes > 0
     assert hybrid.streams_from_tokens == 2
     run_requests(pair)
+    run_long_prompts(pair, SETTINGS)
     assert hybrid.streamed is not None
     assert hybrid.streamed.bytes_read > 0
     pair.check()
@@ -493,6 +496,7 @@ def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch:
     assert isinstance(hybrid, HybridModel)
     assert hybrid.device_counts.resident_experts == sum(map(len, residents))
     run_requests(pair)
+    run_long_prompts(pair, SETTINGS)
     assert (hybrid.expert_bytes_read_over_pcie > 0) == (divided != "all")
     pair.check()
 

@@ -76,8 +76,8 @@ def _upwards(mount: Path, path: str | None) -> list[Path]:
 def parse_cgroups(text: str, controller: str) -> tuple[str | None, str | None]:
     """This process's paths in /proc/self/cgroup: the unified hierarchy's, and that of version 1's `controller`."""
     unified = own = None
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
+    # "hierarchy:controllers:path"; a sandbox may tell something else.
+    for controllers, path in re.findall(r"^\d+:([^:]*):(/.*)$", text, re.MULTILINE):
         if not controllers:
             unified = path
         elif controller in controllers.split(","):

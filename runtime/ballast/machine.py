@@ -105,12 +105,11 @@ class Machine:
         if quota is None:
             return None
         allowed = f"cgroup {quota.limited_by} allows the time of {quota.cpus:g} CPUs"
-        if num_threads > quota.num_threads:
-            return (
-                f"{allowed}: {num_threads} threads use it up and are then stopped, all of them, until its next period"
-            )
+        threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
+        if num_threads > quota.cpus:
+            return f"{allowed}: what {threads} can compute uses it up, and all stand still until its next period"
         if num_threads == self.default_threads < self.num_physical_cores:
-            return f"{allowed}, of {self.num_physical_cores} cores that may be used: {num_threads} threads compute"
+            return f"{allowed}, of {self.num_physical_cores} cores that may be used, to {threads} that can always run"
         return None
 
     @property

@@ -198,20 +198,24 @@ def test_a_quota_is_spoken_of_where_it_matters(root: Path) -> None:
     machine = read_machine(plant(root, {f"{V2}cpu.max": "250000 100000\n"}), cpus=range(8))
     group = root / "sys/fs/cgroup"
     assert machine.quota_note(2) == (
-        f"cgroup {group} allows the time of 2.5 CPUs, of 4 cores that may be used: 2 threads compute"
+        f"cgroup {group} allows the time of 2.5 CPUs, of 4 cores that may be used, to 2 threads that can always run"
     )
     assert machine.quota_note(4) == (
-        f"cgroup {group} allows the time of 2.5 CPUs: 4 threads use it up and are then stopped, all of them, until its "
-        "next period"
+        f"cgroup {group} allows the time of 2.5 CPUs: what 4 threads can compute uses it up, and all stand still until "
+        "its next period"
     )
     assert machine.quota_note(1) is None
     assert replace(machine, cpu_quota=None).quota_note(4) is None
+    starved = replace(machine, cpu_quota=CpuQuota(0.3, "/pod")).quota_note(1)
+    assert starved is not None
+    assert "of 0.3 CPUs: what 1 thread can compute uses it up" in starved, "even one thread is more"
 
 
 def test_small_formats() -> None:
     assert parse_choice("[always] madvise never") == "always"
     assert parse_cpuinfo("Features\t: fp asimd\n") == ("unknown", ())
     assert parse_cgroups("4:memory:/a:b\n1:name=systemd:/x\n", "memory") == (None, "/a:b")
+    assert parse_cgroups("\nunknown\n0::/c:d\n", "cpu") == ("/c:d", None), "lines of another form are passed over"
     assert parse_cgroups("5:cpu,cpuacct:/a\n4:cpuset:/b\n0::/c\n", "cpu") == ("/c", "/a")
     assert [quota_cpus(text) for text in ("250000 100000\n", "max 100000\n", "-1 100000", " ", "")] == [
         2.5,

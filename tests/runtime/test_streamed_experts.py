@@ -15,8 +15,9 @@ from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.chunks import MAX_CHUNK_BYTES, chunk_bytes, chunks_of
 from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels, PinnedMemory, panels_of
-from ballast.model.hybrid.streaming.start import NEVER, measure, start_streaming
+from ballast.model.hybrid.streaming.start import NEVER, start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, copy_pieces
+from ballast.model.hybrid.streaming.trial import Trial
 from ballast.model.spec import ModelSpec
 from ballast.testing.float_experts import FloatExperts
 from ballast.testing.gguf_files import R1_SPEC
@@ -148,7 +149,7 @@ def test_streaming_starts_where_it_was_measured_to_pay_or_was_asked_for(layers) 
     assert asked is not None
     assert asked.from_tokens == 7
     streamed = StreamedExperts([panels_of(layer) for layer in layers], FloatExperts, CPU)
-    timings = measure(spec, layers, pool, streamed, CPU, 100)
+    timings = Trial(spec, layers, pool, streamed, CPU).timings(100)
     assert [timing.tokens for timing in timings] in ([64], [64, 100])
     assert timings[-1].lead_s >= 0 or timings[-1].tokens == 100
 

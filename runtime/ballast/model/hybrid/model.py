@@ -98,6 +98,7 @@ class HybridModel:
     @torch.inference_mode()
     def capture_decode(self, report: Callable[[float], None]) -> None:
         """Decode by graphs from now on; `report` gets the share captured, 0…1. Raises as `DecodeGraphs.capture`."""
+        self._graphs = None  # those captured before have memory that these need
         graphs = DecodeGraphs()
         graphs.capture(
             self._inputs.max_batch_size,

@@ -1,0 +1,226 @@
+"""What the type of the latent cache, and attention in that type, do to a model's distributions: one JSON line for each
+member of the family and way of rounding, over all quantised types.
+
+The hybrid's code on the CPU in float32, but for the cache and, with "attention", what flashinfer's kernels round to the
+cache's type: scaled queries, weights of values, results. Of every token of some prompts: the divergence (KL, in nats)
+from the C++ model's distribution, which rounds nothing, with its standard error over prompts; how often the best token
+is the same; and how many choices of experts differ. "led": against the hybrid's code in float32 that makes the same
+choices where scores are nearly equal, so that what is left is rounding alone.
+
+Random models get random tokens, the built-in one a text, which it was not trained on.
+
+python benchmarks/hybrid/cache_precision.py [--prompts 4] [--text docs/explanation/hybrid.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+import torch
+
+from ballast._core import kernels
+from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import Runner
+from ballast.model.batch import Batch
+from ballast.model.hybrid.attention.latent import AttentionSizes
+from ballast.model.hybrid.linear import FloatLinear, Linear
+from ballast.model.hybrid.load import load_hybrid_model
+from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.step import Step
+from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.metadata import read_spec
+from ballast.model.weights import Packing
+from ballast.testing.bench_record import bench_record
+from ballast.testing.generate import generate
+from ballast.testing.led_routing import LedRouting
+from ballast.tiny import BUILT_IN, write_built_in, write_tiny_model
+from ballast.tiny.quant_mix import QUANTS
+from ballast.weights.gguf import open_gguf
+
+PROMPT_TOKENS = 250
+SETTINGS = EngineSettings(
+    cache_lens=512,
+    max_batch_size=1,
+    max_new_tokens=2,
+    chunk_size=256,
+    prefill_chunk_size=256,
+    max_queue=4,
+    block_tokens=16,
+)
+LAYOUTS = {"v2lite": "joint", "v2": "split", "v3": "split", "k2": "joint"}
+TRAINED_QUANTS = ("q8_0", "q6_k", "q4_k")
+ROUNDINGS = {
+    "float32 cache": (torch.float32, False),
+    "half-precision cache": (torch.float16, False),
+    "half-precision cache and attention": (torch.float16, True),
+    "bfloat16 cache": (torch.bfloat16, False),
+}
+
+
+class RoundedAttention:
+    """Attention that rounds what flashinfer's kernels do."""
+
+    def __init__(self, sizes: AttentionSizes, dtype: torch.dtype) -> None:
+        self._sizes = sizes
+        self._dtype = dtype
+
+    def prepare(self, step: Step) -> None:
+        """Nothing to do."""
+
+    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+        """See `Attention`; steps of one request."""
+        requests, sizes = step.requests, self._sizes
+        slots = requests.blocks[0][:, None] * sizes.block_tokens + torch.arange(sizes.block_tokens)
+        keys = cache[slots.flatten()[: requests.host_lens[0]]].float()
+        scores = self._rounded(query * sizes.scale) @ keys.T
+        hidden = torch.arange(len(keys)) > step.positions[:, None]
+        scores = scores.masked_fill(hidden[:, None, :], -torch.inf)
+        weights = (scores - scores.amax(-1, keepdim=True)).exp()
+        total = weights.sum(-1, keepdim=True)
+        return self._rounded(self._rounded(weights) @ keys[:, : sizes.rank] / total)
+
+    def _rounded(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(self._dtype).float()
+
+
+def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
+    return FloatLinear(torch.from_numpy(kernels.unpack(matrix)))
+
+
+def load_hybrid(file: Path, dtype: torch.dtype, *, rounds_attention: bool = False) -> HybridModel:
+    gguf_model = open_gguf(file)
+    spec = read_spec(gguf_model, None)
+    hybrid, _ = load_hybrid_model(
+        gguf_model,
+        spec,
+        spec.vocab_size,
+        Packing(kernels.ThreadPool(1), SETTINGS.cpu_isa, 2),
+        num_blocks=num_kv_blocks(SETTINGS.cache_lens, SETTINGS.block_tokens),
+        block_tokens=SETTINGS.block_tokens,
+        max_step_tokens=SETTINGS.prefill_chunk_size,
+        max_batch_size=1,
+        device=torch.device("cpu"),
+        make_linear=float_linear,
+        kv_dtype=dtype,
+    )
+    if rounds_attention:
+        hybrid._attend = RoundedAttention(hybrid._attend._sizes, dtype)
+    return hybrid
+
+
+@dataclass
+class Compared:
+    """Of every token so far."""
+
+    divergences: list[float]
+    same_top: list[bool]
+
+    def add(self, theirs: np.ndarray, ours: np.ndarray) -> None:
+        p, q = (torch.from_numpy(logits).double().log_softmax(1) for logits in (theirs, ours))
+        self.divergences += (p.exp() * (p - q)).sum(1).tolist()
+        self.same_top += (p.argmax(1) == q.argmax(1)).tolist()
+
+
+class Side:
+    """Runs every step in the C++ model, in one that rounds, and in one that this leads."""
+
+    def __init__(self, plain: Runner, rounded: HybridModel, follower: HybridModel) -> None:
+        self._runners = rounded, follower, plain
+        self.routing = LedRouting(rounded, follower, SETTINGS.prefill_chunk_size)
+        self.free, self.led = Compared([], []), Compared([], [])
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
+        everything = replace(batch, sampled=np.arange(batch.token_ids.size, dtype=np.int64))
+        ours, led, theirs = (runner.forward(everything, alive) for runner in self._runners)
+        self.free.add(theirs, ours)
+        self.led.add(led, ours)
+        return theirs[batch.sampled]
+
+
+def sides(file: Path) -> Iterator[tuple[str, Side]]:
+    gguf_model = open_gguf(file)
+    spec = read_spec(gguf_model, None)
+    for rounding, (dtype, rounds_attention) in ROUNDINGS.items():
+        plain = load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, cpu_isa="reference"))
+        rounded = load_hybrid(file, dtype, rounds_attention=rounds_attention)
+        yield rounding, Side(plain, rounded, load_hybrid(file, torch.float32))
+
+
+def models(directory: Path) -> Iterator[tuple[str, list[Path]]]:
+    for arch, mla in LAYOUTS.items():
+        yield (
+            f"random {arch}",
+            [write_tiny_model(directory / arch / quant, arch=arch, mla=mla, quant=quant).gguf for quant in QUANTS],
+        )
+    yield "built-in", [write_built_in(directory / "built-in" / quant, quant=quant).gguf for quant in TRAINED_QUANTS]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--text", type=Path, default=Path("docs/explanation/hybrid.md"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(11)
+    tokenizer = tokenizers.Tokenizer.from_file(str(BUILT_IN.config_dir / "tokenizer.json"))
+    text = tokenizer.encode(options.text.read_text(encoding="utf-8")).ids
+    starts = rng.integers(0, len(text) - PROMPT_TOKENS, 4 * options.prompts)
+    prompts_of = {
+        True: [tuple(text[start : start + PROMPT_TOKENS]) for start in starts],
+        False: [tuple(rng.integers(0, 300, PROMPT_TOKENS).tolist()) for _ in range(options.prompts)],
+    }
+    with tempfile.TemporaryDirectory() as directory:
+        for name, files in models(Path(directory)):
+            prompts = prompts_of[name == "built-in"]
+            found: dict[str, list[tuple[Side, list[float]]]] = {rounding: [] for rounding in ROUNDINGS}
+            for file in files:
+                for rounding, side in sides(file):
+                    found[rounding].append((side, means_of(side, prompts)))
+            for rounding, measured in found.items():
+                print(record(f"{name}, {rounding}", measured), flush=True)
+
+
+def means_of(side: Side, prompts: list[tuple[int, ...]]) -> list[float]:
+    """Of each prompt's tokens."""
+    means = []
+    for index, prompt in enumerate(prompts):
+        before = len(side.free.divergences)
+        request = Request(str(index), prompt, SamplingParams(max_tokens=2, temperature=0.0))
+        generate(EngineCore(side, scheduler_config(SETTINGS)), [request])
+        means.append(float(np.mean(side.free.divergences[before:])))
+    return means
+
+
+def record(case: str, measured: list[tuple[Side, list[float]]]) -> str:
+    means = np.array([means for _, means in measured])
+    free = np.concatenate([side.free.divergences for side, _ in measured])
+    choices, differing, refused = np.sum(
+        [(side.routing.num_choices, side.routing.num_differing, side.routing.num_refused) for side, _ in measured], 0
+    )
+    return bench_record(
+        "hybrid/cache_precision",
+        case,
+        files=len(measured),
+        tokens=free.size,
+        mean_kl=float(f"{means.mean():.2e}"),
+        standard_error=float(f"{means.std(ddof=1) / np.sqrt(means.size):.1e}"),
+        median_kl=float(f"{np.median(free):.1e}"),
+        worst_file_mean_kl=float(f"{means.mean(1).max():.1e}"),
+        same_top=round(float(np.mean(np.concatenate([side.free.same_top for side, _ in measured]))), 4),
+        led_mean_kl=float(f"{np.mean(np.concatenate([side.led.divergences for side, _ in measured])):.1e}"),
+        led_same_top=round(float(np.mean(np.concatenate([side.led.same_top for side, _ in measured]))), 4),
+        choices_differing=round(float(differing / choices), 5),
+        choices_refused=int(refused),
+    )
+
+
+if __name__ == "__main__":
+    main()

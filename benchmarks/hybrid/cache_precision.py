@@ -9,7 +9,7 @@ choices where scores are nearly equal, so that what is left is rounding alone.
 
 Random models get random tokens, the built-in one a text, which it was not trained on.
 
-python benchmarks/hybrid/cache_precision.py [--prompts 4] [--text docs/explanation/hybrid.md]
+python benchmarks/hybrid/cache_precision.py [--prompts 4] [--seed 11] [--text docs/explanation/hybrid.md]
 """
 
 from __future__ import annotations
@@ -166,10 +166,11 @@ def models(directory: Path) -> Iterator[tuple[str, list[Path]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=11, help="of the prompts")
     parser.add_argument("--text", type=Path, default=Path("docs/explanation/hybrid.md"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rng = np.random.default_rng(11)
+    rng = np.random.default_rng(options.seed)
     tokenizer = tokenizers.Tokenizer.from_file(str(BUILT_IN.config_dir / "tokenizer.json"))
     text = tokenizer.encode(options.text.read_text(encoding="utf-8")).ids
     starts = rng.integers(0, len(text) - PROMPT_TOKENS, 4 * options.prompts)
@@ -185,7 +186,7 @@ def main() -> None:
                 for rounding, side in sides(file):
                     found[rounding].append((side, means_of(side, prompts)))
             for rounding, measured in found.items():
-                print(record(f"{name}, {rounding}", measured), flush=True)
+                print(record(f"{name}, {rounding}", measured, options.seed), flush=True)
 
 
 def means_of(side: Side, prompts: list[tuple[int, ...]]) -> list[float]:
@@ -199,7 +200,7 @@ def means_of(side: Side, prompts: list[tuple[int, ...]]) -> list[float]:
     return means
 
 
-def record(case: str, measured: list[tuple[Side, list[float]]]) -> str:
+def record(case: str, measured: list[tuple[Side, list[float]]], seed: int) -> str:
     means = np.array([means for _, means in measured])
     free = np.concatenate([side.free.divergences for side, _ in measured])
     choices, differing, refused = np.sum(
@@ -208,6 +209,7 @@ def record(case: str, measured: list[tuple[Side, list[float]]]) -> str:
     return bench_record(
         "hybrid/cache_precision",
         case,
+        seed=seed,
         files=len(measured),
         tokens=free.size,
         mean_kl=float(f"{means.mean():.2e}"),

@@ -15,9 +15,12 @@ import torch
 
 from ballast.model.hybrid.experts.routing import Choose, Router
 from ballast.model.hybrid.model import HybridModel
+from ballast.model.spec import ModelSpec
 
 MOST_MOVED = 2e-3
-"""How far the score of each expert, a probability or a sigmoid, may be from the leader's."""
+"""How far the follower takes a score, a probability or a sigmoid, for the leader's."""
+_ROUNDED = 1e-6
+"""More than two ways to compute an exponential differ by."""
 
 
 class LedRouting:
@@ -32,15 +35,17 @@ class LedRouting:
         self.num_refused = 0
         """Of them, those that it has made otherwise, for no near tie explains the leader's."""
         spec = leader._spec
-        shape = spec.num_layers - spec.num_dense_layers, most_tokens, spec.num_experts_used
-        self._chosen = torch.zeros(shape, dtype=torch.int32, device=leader._device)
+        shape = spec.num_layers - spec.num_dense_layers, most_tokens
+        self._logits = torch.zeros((*shape, spec.num_experts), device=leader._device)
+        self._chosen = torch.zeros((*shape, spec.num_experts_used), dtype=torch.int32, device=leader._device)
         _rechoose(leader, self._noted)
         _rechoose(follower, self._led)
 
     def _noted(self, layer: int, choose: Choose) -> Choose:
         def chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             ids, weights = choose(logits)
-            self._chosen[layer, : len(ids)].copy_(ids)  # which a captured step does again
+            self._logits[layer, : len(ids)].copy_(logits)  # which a captured step does again
+            self._chosen[layer, : len(ids)].copy_(ids)
             return ids, weights
 
         return chosen
@@ -51,8 +56,10 @@ class LedRouting:
 
         def chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             theirs = self._chosen[layer, : len(logits)].cpu().long()
-            moved = bias + torch.full_like(logits, -MOST_MOVED).scatter(1, theirs, MOST_MOVED)
-            ids, weights = Router(spec, moved)(logits)
+            apart = _scores(spec, self._logits[layer, : len(logits)].cpu()) - _scores(spec, logits)
+            moved = apart.clamp(-MOST_MOVED, MOST_MOVED)
+            moved += torch.full_like(moved, -_ROUNDED).scatter(1, theirs, _ROUNDED)
+            ids, weights = Router(spec, bias + moved)(logits)
             self.num_choices += len(ids)
             self.num_differing += _count_differing(choose(logits)[0], theirs)
             self.num_refused += _count_differing(ids, theirs)
@@ -69,6 +76,10 @@ def _rechoose(model: HybridModel, make: Callable[[int, Choose], Choose]) -> None
             index += 1
         layers.append(layer)
     model._weights = replace(model._weights, layers=tuple(layers))
+
+
+def _scores(spec: ModelSpec, logits: torch.Tensor) -> torch.Tensor:
+    return logits.sigmoid() if spec.gating == "sigmoid" else logits.softmax(-1)
 
 
 def _count_differing(ids: torch.Tensor, theirs: torch.Tensor) -> int:

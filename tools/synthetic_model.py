@@ -58,6 +58,8 @@ def main() -> None:
     options = parser.parse_args()
     if not 2 <= options.layers <= V2_LITE.num_layers:
         parser.error(f"--layers={options.layers}: 2 to {V2_LITE.num_layers}")
+    if not options.file.resolve().parent.is_dir():
+        parser.error(f"{options.file}: there is no folder {options.file.parent}")
     write_random_model(options.file, replace(V2_LITE, num_layers=options.layers), options.seed)
 
 

@@ -90,14 +90,15 @@ class Machine:
         return self.topology.num_cores
 
     @property
+    def num_busy_cpus(self) -> int:
+        """Of `cpus`, as many as the quota lets be busy all the time."""
+        return len(self.cpus) if self.cpu_quota is None else min(len(self.cpus), self.cpu_quota.num_threads)
+
+    @property
     def default_threads(self) -> int:
         """Threads that compute unless another number is asked for: one a physical core, as far as the quota lets all of
         them run. More would be stopped together, each time that the quota is used up, in the midst of a layer."""
-        return (
-            self.num_physical_cores
-            if self.cpu_quota is None
-            else min(self.num_physical_cores, self.cpu_quota.num_threads)
-        )
+        return min(self.num_physical_cores, self.num_busy_cpus)
 
     def quota_note(self, num_threads: int) -> str | None:
         """What the quota of CPU time does to a pool of `num_threads`; None where it leaves it alone."""

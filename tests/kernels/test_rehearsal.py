@@ -4,6 +4,7 @@ driver that only counts what it is given to load and to launch."""
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import KernelInterface
 
+from ballast.cgroup import CpuQuota
+from ballast.machine import read_machine
 from ballast.model.hybrid import pointwise_kernels
 from ballast.model.hybrid.rehearsal import rehearsal
 
@@ -65,6 +68,14 @@ def driver(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Driver:
 def step(x: torch.Tensor) -> None:
     for block in BLOCKS:
         pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, BLOCK=block)
+
+
+def test_no_more_threads_compile_than_the_quota_lets_run(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = replace(read_machine(), cpu_quota=CpuQuota(1.5, "/pod"))
+    monkeypatch.setattr("ballast.model.hybrid.rehearsal.read_machine", lambda: machine)
+    with rehearsal(lambda: None, lambda _: None):
+        step(torch.zeros(64))
+    assert driver.loaded == ["ballast-compile_0"] * len(BLOCKS)
 
 
 def test_what_is_rehearsed_is_compiled_and_loaded_by_threads_and_launched_afterwards_alone(driver: Driver) -> None:

@@ -192,6 +192,7 @@ def test_a_quota_of_cpu_time_bounds_the_threads(
     machine = read_machine(plant(root, files), cpus=range(8))
     assert machine.cpu_quota == (None if quota is None else CpuQuota(quota[0], str(root / quota[1])))
     assert machine.default_threads == threads
+    assert machine.num_busy_cpus == (8 if quota is None else min(8, max(1, int(quota[0]))))
 
 
 def test_a_quota_is_spoken_of_where_it_matters(root: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import triton
 from triton.runtime.jit import KernelInterface
 
 from ballast.errors import first_line
+from ballast.machine import read_machine
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def rehearsal(use_device: Callable[[], None], report: Callable[[float], None]) -
     is of no use and its first real launch finds them. At its end it waits for them; `report` gets the share done, 0…1.
     A kernel that cannot be compiled fails at its launch. `use_device` binds a thread to the device."""
     begin = time.monotonic()
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "ballast-compile", use_device) as threads:
+    with ThreadPoolExecutor(read_machine().num_busy_cpus, "ballast-compile", use_device) as threads:
         compilers = _Compilers(threads)
         with triton.AsyncCompileMode(compilers, ignore_errors=True):
             launch = KernelInterface.__getitem__

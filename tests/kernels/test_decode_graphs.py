@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ballast.errors import EngineDeadError
-from ballast.model.hybrid.decode_graphs import DecodeGraphs
+from ballast.model.hybrid.decode_graphs import MOST_CAPTURED, DecodeGraphs
 
 
 @pytest.fixture(params=["stand-in", pytest.param("cuda", marks=pytest.mark.gpu)], autouse=True)
@@ -61,3 +61,14 @@ def test_a_step_that_fails_before_it_is_captured_is_no_failure_of_the_capture() 
         DecodeGraphs().capture(
             2, lambda size: fail(RuntimeError("the experts failed")), lambda size: None, lambda share: None
         )
+
+
+def test_no_larger_steps_are_captured_than_pay(cuda: None) -> None:
+    graphs, captured, told = DecodeGraphs(), [], []
+    with pytest.warns(UserWarning, match="empty"):
+        graphs.capture(MOST_CAPTURED + 5, lambda size: None, captured.append, told.append)
+    assert captured == list(range(MOST_CAPTURED, 0, -1))
+    assert told[-1] == 1.0
+    assert graphs.count == MOST_CAPTURED
+    assert graphs.holds(MOST_CAPTURED)
+    assert not graphs.holds(MOST_CAPTURED + 1), "which is queued kernel by kernel"

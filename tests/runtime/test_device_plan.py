@@ -18,6 +18,7 @@ from ballast.errors import ConfigError, OutOfMemoryError
 from ballast.gpu import check_device
 from ballast.machine import Memory
 from ballast.model.hybrid.attention.kv_pool import DeviceKvPool
+from ballast.model.hybrid.decode_graphs import MOST_CAPTURED
 from ballast.model.hybrid.experts.panels import ExpertPanels
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.panels import products
@@ -96,7 +97,10 @@ def test_a_gpu_too_small_is_refused_with_every_number(r1: GgufModel) -> None:
     message = str(raised.value)
     assert message.startswith("DeepSeek-R1's shape needs ")
     assert " GiB on cuda:0 (dense weights " in message
-    assert "the limit, too little whatever cache_lens is; take a GPU with more memory, lower chunk_size or " in message
+    assert (
+        "the limit, too little whatever cache_lens is; stop what else uses it or take a GPU with more memory, lower "
+        in message
+    )
     with pytest.raises(OutOfMemoryError, match=r"the largest cache_lens that fits is \d+$"):
         check_memory(r1_plan(r1, numbers=replace(NUMBERS, cache_lens=1 << 20)))
 
@@ -201,6 +205,12 @@ def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: 
     assert use(four, "CUDA graphs") < use(sixteen, "CUDA graphs") < 1 * GIB
     tiled, sliced = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=size)) for size in (159, 160))
     assert use(sliced, "CUDA graphs") - use(tiled, "CUDA graphs") > products.SCRATCH_BYTES
+    assert device_plan._MOST_CAPTURED == MOST_CAPTURED
+    most, beyond = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=MOST_CAPTURED + more)) for more in (0, 50))
+    assert use(most, "CUDA graphs") == use(beyond, "CUDA graphs")
+    assert most.device is not None
+    assert beyond.device is not None
+    assert most.device.limit == beyond.device.limit
     for plan in (four, sixteen):
         assert plan.device is not None
         limit = plan.device.limit

@@ -31,6 +31,8 @@ _WIDE_TOKENS = 160
 """From which matrices are decoded by slices."""
 _TERM_BYTES = 6
 """Of an activation as the terms that are multiplied with a slice of a matrix."""
+_MOST_CAPTURED = 256
+"""Requests of a captured step, as model/hybrid/decode_graphs.py bounds them."""
 _NODES_A_LAYER = 32
 """Kernels and stream memory operations in a captured layer, at most."""
 _NODE_BYTES = 8 << 10
@@ -92,6 +94,7 @@ def device_uses(
     on_device = sum(size for name, size in weights.items() if assignment.devices[module_of(name)] != "cpu")
     row_bytes = kv_row_bytes(spec)
     cached = cache_slots - numbers.block_tokens
+    captured = min(numbers.max_batch_size, _MOST_CAPTURED)
     work = _step_bytes(spec, numbers.step_tokens, numbers.max_batch_size)
     workspaces = _SLICE_BYTES + _PARTIAL_BYTES + _ATTENTION_BYTES + _LIBRARY_BYTES
     buffers = MemoryRow(
@@ -109,8 +112,8 @@ def device_uses(
         *([buffers] if numbers.streams_experts else []),
         MemoryRow(
             "CUDA graphs",
-            _graph_pool_bytes(spec, numbers.max_batch_size) + _launch_bytes(spec, numbers.max_batch_size),
-            f"decode steps of 1 to {numbers.max_batch_size} requests: buffers of the largest, launches of all",
+            _graph_pool_bytes(spec, captured) + _launch_bytes(spec, captured),
+            f"decode steps of 1 to {captured} requests: buffers of the largest, launches of all",
             "max_batch_size",
         ),
         MemoryRow("allocator", _UNUSABLE_BYTES, "what torch rounds up and cannot use again; an allowance"),
@@ -120,7 +123,7 @@ def device_uses(
 
 def outside_bytes(spec: ModelSpec, max_batch_size: int) -> int:
     """Of `device_uses`, what does not pass through torch's allocator."""
-    return _CUDA_BYTES + _launch_bytes(spec, max_batch_size)
+    return _CUDA_BYTES + _launch_bytes(spec, min(max_batch_size, _MOST_CAPTURED))
 
 
 def kv_row_bytes(spec: ModelSpec) -> int:
@@ -150,15 +153,15 @@ def _step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
     return (step + logits) * _FLOAT_BYTES + terms
 
 
-def _graph_pool_bytes(spec: ModelSpec, max_batch_size: int) -> int:
+def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:
     """Of the memory that captured steps share: they have workspaces of their own there."""
-    step = _step_bytes(spec, max_batch_size, max_batch_size)
-    slice_bytes = _SLICE_BYTES if max_batch_size >= _WIDE_TOKENS else 0
+    step = _step_bytes(spec, most_captured, most_captured)
+    slice_bytes = _SLICE_BYTES if most_captured >= _WIDE_TOKENS else 0
     return step + slice_bytes + _PARTIAL_BYTES + _LIBRARY_BYTES
 
 
-def _launch_bytes(spec: ModelSpec, max_batch_size: int) -> int:
-    return max_batch_size * spec.num_layers * _NODES_A_LAYER * _NODE_BYTES
+def _launch_bytes(spec: ModelSpec, num_graphs: int) -> int:
+    return num_graphs * spec.num_layers * _NODES_A_LAYER * _NODE_BYTES
 
 
 def _computes_on_device(module: str) -> bool:

@@ -13,6 +13,10 @@ from ballast.model.hybrid.captures import captured
 
 log = logging.getLogger(__name__)
 
+MOST_CAPTURED = 256
+"""Requests of a step: beyond, one takes so long that queueing its kernels costs little, and more graphs would cost
+minutes of the start and gigabytes."""
+
 
 class DecodeGraphs:
     """Share one pool of device memory: no two replay at a time."""
@@ -25,6 +29,10 @@ class DecodeGraphs:
         """Batch sizes that are captured."""
         return len(self._graphs)
 
+    def holds(self, batch_size: int) -> bool:
+        """Whether steps of so many requests are captured."""
+        return batch_size in self._graphs
+
     def capture(
         self,
         max_batch_size: int,
@@ -32,14 +40,15 @@ class DecodeGraphs:
         queue: Callable[[int], None],
         report: Callable[[float], None],
     ) -> None:
-        """Capture every batch size up to a limit, the largest first, so that all find room in its memory. `run` makes
-        a whole step of padding, which brings up whatever the first use brings up; `queue` queues what the graph is to
-        hold. `report` gets the share done, 0…1. Raises what a step raises; EngineDeadError where it cannot be
-        captured."""
+        """Capture every batch size up to a limit, MOST_CAPTURED at most, the largest first: all find room in its
+        memory. `run` makes a whole step of padding, which brings up whatever the first use brings up; `queue` queues
+        what the graph is to hold. `report` gets the share done, 0…1. Raises what a step raises; EngineDeadError where
+        it cannot be captured."""
         begin = time.monotonic()
         free, _ = torch.cuda.mem_get_info()
         pool = torch.cuda.graph_pool_handle()
-        for size in range(max_batch_size, 0, -1):
+        most = min(max_batch_size, MOST_CAPTURED)
+        for size in range(most, 0, -1):
             run(size)
             try:
                 with captured(pool) as graph:
@@ -53,10 +62,10 @@ class DecodeGraphs:
                     raise first from None
                 raise EngineDeadError(f"a decode step of {size} requests cannot be captured: {first}") from error
             self._graphs[size] = graph
-            report(len(self._graphs) / max_batch_size)
+            report(len(self._graphs) / most)
         taken = free - torch.cuda.mem_get_info()[0]
         seconds = round(time.monotonic() - begin, 2)
-        log.info("decode graphs captured", extra={"graphs": max_batch_size, "seconds": seconds, "gpu_bytes": taken})
+        log.info("decode graphs captured", extra={"graphs": most, "seconds": seconds, "gpu_bytes": taken})
 
     def replay(self, batch_size: int) -> None:
         """Queue a captured step on the current stream."""

@@ -220,10 +220,10 @@ class HybridModel:
         self._inputs.send_rows(size)
         self._at_work = self._experts
         self._experts.begin(size)
-        if self._graphs is None:
-            self._queue_decode(size, self._experts)
-        else:
+        if self._graphs is not None and self._graphs.holds(size):
             self._graphs.replay(size)
+        else:
+            self._queue_decode(size, self._experts)
         return self._host_logits[:size]
 
     def _queue_decode(self, batch_size: int, experts: DividedExperts) -> None:

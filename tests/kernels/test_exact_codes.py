@@ -102,7 +102,7 @@ def test_threads_exchange_nothing_on_the_way_to_tensor_cores(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     kernel = code_kernel(kind, num_tokens)
     pointers = {"terms": "*bf16", "words": "*i32", "halves": "*fp16", "codes": "*i8", "arrived": "*i32"}
-    pointers |= dict.fromkeys(("totals", "out", "partial"), "*fp32") | {"steps": "*bf16"}
+    pointers |= dict.fromkeys(("totals", "out", "partial"), "*fp32")
     names = kernel.function.arg_names
     types = {name: "constexpr" if name in kernel.known else pointers.get(name, "i32") for name in names}
     aligned = {(index,): [["tt.divisibility", 16]] for index, name in enumerate(names) if name in pointers}

@@ -42,7 +42,6 @@ every_format = pytest.mark.parametrize(
     "kind", [T(kind) for kind in kernels.supported_types()], ids=lambda kind: kind.name
 )
 Make = Callable[..., PanelLinear]
-STEPS_TYPE = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}[products.steps_of_tables(torch.device("cpu")).dtype]
 SIZES_OF_LARGE_MATRICES = ("num_rows", "cols", "panel_size", "panel_words", "scale_words", "room")
 """Those that are multiples of sixteen, of which Triton knows more then."""
 
@@ -184,7 +183,7 @@ def test_the_layouts_are_those_of_the_packed_bytes(kind: T) -> None:
         )
         for tokens in (1, 4, 16, 1024)
     ]
-    # The other types whose tiles have two stages, which take the most: steps of codes, and both scales of a group.
+    # The other types whose tiles have two stages, which take the most.
     + [(90, 227 << 10, kind, 1024) for kind in (T.IQ4_NL, T.IQ4_XS, T.Q4_1)],
 )
 def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(
@@ -202,7 +201,7 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(
         kernel = row_kernel(kind, tokens, is_grouped=False, has_gate=False)
         known = kernel.known | {"IS_SPLIT": True}
     pointers = {"x": "*fp32", "terms": "*bf16", "values": "*fp32", "words": "*i32", "halves": "*fp16", "codes": "*i8"}
-    pointers |= dict.fromkeys(("out", "gate", "partial"), "*fp32") | {"steps": STEPS_TYPE}
+    pointers |= dict.fromkeys(("out", "gate", "partial"), "*fp32")
     pointers |= dict.fromkeys(("arrived", "order", "tiles"), "*i32")
     names = kernel.function.arg_names
     types = {name: "constexpr" if name in known else pointers.get(name, "i32") for name in names}

@@ -87,16 +87,10 @@ def _bytes(word, BITS: tl.constexpr, TERM: tl.constexpr):
 
 
 @triton.jit
-def _weights(word, steps, LAYOUT: tl.constexpr, TERM: tl.constexpr):
+def _weights(word, BITS: tl.constexpr, TERM: tl.constexpr):
     """Codes of words [thread, row of four] as an operand [32 rows, 16 columns]; see `_bytes`."""
-    if LAYOUT.is_table:
-        first = tl.load(steps + (word & 15)).to(TERM)
-        second = tl.load(steps + ((word >> 8) & 15)).to(TERM)
-        third = tl.load(steps + ((word >> 16) & 15)).to(TERM)
-        fourth = tl.load(steps + ((word >> 24) & 15)).to(TERM)
-    else:
-        first, third = _bytes(word, LAYOUT.bits, TERM)
-        second, fourth = _bytes(word >> 8, LAYOUT.bits, TERM)
+    first, third = _bytes(word, BITS, TERM)
+    second, fourth = _bytes(word >> 8, BITS, TERM)
     codes = tl.join(tl.join(first, second), tl.join(third, fourth))
     return tl.reshape(tl.permute(tl.reshape(codes, (8, 4, 4, 2, 2)), (2, 0, 1, 3, 4)), (32, 16))
 
@@ -170,7 +164,6 @@ def quantized_codes(
     words,  # the panels, seen as int32
     halves,  # as float16
     codes,  # as int8
-    steps,  # bfloat16 [16], of formats whose codes index a table
     out,  # float32 [tokens * slots, num_rows]
     partial,  # float32 [splits, tokens * slots, num_rows], or anything
     arrived,  # int32, zeros, one a program of a split
@@ -236,7 +229,7 @@ def quantized_codes(
                 for portion in tl.static_range(2 // subs):
                     at = scale_words + group * (bits * 16)
                     word = words_of(row_words, at, t, sub + portion, inside, LAYOUT)
-                    weights = _weights(word, steps, LAYOUT, term)
+                    weights = _weights(word, LAYOUT.code_bits, term)
                     new_parts = ()
                     for eight in tl.static_range(EIGHTS):
                         uppers, lowers = operands[eight]
@@ -248,7 +241,7 @@ def quantized_codes(
                 for eight in tl.static_range(EIGHTS):
                     part = tl.reshape(parts[eight], (32, 4, 2))
                     total = sums[eight]
-                    if not (LAYOUT.is_table or bits == 8):
+                    if LAYOUT.code_bits < 8:
                         at = ((group * subs + sub) * num_slots).to(tl.int64) * (token_blocks * 8)
                         sum_x = _by_token(tl.load(row_totals[eight] + at))
                         if LAYOUT.has_minimum:

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as GgmlType
 
 from ballast.model.hybrid.panels import code_kernels
 from ballast.model.hybrid.panels.layout import LAYOUTS, SUPER_GROUPS
-from ballast.model.hybrid.panels.products import Kernel, steps_of_tables
+from ballast.model.hybrid.panels.products import Kernel
 from ballast.model.hybrid.panels.stack import PanelStack
 
 MOST_TILES = 5
@@ -56,7 +56,6 @@ def codes_product(stack: PanelStack, given: CodeTerms, out: torch.Tensor, *, arr
         given.terms,
         given.totals,
         *stack.views,
-        steps_of_tables(out.device),
         out,
         partial,
         arrived,

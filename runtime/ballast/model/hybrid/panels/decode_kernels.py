@@ -10,6 +10,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.panels.layout import IQ4_STEPS
+
+
+def _four(first: int) -> tl.constexpr:
+    """Steps `first` … + 3 as a word."""
+    return tl.constexpr(int.from_bytes(bytes(IQ4_STEPS[first : first + 4]), "little", signed=True))
+
+
+_STEPS_0, _STEPS_4, _STEPS_8, _STEPS_12 = (_four(first) for first in (0, 4, 8, 12))
+
 
 @triton.jit
 def lines_of(words, halves, codes, begin, lane):
@@ -20,7 +30,7 @@ def lines_of(words, halves, codes, begin, lane):
 @triton.jit
 def scales_of(row_halves, row_codes, super_group, index, half: tl.constexpr, inside, LAYOUT: tl.constexpr):
     """(scale, rest) float32 of columns 16 * half … + 15 of groups, the `index`th of eight: a weight is scale * code +
-    rest, or of the code's step where codes index a table."""
+    rest."""
     subs: tl.constexpr = LAYOUT.subs_per_group
     if LAYOUT.scales == "flat":
         block = (super_group * 8 + index) * (LAYOUT.scale_stride // 2)
@@ -47,8 +57,8 @@ def scales_of(row_halves, row_codes, super_group, index, half: tl.constexpr, ins
 
 @triton.jit
 def words_of(row_words, at, line, half: tl.constexpr, inside, LAYOUT: tl.constexpr):
-    """The codes of columns 16 * half + 4 * line … + 3 of the groups whose first word is `at`: one in the low bits of
-    each byte, and anything above it."""
+    """The codes of columns 16 * half + 4 * line … + 3 of the groups whose first word is `at`: one in the low
+    `code_bits` of each byte, and anything above it."""
     if LAYOUT.bits == 8:
         word = tl.load(row_words + (at + (line + 4 * half) * 16), mask=inside, other=0)
     elif LAYOUT.bits <= 3:
@@ -64,15 +74,35 @@ def words_of(row_words, at, line, half: tl.constexpr, inside, LAYOUT: tl.constex
     if LAYOUT.bits == 3:
         high = tl.load(row_words + (at + 32), mask=inside, other=0) >> (4 * half + line)
         word = (word & 0x03030303) | (high & 0x01010101) << 2
+    if LAYOUT.is_table:
+        word = _steps_of(word)
     return word
 
 
 @triton.jit
-def weight_of(word, byte: tl.constexpr, scale, rest, steps, LAYOUT: tl.constexpr):
+def _steps_of(word):
+    """Every byte's step, by the code in its low four bits. In registers: a lookup in memory would be a load a weight,
+    and keep the words themselves from being copied ahead."""
+    pairs = word & 0x07070707
+    pairs = pairs | (pairs >> 4)
+    places = _bytes_of(pairs, 0, 0x4420)
+    low = _bytes_of(_STEPS_0, _STEPS_4, places)
+    high = _bytes_of(_STEPS_8, _STEPS_12, places)
+    is_high = _bytes_of(word << 4, 0, 0xBA98)
+    return (high & is_high) | (low & ~is_high)
+
+
+@triton.jit
+def _bytes_of(first, second, places):
+    """Four of eight bytes, of `first` and then of `second`, by the low four digits of `places`; a digit of 8 and more
+    gives the sign of byte digit - 8 in all bits (PTX ISA, prmt)."""
+    return tl.inline_asm_elementwise(
+        "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", [first, second, places], dtype=tl.int32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def weight_of(word, byte: tl.constexpr, scale, rest, LAYOUT: tl.constexpr):
     """The weights whose codes are in the low bits of a byte."""
-    code = (word >> (8 * byte)) & ((1 << LAYOUT.bits) - 1)
-    if LAYOUT.is_table:
-        value = tl.load(steps + code).to(tl.float32)
-    else:
-        value = code.to(tl.float32)
-    return scale * value + rest
+    code = (word >> (8 * byte)) & ((1 << LAYOUT.code_bits) - 1)
+    return scale * code.to(tl.float32) + rest

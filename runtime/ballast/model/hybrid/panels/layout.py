@@ -19,10 +19,11 @@ FLOAT_TYPES = frozenset({GgmlType.F32, GgmlType.F16, GgmlType.BF16})
 
 @dataclass(frozen=True, slots=True)
 class QuantLayout:
-    """A weight is scale * (code - offset), with a minimum added (flat) or subtracted (others), or scale * step[code]
-    where codes index a table."""
+    """A weight is scale * (code - offset), with a minimum added (flat) or subtracted (others). Where codes index a
+    table, they are first replaced by what stands there."""
 
     bits: int
+    """Of a code in memory."""
     subs_per_group: int
     """Scales in 32 columns."""
     offset: int
@@ -31,6 +32,8 @@ class QuantLayout:
     of that byte."""
     has_minimum: bool
     is_table: bool = False
+    code_bits: int = field(init=False)
+    """Of a code that is multiplied."""
     scale_stride: int = field(init=False)
     """Bytes of the scales of a group (flat) or of eight. A field: Triton tells compiled kernels apart by these."""
 
@@ -38,6 +41,7 @@ class QuantLayout:
         halves = 2 * PANEL_ROWS * (1 + self.has_minimum)
         subs = SUPER_GROUPS * self.subs_per_group * PANEL_ROWS
         scales = {"flat": 0, "nibbles": subs, "nested": subs * (1 + self.has_minimum)}[self.scales]
+        object.__setattr__(self, "code_bits", 8 if self.is_table else self.bits)
         object.__setattr__(self, "scale_stride", halves + scales)
 
     @property
@@ -62,9 +66,9 @@ LAYOUTS: Mapping[GgmlType, QuantLayout] = {
     GgmlType.Q4_K: QuantLayout(4, 1, 0, "nested", True),
     GgmlType.Q5_K: QuantLayout(5, 1, 0, "nested", True),
     GgmlType.Q6_K: QuantLayout(6, 2, 32, "nested", False),
-    GgmlType.IQ4_NL: QuantLayout(4, 1, 0, "flat", False, is_table=True),
-    GgmlType.IQ4_XS: QuantLayout(4, 1, 0, "nested", False, is_table=True),
+    GgmlType.IQ4_NL: QuantLayout(4, 1, 128, "flat", False, is_table=True),
+    GgmlType.IQ4_XS: QuantLayout(4, 1, 128, "nested", False, is_table=True),
 }
 
-IQ4_STEPS = (-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0)
-"""What a code of IQ4_NL and IQ4_XS stands for."""
+IQ4_STEPS = (1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241)
+"""The table of IQ4_NL and IQ4_XS, 128 added: bytes without a sign."""

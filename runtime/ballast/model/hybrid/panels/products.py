@@ -13,7 +13,7 @@ import torch
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast.model.hybrid.panels import row_kernels, term_kernels, tile_kernels
-from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, IQ4_STEPS, LAYOUTS, PANEL_ROWS
+from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
 from ballast.model.hybrid.panels.stack import PanelStack
 
 MOST_ROW_TOKENS = 4
@@ -76,7 +76,7 @@ def rows_product(
     partial = out.new_empty((num_splits, *out.shape)) if num_splits > 1 else out
     kernel.function[_blocks(stack, kernel), num_tiles, num_splits](
         x,
-        *_weights(stack, out.device),
+        *stack.views,
         out,
         out if gate is None else gate,
         partial,
@@ -118,7 +118,7 @@ def tiles_product(
     partial = out.new_empty((num_splits, *out.shape)) if num_splits > 1 else out
     kernel.function[_blocks(stack, kernel), num_tiles, num_splits * num_slots](
         terms,
-        *_weights(stack, out.device),
+        *stack.views,
         partial,
         out if gate is None else gate,
         *_tokens(stack, out, groups),
@@ -142,7 +142,7 @@ def wide_product(stack: PanelStack, terms: torch.Tensor, out: torch.Tensor) -> N
     for first in range(0, stack.rows, len(weights)):
         num_rows = min(len(weights), stack.rows - first)
         term_kernels.expand_panels[-(-num_rows // _EXPANDED_ROWS), room // _STEP_COLS](
-            *_weights(stack, out.device),
+            *stack.views,
             weights,
             first,
             num_rows,
@@ -233,10 +233,6 @@ def _split(stack: PanelStack, kernel: Kernel, wanted: int) -> tuple[int, int]:
     return steps_per_split, -(-num_steps // steps_per_split)
 
 
-def _weights(stack: PanelStack, device: torch.device) -> tuple[torch.Tensor, ...]:
-    return stack.views if stack.ggml_type in FLOAT_TYPES else (*stack.views, steps_of_tables(device))
-
-
 def _tokens(stack: PanelStack, out: torch.Tensor, groups: Groups | None) -> tuple[torch.Tensor | int, ...]:
     if groups is None:
         return out, out, len(out) // stack.num_experts, stack.num_experts, 1
@@ -255,10 +251,3 @@ def _has_large_memory(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     return torch.cuda.get_device_capability(device) in {(9, 0), (10, 0), (10, 3)}
-
-
-@cache
-def steps_of_tables(device: torch.device) -> torch.Tensor:
-    """bfloat16 [16], which holds them exactly. Sixteen bits are fewer than the device can copy ahead: of wider numbers,
-    Triton keeps every weight's step in shared memory for each stage, more than a program may have."""
-    return torch.tensor(IQ4_STEPS, dtype=torch.bfloat16, device=device)

@@ -32,9 +32,9 @@ def _code(word, byte: tl.constexpr, BITS: tl.constexpr):
 
 
 @triton.jit
-def _factor(byte: tl.constexpr, IS_TABLE: tl.constexpr):
+def _factor(byte: tl.constexpr):
     """What an activation is multiplied with, so that its product with such a code is 2^-53 times what it stands for."""
-    return 2.0**96 if IS_TABLE or byte == 0 else 2.0**88 if byte == 1 else 2.0**80
+    return 2.0**96 if byte == 0 else 2.0**88 if byte == 1 else 2.0**80
 
 
 @triton.jit
@@ -135,7 +135,6 @@ def quantized_rows(
     words,  # the panels, seen as int32
     halves,  # as float16
     codes,  # as int8
-    steps,  # bfloat16 [16], of formats whose codes index a table
     out,  # float32 [results, num_rows]
     gate,  # float32 [results, num_rows], or anything
     partial,  # float32 [splits, results, num_rows], or anything
@@ -188,16 +187,13 @@ def quantized_rows(
                 for portion in tl.static_range(2 // subs):
                     word = words_of(row_words, at, line, sub + portion, inside, LAYOUT)
                     for byte in tl.static_range(4):
-                        if LAYOUT.is_table:
-                            weight = tl.load(steps + ((word >> (8 * byte)) & 15)).to(tl.float32) * 2.0**-149
-                        else:
-                            weight = _code(word, byte, LAYOUT.bits)
+                        weight = _code(word, byte, LAYOUT.code_bits)
                         col = group * 32 + (16 * (sub + portion) + 4 * line + byte)
                         new_parts = ()
                         new_totals = ()
                         for token in tl.static_range(TOKENS):
                             value_x = tl.load(rows_x[token] + col, mask=has_group, other=0.0)
-                            product = weight * (value_x * _factor(byte, LAYOUT.is_table))[:, None]
+                            product = weight * (value_x * _factor(byte))[:, None]
                             new_parts = new_parts + (parts[token] + product,)
                             new_totals = new_totals + (totals[token] + value_x,)
                         parts = new_parts

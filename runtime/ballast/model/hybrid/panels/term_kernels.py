@@ -59,7 +59,6 @@ def expand_panels(
     words,
     halves,
     codes,
-    steps,
     terms,  # [num_rows, 3, room]
     first_row,
     num_rows,
@@ -87,7 +86,7 @@ def expand_panels(
         scale, rest = scales_of(row_halves, row_codes, group[None, :] // 8, group[None, :] % 8, half, inside, LAYOUT)
         word = words_of(row_words, at, line[None, :], half, inside, LAYOUT)
         for byte in tl.static_range(4):
-            weight = weight_of(word, byte, scale, rest, steps, LAYOUT)
+            weight = weight_of(word, byte, scale, rest, LAYOUT)
             upper = rounded(weight)
             place = row_terms + (half * 4 + byte) * (GROUPS * 4)
             tl.store(place, upper, mask=(row < num_rows)[:, None])

@@ -65,7 +65,6 @@ def quantized_tiles(
     words,  # the panels, seen as int32
     halves,  # as float16
     codes,  # as int8
-    steps,  # bfloat16 [16], of formats whose codes index a table
     out,  # float32 [splits, results, num_rows]
     gate,  # float32 [results, num_rows], or anything
     order,  # int32, and
@@ -113,7 +112,7 @@ def quantized_tiles(
             )
             word = words_of(row_words, at, line[None, :], half, inside, LAYOUT)
             for byte in tl.static_range(4):
-                weight = weight_of(word, byte, scale, rest, steps, LAYOUT)
+                weight = weight_of(word, byte, scale, rest, LAYOUT)
                 piece = (step * 8 + half * 4 + byte) * (GROUPS * 4)
                 sums = _multiply(sums, weight, row_terms + piece, room, has_token)
 

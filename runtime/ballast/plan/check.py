@@ -19,12 +19,9 @@ def check_memory(plan: MemoryPlan) -> None:
         _refuse(plan.model, "", plan.uses, found, plan.max_cache_lens, more)
     if plan.device is not None and not plan.device.fits:
         memory = plan.device.memory
-        found, more = (
-            f"{human(memory.available_bytes)}, {memory.limited_by}",
-            "stop what else uses it or take a GPU with more memory",
-        )
-        if memory.limit_option is not None:
-            more = f"raise {memory.limit_option}"
+        found, more = f"{human(memory.available_bytes)}, {memory.limited_by}", f"raise {memory.limit_option}"
+        if memory.limit_option is None:
+            more = "stop what else uses it or take a GPU with more memory"
         _refuse(plan.model, f" on {memory.name}", plan.device.uses, found, plan.device.max_cache_lens, more)
 
 

@@ -77,7 +77,8 @@ def settle(config: Config, gguf: GgufModel, spec: ModelSpec) -> tuple[Config, Me
     device = config.machine.device
     is_open = config.device_is_open and device != "cpu"
     if is_open and chosen_isa() == "reference":
-        config = on_cpu(config, f"beside {device} the CPU would need {_PACKING_ISAS}")
+        forced = f"BALLAST_CPU_ISA=reference packs no weights, and {device} takes packed ones"
+        config = on_cpu(config, forced if _can_pack() else f"beside {device} the CPU would need {_PACKING_ISAS}")
     plan = plan_for(config, gguf, spec)
     if is_open and plan.device is not None and not plan.device.fits:
         needed, memory = human(plan.device.needed_bytes), plan.device.memory
@@ -104,9 +105,14 @@ def planned(config: Config, plan: MemoryPlan) -> Config:
     )
 
 
+def _can_pack() -> bool:
+    """Whether the CPU has kernels that pack weights, chosen or not."""
+    return len(kernels.usable_isas()) > 1
+
+
 def _needs_packing(device: str) -> ConfigError:
     """That the reference kernels, which read the file's blocks, cannot work beside a GPU, which reads panels."""
-    if len(kernels.usable_isas()) > 1:
+    if _can_pack():
         return ConfigError(
             "BALLAST_CPU_ISA",
             "reference",

@@ -129,6 +129,18 @@ class Compared:
         self.same_top += (p.argmax(1) == q.argmax(1)).tolist()
 
 
+@dataclass
+class Measured:
+    """Of one file."""
+
+    prompt_means: list[float]
+    """Divergences, of each prompt's tokens."""
+    free: Compared
+    led: Compared
+    choices: tuple[int, int, int]
+    """Made, differing, refused."""
+
+
 class Side:
     """Runs every step in the C++ model, in one that rounds, and in one that this leads."""
 
@@ -181,44 +193,44 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         for name, files in models(Path(directory)):
             prompts = prompts_of[name == "built-in"]
-            found: dict[str, list[tuple[Side, list[float]]]] = {rounding: [] for rounding in ROUNDINGS}
+            found: dict[str, list[Measured]] = {rounding: [] for rounding in ROUNDINGS}
             for file in files:
                 for rounding, side in sides(file):
-                    found[rounding].append((side, means_of(side, prompts)))
+                    found[rounding].append(measure(side, prompts))
             for rounding, measured in found.items():
                 print(record(f"{name}, {rounding}", measured, options.seed), flush=True)
 
 
-def means_of(side: Side, prompts: list[tuple[int, ...]]) -> list[float]:
-    """Of each prompt's tokens."""
+def measure(side: Side, prompts: list[tuple[int, ...]]) -> Measured:
     means = []
     for index, prompt in enumerate(prompts):
         before = len(side.free.divergences)
         request = Request(str(index), prompt, SamplingParams(max_tokens=2, temperature=0.0))
         generate(EngineCore(side, scheduler_config(SETTINGS)), [request])
         means.append(float(np.mean(side.free.divergences[before:])))
-    return means
+    routing = side.routing
+    choices = routing.num_choices, routing.num_differing, routing.num_refused
+    return Measured(means, side.free, side.led, choices)
 
 
-def record(case: str, measured: list[tuple[Side, list[float]]], seed: int) -> str:
-    means = np.array([means for _, means in measured])
-    free = np.concatenate([side.free.divergences for side, _ in measured])
-    choices, differing, refused = np.sum(
-        [(side.routing.num_choices, side.routing.num_differing, side.routing.num_refused) for side, _ in measured], 0
-    )
+def record(case: str, files: list[Measured], seed: int) -> str:
+    means = np.array([file.prompt_means for file in files])
+    free, led = [file.free for file in files], [file.led for file in files]
+    divergences = np.concatenate([compared.divergences for compared in free])
+    choices, differing, refused = np.sum([file.choices for file in files], 0)
     return bench_record(
         "hybrid/cache_precision",
         case,
         seed=seed,
-        files=len(measured),
-        tokens=free.size,
+        files=len(files),
+        tokens=divergences.size,
         mean_kl=float(f"{means.mean():.2e}"),
         standard_error=float(f"{means.std(ddof=1) / np.sqrt(means.size):.1e}"),
-        median_kl=float(f"{np.median(free):.1e}"),
+        median_kl=float(f"{np.median(divergences):.1e}"),
         worst_file_mean_kl=float(f"{means.mean(1).max():.1e}"),
-        same_top=round(float(np.mean(np.concatenate([side.free.same_top for side, _ in measured]))), 4),
-        led_mean_kl=float(f"{np.mean(np.concatenate([side.led.divergences for side, _ in measured])):.1e}"),
-        led_same_top=round(float(np.mean(np.concatenate([side.led.same_top for side, _ in measured]))), 4),
+        same_top=round(float(np.mean([compared.same_top for compared in free])), 4),
+        led_mean_kl=float(f"{np.mean([compared.divergences for compared in led]):.1e}"),
+        led_same_top=round(float(np.mean([compared.same_top for compared in led])), 4),
         choices_differing=round(float(differing / choices), 5),
         choices_refused=int(refused),
     )

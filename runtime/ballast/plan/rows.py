@@ -30,7 +30,7 @@ class MemoryRow:
     num_bytes: int
     detail: str
     option: str | None = None
-    """Beside cache_lens, whose lower value makes it smaller."""
+    """Whose lower value makes it smaller, beside cache_lens."""
 
 
 def weight_rows(

@@ -1,6 +1,6 @@
 // Memory straight from the system, zeroed, at a page border; huge pages are asked for. It lies between two
 // pages that nobody may touch: it stays a mapping of its own, which the kernel counts by itself, and reading
-// beyond it fails at once.
+// beyond its last page, small or huge, fails at once.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +21,8 @@ class Pages {
 
   uint8_t* data() const { return data_; }
   size_t size() const { return size_; }
+  // Bytes of the whole pages that hold them.
+  size_t mapped_size() const;
 
  private:
   uint8_t* data_ = nullptr;

@@ -74,7 +74,8 @@ bool prefer_node(const Pages& pages, int node) {
   constexpr size_t kWordBits = sizeof(unsigned long) * 8;
   std::vector<unsigned long> nodes(static_cast<size_t>(node) / kWordBits + 1, 0);
   nodes.back() = 1UL << (static_cast<size_t>(node) % kWordBits);
-  return set_policy(pages.data(), pages.size(), MPOL_PREFERRED, nodes);
+  // A policy for a part of a huge page would leave it without one.
+  return set_policy(pages.data(), pages.mapped_size(), MPOL_PREFERRED, nodes);
 }
 
 BytesPerNode bytes_per_node(const std::string& numa_maps, const std::string& maps,

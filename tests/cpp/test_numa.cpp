@@ -195,12 +195,17 @@ class Neighbour {
 };
 
 TEST(memory_is_counted_to_the_page_however_near_its_neighbours_lie) {
-  for (const size_t num_bytes : {size_t{1}, size_t{4096}, size_t{23456}, (size_t{5} << 20) + 123}) {
-    const size_t whole = (num_bytes + 4095) / 4096 * 4096;
+  constexpr size_t kMega = size_t{1} << 20;
+  for (const size_t num_bytes :
+       {size_t{1}, size_t{4096}, size_t{23456}, 4 * kMega + 123, 5 * kMega + 123, 2 * kMega - 1}) {
     const Pages pages(num_bytes);
+    const size_t whole = pages.mapped_size();
     EXPECT_EQ(pages.size(), num_bytes);
-    EXPECT(std::all_of(pages.data(), pages.data() + num_bytes, [](uint8_t byte) { return byte == 0; }));
-    std::fill_n(pages.data(), num_bytes, uint8_t{1});
+    // The last huge page is a whole one where half of it or more is used.
+    const size_t rest = num_bytes % (2 * kMega);
+    EXPECT_EQ(whole, rest < kMega ? (num_bytes + 4095) / 4096 * 4096 : num_bytes - rest + 2 * kMega);
+    EXPECT(std::all_of(pages.data(), pages.data() + whole, [](uint8_t byte) { return byte == 0; }));
+    std::fill_n(pages.data(), whole, uint8_t{1});
     std::vector<std::unique_ptr<Neighbour>> neighbours;
     for (size_t page = 1; page <= 3; ++page) {
       neighbours.push_back(std::make_unique<Neighbour>(pages.data() - page * Neighbour::kBytes));

@@ -77,7 +77,10 @@ BALLAST_INLINE void multiply_few_blocks(const PanelRun& run, int64_t index, bool
       for (Ints& sum : sums[token]) sum = zero_ints();
     }
     for (int i = 0; i < kSuperGroups; ++i, group += kLayout.group_bytes()) {
-      if (is_first_pass) prefetch_own<kLayout, 1>(panel, run.panel_bytes, first + i, next);
+      if (is_first_pass) {
+        const Share share = own_share<kLayout>(panel, run.panel_bytes, first + i, next);
+        if (share.from != nullptr) prefetch(share.from, share_bytes<kLayout>());
+      }
       Ints dots[kTokens][kBytes] = {};
       add_group<kLayout, kTokens, kBytes>(group, blocks, first + i, dots);
       const Ints scale = load_int8(scales_of_groups(record) + i * kPanelRows);

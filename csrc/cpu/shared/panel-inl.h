@@ -113,12 +113,64 @@ BALLAST_INLINE Floats add_minimum(Floats minimum, float scaled_sum, Floats sum) 
   return multiply_subtract_from(minimum, broadcast_float(scaled_sum), sum);
 }
 
+// How far ahead of their use weights are asked for, in each of the panels that are read together.
+constexpr int64_t kPrefetchBytes = 8192;
+
+BALLAST_INLINE void prefetch(const uint8_t* from, int64_t num_bytes) {
+  for (int64_t byte = 0; byte < num_bytes; byte += 64)
+    _mm_prefetch(reinterpret_cast<const char*>(from + byte), _MM_HINT_T0);
+}
+
+// Bytes of a panel by its groups: a group's own and its part of the scales.
+template <const QuantLayout& kLayout>
+constexpr int share_bytes() {
+  return kLayout.group_bytes() +
+         kLayout.scale_stride() / (kLayout.scales == Scales::kFlat ? 1 : kSuperGroups);
+}
+
+// A share of each of some panels that lie one behind the other.
+struct Share {
+  const uint8_t* from;  // of the first panel; null for nothing
+  int64_t panel_bytes;
+};
+
+// What to ask for while group `index` of panels is multiplied whose bytes nothing has asked for before.
+template <const QuantLayout& kLayout>
+BALLAST_INLINE Share own_share(const uint8_t* first, int64_t panel_bytes, int64_t index,
+                               const uint8_t* next) {
+  const int64_t ahead = index * share_bytes<kLayout>() + kPrefetchBytes;
+  if (ahead < panel_bytes) return {first + ahead, panel_bytes};
+  return {next == nullptr ? nullptr : next + (ahead - panel_bytes), panel_bytes};
+}
+
+// Asks for the part of the share that falls to two quads of eight: asked for all at once, it would leave
+// memory with less to do while the rest of the group is multiplied.
+template <const QuantLayout& kLayout, int kPanels, int kQuad>
+BALLAST_INLINE void prefetch_part(const Share& share) {
+  constexpr int kLines = (share_bytes<kLayout>() + 63) / 64;
+  constexpr int kBegin = kQuad * kLines / kGroupQuads;
+  constexpr int kLinesEnd = (kQuad + 2) * kLines / kGroupQuads;
+  if (share.from == nullptr) return;
+#pragma GCC unroll 4
+  for (int panel = 0; panel < kPanels; ++panel)
+    prefetch(share.from + panel * share.panel_bytes + kBegin * 64, (kLinesEnd - kBegin) * 64);
+}
+
+// Sums that a dot product is formed in: with few tokens one alone would have to wait for itself.
+template <const QuantLayout& kLayout, int kPanels, int kTokens>
+constexpr int num_chains() {
+  return kPanels * kTokens <= 2 && kLayout.subs_per_group() == 1 ? 2 : 1;
+}
+
 // Quads kQuad…kEnd of a group of some panels: each decoded once for all tokens, each activation loaded once
-// for all panels. dots [token][plane][panel], a plane being one byte of the activations.
+// for all panels. dots [token][chain][plane][panel], a plane being one byte of the activations.
 template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes, int kQuad, int kEnd>
 BALLAST_INLINE void add_quads(const uint8_t* const* groups, const ActivationBlock<kBytes>* const* blocks,
-                              int64_t index, Ints (*dots)[kBytes][kPanels]) {
+                              int64_t index, const Share& ahead,
+                              Ints (*dots)[num_chains<kLayout, kPanels, kTokens>()][kBytes][kPanels]) {
   if constexpr (kQuad < kEnd) {
+    constexpr int kChain = kQuad / 2 % num_chains<kLayout, kPanels, kTokens>();
+    prefetch_part<kLayout, kPanels, kQuad>(ahead);
     Bytes first[kPanels];
     Bytes second[kPanels];
 #pragma GCC unroll 4
@@ -131,41 +183,51 @@ BALLAST_INLINE void add_quads(const uint8_t* const* groups, const ActivationBloc
 #pragma GCC unroll 2
       for (int plane = 0; plane < kBytes; ++plane) {
         add_two_quads<kLayout.is_wide(), kPanels>(
-            dots[token][plane], first, second, blocks[token][index].quants + plane * kGroupCols + 4 * kQuad);
+            dots[token][kChain][plane], first, second,
+            blocks[token][index].quants + plane * kGroupCols + 4 * kQuad);
       }
     }
-    add_quads<kLayout, kPanels, kTokens, kBytes, kQuad + 2, kEnd>(groups, blocks, index, dots);
+    add_quads<kLayout, kPanels, kTokens, kBytes, kQuad + 2, kEnd>(groups, blocks, index, ahead, dots);
   }
 }
 
 template <const QuantLayout& kLayout, int kPanels, int kTokens, int kSub, int kBytes>
 BALLAST_INLINE void add_sub_block(const uint8_t* const* groups, const GroupScales<kLayout>* scales,
                                   const ActivationBlock<kBytes>* const* blocks, int64_t index,
-                                  Floats (*sums)[kPanels]) {
+                                  const Share& ahead, Floats (*sums)[kPanels]) {
   constexpr bool kWhole = kLayout.subs_per_group() == 1;
   constexpr int kQuads = kGroupQuads / kLayout.subs_per_group();
   constexpr int kFirst = kSub * kQuads;
-  Ints dots[kTokens][kBytes][kPanels];
+  constexpr int kChains = num_chains<kLayout, kPanels, kTokens>();
+  Ints dots[kTokens][kChains][kBytes][kPanels];
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
     const ActivationBlock<kBytes>& block = blocks[token][index];
     const Ints first = first_sum<kLayout>(kWhole ? block.negative_sum : block.negative_half_sums[kSub]);
 #pragma GCC unroll 4
     for (int panel = 0; panel < kPanels; ++panel) {
-      dots[token][0][panel] = kBytes == 1 ? first : zero_ints();
-      dots[token][kBytes - 1][panel] = first;
+#pragma GCC unroll 2
+      for (auto& chain : dots[token]) {
+        chain[0][panel] = zero_ints();
+        chain[kBytes - 1][panel] = zero_ints();
+      }
+      dots[token][0][kBytes - 1][panel] = first;
     }
   }
-  add_quads<kLayout, kPanels, kTokens, kBytes, kFirst, kFirst + kQuads>(groups, blocks, index, dots);
+  add_quads<kLayout, kPanels, kTokens, kBytes, kFirst, kFirst + kQuads>(groups, blocks, index, ahead, dots);
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
     const ActivationBlock<kBytes>& block = blocks[token][index];
     const float scaled_sum = kWhole ? block.scaled_sum : block.scaled_half_sums[kSub];
 #pragma GCC unroll 4
     for (int panel = 0; panel < kPanels; ++panel) {
-      Ints dot = dots[token][kBytes - 1][panel];
+      const auto sum_of_chains = [&](int plane) {
+        const Ints one = dots[token][0][plane][panel];
+        return kChains == 1 ? one : add_ints(one, dots[token][kChains - 1][plane][panel]);
+      };
+      Ints dot = sum_of_chains(kBytes - 1);
       if constexpr (kBytes == 2) {
-        const Ints high = dots[token][0][panel];
+        const Ints high = sum_of_chains(0);
         dot = add_ints(dot, subtract_ints(shift_left_ints<8>(high), high));  // 255 times
       }
       const Floats scale = multiply(scales[panel].scale[kSub], broadcast_float(block.scale));
@@ -176,14 +238,6 @@ BALLAST_INLINE void add_sub_block(const uint8_t* const* groups, const GroupScale
   }
 }
 
-// How far ahead of their use weights are asked for, in each of the panels that are read together.
-constexpr int64_t kPrefetchBytes = 8192;
-
-BALLAST_INLINE void prefetch(const uint8_t* from, int64_t num_bytes) {
-  for (int64_t byte = 0; byte < num_bytes; byte += 64)
-    _mm_prefetch(reinterpret_cast<const char*>(from + byte), _MM_HINT_T0);
-}
-
 // What passes over the same panels, each with other tokens, ask memory for before it is used.
 struct Ahead {
   bool asks_for_own;    // the first pass, where nothing before it has asked for these panels' bytes
@@ -191,25 +245,6 @@ struct Ahead {
   int64_t period;       // groups from one share of that to the next
   int64_t wait;         // groups left until then; never, from 0 on
 };
-
-// Bytes of a panel by its groups: a group's own and its part of the scales.
-template <const QuantLayout& kLayout>
-constexpr int share_bytes() {
-  return kLayout.group_bytes() +
-         kLayout.scale_stride() / (kLayout.scales == Scales::kFlat ? 1 : kSuperGroups);
-}
-
-template <const QuantLayout& kLayout, int kPanels>
-BALLAST_INLINE void prefetch_own(const uint8_t* first, int64_t panel_bytes, int64_t index,
-                                 const uint8_t* next) {
-  const int64_t ahead = index * share_bytes<kLayout>() + kPrefetchBytes;
-  if (ahead >= panel_bytes && next == nullptr) return;
-  const uint8_t* from = ahead < panel_bytes ? first + ahead : next + (ahead - panel_bytes);
-#pragma GCC unroll 4
-  for (int panel = 0; panel < kPanels; ++panel) {
-    prefetch(from + panel * panel_bytes, share_bytes<kLayout>());
-  }
-}
 
 // The same share of as many panels at once, in ascending order.
 template <const QuantLayout& kLayout, int kPanels>
@@ -235,7 +270,8 @@ BALLAST_INLINE void multiply_tokens(const PanelRun& run, int64_t first_panel, in
   const int64_t scale_bytes = kLayout.scale_bytes(run.cols);
   for (int64_t index = 0; index < run.cols / kGroupCols; ++index) {
     const int64_t offset = scale_bytes + index * kLayout.group_bytes();
-    if (ahead.asks_for_own) prefetch_own<kLayout, kPanels>(first, run.panel_bytes, index, ahead.next);
+    const Share share = ahead.asks_for_own ? own_share<kLayout>(first, run.panel_bytes, index, ahead.next)
+                                           : Share{nullptr, 0};
     if (--ahead.wait == 0) prefetch_share<kLayout, kPanels>(ahead);
     GroupScales<kLayout> scales[kPanels];
     const uint8_t* groups[kPanels];
@@ -245,9 +281,9 @@ BALLAST_INLINE void multiply_tokens(const PanelRun& run, int64_t first_panel, in
       groups[panel] = begin + offset + part * kPartBytes;
       decode_scales<kLayout>({begin, nullptr, part}, index, scales[panel]);
     }
-    add_sub_block<kLayout, kPanels, kTokens, 0>(groups, scales, blocks, index, sums);
+    add_sub_block<kLayout, kPanels, kTokens, 0>(groups, scales, blocks, index, share, sums);
     if constexpr (kLayout.subs_per_group() == 2)
-      add_sub_block<kLayout, kPanels, kTokens, 1>(groups, scales, blocks, index, sums);
+      add_sub_block<kLayout, kPanels, kTokens, 1>(groups, scales, blocks, index, share, sums);
   }
 #pragma GCC unroll 4
   for (int panel = 0; panel < kPanels; ++panel) {

@@ -24,21 +24,18 @@ import numpy as np
 import tokenizers
 import torch
 
-from ballast._core import kernels
 from ballast.engine.build import EngineSettings, load_runner, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import Runner
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.latent import AttentionSizes
-from ballast.model.hybrid.linear import FloatLinear, Linear
-from ballast.model.hybrid.load import load_hybrid_model
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.step import Step
-from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
-from ballast.model.weights import Packing
 from ballast.testing.bench_record import bench_record
+from ballast.testing.divergence import divergences, log_probabilities
+from ballast.testing.float_hybrid import float_linear, load_hybrid
 from ballast.testing.generate import generate
 from ballast.testing.led_routing import LedRouting
 from ballast.tiny import BUILT_IN, write_built_in, write_tiny_model
@@ -91,26 +88,8 @@ class RoundedAttention:
         return x.to(self._dtype).float()
 
 
-def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
-    return FloatLinear(torch.from_numpy(kernels.unpack(matrix)))
-
-
-def load_hybrid(file: Path, dtype: torch.dtype, *, rounds_attention: bool = False) -> HybridModel:
-    gguf_model = open_gguf(file)
-    spec = read_spec(gguf_model, None)
-    hybrid, _ = load_hybrid_model(
-        gguf_model,
-        spec,
-        spec.vocab_size,
-        Packing(kernels.ThreadPool(1), SETTINGS.cpu_isa, 2),
-        num_blocks=num_kv_blocks(SETTINGS.cache_lens, SETTINGS.block_tokens),
-        block_tokens=SETTINGS.block_tokens,
-        max_step_tokens=SETTINGS.prefill_chunk_size,
-        max_batch_size=1,
-        device=torch.device("cpu"),
-        make_linear=float_linear,
-        kv_dtype=dtype,
-    )
+def load(file: Path, dtype: torch.dtype, *, rounds_attention: bool = False) -> HybridModel:
+    hybrid = load_hybrid(file, torch.device("cpu"), SETTINGS, make_linear=float_linear, kv_dtype=dtype)
     if rounds_attention:
         hybrid._attend = RoundedAttention(hybrid._attend._sizes, dtype)
     return hybrid
@@ -124,8 +103,8 @@ class Compared:
     same_top: list[bool]
 
     def add(self, theirs: np.ndarray, ours: np.ndarray) -> None:
-        p, q = (torch.from_numpy(logits).double().log_softmax(1) for logits in (theirs, ours))
-        self.divergences += (p.exp() * (p - q)).sum(1).tolist()
+        p, q = log_probabilities(theirs), log_probabilities(ours)
+        self.divergences += divergences(p, q).tolist()
         self.same_top += (p.argmax(1) == q.argmax(1)).tolist()
 
 
@@ -162,8 +141,8 @@ def sides(file: Path) -> Iterator[tuple[str, Side]]:
     spec = read_spec(gguf_model, None)
     for rounding, (dtype, rounds_attention) in ROUNDINGS.items():
         plain = load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, cpu_isa="reference"))
-        rounded = load_hybrid(file, dtype, rounds_attention=rounds_attention)
-        yield rounding, Side(plain, rounded, load_hybrid(file, torch.float32))
+        rounded = load(file, dtype, rounds_attention=rounds_attention)
+        yield rounding, Side(plain, rounded, load(file, torch.float32))
 
 
 def models(directory: Path) -> Iterator[tuple[str, list[Path]]]:

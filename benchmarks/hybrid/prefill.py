@@ -28,6 +28,7 @@ from ballast.model.batch import Batch
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.metadata import read_spec
 from ballast.testing.bench_record import bench_record
+from ballast.testing.divergence import log_probabilities, mean_divergence
 from ballast.weights.gguf import open_gguf
 
 BLOCK_TOKENS = 64
@@ -141,9 +142,8 @@ def copy_speed() -> float:
 
 def agreement(streamed: np.ndarray, by_cpu: np.ndarray) -> dict[str, float]:
     """Of the last token's logits: the CPU's experts round activations to two bytes."""
-    p, q = (torch.from_numpy(logits.copy()).double().log_softmax(1) for logits in (by_cpu, streamed))
     return {
-        "kl_divergence": float((p.exp() * (p - q)).sum()),
+        "kl_divergence": mean_divergence(log_probabilities(by_cpu), log_probabilities(streamed)),
         "largest_difference": float(np.abs(streamed - by_cpu).max() / np.abs(by_cpu).max()),
     }
 

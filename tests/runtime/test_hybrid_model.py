@@ -36,18 +36,17 @@ from ballast.model.hybrid.decode_inputs import DecodeInputs
 from ballast.model.hybrid.experts.pcie_share import SHARES
 from ballast.model.hybrid.experts.placement import WholeLayers
 from ballast.model.hybrid.handoff.host_experts import HostExperts
-from ballast.model.hybrid.linear import FloatLinear, Linear
-from ballast.model.hybrid.load import load_hybrid_model
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
-from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
 from ballast.model.weights import Packing, Tensors
 from ballast.moe.residents import Residents
 from ballast.testing.attention_cases import attention_case
+from ballast.testing.divergence import divergences, log_probabilities
 from ballast.testing.float_experts import FloatExperts
+from ballast.testing.float_hybrid import float_linear, load_hybrid
 from ballast.testing.generate import generate
 from ballast.testing.led_routing import LedRouting
 from ballast.tiny import write_tiny_model
@@ -99,8 +98,7 @@ class Pair:
         self.same_top += (ours.argmax(1) == theirs.argmax(1)).tolist()
         if batch.is_decode:
             self.most_at_once = max(self.most_at_once, batch.token_ids.size)
-        p, q = (torch.from_numpy(logits).double().log_softmax(1) for logits in (theirs, ours))
-        self.divergences += (p.exp() * (p - q)).sum(1).tolist()
+        self.divergences += divergences(log_probabilities(theirs), log_probabilities(ours)).tolist()
         return theirs[batch.sampled]
 
 
@@ -122,28 +120,8 @@ def nothing_falls_back(request: pytest.FixtureRequest, caplog: pytest.LogCapture
         assert [(record.getMessage(), vars(record)) for record in told if record.levelno >= logging.WARNING] == []
 
 
-def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
-    weight = torch.from_numpy(kernels.unpack(matrix))
-    assert weight.shape[1:] == (rows, cols)
-    return FloatLinear(weight)
-
-
 def load(file: Path, device: torch.device, settings: EngineSettings = SETTINGS, **options: object) -> HybridModel:
-    gguf_model = open_gguf(file)
-    spec = read_spec(gguf_model, None)
-    hybrid, _ = load_hybrid_model(
-        gguf_model,
-        spec,
-        spec.vocab_size,
-        Packing(kernels.ThreadPool(1), settings.cpu_isa, 2),
-        num_blocks=num_kv_blocks(settings.cache_lens, settings.block_tokens),
-        block_tokens=settings.block_tokens,
-        max_step_tokens=settings.prefill_chunk_size,
-        max_batch_size=settings.max_batch_size,
-        device=device,
-        **options,
-    )
-    return hybrid
+    return load_hybrid(file, device, settings, **options)
 
 
 def as_served(file: Path, device: str, **settings: object) -> Runner:

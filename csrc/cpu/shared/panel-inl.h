@@ -8,6 +8,7 @@
 #pragma once
 
 #include "cpu/kernels.h"
+#include "cpu/shared/prefetch-inl.h"
 
 namespace ballast {
 namespace {
@@ -113,49 +114,6 @@ BALLAST_INLINE Floats add_minimum(Floats minimum, float scaled_sum, Floats sum) 
   return multiply_subtract_from(minimum, broadcast_float(scaled_sum), sum);
 }
 
-// How far ahead of their use weights are asked for, in each of the panels that are read together.
-constexpr int64_t kPrefetchBytes = 8192;
-
-BALLAST_INLINE void prefetch(const uint8_t* from, int64_t num_bytes) {
-  for (int64_t byte = 0; byte < num_bytes; byte += 64)
-    _mm_prefetch(reinterpret_cast<const char*>(from + byte), _MM_HINT_T0);
-}
-
-// Bytes of a panel by its groups: a group's own and its part of the scales.
-template <const QuantLayout& kLayout>
-constexpr int share_bytes() {
-  return kLayout.group_bytes() +
-         kLayout.scale_stride() / (kLayout.scales == Scales::kFlat ? 1 : kSuperGroups);
-}
-
-// A share of each of some panels that lie one behind the other.
-struct Share {
-  const uint8_t* from;  // of the first panel; null for nothing
-  int64_t panel_bytes;
-};
-
-// What to ask for while group `index` of panels is multiplied whose bytes nothing has asked for before.
-template <const QuantLayout& kLayout>
-BALLAST_INLINE Share own_share(const uint8_t* first, int64_t panel_bytes, int64_t index,
-                               const uint8_t* next) {
-  const int64_t ahead = index * share_bytes<kLayout>() + kPrefetchBytes;
-  if (ahead < panel_bytes) return {first + ahead, panel_bytes};
-  return {next == nullptr ? nullptr : next + (ahead - panel_bytes), panel_bytes};
-}
-
-// Asks for the part of the share that falls to two quads of eight: asked for all at once, it would leave
-// memory with less to do while the rest of the group is multiplied.
-template <const QuantLayout& kLayout, int kPanels, int kQuad>
-BALLAST_INLINE void prefetch_part(const Share& share) {
-  constexpr int kLines = (share_bytes<kLayout>() + 63) / 64;
-  constexpr int kBegin = kQuad * kLines / kGroupQuads;
-  constexpr int kLinesEnd = (kQuad + 2) * kLines / kGroupQuads;
-  if (share.from == nullptr) return;
-#pragma GCC unroll 4
-  for (int panel = 0; panel < kPanels; ++panel)
-    prefetch(share.from + panel * share.panel_bytes + kBegin * 64, (kLinesEnd - kBegin) * 64);
-}
-
 // Sums that a dot product is formed in: with few tokens one alone would have to wait for itself.
 template <const QuantLayout& kLayout, int kPanels, int kTokens>
 constexpr int num_chains() {
@@ -236,23 +194,6 @@ BALLAST_INLINE void add_sub_block(const uint8_t* const* groups, const GroupScale
       sum = add_minimum<kLayout>(scales[panel].minimum[kSub], scaled_sum, sum);
     }
   }
-}
-
-// What passes over the same panels, each with other tokens, ask memory for before it is used.
-struct Ahead {
-  bool asks_for_own;    // the first pass, where nothing before it has asked for these panels' bytes
-  const uint8_t* next;  // what is read after these panels; null if unknown
-  int64_t period;       // groups from one share of that to the next
-  int64_t wait;         // groups left until then; never, from 0 on
-};
-
-// The same share of as many panels at once, in ascending order.
-template <const QuantLayout& kLayout, int kPanels>
-BALLAST_INLINE void prefetch_share(Ahead& ahead) {
-  constexpr int kShare = (kPanels * share_bytes<kLayout>() + 63) / 64 * 64;
-  prefetch(ahead.next, kShare);
-  ahead.next += kShare;
-  ahead.wait = ahead.period;
 }
 
 template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes>

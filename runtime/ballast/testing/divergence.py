@@ -60,11 +60,23 @@ def greedy_run(
     core = EngineCore(runner, scheduler_config(settings))
     sampling = SamplingParams(max_tokens=num_tokens, temperature=0.0)
     results = generate(core, [Request(str(i), prompt, sampling) for i, prompt in enumerate(prompts)])
-    logits = runner.steps[0].astype(np.float64)
-    logits -= logits.max(axis=1, keepdims=True)
-    return [result.token_ids for result in results], logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    return [result.token_ids for result in results], log_probabilities(runner.steps[0])
+
+
+def log_probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Of rows of logits."""
+    below = logits.astype(np.float64)
+    below -= below.max(axis=1, keepdims=True)
+    below -= np.log(np.exp(below).sum(axis=1, keepdims=True))
+    return below
+
+
+def divergences(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of each row, the Kullback-Leibler divergence of q from p, both log-probabilities, in nats."""
+    found: NDArray[np.float64] = (np.exp(p) * (p - q)).sum(axis=1)
+    return found
 
 
 def mean_divergence(p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
-    """Mean over rows of the Kullback-Leibler divergence of q from p, both log-probabilities, in nats."""
-    return float((np.exp(p) * (p - q)).sum(axis=1).mean())
+    """Mean over rows of `divergences`."""
+    return float(divergences(p, q).mean())

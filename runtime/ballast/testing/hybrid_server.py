@@ -17,16 +17,16 @@ from typing import Any, Literal, get_args
 import torch
 
 from ballast import cli
-from ballast._core import kernels
 from ballast.engine import build
 from ballast.engine.build import EngineSettings
 from ballast.engine.runner import Runner
 from ballast.model.hybrid import load
 from ballast.model.hybrid.handoff import host_experts
-from ballast.model.hybrid.linear import FloatLinear, Linear, MakeLinear
+from ballast.model.hybrid.linear import MakeLinear
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.spec import ModelSpec
 from ballast.server import serve
+from ballast.testing.float_hybrid import float_linear
 from ballast.weights.gguf import GgufModel
 
 Fault = Literal["load", "experts", "silent", "cuda", "memory", "stray"]
@@ -69,13 +69,6 @@ def main(argv: Sequence[str]) -> int:
 def out_of_memory(device: torch.device) -> MakeLinear:
     """No weight finds room."""
     raise torch.OutOfMemoryError("CUDA out of memory on demand\nadvice for programmers")
-
-
-def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
-    """The matrix as float32."""
-    weight = torch.from_numpy(kernels.unpack(matrix))
-    assert weight.shape[1:] == (rows, cols)
-    return FloatLinear(weight)
 
 
 def inject(model: HybridModel, fault: Fault, once: Path, at_layer: int) -> None:

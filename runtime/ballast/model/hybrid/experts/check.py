@@ -14,6 +14,7 @@ from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
 from ballast._core import kernels
+from ballast.errors import first_line
 from ballast.model.hybrid.experts.divided import LayerOnDevice
 from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS
 from ballast.model.hybrid.streaming.host_memory import panels_of
@@ -63,7 +64,7 @@ def checked(
     except (torch.AcceleratorError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # noqa: BLE001  compilers raise whatever they like, and the CPU can do without them
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = first_line(error)
         log.warning("the GPU computes no experts in decoding", extra={"reason": reason})
         return [LayerOnDevice()] * len(layers)
     return list(layers)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ballast._core import kernels
+from ballast.errors import first_line
 from ballast.model.hybrid.streaming.break_even import Timing
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.spec import ModelSpec
@@ -57,7 +58,7 @@ class Trial:
         except (torch.AcceleratorError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # noqa: BLE001  compilers raise whatever they like, and the CPU can do without them
-            return f"{type(error).__name__}: {error}".splitlines()[0]
+            return first_line(error)
         return None
 
     def timings(self, max_tokens: int) -> list[Timing]:

@@ -1,5 +1,5 @@
-// What kernels ask memory for before they use it: the panels that they read, and what comes after. Included by
-// panel-inl.h, with internal linkage as there.
+// What kernels ask memory for before they use it: the panels that they read, and what comes after. Included
+// by panel-inl.h, with internal linkage as there.
 #pragma once
 
 #include "cpu/kernels.h"

@@ -16,6 +16,7 @@ struct PanelRun {
   int64_t count;
   int64_t cols;
   const uint8_t* next;  // what is read after the last one, so that it can be fetched early; null if unknown
+  Prefetching prefetching;
 
   const uint8_t* operator[](int64_t index) const { return first + index * panel_bytes; }
 };

@@ -77,8 +77,12 @@ struct Product {
   std::vector<float> with(const Kernels& kernels, const void* const* tokens, int64_t num_tokens) const {
     const int64_t stride = num_tokens * kPanelRows + 3 * kPanelRows;
     std::vector<float> out(static_cast<size_t>(panels.panels_per_head() * stride), -7.0f);
-    const PanelRun run{panels.panel(0, 0), panels.num_bytes() / panels.panels_per_head(),
-                       panels.panels_per_head(), panels.cols(), nullptr};
+    const PanelRun run{panels.panel(0, 0),
+                       panels.num_bytes() / panels.panels_per_head(),
+                       panels.panels_per_head(),
+                       panels.cols(),
+                       nullptr,
+                       {CacheLevel::kSecond, 16 << 10}};
     kernels.by_bytes[panels.activation_bytes() - 1].multiply[static_cast<int>(panels.kind())](
         run, tokens, num_tokens, {out.data(), stride});
     return out;

@@ -44,14 +44,14 @@ void split_tokens(const void* const* tokens, int64_t num_tokens, int64_t begin, 
   }
 }
 
-void pair_rows(const uint8_t* panel, int64_t num_cols, PairedRows& out) {
+void pair_rows(const uint8_t* panel, int64_t num_cols, const Prefetching& prefetching, PairedRows& out) {
   const __m512i from_both = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
                                              7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   constexpr int64_t kPairBytes = 2 * kPanelRows * sizeof(uint16_t);
   const int64_t num_pairs = num_cols / 2;
   uint16_t (*lines)[2 * kPanelRows] = out[0];
   for (int64_t pair = 0; pair < num_pairs; ++pair, panel += kPairBytes) {
-    _mm_prefetch(reinterpret_cast<const char*>(panel + kPrefetchBytes), _MM_HINT_T0);
+    prefetch(panel + prefetching.bytes_ahead, 1, prefetching.to);
     _mm512_storeu_si512(lines[pair], _mm512_permutexvar_epi16(from_both, _mm512_loadu_si512(panel)));
   }
   int64_t line = num_pairs;
@@ -121,7 +121,7 @@ void multiply_bfloat_block(const PanelRun& run, const void* const* tokens, int64
     const int64_t num_steps = (num_cols + kStepCols - 1) / kStepCols;
     split_tokens(tokens, num_tokens, begin, num_cols, split);
     for (int64_t index = 0; index < run.count; ++index) {
-      pair_rows(run[index] + begin * kPanelRows * int64_t{sizeof(uint16_t)}, num_cols, rows);
+      pair_rows(run[index] + begin * kPanelRows * int64_t{sizeof(uint16_t)}, num_cols, run.prefetching, rows);
       for (int64_t token = 0; token < num_tokens; token += kSumTokens) {
         const int64_t size = smaller(kSumTokens, num_tokens - token);
         float* sums = out[index] + token * kPanelRows;

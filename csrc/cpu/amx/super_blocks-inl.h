@@ -78,8 +78,8 @@ BALLAST_INLINE void multiply_few_blocks(const PanelRun& run, int64_t index, bool
     }
     for (int i = 0; i < kSuperGroups; ++i, group += kLayout.group_bytes()) {
       if (is_first_pass) {
-        const Share share = own_share<kLayout>(panel, run.panel_bytes, first + i, next);
-        if (share.from != nullptr) prefetch(share.from, share_bytes<kLayout>());
+        const Share share = own_share<kLayout>(run, panel, first + i, next);
+        if (share.from != nullptr) prefetch(share.from, share_bytes<kLayout>(), share.to);
       }
       Ints dots[kTokens][kBytes] = {};
       add_group<kLayout, kTokens, kBytes>(group, blocks, first + i, dots);
@@ -127,7 +127,7 @@ template <const QuantLayout& kLayout, int kBytes>
 void multiply_in_vectors(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                          const PanelProducts& out) {
   if (num_tokens == 0) return;
-  prefetch(run.first, run.panel_bytes < kPrefetchBytes ? run.panel_bytes : kPrefetchBytes);
+  prefetch_begin(run, 0);
   for (int64_t index = 0; index < run.count; ++index)
     multiply_panel<kLayout, kBytes>(run, index, true, tokens, num_tokens, out[index]);
 }

@@ -211,9 +211,9 @@ BALLAST_INLINE void multiply_tokens(const PanelRun& run, int64_t first_panel, in
   const int64_t scale_bytes = kLayout.scale_bytes(run.cols);
   for (int64_t index = 0; index < run.cols / kGroupCols; ++index) {
     const int64_t offset = scale_bytes + index * kLayout.group_bytes();
-    const Share share = ahead.asks_for_own ? own_share<kLayout>(first, run.panel_bytes, index, ahead.next)
-                                           : Share{nullptr, 0};
-    if (--ahead.wait == 0) prefetch_share<kLayout, kPanels>(ahead);
+    const Share share =
+        ahead.asks_for_own ? own_share<kLayout>(run, first, index, ahead.next) : Share{nullptr, 0, {}};
+    if (--ahead.wait == 0) prefetch_share<kLayout, kPanels>(ahead, run.prefetching.to);
     GroupScales<kLayout> scales[kPanels];
     const uint8_t* groups[kPanels];
 #pragma GCC unroll 4
@@ -281,9 +281,8 @@ void multiply_quantized(const PanelRun& run, const void* const* tokens, int64_t 
   int64_t index = 0;
   // Fewer tokens wait for memory, and that hands out one panel after the other faster than two side by side.
   const bool is_paired = num_tokens >= kQuantTokens;
-  const int64_t begin_bytes = run.panel_bytes < kPrefetchBytes ? run.panel_bytes : kPrefetchBytes;
   for (int64_t panel = 0; panel < run.count && panel < (is_paired ? kQuantPanels : 1); ++panel)
-    prefetch(run[panel], begin_bytes);
+    prefetch_begin(run, panel);
   if (is_paired) {
     for (; index + kQuantPanels <= run.count; index += kQuantPanels)
       multiply_together<kLayout, kQuantPanels, kBytes>(run, index, tokens, num_tokens, out);
@@ -309,10 +308,11 @@ struct BfloatsAsFloats {
 
 // Column c goes to partial sum c % 4: one sum alone would wait for itself.
 template <class Format, int kTokens>
-BALLAST_INLINE void multiply_float_tokens(const uint8_t* panel, int64_t cols, const void* const* tokens,
-                                          float* out) {
+BALLAST_INLINE void multiply_float_tokens(const PanelRun& run, const uint8_t* panel,
+                                          const void* const* tokens, float* out) {
   constexpr int kColumnBytes = kPanelRows * Format::kBytes;
   constexpr int kSums = 4;
+  const int64_t cols = run.cols;
   const float* rows[kTokens];
   Floats sums[kTokens][kSums];
 #pragma GCC unroll 16
@@ -326,8 +326,7 @@ BALLAST_INLINE void multiply_float_tokens(const uint8_t* panel, int64_t cols, co
 #pragma GCC unroll 4
     for (int k = 0; k < kSums; ++k) {
       const Floats weights = Format::load(panel + (col + k) * kColumnBytes);
-      _mm_prefetch(reinterpret_cast<const char*>(panel + (col + k) * kColumnBytes + kPrefetchBytes),
-                   _MM_HINT_T0);
+      prefetch(panel + (col + k) * kColumnBytes + run.prefetching.bytes_ahead, 1, run.prefetching.to);
 #pragma GCC unroll 16
       for (int token = 0; token < kTokens; ++token) {
         sums[token][k] = multiply_add(weights, broadcast_float(rows[token][col + k]), sums[token][k]);
@@ -349,13 +348,13 @@ BALLAST_INLINE void multiply_float_tokens(const uint8_t* panel, int64_t cols, co
 }
 
 template <class Format, int kTokens>
-void multiply_float_rest(const uint8_t* panel, int64_t cols, const void* const* tokens, int64_t num_tokens,
-                         float* out) {
+void multiply_float_rest(const PanelRun& run, const uint8_t* panel, const void* const* tokens,
+                         int64_t num_tokens, float* out) {
   for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out += kTokens * kPanelRows) {
-    multiply_float_tokens<Format, kTokens>(panel, cols, tokens, out);
+    multiply_float_tokens<Format, kTokens>(run, panel, tokens, out);
   }
   if constexpr (kTokens > 1) {
-    if (num_tokens > 0) multiply_float_rest<Format, kTokens / 2>(panel, cols, tokens, num_tokens, out);
+    if (num_tokens > 0) multiply_float_rest<Format, kTokens / 2>(run, panel, tokens, num_tokens, out);
   }
 }
 
@@ -364,8 +363,8 @@ void multiply_floats(const PanelRun& run, const void* const* tokens, int64_t num
                      const PanelProducts& out) {
   for (int64_t index = 0; index < run.count; ++index) {
     for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-      multiply_float_rest<Format, kFloatTokens>(run[index] + part * kVectorRows * Format::kBytes, run.cols,
-                                                tokens, num_tokens, out[index] + part * kVectorRows);
+      multiply_float_rest<Format, kFloatTokens>(run, run[index] + part * kVectorRows * Format::kBytes, tokens,
+                                                num_tokens, out[index] + part * kVectorRows);
     }
   }
 }

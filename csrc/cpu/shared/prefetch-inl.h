@@ -7,12 +7,19 @@
 namespace ballast {
 namespace {
 
-// How far ahead of their use weights are asked for, in each of the panels that are read together.
-constexpr int64_t kPrefetchBytes = 8192;
+BALLAST_INLINE void prefetch(const uint8_t* from, int64_t num_bytes, CacheLevel to) {
+  const char* const lines = reinterpret_cast<const char*>(from);
+  if (to == CacheLevel::kFirst) {
+    for (int64_t byte = 0; byte < num_bytes; byte += 64) _mm_prefetch(lines + byte, _MM_HINT_T0);
+  } else {
+    for (int64_t byte = 0; byte < num_bytes; byte += 64) _mm_prefetch(lines + byte, _MM_HINT_T1);
+  }
+}
 
-BALLAST_INLINE void prefetch(const uint8_t* from, int64_t num_bytes) {
-  for (int64_t byte = 0; byte < num_bytes; byte += 64)
-    _mm_prefetch(reinterpret_cast<const char*>(from + byte), _MM_HINT_T0);
+// What own_share leaves out of a panel that is the first to be read.
+BALLAST_INLINE void prefetch_begin(const PanelRun& run, int64_t panel) {
+  const int64_t ahead = run.prefetching.bytes_ahead;
+  prefetch(run[panel], run.panel_bytes < ahead ? run.panel_bytes : ahead, run.prefetching.to);
 }
 
 // Bytes of a panel by its groups: a group's own and its part of the scales.
@@ -26,15 +33,17 @@ constexpr int share_bytes() {
 struct Share {
   const uint8_t* from;  // of the first panel; null for nothing
   int64_t panel_bytes;
+  CacheLevel to;
 };
 
 // What to ask for while group `index` of panels is multiplied whose bytes nothing has asked for before.
 template <const QuantLayout& kLayout>
-BALLAST_INLINE Share own_share(const uint8_t* first, int64_t panel_bytes, int64_t index,
+BALLAST_INLINE Share own_share(const PanelRun& run, const uint8_t* first, int64_t index,
                                const uint8_t* next) {
-  const int64_t ahead = index * share_bytes<kLayout>() + kPrefetchBytes;
-  if (ahead < panel_bytes) return {first + ahead, panel_bytes};
-  return {next == nullptr ? nullptr : next + (ahead - panel_bytes), panel_bytes};
+  const int64_t ahead = index * share_bytes<kLayout>() + run.prefetching.bytes_ahead;
+  const uint8_t* from = first + ahead;
+  if (ahead >= run.panel_bytes) from = next == nullptr ? nullptr : next + (ahead - run.panel_bytes);
+  return {from, run.panel_bytes, run.prefetching.to};
 }
 
 // Asks for the part of the share that falls to two quads of eight: asked for all at once, it would leave
@@ -47,7 +56,7 @@ BALLAST_INLINE void prefetch_part(const Share& share) {
   if (share.from == nullptr) return;
 #pragma GCC unroll 4
   for (int panel = 0; panel < kPanels; ++panel)
-    prefetch(share.from + panel * share.panel_bytes + kBegin * 64, (kLinesEnd - kBegin) * 64);
+    prefetch(share.from + panel * share.panel_bytes + kBegin * 64, (kLinesEnd - kBegin) * 64, share.to);
 }
 
 // What passes over the same panels, each with other tokens, ask memory for before it is used.
@@ -60,9 +69,9 @@ struct Ahead {
 
 // The same share of as many panels at once, in ascending order.
 template <const QuantLayout& kLayout, int kPanels>
-BALLAST_INLINE void prefetch_share(Ahead& ahead) {
+BALLAST_INLINE void prefetch_share(Ahead& ahead, CacheLevel to) {
   constexpr int kShare = (kPanels * share_bytes<kLayout>() + 63) / 64 * 64;
-  prefetch(ahead.next, kShare);
+  prefetch(ahead.next, kShare, to);
   ahead.next += kShare;
   ahead.wait = ahead.period;
 }

@@ -7,11 +7,6 @@
 #endif
 
 namespace ballast {
-namespace {
-
-constexpr Prefetching kPlain{CacheLevel::kFirst, 12 << 10};
-
-}  // namespace
 
 #if defined(__x86_64__)
 namespace {
@@ -46,12 +41,6 @@ bool kernel_permits_tiles() {
 
 constexpr uint32_t bit(int n) { return uint32_t{1} << n; }
 
-bool is_intel() {
-  const Leaf zero = cpuid(0, 0);
-  return zero.ebx == signature_INTEL_ebx && zero.edx == signature_INTEL_edx &&
-         zero.ecx == signature_INTEL_ecx;
-}
-
 }  // namespace
 
 CpuFeatures usable_cpu_features() {
@@ -76,15 +65,8 @@ CpuFeatures usable_cpu_features() {
   }
   return features;
 }
-
-Prefetching prefetching() {
-  // Asked once: a virtual machine answers CPUID in tens of microseconds.
-  static const Prefetching chosen = is_intel() ? Prefetching{CacheLevel::kSecond, 16 << 10} : kPlain;
-  return chosen;
-}
 #else
 CpuFeatures usable_cpu_features() { return 0; }
-Prefetching prefetching() { return kPlain; }
 #endif
 
 }  // namespace ballast

@@ -13,19 +13,6 @@ constexpr CpuFeatures kAvx512 = 2;  // F, BW, DQ, VL
 constexpr CpuFeatures kAvx512Vnni = 4;
 constexpr CpuFeatures kAmx = 8;  // tiles of bytes and of bfloat16
 
-// A core's caches, the nearest first.
-enum class CacheLevel : uint8_t { kFirst, kSecond };
-
-// How data that is read once is asked for before its use.
-struct Prefetching {
-  CacheLevel to;
-  int64_t bytes_ahead;
-};
-
-// What reads fastest on this chip, as measured (docs/decisions/0005-weights-are-packed-into-panels.md). An
-// Intel core has room for 16 lines on their way to its first cache and for 48 to its second.
-Prefetching prefetching();
-
 // Asks the kernel for the permission to use AMX where the chip has it.
 CpuFeatures usable_cpu_features();
 

@@ -6,6 +6,7 @@
 #include "cpu/attention.h"
 #include "cpu/cpu_features.h"
 #include "cpu/panel_layout.h"
+#include "cpu/prefetching.h"
 
 namespace ballast {
 

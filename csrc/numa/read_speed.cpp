@@ -19,7 +19,7 @@ double measure_read_speed(ThreadPool& pool, int64_t num_bytes) {
     return reinterpret_cast<uint64_t*>(pages.data() + tasks[task].begin);
   };
   constexpr int64_t kWords = kTaskBytes / 8;
-  constexpr int64_t kWordsAhead = 1024;  // as the kernels do: without, a core asks for too little at a time
+  constexpr int64_t kWordsAhead = 1024;  // without being asked ahead, a core reads too little at a time
   pool.parallel_for(tasks.count(), [&](int64_t task) { std::fill_n(part(task), kWords, uint64_t{1}); });
   std::atomic<uint64_t> total{0};  // looked at, so that the reads cannot be left out
   double best = 0;

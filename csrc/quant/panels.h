@@ -93,8 +93,8 @@ class Panels {
   void multiply(int64_t head, IndexRange range, const void* const* tokens, int64_t num_tokens, float* out,
                 const uint8_t* next = nullptr) const {
     activation_kernels().multiply[static_cast<int>(kind_)](
-        {panel(head, range.begin), panel_bytes_, range.size(), cols_, next, prefetching()}, tokens,
-        num_tokens, {out, num_tokens * kPanelRows});
+        {panel(head, range.begin), panel_bytes_, range.size(), cols_, next, prefetching_}, tokens, num_tokens,
+        {out, num_tokens * kPanelRows});
   }
 
   // A row of a head's panels as floats [cols], exactly as the format defines it.
@@ -116,6 +116,7 @@ class Panels {
   const int64_t cols_;
   const int64_t panels_per_head_;
   const int64_t panel_bytes_;
+  const Prefetching prefetching_ = prefetching_of_this_chip();
   const Pages pages_;
 };
 

@@ -1,0 +1,20 @@
+// How kernels ask for weights before they use them, which depends on the chip.
+#pragma once
+
+#include <cstdint>
+
+namespace ballast {
+
+// A core's caches, the nearest first.
+enum class CacheLevel : uint8_t { kFirst, kSecond };
+
+struct Prefetching {
+  CacheLevel to;
+  int64_t bytes_ahead;
+};
+
+// What reads fastest on this chip, as measured (docs/decisions/0005-weights-are-packed-into-panels.md). An
+// Intel core has room for 16 lines on their way to its first cache and for 48 to its second.
+Prefetching prefetching_of_this_chip();
+
+}  // namespace ballast

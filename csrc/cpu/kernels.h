@@ -16,6 +16,7 @@ struct PanelRun {
   int64_t panel_bytes;
   int64_t count;
   int64_t cols;
+  int64_t blocks_per_scale;  // of the activations that they are multiplied with
   const uint8_t* next;  // what is read after the last one, so that it can be fetched early; null if unknown
   Prefetching prefetching;
 
@@ -43,7 +44,6 @@ using Quantize = void (*)(const float* x, int64_t num_blocks, int64_t blocks_per
 // Functions for activations of one number of bytes.
 struct ActivationKernels {
   MultiplyPanels multiply[kNumPanelKinds];
-  int64_t blocks_per_scale[kNumPanelKinds];  // of the activations that a kind is multiplied with
   Quantize quantize;
   int64_t block_bytes;
 };

@@ -19,7 +19,9 @@ constexpr int kPanelRows = 16;
 constexpr int kGroupCols = 32;
 constexpr int kGroupQuads = 8;
 constexpr int kQuadBytes = 64;
-constexpr int kSuperGroups = 8;  // groups that share a block scale in the formats of 256 weights a block
+constexpr int kSuperGroupsLog2 = 3;
+constexpr int kSuperGroups =
+    1 << kSuperGroupsLog2;  // that share a block scale in formats of 256 weights a block
 
 enum class Scales {
   kFlat,     // a half-precision scale a group (and a minimum)
@@ -91,20 +93,28 @@ enum class PanelKind : int {
 };
 constexpr int kNumPanelKinds = 15;
 
-// 32 activations of one token, rounded to whole numbers of one or two bytes: a number is quants[i], or
-// 255 * quants[i] + quants[32 + i]. Every byte lies in -127…127.
+// 32 activations of one token, rounded to whole numbers of one or two bytes: a number is quants[i], or the
+// instruction set's kDigitBase * quants[i] + quants[32 + i].
 template <int kBytes>
 struct alignas(64) ActivationBlock {
   int8_t quants[kGroupCols * kBytes];
   float scale;
-  int32_t negative_sum;           // of the numbers
-  float scaled_sum;               // scale * sum of the numbers
+  int32_t negative_sum;  // of the numbers
+  float sum;
   int32_t negative_half_sums[2];  // of the numbers 0…15, 16…31
-  float scaled_half_sums[2];
+  float half_sums[2];
 };
 static_assert(sizeof(ActivationBlock<1>) == 64 && sizeof(ActivationBlock<2>) == 128);
 
 // The largest number of one and of two bytes, and of the activations' largest magnitude.
 constexpr float kMostActivation[] = {0.0f, 127.0f, 127.0f * 255.0f + 127.0f};
+
+// Neighbouring blocks of activations that share a scale, in rows of `cols`: as many as a super-block has, or
+// the largest power of two that divides a row into equal shares.
+static constexpr int64_t blocks_per_scale(int64_t cols) {
+  int64_t blocks = kSuperGroups;
+  while (cols / kGroupCols % blocks != 0) blocks /= 2;
+  return blocks;
+}
 
 }  // namespace ballast

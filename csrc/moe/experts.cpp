@@ -63,7 +63,9 @@ int64_t Experts::expert_bytes() const {
 
 std::vector<IndexRange> ranges_by_node(const FormatTraits& down, int64_t width,
                                        const std::vector<int>& threads_per_node) {
-  return split_among_nodes(width, std::max<int64_t>(down.block_weights, kGroupCols), threads_per_node);
+  const bool is_quantized = down.block_weights > 1;
+  const int64_t rounded_together = (is_quantized ? blocks_per_scale(width) : 1) * kGroupCols;
+  return split_among_nodes(width, std::max<int64_t>(down.block_weights, rounded_together), threads_per_node);
 }
 
 Experts Experts::packed(ThreadPool& pool, const PanelTarget& target, const PartDone& done) const {

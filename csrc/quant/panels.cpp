@@ -143,6 +143,7 @@ Panels::Panels(const PanelTarget& target, const Matrix& source, const PanelSlice
       kind_(kind_of(source, rows)),
       head_rows_(rows == PanelRows::kTransposed ? slice.cols.size() : heads_.num_rows),
       cols_(rows == PanelRows::kTransposed ? heads_.num_rows : slice.cols.size()),
+      blocks_per_scale_(ballast::blocks_per_scale(source.cols())),
       panels_per_head_((head_rows_ + kPanelRows - 1) / kPanelRows),
       panel_bytes_(format_of(kind_).panel_bytes(cols_)),
       pages_(static_cast<size_t>(num_panels() * panel_bytes_)) {

@@ -69,7 +69,7 @@ class Panels {
   const ActivationKernels& activation_kernels() const {
     return target_.kernels.by_bytes[target_.activation_bytes - 1];
   }
-  int64_t blocks_per_scale() const { return activation_kernels().blocks_per_scale[static_cast<int>(kind_)]; }
+  int64_t blocks_per_scale() const { return blocks_per_scale_; }
   // Whether activations that were rounded for the one serve the other.
   bool takes_same_activations(const Panels& other) const {
     return takes_quantized() == other.takes_quantized() && activation_bytes() == other.activation_bytes() &&
@@ -93,8 +93,8 @@ class Panels {
   void multiply(int64_t head, IndexRange range, const void* const* tokens, int64_t num_tokens, float* out,
                 const uint8_t* next = nullptr) const {
     activation_kernels().multiply[static_cast<int>(kind_)](
-        {panel(head, range.begin), panel_bytes_, range.size(), cols_, next, prefetching_}, tokens, num_tokens,
-        {out, num_tokens * kPanelRows});
+        {panel(head, range.begin), panel_bytes_, range.size(), cols_, blocks_per_scale_, next, prefetching_},
+        tokens, num_tokens, {out, num_tokens * kPanelRows});
   }
 
   // A row of a head's panels as floats [cols], exactly as the format defines it.
@@ -114,6 +114,7 @@ class Panels {
   const PanelKind kind_;
   const int64_t head_rows_;
   const int64_t cols_;
+  const int64_t blocks_per_scale_;  // as whole rows have it: a slice rounds what it is given alike
   const int64_t panels_per_head_;
   const int64_t panel_bytes_;
   const Prefetching prefetching_ = prefetching_of_this_chip();

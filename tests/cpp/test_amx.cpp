@@ -81,6 +81,7 @@ struct Product {
                        panels.num_bytes() / panels.panels_per_head(),
                        panels.panels_per_head(),
                        panels.cols(),
+                       panels.blocks_per_scale(),
                        nullptr,
                        {CacheLevel::kSecond, 16 << 10}};
     kernels.by_bytes[panels.activation_bytes() - 1].multiply[static_cast<int>(panels.kind())](

@@ -1,13 +1,14 @@
 """Packed weights under every instruction set that runs here.
 
 Tolerances. Packing changes no weight, so unpacked ones are compared to the bit. Products with quantised weights round
-activations to one byte or two, 32 at a time (256 for the kinds that AMX sums up by whole blocks): x becomes
-q · peak / most, with most 127 or 127 · 255 + 127, and peak the largest magnitude among them. Against NumPy doing the
+activations to one byte or two, 256 at a time or as many as divide a row into equal shares: x becomes q · peak / most,
+with most 127 or 127 · 255 + 127, and peak the largest magnitude among them. Against NumPy doing the
 same rounding, only the float sum of one term a sub-block remains: at most (n + 4) · 2⁻²⁴ · Σ|wᵢ xᵢ|, taken
 with every weight as a term, and twice because the minimum's part is summed apart. Against the plain reference each
 activation is off by half a step at most: Σ|wᵢ| · peak / (2 most) in all. Float weights round no activation.
 """
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -36,29 +37,25 @@ def pack_by_expert(pool, matrix, isa, num_experts):
     return kernels.pack(pool, matrix, isa, activation_bytes=1, num_heads=num_experts, head_stride=rows, num_rows=rows)
 
 
-def scale_cols(isa, kind):
-    """Activations that share a scale."""
-    return 256 if isa == "amx" and kind in (T.Q4_K, T.Q5_K) else 32
-
-
-def peaks(x, cols):
-    """Of every `cols` columns: (x in groups, their largest magnitude)."""
-    groups = x.reshape(*x.shape[:-1], x.shape[-1] // cols, cols)
+def peaks(x):
+    """Of the columns that share a scale: (x in groups, their largest magnitude)."""
+    shared = math.gcd(256, x.shape[-1])
+    groups = x.reshape(*x.shape[:-1], x.shape[-1] // shared, shared)
     return groups, np.abs(groups).max(axis=-1, keepdims=True, initial=0)
 
 
-def rounded(x, num_bytes=1, cols=32):
+def rounded(x, num_bytes=1):
     """Activations as the kernels see them, float64."""
-    groups, peak = peaks(x, cols)
+    groups, peak = peaks(x)
     with np.errstate(divide="ignore"):
         inverse = np.where(peak > 0, MOST[num_bytes] / peak, np.float32(0))
     quants = np.rint(groups * inverse)
     return (quants.astype(np.float64) * (peak / MOST[num_bytes])).reshape(x.shape)
 
 
-def half_steps(x, num_bytes=1, cols=32):
+def half_steps(x, num_bytes=1):
     """What rounding can change of each activation."""
-    groups, peak = peaks(x, cols)
+    groups, peak = peaks(x)
     return np.broadcast_to(peak / (2 * MOST[num_bytes]), groups.shape).reshape(x.shape).astype(np.float64)
 
 
@@ -102,12 +99,12 @@ def test_linear_at_every_batch_size(rng, pool, make_matrix, kind, isa, num_bytes
 
         kernels.linear(pool, x, packed, out)
 
-        seen = x.astype(np.float64) if kind in FLOATS else rounded(x, num_bytes, scale_cols(isa, kind))
+        seen = x.astype(np.float64) if kind in FLOATS else rounded(x, num_bytes)
         magnitudes = np.abs(seen) @ np.abs(values.T)
         rounding = 2 * (cols + 4) * 2.0**-24 * magnitudes
         if kind not in FLOATS:
             assert np.all(np.abs(out - seen @ values.T) <= rounding)
-            rounding += half_steps(x, num_bytes, scale_cols(isa, kind)) @ np.abs(values.T)
+            rounding += half_steps(x, num_bytes) @ np.abs(values.T)
         reference = np.empty_like(out)
         kernels.linear(pool, x, weight, reference)
         assert np.all(np.abs(out - reference) <= rounding + (cols + 2) * 2.0**-24 * magnitudes)
@@ -189,7 +186,7 @@ def assert_experts(rng, pool, isa, num_bytes, matrices, num_experts, num_tokens,
     packed = [pack_by_expert(pool, matrix, isa, num_experts) for matrix in matrices]
     gate, up, down = (kernels.unpack(matrix).astype(np.float64) for matrix in packed)
     kinds = [T(matrix.ggml_type) for matrix in packed]
-    cols = [0 if kind in FLOATS else scale_cols(isa, kind) for kind in kinds]
+    is_float = [kind in FLOATS for kind in kinds]
     x = rng.standard_normal((num_tokens, gate.shape[2]), dtype=np.float32)
     ids, weights = routes(rng, num_tokens, num_experts, routing)
     out = np.full_like(x, np.nan)
@@ -202,16 +199,16 @@ def assert_experts(rng, pool, isa, num_bytes, matrices, num_experts, num_tokens,
         tokens, chosen = np.nonzero(ids == expert)
         if not tokens.size:
             continue
-        g = (rounded(x[tokens], num_bytes, cols[0]) if cols[0] else x[tokens]) @ gate[expert].T
-        u = (rounded(x[tokens], num_bytes, cols[1]) if cols[1] else x[tokens]) @ up[expert].T
+        g = (x[tokens] if is_float[0] else rounded(x[tokens], num_bytes)) @ gate[expert].T
+        u = (x[tokens] if is_float[1] else rounded(x[tokens], num_bytes)) @ up[expert].T
         with np.errstate(over="ignore"):
             hidden = (g / (1 + np.exp(-g)) * u).astype(np.float32)
         share = weights[tokens, chosen][:, None].astype(np.float64)
-        seen = rounded(hidden, num_bytes, cols[2]) if cols[2] else hidden
+        seen = hidden if is_float[2] else rounded(hidden, num_bytes)
         want[tokens] += share * (seen @ down[expert].T)
         allowed[tokens] += 1e-5 * share * (np.abs(seen) @ np.abs(down[expert].T))
-        if cols[2]:
-            step = half_steps(hidden, num_bytes, cols[2]).max(axis=1, keepdims=True)
+        if not is_float[2]:
+            step = half_steps(hidden, num_bytes).max(axis=1, keepdims=True)
             allowed[tokens] += 4 * share * step * np.abs(down[expert]).max(axis=1)
     assert np.all(np.abs(out - want) <= allowed)
 
@@ -250,7 +247,7 @@ def test_instruction_sets_agree_to_the_bit(rng, pool, make_matrix, kind, num_byt
     results = set()
     for isa in ISAS:
         if isa == "amx" and kind in (T.BF16, T.Q4_K, T.Q5_K):
-            continue  # sums of bfloat16 products in the tiles' own order; activations of 256 columns with one scale
+            continue  # sums of bfloat16 products in the tiles' own order; whole numbers summed over 256 columns
         out = np.empty((27, 21), np.float32)
         kernels.linear(pool, x, kernels.pack(pool, weight, isa, activation_bytes=num_bytes), out)
         results.add(out.tobytes())

@@ -13,13 +13,12 @@ namespace {
 template <const QuantLayout& kLayout>
 struct DecodedChunk {
   static constexpr int kSubs = kLayout.subs_per_group();
-  static_assert(!kLayout.has_minimum || kSubs == 1, "minima go by whole groups");
+  static_assert(!kLayout.has_minimum, "none of these formats has minima");
 
   void decode(const PanelPart& panel, int64_t first_group, int64_t num_groups);
 
   alignas(64) uint8_t bytes[kChunkGroups][kGroupQuads][kQuadBytes];
   alignas(64) float scale[kChunkGroups * kSubs][kPanelRows];
-  alignas(64) float minimum[kLayout.has_minimum ? kChunkGroups : 1][kPanelRows];
 };
 
 template <const QuantLayout& kLayout>
@@ -29,21 +28,20 @@ BALLAST_INLINE Bytes signed_codes(Bytes codes) {
 }
 
 template <const QuantLayout& kLayout, int kQuad = 0>
-BALLAST_INLINE void decode_quads(const uint8_t* group, uint8_t (*out)[kQuadBytes]) {
+BALLAST_INLINE void decode_signed(const uint8_t* group, uint8_t (*out)[kQuadBytes]) {
   if constexpr (kQuad < kGroupQuads) {
     _mm512_store_si512(out[kQuad], signed_codes<kLayout>(decode_quad<kLayout, kQuad>(group)));
-    decode_quads<kLayout, kQuad + 1>(group, out);
+    decode_signed<kLayout, kQuad + 1>(group, out);
   }
 }
 
 template <const QuantLayout& kLayout>
 void DecodedChunk<kLayout>::decode(const PanelPart& panel, int64_t first_group, int64_t num_groups) {
   for (int64_t group = 0; group < num_groups; ++group) {
-    decode_quads<kLayout>(panel.groups + (first_group + group) * kLayout.group_bytes(), bytes[group]);
+    decode_signed<kLayout>(panel.groups + (first_group + group) * kLayout.group_bytes(), bytes[group]);
     GroupScales<kLayout> scales;
     decode_scales<kLayout>(panel, first_group + group, scales);
     for (int sub = 0; sub < kSubs; ++sub) store_floats(scale[group * kSubs + sub], scales.scale[sub]);
-    if constexpr (kLayout.has_minimum) store_floats(minimum[group], scales.minimum[0]);
   }
 }
 
@@ -95,46 +93,47 @@ BALLAST_INLINE void multiply_sub(const DecodedChunk<kLayout>& chunk, const TileT
   }
 }
 
-// A token's whole numbers as floats, rounded once: 255 times the high plane plus the low one.
+// A token's whole numbers as floats, rounded once.
 template <int kBytes>
 BALLAST_INLINE Floats numbers(const int32_t (&planes)[kBytes][TileTokens<kBytes>::kSize][kPanelRows],
                               int token) {
   const Floats first = to_floats(_mm512_load_si512(planes[0][token]));
   if constexpr (kBytes == 1) return first;
-  return multiply_add(broadcast_float(255.0f), first,
+  return multiply_add(broadcast_float(kDigitBase), first,
                       to_floats(_mm512_load_si512(planes[kBytes - 1][token])));
 }
 
-// out [token][16] += a chunk times one tile of tokens.
+// out [token][16] += a chunk times one tile of tokens; subs_per_scale of its sub-blocks share an activation
+// scale.
 template <const QuantLayout& kLayout, int kBytes>
-void multiply_chunk(const DecodedChunk<kLayout>& chunk, int num_subs, const TileTokens<kBytes>& tile,
-                    float* out) {
+void multiply_chunk(const DecodedChunk<kLayout>& chunk, int num_subs, int subs_per_scale,
+                    const TileTokens<kBytes>& tile, float* out) {
   constexpr int kTokens = TileTokens<kBytes>::kSize;
   constexpr int kSubs = kLayout.subs_per_group();
   Sums<kBytes> sums;
-  Floats totals[kTokens];
-#pragma GCC unroll 16
-  for (int token = 0; token < kTokens; ++token) totals[token] = load_floats(out + token * kPanelRows);
   for (int sub = 0; sub < kAhead && sub < num_subs; ++sub) {
     multiply_sub<kLayout, kBytes>(chunk, tile, sub, sums);
   }
-  for (int sub = 0; sub < num_subs; ++sub) {
-    if (sub + kAhead < num_subs) multiply_sub<kLayout, kBytes>(chunk, tile, sub + kAhead, sums);
-    const Floats weight_scale = load_floats(chunk.scale[sub]);
-    const float* scales = tile.scale[sub / kSubs];
-    const float* scaled_sums = tile.scaled_sum[sub / kSubs];
+  for (int begin = 0; begin < num_subs; begin += subs_per_scale) {
+    Floats totals[kTokens];
 #pragma GCC unroll 16
-    for (int token = 0; token < kTokens; ++token) {
-      const Floats scale = multiply(weight_scale, broadcast_float(scales[token]));
-      totals[token] = multiply_add(numbers<kBytes>(sums.ring[sub % kUnderWay], token), scale, totals[token]);
-      if constexpr (kLayout.has_minimum) {
-        totals[token] =
-            add_minimum<kLayout>(load_floats(chunk.minimum[sub]), scaled_sums[token], totals[token]);
+    for (int token = 0; token < kTokens; ++token) totals[token] = zero_floats();
+    for (int sub = begin; sub < begin + subs_per_scale; ++sub) {
+      if (sub + kAhead < num_subs) multiply_sub<kLayout, kBytes>(chunk, tile, sub + kAhead, sums);
+      const Floats scale = load_floats(chunk.scale[sub]);
+#pragma GCC unroll 16
+      for (int token = 0; token < kTokens; ++token) {
+        const Floats number = numbers<kBytes>(sums.ring[sub % kUnderWay], token);
+        totals[token] = multiply_add(number, scale, totals[token]);
       }
     }
-  }
+    const float* scales = tile.scale[begin / kSubs];
 #pragma GCC unroll 16
-  for (int token = 0; token < kTokens; ++token) store_floats(out + token * kPanelRows, totals[token]);
+    for (int token = 0; token < kTokens; ++token) {
+      float* to = out + token * kPanelRows;
+      store_floats(to, multiply_add(totals[token], broadcast_float(scales[token]), load_floats(to)));
+    }
+  }
 }
 
 template <const QuantLayout& kLayout, int kBytes>
@@ -165,6 +164,7 @@ void multiply_in_tiles(const PanelRun& run, const void* const* tokens, int64_t n
   const int64_t num_groups = run.cols / kGroupCols;
   const int64_t num_tiles = (num_tokens + kSize - 1) / kSize;
   TileTokens<kBytes> gathered[kMostTokens / kSize];
+  const int subs_per_scale = static_cast<int>(run.blocks_per_scale) * kLayout.subs_per_group();
   configure_tiles(byte_tiles<kLayout, kBytes>());
   for (int64_t first = 0; first < num_groups; first += kChunkGroups) {
     const int64_t size = smaller(kChunkGroups, num_groups - first);
@@ -182,7 +182,7 @@ void multiply_in_tiles(const PanelRun& run, const void* const* tokens, int64_t n
         const int64_t num_floats = smaller(kSize, num_tokens - tile * kSize) * kPanelRows;
         if (first > 0) __builtin_memcpy(totals, products, static_cast<unsigned long>(num_floats) * 4);
         multiply_chunk<kLayout, kBytes>(chunk, static_cast<int>(size) * kLayout.subs_per_group(),
-                                        gathered[tile], totals);
+                                        subs_per_scale, gathered[tile], totals);
         __builtin_memcpy(products, totals, static_cast<unsigned long>(num_floats) * 4);
       }
     }

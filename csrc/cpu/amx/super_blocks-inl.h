@@ -24,13 +24,13 @@ BALLAST_INLINE BlockScales block_scales(const uint8_t* record) {
 }
 
 // total += what a token's block comes to. `sums` [byte] are of the codes times their sub-blocks' scales,
-// `minimum` of the minima. Both hold for the largest values: 31 · 63 · 127 · 256 and 63 · 32512 · 256 are
+// `minimum` of the minima. Both hold for the largest values: 31 · 63 · 128 · 256 and 63 · 32512 · 256 are
 // below 2^31.
 template <int kBytes>
 BALLAST_INLINE Floats add_block(const Ints (&sums)[kBytes], Ints minimum, const BlockScales& scales,
                                 float token_scale, Floats total) {
   Floats number = to_floats(sums[0]);
-  if constexpr (kBytes == 2) number = multiply_add(broadcast_float(255.0f), number, to_floats(sums[1]));
+  if constexpr (kBytes == 2) number = multiply_add(broadcast_float(kDigitBase), number, to_floats(sums[1]));
   const Floats scaled =
       multiply_subtract_from(scales.minimum, to_floats(minimum), multiply(scales.scale, number));
   return multiply_add(scaled, broadcast_float(token_scale), total);

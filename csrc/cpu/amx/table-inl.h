@@ -76,14 +76,10 @@ constexpr ActivationKernels tile_kernels() {
                                 with_vectors<PanelKind::kIQ4_NL, kBytes>,
                                 with_vectors<PanelKind::kIQ4_XS, kBytes>,
                             },
-                            {},
                             [](const float* x, int64_t num_blocks, int64_t blocks_per_scale, void* out) {
                               vectors<kBytes>().quantize(x, num_blocks, blocks_per_scale, out);
                             },
                             sizeof(ActivationBlock<kBytes>)};
-  for (int64_t& blocks : kernels.blocks_per_scale) blocks = 1;
-  kernels.blocks_per_scale[static_cast<int>(PanelKind::kQ4_K)] = kSuperGroups;
-  kernels.blocks_per_scale[static_cast<int>(PanelKind::kQ5_K)] = kSuperGroups;
   return kernels;
 }
 

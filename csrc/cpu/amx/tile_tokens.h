@@ -35,7 +35,6 @@ struct TileTokens {
 
   alignas(64) int8_t quants[kChunkGroups][kBytes][kSize][kGroupCols];
   float scale[kChunkGroups][kSize];
-  float scaled_sum[kChunkGroups][kSize];
 
  private:
   void put(const ActivationBlock<kBytes>& block, int64_t group, int64_t token) {
@@ -43,7 +42,6 @@ struct TileTokens {
       __builtin_memcpy(quants[group][plane][token], block.quants + plane * kGroupCols, kGroupCols);
     }
     scale[group][token] = block.scale;
-    scaled_sum[group][token] = block.scaled_sum;
   }
 };
 

@@ -8,6 +8,7 @@
 #include "cpu/panel_layout.h"
 
 #define BALLAST_INLINE static inline __attribute__((always_inline))
+#define BALLAST_NOINLINE __attribute__((noinline))
 
 namespace ballast {
 namespace {
@@ -26,9 +27,15 @@ constexpr int kSingleItems = 12;
 constexpr int kPairItems = 6;
 // Codes of eight bits are multiplied as signed bytes.
 constexpr bool kWideIsBiased = false;
+// An activation of two bytes is kDigitBase times the first plus the second, both from -127 to 127, so that
+// either sign can be given to them.
+constexpr int kDigitBase = 255;
 
 BALLAST_INLINE Bytes load_bytes(const uint8_t* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+}
+BALLAST_INLINE void store_codes(uint8_t* to, Bytes a) {
+  _mm256_store_si256(reinterpret_cast<__m256i*>(to), a);
 }
 BALLAST_INLINE Bytes bytes_of(int value) { return _mm256_set1_epi8(static_cast<char>(value)); }
 BALLAST_INLINE Bytes and_bytes(Bytes a, Bytes b) { return _mm256_and_si256(a, b); }
@@ -72,6 +79,8 @@ template <int kShift>
 BALLAST_INLINE Ints shift_left_ints(Ints a) {
   return _mm256_slli_epi32(a, kShift);
 }
+
+BALLAST_INLINE Ints times_digit_base(Ints a) { return subtract_ints(shift_left_ints<8>(a), a); }
 
 BALLAST_INLINE __m256i broadcast_four(const int8_t* activations) {
   int32_t four;

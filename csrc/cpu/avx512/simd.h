@@ -8,6 +8,7 @@
 #include "cpu/panel_layout.h"
 
 #define BALLAST_INLINE static inline __attribute__((always_inline))
+#define BALLAST_NOINLINE __attribute__((noinline))
 
 namespace ballast {
 namespace {
@@ -26,8 +27,11 @@ constexpr int kSingleItems = 12;
 constexpr int kPairItems = 12;
 // Codes of eight bits are multiplied as unsigned bytes, 128 too large.
 constexpr bool kWideIsBiased = true;
+// An activation of two bytes is kDigitBase times the first plus the second, from -128 to 127.
+constexpr int kDigitBase = 256;
 
 BALLAST_INLINE Bytes load_bytes(const uint8_t* from) { return _mm512_loadu_si512(from); }
+BALLAST_INLINE void store_codes(uint8_t* to, Bytes a) { _mm512_store_si512(to, a); }
 BALLAST_INLINE Bytes bytes_of(int value) { return _mm512_set1_epi8(static_cast<char>(value)); }
 BALLAST_INLINE Bytes and_bytes(Bytes a, Bytes b) { return _mm512_and_si512(a, b); }
 BALLAST_INLINE Bytes or_bytes(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
@@ -70,6 +74,8 @@ template <int kShift>
 BALLAST_INLINE Ints shift_left_ints(Ints a) {
   return _mm512_slli_epi32(a, kShift);
 }
+
+BALLAST_INLINE Ints times_digit_base(Ints a) { return shift_left_ints<8>(a); }
 
 BALLAST_INLINE __m512i broadcast_four(const int8_t* activations) {
   int32_t four;

@@ -63,9 +63,13 @@ void quantize_activations(const float* x, int64_t num_blocks, int64_t blocks_per
       __m256i high[4];
       __m256i low[4];
       for (int i = 0; i < 4; ++i) {
-        high[i] =
-            _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtepi32_ps(numbers[i]), _mm256_set1_ps(1.0f / 255.0f)));
-        low[i] = _mm256_sub_epi32(numbers[i], _mm256_mullo_epi32(high[i], _mm256_set1_epi32(255)));
+        if (kDigitBase == 256) {
+          high[i] = _mm256_srai_epi32(_mm256_add_epi32(numbers[i], _mm256_set1_epi32(128)), 8);
+        } else {
+          high[i] = _mm256_cvtps_epi32(
+              _mm256_mul_ps(_mm256_cvtepi32_ps(numbers[i]), _mm256_set1_ps(1.0f / kDigitBase)));
+        }
+        low[i] = _mm256_sub_epi32(numbers[i], _mm256_mullo_epi32(high[i], _mm256_set1_epi32(kDigitBase)));
       }
       store_bytes(high, block->quants);
       store_bytes(low, block->quants + (kBytes - 1) * kGroupCols);
@@ -75,11 +79,11 @@ void quantize_activations(const float* x, int64_t num_blocks, int64_t blocks_per
     const float scale = peak / kMost;
     block->scale = scale;
     block->negative_sum = -(first + second);
-    block->scaled_sum = scale * static_cast<float>(first + second);
+    block->sum = static_cast<float>(first + second);
     block->negative_half_sums[0] = -first;
     block->negative_half_sums[1] = -second;
-    block->scaled_half_sums[0] = scale * static_cast<float>(first);
-    block->scaled_half_sums[1] = scale * static_cast<float>(second);
+    block->half_sums[0] = static_cast<float>(first);
+    block->half_sums[1] = static_cast<float>(second);
   }
 }
 

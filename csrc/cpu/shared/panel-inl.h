@@ -1,10 +1,11 @@
-// Products of a panel with activations, written on the names of an instruction set's simd.h. Included once by
+// Products of panels with activations, written on the names of an instruction set's simd.h. Included once by
 // each kernels.cpp; everything has internal linkage, so that no copy of it can be taken by the linker for
 // code that runs elsewhere.
 //
-// Order of the float sums, for every row and token and whatever the number of tokens: sub-block after
-// sub-block, integer dot product times (weight scale * activation scale) added with one rounding, then the
-// minimum's part.
+// Order of the float sums, for every row and token and whatever the number of tokens. Columns whose
+// activations share a scale (PanelRun::blocks_per_scale) form a sum of their own: sub-block after
+// sub-block, integer dot product times weight scale added with one rounding, then the minimum's part. Such
+// sums, times the activations' scale, are added up with one rounding each.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -81,10 +82,11 @@ BALLAST_INLINE void decode_scales(const PanelPart& panel, int64_t group, GroupSc
     out.scale[0] = halves_to_floats(record);
     if constexpr (kLayout.has_minimum) out.minimum[0] = halves_to_floats(record + kHalvesBytes);
   } else {
-    const uint8_t* record = panel.scales + group / kSuperGroups * kLayout.scale_stride();
+    const int64_t in_block = group & (kSuperGroups - 1);
+    const uint8_t* record = panel.scales + (group >> kSuperGroupsLog2) * kLayout.scale_stride();
     const Floats block_scale = halves_to_floats(record + panel.part * kVectorRows * 2);
     const uint8_t* subs = record + kHalvesBytes * (kLayout.has_minimum ? 2 : 1) + panel.part * kVectorRows +
-                          group % kSuperGroups * kSubs * kPanelRows;
+                          in_block * kSubs * kPanelRows;
     for (int sub = 0; sub < kSubs; ++sub) {
       const Ints bytes = load_int8(subs + sub * kPanelRows);
       constexpr bool kNibbles = kLayout.scales == Scales::kNibbles;
@@ -107,11 +109,149 @@ BALLAST_INLINE Ints first_sum(int32_t negative_sum) {
 }
 
 template <const QuantLayout& kLayout>
-BALLAST_INLINE Floats add_minimum(Floats minimum, float scaled_sum, Floats sum) {
+BALLAST_INLINE Floats add_minimum(Floats minimum, float sum_of_numbers, Floats sum) {
   if constexpr (!kLayout.has_minimum) return sum;
   if constexpr (kLayout.scales == Scales::kFlat)
-    return multiply_add(minimum, broadcast_float(scaled_sum), sum);
-  return multiply_subtract_from(minimum, broadcast_float(scaled_sum), sum);
+    return multiply_add(minimum, broadcast_float(sum_of_numbers), sum);
+  return multiply_subtract_from(minimum, broadcast_float(sum_of_numbers), sum);
+}
+
+struct Groups {
+  int64_t begin;
+  int64_t end;
+};
+
+// Panels as they lie, one behind the other: decoded as they are multiplied, for few tokens.
+template <const QuantLayout& kLayout, int kPanels>
+struct PackedPanels {
+  PackedPanels(const PanelRun& panel_run, int64_t index, int vector_part, int64_t num_passes)
+      : run(panel_run),
+        first(run[index]),
+        codes(first + kLayout.scale_bytes(run.cols) + vector_part * kPartBytes),
+        next(index + kPanels < run.count ? run[index + kPanels] : run.next),
+        part(vector_part),
+        asks_for_own(part == 0 && (num_passes == 1 || index == 0)) {
+    // One pass has no time to spare for what comes next.
+    if (part == 0 && num_passes > 1 && next != nullptr)
+      ahead = {next, num_passes, num_passes, run.prefetching.to};
+  }
+
+  const PanelRun& run;
+  const uint8_t* const first;
+  const uint8_t* const codes;
+  const uint8_t* const next;  // what is read after them; null if unknown
+  const int part;
+  const bool asks_for_own;  // nothing before has asked memory for them
+  Ahead ahead{};
+};
+
+template <const QuantLayout& kLayout, int kPanels>
+struct PackedGroup {
+  const uint8_t* codes[kPanels];
+  GroupScales<kLayout> scales[kPanels];
+  Share ahead;
+};
+
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE PackedGroup<kLayout, kPanels> group_at(const PackedPanels<kLayout, kPanels>& panels,
+                                                      int64_t index) {
+  PackedGroup<kLayout, kPanels> group;
+  group.ahead = panels.asks_for_own ? own_share<kLayout>(panels.run, panels.first, index, panels.next)
+                                    : Share{nullptr, 0, {}};
+#pragma GCC unroll 4
+  for (int panel = 0; panel < kPanels; ++panel) {
+    const int64_t offset = panel * panels.run.panel_bytes;
+    group.codes[panel] = panels.codes + offset + index * kLayout.group_bytes();
+    decode_scales<kLayout>({panels.first + offset, nullptr, panels.part}, index, group.scales[panel]);
+  }
+  return group;
+}
+
+template <int kQuad, const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE void ask_ahead(const PackedGroup<kLayout, kPanels>& group) {
+  prefetch_part<kLayout, kPanels, kQuad>(group.ahead);
+}
+template <int kQuad, const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE Bytes quad_of(const PackedGroup<kLayout, kPanels>& group, int panel) {
+  return decode_quad<kLayout, kQuad>(group.codes[panel]);
+}
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE Floats scale_of(const PackedGroup<kLayout, kPanels>& group, int panel, int sub) {
+  return group.scales[panel].scale[sub];
+}
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE Floats minimum_of(const PackedGroup<kLayout, kPanels>& group, int panel, int sub) {
+  return group.scales[panel].minimum[sub];
+}
+
+// Groups in a piece: with tokens of as many columns it stays in the nearest cache. Whole super-blocks.
+constexpr int kPieceGroups = 16;
+
+// A piece of some panels' columns, decoded once for many tokens.
+template <const QuantLayout& kLayout, int kPanels>
+struct DecodedPiece {
+  static constexpr int kSubs = kLayout.subs_per_group();
+
+  int64_t first;  // group
+  alignas(64) uint8_t codes[kPieceGroups][kGroupQuads][kPanels][kPartBytes];
+  alignas(64) float scale[kPieceGroups][kSubs][kPanels][kVectorRows];
+  alignas(64) float minimum[kLayout.has_minimum ? kPieceGroups : 1][kSubs][kPanels][kVectorRows];
+};
+
+template <const QuantLayout& kLayout, int kPanels>
+struct DecodedGroup {
+  const DecodedPiece<kLayout, kPanels>& piece;
+  int64_t index;
+};
+
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE DecodedGroup<kLayout, kPanels> group_at(const DecodedPiece<kLayout, kPanels>& piece,
+                                                       int64_t index) {
+  return {piece, index - piece.first};
+}
+template <int kQuad, const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE void ask_ahead(const DecodedGroup<kLayout, kPanels>&) {}
+template <int kQuad, const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE Bytes quad_of(const DecodedGroup<kLayout, kPanels>& group, int panel) {
+  return load_bytes(group.piece.codes[group.index][kQuad][panel]);
+}
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE Floats scale_of(const DecodedGroup<kLayout, kPanels>& group, int panel, int sub) {
+  return load_floats(group.piece.scale[group.index][sub][panel]);
+}
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE Floats minimum_of(const DecodedGroup<kLayout, kPanels>& group, int panel, int sub) {
+  return load_floats(group.piece.minimum[kLayout.has_minimum ? group.index : 0][sub][panel]);
+}
+
+template <const QuantLayout& kLayout, int kPanels, int kQuad = 0>
+BALLAST_INLINE void decode_quads(const PackedGroup<kLayout, kPanels>& group,
+                                 uint8_t (*out)[kPanels][kPartBytes]) {
+  if constexpr (kQuad < kGroupQuads) {
+    if constexpr (kQuad % 2 == 0) ask_ahead<kQuad>(group);
+#pragma GCC unroll 4
+    for (int panel = 0; panel < kPanels; ++panel)
+      store_codes(out[kQuad][panel], quad_of<kQuad>(group, panel));
+    decode_quads<kLayout, kPanels, kQuad + 1>(group, out);
+  }
+}
+
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE void decode_piece(const PackedPanels<kLayout, kPanels>& panels, Groups groups,
+                                 DecodedPiece<kLayout, kPanels>& out) {
+  out.first = groups.begin;
+  for (int64_t index = 0; index < groups.end - groups.begin; ++index) {
+    const auto group = group_at(panels, groups.begin + index);
+    decode_quads<kLayout, kPanels>(group, out.codes[index]);
+#pragma GCC unroll 4
+    for (int panel = 0; panel < kPanels; ++panel) {
+      for (int sub = 0; sub < kLayout.subs_per_group(); ++sub) {
+        store_floats(out.scale[index][sub][panel], scale_of(group, panel, sub));
+        if constexpr (kLayout.has_minimum)
+          store_floats(out.minimum[index][sub][panel], minimum_of(group, panel, sub));
+      }
+    }
+  }
 }
 
 // Sums that a dot product is formed in: with few tokens one alone would have to wait for itself.
@@ -122,19 +262,18 @@ constexpr int num_chains() {
 
 // Quads kQuad…kEnd of a group of some panels: each decoded once for all tokens, each activation loaded once
 // for all panels. dots [token][chain][plane][panel], a plane being one byte of the activations.
-template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes, int kQuad, int kEnd>
-BALLAST_INLINE void add_quads(const uint8_t* const* groups, const ActivationBlock<kBytes>* const* blocks,
-                              int64_t index, const Share& ahead,
+template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes, int kQuad, int kEnd, class Group>
+BALLAST_INLINE void add_quads(const Group& group, const ActivationBlock<kBytes>* const* blocks, int64_t index,
                               Ints (*dots)[num_chains<kLayout, kPanels, kTokens>()][kBytes][kPanels]) {
   if constexpr (kQuad < kEnd) {
     constexpr int kChain = kQuad / 2 % num_chains<kLayout, kPanels, kTokens>();
-    prefetch_part<kLayout, kPanels, kQuad>(ahead);
+    ask_ahead<kQuad>(group);
     Bytes first[kPanels];
     Bytes second[kPanels];
 #pragma GCC unroll 4
     for (int panel = 0; panel < kPanels; ++panel) {
-      first[panel] = decode_quad<kLayout, kQuad>(groups[panel]);
-      second[panel] = decode_quad<kLayout, kQuad + 1>(groups[panel]);
+      first[panel] = quad_of<kQuad>(group, panel);
+      second[panel] = quad_of<kQuad + 1>(group, panel);
     }
 #pragma GCC unroll 16
     for (int token = 0; token < kTokens; ++token) {
@@ -145,14 +284,14 @@ BALLAST_INLINE void add_quads(const uint8_t* const* groups, const ActivationBloc
             blocks[token][index].quants + plane * kGroupCols + 4 * kQuad);
       }
     }
-    add_quads<kLayout, kPanels, kTokens, kBytes, kQuad + 2, kEnd>(groups, blocks, index, ahead, dots);
+    add_quads<kLayout, kPanels, kTokens, kBytes, kQuad + 2, kEnd>(group, blocks, index, dots);
   }
 }
 
-template <const QuantLayout& kLayout, int kPanels, int kTokens, int kSub, int kBytes>
-BALLAST_INLINE void add_sub_block(const uint8_t* const* groups, const GroupScales<kLayout>* scales,
-                                  const ActivationBlock<kBytes>* const* blocks, int64_t index,
-                                  const Share& ahead, Floats (*sums)[kPanels]) {
+// sums [token][panel] += a sub-block.
+template <const QuantLayout& kLayout, int kPanels, int kTokens, int kSub, int kBytes, class Group>
+BALLAST_INLINE void add_sub_block(const Group& group, const ActivationBlock<kBytes>* const* blocks,
+                                  int64_t index, Floats (*sums)[kPanels]) {
   constexpr bool kWhole = kLayout.subs_per_group() == 1;
   constexpr int kQuads = kGroupQuads / kLayout.subs_per_group();
   constexpr int kFirst = kSub * kQuads;
@@ -172,11 +311,11 @@ BALLAST_INLINE void add_sub_block(const uint8_t* const* groups, const GroupScale
       dots[token][0][kBytes - 1][panel] = first;
     }
   }
-  add_quads<kLayout, kPanels, kTokens, kBytes, kFirst, kFirst + kQuads>(groups, blocks, index, ahead, dots);
+  add_quads<kLayout, kPanels, kTokens, kBytes, kFirst, kFirst + kQuads>(group, blocks, index, dots);
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
     const ActivationBlock<kBytes>& block = blocks[token][index];
-    const float scaled_sum = kWhole ? block.scaled_sum : block.scaled_half_sums[kSub];
+    const float sum_of_numbers = kWhole ? block.sum : block.half_sums[kSub];
 #pragma GCC unroll 4
     for (int panel = 0; panel < kPanels; ++panel) {
       const auto sum_of_chains = [&](int plane) {
@@ -184,55 +323,60 @@ BALLAST_INLINE void add_sub_block(const uint8_t* const* groups, const GroupScale
         return kChains == 1 ? one : add_ints(one, dots[token][kChains - 1][plane][panel]);
       };
       Ints dot = sum_of_chains(kBytes - 1);
-      if constexpr (kBytes == 2) {
-        const Ints high = sum_of_chains(0);
-        dot = add_ints(dot, subtract_ints(shift_left_ints<8>(high), high));  // 255 times
-      }
-      const Floats scale = multiply(scales[panel].scale[kSub], broadcast_float(block.scale));
+      if constexpr (kBytes == 2) dot = add_ints(dot, times_digit_base(sum_of_chains(0)));
       Floats& sum = sums[token][panel];
-      sum = multiply_add(to_floats(dot), scale, sum);
-      sum = add_minimum<kLayout>(scales[panel].minimum[kSub], scaled_sum, sum);
+      sum = multiply_add(to_floats(dot), scale_of(group, panel, kSub), sum);
+      if constexpr (kLayout.has_minimum)
+        sum = add_minimum<kLayout>(minimum_of(group, panel, kSub), sum_of_numbers, sum);
     }
   }
 }
 
-template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes>
-BALLAST_INLINE void multiply_tokens(const PanelRun& run, int64_t first_panel, int part, Ahead& ahead,
-                                    const void* const* tokens, const PanelProducts& out) {
+// out [panel][token][16] = what came before them, if anything, + the groups of `weights` times the tokens.
+template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes, class Weights>
+BALLAST_INLINE void multiply_tokens(const Weights& weights, Groups groups, int64_t groups_per_scale,
+                                    Ahead& shares, const void* const* tokens, const PanelProducts& out) {
+  Ahead ahead = shares;
+  const int64_t per_scale = kLayout.scales == Scales::kFlat ? groups_per_scale : kSuperGroups;
   const ActivationBlock<kBytes>* blocks[kTokens];
-  Floats sums[kTokens][kPanels];
+  Floats totals[kTokens][kPanels];
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
     blocks[token] = static_cast<const ActivationBlock<kBytes>*>(tokens[token]);
 #pragma GCC unroll 4
-    for (int panel = 0; panel < kPanels; ++panel) sums[token][panel] = zero_floats();
-  }
-  const uint8_t* const first = run[first_panel];
-  const int64_t scale_bytes = kLayout.scale_bytes(run.cols);
-  for (int64_t index = 0; index < run.cols / kGroupCols; ++index) {
-    const int64_t offset = scale_bytes + index * kLayout.group_bytes();
-    const Share share =
-        ahead.asks_for_own ? own_share<kLayout>(run, first, index, ahead.next) : Share{nullptr, 0, {}};
-    if (--ahead.wait == 0) prefetch_share<kLayout, kPanels>(ahead, run.prefetching.to);
-    GroupScales<kLayout> scales[kPanels];
-    const uint8_t* groups[kPanels];
-#pragma GCC unroll 4
     for (int panel = 0; panel < kPanels; ++panel) {
-      const uint8_t* begin = first + panel * run.panel_bytes;
-      groups[panel] = begin + offset + part * kPartBytes;
-      decode_scales<kLayout>({begin, nullptr, part}, index, scales[panel]);
+      totals[token][panel] = groups.begin == 0 ? zero_floats() : load_floats(out[panel] + token * kPanelRows);
     }
-    add_sub_block<kLayout, kPanels, kTokens, 0>(groups, scales, blocks, index, share, sums);
-    if constexpr (kLayout.subs_per_group() == 2)
-      add_sub_block<kLayout, kPanels, kTokens, 1>(groups, scales, blocks, index, share, sums);
+  }
+  for (int64_t begin = groups.begin; begin < groups.end; begin += per_scale) {
+    Floats sums[kTokens][kPanels];
+#pragma GCC unroll 16
+    for (int token = 0; token < kTokens; ++token) {
+#pragma GCC unroll 4
+      for (int panel = 0; panel < kPanels; ++panel) sums[token][panel] = zero_floats();
+    }
+    for (int64_t index = begin; index < begin + per_scale; ++index) {
+      if (--ahead.wait == 0) prefetch_share<kLayout, kPanels>(ahead);
+      const auto group = group_at(weights, index);
+      add_sub_block<kLayout, kPanels, kTokens, 0>(group, blocks, index, sums);
+      if constexpr (kLayout.subs_per_group() == 2)
+        add_sub_block<kLayout, kPanels, kTokens, 1>(group, blocks, index, sums);
+    }
+#pragma GCC unroll 16
+    for (int token = 0; token < kTokens; ++token) {
+      const Floats scale = broadcast_float(blocks[token][begin].scale);
+#pragma GCC unroll 4
+      for (int panel = 0; panel < kPanels; ++panel)
+        totals[token][panel] = multiply_add(sums[token][panel], scale, totals[token][panel]);
+    }
   }
 #pragma GCC unroll 4
   for (int panel = 0; panel < kPanels; ++panel) {
 #pragma GCC unroll 16
-    for (int token = 0; token < kTokens; ++token) {
-      store_floats(out[first_panel + panel] + token * kPanelRows + part * kVectorRows, sums[token][panel]);
-    }
+    for (int token = 0; token < kTokens; ++token)
+      store_floats(out[panel] + token * kPanelRows, totals[token][panel]);
   }
+  shares = ahead;
 }
 
 // The next number of tokens that is a function of its own. Each one takes long to instrument, so under the
@@ -246,32 +390,54 @@ constexpr int fewer_tokens(int num_tokens) {
 }
 
 // As many at a time as registers hold, then the rest together.
-template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes>
-void multiply_rest(const PanelRun& run, int64_t first_panel, int part, Ahead& ahead,
+template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes, class Weights>
+void multiply_rest(const Weights& weights, Groups groups, int64_t groups_per_scale, Ahead& ahead,
                    const void* const* tokens, int64_t num_tokens, PanelProducts out) {
-  for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out.first += kTokens * kPanelRows) {
-    multiply_tokens<kLayout, kPanels, kTokens, kBytes>(run, first_panel, part, ahead, tokens, out);
-    ahead.asks_for_own = false;
-  }
+  for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out.first += kTokens * kPanelRows)
+    multiply_tokens<kLayout, kPanels, kTokens, kBytes>(weights, groups, groups_per_scale, ahead, tokens, out);
   if constexpr (kTokens > 1) {
     if (num_tokens > 0)
-      multiply_rest<kLayout, kPanels, fewer_tokens(kTokens), kBytes>(run, first_panel, part, ahead, tokens,
-                                                                     num_tokens, out);
+      multiply_rest<kLayout, kPanels, fewer_tokens(kTokens), kBytes>(weights, groups, groups_per_scale, ahead,
+                                                                     tokens, num_tokens, out);
+  }
+}
+
+// Tokens from which on it is worth decoding panels once for all passes.
+constexpr int64_t kManyTokens = 16;
+
+template <const QuantLayout& kLayout, int kPanels, int kBytes>
+BALLAST_NOINLINE void multiply_few(PackedPanels<kLayout, kPanels>& panels, const void* const* tokens,
+                                   int64_t num_tokens, const PanelProducts& out) {
+  multiply_rest<kLayout, kPanels, kQuantTokens, kBytes>(panels, {0, panels.run.cols / kGroupCols},
+                                                        panels.run.blocks_per_scale, panels.ahead, tokens,
+                                                        num_tokens, out);
+}
+
+template <const QuantLayout& kLayout, int kPanels, int kBytes>
+BALLAST_NOINLINE void multiply_many(PackedPanels<kLayout, kPanels>& panels, const void* const* tokens,
+                                    int64_t num_tokens, const PanelProducts& out) {
+  const int64_t num_groups = panels.run.cols / kGroupCols;
+  DecodedPiece<kLayout, kPanels> piece;
+  for (int64_t first = 0; first < num_groups; first += kPieceGroups) {
+    const Groups groups{first, first + kPieceGroups < num_groups ? first + kPieceGroups : num_groups};
+    decode_piece(panels, groups, piece);
+    multiply_rest<kLayout, kPanels, kQuantTokens, kBytes>(piece, groups, panels.run.blocks_per_scale,
+                                                          panels.ahead, tokens, num_tokens, out);
   }
 }
 
 template <const QuantLayout& kLayout, int kPanels, int kBytes>
 void multiply_together(const PanelRun& run, int64_t index, const void* const* tokens, int64_t num_tokens,
                        const PanelProducts& out) {
-  const uint8_t* next = index + kPanels < run.count ? run[index + kPanels] : run.next;
-  // One pass has no time to spare for what comes next; of several, those over the panels before have asked
-  // for these.
   const int64_t num_passes = (num_tokens + kQuantTokens - 1) / kQuantTokens;
-  const int64_t wait = num_passes > 1 && next != nullptr ? num_passes : 0;
-  const bool asks_for_own = num_passes == 1 || index == 0;
   for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-    Ahead ahead = part == 0 ? Ahead{asks_for_own, next, wait, wait} : Ahead{false, next, 0, 0};
-    multiply_rest<kLayout, kPanels, kQuantTokens, kBytes>(run, index, part, ahead, tokens, num_tokens, out);
+    PackedPanels<kLayout, kPanels> panels(run, index, part, num_passes);
+    const PanelProducts products{out[index] + part * kVectorRows, out.panel_stride};
+    if (num_tokens < kManyTokens) {
+      multiply_few<kLayout, kPanels, kBytes>(panels, tokens, num_tokens, products);
+    } else {
+      multiply_many<kLayout, kPanels, kBytes>(panels, tokens, num_tokens, products);
+    }
   }
 }
 

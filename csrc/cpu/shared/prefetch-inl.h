@@ -59,19 +59,19 @@ BALLAST_INLINE void prefetch_part(const Share& share) {
     prefetch(share.from + panel * share.panel_bytes + kBegin * 64, (kLinesEnd - kBegin) * 64, share.to);
 }
 
-// What passes over the same panels, each with other tokens, ask memory for before it is used.
+// What passes over the same panels, each with other tokens, ask memory for meanwhile.
 struct Ahead {
-  bool asks_for_own;    // the first pass, where nothing before it has asked for these panels' bytes
-  const uint8_t* next;  // what is read after these panels; null if unknown
+  const uint8_t* next;  // what is read after these panels
   int64_t period;       // groups from one share of that to the next
   int64_t wait;         // groups left until then; never, from 0 on
+  CacheLevel to;
 };
 
 // The same share of as many panels at once, in ascending order.
 template <const QuantLayout& kLayout, int kPanels>
-BALLAST_INLINE void prefetch_share(Ahead& ahead, CacheLevel to) {
+BALLAST_INLINE void prefetch_share(Ahead& ahead) {
   constexpr int kShare = (kPanels * share_bytes<kLayout>() + 63) / 64 * 64;
-  prefetch(ahead.next, kShare, to);
+  prefetch(ahead.next, kShare, ahead.to);
   ahead.next += kShare;
   ahead.wait = ahead.period;
 }

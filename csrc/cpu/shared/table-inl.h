@@ -23,10 +23,8 @@ constexpr ActivationKernels activation_kernels() {
                                 multiply_quantized<kPanelIQ4_NL, kBytes>,
                                 multiply_quantized<kPanelIQ4_XS, kBytes>,
                             },
-                            {},
                             quantize_activations<kBytes>,
                             sizeof(ActivationBlock<kBytes>)};
-  for (int64_t& blocks : kernels.blocks_per_scale) blocks = 1;
   return kernels;
 }
 

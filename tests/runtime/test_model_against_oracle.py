@@ -1,6 +1,10 @@
 """Logits against Hugging Face transformers on the same dequantised weights: max relative error 1e-3 in float32.
 
 Everything goes through the real scheduler: chunks, decode steps, and a second pass served from the prefix cache.
+
+Fast kernels round activations, which moves what a router sees by some 3e-5. Where two experts score more nearly alike
+than that, the other one may be chosen, which changes the token and those after it as much as an error would. So a fast
+kernel may leave the bar once, and from a position on at which transformers' own choice turns with noise of 1e-4.
 """
 
 from __future__ import annotations
@@ -20,12 +24,13 @@ from ballast.engine.runner import Runner
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.testing.generate import generate
-from ballast.testing.hf_oracle import hf_logits, hf_model
+from ballast.testing.hf_oracle import hf_logits, hf_model, near_ties
 from ballast.testing.isas import FAST_ISAS, isa_params
 from ballast.tiny import TinyModel, write_tiny_model
 from ballast.weights.gguf import open_gguf
 
 MAX_RELATIVE_ERROR = 1e-3
+ROUNDING_NOISE = 1e-4
 PROMPT_TOKENS = 80
 NEW_TOKENS = 12
 VARIANTS = [(arch, mla) for arch in ("v2lite", "v2", "v3", "k2") for mla in ("split", "joint")]
@@ -88,8 +93,9 @@ def make_core(model: TinyModel, chunk_size: int, isa: str) -> tuple[EngineCore, 
     return EngineCore(runner, scheduler_config(settings)), runner
 
 
-def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:
-    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+def relative_errors(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Of each position."""
+    return np.abs(ours - theirs).max(axis=1) / np.abs(theirs).max()
 
 
 def compare(subject: Subject, chunk_size: int, isa: str) -> None:
@@ -97,6 +103,7 @@ def compare(subject: Subject, chunk_size: int, isa: str) -> None:
     core, runner = make_core(subject.model, chunk_size, isa)
     request = Request("oracle", prompt, SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0))
     texts = []
+    first_wrong: int | None = None
     for seq, min_cached in ((1, 0), (2, PROMPT_TOKENS // 2)):
         runner.logits.clear()
         (result,) = generate(core, [request], first_seq=seq)
@@ -105,7 +112,13 @@ def compare(subject: Subject, chunk_size: int, isa: str) -> None:
         theirs = hf_logits(subject.oracle, [*prompt, *result.token_ids[:-1]])
         positions = sorted(runner.logits)
         ours = np.stack([runner.logits[position] for position in positions])
-        assert relative_error(ours, theirs[positions, : ours.shape[1]]) <= MAX_RELATIVE_ERROR
+        errors = relative_errors(ours, theirs[positions, : ours.shape[1]])
+        wrong = [position for position, error in zip(positions, errors, strict=True) if error > MAX_RELATIVE_ERROR]
+        if wrong and first_wrong is None:
+            first_wrong = wrong[0]
+            assert isa != "reference"
+            assert first_wrong in near_ties(subject.oracle, [*prompt, *result.token_ids[:-1]], ROUNDING_NOISE)
+        assert all(position >= first_wrong for position in wrong)
         texts.append(result.token_ids)
     assert texts[0] == texts[1]
 

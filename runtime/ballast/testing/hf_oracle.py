@@ -72,6 +72,30 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
     return model.eval()
 
 
+def near_ties(model: Any, ids: Sequence[int], noise: float) -> set[int]:
+    """Positions at which some layer's choice of experts hangs on a thread: of 64 copies of what its router sees, each
+    moved by `noise` times its own size at random, one at least is given other experts."""
+    random = torch.Generator().manual_seed(0)
+    positions: set[int] = set()
+
+    def look(router: Any, seen: tuple[torch.Tensor], result: tuple[torch.Tensor, ...]) -> None:
+        states = seen[0].reshape(-1, seen[0].shape[-1])
+        chosen = result[-1].reshape(len(states), -1).sort(dim=-1).values
+        for _ in range(64):
+            moved = states * (1 + noise * torch.randn(states.shape, generator=random))
+            others = router.forward(moved)[-1].reshape(len(states), -1).sort(dim=-1).values
+            positions.update(torch.nonzero((others != chosen).any(dim=-1)).flatten().tolist())
+
+    routers = [module for module in model.modules() if type(module).__name__.endswith("TopkRouter")]
+    hooks = [router.register_forward_hook(look) for router in routers]
+    try:
+        hf_logits(model, ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return positions
+
+
 def hf_logits(model: Any, ids: Sequence[int]) -> Floats:
     """The logits after each of `ids`, float32 [len(ids), rows of the output], computed in one pass without a cache."""
     with torch.inference_mode():

@@ -49,13 +49,8 @@ class Hidden {
     const int64_t col = panel * kPanelRows;
     const int64_t num_cols = std::min<int64_t>(kPanelRows, down_.cols() - col);
     float* to = floats_.get() + members.begin * down_.cols() + col;
-    for (int64_t i = 0; i < members.size(); ++i, values += kPanelRows, to += down_.cols()) {
-      if (num_cols == kPanelRows) {
-        std::copy_n(values, kPanelRows, to);  // of a size known beforehand: no call
-      } else {
-        std::copy_n(values, num_cols, to);
-      }
-    }
+    for (int64_t i = 0; i < members.size(); ++i, values += kPanelRows, to += down_.cols())
+      copy_lane(values, num_cols, to);
   }
 
   // To be called once the panels are stored for all members of a group.
@@ -156,14 +151,10 @@ class PartForward {
         float* products = row_buffer(run.size() * size * kPanelRows);
         down_.multiply(group->expert, run, hidden_.rows() + first, size, products,
                        block + 1 == blocks.count() ? next : nullptr);
-        for (int64_t index = run.begin; index < run.end; ++index) {
-          const int64_t col = index * kPanelRows;
-          const int64_t num_cols = std::min<int64_t>(kPanelRows, width_ - col);
-          for (int64_t i = 0; i < size; ++i, products += kPanelRows) {
-            const size_t member = static_cast<size_t>(first + i);
-            float* to = out_ + all_.tokens[member] * width_ + col;
-            add_scaled(&all_.weights[member], &products, 1, num_cols, to);
-          }
+        for (int64_t i = 0; i < size; ++i, products += kPanelRows) {
+          const size_t member = static_cast<size_t>(first + i);
+          add_products(products, size * kPanelRows, run, all_.weights[member],
+                       out_ + all_.tokens[member] * width_);
         }
       }
     }
@@ -183,6 +174,19 @@ class PartForward {
     gate_.kernels().silu_mul(gates, ups, num_products, gates);
     for (int64_t index = panels.begin; index < panels.end; ++index, gates += size * kPanelRows)
       hidden_.store(members, index, gates);
+  }
+
+  // row += weight * a token's products, `stride` floats from a panel's to the next one's.
+  void add_products(const float* products, int64_t stride, IndexRange panels, float weight,
+                    float* row) const {
+    for (int64_t index = panels.begin; index < panels.end; ++index, products += stride) {
+      const int64_t col = index * kPanelRows;
+      if (col + kPanelRows <= width_) {
+        add_scaled<1>(&weight, &products, kPanelRows, row + col);  // of a size known beforehand
+      } else {
+        add_scaled<1>(&weight, &products, width_ - col, row + col);
+      }
+    }
   }
 
   IndexRange panels_of(IndexRange units) const {

@@ -60,7 +60,7 @@ int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int64_t num_toke
   // Few tokens are fetched quickly, and small tasks even out what memory gives to each thread; fetching many
   // is worth a long run of panels.
   const bool is_few = num_tokens <= 16;
-  const int64_t tasks_per_thread = is_few ? 8 : 2;
+  const int64_t tasks_per_thread = is_few ? 8 : 4;
   const int64_t most_panels = is_few ? 16 : 32;
   const int64_t fewest_tasks = tasks_per_thread * num_threads;
   const int64_t share = (num_panels * num_groups + fewest_tasks - 1) / fewest_tasks;

@@ -37,11 +37,12 @@ void multiply_panels(ThreadPool& pool, const float* x, int64_t num_tokens, const
     const IndexRange run = runs[task / blocks.count() % runs.count()];
     float* products = row_buffer(run.size() * block.size() * kPanelRows);
     panels.multiply(head, run, by_head.data() + head * num_tokens + block.begin, block.size(), products);
-    for (int64_t index = run.begin; index < run.end; ++index) {
-      const int64_t first = index * kPanelRows;
-      const int64_t size = std::min<int64_t>(kPanelRows, num_rows - first);
-      for (int64_t token = 0; token < block.size(); ++token, products += kPanelRows) {
-        std::copy_n(products, size, out + ((block.begin + token) * num_heads + head) * num_rows + first);
+    for (int64_t token = 0; token < block.size(); ++token, products += kPanelRows) {
+      float* row = out + ((block.begin + token) * num_heads + head) * num_rows;
+      for (int64_t index = run.begin; index < run.end; ++index) {
+        const int64_t first = index * kPanelRows;
+        copy_lane(products + (index - run.begin) * block.size() * kPanelRows,
+                  std::min<int64_t>(kPanelRows, num_rows - first), row + first);
       }
     }
   });

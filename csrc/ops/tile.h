@@ -1,7 +1,9 @@
 // A few weight rows times the rows of all tokens: the middle loop of every matrix product here.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "numa/index_range.h"
@@ -19,6 +21,15 @@ inline float* row_buffer(int64_t num_floats) {
   thread_local std::vector<float> buffer;
   if (static_cast<int64_t>(buffer.size()) < num_floats) buffer.resize(static_cast<size_t>(num_floats));
   return buffer.data();
+}
+
+// Up to kPanelRows floats; whole panels, as nearly all are, without a call.
+inline void copy_lane(const float* from, int64_t size, float* to) {
+  if (size == kPanelRows) {
+    std::memcpy(to, from, kPanelRows * sizeof(float));
+  } else {
+    std::copy_n(from, size, to);
+  }
 }
 
 inline void dequantize_rows(const Matrix& matrix, IndexRange rows, float* out) {

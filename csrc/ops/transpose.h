@@ -1,15 +1,15 @@
 // Rows to columns, four by four.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "ops/vector.h"
 
 namespace ballast {
 
-// to[col * to_stride + row] = from[row * from_stride + col]
-inline void transpose(const float* from, int64_t from_stride, int64_t num_rows, int64_t num_cols, float* to,
-                      int64_t to_stride) {
+inline void transpose_tile(const float* from, int64_t from_stride, int64_t num_rows, int64_t num_cols,
+                           float* to, int64_t to_stride) {
   int64_t row = 0;
   for (; row + 4 <= num_rows; row += 4) {
     const float* source = from + row * from_stride;
@@ -35,6 +35,18 @@ inline void transpose(const float* from, int64_t from_stride, int64_t num_rows, 
   }
   for (; row < num_rows; ++row) {
     for (int64_t col = 0; col < num_cols; ++col) to[col * to_stride + row] = from[row * from_stride + col];
+  }
+}
+
+// to[col * to_stride + row] = from[row * from_stride + col]
+inline void transpose(const float* from, int64_t from_stride, int64_t num_rows, int64_t num_cols, float* to,
+                      int64_t to_stride) {
+  constexpr int64_t kTile = 64;  // whose lines on both sides stay in the nearest cache, even far apart
+  for (int64_t row = 0; row < num_rows; row += kTile) {
+    for (int64_t col = 0; col < num_cols; col += kTile) {
+      transpose_tile(from + row * from_stride + col, from_stride, std::min(kTile, num_rows - row),
+                     std::min(kTile, num_cols - col), to + col * to_stride + row, to_stride);
+    }
   }
 }
 

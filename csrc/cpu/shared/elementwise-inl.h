@@ -4,10 +4,10 @@
 namespace ballast {
 namespace {
 
-BALLAST_INLINE float largest_of(__m256 a) {
-  __m128 four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-  four = _mm_max_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+BALLAST_INLINE int32_t largest_of(__m256i a) {
+  __m128i four = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
 }
 
 BALLAST_INLINE int32_t sum_of(__m128i a) {
@@ -19,71 +19,85 @@ BALLAST_INLINE __m128i add_halves(__m256i a) {
   return _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
 }
 
-// 32 whole numbers within a byte each, in order.
-BALLAST_INLINE void store_bytes(const __m256i* numbers, int8_t* to) {
-  // Packing works within halves of a vector, so its groups of four come out in the order 0 2 4 6 1 3 5 7.
-  const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(numbers[0], numbers[1]),
-                                            _mm256_packs_epi32(numbers[2], numbers[3]));
+// 32 whole numbers within a byte each, packed to 16 bits from four vectors in order. Packing works within
+// halves of a vector, so that its groups of four come out in the order 0 2 4 6 1 3 5 7.
+BALLAST_INLINE void store_bytes(__m256i first, __m256i second, int8_t* to) {
+  const __m256i packed = _mm256_packs_epi16(first, second);
   const __m256i in_order = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), in_order);
 }
 
-// Of the magnitudes; NaN where one is none or infinite.
+// A number's high digit, for the numbers of kBytes 2.
+BALLAST_INLINE __m256i high_digits(__m256i numbers) {
+  if (kDigitBase == 256) return _mm256_srai_epi16(_mm256_add_epi16(numbers, _mm256_set1_epi16(128)), 8);
+  // Moved to 0…65024, where a low digit is a remainder, the quotient by 255 is (x + 1 + x / 256) / 256.
+  const __m256i x = _mm256_add_epi16(numbers, _mm256_set1_epi16(32512));
+  const __m256i sum = _mm256_add_epi16(_mm256_add_epi16(x, _mm256_srli_epi16(x, 8)), _mm256_set1_epi16(1));
+  return _mm256_sub_epi16(_mm256_srli_epi16(sum, 8), _mm256_set1_epi16(127));
+}
+
+// 32 numbers packed as for store_bytes.
+template <int kBytes>
+BALLAST_INLINE void store_digits(__m256i first, __m256i second, int8_t* to) {
+  if (kBytes == 1) return store_bytes(first, second, to);
+  const __m256i base = _mm256_set1_epi16(kDigitBase);
+  const __m256i first_high = high_digits(first);
+  const __m256i second_high = high_digits(second);
+  store_bytes(first_high, second_high, to);
+  store_bytes(_mm256_sub_epi16(first, _mm256_mullo_epi16(first_high, base)),
+              _mm256_sub_epi16(second, _mm256_mullo_epi16(second_high, base)), to + kGroupCols);
+}
+
+// Of the magnitudes; NaN where one is none or infinite. Magnitudes are ordered as their bits are, with what
+// is not finite above all others.
 BALLAST_INLINE float peak_of(const float* x, int64_t num_blocks) {
-  const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-  __m256 largest = _mm256_setzero_ps();
-  __m256 is_nan = _mm256_setzero_ps();
-  for (int64_t i = 0; i < num_blocks * kGroupCols; i += 8) {
-    const __m256 values = _mm256_loadu_ps(x + i);
-    largest = _mm256_max_ps(largest, _mm256_and_ps(values, magnitude));
-    is_nan = _mm256_or_ps(is_nan, _mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+  __m256i largest[2] = {};
+  for (int64_t i = 0; i < num_blocks * kGroupCols; i += 16) {
+    for (int half = 0; half < 2; ++half) {
+      const __m256i bits = _mm256_castps_si256(_mm256_loadu_ps(x + i + 8 * half));
+      largest[half] = _mm256_max_epi32(largest[half], _mm256_and_si256(bits, magnitude));
+    }
   }
-  const bool is_finite = _mm256_movemask_ps(is_nan) == 0 && largest_of(largest) <= __FLT_MAX__;
-  return is_finite ? largest_of(largest) : __builtin_nanf("");
+  const int32_t bits = largest_of(_mm256_max_epi32(largest[0], largest[1]));
+  float peak;
+  __builtin_memcpy(&peak, &bits, sizeof(peak));
+  return peak <= __FLT_MAX__ ? peak : __builtin_nanf("");
 }
 
 template <int kBytes>
 void quantize_activations(const float* x, int64_t num_blocks, int64_t blocks_per_scale, void* out) {
   constexpr float kMost = kMostActivation[kBytes];
+  const __m256i ones = _mm256_set1_epi16(1);
   ActivationBlock<kBytes>* block = static_cast<ActivationBlock<kBytes>*>(out);
-  float peak = 0.0f;
+  float scale = 0.0f;
+  __m256 to_numbers = _mm256_setzero_ps();
+  __m256i kept = _mm256_setzero_si256();
   for (int64_t index = 0; index < num_blocks; ++index, x += kGroupCols, ++block) {
-    if (index % blocks_per_scale == 0) peak = peak_of(x, blocks_per_scale);
-    // Below 2^-100 the quotient would overflow; such activations count as zero.
-    const __m256 to_numbers = _mm256_set1_ps(peak > 0x1p-100f ? kMost / peak : 0.0f);
-    const __m256i kept = _mm256_set1_epi32(peak <= __FLT_MAX__ ? -1 : 0);
+    if (index % blocks_per_scale == 0) {
+      const float peak = peak_of(x, blocks_per_scale);
+      scale = peak / kMost;
+      // Below 2^-100 the quotient would overflow; such activations count as zero.
+      to_numbers = _mm256_set1_ps(peak > 0x1p-100f ? kMost / peak : 0.0f);
+      kept = _mm256_set1_epi32(peak <= __FLT_MAX__ ? -1 : 0);
+    }
     __m256i numbers[4];
     for (int i = 0; i < 4; ++i) {
       const __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), to_numbers);
       numbers[i] = _mm256_and_si256(kept, _mm256_cvtps_epi32(scaled));
     }
-    if (kBytes == 1) {
-      store_bytes(numbers, block->quants);
-    } else {
-      __m256i high[4];
-      __m256i low[4];
-      for (int i = 0; i < 4; ++i) {
-        if (kDigitBase == 256) {
-          high[i] = _mm256_srai_epi32(_mm256_add_epi32(numbers[i], _mm256_set1_epi32(128)), 8);
-        } else {
-          high[i] = _mm256_cvtps_epi32(
-              _mm256_mul_ps(_mm256_cvtepi32_ps(numbers[i]), _mm256_set1_ps(1.0f / kDigitBase)));
-        }
-        low[i] = _mm256_sub_epi32(numbers[i], _mm256_mullo_epi32(high[i], _mm256_set1_epi32(kDigitBase)));
-      }
-      store_bytes(high, block->quants);
-      store_bytes(low, block->quants + (kBytes - 1) * kGroupCols);
-    }
-    const int32_t first = sum_of(add_halves(_mm256_add_epi32(numbers[0], numbers[1])));
-    const int32_t second = sum_of(add_halves(_mm256_add_epi32(numbers[2], numbers[3])));
-    const float scale = peak / kMost;
+    const __m256i first = _mm256_packs_epi32(numbers[0], numbers[1]);
+    const __m256i second = _mm256_packs_epi32(numbers[2], numbers[3]);
+    store_digits<kBytes>(first, second, block->quants);
+    const int32_t sum_of_first = sum_of(add_halves(_mm256_madd_epi16(first, ones)));
+    const int32_t sum_of_second = sum_of(add_halves(_mm256_madd_epi16(second, ones)));
     block->scale = scale;
-    block->negative_sum = -(first + second);
-    block->sum = static_cast<float>(first + second);
-    block->negative_half_sums[0] = -first;
-    block->negative_half_sums[1] = -second;
-    block->half_sums[0] = static_cast<float>(first);
-    block->half_sums[1] = static_cast<float>(second);
+    block->negative_sum = -(sum_of_first + sum_of_second);
+    block->sum = static_cast<float>(sum_of_first + sum_of_second);
+    block->negative_half_sums[0] = -sum_of_first;
+    block->negative_half_sums[1] = -sum_of_second;
+    block->half_sums[0] = static_cast<float>(sum_of_first);
+    block->half_sums[1] = static_cast<float>(sum_of_second);
   }
 }
 

@@ -116,6 +116,10 @@ BALLAST_INLINE Floats add_minimum(Floats minimum, float sum_of_numbers, Floats s
   return multiply_subtract_from(minimum, broadcast_float(sum_of_numbers), sum);
 }
 
+// From which on it is worth decoding panels once for all of them. What comes next then has time to wait in
+// the second cache.
+constexpr int64_t kManyPasses = 4;
+
 struct Groups {
   int64_t begin;
   int64_t end;
@@ -133,7 +137,8 @@ struct PackedPanels {
         asks_for_own(part == 0 && (num_passes == 1 || index == 0)) {
     // One pass has no time to spare for what comes next.
     if (part == 0 && num_passes > 1 && next != nullptr)
-      ahead = {next, num_passes, num_passes, run.prefetching.to};
+      ahead = {next, num_passes, num_passes,
+               num_passes < kManyPasses ? run.prefetching.to : CacheLevel::kSecond};
   }
 
   const PanelRun& run;
@@ -402,9 +407,6 @@ void multiply_rest(const Weights& weights, Groups groups, int64_t groups_per_sca
   }
 }
 
-// Tokens from which on it is worth decoding panels once for all passes.
-constexpr int64_t kManyTokens = 16;
-
 template <const QuantLayout& kLayout, int kPanels, int kBytes>
 BALLAST_NOINLINE void multiply_few(PackedPanels<kLayout, kPanels>& panels, const void* const* tokens,
                                    int64_t num_tokens, const PanelProducts& out) {
@@ -433,7 +435,7 @@ void multiply_together(const PanelRun& run, int64_t index, const void* const* to
   for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
     PackedPanels<kLayout, kPanels> panels(run, index, part, num_passes);
     const PanelProducts products{out[index] + part * kVectorRows, out.panel_stride};
-    if (num_tokens < kManyTokens) {
+    if (num_passes < kManyPasses) {
       multiply_few<kLayout, kPanels, kBytes>(panels, tokens, num_tokens, products);
     } else {
       multiply_many<kLayout, kPanels, kBytes>(panels, tokens, num_tokens, products);

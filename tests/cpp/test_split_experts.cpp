@@ -171,7 +171,8 @@ TEST(experts_split_over_nodes_give_what_one_node_gives) {
                           {5, 64, 77, kF32, kF32},
                           {5, 64, 96, kQ8_0, kQ4_0},
                           {3, 256, 512, kQ4_K, kQ6_K},
-                          {3, 256, 1280, kQ4_K, kQ8_0}};
+                          {3, 256, 1280, kQ4_K, kQ8_0},
+                          {3, 256, 1408, kQ4_K, kQ8_0}};  // a part would round in larger shares than the whole
   for (const Layer& layer : layers) {
     for (const PanelTarget& target : targets()) {
       ThreadPool one(2);

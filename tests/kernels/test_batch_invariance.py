@@ -49,12 +49,12 @@ def normal(rng, *shape):
 @every_width
 @pytest.mark.parametrize("kind", [T.F32, T.BF16, T.Q4_K, T.Q6_K, T.Q8_0, T.IQ4_NL], ids=lambda kind: kind.name)
 def test_linear(rng, make_matrix, kind, isa, num_bytes):
-    cols = 259 if kind in (T.F32, T.BF16) else 512
-    weight = kernels.pack(POOLS[1], make_matrix(kind, 21, cols)[0], isa, activation_bytes=num_bytes)
+    cols = 259 if kind in (T.F32, T.BF16) else 768
+    weight = kernels.pack(POOLS[1], make_matrix(kind, 37, cols)[0], isa, activation_bytes=num_bytes)
     x = normal(rng, NUM_FOR_TILES, cols)
 
     def run(pool, tokens):
-        out = np.empty((len(tokens), 21), np.float32)
+        out = np.empty((len(tokens), 37), np.float32)
         kernels.linear(pool, x[tokens], weight, out)
         return out
 

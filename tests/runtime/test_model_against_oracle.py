@@ -98,8 +98,12 @@ def relative_errors(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     return np.abs(ours - theirs).max(axis=1) / np.abs(theirs).max()
 
 
+def make_prompt() -> tuple[int, ...]:
+    return tuple(np.random.default_rng(7).integers(0, 300, PROMPT_TOKENS).tolist())
+
+
 def compare(subject: Subject, chunk_size: int, isa: str) -> None:
-    prompt = tuple(np.random.default_rng(7).integers(0, 300, PROMPT_TOKENS).tolist())
+    prompt = make_prompt()
     core, runner = make_core(subject.model, chunk_size, isa)
     request = Request("oracle", prompt, SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0))
     texts = []
@@ -136,6 +140,13 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Subject]
         return made[key]
 
     return get
+
+
+@pytest.mark.parametrize(("arch", "mla"), VARIANTS)
+def test_hardly_a_choice_hangs_on_a_thread(subjects: Callable[..., Subject], arch: str, mla: str):
+    oracle = subjects(arch, mla, "q4_k").oracle
+    assert len(near_ties(oracle, make_prompt(), ROUNDING_NOISE)) <= 3
+    assert near_ties(oracle, make_prompt(), 0.0) == set()
 
 
 @pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))

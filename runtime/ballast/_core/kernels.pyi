@@ -91,7 +91,7 @@ def pack(
     """The matrix repacked for `isa`, on all threads of the pool; the original's buffer is not needed afterwards. For
     "reference" the matrix itself. Heads as in head_linear (or, transposed, as in head_linear_transposed); the result
     serves these heads alone: one head of all rows for linear. Products with it round
-    activations to one byte or two, 32 at a time, where the weights are quantised.
+    activations to one byte or two, up to 256 with one scale, where the weights are quantised.
     ValueError: unusable isa, already packed, heads that do not lie apart within the matrix, activation_bytes neither 1
     nor 2."""
 

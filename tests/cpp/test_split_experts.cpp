@@ -167,12 +167,13 @@ TEST(ranges_cover_the_dimension_in_whole_units_and_in_order) {
 }
 
 TEST(experts_split_over_nodes_give_what_one_node_gives) {
-  const Layer layers[] = {{5, 64, 96, kF32, kF32},
-                          {5, 64, 77, kF32, kF32},
-                          {5, 64, 96, kQ8_0, kQ4_0},
-                          {3, 256, 512, kQ4_K, kQ6_K},
-                          {3, 256, 1280, kQ4_K, kQ8_0},
-                          {3, 256, 1408, kQ4_K, kQ8_0}};  // a part would round in larger shares than the whole
+  const Layer layers[] = {
+      {5, 64, 96, kF32, kF32},
+      {5, 64, 77, kF32, kF32},
+      {5, 64, 96, kQ8_0, kQ4_0},
+      {3, 256, 512, kQ4_K, kQ6_K},
+      {3, 256, 1280, kQ4_K, kQ8_0},
+      {3, 256, 1408, kQ4_K, kQ8_0}};  // a part would round in larger shares than the whole
   for (const Layer& layer : layers) {
     for (const PanelTarget& target : targets()) {
       ThreadPool one(2);

@@ -41,9 +41,16 @@ using MultiplyPanels = void (*)(const PanelRun& run, const void* const* tokens, 
 // numbers 0. The maximum is that of blocks_per_scale neighbouring blocks; num_blocks is a multiple of them.
 using Quantize = void (*)(const float* x, int64_t num_blocks, int64_t blocks_per_scale, void* out);
 
+// How far a kernel goes with a run of panels before it needs other columns or tokens.
+struct TokenBlock {
+  int64_t piece_cols;   // columns that are multiplied with all tokens before the next are; 0 for all
+  int64_t most_tokens;  // that are worth multiplying with a run before the next run is begun
+};
+
 // Functions for activations of one number of bytes.
 struct ActivationKernels {
   MultiplyPanels multiply[kNumPanelKinds];
+  TokenBlock token_block[kNumPanelKinds];
   Quantize quantize;
   int64_t block_bytes;
 };
@@ -55,9 +62,6 @@ struct Kernels {
   // out = silu(gate) * up, n a multiple of 8; out may be gate or up.
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);
   AttentionKernels attention;
-  // Columns of a quantised panel that are multiplied with all tokens before the next are; 0 for all.
-  int64_t piece_cols;
-  int64_t most_tokens;  // that are worth multiplying with a run of panels before the next run is begun
 };
 
 // One for each folder beside this file.

@@ -69,6 +69,7 @@ class Panels {
   const ActivationKernels& activation_kernels() const {
     return target_.kernels.by_bytes[target_.activation_bytes - 1];
   }
+  const TokenBlock& token_block() const { return activation_kernels().token_block[static_cast<int>(kind_)]; }
   int64_t blocks_per_scale() const { return blocks_per_scale_; }
   // Whether activations that were rounded for the one serve the other.
   bool takes_same_activations(const Panels& other) const {

@@ -9,7 +9,6 @@
 namespace ballast {
 namespace {
 
-constexpr int kTileTokens = 16;
 constexpr int kStepGroups = 2;  // 64 columns: a product of whole tiles
 constexpr int kBlockSteps = kSuperGroups / kStepGroups;
 constexpr int kScaleDigits = 2;  // high, low

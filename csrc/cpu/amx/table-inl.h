@@ -20,26 +20,28 @@ void with_vectors(const PanelRun& run, const void* const* tokens, int64_t num_to
   vectors<kBytes>().multiply[static_cast<int>(kKind)](run, tokens, num_tokens, out);
 }
 
-// kFewest tokens or more, as measured (benchmarks/kernels/packed_linear.py); a tile filled to less than three
-// quarters is slower than vectors.
-template <const QuantLayout& kLayout, PanelKind kKind, int kBytes, int kFewest>
-void with_tiles(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
-                const PanelProducts& out) {
+// One-byte activations in tiles, from as many tokens on as measured (benchmarks/kernels/packed_linear.py); a
+// tile filled to less than three quarters is slower than vectors. With two bytes vectors are faster, as they
+// are for Q6_K, whose sub-blocks fill only a quarter of a tile.
+template <int kBytes>
+void with_byte_tiles(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
+                     const PanelProducts& out) {
+  int64_t in_tiles = 0;
   const auto behind = [&](int64_t token) {
     return PanelProducts{out.first + token * kPanelRows, out.panel_stride};
   };
-  constexpr int kSize = TileTokens<kBytes>::kSize;
-  const int64_t rest = num_tokens % kSize;
-  const int64_t in_tiles = num_tokens < kFewest ? 0 : rest < kSize * 3 / 4 ? num_tokens - rest : num_tokens;
-  for (int64_t token = 0; token < in_tiles; token += kMostTokens) {
-    multiply_in_tiles<kLayout, kBytes>(run, tokens + token, smaller(kMostTokens, in_tiles - token),
-                                       behind(token));
+  if constexpr (kBytes == 1) {
+    constexpr int64_t kFewest = 32;
+    const int64_t rest = num_tokens % kTileTokens;
+    if (num_tokens >= kFewest) in_tiles = rest < kTileTokens * 3 / 4 ? num_tokens - rest : num_tokens;
+    for (int64_t token = 0; token < in_tiles; token += kMostTokens)
+      multiply_in_tiles(run, tokens + token, smaller(kMostTokens, in_tiles - token), behind(token));
   }
   if (in_tiles < num_tokens)
-    with_vectors<kKind, kBytes>(run, tokens + in_tiles, num_tokens - in_tiles, behind(in_tiles));
+    with_vectors<PanelKind::kQ8_0, kBytes>(run, tokens + in_tiles, num_tokens - in_tiles, behind(in_tiles));
 }
 
-// The same for formats whose blocks are summed up whole; tiles that are half empty, or nearly, still win.
+// Formats whose blocks are summed up whole; tiles that are half empty, or nearly, still win.
 template <const QuantLayout& kLayout, int kBytes>
 void with_whole_tiles(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                       const PanelProducts& out) {
@@ -67,19 +69,25 @@ constexpr ActivationKernels tile_kernels() {
                                 with_vectors<PanelKind::kQ4_1, kBytes>,
                                 with_vectors<PanelKind::kQ5_0, kBytes>,
                                 with_vectors<PanelKind::kQ5_1, kBytes>,
-                                with_tiles<kPanelQ8_0, PanelKind::kQ8_0, kBytes, 16>,
+                                with_byte_tiles<kBytes>,
                                 with_vectors<PanelKind::kQ2_K, kBytes>,
                                 with_vectors<PanelKind::kQ3_K, kBytes>,
                                 with_whole_tiles<kPanelQ4_K, kBytes>,
                                 with_whole_tiles<kPanelQ5_K, kBytes>,
-                                with_tiles<kPanelQ6_K, PanelKind::kQ6_K, kBytes, 64>,
+                                with_vectors<PanelKind::kQ6_K, kBytes>,
                                 with_vectors<PanelKind::kIQ4_NL, kBytes>,
                                 with_vectors<PanelKind::kIQ4_XS, kBytes>,
                             },
+                            {},
                             [](const float* x, int64_t num_blocks, int64_t blocks_per_scale, void* out) {
                               vectors<kBytes>().quantize(x, num_blocks, blocks_per_scale, out);
                             },
                             sizeof(ActivationBlock<kBytes>)};
+  constexpr TokenBlock kInTiles{kChunkGroups * kGroupCols, kMostSuperTokens};
+  for (TokenBlock& block : kernels.token_block) block = {0, 64};
+  constexpr PanelKind kTileKinds[] = {PanelKind::kBF16, PanelKind::kQ4_K, PanelKind::kQ5_K};
+  for (const PanelKind kind : kTileKinds) kernels.token_block[static_cast<int>(kind)] = kInTiles;
+  if (kBytes == 1) kernels.token_block[static_cast<int>(PanelKind::kQ8_0)] = kInTiles;
   return kernels;
 }
 
@@ -97,9 +105,7 @@ constexpr Kernels kTileKernels{"amx",
                                kAvx2 | kAvx512 | kAvx512Vnni | kAmx,
                                {tile_kernels<1>(), tile_kernels<2>()},
                                silu_times,
-                               {attend, merge},
-                               kChunkGroups * kGroupCols,
-                               kMostSuperTokens};
+                               {attend, merge}};
 
 }  // namespace
 }  // namespace ballast

@@ -8,6 +8,7 @@
 namespace ballast {
 namespace {
 
+constexpr int kTileTokens = 16;
 // Tokens that are multiplied with a decoded piece of a panel before the next piece is.
 constexpr int kMostTokens = 64;
 // Groups of columns in a piece: with them, all that a tile is multiplied with stays in the nearest cache.
@@ -15,34 +16,24 @@ constexpr int kChunkGroups = 16;
 
 BALLAST_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Rounded activations of one tile of tokens. Its sums take up 1 KiB for a sub-block, whatever kBytes.
-template <int kBytes>
+// One-byte activations of one tile of tokens.
 struct TileTokens {
-  static constexpr int kSize = 16 / kBytes;
-
   // Tokens beyond `num_tokens` become zeros.
   void gather(const void* const* tokens, int64_t num_tokens, int64_t first_group, int64_t num_groups) {
-    for (int64_t token = 0; token < kSize; ++token) {
+    static constexpr ActivationBlock<1> kNothing{};
+    for (int64_t token = 0; token < kTileTokens; ++token) {
       for (int64_t group = 0; group < num_groups; ++group) {
-        if (token < num_tokens) {
-          put(static_cast<const ActivationBlock<kBytes>*>(tokens[token])[first_group + group], group, token);
-        } else {
-          put(ActivationBlock<kBytes>{}, group, token);
-        }
+        const ActivationBlock<1>& block =
+            token < num_tokens ? static_cast<const ActivationBlock<1>*>(tokens[token])[first_group + group]
+                               : kNothing;
+        __builtin_memcpy(quants[group][token], block.quants, kGroupCols);
+        scale[group][token] = block.scale;
       }
     }
   }
 
-  alignas(64) int8_t quants[kChunkGroups][kBytes][kSize][kGroupCols];
-  float scale[kChunkGroups][kSize];
-
- private:
-  void put(const ActivationBlock<kBytes>& block, int64_t group, int64_t token) {
-    for (int plane = 0; plane < kBytes; ++plane) {
-      __builtin_memcpy(quants[group][plane][token], block.quants + plane * kGroupCols, kGroupCols);
-    }
-    scale[group][token] = block.scale;
-  }
+  alignas(64) int8_t quants[kChunkGroups][kTileTokens][kGroupCols];
+  float scale[kChunkGroups][kTileTokens];
 };
 
 }  // namespace

@@ -13,9 +13,7 @@ const Kernels* avx2_kernels() {
                                     kAvx2,
                                     {activation_kernels<1>(), activation_kernels<2>()},
                                     silu_times,
-                                    {attend_stretch, merge_states},
-                                    0,
-                                    64};
+                                    {attend_stretch, merge_states}};
   return &kKernels;
 }
 

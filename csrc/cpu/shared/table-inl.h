@@ -23,8 +23,10 @@ constexpr ActivationKernels activation_kernels() {
                                 multiply_quantized<kPanelIQ4_NL, kBytes>,
                                 multiply_quantized<kPanelIQ4_XS, kBytes>,
                             },
+                            {},
                             quantize_activations<kBytes>,
                             sizeof(ActivationBlock<kBytes>)};
+  for (TokenBlock& block : kernels.token_block) block = {0, 64};
   return kernels;
 }
 

@@ -28,7 +28,7 @@ Activations::Activations(ThreadPool& pool, const Panels& panels, const float* x,
   blocks_ = uninitialized<CacheLine>(num_rows * row_blocks * block_lines);
   for (int64_t row = 0; row < num_rows; ++row)
     rows_[static_cast<size_t>(row)] = blocks_.get() + row * row_blocks * block_lines;
-  // Some microseconds: a few tokens are not worth waking a thread. Whole super-blocks, as some share a scale.
+  // Some microseconds: a few tokens are not worth waking a thread. Whole super-blocks, which share a scale.
   constexpr int64_t kTaskBlocks = 256;
   static_assert(kTaskBlocks % kSuperGroups == 0);
   const Chunks chunks(num_rows * row_blocks, kTaskBlocks);

@@ -206,10 +206,11 @@ TEST(every_node_holds_its_share_and_no_byte_twice) {
 }
 
 TEST(a_split_result_is_the_same_every_time_and_whatever_else_is_in_the_batch) {
-  const Layer layer(4, 64, 128, kQ8_0, kQ4_0);
+  const Layer layer(4, 64, 352, kQ8_0, kQ4_0);
   for (const PanelTarget& target : targets()) {
     ThreadPool pool(made_up({2, 2}));
     const Experts split = layer.in_place().packed(pool, target);
+    EXPECT_EQ(split.parts().size(), size_t{2});
     const Tokens tokens(layer, 16, 2);
     const std::vector<float> first = tokens.through(split, pool);
     for (int round = 0; round < 20; ++round) EXPECT(tokens.through(split, pool) == first);

@@ -239,6 +239,20 @@ def test_a_layer_may_mix_types_and_widths(rng, pool, make_matrix, isa, num_bytes
         assert_experts(rng, pool, isa, num_bytes, matrices, 4, num_tokens, "any")
 
 
+@every_width
+@every_isa
+@pytest.mark.parametrize("cols", [1408, 1344, 1376])
+def test_rows_in_smaller_shares_and_several_pieces(rng, pool, make_matrix, isa, num_bytes, cols):
+    weight, values = make_matrix(T.Q8_0, 37, cols)
+    packed = kernels.pack(pool, weight, isa, activation_bytes=num_bytes)
+    for num_tokens in (1, 17, 65):
+        x = rng.standard_normal((num_tokens, cols), dtype=np.float32)
+        out = np.empty((num_tokens, 37), np.float32)
+        kernels.linear(pool, x, packed, out)
+        seen = rounded(x, num_bytes)
+        assert np.all(np.abs(out - seen @ values.T) <= 2 * (cols + 4) * 2.0**-24 * (np.abs(seen) @ np.abs(values.T)))
+
+
 @every_format
 @every_width
 def test_instruction_sets_agree_to_the_bit(rng, pool, make_matrix, kind, num_bytes):

@@ -146,9 +146,15 @@ struct PackedPanels {
   const uint8_t* const codes;
   const uint8_t* const next;  // what is read after them; null if unknown
   const int part;
-  const bool asks_for_own;  // nothing before has asked memory for them
+  bool asks_for_own;  // nothing before has asked memory for them
   Ahead ahead{};
 };
+
+// A pass over them is done.
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE void end_pass(PackedPanels<kLayout, kPanels>& panels) {
+  panels.asks_for_own = false;
+}
 
 template <const QuantLayout& kLayout, int kPanels>
 struct PackedGroup {
@@ -202,6 +208,9 @@ struct DecodedPiece {
   alignas(64) float scale[kPieceGroups][kSubs][kPanels][kVectorRows];
   alignas(64) float minimum[kLayout.has_minimum ? kPieceGroups : 1][kSubs][kPanels][kVectorRows];
 };
+
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE void end_pass(DecodedPiece<kLayout, kPanels>&) {}
 
 template <const QuantLayout& kLayout, int kPanels>
 struct DecodedGroup {
@@ -396,10 +405,12 @@ constexpr int fewer_tokens(int num_tokens) {
 
 // As many at a time as registers hold, then the rest together.
 template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes, class Weights>
-void multiply_rest(const Weights& weights, Groups groups, int64_t groups_per_scale, Ahead& ahead,
+void multiply_rest(Weights& weights, Groups groups, int64_t groups_per_scale, Ahead& ahead,
                    const void* const* tokens, int64_t num_tokens, PanelProducts out) {
-  for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out.first += kTokens * kPanelRows)
+  for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out.first += kTokens * kPanelRows) {
     multiply_tokens<kLayout, kPanels, kTokens, kBytes>(weights, groups, groups_per_scale, ahead, tokens, out);
+    end_pass(weights);
+  }
   if constexpr (kTokens > 1) {
     if (num_tokens > 0)
       multiply_rest<kLayout, kPanels, fewer_tokens(kTokens), kBytes>(weights, groups, groups_per_scale, ahead,

@@ -87,6 +87,7 @@ def near_ties(model: Any, ids: Sequence[int], noise: float) -> set[int]:
             positions.update(torch.nonzero((others != chosen).any(dim=-1)).flatten().tolist())
 
     routers = [module for module in model.modules() if type(module).__name__.endswith("TopkRouter")]
+    assert routers, "a model that is not a mixture of experts has no ties"
     hooks = [router.register_forward_hook(look) for router in routers]
     try:
         hf_logits(model, ids)

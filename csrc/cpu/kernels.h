@@ -43,8 +43,8 @@ using Quantize = void (*)(const float* x, int64_t num_blocks, int64_t blocks_per
 
 // How far a kernel goes with a run of panels before it needs other columns or tokens.
 struct TokenBlock {
-  int64_t piece_cols;   // columns that are multiplied with all tokens before the next are; 0 for all
-  int64_t most_tokens;  // that are worth multiplying with a run before the next run is begun
+  int64_t piece_cols = 0;    // columns that are multiplied with all tokens before the next are; 0 for all
+  int64_t most_tokens = 64;  // that are worth multiplying with a run before the next run is begun
 };
 
 // Functions for activations of one number of bytes.

@@ -19,9 +19,9 @@ constexpr int kPanelRows = 16;
 constexpr int kGroupCols = 32;
 constexpr int kGroupQuads = 8;
 constexpr int kQuadBytes = 64;
+// Groups that share a block scale in the formats of 256 weights a block.
 constexpr int kSuperGroupsLog2 = 3;
-constexpr int kSuperGroups =
-    1 << kSuperGroupsLog2;  // that share a block scale in formats of 256 weights a block
+constexpr int kSuperGroups = 1 << kSuperGroupsLog2;
 
 enum class Scales {
   kFlat,     // a half-precision scale a group (and a minimum)
@@ -99,9 +99,9 @@ template <int kBytes>
 struct alignas(64) ActivationBlock {
   int8_t quants[kGroupCols * kBytes];
   float scale;
-  int32_t negative_sum;  // of the numbers
+  int32_t negative_sum;  // of the numbers, as are all sums
   float sum;
-  int32_t negative_half_sums[2];  // of the numbers 0…15, 16…31
+  int32_t negative_half_sums[2];  // 0…15, 16…31
   float half_sums[2];
 };
 static_assert(sizeof(ActivationBlock<1>) == 64 && sizeof(ActivationBlock<2>) == 128);

@@ -50,7 +50,7 @@ class Hidden {
     const int64_t num_cols = std::min<int64_t>(kPanelRows, down_.cols() - col);
     float* to = floats_.get() + members.begin * down_.cols() + col;
     for (int64_t i = 0; i < members.size(); ++i, values += kPanelRows, to += down_.cols())
-      copy_lane(values, num_cols, to);
+      copy_products(values, num_cols, to);
   }
 
   // To be called once the panels are stored for all members of a group.

@@ -41,8 +41,8 @@ void multiply_panels(ThreadPool& pool, const float* x, int64_t num_tokens, const
       float* row = out + ((block.begin + token) * num_heads + head) * num_rows;
       for (int64_t index = run.begin; index < run.end; ++index) {
         const int64_t first = index * kPanelRows;
-        copy_lane(products + (index - run.begin) * block.size() * kPanelRows,
-                  std::min<int64_t>(kPanelRows, num_rows - first), row + first);
+        copy_products(products + (index - run.begin) * block.size() * kPanelRows,
+                      std::min<int64_t>(kPanelRows, num_rows - first), row + first);
       }
     }
   });

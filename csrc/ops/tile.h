@@ -23,8 +23,8 @@ inline float* row_buffer(int64_t num_floats) {
   return buffer.data();
 }
 
-// Up to kPanelRows floats; whole panels, as nearly all are, without a call.
-inline void copy_lane(const float* from, int64_t size, float* to) {
+// A token's products with the rows of a panel; all of them, as nearly always, without a call.
+inline void copy_products(const float* from, int64_t size, float* to) {
   if (size == kPanelRows) {
     std::memcpy(to, from, kPanelRows * sizeof(float));
   } else {

@@ -110,21 +110,18 @@ std::vector<std::vector<const void*>> orders(const Activations& rows, int64_t nu
 TEST(bytes_in_tiles_give_the_vector_kernels_bits) {
   ThreadPool pool(1);
   for (const Kernels* kernels : tile_kernels()) {
-    for (const int ggml_type : {8}) {  // Q8_0
-      for (const int64_t cols : {256, 1408, 1376, 1536}) {
-        const std::vector<uint8_t> data = random_blocks(ggml_type, kRows, cols);
-        const Matrix source(data.data(), static_cast<int64_t>(data.size()), ggml_type, kRows, cols);
-        for (const int num_bytes : {1}) {  // two go to the vector kernels
-          const Product product(pool, *kernels, source, num_bytes);
-          for (const int64_t num_tokens : kTokens) {
-            const std::vector<float> x = random_floats(num_tokens * cols);
-            const Activations rows(pool, product.panels, x.data(), num_tokens);
-            for (const std::vector<const void*>& tokens : orders(rows, num_tokens)) {
-              const std::vector<float> want = product.with(*find_isa("avx512"), tokens.data(), num_tokens);
-              const std::vector<float> got = product.with(*kernels, tokens.data(), num_tokens);
-              EXPECT(std::equal(got.begin(), got.end(), want.begin(), same_bits));
-            }
-          }
+    constexpr int kQ8_0 = 8;
+    for (const int64_t cols : {256, 1408, 1376, 1536}) {
+      const std::vector<uint8_t> data = random_blocks(kQ8_0, kRows, cols);
+      const Matrix source(data.data(), static_cast<int64_t>(data.size()), kQ8_0, kRows, cols);
+      const Product product(pool, *kernels, source, 1);
+      for (const int64_t num_tokens : kTokens) {
+        const std::vector<float> x = random_floats(num_tokens * cols);
+        const Activations rows(pool, product.panels, x.data(), num_tokens);
+        for (const std::vector<const void*>& tokens : orders(rows, num_tokens)) {
+          const std::vector<float> want = product.with(*find_isa("avx512"), tokens.data(), num_tokens);
+          const std::vector<float> got = product.with(*kernels, tokens.data(), num_tokens);
+          EXPECT(std::equal(got.begin(), got.end(), want.begin(), same_bits));
         }
       }
     }

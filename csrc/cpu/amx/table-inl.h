@@ -84,7 +84,6 @@ constexpr ActivationKernels tile_kernels() {
                             },
                             sizeof(ActivationBlock<kBytes>)};
   constexpr TokenBlock kInTiles{kChunkGroups * kGroupCols, kMostSuperTokens};
-  for (TokenBlock& block : kernels.token_block) block = {0, 64};
   constexpr PanelKind kTileKinds[] = {PanelKind::kBF16, PanelKind::kQ4_K, PanelKind::kQ5_K};
   for (const PanelKind kind : kTileKinds) kernels.token_block[static_cast<int>(kind)] = kInTiles;
   if (kBytes == 1) kernels.token_block[static_cast<int>(PanelKind::kQ8_0)] = kInTiles;

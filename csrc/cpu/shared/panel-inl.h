@@ -120,6 +120,7 @@ BALLAST_INLINE Floats add_minimum(Floats minimum, float sum_of_numbers, Floats s
 // the second cache.
 constexpr int64_t kManyPasses = 4;
 
+// Of columns. IndexRange would bring functions that other objects define too.
 struct Groups {
   int64_t begin;
   int64_t end;

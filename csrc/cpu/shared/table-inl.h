@@ -26,7 +26,6 @@ constexpr ActivationKernels activation_kernels() {
                             {},
                             quantize_activations<kBytes>,
                             sizeof(ActivationBlock<kBytes>)};
-  for (TokenBlock& block : kernels.token_block) block = {0, 64};
   return kernels;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -33,6 +34,7 @@ def make_settings() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.peering.standalone = True
+    settings.process.ultimate_exiting_timeout = None  # would kill this process when kopf alone has ended
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
     settings.networking.error_backoffs = Backoffs()
@@ -48,7 +50,7 @@ def make_settings() -> kopf.OperatorSettings:
     return settings
 
 
-async def watch(registry: kopf.OperatorRegistry, namespaces: Sequence[str | None], stop_flag: Any) -> None:
+async def watch(registry: kopf.OperatorRegistry, namespaces: Sequence[str | None], stop_flag: asyncio.Event) -> None:
     """Watch until the flag is set, or until kopf gives up. It cancels every task of its event loop when it ends."""
     everywhere = None in namespaces
     await kopf.operator(

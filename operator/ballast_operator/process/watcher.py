@@ -7,15 +7,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from ballast_operator.cluster.kinds import Kind
+from ballast_operator.process.ending import run_until_told
 from ballast_operator.process.handlers import Ring, make_registry, watch
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 10.0
-LEAVE_S = 20.0
+LEAVE_S = 10.0
 
 
 class Watcher:
@@ -52,7 +54,8 @@ class Watcher:
                 return
             began = time.monotonic()
             try:
-                asyncio.run(watch(make_registry(self._ring, self._kinds()), self._namespaces, ending))
+                work = partial(watch, make_registry(self._ring, self._kinds()), self._namespaces)
+                asyncio.run(run_until_told(work, ending))
             except Exception as error:  # noqa: BLE001  whatever kopf gives up on, watching goes on
                 log.warning("the watches ended", extra={"error": repr(error), "again_in_s": pause_s})
             if ending.is_set() or time.monotonic() - began > MAX_PAUSE_S:

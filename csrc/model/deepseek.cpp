@@ -124,24 +124,28 @@ void DeepseekModel::rotate_and_store(const AttentionWeights& weights, float* cac
 
 // normed → what the layer adds to the residual stream.
 DeepseekModel::Outputs DeepseekModel::feed_forward(const LayerWeights& weights, int64_t num_tokens) {
+  Scratch& s = scratch_;
   Outputs outputs;
-  if (weights.routed) {
-    routed(*weights.routed, num_tokens);
-    outputs.push_back(scratch_.routed_out.data());
-  }
+  std::vector<Experts::Call> for_every_token;
+  if (weights.routed) outputs.push_back(s.routed_out.data());
   if (weights.every_token) {
-    weights.every_token->forward(pool_, scratch_.normed.data(), num_tokens, scratch_.zeros.data(),
-                                 scratch_.ones.data(), 1, scratch_.block_out.data());
-    outputs.push_back(scratch_.block_out.data());
+    outputs.push_back(s.block_out.data());
+    for_every_token.push_back({&*weights.every_token, s.zeros.data(), s.ones.data(), 1, s.block_out.data()});
+  }
+  if (weights.routed) {
+    routed(*weights.routed, num_tokens, for_every_token);
+  } else {
+    Experts::forward_all(pool_, s.normed.data(), num_tokens, for_every_token);
   }
   return outputs;
 }
 
-void DeepseekModel::routed(const RoutedWeights& weights, int64_t num_tokens) {
+void DeepseekModel::routed(const RoutedWeights& weights, int64_t num_tokens,
+                           const std::vector<Experts::Call>& beside) {
   Scratch& s = scratch_;
   linear(pool_, s.normed.data(), num_tokens, weights.router, s.router_logits.data());
   routed_.forward(weights.experts, weights.bias.empty() ? nullptr : weights.bias.data(),
-                  s.router_logits.data(), s.normed.data(), num_tokens, s.routed_out.data());
+                  s.router_logits.data(), s.normed.data(), num_tokens, s.routed_out.data(), beside);
 }
 
 void DeepseekModel::output(const Outputs& pending, const Step& step, float* logits) {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
+#include "moe/packed_experts.h"
 #include "numa/index_range.h"
 #include "numa/split.h"
 #include "ops/norm.h"
@@ -19,6 +21,15 @@ void require(bool holds, const std::string& story) {
 
 std::string shape_of(const Matrix& matrix) {
   return "[" + std::to_string(matrix.rows()) + ", " + std::to_string(matrix.cols()) + "]";
+}
+
+void fill_with_zeros(ThreadPool& pool, float* out, int64_t size) {
+  constexpr int64_t kTaskFloats = 32768;  // some microseconds; a few tokens are not worth waking a thread
+  const Chunks chunks(size, kTaskFloats);
+  pool.parallel_for(chunks.count(), [&](int64_t task) {
+    const IndexRange range = chunks[task];
+    std::fill_n(out + range.begin, range.size(), 0.0f);
+  });
 }
 
 HeadRows one_each(int64_t num_experts, int64_t num_rows) { return {num_experts, num_rows, 0, num_rows}; }
@@ -109,23 +120,38 @@ std::array<Matrix, 3> Experts::matrices(const Part& part) const {
 
 int64_t Experts::forward(ThreadPool& pool, const float* x, int64_t num_tokens, const int32_t* ids,
                          const float* weights, int64_t num_chosen, float* out) const {
-  const Grouping all = group_by_expert(ids, weights, num_tokens, num_chosen, num_experts());
-  if (all.groups.empty()) {
-    constexpr int64_t kTaskFloats = 32768;  // some microseconds; a few tokens are not worth waking a thread
-    const Chunks chunks(num_tokens * hidden_width(), kTaskFloats);
-    pool.parallel_for(chunks.count(), [&](int64_t task) {
-      const IndexRange range = chunks[task];
-      std::fill_n(out + range.begin, range.size(), 0.0f);
-    });
-  } else if (!parts_.empty()) {
-    forward_packed(pool, x, num_tokens, all, out);
-  } else {
-    forward_in_place(pool, x, num_tokens, all, out);
+  return forward_all(pool, x, num_tokens, {{this, ids, weights, num_chosen, out}})[0];
+}
+
+std::vector<int64_t> Experts::forward_all(ThreadPool& pool, const float* x, int64_t num_tokens,
+                                          const std::vector<Call>& calls) {
+  std::vector<Grouping> groupings;
+  for (const Call& call : calls) {
+    groupings.push_back(
+        group_by_expert(call.ids, call.weights, num_tokens, call.num_chosen, call.experts->num_experts()));
   }
-  for (const Grouping::Group& group : all.groups) {
-    (*uses_)[static_cast<size_t>(group.expert)].fetch_add(group.members.size(), std::memory_order_relaxed);
+  std::vector<int64_t> num_read;
+  std::vector<PackedCall> packed;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const Experts& experts = *calls[i].experts;
+    float* const out = calls[i].out;
+    const Grouping& all = groupings[i];
+    num_read.push_back(static_cast<int64_t>(all.groups.size()));
+    if (all.groups.empty()) {
+      fill_with_zeros(pool, out, num_tokens * experts.hidden_width());
+    } else if (!experts.parts_.empty()) {
+      BALLAST_CHECK(pool.num_nodes() == experts.num_nodes_);
+      packed.push_back({&experts, &all, out});
+    } else {
+      experts.forward_in_place(pool, x, num_tokens, all, out);
+    }
+    for (const Grouping::Group& group : all.groups) {
+      (*experts.uses_)[static_cast<size_t>(group.expert)].fetch_add(group.members.size(),
+                                                                    std::memory_order_relaxed);
+    }
   }
-  return static_cast<int64_t>(all.groups.size());
+  if (!packed.empty()) forward_packed(pool, x, num_tokens, packed);
+  return num_read;
 }
 
 void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tokens, const Grouping& all,

@@ -68,13 +68,23 @@ class Experts {
   int64_t forward(ThreadPool& pool, const float* x, int64_t num_tokens, const int32_t* ids,
                   const float* weights, int64_t num_chosen, float* out) const;
 
+  // The arguments of `forward` that calls over the same x do not share.
+  struct Call {
+    const Experts* experts;
+    const int32_t* ids;
+    const float* weights;
+    int64_t num_chosen;
+    float* out;
+  };
+  // What `forward` does, for all calls at once; returns what each has read.
+  static std::vector<int64_t> forward_all(ThreadPool& pool, const float* x, int64_t num_tokens,
+                                          const std::vector<Call>& calls);
+
  private:
   Experts(const ExpertMatrices& gate, const ExpertMatrices& up, const ExpertMatrices& down);
 
   void forward_in_place(ThreadPool& pool, const float* x, int64_t num_tokens, const Grouping& all,
                         float* out) const;
-  void forward_packed(ThreadPool& pool, const float* x, int64_t num_tokens, const Grouping& all,
-                      float* out) const;
 
   ExpertMatrices gate_;
   ExpertMatrices up_;

@@ -1,12 +1,13 @@
-// Routed experts over packed weights: gate and up in one pass, their product rounded for down as it is made.
+#include "moe/packed_experts.h"
+
 #include <algorithm>
 #include <atomic>
 #include <iterator>
 #include <memory>
+#include <numeric>
+#include <utility>
 #include <vector>
 
-#include "base/check.h"
-#include "moe/experts.h"
 #include "numa/index_range.h"
 #include "ops/activations.h"
 #include "ops/tile.h"
@@ -83,12 +84,34 @@ class Hidden {
   std::vector<const void*> rows_;
 };
 
-std::vector<const void*> rows_of_members(const Activations& activations, const Grouping& all) {
-  std::vector<const void*> rows;
-  rows.reserve(all.tokens.size());
-  for (const int64_t token : all.tokens) rows.push_back(activations.row(token));
-  return rows;
-}
+// The tokens' activations as panels take them; those that take the same share them.
+class Inputs {
+ public:
+  Inputs(ThreadPool& pool, const float* x, int64_t num_tokens)
+      : pool_(pool), x_(x), num_tokens_(num_tokens) {}
+
+  std::vector<const void*> rows_of_members(const Panels& panels, const Grouping& all) {
+    const Activations& activations = activations_for(panels);
+    std::vector<const void*> rows;
+    rows.reserve(all.tokens.size());
+    for (const int64_t token : all.tokens) rows.push_back(activations.row(token));
+    return rows;
+  }
+
+ private:
+  const Activations& activations_for(const Panels& panels) {
+    for (const auto& [taker, activations] : made_) {
+      if (taker->takes_same_activations(panels)) return *activations;
+    }
+    made_.emplace_back(&panels, std::make_unique<Activations>(pool_, panels, x_, num_tokens_));
+    return *made_.back().second;
+  }
+
+  ThreadPool& pool_;
+  const float* const x_;
+  const int64_t num_tokens_;
+  std::vector<std::pair<const Panels*, std::unique_ptr<Activations>>> made_;
+};
 
 // What a node does of one call: its part of every chosen expert.
 class PartForward {
@@ -206,55 +229,121 @@ class PartForward {
   const Chunks down_runs_;
 };
 
+// One call on all nodes.
+class Forward {
+ public:
+  Forward(ThreadPool& pool, const PackedCall& call, Inputs& inputs, int64_t num_tokens)
+      : num_tokens_(num_tokens),
+        width_(call.experts->hidden_width()),
+        out_(call.out),
+        gate_counts_(static_cast<size_t>(pool.num_nodes()), 0),
+        down_counts_(gate_counts_),
+        part_of_node_(gate_counts_.size(), 0) {
+    const std::vector<Experts::Part>& parts = call.experts->parts();
+    gate_rows_ = inputs.rows_of_members(*parts[0].gate, *call.all);
+    up_rows_ = inputs.rows_of_members(*parts[0].up, *call.all);
+    const std::vector<int> num_threads = pool.threads_per_node();
+    parts_.reserve(parts.size());
+    for (const Experts::Part& part : parts) {
+      if (parts.size() > 1) partials_.push_back(uninitialized<float>(num_tokens * width_));
+      const size_t node = static_cast<size_t>(part.node);
+      part_of_node_[node] = parts_.size();
+      parts_.emplace_back(part, *call.all, num_tokens, num_threads[node], width_,
+                          partials_.empty() ? out_ : partials_.back().get());
+      gate_counts_[node] = parts_.back().num_gate_tasks();
+      down_counts_[node] = parts_.back().num_down_tasks();
+    }
+  }
+
+  // Tasks by node.
+  const std::vector<int64_t>& gate_counts() const { return gate_counts_; }
+  const std::vector<int64_t>& down_counts() const { return down_counts_; }
+
+  void gate_up(int node, int64_t task) { at(node).gate_up(task, gate_rows_.data(), up_rows_.data()); }
+  void down(int node, int64_t task) { at(node).down(task, num_tokens_); }
+
+  // What the nodes have made, where there are several.
+  void add_up(ThreadPool& pool) {
+    if (partials_.empty()) return;
+    constexpr int64_t kTaskFloats = 16384;  // some microseconds; a few tokens are not worth waking a thread
+    const Chunks chunks(num_tokens_ * width_, kTaskFloats);
+    pool.parallel_for(chunks.count(), [&](int64_t task) {
+      const IndexRange range = chunks[task];
+      std::copy(partials_[0].get() + range.begin, partials_[0].get() + range.end, out_ + range.begin);
+      for (size_t part = 1; part < partials_.size(); ++part) {
+        for (int64_t i = range.begin; i < range.end; ++i) out_[i] += partials_[part][i];
+      }
+    });
+  }
+
+ private:
+  PartForward& at(int node) { return parts_[part_of_node_[static_cast<size_t>(node)]]; }
+
+  const int64_t num_tokens_;
+  const int64_t width_;
+  float* const out_;
+  std::vector<const void*> gate_rows_;
+  std::vector<const void*> up_rows_;
+  std::vector<std::unique_ptr<float[]>> partials_;  // [T, D] each
+  std::vector<PartForward> parts_;
+  std::vector<int64_t> gate_counts_;
+  std::vector<int64_t> down_counts_;
+  std::vector<size_t> part_of_node_;
+};
+
+struct Turn {
+  size_t call;
+  int64_t task;
+};
+
+// The tasks of several calls, each call's in order and spread evenly over the whole.
+std::vector<Turn> mixed(const std::vector<int64_t>& counts) {
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  std::vector<int64_t> done(counts.size(), 0);
+  std::vector<Turn> turns;
+  turns.reserve(static_cast<size_t>(total));
+  while (static_cast<int64_t>(turns.size()) < total) {
+    size_t next = 0;
+    for (size_t call = 1; call < counts.size(); ++call) {
+      if ((2 * done[call] + 1) * counts[next] < (2 * done[next] + 1) * counts[call]) next = call;
+    }
+    turns.push_back({next, done[next]++});
+  }
+  return turns;
+}
+
+// task(call, node, index) for each index in 0…counts_of(call)[node] of each call.
+template <class CountsOf, class Task>
+void mixed_for_nodes(ThreadPool& pool, size_t num_calls, const CountsOf& counts_of, const Task& task) {
+  std::vector<std::vector<Turn>> turns;
+  std::vector<int64_t> counts;
+  for (size_t node = 0; node < static_cast<size_t>(pool.num_nodes()); ++node) {
+    std::vector<int64_t> by_call;
+    for (size_t call = 0; call < num_calls; ++call) by_call.push_back(counts_of(call)[node]);
+    turns.push_back(mixed(by_call));
+    counts.push_back(static_cast<int64_t>(turns.back().size()));
+  }
+  pool.parallel_for_nodes(counts, [&](int node, int64_t index) {
+    const Turn& turn = turns[static_cast<size_t>(node)][static_cast<size_t>(index)];
+    task(turn.call, node, turn.task);
+  });
+}
+
 }  // namespace
 
-void Experts::forward_packed(ThreadPool& pool, const float* x, int64_t num_tokens, const Grouping& all,
-                             float* out) const {
-  BALLAST_CHECK(pool.num_nodes() == num_nodes_);
-  const Panels& gate = *parts_[0].gate;
-  const Panels& up = *parts_[0].up;
-  const Activations for_gate(pool, gate, x, num_tokens);
-  // Gate and up are mostly of one type; then they share the rounded activations.
-  const bool shared = gate.takes_same_activations(up);
-  const Activations for_up(pool, shared ? gate : up, x, shared ? 0 : num_tokens);
-  const std::vector<const void*> gate_rows = rows_of_members(for_gate, all);
-  const std::vector<const void*> up_rows = shared ? gate_rows : rows_of_members(for_up, all);
-
-  const int64_t width = hidden_width();
-  const std::vector<int> num_threads = pool.threads_per_node();
-  const bool is_split = parts_.size() > 1;
-  std::vector<std::unique_ptr<float[]>> partials;  // [T, D] each
-  std::vector<PartForward> forwards;
-  forwards.reserve(parts_.size());
-  std::vector<size_t> forward_of_node(num_threads.size(), 0);
-  std::vector<int64_t> gate_counts(num_threads.size(), 0);
-  std::vector<int64_t> down_counts(num_threads.size(), 0);
-  for (const Part& part : parts_) {
-    if (is_split) partials.push_back(uninitialized<float>(num_tokens * width));
-    const size_t node = static_cast<size_t>(part.node);
-    forward_of_node[node] = forwards.size();
-    forwards.emplace_back(part, all, num_tokens, num_threads[node], width,
-                          is_split ? partials.back().get() : out);
-    gate_counts[node] = forwards.back().num_gate_tasks();
-    down_counts[node] = forwards.back().num_down_tasks();
-  }
-  const auto at = [&](int node) -> PartForward& {
-    return forwards[forward_of_node[static_cast<size_t>(node)]];
-  };
-  pool.parallel_for_nodes(
-      gate_counts, [&](int node, int64_t task) { at(node).gate_up(task, gate_rows.data(), up_rows.data()); });
-  pool.parallel_for_nodes(down_counts, [&](int node, int64_t task) { at(node).down(task, num_tokens); });
-  if (!is_split) return;
-
-  constexpr int64_t kTaskFloats = 16384;  // some microseconds; a few tokens are not worth waking a thread
-  const Chunks chunks(num_tokens * width, kTaskFloats);
-  pool.parallel_for(chunks.count(), [&](int64_t task) {
-    const IndexRange range = chunks[task];
-    std::copy(partials[0].get() + range.begin, partials[0].get() + range.end, out + range.begin);
-    for (size_t part = 1; part < partials.size(); ++part) {
-      for (int64_t i = range.begin; i < range.end; ++i) out[i] += partials[part][i];
-    }
-  });
+void forward_packed(ThreadPool& pool, const float* x, int64_t num_tokens,
+                    const std::vector<PackedCall>& calls) {
+  Inputs inputs(pool, x, num_tokens);
+  std::vector<Forward> forwards;
+  forwards.reserve(calls.size());
+  for (const PackedCall& call : calls) forwards.emplace_back(pool, call, inputs, num_tokens);
+  mixed_for_nodes(
+      pool, calls.size(), [&](size_t call) -> const auto& { return forwards[call].gate_counts(); },
+      [&](size_t call, int node, int64_t task) { forwards[call].gate_up(node, task); });
+  mixed_for_nodes(
+      pool, calls.size(), [&](size_t call) -> const auto& { return forwards[call].down_counts(); },
+      [&](size_t call, int node, int64_t task) { forwards[call].down(node, task); });
+  for (Forward& forward : forwards) forward.add_up(pool);
 }
 
 }  // namespace ballast

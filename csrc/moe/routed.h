@@ -17,9 +17,9 @@ class RoutedExperts {
   RoutedExperts(ThreadPool& pool, const RoutingRule& rule) : pool_(pool), rule_(rule) {}
 
   // out [T, D] = what the chosen experts make of x [T, D]; logits [T, num_experts], bias [num_experts] or
-  // null as `route` has them.
+  // null as `route` has them. Computes what other experts are to make of x beside that.
   void forward(const Experts& experts, const float* bias, const float* logits, const float* x,
-               int64_t num_tokens, float* out);
+               int64_t num_tokens, float* out, const std::vector<Experts::Call>& beside);
 
   // Of the weights of every expert that a call has chosen, so far; may be asked for from any thread.
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }

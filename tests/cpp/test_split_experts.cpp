@@ -221,6 +221,40 @@ TEST(a_split_result_is_the_same_every_time_and_whatever_else_is_in_the_batch) {
   }
 }
 
+TEST(calls_at_once_give_the_bits_of_one_after_the_other) {
+  const Layer many(5, 256, 512, kQ4_K, kQ8_0);
+  const Layer single(1, 256, 1024, kQ8_0, kQ4_K);  // takes other activations
+  const Tokens tokens(many, 19, 2);
+  const std::vector<int32_t> zeros(19, 0), nobody(19, -1);
+  const std::vector<float> ones(19, 1.0f);
+  for (const PanelTarget& target : targets()) {
+    for (const std::vector<int>& threads : {std::vector<int>{3}, {2, 1}}) {
+      ThreadPool pool(made_up(threads));
+      const Experts routed = many.in_place().packed(pool, target);
+      const Experts every_token = single.in_place().packed(pool, target);
+      const Experts unpacked = single.in_place();
+      std::vector<std::vector<float>> outs(4, std::vector<float>(19 * 256, NAN));
+      const std::vector<int64_t> num_read =
+          Experts::forward_all(pool, tokens.x.data(), 19,
+                               {{&routed, tokens.ids.data(), tokens.weights.data(), 2, outs[0].data()},
+                                {&every_token, zeros.data(), ones.data(), 1, outs[1].data()},
+                                {&routed, nobody.data(), ones.data(), 1, outs[2].data()},
+                                {&unpacked, zeros.data(), ones.data(), 1, outs[3].data()}});
+      EXPECT(num_read == (std::vector<int64_t>{5, 1, 0, 1}));
+      EXPECT(outs[0] == tokens.through(routed, pool));
+      std::vector<float> alone(19 * 256, NAN);
+      every_token.forward(pool, tokens.x.data(), 19, zeros.data(), ones.data(), 1, alone.data());
+      EXPECT(outs[1] == alone);
+      EXPECT(outs[2] == std::vector<float>(19 * 256, 0.0f));
+      unpacked.forward(pool, tokens.x.data(), 19, zeros.data(), ones.data(), 1, alone.data());
+      EXPECT(outs[3] == alone);
+      EXPECT_EQ(every_token.uses()[0], 2 * 19);
+    }
+  }
+  ThreadPool pool(1);
+  EXPECT(Experts::forward_all(pool, tokens.x.data(), 19, {}).empty());
+}
+
 TEST(a_node_without_a_unit_of_its_own_holds_and_computes_nothing) {
   const Layer layer(2, 256, 256, kQ4_K, kQ4_K);
   for (const PanelTarget& target : targets()) {

@@ -18,9 +18,10 @@ using Ints = __m512i;
 using Floats = __m512;
 
 constexpr int kVectorRows = 16;
-// Panels and tokens that are multiplied together: as many as registers hold.
+// Panels and tokens that are multiplied together, and tokens with one panel alone: as many as registers hold.
 constexpr int kQuantPanels = 2;
 constexpr int kQuantTokens = 4;
+constexpr int kSingleTokens = 8;
 constexpr int kFloatTokens = 4;
 // Cache entries that attention takes together, for one vector of rows and for two.
 constexpr int kSingleItems = 12;

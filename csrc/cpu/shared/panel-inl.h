@@ -116,20 +116,17 @@ BALLAST_INLINE Floats add_minimum(Floats minimum, float sum_of_numbers, Floats s
   return multiply_subtract_from(minimum, broadcast_float(sum_of_numbers), sum);
 }
 
-// From which on it is worth decoding panels once for all of them. What comes next then has time to wait in
-// the second cache.
-constexpr int64_t kManyPasses = 4;
-
 // Of columns. IndexRange would bring functions that other objects define too.
 struct Groups {
   int64_t begin;
   int64_t end;
 };
 
-// Panels as they lie, one behind the other: decoded as they are multiplied, for few tokens.
+// Panels as they lie, one behind the other: decoded as they are multiplied.
 template <const QuantLayout& kLayout, int kPanels>
 struct PackedPanels {
-  PackedPanels(const PanelRun& panel_run, int64_t index, int vector_part, int64_t num_passes)
+  PackedPanels(const PanelRun& panel_run, int64_t index, int vector_part, int64_t num_passes,
+               CacheLevel next_to)
       : run(panel_run),
         first(run[index]),
         codes(first + kLayout.scale_bytes(run.cols) + vector_part * kPartBytes),
@@ -137,9 +134,7 @@ struct PackedPanels {
         part(vector_part),
         asks_for_own(part == 0 && (num_passes == 1 || index == 0)) {
     // One pass has no time to spare for what comes next.
-    if (part == 0 && num_passes > 1 && next != nullptr)
-      ahead = {next, num_passes, num_passes,
-               num_passes < kManyPasses ? run.prefetching.to : CacheLevel::kSecond};
+    if (part == 0 && num_passes > 1 && next != nullptr) ahead = {next, num_passes, num_passes, next_to};
   }
 
   const PanelRun& run;
@@ -419,56 +414,61 @@ void multiply_rest(Weights& weights, Groups groups, int64_t groups_per_scale, Ah
   }
 }
 
-template <const QuantLayout& kLayout, int kPanels, int kBytes>
-BALLAST_NOINLINE void multiply_few(PackedPanels<kLayout, kPanels>& panels, const void* const* tokens,
+constexpr int64_t num_parts(int64_t whole, int64_t largest) { return (whole + largest - 1) / largest; }
+
+// Few tokens go through one panel after the other, which memory hands out faster than two side by side, as
+// many together as registers hold, so that it is decoded seldom.
+template <const QuantLayout& kLayout, int kBytes>
+BALLAST_NOINLINE void multiply_few(const PanelRun& run, int64_t index, const void* const* tokens,
                                    int64_t num_tokens, const PanelProducts& out) {
-  multiply_rest<kLayout, kPanels, kQuantTokens, kBytes>(panels, {0, panels.run.cols / kGroupCols},
-                                                        panels.run.blocks_per_scale, panels.ahead, tokens,
-                                                        num_tokens, out);
-}
-
-template <const QuantLayout& kLayout, int kPanels, int kBytes>
-BALLAST_NOINLINE void multiply_many(PackedPanels<kLayout, kPanels>& panels, const void* const* tokens,
-                                    int64_t num_tokens, const PanelProducts& out) {
-  const int64_t num_groups = panels.run.cols / kGroupCols;
-  DecodedPiece<kLayout, kPanels> piece;
-  for (int64_t first = 0; first < num_groups; first += kPieceGroups) {
-    const Groups groups{first, first + kPieceGroups < num_groups ? first + kPieceGroups : num_groups};
-    decode_piece(panels, groups, piece);
-    multiply_rest<kLayout, kPanels, kQuantTokens, kBytes>(piece, groups, panels.run.blocks_per_scale,
-                                                          panels.ahead, tokens, num_tokens, out);
-  }
-}
-
-template <const QuantLayout& kLayout, int kPanels, int kBytes>
-void multiply_together(const PanelRun& run, int64_t index, const void* const* tokens, int64_t num_tokens,
-                       const PanelProducts& out) {
-  const int64_t num_passes = (num_tokens + kQuantTokens - 1) / kQuantTokens;
+  const int64_t num_passes = num_parts(num_tokens, kSingleTokens);
   for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-    PackedPanels<kLayout, kPanels> panels(run, index, part, num_passes);
-    const PanelProducts products{out[index] + part * kVectorRows, out.panel_stride};
-    if (num_passes < kManyPasses) {
-      multiply_few<kLayout, kPanels, kBytes>(panels, tokens, num_tokens, products);
-    } else {
-      multiply_many<kLayout, kPanels, kBytes>(panels, tokens, num_tokens, products);
+    PackedPanels<kLayout, 1> panel(run, index, part, num_passes, run.prefetching.to);
+    for (int64_t pass = 0; pass < num_passes; ++pass) {
+      const int64_t begin = num_tokens * pass / num_passes;
+      const int64_t end = num_tokens * (pass + 1) / num_passes;
+      multiply_rest<kLayout, 1, kSingleTokens, kBytes>(
+          panel, {0, run.cols / kGroupCols}, run.blocks_per_scale, panel.ahead, tokens + begin, end - begin,
+          {out[index] + part * kVectorRows + begin * kPanelRows, out.panel_stride});
     }
   }
 }
 
+// Many tokens leave what comes next the time to wait in the second cache.
+template <const QuantLayout& kLayout, int kPanels, int kBytes>
+BALLAST_NOINLINE void multiply_many(const PanelRun& run, int64_t index, const void* const* tokens,
+                                    int64_t num_tokens, const PanelProducts& out) {
+  const int64_t num_groups = run.cols / kGroupCols;
+  for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
+    PackedPanels<kLayout, kPanels> panels(run, index, part, num_parts(num_tokens, kQuantTokens),
+                                          CacheLevel::kSecond);
+    DecodedPiece<kLayout, kPanels> piece;
+    for (int64_t first = 0; first < num_groups; first += kPieceGroups) {
+      const Groups groups{first, first + kPieceGroups < num_groups ? first + kPieceGroups : num_groups};
+      decode_piece(panels, groups, piece);
+      multiply_rest<kLayout, kPanels, kQuantTokens, kBytes>(
+          piece, groups, run.blocks_per_scale, panels.ahead, tokens, num_tokens,
+          {out[index] + part * kVectorRows, out.panel_stride});
+    }
+  }
+}
+
+// More are worth decoding panels once for all of them.
+constexpr int64_t kPackedTokens = 12;
+
 template <const QuantLayout& kLayout, int kBytes>
 void multiply_quantized(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                         const PanelProducts& out) {
-  int64_t index = 0;
-  // Fewer tokens wait for memory, and that hands out one panel after the other faster than two side by side.
-  const bool is_paired = num_tokens >= kQuantTokens;
-  for (int64_t panel = 0; panel < run.count && panel < (is_paired ? kQuantPanels : 1); ++panel)
+  const bool are_few = num_tokens <= kPackedTokens;
+  for (int64_t panel = 0; panel < run.count && panel < (are_few ? 1 : kQuantPanels); ++panel)
     prefetch_begin(run, panel);
-  if (is_paired) {
-    for (; index + kQuantPanels <= run.count; index += kQuantPanels)
-      multiply_together<kLayout, kQuantPanels, kBytes>(run, index, tokens, num_tokens, out);
+  int64_t index = 0;
+  if (are_few) {
+    for (; index < run.count; ++index) multiply_few<kLayout, kBytes>(run, index, tokens, num_tokens, out);
   }
-  for (; index < run.count; ++index)
-    multiply_together<kLayout, 1, kBytes>(run, index, tokens, num_tokens, out);
+  for (; index + kQuantPanels <= run.count; index += kQuantPanels)
+    multiply_many<kLayout, kQuantPanels, kBytes>(run, index, tokens, num_tokens, out);
+  for (; index < run.count; ++index) multiply_many<kLayout, 1, kBytes>(run, index, tokens, num_tokens, out);
 }
 
 struct FloatsAsFloats {

@@ -66,6 +66,8 @@ class EngineCore:
 
     def __init__(self, runner: Runner, config: sched.SchedulerConfig, alive: Callable[[], None] = lambda: None) -> None:
         self._runner = runner
+        self._looks_ahead = runner if isinstance(runner, LooksAhead) else None
+        self._counts_reads = runner if isinstance(runner, CountsExpertReads) else None
         self._on_device = runner if isinstance(runner, UsesDevice) else None
         self._scheduler = sched.Scheduler(config)
         self._masks = MaskWorker()
@@ -127,9 +129,9 @@ class EngineCore:
 
     def _forward(self, plan: sched.Plan, batch: Batch) -> NDArray[np.float32]:
         """While a step runs, the next one is planned: all of it but the tokens that this one is to sample."""
-        runner = self._runner
-        if not isinstance(runner, LooksAhead):
-            return runner.forward(batch, self._alive)
+        runner = self._looks_ahead
+        if runner is None:
+            return self._runner.forward(batch, self._alive)
         runner.queue(batch, self._alive, is_staged=plan.was_foreseen)
         foreseen = self._scheduler.foresee()
         if foreseen is not None:
@@ -168,7 +170,7 @@ class EngineCore:
     @property
     def expert_bytes_read(self) -> int:
         """Bytes of experts' weights that steps have read from host memory; 0 of a runner that does not count."""
-        return self._runner.expert_bytes_read if isinstance(self._runner, CountsExpertReads) else 0
+        return 0 if self._counts_reads is None else self._counts_reads.expert_bytes_read
 
     @property
     def device_counts(self) -> DeviceCounts:

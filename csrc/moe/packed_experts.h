@@ -1,0 +1,25 @@
+// Experts over packed weights: gate and up in one pass, their product rounded for down as it is made.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "moe/experts.h"
+#include "moe/grouping.h"
+#include "numa/thread_pool.h"
+
+namespace ballast {
+
+// Packed experts, which tokens they compute, and where the result goes: [T, D].
+struct PackedCall {
+  const Experts* experts;
+  const Grouping* all;
+  float* out;
+};
+
+// All calls over the same x [T, D], as Experts::forward has each: their tasks in the same loops, evenly
+// mixed, so that threads that wait for memory run beside threads that multiply.
+void forward_packed(ThreadPool& pool, const float* x, int64_t num_tokens,
+                    const std::vector<PackedCall>& calls);
+
+}  // namespace ballast

@@ -83,7 +83,7 @@ struct Product {
                        panels.cols(),
                        panels.blocks_per_scale(),
                        nullptr,
-                       {CacheLevel::kSecond, 16 << 10}};
+                       {CacheLevel::kSecond, 16 << 10, false}};
     kernels.by_bytes[panels.activation_bytes() - 1].multiply[static_cast<int>(panels.kind())](
         run, tokens, num_tokens, {out.data(), stride});
     return out;

@@ -8,6 +8,7 @@
 #include "check.h"
 #include "cpu/dispatch.h"
 #include "moe/experts.h"
+#include "ops/activations.h"
 #include "ops/linear.h"
 #include "quant/matrix.h"
 
@@ -102,6 +103,41 @@ TEST(a_token_gets_the_same_bits_alone_and_in_company) {
         int64_t num_wrong = 0;
         for (size_t i = 0; i < out.size(); ++i) num_wrong += !same_bits(out[i], alone[i]);
         EXPECT_EQ(num_wrong, 0);
+      }
+    }
+  }
+}
+
+TEST(a_panel_alone_and_panels_side_by_side_give_the_same_bits) {
+  ThreadPool pool(1);
+  constexpr int64_t kCols = 512, kRows = 3 * kPanelRows, kMostTokens = 17;
+  const std::vector<float> x = random_floats(kMostTokens * kCols);
+  for (const FormatTraits& format : all_formats()) {
+    const std::vector<uint8_t> bytes = random_bytes(format, kRows, kCols);
+    const Matrix source(bytes.data(), static_cast<int64_t>(bytes.size()), format.ggml_type, kRows, kCols);
+    for (const Fast& fast : fast_kernels()) {
+      const Matrix packed = source.packed(pool, {*fast.kernels, fast.bytes_of_activations}, {1, 0, 0, kRows},
+                                          PanelRows::kAsStored);
+      const Panels* panels = packed.panels();
+      if (panels == nullptr || !panels->takes_quantized()) continue;
+      const Activations activations(pool, *panels, x.data(), kMostTokens);
+      PanelRun run{panels->panel(0, 0),
+                   panels->panel(0, 1) - panels->panel(0, 0),
+                   3,
+                   kCols,
+                   panels->blocks_per_scale(),
+                   nullptr,
+                   prefetching_of_this_chip()};
+      for (int64_t num_tokens = 1; num_tokens <= kMostTokens; ++num_tokens) {
+        std::vector<float> outs[2];
+        for (const bool in_one_stream : {false, true}) {
+          run.prefetching.in_one_stream = in_one_stream;
+          std::vector<float>& out = outs[in_one_stream];
+          out.assign(static_cast<size_t>(kRows * num_tokens), NAN);
+          panels->activation_kernels().multiply[static_cast<int>(panels->kind())](
+              run, activations.rows(), num_tokens, {out.data(), num_tokens * kPanelRows});
+        }
+        EXPECT(std::equal(outs[0].begin(), outs[0].end(), outs[1].begin(), outs[1].end(), same_bits));
       }
     }
   }

@@ -416,19 +416,18 @@ void multiply_rest(Weights& weights, Groups groups, int64_t groups_per_scale, Ah
 
 constexpr int64_t num_parts(int64_t whole, int64_t largest) { return (whole + largest - 1) / largest; }
 
-// Few tokens go through one panel after the other, which memory hands out faster than two side by side, as
-// many together as registers hold, so that it is decoded seldom.
-template <const QuantLayout& kLayout, int kBytes>
+// Panels that are decoded as they are multiplied, with kTokens at a time.
+template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes>
 BALLAST_NOINLINE void multiply_few(const PanelRun& run, int64_t index, const void* const* tokens,
                                    int64_t num_tokens, const PanelProducts& out) {
-  const int64_t num_passes = num_parts(num_tokens, kSingleTokens);
+  const int64_t num_passes = num_parts(num_tokens, kTokens);
   for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-    PackedPanels<kLayout, 1> panel(run, index, part, num_passes, run.prefetching.to);
+    PackedPanels<kLayout, kPanels> panels(run, index, part, num_passes, run.prefetching.to);
     for (int64_t pass = 0; pass < num_passes; ++pass) {
       const int64_t begin = num_tokens * pass / num_passes;
       const int64_t end = num_tokens * (pass + 1) / num_passes;
-      multiply_rest<kLayout, 1, kSingleTokens, kBytes>(
-          panel, {0, run.cols / kGroupCols}, run.blocks_per_scale, panel.ahead, tokens + begin, end - begin,
+      multiply_rest<kLayout, kPanels, kTokens, kBytes>(
+          panels, {0, run.cols / kGroupCols}, run.blocks_per_scale, panels.ahead, tokens + begin, end - begin,
           {out[index] + part * kVectorRows + begin * kPanelRows, out.panel_stride});
     }
   }
@@ -460,15 +459,22 @@ template <const QuantLayout& kLayout, int kBytes>
 void multiply_quantized(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                         const PanelProducts& out) {
   const bool are_few = num_tokens <= kPackedTokens;
-  for (int64_t panel = 0; panel < run.count && panel < (are_few ? 1 : kQuantPanels); ++panel)
+  // Fewer wait for memory whatever the chip, and that hands out one panel after the other faster.
+  const bool are_paired = !are_few || (num_tokens >= kQuantTokens && !run.prefetching.in_one_stream);
+  for (int64_t panel = 0; panel < run.count && panel < (are_paired ? kQuantPanels : 1); ++panel)
     prefetch_begin(run, panel);
   int64_t index = 0;
-  if (are_few) {
-    for (; index < run.count; ++index) multiply_few<kLayout, kBytes>(run, index, tokens, num_tokens, out);
+  if (are_paired) {
+    constexpr auto kMultiplyFew = multiply_few<kLayout, kQuantPanels, kQuantTokens, kBytes>;
+    constexpr auto kMultiplyMany = multiply_many<kLayout, kQuantPanels, kBytes>;
+    const auto multiply = are_few ? kMultiplyFew : kMultiplyMany;
+    for (; index + kQuantPanels <= run.count; index += kQuantPanels)
+      multiply(run, index, tokens, num_tokens, out);
   }
-  for (; index + kQuantPanels <= run.count; index += kQuantPanels)
-    multiply_many<kLayout, kQuantPanels, kBytes>(run, index, tokens, num_tokens, out);
-  for (; index < run.count; ++index) multiply_many<kLayout, 1, kBytes>(run, index, tokens, num_tokens, out);
+  constexpr auto kMultiplyFew = multiply_few<kLayout, 1, kSingleTokens, kBytes>;
+  constexpr auto kMultiplyMany = multiply_many<kLayout, 1, kBytes>;
+  const auto multiply = are_few ? kMultiplyFew : kMultiplyMany;
+  for (; index < run.count; ++index) multiply(run, index, tokens, num_tokens, out);
 }
 
 struct FloatsAsFloats {

@@ -11,7 +11,8 @@ enum class CacheLevel : uint8_t { kFirst, kSecond };
 struct Prefetching {
   CacheLevel to;
   int64_t bytes_ahead;
-  bool in_one_stream;  // rather than panels side by side, where both are possible
+  bool
+      in_one_stream;  // few tokens go through one panel after the other, rather than through two side by side
 };
 
 // What reads fastest on this chip, as measured (docs/decisions/0005-weights-are-packed-into-panels.md). An

@@ -127,6 +127,7 @@ std::vector<int64_t> Experts::forward_all(ThreadPool& pool, const float* x, int6
                                           const std::vector<Call>& calls) {
   std::vector<Grouping> groupings;
   for (const Call& call : calls) {
+    BALLAST_CHECK(call.experts->hidden_width() == calls[0].experts->hidden_width());
     groupings.push_back(
         group_by_expert(call.ids, call.weights, num_tokens, call.num_chosen, call.experts->num_experts()));
   }

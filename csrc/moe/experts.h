@@ -1,6 +1,6 @@
-// The routed experts of one layer, grouped: each chosen expert's weights are read once a call, whatever the
-// batch. Packed, they are divided among the nodes of a pool along the intermediate dimension: each node holds
-// the same rows of gate and up and the same columns of down of every expert.
+// Experts of one layer, routed or for every token, grouped: each chosen expert's weights are read once a
+// call, whatever the batch. Packed, they are divided among the nodes of a pool along the intermediate
+// dimension: each node holds the same rows of gate and up and the same columns of down of every expert.
 #pragma once
 
 #include <array>
@@ -76,7 +76,8 @@ class Experts {
     int64_t num_chosen;
     float* out;
   };
-  // What `forward` does, for all calls at once; returns what each has read.
+  // What `forward` does, for all calls at once, which have one hidden width and an `out` each; returns what
+  // each has read.
   static std::vector<int64_t> forward_all(ThreadPool& pool, const float* x, int64_t num_tokens,
                                           const std::vector<Call>& calls);
 

@@ -240,15 +240,15 @@ class Forward {
         down_counts_(gate_counts_),
         part_of_node_(gate_counts_.size(), 0) {
     const std::vector<Experts::Part>& parts = call.experts->parts();
-    gate_rows_ = inputs.rows_of_members(*parts[0].gate, *call.all);
-    up_rows_ = inputs.rows_of_members(*parts[0].up, *call.all);
+    gate_rows_ = inputs.rows_of_members(*parts[0].gate, *call.grouping);
+    up_rows_ = inputs.rows_of_members(*parts[0].up, *call.grouping);
     const std::vector<int> num_threads = pool.threads_per_node();
     parts_.reserve(parts.size());
     for (const Experts::Part& part : parts) {
       if (parts.size() > 1) partials_.push_back(uninitialized<float>(num_tokens * width_));
       const size_t node = static_cast<size_t>(part.node);
       part_of_node_[node] = parts_.size();
-      parts_.emplace_back(part, *call.all, num_tokens, num_threads[node], width_,
+      parts_.emplace_back(part, *call.grouping, num_tokens, num_threads[node], width_,
                           partials_.empty() ? out_ : partials_.back().get());
       gate_counts_[node] = parts_.back().num_gate_tasks();
       down_counts_[node] = parts_.back().num_down_tasks();

@@ -13,7 +13,7 @@ namespace ballast {
 // Packed experts, which tokens they compute, and where the result goes: [T, D].
 struct PackedCall {
   const Experts* experts;
-  const Grouping* all;
+  const Grouping* grouping;
   float* out;
 };
 

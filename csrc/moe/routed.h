@@ -17,7 +17,7 @@ class RoutedExperts {
   RoutedExperts(ThreadPool& pool, const RoutingRule& rule) : pool_(pool), rule_(rule) {}
 
   // out [T, D] = what the chosen experts make of x [T, D]; logits [T, num_experts], bias [num_experts] or
-  // null as `route` has them. Computes what other experts are to make of x beside that.
+  // null as `route` has them. `beside` are calls over the same x, computed in the same loops.
   void forward(const Experts& experts, const float* bias, const float* logits, const float* x,
                int64_t num_tokens, float* out, const std::vector<Experts::Call>& beside);
 

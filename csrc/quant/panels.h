@@ -73,7 +73,8 @@ class Panels {
   int64_t blocks_per_scale() const { return blocks_per_scale_; }
   // Whether activations that were rounded for the one serve the other.
   bool takes_same_activations(const Panels& other) const {
-    return takes_quantized() == other.takes_quantized() && activation_bytes() == other.activation_bytes() &&
+    return &kernels() == &other.kernels() && activation_bytes() == other.activation_bytes() &&
+           takes_quantized() == other.takes_quantized() && cols() == other.cols() &&
            blocks_per_scale() == other.blocks_per_scale();
   }
   const HeadRows& heads() const { return heads_; }

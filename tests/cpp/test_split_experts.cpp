@@ -223,7 +223,8 @@ TEST(a_split_result_is_the_same_every_time_and_whatever_else_is_in_the_batch) {
 
 TEST(calls_at_once_give_the_bits_of_one_after_the_other) {
   const Layer many(5, 256, 512, kQ4_K, kQ8_0);
-  const Layer single(1, 256, 1024, kQ8_0, kQ4_K);  // takes other activations
+  const Layer single(1, 256, 1024, kQ8_0, kQ4_K);  // takes the same rounded activations
+  const Layer floats(1, 256, 64, kF32, kF32);      // takes them as they are
   const Tokens tokens(many, 19, 2);
   const std::vector<int32_t> zeros(19, 0), nobody(19, -1);
   const std::vector<float> ones(19, 1.0f);
@@ -232,8 +233,9 @@ TEST(calls_at_once_give_the_bits_of_one_after_the_other) {
       ThreadPool pool(made_up(threads));
       const Experts routed = many.in_place().packed(pool, target);
       const Experts every_token = single.in_place().packed(pool, target);
+      const Experts of_floats = floats.in_place().packed(pool, target);
       const Experts unpacked = single.in_place();
-      std::vector<std::vector<float>> outs(4, std::vector<float>(19 * 256, NAN));
+      std::vector<std::vector<float>> outs(6, std::vector<float>(19 * 256, NAN));
       const std::vector<int64_t> num_read =
           Experts::forward_all(pool, tokens.x.data(), 19,
                                {{&routed, tokens.ids.data(), tokens.weights.data(), 2, outs[0].data()},
@@ -245,10 +247,13 @@ TEST(calls_at_once_give_the_bits_of_one_after_the_other) {
       std::vector<float> alone(19 * 256, NAN);
       every_token.forward(pool, tokens.x.data(), 19, zeros.data(), ones.data(), 1, alone.data());
       EXPECT(outs[1] == alone);
+      EXPECT(outs[5] == alone);
       EXPECT(outs[2] == std::vector<float>(19 * 256, 0.0f));
       unpacked.forward(pool, tokens.x.data(), 19, zeros.data(), ones.data(), 1, alone.data());
       EXPECT(outs[3] == alone);
-      EXPECT_EQ(every_token.uses()[0], 2 * 19);
+      of_floats.forward(pool, tokens.x.data(), 19, zeros.data(), ones.data(), 1, alone.data());
+      EXPECT(outs[4] == alone);
+      EXPECT_EQ(every_token.uses()[0], 3 * 19);
     }
   }
   ThreadPool pool(1);

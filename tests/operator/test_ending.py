@@ -1,11 +1,15 @@
 """That the watches' event loop ends when it is told to, whatever runs in it."""
 
 import asyncio
+import queue
 import threading
 
 import pytest
 
+from ballast_operator.cluster.kinds import POD
+from ballast_operator.process import watcher
 from ballast_operator.process.ending import run_until_told
+from ballast_operator.process.handlers import make_settings
 
 GRACE_S = 0.05
 
@@ -83,3 +87,35 @@ def test_work_that_gives_up_is_heard_though_nobody_told_it_to_end():
     with pytest.raises(OSError, match="no way on"):
         end_within_limit(work, threading.Event())
     assert [task.cancelled() for task in left] == [True]
+
+
+def test_a_watcher_begins_anew_when_told_and_when_watching_fails_and_leaves_no_thread(monkeypatch):
+    told = queue.Queue()
+    failures = [OSError("no way on")]
+
+    async def watch(_registry, namespaces, leave):
+        told.put(("began", namespaces))
+        if failures:
+            raise failures.pop()
+        await leave.wait()
+        told.put(("left", namespaces))
+
+    def next_of(word):
+        assert told.get(timeout=20) == (word, ("ns",))
+
+    monkeypatch.setattr(watcher, "watch", watch)
+    watching = watcher.Watcher(lambda *_: None, lambda: [POD], ("ns",))
+    watching.start()
+    for word in ("began", "began"):
+        next_of(word)
+    watching.restart()
+    for word in ("left", "began"):
+        next_of(word)
+    asyncio.run(watching.stop())
+    next_of("left")
+    assert told.empty()
+    assert "watches" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_kopf_is_not_to_kill_the_process():
+    assert make_settings().process.ultimate_exiting_timeout is None

@@ -125,8 +125,7 @@ struct Groups {
 // Panels as they lie, one behind the other: decoded as they are multiplied.
 template <const QuantLayout& kLayout, int kPanels>
 struct PackedPanels {
-  PackedPanels(const PanelRun& panel_run, int64_t index, int vector_part, int64_t num_passes,
-               CacheLevel next_to)
+  PackedPanels(const PanelRun& panel_run, int64_t index, int vector_part, int64_t num_passes)
       : run(panel_run),
         first(run[index]),
         codes(first + kLayout.scale_bytes(run.cols) + vector_part * kPartBytes),
@@ -134,7 +133,8 @@ struct PackedPanels {
         part(vector_part),
         asks_for_own(part == 0 && (num_passes == 1 || index == 0)) {
     // One pass has no time to spare for what comes next.
-    if (part == 0 && num_passes > 1 && next != nullptr) ahead = {next, num_passes, num_passes, next_to};
+    if (part == 0 && num_passes > 1 && next != nullptr)
+      ahead = {next, num_passes, num_passes, run.prefetching.to};
   }
 
   const PanelRun& run;
@@ -422,7 +422,7 @@ BALLAST_NOINLINE void multiply_few(const PanelRun& run, int64_t index, const voi
                                    int64_t num_tokens, const PanelProducts& out) {
   const int64_t num_passes = num_parts(num_tokens, kTokens);
   for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-    PackedPanels<kLayout, kPanels> panels(run, index, part, num_passes, run.prefetching.to);
+    PackedPanels<kLayout, kPanels> panels(run, index, part, num_passes);
     for (int64_t pass = 0; pass < num_passes; ++pass) {
       const int64_t begin = num_tokens * pass / num_passes;
       const int64_t end = num_tokens * (pass + 1) / num_passes;
@@ -433,14 +433,13 @@ BALLAST_NOINLINE void multiply_few(const PanelRun& run, int64_t index, const voi
   }
 }
 
-// Many tokens leave what comes next the time to wait in the second cache.
+// Panels that are decoded a piece at a time, once for all tokens.
 template <const QuantLayout& kLayout, int kPanels, int kBytes>
 BALLAST_NOINLINE void multiply_many(const PanelRun& run, int64_t index, const void* const* tokens,
                                     int64_t num_tokens, const PanelProducts& out) {
   const int64_t num_groups = run.cols / kGroupCols;
   for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-    PackedPanels<kLayout, kPanels> panels(run, index, part, num_parts(num_tokens, kQuantTokens),
-                                          CacheLevel::kSecond);
+    PackedPanels<kLayout, kPanels> panels(run, index, part, num_parts(num_tokens, kQuantTokens));
     DecodedPiece<kLayout, kPanels> piece;
     for (int64_t first = 0; first < num_groups; first += kPieceGroups) {
       const Groups groups{first, first + kPieceGroups < num_groups ? first + kPieceGroups : num_groups};
@@ -455,26 +454,36 @@ BALLAST_NOINLINE void multiply_many(const PanelRun& run, int64_t index, const vo
 // More are worth decoding panels once for all of them.
 constexpr int64_t kPackedTokens = 12;
 
+// Panels from `index` on, kPanels at a time; returns how far that goes.
+template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes>
+int64_t multiply_from(int64_t index, const PanelRun& run, const void* const* tokens, int64_t num_tokens,
+                      const PanelProducts& out) {
+  for (; index + kPanels <= run.count; index += kPanels) {
+    if (num_tokens <= kPackedTokens) {
+      multiply_few<kLayout, kPanels, kTokens, kBytes>(run, index, tokens, num_tokens, out);
+    } else {
+      multiply_many<kLayout, kPanels, kBytes>(run, index, tokens, num_tokens, out);
+    }
+  }
+  return index;
+}
+
 template <const QuantLayout& kLayout, int kBytes>
 void multiply_quantized(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                         const PanelProducts& out) {
-  const bool are_few = num_tokens <= kPackedTokens;
-  // Fewer wait for memory whatever the chip, and that hands out one panel after the other faster.
-  const bool are_paired = !are_few || (num_tokens >= kQuantTokens && !run.prefetching.in_one_stream);
+  // Fewer than kQuantTokens wait for memory whatever the chip, and that hands out one panel after the other
+  // faster.
+  const bool are_paired =
+      num_tokens > kPackedTokens || (num_tokens >= kQuantTokens && !run.prefetching.in_one_stream);
   for (int64_t panel = 0; panel < run.count && panel < (are_paired ? kQuantPanels : 1); ++panel)
     prefetch_begin(run, panel);
-  int64_t index = 0;
   if (are_paired) {
-    constexpr auto kMultiplyFew = multiply_few<kLayout, kQuantPanels, kQuantTokens, kBytes>;
-    constexpr auto kMultiplyMany = multiply_many<kLayout, kQuantPanels, kBytes>;
-    const auto multiply = are_few ? kMultiplyFew : kMultiplyMany;
-    for (; index + kQuantPanels <= run.count; index += kQuantPanels)
-      multiply(run, index, tokens, num_tokens, out);
+    const int64_t rest =
+        multiply_from<kLayout, kQuantPanels, kQuantTokens, kBytes>(0, run, tokens, num_tokens, out);
+    multiply_from<kLayout, 1, kQuantTokens, kBytes>(rest, run, tokens, num_tokens, out);
+  } else {
+    multiply_from<kLayout, 1, kSingleTokens, kBytes>(0, run, tokens, num_tokens, out);
   }
-  constexpr auto kMultiplyFew = multiply_few<kLayout, 1, kSingleTokens, kBytes>;
-  constexpr auto kMultiplyMany = multiply_many<kLayout, 1, kBytes>;
-  const auto multiply = are_few ? kMultiplyFew : kMultiplyMany;
-  for (; index < run.count; ++index) multiply(run, index, tokens, num_tokens, out);
 }
 
 struct FloatsAsFloats {

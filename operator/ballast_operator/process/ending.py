@@ -1,16 +1,22 @@
-"""Work of an event loop that ends for certain when a thread says so, whatever it makes of being cancelled."""
+"""Work of an event loop that ends when a thread says so, although it may lose a cancelling or two."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+log = logging.getLogger(__name__)
+
 POLL_S = 0.2
 """asyncio cannot wait for a thread's flag without a thread that waits."""
-GRACE_S = 3.0
+GRACE_S = 6.0
+"""kopf itself gives what it leaves behind 5 s."""
 PERSIST_S = 0.5
+PATIENCE_S = 10.0
+"""Before tasks that do not end are named in the log."""
 
 
 async def run_until_told(
@@ -29,9 +35,13 @@ async def run_until_told(
         await asyncio.wait((working,), timeout=POLL_S)
     leave.set()
     await asyncio.wait((working,), timeout=grace_s)
+    waited_s = 0.0
     while others := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in others:
             task.cancel()
         await asyncio.wait(others, timeout=PERSIST_S)
+        waited_s += PERSIST_S
+        if waited_s == PATIENCE_S:
+            log.warning("tasks do not end", extra={"tasks": ", ".join(sorted(task.get_name() for task in others))})
     if not working.cancelled():
         working.result()

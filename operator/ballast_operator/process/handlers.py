@@ -34,7 +34,7 @@ def make_settings() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.peering.standalone = True
-    settings.process.ultimate_exiting_timeout = None  # would kill this process when kopf alone has ended
+    settings.process.ultimate_exiting_timeout = None  # kills this process when kopf alone ends too slowly
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
     settings.networking.error_backoffs = Backoffs()

@@ -241,8 +241,10 @@ TEST(calls_at_once_give_the_bits_of_one_after_the_other) {
                                {{&routed, tokens.ids.data(), tokens.weights.data(), 2, outs[0].data()},
                                 {&every_token, zeros.data(), ones.data(), 1, outs[1].data()},
                                 {&routed, nobody.data(), ones.data(), 1, outs[2].data()},
-                                {&unpacked, zeros.data(), ones.data(), 1, outs[3].data()}});
-      EXPECT(num_read == (std::vector<int64_t>{5, 1, 0, 1}));
+                                {&unpacked, zeros.data(), ones.data(), 1, outs[3].data()},
+                                {&of_floats, zeros.data(), ones.data(), 1, outs[4].data()},
+                                {&every_token, zeros.data(), ones.data(), 1, outs[5].data()}});
+      EXPECT(num_read == (std::vector<int64_t>{5, 1, 0, 1, 1, 1}));
       EXPECT(outs[0] == tokens.through(routed, pool));
       std::vector<float> alone(19 * 256, NAN);
       every_token.forward(pool, tokens.x.data(), 19, zeros.data(), ones.data(), 1, alone.data());

@@ -11,8 +11,8 @@ enum class CacheLevel : uint8_t { kFirst, kSecond };
 struct Prefetching {
   CacheLevel to;
   int64_t bytes_ahead;
-  bool
-      in_one_stream;  // few tokens go through one panel after the other, rather than through two side by side
+  // Few tokens go through one panel after the other, rather than through two side by side.
+  bool in_one_stream;
 };
 
 // What reads fastest on this chip, as measured (docs/decisions/0005-weights-are-packed-into-panels.md). An

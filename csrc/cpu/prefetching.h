@@ -1,4 +1,4 @@
-// How kernels ask for weights before they use them, which depends on the chip.
+// How kernels read weights, and ask for them before, which depends on the chip.
 #pragma once
 
 #include <cstdint>

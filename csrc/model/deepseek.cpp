@@ -125,27 +125,22 @@ void DeepseekModel::rotate_and_store(const AttentionWeights& weights, float* cac
 // normed → what the layer adds to the residual stream.
 DeepseekModel::Outputs DeepseekModel::feed_forward(const LayerWeights& weights, int64_t num_tokens) {
   Scratch& s = scratch_;
+  std::vector<Experts::Call> calls;
+  if (weights.routed) calls.push_back(choose(*weights.routed, num_tokens));
+  if (weights.every_token)
+    calls.push_back({&*weights.every_token, s.zeros.data(), s.ones.data(), 1, s.block_out.data()});
+  const std::vector<int64_t> num_read = Experts::forward_all(pool_, s.normed.data(), num_tokens, calls);
+  if (weights.routed) routed_.count_read(weights.routed->experts, num_read[0]);
   Outputs outputs;
-  std::vector<Experts::Call> for_every_token;
-  if (weights.routed) outputs.push_back(s.routed_out.data());
-  if (weights.every_token) {
-    outputs.push_back(s.block_out.data());
-    for_every_token.push_back({&*weights.every_token, s.zeros.data(), s.ones.data(), 1, s.block_out.data()});
-  }
-  if (weights.routed) {
-    routed(*weights.routed, num_tokens, for_every_token);
-  } else {
-    Experts::forward_all(pool_, s.normed.data(), num_tokens, for_every_token);
-  }
+  for (const Experts::Call& call : calls) outputs.push_back(call.out);
   return outputs;
 }
 
-void DeepseekModel::routed(const RoutedWeights& weights, int64_t num_tokens,
-                           const std::vector<Experts::Call>& beside) {
+Experts::Call DeepseekModel::choose(const RoutedWeights& weights, int64_t num_tokens) {
   Scratch& s = scratch_;
   linear(pool_, s.normed.data(), num_tokens, weights.router, s.router_logits.data());
-  routed_.forward(weights.experts, weights.bias.empty() ? nullptr : weights.bias.data(),
-                  s.router_logits.data(), s.normed.data(), num_tokens, s.routed_out.data(), beside);
+  return routed_.choose(weights.experts, weights.bias.empty() ? nullptr : weights.bias.data(),
+                        s.router_logits.data(), num_tokens, s.routed_out.data());
 }
 
 void DeepseekModel::output(const Outputs& pending, const Step& step, float* logits) {

@@ -92,7 +92,7 @@ class DeepseekModel {
   void queries(const AttentionWeights& weights, int64_t num_tokens);
   void rotate_and_store(const AttentionWeights& weights, float* cache, const Step& step);
   Outputs feed_forward(const LayerWeights& weights, int64_t num_tokens);
-  void routed(const RoutedWeights& weights, int64_t num_tokens, const std::vector<Experts::Call>& beside);
+  Experts::Call choose(const RoutedWeights& weights, int64_t num_tokens);
   void output(const Outputs& pending, const Step& step, float* logits);
 
   void add_and_norm(const Outputs& added, const std::vector<float>& norm, int64_t num_tokens);

@@ -4,11 +4,11 @@
 #include <atomic>
 #include <iterator>
 #include <memory>
-#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "numa/index_range.h"
+#include "numa/mixed_tasks.h"
 #include "ops/activations.h"
 #include "ops/tile.h"
 #include "ops/vector.h"
@@ -236,9 +236,7 @@ class Forward {
       : num_tokens_(num_tokens),
         width_(call.experts->hidden_width()),
         out_(call.out),
-        gate_counts_(static_cast<size_t>(pool.num_nodes()), 0),
-        down_counts_(gate_counts_),
-        part_of_node_(gate_counts_.size(), 0) {
+        by_node_(static_cast<size_t>(pool.num_nodes()), nullptr) {
     const std::vector<Experts::Part>& parts = call.experts->parts();
     gate_rows_ = inputs.rows_of_members(*parts[0].gate, *call.grouping);
     up_rows_ = inputs.rows_of_members(*parts[0].up, *call.grouping);
@@ -247,20 +245,19 @@ class Forward {
     for (const Experts::Part& part : parts) {
       if (parts.size() > 1) partials_.push_back(uninitialized<float>(num_tokens * width_));
       const size_t node = static_cast<size_t>(part.node);
-      part_of_node_[node] = parts_.size();
       parts_.emplace_back(part, *call.grouping, num_tokens, num_threads[node], width_,
                           partials_.empty() ? out_ : partials_.back().get());
-      gate_counts_[node] = parts_.back().num_gate_tasks();
-      down_counts_[node] = parts_.back().num_down_tasks();
+      by_node_[node] = &parts_.back();
     }
   }
 
-  // Tasks by node.
-  const std::vector<int64_t>& gate_counts() const { return gate_counts_; }
-  const std::vector<int64_t>& down_counts() const { return down_counts_; }
+  int64_t num_gate_tasks(size_t node) const { return by_node_[node] ? by_node_[node]->num_gate_tasks() : 0; }
+  int64_t num_down_tasks(size_t node) const { return by_node_[node] ? by_node_[node]->num_down_tasks() : 0; }
 
-  void gate_up(int node, int64_t task) { at(node).gate_up(task, gate_rows_.data(), up_rows_.data()); }
-  void down(int node, int64_t task) { at(node).down(task, num_tokens_); }
+  void gate_up(size_t node, int64_t task) {
+    by_node_[node]->gate_up(task, gate_rows_.data(), up_rows_.data());
+  }
+  void down(size_t node, int64_t task) { by_node_[node]->down(task, num_tokens_); }
 
   // What the nodes have made, where there are several.
   void add_up(ThreadPool& pool) {
@@ -277,8 +274,6 @@ class Forward {
   }
 
  private:
-  PartForward& at(int node) { return parts_[part_of_node_[static_cast<size_t>(node)]]; }
-
   const int64_t num_tokens_;
   const int64_t width_;
   float* const out_;
@@ -286,46 +281,24 @@ class Forward {
   std::vector<const void*> up_rows_;
   std::vector<std::unique_ptr<float[]>> partials_;  // [T, D] each
   std::vector<PartForward> parts_;
-  std::vector<int64_t> gate_counts_;
-  std::vector<int64_t> down_counts_;
-  std::vector<size_t> part_of_node_;
+  std::vector<PartForward*> by_node_;  // null for a node without a part
 };
 
-struct Turn {
-  size_t call;
-  int64_t task;
-};
-
-// The tasks of several calls, each call's in order and spread evenly over the whole.
-std::vector<Turn> mixed(const std::vector<int64_t>& counts) {
-  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  std::vector<int64_t> done(counts.size(), 0);
-  std::vector<Turn> turns;
-  turns.reserve(static_cast<size_t>(total));
-  while (static_cast<int64_t>(turns.size()) < total) {
-    size_t next = 0;
-    for (size_t call = 1; call < counts.size(); ++call) {
-      if ((2 * done[call] + 1) * counts[next] < (2 * done[next] + 1) * counts[call]) next = call;
-    }
-    turns.push_back({next, done[next]++});
-  }
-  return turns;
-}
-
-// task(call, node, index) for each index in 0…counts_of(call)[node] of each call.
-template <class CountsOf, class Task>
-void mixed_for_nodes(ThreadPool& pool, size_t num_calls, const CountsOf& counts_of, const Task& task) {
-  std::vector<std::vector<Turn>> turns;
+// task(call, node, index) for each index in 0…num_tasks(call, node), on a thread of that node.
+template <class NumTasks, class Task>
+void mixed_for_nodes(ThreadPool& pool, size_t num_calls, const NumTasks& num_tasks, const Task& task) {
+  std::vector<std::vector<MixedTask>> tasks;  // by node
   std::vector<int64_t> counts;
   for (size_t node = 0; node < static_cast<size_t>(pool.num_nodes()); ++node) {
     std::vector<int64_t> by_call;
-    for (size_t call = 0; call < num_calls; ++call) by_call.push_back(counts_of(call)[node]);
-    turns.push_back(mixed(by_call));
-    counts.push_back(static_cast<int64_t>(turns.back().size()));
+    for (size_t call = 0; call < num_calls; ++call) by_call.push_back(num_tasks(call, node));
+    tasks.push_back(mixed_tasks(by_call));
+    counts.push_back(static_cast<int64_t>(tasks.back().size()));
   }
-  pool.parallel_for_nodes(counts, [&](int node, int64_t index) {
-    const Turn& turn = turns[static_cast<size_t>(node)][static_cast<size_t>(index)];
-    task(turn.call, node, turn.task);
+  pool.parallel_for_nodes(counts, [&](int on_node, int64_t index) {
+    const size_t node = static_cast<size_t>(on_node);
+    const MixedTask& mixed = tasks[node][static_cast<size_t>(index)];
+    task(mixed.row, node, mixed.index);
   });
 }
 
@@ -338,11 +311,11 @@ void forward_packed(ThreadPool& pool, const float* x, int64_t num_tokens,
   forwards.reserve(calls.size());
   for (const PackedCall& call : calls) forwards.emplace_back(pool, call, inputs, num_tokens);
   mixed_for_nodes(
-      pool, calls.size(), [&](size_t call) -> const auto& { return forwards[call].gate_counts(); },
-      [&](size_t call, int node, int64_t task) { forwards[call].gate_up(node, task); });
+      pool, calls.size(), [&](size_t call, size_t node) { return forwards[call].num_gate_tasks(node); },
+      [&](size_t call, size_t node, int64_t task) { forwards[call].gate_up(node, task); });
   mixed_for_nodes(
-      pool, calls.size(), [&](size_t call) -> const auto& { return forwards[call].down_counts(); },
-      [&](size_t call, int node, int64_t task) { forwards[call].down(node, task); });
+      pool, calls.size(), [&](size_t call, size_t node) { return forwards[call].num_down_tasks(node); },
+      [&](size_t call, size_t node, int64_t task) { forwards[call].down(node, task); });
   for (Forward& forward : forwards) forward.add_up(pool);
 }
 

@@ -4,8 +4,8 @@
 
 namespace ballast {
 
-void RoutedExperts::forward(const Experts& experts, const float* bias, const float* logits, const float* x,
-                            int64_t num_tokens, float* out, const std::vector<Experts::Call>& beside) {
+Experts::Call RoutedExperts::choose(const Experts& experts, const float* bias, const float* logits,
+                                    int64_t num_tokens, float* out) {
   const size_t num_pairs = static_cast<size_t>(num_tokens * rule_.num_chosen);
   if (ids_.size() < num_pairs) {
     ids_.resize(num_pairs);
@@ -20,9 +20,10 @@ void RoutedExperts::forward(const Experts& experts, const float* bias, const flo
     route(logits + tokens.begin * rule_.num_experts, tokens.size(), bias, rule_, ids_.data() + first,
           shares_.data() + first);
   });
-  std::vector<Experts::Call> calls{{&experts, ids_.data(), shares_.data(), rule_.num_chosen, out}};
-  calls.insert(calls.end(), beside.begin(), beside.end());
-  const int64_t num_read = Experts::forward_all(pool_, x, num_tokens, calls)[0];
+  return {&experts, ids_.data(), shares_.data(), rule_.num_chosen, out};
+}
+
+void RoutedExperts::count_read(const Experts& experts, int64_t num_read) {
   bytes_read_.fetch_add(num_read * experts.expert_bytes(), std::memory_order_relaxed);
 }
 

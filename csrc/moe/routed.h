@@ -1,4 +1,4 @@
-// From router logits to what the routed experts of a layer add.
+// From router logits to the experts of a layer that are called.
 #pragma once
 
 #include <atomic>
@@ -11,15 +11,17 @@
 
 namespace ballast {
 
-// Borrows the pool. One call at a time: calls share the memory for what was chosen.
+// Borrows the pool. One choice at a time: they share the memory for what was chosen.
 class RoutedExperts {
  public:
   RoutedExperts(ThreadPool& pool, const RoutingRule& rule) : pool_(pool), rule_(rule) {}
 
-  // out [T, D] = what the chosen experts make of x [T, D]; logits [T, num_experts], bias [num_experts] or
-  // null as `route` has them. `beside` are calls over the same x, computed in the same loops.
-  void forward(const Experts& experts, const float* bias, const float* logits, const float* x,
-               int64_t num_tokens, float* out, const std::vector<Experts::Call>& beside);
+  // What the experts are called with for tokens of these logits [T, num_experts]; bias [num_experts] or null
+  // as `route` has them. Valid until the next choice.
+  Experts::Call choose(const Experts& experts, const float* bias, const float* logits, int64_t num_tokens,
+                       float* out);
+  // That call has read the weights of so many.
+  void count_read(const Experts& experts, int64_t num_read);
 
   // Of the weights of every expert that a call has chosen, so far; may be asked for from any thread.
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }

@@ -91,12 +91,17 @@ class Panels {
     return pages_.data() + (head * panels_per_head_ + index) * panel_bytes_;
   }
 
+  // Some of a head's panels as kernels take them; `next` as in PanelRun.
+  PanelRun run(int64_t head, IndexRange range, const uint8_t* next = nullptr) const {
+    return {panel(head, range.begin), panel_bytes_, range.size(), cols_,
+            blocks_per_scale_,        next,         prefetching_};
+  }
+
   // out [panels of the range, T, 16]; tokens as MultiplyPanels takes them. `next` as in PanelRun.
   void multiply(int64_t head, IndexRange range, const void* const* tokens, int64_t num_tokens, float* out,
                 const uint8_t* next = nullptr) const {
-    activation_kernels().multiply[static_cast<int>(kind_)](
-        {panel(head, range.begin), panel_bytes_, range.size(), cols_, blocks_per_scale_, next, prefetching_},
-        tokens, num_tokens, {out, num_tokens * kPanelRows});
+    activation_kernels().multiply[static_cast<int>(kind_)](run(head, range, next), tokens, num_tokens,
+                                                           {out, num_tokens * kPanelRows});
   }
 
   // A row of a head's panels as floats [cols], exactly as the format defines it.

@@ -18,6 +18,7 @@ using namespace ballast;
 namespace {
 
 constexpr int64_t kRows = 37;  // two panels and a ragged one
+constexpr int kQ8_0 = 8;
 constexpr int kBf16 = 30;
 const int64_t kTokens[] = {0, 1, 2, 3, 7, 8, 15, 16, 17, 24, 63, 64, 65, 90};
 
@@ -69,26 +70,24 @@ std::vector<const Kernels*> tile_kernels() {
   return all;
 }
 
+// kRows random rows, packed.
 struct Product {
-  Product(ThreadPool& pool, const Kernels& packed_for, const Matrix& source, int num_bytes)
-      : panels(pool, {packed_for, num_bytes}, source, {1, 0, 0, kRows}, PanelRows::kAsStored) {}
+  Product(ThreadPool& pool, const Kernels& packed_for, int ggml_type, int64_t cols, int num_bytes)
+      : data(random_blocks(ggml_type, kRows, cols)),
+        source(data.data(), static_cast<int64_t>(data.size()), ggml_type, kRows, cols),
+        panels(pool, {packed_for, num_bytes}, source, {1, 0, 0, kRows}, PanelRows::kAsStored) {}
 
   // [panel][token][16]; a few floats more a panel than are written.
   std::vector<float> with(const Kernels& kernels, const void* const* tokens, int64_t num_tokens) const {
     const int64_t stride = num_tokens * kPanelRows + 3 * kPanelRows;
     std::vector<float> out(static_cast<size_t>(panels.panels_per_head() * stride), -7.0f);
-    const PanelRun run{panels.panel(0, 0),
-                       panels.num_bytes() / panels.panels_per_head(),
-                       panels.panels_per_head(),
-                       panels.cols(),
-                       panels.blocks_per_scale(),
-                       nullptr,
-                       {CacheLevel::kSecond, 16 << 10, false}};
     kernels.by_bytes[panels.activation_bytes() - 1].multiply[static_cast<int>(panels.kind())](
-        run, tokens, num_tokens, {out.data(), stride});
+        panels.run(0, {0, panels.panels_per_head()}), tokens, num_tokens, {out.data(), stride});
     return out;
   }
 
+  const std::vector<uint8_t> data;
+  const Matrix source;
   const Panels panels;
 };
 
@@ -110,11 +109,8 @@ std::vector<std::vector<const void*>> orders(const Activations& rows, int64_t nu
 TEST(bytes_in_tiles_give_the_vector_kernels_bits) {
   ThreadPool pool(1);
   for (const Kernels* kernels : tile_kernels()) {
-    constexpr int kQ8_0 = 8;
     for (const int64_t cols : {256, 1408, 1376, 1536}) {
-      const std::vector<uint8_t> data = random_blocks(kQ8_0, kRows, cols);
-      const Matrix source(data.data(), static_cast<int64_t>(data.size()), kQ8_0, kRows, cols);
-      const Product product(pool, *kernels, source, 1);
+      const Product product(pool, *kernels, kQ8_0, cols, 1);
       for (const int64_t num_tokens : kTokens) {
         const std::vector<float> x = random_floats(num_tokens * cols);
         const Activations rows(pool, product.panels, x.data(), num_tokens);
@@ -133,10 +129,8 @@ TEST(a_token_times_whole_blocks_is_the_same_in_any_company) {
   for (const Kernels* kernels : tile_kernels()) {
     for (const int ggml_type : {12, 13}) {  // Q4_K, Q5_K
       for (const int64_t cols : {256, 768}) {
-        const std::vector<uint8_t> data = random_blocks(ggml_type, kRows, cols);
-        const Matrix source(data.data(), static_cast<int64_t>(data.size()), ggml_type, kRows, cols);
         for (const int num_bytes : {1, 2}) {
-          const Product product(pool, *kernels, source, num_bytes);
+          const Product product(pool, *kernels, ggml_type, cols, num_bytes);
           const int64_t panels = product.panels.panels_per_head();
           for (const int64_t num_tokens : kTokens) {
             const std::vector<float> x = random_floats(num_tokens * cols);
@@ -168,9 +162,7 @@ TEST(bfloats_in_tiles_round_only_sums) {
   ThreadPool pool(1);
   for (const Kernels* kernels : tile_kernels()) {
     for (const int64_t cols : {1, 31, 32, 33, 255, 256, 300, 515}) {
-      const std::vector<uint8_t> data = random_blocks(kBf16, kRows, cols);
-      const Matrix source(data.data(), static_cast<int64_t>(data.size()), kBf16, kRows, cols);
-      const Product product(pool, *kernels, source, 2);
+      const Product product(pool, *kernels, kBf16, cols, 2);
       for (const int64_t num_tokens : kTokens) {
         const std::vector<float> x = random_floats(num_tokens * cols);
         const Activations rows(pool, product.panels, x.data(), num_tokens);
@@ -178,7 +170,7 @@ TEST(bfloats_in_tiles_round_only_sums) {
         const int64_t stride = static_cast<int64_t>(got.size()) / product.panels.panels_per_head();
         std::vector<float> weights(static_cast<size_t>(cols));
         for (int64_t row = 0; row < kRows; ++row) {
-          source.dequantize_row(row, weights.data());
+          product.source.dequantize_row(row, weights.data());
           for (int64_t token = 0; token < num_tokens; ++token) {
             double want = 0.0;
             double magnitude = 0.0;
@@ -201,9 +193,7 @@ TEST(a_token_times_bfloats_is_the_same_in_any_company) {
   ThreadPool pool(1);
   constexpr int64_t kCols = 300;
   for (const Kernels* kernels : tile_kernels()) {
-    const std::vector<uint8_t> data = random_blocks(kBf16, kRows, kCols);
-    const Matrix source(data.data(), static_cast<int64_t>(data.size()), kBf16, kRows, kCols);
-    const Product product(pool, *kernels, source, 2);
+    const Product product(pool, *kernels, kBf16, kCols, 2);
     const std::vector<float> x = random_floats(70 * kCols);
     const Activations rows(pool, product.panels, x.data(), 70);
     const std::vector<float> together = product.with(*kernels, rows.rows(), 70);

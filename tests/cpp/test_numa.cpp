@@ -16,6 +16,7 @@
 
 #include "check.h"
 #include "numa/memory.h"
+#include "numa/mixed_tasks.h"
 #include "numa/placement.h"
 #include "numa/thread_pool.h"
 #include "numa/topology.h"
@@ -52,6 +53,24 @@ std::string own_status(const std::string& key) {
 }
 
 }  // namespace
+
+TEST(tasks_of_several_rows_are_mixed_evenly_and_each_row_keeps_its_order) {
+  const auto mixed = [](const std::vector<int64_t>& counts) {
+    std::vector<size_t> rows;
+    std::vector<int64_t> next(counts.size(), 0);
+    for (const ballast::MixedTask& task : ballast::mixed_tasks(counts)) {
+      EXPECT_EQ(task.index, next[task.row]++);
+      rows.push_back(task.row);
+    }
+    EXPECT(next == counts);
+    return rows;
+  };
+  EXPECT(mixed({4, 2}) == (std::vector<size_t>{0, 1, 0, 0, 1, 0}));
+  EXPECT(mixed({1, 5}) == (std::vector<size_t>{1, 1, 0, 1, 1, 1}));
+  EXPECT(mixed({0, 3}) == (std::vector<size_t>{1, 1, 1}));
+  EXPECT(mixed({2, 2, 2}) == (std::vector<size_t>{0, 1, 2, 0, 1, 2}));
+  EXPECT(mixed({0, 0}).empty() && mixed({}).empty());
+}
 
 TEST(kernel_lists_are_read_and_what_is_none_reads_as_empty) {
   EXPECT(ballast::parse_cpu_list("0-3,8,10-11\n") == (std::vector<int>{0, 1, 2, 3, 8, 10, 11}));

@@ -122,13 +122,7 @@ TEST(panels_side_by_side_or_not_give_the_bits_of_each_token_alone) {
       const Panels* panels = packed.panels();
       if (!panels->takes_quantized()) continue;
       const Activations activations(pool, *panels, x.data(), kMostTokens);
-      PanelRun run{panels->panel(0, 0),
-                   panels->panel(0, 1) - panels->panel(0, 0),
-                   kPanels,
-                   kCols,
-                   panels->blocks_per_scale(),
-                   nullptr,
-                   prefetching_of_this_chip()};
+      PanelRun run = panels->run(0, {0, kPanels});
       const auto multiply = panels->activation_kernels().multiply[static_cast<int>(panels->kind())];
       // [panel][token][16]
       std::vector<float> alone(static_cast<size_t>(kPanels * kMostTokens * kPanelRows));

@@ -245,17 +245,18 @@ TEST(calls_at_once_give_the_bits_of_one_after_the_other) {
                                 {&of_floats, zeros.data(), ones.data(), 1, outs[4].data()},
                                 {&every_token, zeros.data(), ones.data(), 1, outs[5].data()}});
       EXPECT(num_read == (std::vector<int64_t>{5, 1, 0, 1, 1, 1}));
+      const auto alone = [&](const Experts& experts) {
+        std::vector<float> out(19 * 256, NAN);
+        experts.forward(pool, tokens.x.data(), 19, zeros.data(), ones.data(), 1, out.data());
+        return out;
+      };
+      EXPECT_EQ(every_token.uses()[0], 2 * 19);
       EXPECT(outs[0] == tokens.through(routed, pool));
-      std::vector<float> alone(19 * 256, NAN);
-      every_token.forward(pool, tokens.x.data(), 19, zeros.data(), ones.data(), 1, alone.data());
-      EXPECT(outs[1] == alone);
-      EXPECT(outs[5] == alone);
+      EXPECT(outs[1] == alone(every_token));
       EXPECT(outs[2] == std::vector<float>(19 * 256, 0.0f));
-      unpacked.forward(pool, tokens.x.data(), 19, zeros.data(), ones.data(), 1, alone.data());
-      EXPECT(outs[3] == alone);
-      of_floats.forward(pool, tokens.x.data(), 19, zeros.data(), ones.data(), 1, alone.data());
-      EXPECT(outs[4] == alone);
-      EXPECT_EQ(every_token.uses()[0], 3 * 19);
+      EXPECT(outs[3] == alone(unpacked));
+      EXPECT(outs[4] == alone(of_floats));
+      EXPECT(outs[5] == outs[1]);
     }
   }
   ThreadPool pool(1);

@@ -9,7 +9,6 @@
 namespace ballast {
 namespace {
 
-constexpr int kSumTokens = 16;
 constexpr int kParts = 3;
 constexpr int kStepCols = 32;  // columns of one product of tiles
 constexpr int kChunkSteps = 16;
@@ -92,7 +91,7 @@ BALLAST_INLINE void add_parts(const uint16_t (*parts)[kStepCols], int64_t token_
   }
 }
 
-// sums [token][16] += a chunk's products with up to kSumTokens tokens.
+// sums [token][16] += a chunk's products with up to kTileTokens tokens.
 BALLAST_INLINE void add_steps(const PairedRows& rows, const SplitTokens& split, int64_t token,
                               int64_t num_tokens, int64_t num_steps, float* sums) {
   zero_parts();
@@ -100,7 +99,7 @@ BALLAST_INLINE void add_steps(const PairedRows& rows, const SplitTokens& split, 
     load_tile<kRowTile>(rows[step], sizeof(rows[0][0]));
     add_parts(split[step][token], sizeof(split[0][0]));
   }
-  alignas(64) float parts[kParts][kSumTokens][kPanelRows];
+  alignas(64) float parts[kParts][kTileTokens][kPanelRows];
   store_tile<0>(parts[0], sizeof(parts[0][0]));
   store_tile<1>(parts[1], sizeof(parts[0][0]));
   store_tile<2>(parts[2], sizeof(parts[0][0]));
@@ -118,15 +117,15 @@ void multiply_bfloat_block(const PanelRun& run, const void* const* tokens, int64
   alignas(64) PairedRows rows;
   for (int64_t begin = 0; begin < run.cols; begin += kChunkCols) {
     const int64_t num_cols = smaller(kChunkCols, run.cols - begin);
-    const int64_t num_steps = (num_cols + kStepCols - 1) / kStepCols;
+    const int64_t num_steps = divide_up(num_cols, kStepCols);
     split_tokens(tokens, num_tokens, begin, num_cols, split);
     for (int64_t index = 0; index < run.count; ++index) {
       pair_rows(run[index] + begin * kPanelRows * int64_t{sizeof(uint16_t)}, num_cols, run.prefetching, rows);
-      for (int64_t token = 0; token < num_tokens; token += kSumTokens) {
-        const int64_t size = smaller(kSumTokens, num_tokens - token);
+      for (int64_t token = 0; token < num_tokens; token += kTileTokens) {
+        const int64_t size = smaller(kTileTokens, num_tokens - token);
         float* sums = out[index] + token * kPanelRows;
         if (begin == 0) __builtin_memset(sums, 0, static_cast<unsigned long>(size) * kPanelRows * 4);
-        if (token == 0 || size < kSumTokens) configure_bfloat_tiles(size);
+        if (token == 0 || size < kTileTokens) configure_bfloat_tiles(size);
         add_steps(rows, split, token, size, num_steps, sums);
       }
     }
@@ -138,7 +137,7 @@ void multiply_bfloats(const PanelRun& run, const void* const* tokens, int64_t nu
                       const PanelProducts& out) {
   for (int64_t token = 0; token < num_tokens; token += kMostTokens) {
     multiply_bfloat_block(run, tokens + token, smaller(kMostTokens, num_tokens - token),
-                          {out.first + token * kPanelRows, out.panel_stride});
+                          from_token(out, token));
   }
 }
 

@@ -119,7 +119,7 @@ BALLAST_INLINE void prefetch_chunk(const uint8_t* groups, int64_t num_groups, in
 void multiply_in_tiles(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                        const PanelProducts& out) {
   const int64_t num_groups = run.cols / kGroupCols;
-  const int64_t num_tiles = (num_tokens + kTileTokens - 1) / kTileTokens;
+  const int64_t num_tiles = divide_up(num_tokens, kTileTokens);
   TileTokens gathered[kMostTokens / kTileTokens];
   configure_tiles(byte_tiles());
   for (int64_t first = 0; first < num_groups; first += kChunkGroups) {

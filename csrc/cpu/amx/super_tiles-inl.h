@@ -204,9 +204,9 @@ void multiply_in_whole_tiles(const PanelRun& run, const void* const* tokens, int
                              const PanelProducts& out) {
   constexpr int64_t kPairTokens = PairEnds<kBytes>::kTokens;
   constexpr int64_t kBlockBytes = kSuperGroups * kLayout.group_bytes();
-  const int64_t num_pairs = (num_tokens + kPairTokens - 1) / kPairTokens;
+  const int64_t num_pairs = divide_up(num_tokens, kPairTokens);
   // Of the block to be decoded next, what is asked for with each pair.
-  const int64_t pair_bytes = (kBlockBytes / 64 + num_pairs - 1) / num_pairs * 64;
+  const int64_t pair_bytes = divide_up(kBlockBytes / 64, num_pairs) * 64;
   PairQuants quants[kMostSuperTokens / kPairTokens];
   PairEnds<kBytes> of_tokens[kKept][kMostSuperTokens / kPairTokens];
   ScaledCodes codes[kTilePanels];

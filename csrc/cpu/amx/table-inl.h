@@ -21,24 +21,19 @@ void with_vectors(const PanelRun& run, const void* const* tokens, int64_t num_to
 }
 
 // One-byte activations in tiles, from as many tokens on as measured (benchmarks/kernels/packed_linear.py); a
-// tile filled to less than three quarters is slower than vectors. With two bytes vectors are faster, as they
-// are for Q6_K, whose sub-blocks fill only a quarter of a tile.
-template <int kBytes>
+// tile filled to less than three quarters is slower than vectors.
 void with_byte_tiles(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                      const PanelProducts& out) {
-  int64_t in_tiles = 0;
-  const auto behind = [&](int64_t token) {
-    return PanelProducts{out.first + token * kPanelRows, out.panel_stride};
-  };
-  if constexpr (kBytes == 1) {
-    constexpr int64_t kFewest = 32;
-    const int64_t rest = num_tokens % kTileTokens;
-    if (num_tokens >= kFewest) in_tiles = rest < kTileTokens * 3 / 4 ? num_tokens - rest : num_tokens;
-    for (int64_t token = 0; token < in_tiles; token += kMostTokens)
-      multiply_in_tiles(run, tokens + token, smaller(kMostTokens, in_tiles - token), behind(token));
-  }
+  constexpr int64_t kFewest = 32;
+  const int64_t rest = num_tokens % kTileTokens;
+  const int64_t in_tiles = num_tokens < kFewest         ? 0
+                           : rest < kTileTokens * 3 / 4 ? num_tokens - rest
+                                                        : num_tokens;
+  for (int64_t token = 0; token < in_tiles; token += kMostTokens)
+    multiply_in_tiles(run, tokens + token, smaller(kMostTokens, in_tiles - token), from_token(out, token));
   if (in_tiles < num_tokens)
-    with_vectors<PanelKind::kQ8_0, kBytes>(run, tokens + in_tiles, num_tokens - in_tiles, behind(in_tiles));
+    with_vectors<PanelKind::kQ8_0, 1>(run, tokens + in_tiles, num_tokens - in_tiles,
+                                      from_token(out, in_tiles));
 }
 
 // Formats whose blocks are summed up whole; tiles that are half empty, or nearly, still win.
@@ -49,14 +44,12 @@ void with_whole_tiles(const PanelRun& run, const void* const* tokens, int64_t nu
   constexpr int64_t kSize = PairEnds<kBytes>::kTokens;
   const int64_t rest = num_tokens % kSize;
   const int64_t in_tiles = rest < kFewest ? num_tokens - rest : num_tokens;
-  const auto behind = [&](int64_t token) {
-    return PanelProducts{out.first + token * kPanelRows, out.panel_stride};
-  };
   for (int64_t token = 0; token < in_tiles; token += kMostSuperTokens) {
     multiply_in_whole_tiles<kLayout, kBytes>(run, tokens + token, smaller(kMostSuperTokens, in_tiles - token),
-                                             behind(token));
+                                             from_token(out, token));
   }
-  multiply_in_vectors<kLayout, kBytes>(run, tokens + in_tiles, num_tokens - in_tiles, behind(in_tiles));
+  multiply_in_vectors<kLayout, kBytes>(run, tokens + in_tiles, num_tokens - in_tiles,
+                                       from_token(out, in_tiles));
 }
 
 template <int kBytes>
@@ -69,7 +62,7 @@ constexpr ActivationKernels tile_kernels() {
                                 with_vectors<PanelKind::kQ4_1, kBytes>,
                                 with_vectors<PanelKind::kQ5_0, kBytes>,
                                 with_vectors<PanelKind::kQ5_1, kBytes>,
-                                with_byte_tiles<kBytes>,
+                                with_vectors<PanelKind::kQ8_0, kBytes>,
                                 with_vectors<PanelKind::kQ2_K, kBytes>,
                                 with_vectors<PanelKind::kQ3_K, kBytes>,
                                 with_whole_tiles<kPanelQ4_K, kBytes>,
@@ -86,7 +79,12 @@ constexpr ActivationKernels tile_kernels() {
   constexpr TokenBlock kInTiles{kChunkGroups * kGroupCols, kMostSuperTokens};
   constexpr PanelKind kTileKinds[] = {PanelKind::kBF16, PanelKind::kQ4_K, PanelKind::kQ5_K};
   for (const PanelKind kind : kTileKinds) kernels.token_block[static_cast<int>(kind)] = kInTiles;
-  if (kBytes == 1) kernels.token_block[static_cast<int>(PanelKind::kQ8_0)] = kInTiles;
+  // With two bytes vectors are faster, as they are for Q6_K, whose sub-blocks fill only a quarter of a tile.
+  if constexpr (kBytes == 1) {
+    constexpr int kQ8_0 = static_cast<int>(PanelKind::kQ8_0);
+    kernels.multiply[kQ8_0] = with_byte_tiles;
+    kernels.token_block[kQ8_0] = kInTiles;
+  }
   return kernels;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cpu/avx512/simd.h"
+#include "cpu/kernels.h"
 
 namespace ballast {
 namespace {
@@ -14,7 +15,10 @@ constexpr int kMostTokens = 64;
 // Groups of columns in a piece: with them, all that a tile is multiplied with stays in the nearest cache.
 constexpr int kChunkGroups = 16;
 
-BALLAST_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+// The products of the tokens behind the first ones.
+BALLAST_INLINE PanelProducts from_token(const PanelProducts& products, int64_t token) {
+  return {products.first + token * kPanelRows, products.panel_stride};
+}
 
 // One-byte activations of one tile of tokens.
 struct TileTokens {

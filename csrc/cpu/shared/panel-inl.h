@@ -9,6 +9,7 @@
 #pragma once
 
 #include "cpu/kernels.h"
+#include "cpu/shared/integers-inl.h"
 #include "cpu/shared/prefetch-inl.h"
 
 namespace ballast {
@@ -146,12 +147,6 @@ struct PackedPanels {
   Ahead ahead{};
 };
 
-// A pass over them is done.
-template <const QuantLayout& kLayout, int kPanels>
-BALLAST_INLINE void end_pass(PackedPanels<kLayout, kPanels>& panels) {
-  panels.asks_for_own = false;
-}
-
 template <const QuantLayout& kLayout, int kPanels>
 struct PackedGroup {
   const uint8_t* codes[kPanels];
@@ -204,9 +199,6 @@ struct DecodedPiece {
   alignas(64) float scale[kPieceGroups][kSubs][kPanels][kVectorRows];
   alignas(64) float minimum[kLayout.has_minimum ? kPieceGroups : 1][kSubs][kPanels][kVectorRows];
 };
-
-template <const QuantLayout& kLayout, int kPanels>
-BALLAST_INLINE void end_pass(DecodedPiece<kLayout, kPanels>&) {}
 
 template <const QuantLayout& kLayout, int kPanels>
 struct DecodedGroup {
@@ -401,12 +393,10 @@ constexpr int fewer_tokens(int num_tokens) {
 
 // As many at a time as registers hold, then the rest together.
 template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes, class Weights>
-void multiply_rest(Weights& weights, Groups groups, int64_t groups_per_scale, Ahead& ahead,
+void multiply_rest(const Weights& weights, Groups groups, int64_t groups_per_scale, Ahead& ahead,
                    const void* const* tokens, int64_t num_tokens, PanelProducts out) {
-  for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out.first += kTokens * kPanelRows) {
+  for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out.first += kTokens * kPanelRows)
     multiply_tokens<kLayout, kPanels, kTokens, kBytes>(weights, groups, groups_per_scale, ahead, tokens, out);
-    end_pass(weights);
-  }
   if constexpr (kTokens > 1) {
     if (num_tokens > 0)
       multiply_rest<kLayout, kPanels, fewer_tokens(kTokens), kBytes>(weights, groups, groups_per_scale, ahead,
@@ -414,13 +404,11 @@ void multiply_rest(Weights& weights, Groups groups, int64_t groups_per_scale, Ah
   }
 }
 
-constexpr int64_t num_parts(int64_t whole, int64_t largest) { return (whole + largest - 1) / largest; }
-
 // Panels that are decoded as they are multiplied, with kTokens at a time.
 template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes>
 BALLAST_NOINLINE void multiply_few(const PanelRun& run, int64_t index, const void* const* tokens,
                                    int64_t num_tokens, const PanelProducts& out) {
-  const int64_t num_passes = num_parts(num_tokens, kTokens);
+  const int64_t num_passes = divide_up(num_tokens, kTokens);
   for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
     PackedPanels<kLayout, kPanels> panels(run, index, part, num_passes);
     for (int64_t pass = 0; pass < num_passes; ++pass) {
@@ -429,6 +417,7 @@ BALLAST_NOINLINE void multiply_few(const PanelRun& run, int64_t index, const voi
       multiply_rest<kLayout, kPanels, kTokens, kBytes>(
           panels, {0, run.cols / kGroupCols}, run.blocks_per_scale, panels.ahead, tokens + begin, end - begin,
           {out[index] + part * kVectorRows + begin * kPanelRows, out.panel_stride});
+      panels.asks_for_own = false;  // the first pass has
     }
   }
 }
@@ -439,10 +428,10 @@ BALLAST_NOINLINE void multiply_many(const PanelRun& run, int64_t index, const vo
                                     int64_t num_tokens, const PanelProducts& out) {
   const int64_t num_groups = run.cols / kGroupCols;
   for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-    PackedPanels<kLayout, kPanels> panels(run, index, part, num_parts(num_tokens, kQuantTokens));
+    PackedPanels<kLayout, kPanels> panels(run, index, part, divide_up(num_tokens, kQuantTokens));
     DecodedPiece<kLayout, kPanels> piece;
     for (int64_t first = 0; first < num_groups; first += kPieceGroups) {
-      const Groups groups{first, first + kPieceGroups < num_groups ? first + kPieceGroups : num_groups};
+      const Groups groups{first, smaller(first + kPieceGroups, num_groups)};
       decode_piece(panels, groups, piece);
       multiply_rest<kLayout, kPanels, kQuantTokens, kBytes>(
           piece, groups, run.blocks_per_scale, panels.ahead, tokens, num_tokens,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/kernels.h"
+#include "cpu/shared/integers-inl.h"
 
 namespace ballast {
 namespace {
@@ -19,7 +20,7 @@ BALLAST_INLINE void prefetch(const uint8_t* from, int64_t num_bytes, CacheLevel 
 // What own_share leaves out of a panel that is the first to be read.
 BALLAST_INLINE void prefetch_begin(const PanelRun& run, int64_t panel) {
   const int64_t ahead = run.prefetching.bytes_ahead;
-  prefetch(run[panel], run.panel_bytes < ahead ? run.panel_bytes : ahead, run.prefetching.to);
+  prefetch(run[panel], smaller(run.panel_bytes, ahead), run.prefetching.to);
 }
 
 // Bytes of a panel by its groups: a group's own and its part of the scales.

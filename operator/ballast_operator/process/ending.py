@@ -41,7 +41,7 @@ async def run_until_told(
             task.cancel()
         await asyncio.wait(others, timeout=PERSIST_S)
         waited_s += PERSIST_S
-        if waited_s == PATIENCE_S:
+        if waited_s - PERSIST_S < PATIENCE_S <= waited_s:
             log.warning("tasks do not end", extra={"tasks": ", ".join(sorted(task.get_name() for task in others))})
     if not working.cancelled():
         working.result()

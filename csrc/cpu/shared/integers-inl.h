@@ -1,0 +1,14 @@
+// Arithmetic on counts, with internal linkage: functions that other objects define too could be taken from
+// there by the linker.
+#pragma once
+
+#include <cstdint>
+
+namespace ballast {
+namespace {
+
+constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr int64_t divide_up(int64_t count, int64_t by) { return (count + by - 1) / by; }
+
+}  // namespace
+}  // namespace ballast

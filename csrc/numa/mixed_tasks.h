@@ -1,0 +1,18 @@
+// Several rows of tasks as one, for loops whose tasks need different things of a machine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace ballast {
+
+struct MixedTask {
+  size_t row;
+  int64_t index;
+};
+
+// Tasks 0…counts[row] of every row: each row's in order, spread evenly over the whole.
+std::vector<MixedTask> mixed_tasks(const std::vector<int64_t>& counts);
+
+}  // namespace ballast

@@ -45,6 +45,7 @@ using Quantize = void (*)(const float* x, int64_t num_blocks, int64_t blocks_per
 struct TokenBlock {
   int64_t piece_cols = 0;    // columns that are multiplied with all tokens before the next are; 0 for all
   int64_t most_tokens = 64;  // that are worth multiplying with a run before the next run is begun
+  int64_t most_panels = 16;  // of a run, so that products stay in the nearer caches
 };
 
 // Functions for activations of one number of bytes.

@@ -18,7 +18,6 @@ namespace {
 
 // Panels of gate that make a block of down's activations.
 constexpr int kUnitPanels = kGroupCols / kPanelRows;
-constexpr int64_t kUnitsTogether = 8;
 
 // What goes into down: [members][width], as floats and rounded. The task that stores the last columns of a
 // unit, all of which share a scale, rounds it.
@@ -31,8 +30,8 @@ class Hidden {
         num_units_((num_panels_ + unit_panels_ - 1) / unit_panels_),
         block_lines_(down.activation_kernels().block_bytes / int64_t{sizeof(CacheLine)}),
         row_lines_(down.takes_quantized() ? down.cols() / kGroupCols * block_lines_ : 0),
-        floats_(uninitialized<float>(all.num_members() * down.cols())),
-        quants_(uninitialized<CacheLine>(all.num_members() * row_lines_)),
+        floats_(all.num_members() * down.cols()),
+        quants_(all.num_members() * row_lines_),
         num_stored_(
             std::make_unique<std::atomic<int64_t>[]>(all.groups.size() * static_cast<size_t>(num_units_))) {
     rows_.reserve(static_cast<size_t>(all.num_members()));
@@ -78,8 +77,8 @@ class Hidden {
   const int64_t num_units_;
   const int64_t block_lines_;
   const int64_t row_lines_;
-  std::unique_ptr<float[]> floats_;
-  std::unique_ptr<CacheLine[]> quants_;
+  Scratch<float> floats_;
+  Scratch<CacheLine> quants_;
   std::unique_ptr<std::atomic<int64_t>[]> num_stored_;  // panels of [group][unit]
   std::vector<const void*> rows_;
 };
@@ -139,12 +138,13 @@ class PartForward {
     const Grouping::Group& group = all_.groups[static_cast<size_t>(task / unit_runs_.count())];
     const IndexRange run = unit_runs_[task % unit_runs_.count()];
     const Chunks blocks(group.members.size(), tokens_per_block(gate_));
+    const int64_t units_together = gate_.token_block().most_panels / kUnitPanels;
     for (int64_t block = 0; block < blocks.count(); ++block) {
       const IndexRange members{group.members.begin + blocks[block].begin,
                                group.members.begin + blocks[block].end};
       prefetch_rows(gate_, gate_rows + members.begin, members.size());
-      for (int64_t unit = run.begin; unit < run.end; unit += kUnitsTogether) {
-        const IndexRange units{unit, std::min(unit + kUnitsTogether, run.end)};
+      for (int64_t unit = run.begin; unit < run.end; unit += units_together) {
+        const IndexRange units{unit, std::min(unit + units_together, run.end)};
         make_hidden(group.expert, units, units.end < run.end, members, gate_rows, up_rows);
       }
     }
@@ -243,7 +243,7 @@ class Forward {
     const std::vector<int> num_threads = pool.threads_per_node();
     parts_.reserve(parts.size());
     for (const Experts::Part& part : parts) {
-      if (parts.size() > 1) partials_.push_back(uninitialized<float>(num_tokens * width_));
+      if (parts.size() > 1) partials_.emplace_back(num_tokens * width_);
       const size_t node = static_cast<size_t>(part.node);
       parts_.emplace_back(part, *call.grouping, num_tokens, num_threads[node], width_,
                           partials_.empty() ? out_ : partials_.back().get());
@@ -268,7 +268,8 @@ class Forward {
       const IndexRange range = chunks[task];
       std::copy(partials_[0].get() + range.begin, partials_[0].get() + range.end, out_ + range.begin);
       for (size_t part = 1; part < partials_.size(); ++part) {
-        for (int64_t i = range.begin; i < range.end; ++i) out_[i] += partials_[part][i];
+        const float* partial = partials_[part].get();
+        for (int64_t i = range.begin; i < range.end; ++i) out_[i] += partial[i];
       }
     });
   }
@@ -279,7 +280,7 @@ class Forward {
   float* const out_;
   std::vector<const void*> gate_rows_;
   std::vector<const void*> up_rows_;
-  std::vector<std::unique_ptr<float[]>> partials_;  // [T, D] each
+  std::vector<Scratch<float>> partials_;  // [T, D] each
   std::vector<PartForward> parts_;
   std::vector<PartForward*> by_node_;  // null for a node without a part
 };

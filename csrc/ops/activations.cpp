@@ -25,7 +25,7 @@ Activations::Activations(ThreadPool& pool, const Panels& panels, const float* x,
   const int64_t row_blocks = cols / kGroupCols;
   const ActivationKernels& kernels = panels.activation_kernels();
   const int64_t block_lines = kernels.block_bytes / int64_t{sizeof(CacheLine)};
-  blocks_ = uninitialized<CacheLine>(num_rows * row_blocks * block_lines);
+  blocks_ = Scratch<CacheLine>(num_rows * row_blocks * block_lines);
   for (int64_t row = 0; row < num_rows; ++row)
     rows_[static_cast<size_t>(row)] = blocks_.get() + row * row_blocks * block_lines;
   // Some microseconds: a few tokens are not worth waking a thread. Whole super-blocks, which share a scale.
@@ -40,7 +40,8 @@ Activations::Activations(ThreadPool& pool, const Panels& panels, const float* x,
 }
 
 void prefetch_rows(const Panels& panels, const void* const* rows, int64_t num_rows) {
-  const int64_t num_bytes = row_bytes(panels, panels.cols());
+  constexpr int64_t kMostBytes = 1 << 20;  // what a second-level cache holds
+  const int64_t num_bytes = std::min(row_bytes(panels, panels.cols()), kMostBytes / num_rows);
   for (int64_t row = 0; row < num_rows; ++row) {
     const char* const from = static_cast<const char*>(rows[row]);
     for (int64_t byte = 0; byte < num_bytes; byte += int64_t{sizeof(CacheLine)})

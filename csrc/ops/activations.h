@@ -2,19 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
+#include "base/scratch.h"
 #include "numa/thread_pool.h"
 #include "quant/panels.h"
 
 namespace ballast {
-
-// Room for `num` elements that nobody has written yet.
-template <class T>
-std::unique_ptr<T[]> uninitialized(int64_t num) {
-  return std::unique_ptr<T[]>(new T[static_cast<size_t>(num)]);
-}
 
 // A row of activations, rounded for panels, begins at a cache line.
 struct alignas(64) CacheLine {
@@ -30,7 +24,7 @@ class Activations {
   const void* row(int64_t index) const { return rows_[static_cast<size_t>(index)]; }
 
  private:
-  std::unique_ptr<CacheLine[]> blocks_;
+  Scratch<CacheLine> blocks_;
   std::vector<const void*> rows_;
 };
 

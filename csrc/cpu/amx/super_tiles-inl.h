@@ -139,6 +139,7 @@ struct Pending {
   const PairEnds<kBytes>* tokens;
   float* out;
   int64_t num_tokens;
+  bool is_first;  // nothing is in `out` yet
 
   // One of kBlockSteps shares of the tokens.
   void add_share(int64_t share) const {
@@ -153,8 +154,9 @@ struct Pending {
                                 _mm512_load_si512(digits[1][row]));
       }
       float* to = out + token * kPanelRows;
+      const Floats before = is_first ? zero_floats() : load_floats(to);
       store_floats(to, add_block<kBytes>(whole, minimum_of<kBytes>(tokens->sums[token], *rows), rows->scales,
-                                         tokens->scale[token], load_floats(to)));
+                                         tokens->scale[token], before));
     }
   }
 };
@@ -193,58 +195,75 @@ BALLAST_INLINE void multiply_pair(const ScaledCodes& codes, const PairQuants& qu
   store_tile<3>(sums.sums[1][1], kQuadBytes);
 }
 
-constexpr int kTilePanels = 2;  // decoded together: a pair of token tiles is fetched once for both
 // Products whose sums are on their way, so that vectors never wait for tiles, and what those sums look into.
 constexpr int kUnderWayPairs = 2;
 constexpr int kKept = kUnderWayPairs + 1;
+
+// Where a block of a panel lies.
+template <const QuantLayout& kLayout>
+struct BlockPlace {
+  static constexpr int64_t kRecordBytes = kLayout.scale_stride();
+  static constexpr int64_t kCodeBytes = kSuperGroups * kLayout.group_bytes();
+
+  BlockPlace(const PanelRun& run, int64_t panel, int64_t block)
+      : record(run[panel] + block * kRecordBytes),
+        groups(run[panel] + kLayout.scale_bytes(run.cols) + block * kCodeBytes) {}
+
+  const uint8_t* record;
+  const uint8_t* groups;
+};
+
+// Lines [begin, end) of what begins at `from`, into the second cache.
+BALLAST_INLINE void ask_for_lines(const void* from, int64_t begin, int64_t end) {
+  for (int64_t line = begin; line < end; ++line)
+    _mm_prefetch(static_cast<const char*>(from) + line * 64, _MM_HINT_T1);
+}
 
 // Up to kMostSuperTokens tokens.
 template <const QuantLayout& kLayout, int kBytes>
 void multiply_in_whole_tiles(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                              const PanelProducts& out) {
+  using Place = BlockPlace<kLayout>;
   constexpr int64_t kPairTokens = PairEnds<kBytes>::kTokens;
-  constexpr int64_t kBlockBytes = kSuperGroups * kLayout.group_bytes();
+  const int64_t num_blocks = run.cols / (kSuperGroups * kGroupCols);
   const int64_t num_pairs = divide_up(num_tokens, kPairTokens);
-  // Of the block to be decoded next, what is asked for with each pair.
-  const int64_t pair_bytes = divide_up(kBlockBytes / 64, num_pairs) * 64;
+  const int64_t pair_lines = divide_up(Place::kCodeBytes / 64, num_pairs);
   PairQuants quants[kMostSuperTokens / kPairTokens];
   PairEnds<kBytes> of_tokens[kKept][kMostSuperTokens / kPairTokens];
-  ScaledCodes codes[kTilePanels];
-  BlockEnds of_rows[kKept][kTilePanels];
+  ScaledCodes codes;
+  BlockEnds of_rows[kKept];
   TileSums sums[kKept];
   Pending<kBytes> pending[kKept] = {};
   int64_t turn = 0;
   int64_t unit = 0;
-  for (int64_t index = 0; index < run.count; ++index)
-    __builtin_memset(out[index], 0, static_cast<unsigned long>(num_tokens) * kPanelRows * sizeof(float));
   configure_tiles(whole_tiles());
-  for (int64_t block = 0; block < run.cols / (kSuperGroups * kGroupCols); ++block) {
+  for (int64_t block = 0; block < num_blocks; ++block) {
     PairEnds<kBytes>* gathered = of_tokens[block % kKept];
     for (int64_t pair = 0; pair < num_pairs; ++pair) {
       const int64_t first = pair * kPairTokens;
       gather_pair<kBytes>(tokens + first, num_tokens - first, block * kSuperGroups, quants[pair],
                           gathered[pair]);
     }
-    const int64_t scales_at = block * kLayout.scale_stride();
-    const int64_t groups_at = kLayout.scale_bytes(run.cols) + block * kBlockBytes;
-    for (int64_t panel = 0; panel < run.count; panel += kTilePanels, ++turn) {
-      const int64_t num_panels = smaller(kTilePanels, run.count - panel);
-      BlockEnds* decoded = of_rows[turn % kKept];
-      for (int64_t i = 0; i < num_panels; ++i)
-        decode_block<kLayout>(run[panel + i] + scales_at, run[panel + i] + groups_at, codes[i], decoded[i]);
-      for (int64_t pair = 0; pair < num_pairs; ++pair) {
+    const bool is_last = block + 1 == num_blocks;
+    for (int64_t panel = 0; panel < run.count; ++panel, ++turn) {
+      const Place place(run, panel, block);
+      BlockEnds& decoded = of_rows[turn % kKept];
+      decode_block<kLayout>(place.record, place.groups, codes, decoded);
+      const Place next =
+          panel + 1 < run.count ? Place(run, panel + 1, block) : Place(run, 0, is_last ? 0 : block + 1);
+      ask_for_lines(next.record, 0, divide_up(Place::kRecordBytes, 64) + 1);
+      for (int64_t pair = 0; pair < num_pairs; ++pair, ++unit) {
         const int64_t first = pair * kPairTokens;
-        for (int64_t i = 0; i < num_panels; ++i, ++unit) {
-          const uint8_t* next = run[panel + i + kTilePanels] + groups_at;
-          for (int64_t line = pair * pair_bytes; line < smaller(kBlockBytes, (pair + 1) * pair_bytes);
-               line += 64)
-            _mm_prefetch(reinterpret_cast<const char*>(next + line), _MM_HINT_T1);
-          TileSums& leaving = sums[unit % kKept];
-          multiply_pair<kBytes>(codes[i], quants[pair], pending[(unit + 1) % kKept], leaving);
-          pending[unit % kKept] = {&leaving, &decoded[i], &gathered[pair],
-                                   out[panel + i] + first * kPanelRows,
-                                   smaller(kPairTokens, num_tokens - first)};
-        }
+        ask_for_lines(next.groups, pair * pair_lines,
+                      smaller(Place::kCodeBytes / 64, (pair + 1) * pair_lines));
+        TileSums& leaving = sums[unit % kKept];
+        multiply_pair<kBytes>(codes, quants[pair], pending[(unit + 1) % kKept], leaving);
+        pending[unit % kKept] = {&leaving,
+                                 &decoded,
+                                 &gathered[pair],
+                                 out[panel] + first * kPanelRows,
+                                 smaller(kPairTokens, num_tokens - first),
+                                 block == 0};
       }
     }
   }

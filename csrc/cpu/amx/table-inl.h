@@ -76,7 +76,7 @@ constexpr ActivationKernels tile_kernels() {
                               vectors<kBytes>().quantize(x, num_blocks, blocks_per_scale, out);
                             },
                             sizeof(ActivationBlock<kBytes>)};
-  constexpr TokenBlock kInTiles{kChunkGroups * kGroupCols, kMostSuperTokens};
+  constexpr TokenBlock kInTiles{kChunkGroups * kGroupCols, kMostSuperTokens, 64};
   constexpr PanelKind kTileKinds[] = {PanelKind::kBF16, PanelKind::kQ4_K, PanelKind::kQ5_K};
   for (const PanelKind kind : kTileKinds) kernels.token_block[static_cast<int>(kind)] = kInTiles;
   // With two bytes vectors are faster, as they are for Q6_K, whose sub-blocks fill only a quarter of a tile.

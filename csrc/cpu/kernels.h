@@ -36,6 +36,27 @@ struct PanelProducts {
 using MultiplyPanels = void (*)(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                                 const PanelProducts& out);
 
+// Activations of many tokens as units of [columns][tokens].
+struct ArrangedTokens {
+  uint8_t* first;
+  int64_t column_stride;  // bytes from a unit to that of the same tokens' next columns
+};
+
+// An order of rounded activations that a kernel has of its own. It arranges them by itself, anew for each run
+// of panels; whoever multiplies the same tokens with many short runs does it once. Products are the same.
+struct TokenOrder {
+  int64_t fewest_tokens = 0;  // to be arranged and multiplied; 0 where rows are read as they lie
+  int64_t unit_tokens = 0;
+  int64_t unit_cols = 0;
+  int64_t unit_bytes = 0;
+  // The columns of one unit, beginning with 32 * first_group, of as many units side by side as hold the
+  // tokens.
+  void (*arrange)(const void* const* tokens, int64_t num_tokens, int64_t first_group, void* units) = nullptr;
+  // As MultiplyPanels; `tokens` are those that were arranged, or the last ones of them.
+  void (*multiply)(const PanelRun& run, const ArrangedTokens& arranged, const void* const* tokens,
+                   int64_t num_tokens, const PanelProducts& out) = nullptr;
+};
+
 // Each 32 floats to one ActivationBlock: scale = max |x| / most, numbers = x * (most / max |x|) to the
 // nearest even, or all 0 where max |x| is below 2^-100. A NaN or an infinity makes the scale NaN and the
 // numbers 0. The maximum is that of blocks_per_scale neighbouring blocks; num_blocks is a multiple of them.
@@ -54,6 +75,7 @@ struct ActivationKernels {
   TokenBlock token_block[kNumPanelKinds];
   Quantize quantize;
   int64_t block_bytes;
+  TokenOrder token_order[kNumPanelKinds] = {};
 };
 
 struct Kernels {

@@ -1,12 +1,12 @@
 #include "moe/packed_experts.h"
 
 #include <algorithm>
-#include <atomic>
 #include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "moe/hidden.h"
 #include "numa/index_range.h"
 #include "numa/mixed_tasks.h"
 #include "ops/activations.h"
@@ -18,70 +18,6 @@ namespace {
 
 // Panels of gate that make a block of down's activations.
 constexpr int kUnitPanels = kGroupCols / kPanelRows;
-
-// What goes into down: [members][width], as floats and rounded. The task that stores the last columns of a
-// unit, all of which share a scale, rounds it.
-class Hidden {
- public:
-  Hidden(const Panels& down, const Grouping& all)
-      : down_(down),
-        unit_panels_(down.blocks_per_scale() * kGroupCols / kPanelRows),
-        num_panels_((down.cols() + kPanelRows - 1) / kPanelRows),
-        num_units_((num_panels_ + unit_panels_ - 1) / unit_panels_),
-        block_lines_(down.activation_kernels().block_bytes / int64_t{sizeof(CacheLine)}),
-        row_lines_(down.takes_quantized() ? down.cols() / kGroupCols * block_lines_ : 0),
-        floats_(all.num_members() * down.cols()),
-        quants_(all.num_members() * row_lines_),
-        num_stored_(
-            std::make_unique<std::atomic<int64_t>[]>(all.groups.size() * static_cast<size_t>(num_units_))) {
-    rows_.reserve(static_cast<size_t>(all.num_members()));
-    for (int64_t member = 0; member < all.num_members(); ++member) {
-      rows_.push_back(down.takes_quantized()
-                          ? static_cast<const void*>(quants_.get() + member * row_lines_)
-                          : static_cast<const void*>(floats_.get() + member * down.cols()));
-    }
-  }
-
-  const void* const* rows() const { return rows_.data(); }
-
-  // values [members][16], the columns of one panel; those beyond the width are dropped.
-  void store(IndexRange members, int64_t panel, const float* values) {
-    const int64_t col = panel * kPanelRows;
-    const int64_t num_cols = std::min<int64_t>(kPanelRows, down_.cols() - col);
-    float* to = floats_.get() + members.begin * down_.cols() + col;
-    for (int64_t i = 0; i < members.size(); ++i, values += kPanelRows, to += down_.cols())
-      copy_products(values, num_cols, to);
-  }
-
-  // To be called once the panels are stored for all members of a group.
-  void round(int64_t group, IndexRange members, IndexRange panels) {
-    if (!down_.takes_quantized()) return;
-    for (int64_t unit = panels.begin / unit_panels_; unit * unit_panels_ < panels.end; ++unit) {
-      const IndexRange whole{unit * unit_panels_, std::min((unit + 1) * unit_panels_, num_panels_)};
-      const int64_t stored = std::min(whole.end, panels.end) - std::max(whole.begin, panels.begin);
-      if (num_stored_[group * num_units_ + unit].fetch_add(stored) + stored < whole.size()) continue;
-      const int64_t block = whole.begin * kPanelRows / kGroupCols;
-      const int64_t num_blocks = whole.size() * kPanelRows / kGroupCols;
-      for (int64_t member = members.begin; member < members.end; ++member) {
-        down_.activation_kernels().quantize(floats_.get() + member * down_.cols() + block * kGroupCols,
-                                            num_blocks, down_.blocks_per_scale(),
-                                            quants_.get() + member * row_lines_ + block * block_lines_);
-      }
-    }
-  }
-
- private:
-  const Panels& down_;
-  const int64_t unit_panels_;
-  const int64_t num_panels_;
-  const int64_t num_units_;
-  const int64_t block_lines_;
-  const int64_t row_lines_;
-  Scratch<float> floats_;
-  Scratch<CacheLine> quants_;
-  std::unique_ptr<std::atomic<int64_t>[]> num_stored_;  // panels of [group][unit]
-  std::vector<const void*> rows_;
-};
 
 // The tokens' activations as panels take them; those that take the same share them.
 class Inputs {
@@ -148,7 +84,7 @@ class PartForward {
         make_hidden(group.expert, units, units.end < run.end, members, gate_rows, up_rows);
       }
     }
-    hidden_.round(task / unit_runs_.count(), group.members, panels_of(run));
+    hidden_.round(task / unit_runs_.count(), panels_of(run));
   }
 
   // A task owns some columns of the output and walks the experts in ascending order: that fixes the order of
@@ -165,15 +101,20 @@ class PartForward {
       if (const auto after = std::next(group); after != all_.groups.end()) {
         next = down_.panel(after->expert, run.begin);
         const int64_t size = std::min(after->members.size(), tokens_per_block(down_));
-        prefetch_rows(down_, hidden_.rows() + after->members.begin, size);
+        if (!hidden_.is_arranged(size)) prefetch_rows(down_, hidden_.rows() + after->members.begin, size);
       }
       const Chunks blocks(group->members.size(), tokens_per_block(down_));
       for (int64_t block = 0; block < blocks.count(); ++block) {
         const int64_t first = group->members.begin + blocks[block].begin;
         const int64_t size = blocks[block].size();
         float* products = row_buffer(run.size() * size * kPanelRows);
-        down_.multiply(group->expert, run, hidden_.rows() + first, size, products,
-                       block + 1 == blocks.count() ? next : nullptr);
+        const uint8_t* after_this = block + 1 == blocks.count() ? next : nullptr;
+        if (hidden_.is_arranged(size)) {
+          const ArrangedTokens arranged = hidden_.arranged(group - all_.groups.begin(), blocks[block].begin);
+          down_.multiply(group->expert, run, arranged, hidden_.rows() + first, size, products, after_this);
+        } else {
+          down_.multiply(group->expert, run, hidden_.rows() + first, size, products, after_this);
+        }
         for (int64_t i = 0; i < size; ++i, products += kPanelRows) {
           const size_t member = static_cast<size_t>(first + i);
           add_products(products, size * kPanelRows, run, all_.weights[member],

@@ -71,6 +71,7 @@ class Panels {
   }
   const TokenBlock& token_block() const { return activation_kernels().token_block[static_cast<int>(kind_)]; }
   int64_t blocks_per_scale() const { return blocks_per_scale_; }
+  const TokenOrder& token_order() const { return activation_kernels().token_order[static_cast<int>(kind_)]; }
   // Whether activations that were rounded for the one serve the other.
   bool takes_same_activations(const Panels& other) const {
     return &kernels() == &other.kernels() && activation_bytes() == other.activation_bytes() &&
@@ -102,6 +103,13 @@ class Panels {
                 const uint8_t* next = nullptr) const {
     activation_kernels().multiply[static_cast<int>(kind_)](run(head, range, next), tokens, num_tokens,
                                                            {out, num_tokens * kPanelRows});
+  }
+
+  // The same with tokens that are arranged in token_order().
+  void multiply(int64_t head, IndexRange range, const ArrangedTokens& arranged, const void* const* tokens,
+                int64_t num_tokens, float* out, const uint8_t* next = nullptr) const {
+    token_order().multiply(run(head, range, next), arranged, tokens, num_tokens,
+                           {out, num_tokens * kPanelRows});
   }
 
   // A row of a head's panels as floats [cols], exactly as the format defines it.

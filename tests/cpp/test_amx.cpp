@@ -10,6 +10,7 @@
 #include "check.h"
 #include "cpu/dispatch.h"
 #include "emulated_amx.h"
+#include "moe/experts.h"
 #include "ops/activations.h"
 #include "quant/matrix.h"
 
@@ -18,7 +19,7 @@ using namespace ballast;
 namespace {
 
 constexpr int64_t kRows = 37;  // two panels and a ragged one
-constexpr int kQ8_0 = 8;
+constexpr int kQ8_0 = 8, kQ4_K = 12, kQ5_K = 13;
 constexpr int kBf16 = 30;
 const int64_t kTokens[] = {0, 1, 2, 3, 7, 8, 15, 16, 17, 24, 63, 64, 65, 90};
 
@@ -86,9 +87,40 @@ struct Product {
     return out;
   }
 
+  // The same from tokens in the kernels' own order.
+  std::vector<float> with_arranged(const Kernels& kernels, const void* const* tokens,
+                                   int64_t num_tokens) const {
+    const TokenOrder& order =
+        kernels.by_bytes[panels.activation_bytes() - 1].token_order[static_cast<int>(panels.kind())];
+    const int64_t across = (num_tokens + order.unit_tokens - 1) / order.unit_tokens + 1;  // one to spare
+    const int64_t stride = across * order.unit_bytes;
+    const Scratch<uint8_t> units(panels.cols() / order.unit_cols * stride);
+    for (int64_t col = 0; col < panels.cols(); col += order.unit_cols)
+      order.arrange(tokens, num_tokens, col / kGroupCols, units.get() + col / order.unit_cols * stride);
+    const int64_t panel_stride = num_tokens * kPanelRows + 3 * kPanelRows;
+    std::vector<float> out(static_cast<size_t>(panels.panels_per_head() * panel_stride), -7.0f);
+    order.multiply(panels.run(0, {0, panels.panels_per_head()}), {units.get(), stride}, tokens, num_tokens,
+                   {out.data(), panel_stride});
+    return out;
+  }
+
   const std::vector<uint8_t> data;
   const Matrix source;
   const Panels panels;
+};
+
+// Stacked experts' matrices, with scales that are small numbers.
+struct Stack {
+  Stack(int ggml_type, int64_t num_rows, int64_t num_cols)
+      : type(ggml_type), rows(num_rows), cols(num_cols), data(random_blocks(ggml_type, rows, cols)) {
+    const size_t block = data.size() / static_cast<size_t>(rows * cols / 256);
+    for (size_t at = 0; at < data.size(); at += block) data[at + 1] = data[at + 3] = 0x2c;
+  }
+  Matrix matrix() const { return Matrix(data.data(), static_cast<int64_t>(data.size()), type, rows, cols); }
+
+  const int type;
+  const int64_t rows, cols;
+  std::vector<uint8_t> data;
 };
 
 bool same_bits(float a, float b) {
@@ -127,7 +159,7 @@ TEST(bytes_in_tiles_give_the_vector_kernels_bits) {
 TEST(a_token_times_whole_blocks_is_the_same_in_any_company) {
   ThreadPool pool(1);
   for (const Kernels* kernels : tile_kernels()) {
-    for (const int ggml_type : {12, 13}) {  // Q4_K, Q5_K
+    for (const int ggml_type : {kQ4_K, kQ5_K}) {
       for (const int64_t cols : {256, 768}) {
         for (const int num_bytes : {1, 2}) {
           const Product product(pool, *kernels, ggml_type, cols, num_bytes);
@@ -149,6 +181,60 @@ TEST(a_token_times_whole_blocks_is_the_same_in_any_company) {
               for (int64_t panel = 0; panel < panels; ++panel)
                 EXPECT_EQ(together[static_cast<size_t>((panel + 1) * stride - 1)], -7.0f);
             }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(tokens_arranged_beforehand_give_the_same) {
+  ThreadPool pool(1);
+  for (const Kernels* kernels : tile_kernels()) {
+    for (const int ggml_type : {kQ4_K, kQ5_K}) {
+      for (const int num_bytes : {1, 2}) {
+        const Product product(pool, *kernels, ggml_type, 768, num_bytes);
+        for (const int64_t num_tokens : {12, 15, 16, 17, 24, 32, 63, 65, 90, 256}) {
+          const std::vector<float> x = random_floats(num_tokens * 768);
+          const Activations rows(pool, product.panels, x.data(), num_tokens);
+          for (const std::vector<const void*>& tokens : orders(rows, num_tokens)) {
+            const std::vector<float> want = product.with(*kernels, tokens.data(), num_tokens);
+            const std::vector<float> got = product.with_arranged(*kernels, tokens.data(), num_tokens);
+            EXPECT(std::equal(got.begin(), got.end(), want.begin(), same_bits));
+          }
+        }
+      }
+    }
+  }
+}
+
+// One expert computes all tokens, more than are multiplied at a time; one every third, one a few.
+TEST(experts_of_many_tokens_give_each_one_the_bits_that_it_has_alone) {
+  constexpr int64_t kHidden = 256, kWidth = 512, kExperts = 3, kNumTokens = 290;
+  const std::vector<float> x = random_floats(kNumTokens * kHidden);
+  const std::vector<float> weights = random_floats(kNumTokens * kExperts);
+  std::vector<int32_t> ids;
+  for (int32_t token = 0; token < kNumTokens; ++token)
+    ids.insert(ids.end(), {0, token % 3 == 0 ? 1 : -1, token < 9 ? 2 : -1});
+  Placement two_nodes;
+  for (const int node : {0, 1}) two_nodes.nodes.push_back({node, {kAnyCpu}});
+  ThreadPool one(2), two(two_nodes);
+  for (const Kernels* kernels : tile_kernels()) {
+    for (const int ggml_type : {kQ4_K, kQ5_K}) {
+      const Stack gate(ggml_type, kExperts * kWidth, kHidden), up(ggml_type, kExperts * kWidth, kHidden);
+      const Stack down(ggml_type, kExperts * kHidden, kWidth);
+      const Experts in_place(gate.matrix(), up.matrix(), down.matrix(), kExperts);
+      for (const int num_bytes : {1, 2}) {
+        for (ThreadPool* pool : {&one, &two}) {
+          const Experts experts = in_place.packed(*pool, {*kernels, num_bytes});
+          std::vector<float> together(static_cast<size_t>(kNumTokens * kHidden));
+          experts.forward(*pool, x.data(), kNumTokens, ids.data(), weights.data(), kExperts, together.data());
+          for (const int64_t token : {0, 1, 8, 9, 255, 256, 287, 289}) {
+            float alone[kHidden];
+            experts.forward(*pool, x.data() + token * kHidden, 1, ids.data() + token * kExperts,
+                            weights.data() + token * kExperts, kExperts, alone);
+            EXPECT(std::equal(alone, alone + kHidden, together.begin() + token * kHidden, same_bits));
+            EXPECT(std::any_of(alone, alone + kHidden, [](float value) { return value != 0.0f; }));
           }
         }
       }

@@ -14,21 +14,28 @@ constexpr int kBlockSteps = kSuperGroups / kStepGroups;
 constexpr int kScaleDigits = 2;  // high, low
 constexpr int kScaleBits = 3;    // of the low one
 constexpr int kPairTiles = 2;    // of two tiles' tokens, or the two bytes of one tile's
+constexpr int kSumQuads = kSuperGroups / 4;
 constexpr int kSumPairs = kSuperGroups / 2;
 // Tokens that a decoded block is multiplied with.
 constexpr int64_t kMostSuperTokens = 256;
-constexpr int kSumBits = 12;  // of the lower digit of a sum of activations
+constexpr int kSumBits = 13;  // of the lower digit of a sum of two-byte activations; the upper one is a byte
 
 // A block of a panel.
 struct ScaledCodes {
   alignas(64) uint8_t bytes[kBlockSteps][kScaleDigits][kStepGroups * kGroupQuads][kQuadBytes];
 };
 
-// What its sums are finished with; minima of two neighbouring sub-blocks side by side.
+// What its sums are finished with. Minima of four sub-blocks lie side by side as bytes, and every other one
+// of them as 16 bits.
 struct BlockEnds {
   BlockScales scales;
-  Ints minima[kSumPairs];
+  Ints minima[kSumQuads];
+  Ints wide_minima[kSumPairs];
 };
+
+// Where a sub-block is among the wide minima.
+constexpr int pair_of(int group) { return group / 4 * 2 + group % 2; }
+constexpr int half_of(int group) { return group / 2 % 2; }
 
 BALLAST_INLINE Ints side_by_side(Ints low, Ints high) {
   return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
@@ -50,8 +57,13 @@ template <const QuantLayout& kLayout>
 void decode_block(const uint8_t* record, const uint8_t* groups, ScaledCodes& codes, BlockEnds& ends) {
   ends.scales = block_scales(record);
   const uint8_t* minima = minima_of_groups(record);
-  for (int pair = 0; pair < kSumPairs; ++pair, minima += 2 * kPanelRows)
-    ends.minima[pair] = side_by_side(load_int8(minima), load_int8(minima + kPanelRows));
+  for (int quad = 0; quad < kSumQuads; ++quad, minima += 4 * kPanelRows) {
+    Ints wide[2];
+    for (int i = 0; i < 2; ++i)
+      wide[i] = side_by_side(load_int8(minima + i * kPanelRows), load_int8(minima + (i + 2) * kPanelRows));
+    ends.minima[quad] = _mm512_or_si512(wide[0], _mm512_slli_epi32(wide[1], 8));
+    for (int i = 0; i < 2; ++i) ends.wide_minima[2 * quad + i] = wide[i];
+  }
   for (int group = 0; group < kSuperGroups; ++group) {
     const Ints scale = load_int8(scales_of_groups(record) + group * kPanelRows);
     const Ints high = _mm512_srli_epi32(scale, kScaleBits);
@@ -76,7 +88,8 @@ struct PairEnds {
     return static_cast<int>(kBytes == 1 ? token / kTileTokens : plane);
   }
 
-  alignas(64) int16_t sums[kTokens][kBytes][kSuperGroups];
+  alignas(64) int16_t sums[kTokens][kSumPairs][2];  // the lower digits
+  int8_t upper_sums[kTokens][kSuperGroups];         // of two bytes alone
   float scale[kTokens];
 };
 
@@ -91,8 +104,8 @@ BALLAST_INLINE void gather_token(const ActivationBlock<kBytes>* blocks, int64_t 
                        kGroupCols);
     }
     const int32_t sum = -blocks[group].negative_sum;
-    if constexpr (kBytes == 2) ends.sums[token][0][group] = static_cast<int16_t>(sum >> kSumBits);
-    ends.sums[token][kBytes - 1][group] =
+    if constexpr (kBytes == 2) ends.upper_sums[token][group] = static_cast<int8_t>(sum >> kSumBits);
+    ends.sums[token][pair_of(group)][half_of(group)] =
         static_cast<int16_t>(kBytes == 1 ? sum : sum & ((1 << kSumBits) - 1));
   }
   ends.scale[token] = blocks[0].scale;
@@ -114,21 +127,26 @@ struct TileSums {
   alignas(64) int32_t sums[kPairTiles][kScaleDigits][kTileTokens][kPanelRows];
 };
 
+BALLAST_INLINE Ints broadcast_bytes(const void* four_bytes) {
+  int32_t bytes;
+  __builtin_memcpy(&bytes, four_bytes, sizeof(bytes));
+  return broadcast_int(bytes);
+}
+
 // A token's sums of activations times the rows' minima.
 template <int kBytes>
-BALLAST_INLINE Ints minimum_of(const int16_t (&sums)[kBytes][kSuperGroups], const BlockEnds& ends) {
-  Ints digits[kBytes] = {};
-#pragma GCC unroll 2
-  for (int digit = 0; digit < kBytes; ++digit) {
+BALLAST_INLINE Ints minimum_of(const PairEnds<kBytes>& tokens, int64_t token, const BlockEnds& rows) {
+  Ints lower = zero_ints();
 #pragma GCC unroll 4
-    for (int pair = 0; pair < kSumPairs; ++pair) {
-      int32_t two;
-      __builtin_memcpy(&two, sums[digit] + 2 * pair, sizeof(two));
-      digits[digit] = _mm512_dpwssd_epi32(digits[digit], ends.minima[pair], broadcast_int(two));
-    }
-  }
-  if constexpr (kBytes == 1) return digits[0];
-  return add_ints(shift_left_ints<kSumBits>(digits[0]), digits[kBytes - 1]);
+  for (int pair = 0; pair < kSumPairs; ++pair)
+    lower = _mm512_dpwssd_epi32(lower, rows.wide_minima[pair], broadcast_bytes(tokens.sums[token][pair]));
+  if constexpr (kBytes == 1) return lower;
+  Ints upper = zero_ints();
+#pragma GCC unroll 2
+  for (int quad = 0; quad < kSumQuads; ++quad)
+    upper =
+        _mm512_dpbusd_epi32(upper, rows.minima[quad], broadcast_bytes(tokens.upper_sums[token] + 4 * quad));
+  return add_ints(shift_left_ints<kSumBits>(upper), lower);
 }
 
 // Sums that have left the tiles and are still to be added to `out` [token][16].
@@ -155,7 +173,7 @@ struct Pending {
       }
       float* to = out + token * kPanelRows;
       const Floats before = is_first ? zero_floats() : load_floats(to);
-      store_floats(to, add_block<kBytes>(whole, minimum_of<kBytes>(tokens->sums[token], *rows), rows->scales,
+      store_floats(to, add_block<kBytes>(whole, minimum_of<kBytes>(*tokens, token, *rows), rows->scales,
                                          tokens->scale[token], before));
     }
   }
@@ -219,17 +237,71 @@ BALLAST_INLINE void ask_for_lines(const void* from, int64_t begin, int64_t end) 
     _mm_prefetch(static_cast<const char*>(from) + line * 64, _MM_HINT_T1);
 }
 
+// Tokens as tiles read them, made block by block.
+template <int kBytes>
+class GatheredTokens {
+ public:
+  GatheredTokens(const void* const* tokens, int64_t num_tokens) : tokens_(tokens), num_tokens_(num_tokens) {}
+
+  void begin(int64_t block) {
+    ends_of_block_ = ends_[block % kKept];
+    for (int64_t first = 0, pair = 0; first < num_tokens_; first += PairEnds<kBytes>::kTokens, ++pair) {
+      gather_pair<kBytes>(tokens_ + first, num_tokens_ - first, block * kSuperGroups, quants_[pair],
+                          ends_of_block_[pair]);
+    }
+  }
+  const PairQuants& quants(int64_t pair) const { return quants_[pair]; }
+  const PairEnds<kBytes>& ends(int64_t pair) const { return ends_of_block_[pair]; }
+
+ private:
+  static constexpr int64_t kMostPairs = kMostSuperTokens / PairEnds<kBytes>::kTokens;
+
+  const void* const* const tokens_;
+  const int64_t num_tokens_;
+  PairQuants quants_[kMostPairs];
+  PairEnds<kBytes> ends_[kKept][kMostPairs];
+  PairEnds<kBytes>* ends_of_block_ = nullptr;
+};
+
+// The same, made beforehand.
+template <int kBytes>
+struct TokenPair {
+  PairQuants quants;
+  PairEnds<kBytes> ends;
+};
+
+template <int kBytes>
+void arrange_pairs(const void* const* tokens, int64_t num_tokens, int64_t first_group, void* units) {
+  TokenPair<kBytes>* pair = static_cast<TokenPair<kBytes>*>(units);
+  for (int64_t first = 0; first < num_tokens; first += PairEnds<kBytes>::kTokens, ++pair)
+    gather_pair<kBytes>(tokens + first, num_tokens - first, first_group, pair->quants, pair->ends);
+}
+
+template <int kBytes>
+class ArrangedPairs {
+ public:
+  explicit ArrangedPairs(const ArrangedTokens& arranged) : arranged_(arranged) {}
+
+  void begin(int64_t block) {
+    pairs_ = reinterpret_cast<const TokenPair<kBytes>*>(arranged_.first + block * arranged_.column_stride);
+  }
+  const PairQuants& quants(int64_t pair) const { return pairs_[pair].quants; }
+  const PairEnds<kBytes>& ends(int64_t pair) const { return pairs_[pair].ends; }
+
+ private:
+  const ArrangedTokens& arranged_;
+  const TokenPair<kBytes>* pairs_ = nullptr;
+};
+
 // Up to kMostSuperTokens tokens.
-template <const QuantLayout& kLayout, int kBytes>
-void multiply_in_whole_tiles(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
+template <const QuantLayout& kLayout, int kBytes, class Tokens>
+void multiply_in_whole_tiles(const PanelRun& run, Tokens&& tokens, int64_t num_tokens,
                              const PanelProducts& out) {
   using Place = BlockPlace<kLayout>;
   constexpr int64_t kPairTokens = PairEnds<kBytes>::kTokens;
   const int64_t num_blocks = run.cols / (kSuperGroups * kGroupCols);
   const int64_t num_pairs = divide_up(num_tokens, kPairTokens);
   const int64_t pair_lines = divide_up(Place::kCodeBytes / 64, num_pairs);
-  PairQuants quants[kMostSuperTokens / kPairTokens];
-  PairEnds<kBytes> of_tokens[kKept][kMostSuperTokens / kPairTokens];
   ScaledCodes codes;
   BlockEnds of_rows[kKept];
   TileSums sums[kKept];
@@ -238,12 +310,7 @@ void multiply_in_whole_tiles(const PanelRun& run, const void* const* tokens, int
   int64_t unit = 0;
   configure_tiles(whole_tiles());
   for (int64_t block = 0; block < num_blocks; ++block) {
-    PairEnds<kBytes>* gathered = of_tokens[block % kKept];
-    for (int64_t pair = 0; pair < num_pairs; ++pair) {
-      const int64_t first = pair * kPairTokens;
-      gather_pair<kBytes>(tokens + first, num_tokens - first, block * kSuperGroups, quants[pair],
-                          gathered[pair]);
-    }
+    tokens.begin(block);
     const bool is_last = block + 1 == num_blocks;
     for (int64_t panel = 0; panel < run.count; ++panel, ++turn) {
       const Place place(run, panel, block);
@@ -257,10 +324,10 @@ void multiply_in_whole_tiles(const PanelRun& run, const void* const* tokens, int
         ask_for_lines(next.groups, pair * pair_lines,
                       smaller(Place::kCodeBytes / 64, (pair + 1) * pair_lines));
         TileSums& leaving = sums[unit % kKept];
-        multiply_pair<kBytes>(codes, quants[pair], pending[(unit + 1) % kKept], leaving);
+        multiply_pair<kBytes>(codes, tokens.quants(pair), pending[(unit + 1) % kKept], leaving);
         pending[unit % kKept] = {&leaving,
                                  &decoded,
-                                 &gathered[pair],
+                                 &tokens.ends(pair),
                                  out[panel] + first * kPanelRows,
                                  smaller(kPairTokens, num_tokens - first),
                                  block == 0};

@@ -37,19 +37,41 @@ void with_byte_tiles(const PanelRun& run, const void* const* tokens, int64_t num
 }
 
 // Formats whose blocks are summed up whole; tiles that are half empty, or nearly, still win.
+template <int kBytes>
+constexpr int64_t kFewestInTiles = kBytes == 1 ? 12 : 8;
+
+template <int kBytes>
+BALLAST_INLINE int64_t in_whole_tiles(int64_t num_tokens) {
+  const int64_t rest = num_tokens % PairEnds<kBytes>::kTokens;
+  return rest < kFewestInTiles<kBytes> ? num_tokens - rest : num_tokens;
+}
+
 template <const QuantLayout& kLayout, int kBytes>
 void with_whole_tiles(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                       const PanelProducts& out) {
-  constexpr int64_t kFewest = kBytes == 1 ? 12 : 8;
-  constexpr int64_t kSize = PairEnds<kBytes>::kTokens;
-  const int64_t rest = num_tokens % kSize;
-  const int64_t in_tiles = rest < kFewest ? num_tokens - rest : num_tokens;
+  const int64_t in_tiles = in_whole_tiles<kBytes>(num_tokens);
   for (int64_t token = 0; token < in_tiles; token += kMostSuperTokens) {
-    multiply_in_whole_tiles<kLayout, kBytes>(run, tokens + token, smaller(kMostSuperTokens, in_tiles - token),
+    const int64_t size = smaller(kMostSuperTokens, in_tiles - token);
+    multiply_in_whole_tiles<kLayout, kBytes>(run, GatheredTokens<kBytes>(tokens + token, size), size,
                                              from_token(out, token));
   }
   multiply_in_vectors<kLayout, kBytes>(run, tokens + in_tiles, num_tokens - in_tiles,
                                        from_token(out, in_tiles));
+}
+
+template <const QuantLayout& kLayout, int kBytes>
+void with_arranged_tiles(const PanelRun& run, const ArrangedTokens& arranged, const void* const* tokens,
+                         int64_t num_tokens, const PanelProducts& out) {
+  const int64_t in_tiles = in_whole_tiles<kBytes>(num_tokens);
+  multiply_in_whole_tiles<kLayout, kBytes>(run, ArrangedPairs<kBytes>(arranged), in_tiles, out);
+  multiply_in_vectors<kLayout, kBytes>(run, tokens + in_tiles, num_tokens - in_tiles,
+                                       from_token(out, in_tiles));
+}
+
+template <const QuantLayout& kLayout, int kBytes>
+constexpr TokenOrder pair_order() {
+  return {kFewestInTiles<kBytes>,    PairEnds<kBytes>::kTokens, kSuperGroups * kGroupCols,
+          sizeof(TokenPair<kBytes>), arrange_pairs<kBytes>,     with_arranged_tiles<kLayout, kBytes>};
 }
 
 template <int kBytes>
@@ -79,6 +101,8 @@ constexpr ActivationKernels tile_kernels() {
   constexpr TokenBlock kInTiles{kChunkGroups * kGroupCols, kMostSuperTokens, 64};
   constexpr PanelKind kTileKinds[] = {PanelKind::kBF16, PanelKind::kQ4_K, PanelKind::kQ5_K};
   for (const PanelKind kind : kTileKinds) kernels.token_block[static_cast<int>(kind)] = kInTiles;
+  kernels.token_order[static_cast<int>(PanelKind::kQ4_K)] = pair_order<kPanelQ4_K, kBytes>();
+  kernels.token_order[static_cast<int>(PanelKind::kQ5_K)] = pair_order<kPanelQ5_K, kBytes>();
   // With two bytes vectors are faster, as they are for Q6_K, whose sub-blocks fill only a quarter of a tile.
   if constexpr (kBytes == 1) {
     constexpr int kQ8_0 = static_cast<int>(PanelKind::kQ8_0);

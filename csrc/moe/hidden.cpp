@@ -1,0 +1,84 @@
+#include "moe/hidden.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "ops/tile.h"
+
+namespace ballast {
+
+Hidden::Hidden(const Panels& down, const Grouping& all)
+    : down_(down),
+      all_(all),
+      order_(down.token_order()),
+      unit_panels_(down.blocks_per_scale() * kGroupCols / kPanelRows),
+      num_panels_((down.cols() + kPanelRows - 1) / kPanelRows),
+      num_units_((num_panels_ + unit_panels_ - 1) / unit_panels_),
+      block_lines_(down.activation_kernels().block_bytes / int64_t{sizeof(CacheLine)}),
+      row_lines_(down.takes_quantized() ? down.cols() / kGroupCols * block_lines_ : 0),
+      floats_(all.num_members() * down.cols()),
+      quants_(all.num_members() * row_lines_),
+      num_stored_(
+          std::make_unique<std::atomic<int64_t>[]>(all.groups.size() * static_cast<size_t>(num_units_))) {
+  rows_.reserve(static_cast<size_t>(all.num_members()));
+  for (int64_t member = 0; member < all.num_members(); ++member) {
+    rows_.push_back(down.takes_quantized() ? static_cast<const void*>(quants_.get() + member * row_lines_)
+                                           : static_cast<const void*>(floats_.get() + member * down.cols()));
+  }
+  if (order_.fewest_tokens > 0) make_room_to_arrange();
+}
+
+void Hidden::make_room_to_arrange() {
+  BALLAST_CHECK(order_.unit_cols == unit_panels_ * kPanelRows);
+  int64_t num_bytes = 0;
+  for (const Grouping::Group& group : all_.groups) {
+    group_begins_.push_back(num_bytes);
+    num_bytes += num_units_ * num_units_across(group.members.size()) * order_.unit_bytes;
+  }
+  arranged_ = Scratch<uint8_t>(num_bytes);
+}
+
+int64_t Hidden::num_units_across(int64_t num_members) const {
+  return is_arranged(num_members) ? (num_members + order_.unit_tokens - 1) / order_.unit_tokens : 0;
+}
+
+ArrangedTokens Hidden::arranged(int64_t group, int64_t first_member) const {
+  const size_t index = static_cast<size_t>(group);
+  return {arranged_.get() + group_begins_[index] + first_member / order_.unit_tokens * order_.unit_bytes,
+          num_units_across(all_.groups[index].members.size()) * order_.unit_bytes};
+}
+
+void Hidden::store(IndexRange members, int64_t panel, const float* values) {
+  const int64_t col = panel * kPanelRows;
+  const int64_t num_cols = std::min<int64_t>(kPanelRows, down_.cols() - col);
+  float* to = floats_.get() + members.begin * down_.cols() + col;
+  for (int64_t i = 0; i < members.size(); ++i, values += kPanelRows, to += down_.cols())
+    copy_products(values, num_cols, to);
+}
+
+void Hidden::round(int64_t group, IndexRange panels) {
+  if (!down_.takes_quantized()) return;
+  const IndexRange members = all_.groups[static_cast<size_t>(group)].members;
+  for (int64_t unit = panels.begin / unit_panels_; unit * unit_panels_ < panels.end; ++unit) {
+    const IndexRange whole{unit * unit_panels_, std::min((unit + 1) * unit_panels_, num_panels_)};
+    const int64_t stored = std::min(whole.end, panels.end) - std::max(whole.begin, panels.begin);
+    if (num_stored_[group * num_units_ + unit].fetch_add(stored) + stored < whole.size()) continue;
+    round_unit(members, whole);
+    if (!is_arranged(members.size())) continue;
+    const ArrangedTokens to = arranged(group, 0);
+    order_.arrange(rows() + members.begin, members.size(), whole.begin * kPanelRows / kGroupCols,
+                   to.first + unit * to.column_stride);
+  }
+}
+
+void Hidden::round_unit(IndexRange members, IndexRange panels) {
+  const int64_t block = panels.begin * kPanelRows / kGroupCols;
+  const int64_t num_blocks = panels.size() * kPanelRows / kGroupCols;
+  for (int64_t member = members.begin; member < members.end; ++member) {
+    down_.activation_kernels().quantize(floats_.get() + member * down_.cols() + block * kGroupCols,
+                                        num_blocks, down_.blocks_per_scale(),
+                                        quants_.get() + member * row_lines_ + block * block_lines_);
+  }
+}
+
+}  // namespace ballast

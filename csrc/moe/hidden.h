@@ -1,0 +1,62 @@
+// What goes into the down matrix of a call's experts.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/scratch.h"
+#include "moe/grouping.h"
+#include "numa/index_range.h"
+#include "ops/activations.h"
+#include "quant/panels.h"
+
+namespace ballast {
+
+// [members][width], as floats and as down takes them: rounded, and for groups of many members in down's own
+// order too, since each of its runs of panels reads them all. Whoever stores the last columns of a unit, all
+// of which share a scale, rounds it.
+class Hidden {
+ public:
+  // Both must outlive it.
+  Hidden(const Panels& down, const Grouping& all);
+
+  // One a member; for panels that take floats, [width] floats.
+  const void* const* rows() const { return rows_.data(); }
+
+  // Whether so many members of a group are to be had from arranged().
+  bool is_arranged(int64_t num_members) const {
+    return order_.fewest_tokens > 0 && num_members >= order_.fewest_tokens;
+  }
+  // A group's members from the given one on, a multiple of the order's units.
+  ArrangedTokens arranged(int64_t group, int64_t first_member) const;
+
+  // values [members][16], the columns of one panel; those beyond the width are dropped.
+  void store(IndexRange members, int64_t panel, const float* values);
+
+  // To be called once the panels are stored for all members of a group.
+  void round(int64_t group, IndexRange panels);
+
+ private:
+  void make_room_to_arrange();
+  int64_t num_units_across(int64_t num_members) const;
+  void round_unit(IndexRange members, IndexRange panels);
+
+  const Panels& down_;
+  const Grouping& all_;
+  const TokenOrder& order_;
+  const int64_t unit_panels_;
+  const int64_t num_panels_;
+  const int64_t num_units_;
+  const int64_t block_lines_;
+  const int64_t row_lines_;
+  Scratch<float> floats_;
+  Scratch<CacheLine> quants_;
+  Scratch<uint8_t> arranged_;
+  std::vector<int64_t> group_begins_;                   // bytes in arranged_, of [unit][units across]
+  std::unique_ptr<std::atomic<int64_t>[]> num_stored_;  // panels of [group][unit]
+  std::vector<const void*> rows_;
+};
+
+}  // namespace ballast

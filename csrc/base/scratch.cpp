@@ -2,77 +2,64 @@
 
 #include <sanitizer/asan_interface.h>
 
-#include <algorithm>
-#include <new>
+#include <deque>
+#include <memory>
 
+#include "base/check.h"
 #include "base/pages.h"
 
 namespace ballast {
-namespace {
 
-constexpr size_t kLine = 64;
+// AddressSanitizer is told which of its bytes are out.
+struct ScratchBytes::Kept {
+  explicit Kept(const Thread& thread) : owner(&thread) {}
+  ~Kept() { set_pages(nullptr); }
 
-// What a thread keeps: pieces lie side by side in one block, with a line between them that belongs to nobody.
-// AddressSanitizer is told which bytes are out.
-class Kept {
- public:
-  ~Kept() { set_block(nullptr); }
-
-  // Null where the block is too small for the piece; what it would have taken is counted all the same.
-  uint8_t* take(size_t num_bytes) {
-    if (num_out_ == 0 && size() < most_taken_) {
-      set_block(nullptr);
-      set_block(std::make_unique<Pages>(most_taken_));
-    }
-    const size_t begin = taken_;
-    taken_ += (num_bytes + kLine - 1) / kLine * kLine + kLine;
-    most_taken_ = std::max(most_taken_, taken_);
-    ++num_out_;
-    if (taken_ > size()) return nullptr;
-    ASAN_UNPOISON_MEMORY_REGION(block_->data() + begin, num_bytes);
-    return block_->data() + begin;
+  void set_pages(std::unique_ptr<Pages> next) {
+    if (pages != nullptr) ASAN_UNPOISON_MEMORY_REGION(pages->data(), pages->size());
+    pages = std::move(next);
   }
 
-  void give_back() {
-    if (--num_out_ > 0) return;
-    taken_ = 0;
-    if (block_ != nullptr) ASAN_POISON_MEMORY_REGION(block_->data(), block_->size());
-  }
-
- private:
-  size_t size() const { return block_ == nullptr ? 0 : block_->size(); }
-
-  void set_block(std::unique_ptr<Pages> block) {
-    if (block_ != nullptr) ASAN_UNPOISON_MEMORY_REGION(block_->data(), block_->size());
-    block_ = std::move(block);
-    if (block_ != nullptr) ASAN_POISON_MEMORY_REGION(block_->data(), block_->size());
-  }
-
-  std::unique_ptr<Pages> block_;
-  size_t taken_ = 0;       // by pieces that are out, or were when the last one was taken
-  size_t most_taken_ = 0;  // ever
-  size_t num_out_ = 0;
+  const Thread* owner;
+  bool is_out = false;
+  std::unique_ptr<Pages> pages;
 };
 
-thread_local Kept kept;
+struct ScratchBytes::Thread {
+  static Thread& here() {
+    thread_local Thread thread;
+    return thread;
+  }
 
-}  // namespace
+  Kept& first_free() {
+    for (Kept& kept : all) {
+      if (!kept.is_out) return kept;
+    }
+    return all.emplace_back(*this);
+  }
 
-void ScratchBytes::Free::operator()(uint8_t* bytes) const {
-  operator delete[](bytes, std::align_val_t{kLine});
-}
+  std::deque<Kept> all;
+};
 
-ScratchBytes::ScratchBytes(size_t num_bytes) : data_(kept.take(num_bytes)) {
-  if (data_ != nullptr) return;
-  own_.reset(new (std::align_val_t{kLine}, std::nothrow) uint8_t[num_bytes]);
-  data_ = own_.get();
-  if (data_ != nullptr) return;
-  kept.give_back();
-  throw std::bad_alloc();
+ScratchBytes::ScratchBytes(size_t num_bytes) {
+  Kept& kept = Thread::here().first_free();
+  if (kept.pages == nullptr || kept.pages->size() < num_bytes) {
+    kept.set_pages(nullptr);
+    kept.set_pages(std::make_unique<Pages>(num_bytes > 0 ? num_bytes : 1));
+  }
+  ASAN_POISON_MEMORY_REGION(kept.pages->data(), kept.pages->size());
+  ASAN_UNPOISON_MEMORY_REGION(kept.pages->data(), num_bytes);
+  kept.is_out = true;
+  kept_ = &kept;
 }
 
 ScratchBytes::~ScratchBytes() {
-  if (data_ != nullptr) kept.give_back();
+  if (kept_ == nullptr) return;
+  BALLAST_CHECK(kept_->owner == &Thread::here());
+  ASAN_POISON_MEMORY_REGION(kept_->pages->data(), kept_->pages->size());
+  kept_->is_out = false;
 }
+
+uint8_t* ScratchBytes::data() const { return kept_ == nullptr ? nullptr : kept_->pages->data(); }
 
 }  // namespace ballast

@@ -4,37 +4,34 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <utility>
 
 namespace ballast {
 
-// A piece of the memory that the thread keeps, at the border of a cache line; nobody has written to it. To be
-// given back by the thread that took it, in any order: what is kept is handed out anew once all pieces are
-// back.
+// A piece of memory at a page's border, with what earlier calls left in it. A thread keeps its pieces until
+// it ends, each as large as it ever was, and hands out the first one that is free: calls that take pieces in
+// the same order find each where it was, on the memory node of whoever wrote to it first.
 class ScratchBytes {
  public:
   ScratchBytes() = default;
   // Throws std::bad_alloc when the system refuses.
   explicit ScratchBytes(size_t num_bytes);
-  ScratchBytes(ScratchBytes&& other) noexcept
-      : own_(std::move(other.own_)), data_(std::exchange(other.data_, nullptr)) {}
+  ScratchBytes(ScratchBytes&& other) noexcept : kept_(std::exchange(other.kept_, nullptr)) {}
   ScratchBytes& operator=(ScratchBytes&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(own_, other.own_);
+    std::swap(kept_, other.kept_);
     return *this;
   }
+  // On the thread that took it.
   ~ScratchBytes();
 
-  uint8_t* data() const { return data_; }
+  // Null for a piece that was moved away or never taken.
+  uint8_t* data() const;
 
  private:
-  // For what did not fit into the kept memory, which grows for the next call.
-  struct Free {
-    void operator()(uint8_t* bytes) const;
-  };
-  std::unique_ptr<uint8_t, Free> own_;
-  uint8_t* data_ = nullptr;
+  struct Kept;
+  struct Thread;
+
+  Kept* kept_ = nullptr;
 };
 
 // Room for elements that need neither construction nor destruction.

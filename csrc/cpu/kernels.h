@@ -36,23 +36,25 @@ struct PanelProducts {
 using MultiplyPanels = void (*)(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                                 const PanelProducts& out);
 
-// Activations of many tokens as units of [columns][tokens].
+// Activations of many tokens as bundles of [columns][tokens], at the border of a cache line.
 struct ArrangedTokens {
-  uint8_t* first;
-  int64_t column_stride;  // bytes from a unit to that of the same tokens' next columns
+  const uint8_t* first;
+  int64_t column_stride;  // bytes from a bundle to that of the same tokens' next columns
 };
 
 // An order of rounded activations that a kernel has of its own. It arranges them by itself, anew for each run
 // of panels; whoever multiplies the same tokens with many short runs does it once. Products are the same.
 struct TokenOrder {
   int64_t fewest_tokens = 0;  // to be arranged and multiplied; 0 where rows are read as they lie
-  int64_t unit_tokens = 0;
-  int64_t unit_cols = 0;
-  int64_t unit_bytes = 0;
-  // The columns of one unit, beginning with 32 * first_group, of as many units side by side as hold the
+  int64_t bundle_tokens = 0;
+  int64_t bundle_cols = 0;
+  int64_t bundle_bytes = 0;
+  // The columns of one bundle, beginning with 32 * first_group, of as many bundles side by side as hold the
   // tokens.
-  void (*arrange)(const void* const* tokens, int64_t num_tokens, int64_t first_group, void* units) = nullptr;
-  // As MultiplyPanels; `tokens` are those that were arranged, or the last ones of them.
+  void (*arrange)(const void* const* tokens, int64_t num_tokens, int64_t first_group,
+                  void* bundles) = nullptr;
+  // As MultiplyPanels, for fewest_tokens or more. `tokens` are the rows of those in `arranged`, from the
+  // first one of its bundles on.
   void (*multiply)(const PanelRun& run, const ArrangedTokens& arranged, const void* const* tokens,
                    int64_t num_tokens, const PanelProducts& out) = nullptr;
 };
@@ -66,7 +68,7 @@ using Quantize = void (*)(const float* x, int64_t num_blocks, int64_t blocks_per
 struct TokenBlock {
   int64_t piece_cols = 0;    // columns that are multiplied with all tokens before the next are; 0 for all
   int64_t most_tokens = 64;  // that are worth multiplying with a run before the next run is begun
-  int64_t most_panels = 16;  // of a run, so that products stay in the nearer caches
+  int64_t most_panels = 16;  // of gate or up in a run: more would drive products out of the nearer caches
 };
 
 // Functions for activations of one number of bytes.

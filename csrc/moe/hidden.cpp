@@ -29,23 +29,25 @@ Hidden::Hidden(const Panels& down, const Grouping& all)
 }
 
 void Hidden::make_room_to_arrange() {
-  BALLAST_CHECK(order_.unit_cols == unit_panels_ * kPanelRows);
+  BALLAST_CHECK(order_.bundle_cols == unit_panels_ * kPanelRows);
   int64_t num_bytes = 0;
   for (const Grouping::Group& group : all_.groups) {
     group_begins_.push_back(num_bytes);
-    num_bytes += num_units_ * num_units_across(group.members.size()) * order_.unit_bytes;
+    num_bytes += num_units_ * unit_bytes(group.members.size());
   }
   arranged_ = Scratch<uint8_t>(num_bytes);
 }
 
-int64_t Hidden::num_units_across(int64_t num_members) const {
-  return is_arranged(num_members) ? (num_members + order_.unit_tokens - 1) / order_.unit_tokens : 0;
+int64_t Hidden::unit_bytes(int64_t num_members) const {
+  if (!is_arranged(num_members)) return 0;
+  return Chunks(num_members, order_.bundle_tokens).count() * order_.bundle_bytes;
 }
 
 ArrangedTokens Hidden::arranged(int64_t group, int64_t first_member) const {
+  BALLAST_CHECK(first_member % order_.bundle_tokens == 0);
   const size_t index = static_cast<size_t>(group);
-  return {arranged_.get() + group_begins_[index] + first_member / order_.unit_tokens * order_.unit_bytes,
-          num_units_across(all_.groups[index].members.size()) * order_.unit_bytes};
+  return {arranged_.get() + group_begins_[index] + first_member / order_.bundle_tokens * order_.bundle_bytes,
+          unit_bytes(all_.groups[index].members.size())};
 }
 
 void Hidden::store(IndexRange members, int64_t panel, const float* values) {
@@ -64,11 +66,15 @@ void Hidden::round(int64_t group, IndexRange panels) {
     const int64_t stored = std::min(whole.end, panels.end) - std::max(whole.begin, panels.begin);
     if (num_stored_[group * num_units_ + unit].fetch_add(stored) + stored < whole.size()) continue;
     round_unit(members, whole);
-    if (!is_arranged(members.size())) continue;
-    const ArrangedTokens to = arranged(group, 0);
-    order_.arrange(rows() + members.begin, members.size(), whole.begin * kPanelRows / kGroupCols,
-                   to.first + unit * to.column_stride);
+    if (is_arranged(members.size())) arrange_unit(group, unit);
   }
+}
+
+void Hidden::arrange_unit(int64_t group, int64_t unit) {
+  const size_t index = static_cast<size_t>(group);
+  const IndexRange members = all_.groups[index].members;
+  order_.arrange(rows() + members.begin, members.size(), unit * order_.bundle_cols / kGroupCols,
+                 arranged_.get() + group_begins_[index] + unit * unit_bytes(members.size()));
 }
 
 void Hidden::round_unit(IndexRange members, IndexRange panels) {

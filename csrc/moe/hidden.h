@@ -29,7 +29,7 @@ class Hidden {
   bool is_arranged(int64_t num_members) const {
     return order_.fewest_tokens > 0 && num_members >= order_.fewest_tokens;
   }
-  // A group's members from the given one on, a multiple of the order's units.
+  // A group's members from the given one on, the first of a bundle.
   ArrangedTokens arranged(int64_t group, int64_t first_member) const;
 
   // values [members][16], the columns of one panel; those beyond the width are dropped.
@@ -40,8 +40,10 @@ class Hidden {
 
  private:
   void make_room_to_arrange();
-  int64_t num_units_across(int64_t num_members) const;
+  // Of a unit's bundles.
+  int64_t unit_bytes(int64_t num_members) const;
   void round_unit(IndexRange members, IndexRange panels);
+  void arrange_unit(int64_t group, int64_t unit);
 
   const Panels& down_;
   const Grouping& all_;
@@ -54,7 +56,7 @@ class Hidden {
   Scratch<float> floats_;
   Scratch<CacheLine> quants_;
   Scratch<uint8_t> arranged_;
-  std::vector<int64_t> group_begins_;                   // bytes in arranged_, of [unit][units across]
+  std::vector<int64_t> group_begins_;                   // bytes in arranged_, of [unit][bundles]
   std::unique_ptr<std::atomic<int64_t>[]> num_stored_;  // panels of [group][unit]
   std::vector<const void*> rows_;
 };

@@ -69,7 +69,7 @@ class PartForward {
   int64_t num_down_tasks() const { return down_runs_.count(); }
 
   // A task owns some units of one expert's hidden values, and makes a few of them at a time, so that products
-  // stay in the nearest caches and the tokens' activations in the next.
+  // and the tokens' activations stay in the nearer caches.
   void gate_up(int64_t task, const void* const* gate_rows, const void* const* up_rows) {
     const Grouping::Group& group = all_.groups[static_cast<size_t>(task / unit_runs_.count())];
     const IndexRange run = unit_runs_[task % unit_runs_.count()];

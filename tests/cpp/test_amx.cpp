@@ -92,14 +92,14 @@ struct Product {
                                    int64_t num_tokens) const {
     const TokenOrder& order =
         kernels.by_bytes[panels.activation_bytes() - 1].token_order[static_cast<int>(panels.kind())];
-    const int64_t across = (num_tokens + order.unit_tokens - 1) / order.unit_tokens + 1;  // one to spare
-    const int64_t stride = across * order.unit_bytes;
-    const Scratch<uint8_t> units(panels.cols() / order.unit_cols * stride);
-    for (int64_t col = 0; col < panels.cols(); col += order.unit_cols)
-      order.arrange(tokens, num_tokens, col / kGroupCols, units.get() + col / order.unit_cols * stride);
+    const int64_t across = (num_tokens + order.bundle_tokens - 1) / order.bundle_tokens + 1;  // one to spare
+    const int64_t stride = across * order.bundle_bytes;
+    const Scratch<uint8_t> bundles(panels.cols() / order.bundle_cols * stride);
+    for (int64_t col = 0; col < panels.cols(); col += order.bundle_cols)
+      order.arrange(tokens, num_tokens, col / kGroupCols, bundles.get() + col / order.bundle_cols * stride);
     const int64_t panel_stride = num_tokens * kPanelRows + 3 * kPanelRows;
     std::vector<float> out(static_cast<size_t>(panels.panels_per_head() * panel_stride), -7.0f);
-    order.multiply(panels.run(0, {0, panels.panels_per_head()}), {units.get(), stride}, tokens, num_tokens,
+    order.multiply(panels.run(0, {0, panels.panels_per_head()}), {bundles.get(), stride}, tokens, num_tokens,
                    {out.data(), panel_stride});
     return out;
   }
@@ -183,6 +183,46 @@ TEST(a_token_times_whole_blocks_is_the_same_in_any_company) {
             }
           }
         }
+      }
+    }
+  }
+}
+
+// Whose sums have as many digits as any.
+TEST(the_largest_activations_of_one_sign_are_summed_up_exactly) {
+  ThreadPool pool(1);
+  constexpr int64_t kCols = 512, kNumTokens = 40;
+  std::vector<float> x(kNumTokens * kCols, 1.0f);
+  std::fill_n(x.begin(), x.size() / 2, -1.0f);
+  for (const Kernels* kernels : tile_kernels()) {
+    for (const int num_bytes : {1, 2}) {
+      const Product product(pool, *kernels, kQ4_K, kCols, num_bytes);
+      const Activations rows(pool, product.panels, x.data(), kNumTokens);
+      const std::vector<float> together = product.with(*kernels, rows.rows(), kNumTokens);
+      for (int64_t token = 0; token < kNumTokens; ++token) {
+        const std::vector<float> alone = product.with(*kernels, rows.rows() + token, 1);
+        EXPECT(std::equal(alone.begin(), alone.begin() + kPanelRows, together.begin() + token * kPanelRows,
+                          same_bits));
+      }
+    }
+  }
+}
+
+TEST(more_tokens_than_are_decoded_for_at_a_time_are_two_products) {
+  ThreadPool pool(1);
+  constexpr int64_t kCols = 256, kAtATime = 256;
+  for (const Kernels* kernels : tile_kernels()) {
+    for (const int num_bytes : {1, 2}) {
+      const Product product(pool, *kernels, kQ4_K, kCols, num_bytes);
+      for (const int64_t num_tokens : {257, 268, 300}) {
+        const std::vector<float> x = random_floats(num_tokens * kCols);
+        const Activations rows(pool, product.panels, x.data(), num_tokens);
+        const std::vector<float> all = product.with(*kernels, rows.rows(), num_tokens);
+        const std::vector<float> first = product.with(*kernels, rows.rows(), kAtATime);
+        const std::vector<float> rest = product.with(*kernels, rows.rows() + kAtATime, num_tokens - kAtATime);
+        EXPECT(std::equal(first.begin(), first.begin() + kAtATime * kPanelRows, all.begin(), same_bits));
+        EXPECT(std::equal(rest.begin(), rest.begin() + (num_tokens - kAtATime) * kPanelRows,
+                          all.begin() + kAtATime * kPanelRows, same_bits));
       }
     }
   }

@@ -220,12 +220,12 @@ constexpr int kKept = kUnderWayPairs + 1;
 // Where a block of a panel lies.
 template <const QuantLayout& kLayout>
 struct BlockPlace {
-  static constexpr int64_t kRecordBytes = kLayout.scale_stride();
-  static constexpr int64_t kCodeBytes = kSuperGroups * kLayout.group_bytes();
+  static constexpr int64_t kRecordLines = divide_up(kLayout.scale_stride(), 64);
+  static constexpr int64_t kCodeLines = kSuperGroups * kLayout.group_bytes() / 64;
 
-  BlockPlace(const PanelRun& run, int64_t panel, int64_t block)
-      : record(run[panel] + block * kRecordBytes),
-        groups(run[panel] + kLayout.scale_bytes(run.cols) + block * kCodeBytes) {}
+  BlockPlace(const uint8_t* panel, int64_t cols, int64_t block)
+      : record(panel + block * kLayout.scale_stride()),
+        groups(panel + kLayout.scale_bytes(cols) + block * kCodeLines * 64) {}
 
   const uint8_t* record;
   const uint8_t* groups;
@@ -237,13 +237,13 @@ BALLAST_INLINE void ask_for_lines(const void* from, int64_t begin, int64_t end) 
     _mm_prefetch(static_cast<const char*>(from) + line * 64, _MM_HINT_T1);
 }
 
-// Tokens as tiles read them, made block by block.
+// Up to kMostSuperTokens tokens as tiles read them, made block by block.
 template <int kBytes>
 class GatheredTokens {
  public:
   GatheredTokens(const void* const* tokens, int64_t num_tokens) : tokens_(tokens), num_tokens_(num_tokens) {}
 
-  void begin(int64_t block) {
+  void begin_block(int64_t block) {
     ends_of_block_ = ends_[block % kKept];
     for (int64_t first = 0, pair = 0; first < num_tokens_; first += PairEnds<kBytes>::kTokens, ++pair) {
       gather_pair<kBytes>(tokens_ + first, num_tokens_ - first, block * kSuperGroups, quants_[pair],
@@ -271,8 +271,8 @@ struct TokenPair {
 };
 
 template <int kBytes>
-void arrange_pairs(const void* const* tokens, int64_t num_tokens, int64_t first_group, void* units) {
-  TokenPair<kBytes>* pair = static_cast<TokenPair<kBytes>*>(units);
+void arrange_pairs(const void* const* tokens, int64_t num_tokens, int64_t first_group, void* bundles) {
+  TokenPair<kBytes>* pair = static_cast<TokenPair<kBytes>*>(bundles);
   for (int64_t first = 0; first < num_tokens; first += PairEnds<kBytes>::kTokens, ++pair)
     gather_pair<kBytes>(tokens + first, num_tokens - first, first_group, pair->quants, pair->ends);
 }
@@ -282,7 +282,7 @@ class ArrangedPairs {
  public:
   explicit ArrangedPairs(const ArrangedTokens& arranged) : arranged_(arranged) {}
 
-  void begin(int64_t block) {
+  void begin_block(int64_t block) {
     pairs_ = reinterpret_cast<const TokenPair<kBytes>*>(arranged_.first + block * arranged_.column_stride);
   }
   const PairQuants& quants(int64_t pair) const { return pairs_[pair].quants; }
@@ -293,15 +293,15 @@ class ArrangedPairs {
   const TokenPair<kBytes>* pairs_ = nullptr;
 };
 
-// Up to kMostSuperTokens tokens.
+// At least one token.
 template <const QuantLayout& kLayout, int kBytes, class Tokens>
-void multiply_in_whole_tiles(const PanelRun& run, Tokens&& tokens, int64_t num_tokens,
+void multiply_in_whole_tiles(const PanelRun& run, Tokens& tokens, int64_t num_tokens,
                              const PanelProducts& out) {
   using Place = BlockPlace<kLayout>;
   constexpr int64_t kPairTokens = PairEnds<kBytes>::kTokens;
   const int64_t num_blocks = run.cols / (kSuperGroups * kGroupCols);
   const int64_t num_pairs = divide_up(num_tokens, kPairTokens);
-  const int64_t pair_lines = divide_up(Place::kCodeBytes / 64, num_pairs);
+  const int64_t pair_lines = divide_up(Place::kCodeLines, num_pairs);
   ScaledCodes codes;
   BlockEnds of_rows[kKept];
   TileSums sums[kKept];
@@ -310,19 +310,19 @@ void multiply_in_whole_tiles(const PanelRun& run, Tokens&& tokens, int64_t num_t
   int64_t unit = 0;
   configure_tiles(whole_tiles());
   for (int64_t block = 0; block < num_blocks; ++block) {
-    tokens.begin(block);
+    tokens.begin_block(block);
     const bool is_last = block + 1 == num_blocks;
+    const uint8_t* const after = is_last && run.next != nullptr ? run.next : run[0];
     for (int64_t panel = 0; panel < run.count; ++panel, ++turn) {
-      const Place place(run, panel, block);
+      const Place place(run[panel], run.cols, block);
+      const Place next = panel + 1 < run.count ? Place(run[panel + 1], run.cols, block)
+                                               : Place(after, run.cols, is_last ? 0 : block + 1);
       BlockEnds& decoded = of_rows[turn % kKept];
       decode_block<kLayout>(place.record, place.groups, codes, decoded);
-      const Place next =
-          panel + 1 < run.count ? Place(run, panel + 1, block) : Place(run, 0, is_last ? 0 : block + 1);
-      ask_for_lines(next.record, 0, divide_up(Place::kRecordBytes, 64) + 1);
+      ask_for_lines(next.record, 0, Place::kRecordLines);
       for (int64_t pair = 0; pair < num_pairs; ++pair, ++unit) {
         const int64_t first = pair * kPairTokens;
-        ask_for_lines(next.groups, pair * pair_lines,
-                      smaller(Place::kCodeBytes / 64, (pair + 1) * pair_lines));
+        ask_for_lines(next.groups, pair * pair_lines, smaller(Place::kCodeLines, (pair + 1) * pair_lines));
         TileSums& leaving = sums[unit % kKept];
         multiply_pair<kBytes>(codes, tokens.quants(pair), pending[(unit + 1) % kKept], leaving);
         pending[unit % kKept] = {&leaving,

@@ -52,8 +52,8 @@ void with_whole_tiles(const PanelRun& run, const void* const* tokens, int64_t nu
   const int64_t in_tiles = in_whole_tiles<kBytes>(num_tokens);
   for (int64_t token = 0; token < in_tiles; token += kMostSuperTokens) {
     const int64_t size = smaller(kMostSuperTokens, in_tiles - token);
-    multiply_in_whole_tiles<kLayout, kBytes>(run, GatheredTokens<kBytes>(tokens + token, size), size,
-                                             from_token(out, token));
+    GatheredTokens<kBytes> gathered(tokens + token, size);
+    multiply_in_whole_tiles<kLayout, kBytes>(run, gathered, size, from_token(out, token));
   }
   multiply_in_vectors<kLayout, kBytes>(run, tokens + in_tiles, num_tokens - in_tiles,
                                        from_token(out, in_tiles));
@@ -63,7 +63,8 @@ template <const QuantLayout& kLayout, int kBytes>
 void with_arranged_tiles(const PanelRun& run, const ArrangedTokens& arranged, const void* const* tokens,
                          int64_t num_tokens, const PanelProducts& out) {
   const int64_t in_tiles = in_whole_tiles<kBytes>(num_tokens);
-  multiply_in_whole_tiles<kLayout, kBytes>(run, ArrangedPairs<kBytes>(arranged), in_tiles, out);
+  ArrangedPairs<kBytes> pairs(arranged);
+  multiply_in_whole_tiles<kLayout, kBytes>(run, pairs, in_tiles, out);
   multiply_in_vectors<kLayout, kBytes>(run, tokens + in_tiles, num_tokens - in_tiles,
                                        from_token(out, in_tiles));
 }

@@ -18,6 +18,8 @@ constexpr int kSumQuads = kSuperGroups / 4;
 constexpr int kSumPairs = kSuperGroups / 2;
 // Tokens that a decoded block is multiplied with.
 constexpr int64_t kMostSuperTokens = 256;
+// Panels that tokens are gathered for, where they are not arranged.
+constexpr int64_t kMostSuperPanels = 64;
 constexpr int kSumBits = 13;  // of the lower digit of a sum of two-byte activations; the upper one is a byte
 
 // A block of a panel.
@@ -307,7 +309,7 @@ void multiply_in_whole_tiles(const PanelRun& run, Tokens& tokens, int64_t num_to
   TileSums sums[kKept];
   Pending<kBytes> pending[kKept] = {};
   int64_t turn = 0;
-  int64_t unit = 0;
+  int64_t product = 0;
   configure_tiles(whole_tiles());
   for (int64_t block = 0; block < num_blocks; ++block) {
     tokens.begin_block(block);
@@ -320,21 +322,21 @@ void multiply_in_whole_tiles(const PanelRun& run, Tokens& tokens, int64_t num_to
       BlockEnds& decoded = of_rows[turn % kKept];
       decode_block<kLayout>(place.record, place.groups, codes, decoded);
       ask_for_lines(next.record, 0, Place::kRecordLines);
-      for (int64_t pair = 0; pair < num_pairs; ++pair, ++unit) {
+      for (int64_t pair = 0; pair < num_pairs; ++pair, ++product) {
         const int64_t first = pair * kPairTokens;
         ask_for_lines(next.groups, pair * pair_lines, smaller(Place::kCodeLines, (pair + 1) * pair_lines));
-        TileSums& leaving = sums[unit % kKept];
-        multiply_pair<kBytes>(codes, tokens.quants(pair), pending[(unit + 1) % kKept], leaving);
-        pending[unit % kKept] = {&leaving,
-                                 &decoded,
-                                 &tokens.ends(pair),
-                                 out[panel] + first * kPanelRows,
-                                 smaller(kPairTokens, num_tokens - first),
-                                 block == 0};
+        TileSums& leaving = sums[product % kKept];
+        multiply_pair<kBytes>(codes, tokens.quants(pair), pending[(product + 1) % kKept], leaving);
+        pending[product % kKept] = {&leaving,
+                                    &decoded,
+                                    &tokens.ends(pair),
+                                    out[panel] + first * kPanelRows,
+                                    smaller(kPairTokens, num_tokens - first),
+                                    block == 0};
       }
     }
   }
-  for (int64_t last = unit - kUnderWayPairs; last < unit; ++last) {
+  for (int64_t last = product - kUnderWayPairs; last < product; ++last) {
     for (int64_t share = 0; share < kBlockSteps && last >= 0; ++share) pending[last % kKept].add_share(share);
   }
   release_tiles();

@@ -10,9 +10,8 @@
 
 namespace ballast {
 
-// AddressSanitizer is told which of its bytes are out.
+// A piece that a thread keeps. AddressSanitizer is told which of its bytes are out.
 struct ScratchBytes::Kept {
-  explicit Kept(const Thread& thread) : owner(&thread) {}
   ~Kept() { set_pages(nullptr); }
 
   void set_pages(std::unique_ptr<Pages> next) {
@@ -20,7 +19,6 @@ struct ScratchBytes::Kept {
     pages = std::move(next);
   }
 
-  const Thread* owner;
   bool is_out = false;
   std::unique_ptr<Pages> pages;
 };
@@ -35,13 +33,13 @@ struct ScratchBytes::Thread {
     for (Kept& kept : all) {
       if (!kept.is_out) return kept;
     }
-    return all.emplace_back(*this);
+    return all.emplace_back();
   }
 
   std::deque<Kept> all;
 };
 
-ScratchBytes::ScratchBytes(size_t num_bytes) {
+ScratchBytes::ScratchBytes(size_t num_bytes) : owner_(&Thread::here()) {
   Kept& kept = Thread::here().first_free();
   if (kept.pages == nullptr || kept.pages->size() < num_bytes) {
     kept.set_pages(nullptr);
@@ -55,7 +53,7 @@ ScratchBytes::ScratchBytes(size_t num_bytes) {
 
 ScratchBytes::~ScratchBytes() {
   if (kept_ == nullptr) return;
-  BALLAST_CHECK(kept_->owner == &Thread::here());
+  BALLAST_CHECK(owner_ == &Thread::here());
   ASAN_POISON_MEMORY_REGION(kept_->pages->data(), kept_->pages->size());
   kept_->is_out = false;
 }

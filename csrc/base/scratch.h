@@ -16,8 +16,10 @@ class ScratchBytes {
   ScratchBytes() = default;
   // Throws std::bad_alloc when the system refuses.
   explicit ScratchBytes(size_t num_bytes);
-  ScratchBytes(ScratchBytes&& other) noexcept : kept_(std::exchange(other.kept_, nullptr)) {}
+  ScratchBytes(ScratchBytes&& other) noexcept
+      : owner_(other.owner_), kept_(std::exchange(other.kept_, nullptr)) {}
   ScratchBytes& operator=(ScratchBytes&& other) noexcept {
+    std::swap(owner_, other.owner_);
     std::swap(kept_, other.kept_);
     return *this;
   }
@@ -31,6 +33,7 @@ class ScratchBytes {
   struct Kept;
   struct Thread;
 
+  const Thread* owner_ = nullptr;
   Kept* kept_ = nullptr;
 };
 

@@ -53,8 +53,8 @@ struct TokenOrder {
   // tokens.
   void (*arrange)(const void* const* tokens, int64_t num_tokens, int64_t first_group,
                   void* bundles) = nullptr;
-  // As MultiplyPanels, for fewest_tokens or more. `tokens` are the rows of those in `arranged`, from the
-  // first one of its bundles on.
+  // As MultiplyPanels, for fewest_tokens or more; `tokens` are the rows of the arranged tokens, in their
+  // order.
   void (*multiply)(const PanelRun& run, const ArrangedTokens& arranged, const void* const* tokens,
                    int64_t num_tokens, const PanelProducts& out) = nullptr;
 };

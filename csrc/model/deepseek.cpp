@@ -38,7 +38,7 @@ void DeepseekModel::forward(const Step& step, float* logits, const std::function
     if (layer.attention.query_down)
       query_rank = std::max(query_rank, layer.attention.query_down->matrix.rows());
   }
-  scratch_.make_room(step.num_tokens(), shape_, query_rank);
+  memory_.make_room(step.num_tokens(), shape_, query_rank);
 
   embed(step);
   Outputs pending;  // what is still to be added to the residual stream
@@ -46,7 +46,7 @@ void DeepseekModel::forward(const Step& step, float* logits, const std::function
     const LayerWeights& layer = weights_.layers[i];
     add_and_norm(pending, layer.attention.norm, step.num_tokens());
     attention(layer.attention, cache_.layers[i], step);
-    add_and_norm({scratch_.block_out.data()}, layer.ffn_norm, step.num_tokens());
+    add_and_norm({memory_.block_out.data()}, layer.ffn_norm, step.num_tokens());
     pending = feed_forward(layer, step.num_tokens());
     layer_done();
   }
@@ -55,7 +55,7 @@ void DeepseekModel::forward(const Step& step, float* logits, const std::function
 
 void DeepseekModel::embed(const Step& step) {
   for_tokens(step.num_tokens(), [&](int64_t token) {
-    weights_.embedding.dequantize_row(step.token_ids[token], scratch_.stream.data() + token * shape_.hidden);
+    weights_.embedding.dequantize_row(step.token_ids[token], memory_.stream.data() + token * shape_.hidden);
   });
 }
 
@@ -63,7 +63,7 @@ void DeepseekModel::embed(const Step& step) {
 void DeepseekModel::attention(const AttentionWeights& weights, float* cache, const Step& step) {
   const int64_t num_tokens = step.num_tokens();
   const int64_t num_heads = shape_.num_heads;
-  Scratch& s = scratch_;
+  StepMemory& s = memory_;
   queries(weights, num_tokens);
   linear(pool_, s.normed.data(), num_tokens, weights.kv_a, s.latent.data());
   rotate_and_store(weights, cache, step);
@@ -86,9 +86,9 @@ void DeepseekModel::attention(const AttentionWeights& weights, float* cache, con
 }
 
 void DeepseekModel::queries(const AttentionWeights& weights, int64_t num_tokens) {
-  const float* x = scratch_.normed.data();
+  const float* x = memory_.normed.data();
   if (weights.query_down) {
-    float* down = scratch_.query_down.data();
+    float* down = memory_.query_down.data();
     const int64_t rank = weights.query_down->matrix.rows();
     linear(pool_, x, num_tokens, weights.query_down->matrix, down);
     for_tokens(num_tokens, [&](int64_t token) {
@@ -97,7 +97,7 @@ void DeepseekModel::queries(const AttentionWeights& weights, int64_t num_tokens)
     });
     x = down;
   }
-  linear(pool_, x, num_tokens, weights.query_up, scratch_.query.data());
+  linear(pool_, x, num_tokens, weights.query_up, memory_.query.data());
 }
 
 // Each token's latent is normed and its key rotated into the cache; its queries are rotated, and their other
@@ -108,15 +108,15 @@ void DeepseekModel::rotate_and_store(const AttentionWeights& weights, float* cac
   for_tokens(step.num_tokens(), [&](int64_t token) {
     const float* cos = rope_.cos + step.batch.positions[token] * num_pairs;
     const float* sin = rope_.sin + step.batch.positions[token] * num_pairs;
-    const float* latent = scratch_.latent.data() + token * shape_.latent_dim();
+    const float* latent = memory_.latent.data() + token * shape_.latent_dim();
     float* row = cache + step.slots[token] * shape_.latent_dim();
     rms_norm(latent, 1, rank, weights.kv_a_norm.data(), shape_.rms_eps, row);
     std::copy_n(latent + rank, shape_.rope_dim, row + rank);
     rope_interleaved(row + rank, 1, 1, shape_.rope_dim, cos, sin);
     for (int64_t head = 0; head < shape_.num_heads; ++head) {
       const int64_t index = token * shape_.num_heads + head;
-      float* query = scratch_.query.data() + index * shape_.query_dim();
-      std::copy_n(query, shape_.nope_dim, scratch_.query_nope.data() + index * shape_.nope_dim);
+      float* query = memory_.query.data() + index * shape_.query_dim();
+      std::copy_n(query, shape_.nope_dim, memory_.query_nope.data() + index * shape_.nope_dim);
       rope_interleaved(query + shape_.nope_dim, 1, 1, shape_.rope_dim, cos, sin);
     }
   });
@@ -124,7 +124,7 @@ void DeepseekModel::rotate_and_store(const AttentionWeights& weights, float* cac
 
 // normed → what the layer adds to the residual stream.
 DeepseekModel::Outputs DeepseekModel::feed_forward(const LayerWeights& weights, int64_t num_tokens) {
-  Scratch& s = scratch_;
+  StepMemory& s = memory_;
   std::vector<Experts::Call> calls;
   if (weights.routed) calls.push_back(choose(*weights.routed, num_tokens));
   if (weights.every_token)
@@ -137,7 +137,7 @@ DeepseekModel::Outputs DeepseekModel::feed_forward(const LayerWeights& weights, 
 }
 
 Experts::Call DeepseekModel::choose(const RoutedWeights& weights, int64_t num_tokens) {
-  Scratch& s = scratch_;
+  StepMemory& s = memory_;
   linear(pool_, s.normed.data(), num_tokens, weights.router, s.router_logits.data());
   return routed_.choose(weights.experts, weights.bias.empty() ? nullptr : weights.bias.data(),
                         s.router_logits.data(), num_tokens, s.routed_out.data());
@@ -146,26 +146,26 @@ Experts::Call DeepseekModel::choose(const RoutedWeights& weights, int64_t num_to
 void DeepseekModel::output(const Outputs& pending, const Step& step, float* logits) {
   const int64_t hidden = shape_.hidden;
   for_tokens(step.num_sampled, [&](int64_t i) {
-    float* row = scratch_.stream.data() + step.sampled[i] * hidden;
-    float* normed = scratch_.normed.data() + i * hidden;
+    float* row = memory_.stream.data() + step.sampled[i] * hidden;
+    float* normed = memory_.normed.data() + i * hidden;
     std::copy_n(row, hidden, normed);
     for (const float* added : pending) {
       for (int64_t k = 0; k < hidden; ++k) normed[k] += added[step.sampled[i] * hidden + k];
     }
     rms_norm(normed, 1, hidden, weights_.output_norm.data(), shape_.rms_eps, normed);
   });
-  linear(pool_, scratch_.normed.data(), step.num_sampled, weights_.output, logits);
+  linear(pool_, memory_.normed.data(), step.num_sampled, weights_.output, logits);
 }
 
 // stream += added, in order; normed = norm(stream).
 void DeepseekModel::add_and_norm(const Outputs& added, const std::vector<float>& norm, int64_t num_tokens) {
   const int64_t hidden = shape_.hidden;
   for_tokens(num_tokens, [&](int64_t token) {
-    float* row = scratch_.stream.data() + token * hidden;
+    float* row = memory_.stream.data() + token * hidden;
     for (const float* output : added) {
       for (int64_t i = 0; i < hidden; ++i) row[i] += output[token * hidden + i];
     }
-    rms_norm(row, 1, hidden, norm.data(), shape_.rms_eps, scratch_.normed.data() + token * hidden);
+    rms_norm(row, 1, hidden, norm.data(), shape_.rms_eps, memory_.normed.data() + token * hidden);
   });
 }
 
@@ -200,7 +200,8 @@ void DeepseekModel::check(const Step& step) const {
   for (int64_t i = 0; i < step.num_sampled; ++i) within("sampled", i, step.sampled[i], step.num_tokens());
 }
 
-void DeepseekModel::Scratch::make_room(int64_t num_tokens, const DeepseekShape& shape, int64_t query_rank) {
+void DeepseekModel::StepMemory::make_room(int64_t num_tokens, const DeepseekShape& shape,
+                                          int64_t query_rank) {
   const auto room = [num_tokens](auto& buffer, int64_t width) {
     const size_t size = static_cast<size_t>(num_tokens * width);
     if (buffer.size() < size) buffer.resize(size);

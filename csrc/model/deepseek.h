@@ -66,7 +66,7 @@ class DeepseekModel {
 
  private:
   // Memory between two operations, as large as the largest step so far.
-  struct Scratch {
+  struct StepMemory {
     void make_room(int64_t num_tokens, const DeepseekShape& shape, int64_t query_rank);
 
     std::vector<float> stream;         // [T, D], the residual stream
@@ -105,7 +105,7 @@ class DeepseekModel {
   const ModelWeights weights_;
   const RopeTable rope_;
   const KvCache cache_;
-  Scratch scratch_;
+  StepMemory memory_;
   RoutedExperts routed_;
 };
 

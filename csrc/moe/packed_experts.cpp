@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/scratch.h"
 #include "moe/hidden.h"
 #include "numa/index_range.h"
 #include "numa/mixed_tasks.h"
@@ -107,7 +108,8 @@ class PartForward {
       for (int64_t block = 0; block < blocks.count(); ++block) {
         const int64_t first = group->members.begin + blocks[block].begin;
         const int64_t size = blocks[block].size();
-        float* products = row_buffer(run.size() * size * kPanelRows);
+        const Scratch<float> room(run.size() * size * kPanelRows);
+        float* products = room.get();
         const uint8_t* after_this = block + 1 == blocks.count() ? next : nullptr;
         if (hidden_.is_arranged(size)) {
           const ArrangedTokens arranged = hidden_.arranged(group - all_.groups.begin(), blocks[block].begin);
@@ -130,7 +132,8 @@ class PartForward {
     const IndexRange panels = panels_of(units);
     const int64_t size = members.size();
     const int64_t num_products = panels.size() * size * kPanelRows;
-    float* gates = row_buffer(2 * num_products);
+    const Scratch<float> room(2 * num_products);
+    float* gates = room.get();
     float* ups = gates + num_products;
     gate_.multiply(expert, panels, gate_rows + members.begin, size, gates, up_.panel(expert, panels.begin));
     up_.multiply(expert, panels, up_rows + members.begin, size, ups,

@@ -40,6 +40,7 @@ Activations::Activations(ThreadPool& pool, const Panels& panels, const float* x,
 }
 
 void prefetch_rows(const Panels& panels, const void* const* rows, int64_t num_rows) {
+  if (num_rows == 0) return;
   constexpr int64_t kMostBytes = 1 << 20;  // more would drive each other out of the second-level cache
   const int64_t num_bytes = std::min(row_bytes(panels, panels.cols()), kMostBytes / num_rows);
   for (int64_t row = 0; row < num_rows; ++row) {

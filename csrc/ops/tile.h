@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <vector>
 
 #include "numa/index_range.h"
 #include "ops/vector.h"
@@ -14,14 +13,6 @@ namespace ballast {
 
 // Weight rows that are dequantised at a time; with any usual width they fit the second-level cache.
 constexpr int64_t kTileRows = 8;
-
-// Room for float rows, valid until this thread asks again. Kept from call to call, because fresh memory would
-// be paged in anew each time.
-inline float* row_buffer(int64_t num_floats) {
-  thread_local std::vector<float> buffer;
-  if (static_cast<int64_t>(buffer.size()) < num_floats) buffer.resize(static_cast<size_t>(num_floats));
-  return buffer.data();
-}
 
 // A token's products with the rows of a panel; all of them, as nearly always, without a call.
 inline void copy_products(const float* from, int64_t size, float* to) {

@@ -18,8 +18,6 @@ constexpr int kSumQuads = kSuperGroups / 4;
 constexpr int kSumPairs = kSuperGroups / 2;
 // Tokens that a decoded block is multiplied with.
 constexpr int64_t kMostSuperTokens = 256;
-// Panels that tokens are gathered for, where they are not arranged.
-constexpr int64_t kMostSuperPanels = 64;
 constexpr int kSumBits = 13;  // of the lower digit of a sum of two-byte activations; the upper one is a byte
 
 // A block of a panel.

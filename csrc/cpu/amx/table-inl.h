@@ -99,7 +99,8 @@ constexpr ActivationKernels tile_kernels() {
                               vectors<kBytes>().quantize(x, num_blocks, blocks_per_scale, out);
                             },
                             sizeof(ActivationBlock<kBytes>)};
-  constexpr TokenBlock kInTiles{kChunkGroups * kGroupCols, kMostSuperTokens, kMostSuperPanels};
+  constexpr int64_t kMostPanels = 64;  // of a run: each gathers its tokens for tiles
+  constexpr TokenBlock kInTiles{kChunkGroups * kGroupCols, kMostSuperTokens, kMostPanels};
   constexpr PanelKind kTileKinds[] = {PanelKind::kBF16, PanelKind::kQ4_K, PanelKind::kQ5_K};
   for (const PanelKind kind : kTileKinds) kernels.token_block[static_cast<int>(kind)] = kInTiles;
   kernels.token_order[static_cast<int>(PanelKind::kQ4_K)] = pair_order<kPanelQ4_K, kBytes>();

@@ -5,8 +5,8 @@
 
 namespace ballast {
 
-// A core's caches, the nearest first.
-enum class CacheLevel : uint8_t { kFirst, kSecond };
+// A core's caches, the nearest first, into which memory is asked for; or nothing is.
+enum class CacheLevel : uint8_t { kFirst, kSecond, kNone };
 
 struct Prefetching {
   CacheLevel to;

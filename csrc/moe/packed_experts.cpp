@@ -1,6 +1,7 @@
 #include "moe/packed_experts.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <utility>
@@ -12,10 +13,13 @@
 #include "numa/mixed_tasks.h"
 #include "ops/activations.h"
 #include "ops/tile.h"
-#include "ops/vector.h"
 
 namespace ballast {
 namespace {
+
+// Where the weights begin that the thread reads after the present task, for which it is claimed; null when
+// that is not known.
+using NextWeights = std::function<const uint8_t*()>;
 
 // Panels of gate that make a block of down's activations.
 constexpr int kUnitPanels = kGroupCols / kPanelRows;
@@ -69,11 +73,20 @@ class PartForward {
   int64_t num_gate_tasks() const { return num_groups() * unit_runs_.count(); }
   int64_t num_down_tasks() const { return down_runs_.count(); }
 
+  // Where the weights begin that a task reads.
+  const uint8_t* gate_weights(int64_t task) const {
+    return gate_.panel(group_of(task).expert, panels_of(unit_run_of(task)).begin);
+  }
+  const uint8_t* down_weights(int64_t task) const {
+    return down_.panel(all_.groups[0].expert, down_runs_[task].begin);
+  }
+
   // A task owns some units of one expert's hidden values, and makes a few of them at a time, so that products
   // and the tokens' activations stay in the nearer caches.
-  void gate_up(int64_t task, const void* const* gate_rows, const void* const* up_rows) {
-    const Grouping::Group& group = all_.groups[static_cast<size_t>(task / unit_runs_.count())];
-    const IndexRange run = unit_runs_[task % unit_runs_.count()];
+  void gate_up(int64_t task, const void* const* gate_rows, const void* const* up_rows,
+               const NextWeights& next_weights) {
+    const Grouping::Group& group = group_of(task);
+    const IndexRange run = unit_run_of(task);
     const Chunks blocks(group.members.size(), tokens_per_block(gate_));
     const int64_t units_together = gate_.token_block().most_panels / kUnitPanels;
     for (int64_t block = 0; block < blocks.count(); ++block) {
@@ -82,7 +95,13 @@ class PartForward {
       prefetch_rows(gate_, gate_rows + members.begin, members.size());
       for (int64_t unit = run.begin; unit < run.end; unit += units_together) {
         const IndexRange units{unit, std::min(unit + units_together, run.end)};
-        make_hidden(group.expert, units, units.end < run.end, members, gate_rows, up_rows);
+        const uint8_t* next = nullptr;
+        if (units.end < run.end) {
+          next = gate_.panel(group.expert, panels_of(units).end);
+        } else if (block + 1 == blocks.count()) {
+          next = next_weights();
+        }
+        make_hidden(group.expert, units, members, gate_rows, up_rows, next);
       }
     }
     hidden_.round(task / unit_runs_.count(), panels_of(run));
@@ -90,7 +109,7 @@ class PartForward {
 
   // A task owns some columns of the output and walks the experts in ascending order: that fixes the order of
   // the sum.
-  void down(int64_t task, int64_t num_tokens) {
+  void down(int64_t task, int64_t num_tokens, const NextWeights& next_weights) {
     const IndexRange run = down_runs_[task];
     const int64_t col_begin = run.begin * kPanelRows;
     const int64_t col_end = std::min(run.end * kPanelRows, width_);
@@ -103,6 +122,8 @@ class PartForward {
         next = down_.panel(after->expert, run.begin);
         const int64_t size = std::min(after->members.size(), tokens_per_block(down_));
         if (!hidden_.is_arranged(size)) prefetch_rows(down_, hidden_.rows() + after->members.begin, size);
+      } else {
+        next = next_weights();
       }
       const Chunks blocks(group->members.size(), tokens_per_block(down_));
       for (int64_t block = 0; block < blocks.count(); ++block) {
@@ -127,8 +148,8 @@ class PartForward {
   }
 
  private:
-  void make_hidden(int64_t expert, IndexRange units, bool goes_on, IndexRange members,
-                   const void* const* gate_rows, const void* const* up_rows) {
+  void make_hidden(int64_t expert, IndexRange units, IndexRange members, const void* const* gate_rows,
+                   const void* const* up_rows, const uint8_t* next) {
     const IndexRange panels = panels_of(units);
     const int64_t size = members.size();
     const int64_t num_products = panels.size() * size * kPanelRows;
@@ -136,8 +157,7 @@ class PartForward {
     float* gates = room.get();
     float* ups = gates + num_products;
     gate_.multiply(expert, panels, gate_rows + members.begin, size, gates, up_.panel(expert, panels.begin));
-    up_.multiply(expert, panels, up_rows + members.begin, size, ups,
-                 goes_on ? gate_.panel(expert, panels.end) : nullptr);
+    up_.multiply(expert, panels, up_rows + members.begin, size, ups, next);
     gate_.kernels().silu_mul(gates, ups, num_products, gates);
     for (int64_t index = panels.begin; index < panels.end; ++index, gates += size * kPanelRows)
       hidden_.store(members, index, gates);
@@ -148,14 +168,14 @@ class PartForward {
                     float* row) const {
     for (int64_t index = panels.begin; index < panels.end; ++index, products += stride) {
       const int64_t col = index * kPanelRows;
-      if (col + kPanelRows <= width_) {
-        add_scaled<1>(&weight, &products, kPanelRows, row + col);  // of a size known beforehand
-      } else {
-        add_scaled<1>(&weight, &products, width_ - col, row + col);
-      }
+      add_scaled_products(products, weight, std::min<int64_t>(kPanelRows, width_ - col), row + col);
     }
   }
 
+  const Grouping::Group& group_of(int64_t gate_task) const {
+    return all_.groups[static_cast<size_t>(gate_task / unit_runs_.count())];
+  }
+  IndexRange unit_run_of(int64_t gate_task) const { return unit_runs_[gate_task % unit_runs_.count()]; }
   IndexRange panels_of(IndexRange units) const {
     return {units.begin * kUnitPanels, std::min(units.end * kUnitPanels, gate_.panels_per_head())};
   }
@@ -198,10 +218,15 @@ class Forward {
   int64_t num_gate_tasks(size_t node) const { return by_node_[node] ? by_node_[node]->num_gate_tasks() : 0; }
   int64_t num_down_tasks(size_t node) const { return by_node_[node] ? by_node_[node]->num_down_tasks() : 0; }
 
-  void gate_up(size_t node, int64_t task) {
-    by_node_[node]->gate_up(task, gate_rows_.data(), up_rows_.data());
+  const uint8_t* gate_weights(size_t node, int64_t task) const { return by_node_[node]->gate_weights(task); }
+  const uint8_t* down_weights(size_t node, int64_t task) const { return by_node_[node]->down_weights(task); }
+
+  void gate_up(size_t node, int64_t task, const NextWeights& next_weights) {
+    by_node_[node]->gate_up(task, gate_rows_.data(), up_rows_.data(), next_weights);
   }
-  void down(size_t node, int64_t task) { by_node_[node]->down(task, num_tokens_); }
+  void down(size_t node, int64_t task, const NextWeights& next_weights) {
+    by_node_[node]->down(task, num_tokens_, next_weights);
+  }
 
   // What the nodes have made, where there are several.
   void add_up(ThreadPool& pool) {
@@ -229,9 +254,11 @@ class Forward {
   std::vector<PartForward*> by_node_;  // null for a node without a part
 };
 
-// task(call, node, index) for each index in 0…num_tasks(call, node), on a thread of that node.
-template <class NumTasks, class Task>
-void mixed_for_nodes(ThreadPool& pool, size_t num_calls, const NumTasks& num_tasks, const Task& task) {
+// task(call, node, index, next_weights) for each index in 0…num_tasks(call, node), on a thread of that node;
+// weights(call, node, index) is where the weights of a task begin.
+template <class NumTasks, class Weights, class Task>
+void mixed_for_nodes(ThreadPool& pool, size_t num_calls, const NumTasks& num_tasks, const Weights& weights,
+                     const Task& task) {
   std::vector<std::vector<MixedTask>> tasks;  // by node
   std::vector<int64_t> counts;
   for (size_t node = 0; node < static_cast<size_t>(pool.num_nodes()); ++node) {
@@ -242,8 +269,14 @@ void mixed_for_nodes(ThreadPool& pool, size_t num_calls, const NumTasks& num_tas
   }
   pool.parallel_for_nodes(counts, [&](int on_node, int64_t index) {
     const size_t node = static_cast<size_t>(on_node);
+    const NextWeights next_weights = [&]() -> const uint8_t* {
+      const int64_t claimed = ThreadPool::claim_next();
+      if (claimed == ThreadPool::kNoTask) return nullptr;
+      const MixedTask& next = tasks[node][static_cast<size_t>(claimed)];
+      return weights(next.row, node, next.index);
+    };
     const MixedTask& mixed = tasks[node][static_cast<size_t>(index)];
-    task(mixed.row, node, mixed.index);
+    task(mixed.row, node, mixed.index, next_weights);
   });
 }
 
@@ -257,10 +290,16 @@ void forward_packed(ThreadPool& pool, const float* x, int64_t num_tokens,
   for (const PackedCall& call : calls) forwards.emplace_back(pool, call, inputs, num_tokens);
   mixed_for_nodes(
       pool, calls.size(), [&](size_t call, size_t node) { return forwards[call].num_gate_tasks(node); },
-      [&](size_t call, size_t node, int64_t task) { forwards[call].gate_up(node, task); });
+      [&](size_t call, size_t node, int64_t task) { return forwards[call].gate_weights(node, task); },
+      [&](size_t call, size_t node, int64_t task, const NextWeights& next_weights) {
+        forwards[call].gate_up(node, task, next_weights);
+      });
   mixed_for_nodes(
       pool, calls.size(), [&](size_t call, size_t node) { return forwards[call].num_down_tasks(node); },
-      [&](size_t call, size_t node, int64_t task) { forwards[call].down(node, task); });
+      [&](size_t call, size_t node, int64_t task) { return forwards[call].down_weights(node, task); },
+      [&](size_t call, size_t node, int64_t task, const NextWeights& next_weights) {
+        forwards[call].down(node, task, next_weights);
+      });
   for (Forward& forward : forwards) forward.add_up(pool);
 }
 

@@ -26,8 +26,6 @@ uint64_t epoch_of(uint64_t gate) { return gate / kEpochOne; }
 bool is_open(uint64_t gate) { return (gate & kOpen) != 0; }
 bool is_deserted(uint64_t gate) { return (gate & kInsideMask) == 0; }
 
-thread_local bool inside_task = false;
-
 // A thread waits awake for about as long as the gap between two operations of one forward pass, which is also
 // what waking it costs; an idle pool uses no CPU.
 constexpr auto kSpin = std::chrono::microseconds(100);
@@ -72,6 +70,8 @@ const Placement& without_empty_nodes(const Placement& placement) {
 }
 
 }  // namespace
+
+thread_local ThreadPool::Turn* ThreadPool::current_ = nullptr;
 
 ThreadPool::ThreadPool(int num_threads)
     : nodes_{{kUnknownNode, std::vector<int>(static_cast<size_t>(checked_size(num_threads)), kAnyCpu)}},
@@ -120,7 +120,7 @@ std::vector<int> ThreadPool::threads_per_node() const {
 std::string ThreadPool::adopt_caller() { return name_and_pin(pthread_self(), 0, nodes_[0].cpus[0]); }
 
 void ThreadPool::run(const int64_t* counts, size_t num_counts, Job job) {
-  BALLAST_CHECK(!inside_task);
+  BALLAST_CHECK(current_ == nullptr);
   BALLAST_CHECK(num_counts == 1 || num_counts == nodes_.size());
   if (std::all_of(counts, counts + num_counts, [](int64_t count) { return count <= 0; })) return;
   const std::lock_guard<std::mutex> turn(turn_);
@@ -197,10 +197,12 @@ void ThreadPool::leave_job() {
 }
 
 void ThreadPool::drain(int node) {
-  inside_task = true;
-  Lane& lane = lanes_[by_node_ ? static_cast<size_t>(node) : 0];
+  const size_t index_of_lane = by_node_ ? static_cast<size_t>(node) : 0;
+  Lane& lane = lanes_[index_of_lane];
+  Turn turn{lane, by_node_ ? static_cast<int>(nodes_[index_of_lane].cpus.size()) : num_threads_};
+  current_ = &turn;
   int64_t index;
-  while ((index = lane.next.fetch_add(1, std::memory_order_relaxed)) < lane.count) {
+  while ((index = next_index(turn)) < lane.count) {
     try {
       job_.call(job_.task, node, index);
     } catch (...) {
@@ -208,9 +210,26 @@ void ThreadPool::drain(int node) {
       if (!failed_.exchange(true, std::memory_order_relaxed)) error_ = std::current_exception();
     }
   }
-  inside_task = false;
+  current_ = nullptr;
   // One thread a lane finds it just empty, and so does the one that cancelled the rest.
   if (by_node_ && index == lane.count) caller_may_go_on_.wake_all();
+}
+
+int64_t ThreadPool::next_index(Turn& turn) const {
+  const int64_t claimed = std::exchange(turn.claimed, kNoTask);
+  if (claimed != kNoTask && !failed_.load(std::memory_order_relaxed)) return claimed;
+  return turn.lane.next.fetch_add(1, std::memory_order_relaxed);
+}
+
+int64_t ThreadPool::claim_next() {
+  if (current_ == nullptr) return kNoTask;
+  Turn& turn = *current_;
+  std::atomic<int64_t>& next = turn.lane.next;
+  int64_t index = next.load(std::memory_order_relaxed);
+  while (turn.claimed == kNoTask && index + turn.num_threads < turn.lane.count) {
+    if (next.compare_exchange_weak(index, index + 1, std::memory_order_relaxed)) turn.claimed = index;
+  }
+  return turn.claimed;
 }
 
 bool ThreadPool::all_dealt_out() const {

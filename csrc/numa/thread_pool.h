@@ -81,6 +81,12 @@ class ThreadPool {
                                        }});
   }
 
+  // For a task whose thread soon goes on with another one of the loop: which, claimed for that thread, so
+  // that what it reads can be asked for early. The same when asked again. kNoTask where no more are left than
+  // there are threads (whoever is free first shall have those), and outside a task.
+  static constexpr int64_t kNoTask = -1;
+  static int64_t claim_next();
+
   // Between the two calls, the times of every loop that is shared with other threads.
   void start_recording();
   std::vector<LoopTimes> stop_recording();
@@ -97,12 +103,21 @@ class ThreadPool {
     int64_t count = 0;
   };
 
+  // A thread's work on a lane.
+  struct Turn {
+    Lane& lane;
+    int num_threads;  // that work on it
+    int64_t claimed = kNoTask;
+  };
+  static thread_local Turn* current_;  // null outside a task
+
   void start_workers();
   void run(const int64_t* counts, size_t num_counts, Job job);
   void worker(int node);
   bool join_job(uint64_t& seen_epoch);
   void leave_job();
   void drain(int node);
+  int64_t next_index(Turn& turn) const;
   bool all_dealt_out() const;
   template <class Ready>
   bool spin_until(const Ready& ready) const;

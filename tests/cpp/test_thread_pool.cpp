@@ -15,6 +15,8 @@
 
 using ballast::Chunks;
 using ballast::IndexRange;
+using ballast::kAnyCpu;
+using ballast::Placement;
 using ballast::ThreadPool;
 
 namespace {
@@ -112,6 +114,61 @@ TEST(an_exception_reaches_the_caller_cancels_the_rest_and_leaves_the_pool_usable
     }
     for (int visits : count_visits(pool, 20)) EXPECT_EQ(visits, 1);
   }
+}
+
+TEST(a_claimed_index_is_visited_once_and_next_by_the_thread_that_claimed_it) {
+  const Placement two_nodes{{{0, {kAnyCpu, kAnyCpu}}, {1, {kAnyCpu, kAnyCpu, kAnyCpu}}}};
+  for (const Placement& placement :
+       {Placement{{{0, {kAnyCpu}}}}, Placement{{{0, {kAnyCpu, kAnyCpu}}}}, two_nodes}) {
+    ThreadPool pool(placement);
+    const std::vector<int64_t> counts = {700, 300};
+    const size_t num_nodes = static_cast<size_t>(pool.num_nodes());
+    for (int round = 0; round < 20; ++round) {
+      std::atomic<int> visits[2][700] = {};
+      std::atomic<int> wrong{0};
+      std::atomic<int> num_claimed{0};
+      pool.parallel_for_nodes({counts.begin(), counts.begin() + static_cast<int64_t>(num_nodes)},
+                              [&](int node, int64_t index) {
+                                static thread_local int64_t claimed = ThreadPool::kNoTask;
+                                ++visits[node][index];
+                                wrong += claimed != ThreadPool::kNoTask && claimed != index;
+                                claimed = ThreadPool::claim_next();
+                                wrong += ThreadPool::claim_next() != claimed;
+                                num_claimed += claimed != ThreadPool::kNoTask;
+                              });
+      EXPECT_EQ(wrong.load(), 0);
+      EXPECT(num_claimed > 0);
+      for (size_t node = 0; node < num_nodes; ++node) {
+        for (int64_t index = 0; index < counts[node]; ++index) EXPECT_EQ(visits[node][index].load(), 1);
+      }
+    }
+  }
+}
+
+TEST(the_last_indices_are_left_to_whoever_is_free_first) {
+  ThreadPool pool(1);
+  std::vector<int64_t> claimed;
+  pool.parallel_for(5, [&](int64_t) { claimed.push_back(ThreadPool::claim_next()); });
+  constexpr int64_t kNoTask = ThreadPool::kNoTask;
+  EXPECT(claimed == std::vector<int64_t>({1, 2, 3, kNoTask, kNoTask}));
+  ThreadPool three(3);
+  std::atomic<int64_t> largest{-1};
+  three.parallel_for(5, [&](int64_t) { largest = std::max(largest.load(), ThreadPool::claim_next()); });
+  EXPECT(largest <= 1);
+  EXPECT_EQ(ThreadPool::claim_next(), kNoTask);  // outside a task
+}
+
+TEST(an_exception_cancels_a_claimed_index_too) {
+  ThreadPool pool(1);
+  std::vector<int64_t> begun;
+  EXPECT_THROWS(pool.parallel_for(10,
+                                  [&](int64_t index) {
+                                    begun.push_back(index);
+                                    ThreadPool::claim_next();
+                                    throw std::runtime_error("task failed");
+                                  }),
+                std::runtime_error);
+  EXPECT(begun == std::vector<int64_t>({0}));
 }
 
 TEST(a_loop_inside_a_task_breaks_an_invariant_instead_of_hanging) {

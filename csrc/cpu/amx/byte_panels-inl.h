@@ -24,12 +24,13 @@ BALLAST_INLINE void decode_signed(const uint8_t* group, uint8_t (*out)[kQuadByte
   }
 }
 
-BALLAST_INLINE void decode_chunk(const PanelPart& panel, int64_t first_group, int64_t num_groups,
-                                 DecodedChunk& out) {
+BALLAST_INLINE void decode_chunk(const uint8_t* panel, const uint8_t* groups, int64_t first_group,
+                                 int64_t num_groups, DecodedChunk& out) {
+  const CommonScales common = common_scales<kPanelQ8_0>(panel, 0, first_group);
   for (int64_t group = 0; group < num_groups; ++group) {
-    decode_signed(panel.groups + (first_group + group) * kPanelQ8_0.group_bytes(), out.bytes[group]);
+    decode_signed(groups + (first_group + group) * kPanelQ8_0.group_bytes(), out.bytes[group]);
     GroupScales<kPanelQ8_0> scales;
-    decode_scales<kPanelQ8_0>(panel, first_group + group, scales);
+    decode_scales<kPanelQ8_0>(common, group, scales);
     store_floats(out.scale[group], scales.scale[0]);
   }
 }
@@ -130,7 +131,7 @@ void multiply_in_tiles(const PanelRun& run, const void* const* tokens, int64_t n
       const uint8_t* groups = run[index] + kPanelQ8_0.scale_bytes(run.cols);
       const uint8_t* next = groups + run.panel_bytes + first * kPanelQ8_0.group_bytes();
       DecodedChunk chunk;
-      decode_chunk({run[index], groups, 0}, first, size, chunk);
+      decode_chunk(run[index], groups, first, size, chunk);
       for (int64_t tile = 0; tile < num_tiles; ++tile) {
         prefetch_chunk(next, size, tile, num_tiles);
         float totals[kTileTokens * kPanelRows] = {};

@@ -64,7 +64,7 @@ BALLAST_INLINE void multiply_few_blocks(const PanelRun& run, int64_t index, bool
     totals[token] = zero_floats();
   }
   const uint8_t* const panel = run[index];
-  const uint8_t* const next = index + 1 < run.count ? run[index + 1] : run.next;
+  const Asking asking = asking_ahead(run, panel, index + 1 < run.count ? run[index + 1] : run.next);
   const uint8_t* record = panel;
   const uint8_t* group = record + kLayout.scale_bytes(run.cols);
   for (int64_t first = 0; first < run.cols / kGroupCols;
@@ -77,10 +77,7 @@ BALLAST_INLINE void multiply_few_blocks(const PanelRun& run, int64_t index, bool
       for (Ints& sum : sums[token]) sum = zero_ints();
     }
     for (int i = 0; i < kSuperGroups; ++i, group += kLayout.group_bytes()) {
-      if (is_first_pass) {
-        const Share share = own_share<kLayout>(run, panel, first + i, next);
-        if (share.from != nullptr) prefetch(share.from, share_bytes<kLayout>(), share.to);
-      }
+      if (is_first_pass) prefetch(asked_at<kLayout>(asking, first + i), share_bytes<kLayout>(), asking.to);
       Ints dots[kTokens][kBytes] = {};
       add_group<kLayout, kTokens, kBytes>(group, blocks, first + i, dots);
       const Ints scale = load_int8(scales_of_groups(record) + i * kPanelRows);

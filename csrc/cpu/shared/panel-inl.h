@@ -15,13 +15,6 @@
 namespace ballast {
 namespace {
 
-// The part of a panel that one vector holds: its rows begin at kVectorRows * part.
-struct PanelPart {
-  const uint8_t* scales;
-  const uint8_t* groups;
-  int part;
-};
-
 constexpr int kPartBytes = kVectorRows * 4;  // of a quad
 
 // Quad kQuad's codes, from the planes of a group.
@@ -67,6 +60,14 @@ BALLAST_INLINE Bytes decode_quad(const uint8_t* group) {
   if constexpr (kBits == 8) return wide_codes(load_bytes(group + kQuad * kQuadBytes));
 }
 
+// What the scales of a block's groups have in common: where they are, and for super-blocks what they are
+// multiples of.
+struct CommonScales {
+  const uint8_t* first;
+  Floats scale;
+  Floats minimum;
+};
+
 // Scales of the sub-blocks of a group, and their minima with the sign of an addend.
 template <const QuantLayout& kLayout>
 struct GroupScales {
@@ -74,29 +75,38 @@ struct GroupScales {
   Floats minimum[kLayout.subs_per_group()];
 };
 
+constexpr int kHalvesBytes = 2 * kPanelRows;
+
+// Of the groups from `begin` on, to the end of its super-block if it has one, for the rows of a vector.
 template <const QuantLayout& kLayout>
-BALLAST_INLINE void decode_scales(const PanelPart& panel, int64_t group, GroupScales<kLayout>& out) {
-  constexpr int kHalvesBytes = 2 * kPanelRows;
+BALLAST_INLINE CommonScales common_scales(const uint8_t* panel, int part, int64_t begin) {
+  if constexpr (kLayout.scales == Scales::kFlat)
+    return {panel + begin * kLayout.scale_stride() + part * kVectorRows * 2, zero_floats(), zero_floats()};
+  const uint8_t* const record = panel + (begin >> kSuperGroupsLog2) * kLayout.scale_stride();
+  const uint8_t* const halves = record + part * kVectorRows * 2;
+  const uint8_t* const bytes = record + kHalvesBytes * (kLayout.has_minimum ? 2 : 1) + part * kVectorRows;
+  return {bytes, halves_to_floats(halves),
+          kLayout.has_minimum ? halves_to_floats(halves + kHalvesBytes) : zero_floats()};
+}
+
+// Of the group that is `index` groups behind the first that `common` is of.
+template <const QuantLayout& kLayout>
+BALLAST_INLINE void decode_scales(const CommonScales& common, int64_t index, GroupScales<kLayout>& out) {
   constexpr int kSubs = kLayout.subs_per_group();
   if constexpr (kLayout.scales == Scales::kFlat) {
-    const uint8_t* record = panel.scales + group * kLayout.scale_stride() + panel.part * kVectorRows * 2;
+    const uint8_t* record = common.first + index * kLayout.scale_stride();
     out.scale[0] = halves_to_floats(record);
     if constexpr (kLayout.has_minimum) out.minimum[0] = halves_to_floats(record + kHalvesBytes);
   } else {
-    const int64_t in_block = group & (kSuperGroups - 1);
-    const uint8_t* record = panel.scales + (group >> kSuperGroupsLog2) * kLayout.scale_stride();
-    const Floats block_scale = halves_to_floats(record + panel.part * kVectorRows * 2);
-    const uint8_t* subs = record + kHalvesBytes * (kLayout.has_minimum ? 2 : 1) + panel.part * kVectorRows +
-                          in_block * kSubs * kPanelRows;
+    const uint8_t* subs = common.first + index * kSubs * kPanelRows;
     for (int sub = 0; sub < kSubs; ++sub) {
       const Ints bytes = load_int8(subs + sub * kPanelRows);
       constexpr bool kNibbles = kLayout.scales == Scales::kNibbles;
-      out.scale[sub] = multiply(block_scale, to_floats(kNibbles ? low_nibbles(bytes) : bytes));
+      out.scale[sub] = multiply(common.scale, to_floats(kNibbles ? low_nibbles(bytes) : bytes));
       if constexpr (kLayout.has_minimum) {
-        const Floats block_minimum = halves_to_floats(record + kHalvesBytes + panel.part * kVectorRows * 2);
         constexpr int kMinima = kSuperGroups * kSubs * kPanelRows;
         const Ints minima = kNibbles ? high_nibbles(bytes) : load_int8(subs + kMinima + sub * kPanelRows);
-        out.minimum[sub] = multiply(block_minimum, to_floats(minima));
+        out.minimum[sub] = multiply(common.minimum, to_floats(minima));
       }
     }
   }
@@ -126,56 +136,75 @@ struct Groups {
 // Panels as they lie, one behind the other: decoded as they are multiplied.
 template <const QuantLayout& kLayout, int kPanels>
 struct PackedPanels {
-  PackedPanels(const PanelRun& panel_run, int64_t index, int vector_part, int64_t num_passes)
-      : run(panel_run),
-        first(run[index]),
+  PackedPanels(const PanelRun& run, int64_t index, int vector_part, int64_t num_passes)
+      : first(run[index]),
+        panel_bytes(run.panel_bytes),
         codes(first + kLayout.scale_bytes(run.cols) + vector_part * kPartBytes),
-        next(index + kPanels < run.count ? run[index + kPanels] : run.next),
-        part(vector_part),
-        asks_for_own(part == 0 && (num_passes == 1 || index == 0)) {
+        part(vector_part) {
+    const uint8_t* const next = index + kPanels < run.count ? run[index + kPanels] : run.next;
+    const bool asks_for_own = part == 0 && (num_passes == 1 || index == 0);
+    asking = asks_for_own ? asking_ahead(run, first, next) : asking_for_nothing();
     // One pass has no time to spare for what comes next.
     if (part == 0 && num_passes > 1 && next != nullptr)
       ahead = {next, num_passes, num_passes, run.prefetching.to};
   }
 
-  const PanelRun& run;
   const uint8_t* const first;
+  const int64_t panel_bytes;
   const uint8_t* const codes;
-  const uint8_t* const next;  // what is read after them; null if unknown
   const int part;
-  bool asks_for_own;  // nothing before has asked memory for them
+  Asking asking;
   Ahead ahead{};
+};
+
+template <int kPanels>
+struct PackedBlock {
+  int64_t begin;  // group
+  CommonScales scales[kPanels];
 };
 
 template <const QuantLayout& kLayout, int kPanels>
 struct PackedGroup {
-  const uint8_t* codes[kPanels];
+  const uint8_t* codes;
+  int64_t panel_bytes;
   GroupScales<kLayout> scales[kPanels];
-  Share ahead;
+  const uint8_t* asked;
+  CacheLevel to;
 };
+
+// What group_at needs of the groups from `begin` on, at most to the end of a super-block.
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE PackedBlock<kPanels> block_at(const PackedPanels<kLayout, kPanels>& panels, int64_t begin) {
+  PackedBlock<kPanels> block;
+  block.begin = begin;
+#pragma GCC unroll 4
+  for (int panel = 0; panel < kPanels; ++panel)
+    block.scales[panel] =
+        common_scales<kLayout>(panels.first + panel * panels.panel_bytes, panels.part, begin);
+  return block;
+}
 
 template <const QuantLayout& kLayout, int kPanels>
 BALLAST_INLINE PackedGroup<kLayout, kPanels> group_at(const PackedPanels<kLayout, kPanels>& panels,
-                                                      int64_t index) {
+                                                      const PackedBlock<kPanels>& block, int64_t index) {
   PackedGroup<kLayout, kPanels> group;
-  group.ahead = panels.asks_for_own ? own_share<kLayout>(panels.run, panels.first, index, panels.next)
-                                    : Share{nullptr, 0, {}};
+  group.codes = panels.codes + index * kLayout.group_bytes();
+  group.panel_bytes = panels.panel_bytes;
+  group.asked = asked_at<kLayout>(panels.asking, index);
+  group.to = panels.asking.to;
 #pragma GCC unroll 4
-  for (int panel = 0; panel < kPanels; ++panel) {
-    const int64_t offset = panel * panels.run.panel_bytes;
-    group.codes[panel] = panels.codes + offset + index * kLayout.group_bytes();
-    decode_scales<kLayout>({panels.first + offset, nullptr, panels.part}, index, group.scales[panel]);
-  }
+  for (int panel = 0; panel < kPanels; ++panel)
+    decode_scales<kLayout>(block.scales[panel], index - block.begin, group.scales[panel]);
   return group;
 }
 
 template <int kQuad, const QuantLayout& kLayout, int kPanels>
 BALLAST_INLINE void ask_ahead(const PackedGroup<kLayout, kPanels>& group) {
-  prefetch_part<kLayout, kPanels, kQuad>(group.ahead);
+  prefetch_part<kLayout, kPanels, kQuad>(group.asked, group.panel_bytes, group.to);
 }
 template <int kQuad, const QuantLayout& kLayout, int kPanels>
 BALLAST_INLINE Bytes quad_of(const PackedGroup<kLayout, kPanels>& group, int panel) {
-  return decode_quad<kLayout, kQuad>(group.codes[panel]);
+  return decode_quad<kLayout, kQuad>(group.codes + panel * group.panel_bytes);
 }
 template <const QuantLayout& kLayout, int kPanels>
 BALLAST_INLINE Floats scale_of(const PackedGroup<kLayout, kPanels>& group, int panel, int sub) {
@@ -206,9 +235,15 @@ struct DecodedGroup {
   int64_t index;
 };
 
+struct DecodedBlock {};
+
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE DecodedBlock block_at(const DecodedPiece<kLayout, kPanels>&, int64_t) {
+  return {};
+}
 template <const QuantLayout& kLayout, int kPanels>
 BALLAST_INLINE DecodedGroup<kLayout, kPanels> group_at(const DecodedPiece<kLayout, kPanels>& piece,
-                                                       int64_t index) {
+                                                       const DecodedBlock&, int64_t index) {
   return {piece, index - piece.first};
 }
 template <int kQuad, const QuantLayout& kLayout, int kPanels>
@@ -243,7 +278,8 @@ BALLAST_INLINE void decode_piece(const PackedPanels<kLayout, kPanels>& panels, G
                                  DecodedPiece<kLayout, kPanels>& out) {
   out.first = groups.begin;
   for (int64_t index = 0; index < groups.end - groups.begin; ++index) {
-    const auto group = group_at(panels, groups.begin + index);
+    const int64_t begin = groups.begin + index / kSuperGroups * kSuperGroups;
+    const auto group = group_at(panels, block_at(panels, begin), groups.begin + index);
     decode_quads<kLayout, kPanels>(group, out.codes[index]);
 #pragma GCC unroll 4
     for (int panel = 0; panel < kPanels; ++panel) {
@@ -357,9 +393,10 @@ BALLAST_INLINE void multiply_tokens(const Weights& weights, Groups groups, int64
 #pragma GCC unroll 4
       for (int panel = 0; panel < kPanels; ++panel) sums[token][panel] = zero_floats();
     }
+    const auto block = block_at(weights, begin);
     for (int64_t index = begin; index < begin + per_scale; ++index) {
       if (--ahead.wait == 0) prefetch_share<kLayout, kPanels>(ahead);
-      const auto group = group_at(weights, index);
+      const auto group = group_at(weights, block, index);
       add_sub_block<kLayout, kPanels, kTokens, 0>(group, blocks, index, sums);
       if constexpr (kLayout.subs_per_group() == 2)
         add_sub_block<kLayout, kPanels, kTokens, 1>(group, blocks, index, sums);
@@ -417,7 +454,7 @@ BALLAST_NOINLINE void multiply_few(const PanelRun& run, int64_t index, const voi
       multiply_rest<kLayout, kPanels, kTokens, kBytes>(
           panels, {0, run.cols / kGroupCols}, run.blocks_per_scale, panels.ahead, tokens + begin, end - begin,
           {out[index] + part * kVectorRows + begin * kPanelRows, out.panel_stride});
-      panels.asks_for_own = false;  // the first pass has
+      panels.asking = asking_for_nothing();  // the first pass has asked
     }
   }
 }

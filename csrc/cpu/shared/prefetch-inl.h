@@ -12,12 +12,12 @@ BALLAST_INLINE void prefetch(const uint8_t* from, int64_t num_bytes, CacheLevel 
   const char* const lines = reinterpret_cast<const char*>(from);
   if (to == CacheLevel::kFirst) {
     for (int64_t byte = 0; byte < num_bytes; byte += 64) _mm_prefetch(lines + byte, _MM_HINT_T0);
-  } else {
+  } else if (to == CacheLevel::kSecond) {
     for (int64_t byte = 0; byte < num_bytes; byte += 64) _mm_prefetch(lines + byte, _MM_HINT_T1);
   }
 }
 
-// What own_share leaves out of a panel that is the first to be read.
+// What asking ahead leaves out of a panel that is the first to be read.
 BALLAST_INLINE void prefetch_begin(const PanelRun& run, int64_t panel) {
   const int64_t ahead = run.prefetching.bytes_ahead;
   prefetch(run[panel], smaller(run.panel_bytes, ahead), run.prefetching.to);
@@ -30,34 +30,42 @@ constexpr int share_bytes() {
          kLayout.scale_stride() / (kLayout.scales == Scales::kFlat ? 1 : kSuperGroups);
 }
 
-// A share of each of some panels that lie one behind the other.
-struct Share {
-  const uint8_t* from;  // of the first panel; null for nothing
-  int64_t panel_bytes;
+// Where memory is asked for what a panel reads later: in itself, or where reading goes on behind it.
+struct Asking {
+  const uint8_t* here;    // to which a distance from the panel's begin is added,
+  const uint8_t* beyond;  // or to this, from `end` on
+  int64_t end;
+  int64_t ahead;
   CacheLevel to;
 };
 
-// What to ask for while group `index` of panels is multiplied whose bytes nothing has asked for before.
-template <const QuantLayout& kLayout>
-BALLAST_INLINE Share own_share(const PanelRun& run, const uint8_t* first, int64_t index,
-                               const uint8_t* next) {
-  const int64_t ahead = index * share_bytes<kLayout>() + run.prefetching.bytes_ahead;
-  const uint8_t* from = first + ahead;
-  if (ahead >= run.panel_bytes) from = next == nullptr ? nullptr : next + (ahead - run.panel_bytes);
-  return {from, run.panel_bytes, run.prefetching.to};
+// For panels that nothing has asked for before. Where nobody knows what follows, their begin is asked for
+// again, which costs less than to decide whether to ask.
+BALLAST_INLINE Asking asking_ahead(const PanelRun& run, const uint8_t* first, const uint8_t* next) {
+  return {first, (next == nullptr ? first : next) - run.panel_bytes, run.panel_bytes,
+          run.prefetching.bytes_ahead, run.prefetching.to};
 }
 
-// Asks for the part of the share that falls to two quads of eight: asked for all at once, it would leave
-// memory with less to do while the rest of the group is multiplied.
+// For panels that are in the caches.
+BALLAST_INLINE Asking asking_for_nothing() { return {nullptr, nullptr, 0, 0, CacheLevel::kNone}; }
+
+// What to ask for while group `index` is multiplied.
+template <const QuantLayout& kLayout>
+BALLAST_INLINE const uint8_t* asked_at(const Asking& asking, int64_t index) {
+  const int64_t distance = index * share_bytes<kLayout>() + asking.ahead;
+  return (distance < asking.end ? asking.here : asking.beyond) + distance;
+}
+
+// Asks for the part of a group's share that falls to two quads of eight: asked for all at once, it would
+// leave memory with less to do while the rest of the group is multiplied.
 template <const QuantLayout& kLayout, int kPanels, int kQuad>
-BALLAST_INLINE void prefetch_part(const Share& share) {
+BALLAST_INLINE void prefetch_part(const uint8_t* share, int64_t panel_bytes, CacheLevel to) {
   constexpr int kLines = (share_bytes<kLayout>() + 63) / 64;
   constexpr int kBegin = kQuad * kLines / kGroupQuads;
   constexpr int kLinesEnd = (kQuad + 2) * kLines / kGroupQuads;
-  if (share.from == nullptr) return;
 #pragma GCC unroll 4
   for (int panel = 0; panel < kPanels; ++panel)
-    prefetch(share.from + panel * share.panel_bytes + kBegin * 64, (kLinesEnd - kBegin) * 64, share.to);
+    prefetch(share + panel * panel_bytes + kBegin * 64, (kLinesEnd - kBegin) * 64, to);
 }
 
 // What passes over the same panels, each with other tokens, ask memory for meanwhile.

@@ -255,10 +255,11 @@ class Forward {
 };
 
 // task(call, node, index, next_weights) for each index in 0…num_tasks(call, node), on a thread of that node;
-// weights(call, node, index) is where the weights of a task begin.
+// weights(call, node, index) is where the weights of a task begin. A task that is claimed waits for its
+// thread, even if another one is free before: worth it where weights are waited for.
 template <class NumTasks, class Weights, class Task>
-void mixed_for_nodes(ThreadPool& pool, size_t num_calls, const NumTasks& num_tasks, const Weights& weights,
-                     const Task& task) {
+void mixed_for_nodes(ThreadPool& pool, size_t num_calls, bool claims_early, const NumTasks& num_tasks,
+                     const Weights& weights, const Task& task) {
   std::vector<std::vector<MixedTask>> tasks;  // by node
   std::vector<int64_t> counts;
   for (size_t node = 0; node < static_cast<size_t>(pool.num_nodes()); ++node) {
@@ -270,7 +271,7 @@ void mixed_for_nodes(ThreadPool& pool, size_t num_calls, const NumTasks& num_tas
   pool.parallel_for_nodes(counts, [&](int on_node, int64_t index) {
     const size_t node = static_cast<size_t>(on_node);
     const NextWeights next_weights = [&]() -> const uint8_t* {
-      const int64_t claimed = ThreadPool::claim_next();
+      const int64_t claimed = claims_early ? ThreadPool::claim_next() : ThreadPool::kNoTask;
       if (claimed == ThreadPool::kNoTask) return nullptr;
       const MixedTask& next = tasks[node][static_cast<size_t>(claimed)];
       return weights(next.row, node, next.index);
@@ -288,14 +289,17 @@ void forward_packed(ThreadPool& pool, const float* x, int64_t num_tokens,
   std::vector<Forward> forwards;
   forwards.reserve(calls.size());
   for (const PackedCall& call : calls) forwards.emplace_back(pool, call, inputs, num_tokens);
+  const bool claims_early = is_memory_bound(num_tokens);
   mixed_for_nodes(
-      pool, calls.size(), [&](size_t call, size_t node) { return forwards[call].num_gate_tasks(node); },
+      pool, calls.size(), claims_early,
+      [&](size_t call, size_t node) { return forwards[call].num_gate_tasks(node); },
       [&](size_t call, size_t node, int64_t task) { return forwards[call].gate_weights(node, task); },
       [&](size_t call, size_t node, int64_t task, const NextWeights& next_weights) {
         forwards[call].gate_up(node, task, next_weights);
       });
   mixed_for_nodes(
-      pool, calls.size(), [&](size_t call, size_t node) { return forwards[call].num_down_tasks(node); },
+      pool, calls.size(), claims_early,
+      [&](size_t call, size_t node) { return forwards[call].num_down_tasks(node); },
       [&](size_t call, size_t node, int64_t task) { return forwards[call].down_weights(node, task); },
       [&](size_t call, size_t node, int64_t task, const NextWeights& next_weights) {
         forwards[call].down(node, task, next_weights);

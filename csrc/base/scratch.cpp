@@ -1,21 +1,38 @@
 #include "base/scratch.h"
 
-#include <sanitizer/asan_interface.h>
-
 #include <deque>
 #include <memory>
 
 #include "base/check.h"
 #include "base/pages.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
 namespace ballast {
+namespace {
+
+void forbid([[maybe_unused]] const uint8_t* begin, [[maybe_unused]] size_t num_bytes) {
+#ifdef __SANITIZE_ADDRESS__
+  ASAN_POISON_MEMORY_REGION(begin, num_bytes);
+#endif
+}
+
+void allow([[maybe_unused]] const uint8_t* begin, [[maybe_unused]] size_t num_bytes) {
+#ifdef __SANITIZE_ADDRESS__
+  ASAN_UNPOISON_MEMORY_REGION(begin, num_bytes);
+#endif
+}
+
+}  // namespace
 
 // A piece that a thread keeps. AddressSanitizer is told which of its bytes are out.
 struct ScratchBytes::Kept {
   ~Kept() { set_pages(nullptr); }
 
   void set_pages(std::unique_ptr<Pages> next) {
-    if (pages != nullptr) ASAN_UNPOISON_MEMORY_REGION(pages->data(), pages->size());
+    if (pages != nullptr) allow(pages->data(), pages->size());
     pages = std::move(next);
   }
 
@@ -45,8 +62,8 @@ ScratchBytes::ScratchBytes(size_t num_bytes) : owner_(&Thread::here()) {
     kept.set_pages(nullptr);
     kept.set_pages(std::make_unique<Pages>(num_bytes > 0 ? num_bytes : 1));
   }
-  ASAN_POISON_MEMORY_REGION(kept.pages->data(), kept.pages->size());
-  ASAN_UNPOISON_MEMORY_REGION(kept.pages->data(), num_bytes);
+  forbid(kept.pages->data(), kept.pages->size());
+  allow(kept.pages->data(), num_bytes);
   kept.is_out = true;
   kept_ = &kept;
 }
@@ -54,7 +71,7 @@ ScratchBytes::ScratchBytes(size_t num_bytes) : owner_(&Thread::here()) {
 ScratchBytes::~ScratchBytes() {
   if (kept_ == nullptr) return;
   BALLAST_CHECK(owner_ == &Thread::here());
-  ASAN_POISON_MEMORY_REGION(kept_->pages->data(), kept_->pages->size());
+  forbid(kept_->pages->data(), kept_->pages->size());
   kept_->is_out = false;
 }
 

@@ -254,17 +254,24 @@ class Forward {
   std::vector<PartForward*> by_node_;  // null for a node without a part
 };
 
-// task(call, node, index, next_weights) for each index in 0…num_tasks(call, node), on a thread of that node;
-// weights(call, node, index) is where the weights of a task begin. A task that is claimed waits for its
+// One of the loops that a call's experts take: how many tasks it has on a node, where the weights of a task
+// begin, and the task itself.
+struct Loop {
+  int64_t (Forward::*num_tasks)(size_t node) const;
+  const uint8_t* (Forward::*weights)(size_t node, int64_t task) const;
+  void (Forward::*run)(size_t node, int64_t task, const NextWeights& next_weights);
+};
+constexpr Loop kGateUp{&Forward::num_gate_tasks, &Forward::gate_weights, &Forward::gate_up};
+constexpr Loop kDown{&Forward::num_down_tasks, &Forward::down_weights, &Forward::down};
+
+// The calls' tasks evenly mixed, each on a thread of its node. A task that is claimed early waits for its
 // thread, even if another one is free before: worth it where weights are waited for.
-template <class NumTasks, class Weights, class Task>
-void mixed_for_nodes(ThreadPool& pool, size_t num_calls, bool claims_early, const NumTasks& num_tasks,
-                     const Weights& weights, const Task& task) {
+void run_mixed(ThreadPool& pool, std::vector<Forward>& forwards, const Loop& loop, bool claims_early) {
   std::vector<std::vector<MixedTask>> tasks;  // by node
   std::vector<int64_t> counts;
   for (size_t node = 0; node < static_cast<size_t>(pool.num_nodes()); ++node) {
     std::vector<int64_t> by_call;
-    for (size_t call = 0; call < num_calls; ++call) by_call.push_back(num_tasks(call, node));
+    for (const Forward& forward : forwards) by_call.push_back((forward.*loop.num_tasks)(node));
     tasks.push_back(mixed_tasks(by_call));
     counts.push_back(static_cast<int64_t>(tasks.back().size()));
   }
@@ -274,10 +281,10 @@ void mixed_for_nodes(ThreadPool& pool, size_t num_calls, bool claims_early, cons
       const int64_t claimed = claims_early ? ThreadPool::claim_next() : ThreadPool::kNoTask;
       if (claimed == ThreadPool::kNoTask) return nullptr;
       const MixedTask& next = tasks[node][static_cast<size_t>(claimed)];
-      return weights(next.row, node, next.index);
+      return (forwards[next.row].*loop.weights)(node, next.index);
     };
-    const MixedTask& mixed = tasks[node][static_cast<size_t>(index)];
-    task(mixed.row, node, mixed.index, next_weights);
+    const MixedTask& task = tasks[node][static_cast<size_t>(index)];
+    (forwards[task.row].*loop.run)(node, task.index, next_weights);
   });
 }
 
@@ -289,21 +296,7 @@ void forward_packed(ThreadPool& pool, const float* x, int64_t num_tokens,
   std::vector<Forward> forwards;
   forwards.reserve(calls.size());
   for (const PackedCall& call : calls) forwards.emplace_back(pool, call, inputs, num_tokens);
-  const bool claims_early = is_memory_bound(num_tokens);
-  mixed_for_nodes(
-      pool, calls.size(), claims_early,
-      [&](size_t call, size_t node) { return forwards[call].num_gate_tasks(node); },
-      [&](size_t call, size_t node, int64_t task) { return forwards[call].gate_weights(node, task); },
-      [&](size_t call, size_t node, int64_t task, const NextWeights& next_weights) {
-        forwards[call].gate_up(node, task, next_weights);
-      });
-  mixed_for_nodes(
-      pool, calls.size(), claims_early,
-      [&](size_t call, size_t node) { return forwards[call].num_down_tasks(node); },
-      [&](size_t call, size_t node, int64_t task) { return forwards[call].down_weights(node, task); },
-      [&](size_t call, size_t node, int64_t task, const NextWeights& next_weights) {
-        forwards[call].down(node, task, next_weights);
-      });
+  for (const Loop& loop : {kGateUp, kDown}) run_mixed(pool, forwards, loop, are_few(num_tokens));
   for (Forward& forward : forwards) forward.add_up(pool);
 }
 

@@ -36,8 +36,8 @@ void prefetch_rows(const Panels& panels, const void* const* rows, int64_t num_ro
 // activations stay in the second-level cache.
 int64_t tokens_per_block(const Panels& panels);
 
-// Whether products with so few tokens take as long as reading the weights, rather than as long as arithmetic.
-bool is_memory_bound(int64_t num_tokens);
+// Whether products of experts with so few tokens wait for weights rather than for arithmetic, mostly.
+bool are_few(int64_t num_tokens);
 
 // How many of each of num_groups groups' num_panels panels make a task: enough tasks that threads finish
 // together, and none needlessly small, as each fetches its tokens' activations anew.

@@ -17,23 +17,24 @@ BALLAST_INLINE void prefetch(const uint8_t* from, int64_t num_bytes, CacheLevel 
   }
 }
 
-// What asking ahead leaves out of a panel that is the first to be read.
+// Asks for the begin of a run's first panel, since no panel before it does.
 BALLAST_INLINE void prefetch_begin(const PanelRun& run, int64_t panel) {
   const int64_t ahead = run.prefetching.bytes_ahead;
   prefetch(run[panel], smaller(run.panel_bytes, ahead), run.prefetching.to);
 }
 
-// Bytes of a panel by its groups: a group's own and its part of the scales.
+// A panel's bytes over its groups: the group itself and as much of the scales as falls to it.
 template <const QuantLayout& kLayout>
 constexpr int share_bytes() {
   return kLayout.group_bytes() +
          kLayout.scale_stride() / (kLayout.scales == Scales::kFlat ? 1 : kSuperGroups);
 }
 
-// Where memory is asked for what a panel reads later: in itself, or where reading goes on behind it.
+// What is asked for while a panel is read: its own bytes, `ahead` of those being read, and near its end the
+// first bytes of whatever is read next. Addresses, as what is `beyond` counts from the present panel's begin.
 struct Asking {
-  const uint8_t* here;    // to which a distance from the panel's begin is added,
-  const uint8_t* beyond;  // or to this, from `end` on
+  uintptr_t here;    // of the byte at a distance below `end` from the panel's begin
+  uintptr_t beyond;  // of that at a larger distance
   int64_t end;
   int64_t ahead;
   CacheLevel to;
@@ -42,18 +43,21 @@ struct Asking {
 // For panels that nothing has asked for before. Where nobody knows what follows, their begin is asked for
 // again, which costs less than to decide whether to ask.
 BALLAST_INLINE Asking asking_ahead(const PanelRun& run, const uint8_t* first, const uint8_t* next) {
-  return {first, (next == nullptr ? first : next) - run.panel_bytes, run.panel_bytes,
-          run.prefetching.bytes_ahead, run.prefetching.to};
+  const uintptr_t here = reinterpret_cast<uintptr_t>(first);
+  const uintptr_t after = next == nullptr ? here : reinterpret_cast<uintptr_t>(next);
+  return {here, after - static_cast<uintptr_t>(run.panel_bytes), run.panel_bytes, run.prefetching.bytes_ahead,
+          run.prefetching.to};
 }
 
 // For panels that are in the caches.
-BALLAST_INLINE Asking asking_for_nothing() { return {nullptr, nullptr, 0, 0, CacheLevel::kNone}; }
+BALLAST_INLINE Asking asking_for_nothing() { return {0, 0, 0, 0, CacheLevel::kNone}; }
 
 // What to ask for while group `index` is multiplied.
 template <const QuantLayout& kLayout>
 BALLAST_INLINE const uint8_t* asked_at(const Asking& asking, int64_t index) {
   const int64_t distance = index * share_bytes<kLayout>() + asking.ahead;
-  return (distance < asking.end ? asking.here : asking.beyond) + distance;
+  const uintptr_t from = distance < asking.end ? asking.here : asking.beyond;
+  return reinterpret_cast<const uint8_t*>(from + static_cast<uintptr_t>(distance));
 }
 
 // Asks for the part of a group's share that falls to two quads of eight: asked for all at once, it would

@@ -1,0 +1,121 @@
+"""The engine and ik_llama.cpp in turns, on one model and the same cores: prefill, and decode at several batch sizes.
+
+python benchmarks/engine/beside_ik_llama.py MODEL.gguf IK_BUILD_BIN [--rounds 5] [--threads N] [--activation_bytes 2]
+
+README.md beside this file says how ik_llama.cpp is built. Each round measures ours, then theirs the way it is fastest:
+prefill as the files lie, everything else with rows interleaved (`-rtr`). Progress goes to the terminal's second
+stream; one JSON line a case follows at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
+from ballast.testing.bench_record import bench_record
+
+PREFILL = "prefill 512"
+BATCHES = (1, 4, 8, 16)
+TIMEOUT_S = 900
+"""For one program of a round."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("ik_build_bin", type=Path, help="directory of llama-bench and llama-batched-bench")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--steps", type=int, default=24, help="tokens of each reply")
+    parser.add_argument("--activation_bytes", type=int, choices=(1, 2), default=2, help="ours; theirs are always one")
+    options = parser.parse_args()
+    ours: dict[str, list[float]] = defaultdict(list)
+    theirs: dict[str, list[float]] = defaultdict(list)
+    memory: dict[str, list[float]] = defaultdict(list)
+    for number in range(1, options.rounds + 1):
+        for case, (speed, gb_per_s) in run_ours(options).items():
+            ours[case].append(speed)
+            memory[case].append(gb_per_s)
+        for case, speed in run_theirs(options).items():
+            theirs[case].append(speed)
+        lines = (f"{case} {ours[case][-1]:.1f} beside {theirs[case][-1]:.1f}" for case in ours)
+        print(f"round {number}: {', '.join(lines)}", file=sys.stderr, flush=True)
+    for case in ours:
+        print(
+            bench_record(
+                "engine/beside_ik_llama",
+                f"{options.model.name}: {case}",
+                threads=options.threads,
+                activation_bytes=options.activation_bytes,
+                ours_tokens_per_s=ours[case],
+                theirs_tokens_per_s=theirs[case],
+                ratio_of_medians=round(median(ours[case]) / median(theirs[case]), 2),
+                median_of_ratios=round(median(a / b for a, b in zip(ours[case], theirs[case], strict=True)), 2),
+                memory_gb_per_s=memory[case],
+                theirs=f"ik_llama.cpp, {their_way(case)}",
+            )
+        )
+
+
+def their_way(case: str) -> str:
+    if case == PREFILL:
+        return "llama-bench -mla 3 -fa 1 -fmoe 1"
+    if case == "decode B=1":
+        return "llama-bench -mla 3 -fa 1 -fmoe 1 -rtr 1"
+    return "llama-batched-bench -npp 64 -rtr -fa off, fed random tokens"
+
+
+def run_ours(options: argparse.Namespace) -> dict[str, tuple[float, float]]:
+    """Tokens a second, and the GB/s that memory was read at after the case."""
+    arguments = f"--threads {options.threads} --steps {options.steps} --activation_bytes {options.activation_bytes}"
+    decode = f"{Path(sys.executable).name} {shlex.quote(str(Path(__file__).with_name('decode.py')))}"
+    command = f"{decode} {shlex.quote(str(options.model))} {arguments}"
+    lines = output_of(Path(sys.executable).parent, command).splitlines()
+    records = [json.loads(line) for line in lines if line.startswith("{")]
+    return {r["case"].split(": ")[-1]: (r["tokens_per_s"], r["memory_gb_per_s"]) for r in records}
+
+
+def run_theirs(options: argparse.Namespace) -> dict[str, float]:
+    where = f"-m {shlex.quote(str(options.model))} -t {options.threads}"
+    bench = f"llama-bench {where} -mla 3 -fa 1 -fmoe 1 -r 2"
+    batches = ",".join(str(batch) for batch in BATCHES if batch > 1)
+    batched = f"llama-batched-bench {where} -c 8192 -npp 64 -ntg {options.steps} -npl {batches} -rtr -fa off"
+    # | model | … | test | t/s |, and | PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | T s | S t/s |
+    [*_, prefill] = table(options.ik_build_bin, f"{bench} -rtr 0 -p 512 -n 0")
+    [*_, decode] = table(options.ik_build_bin, f"{bench} -rtr 1 -p 0 -n {options.steps}")
+    speeds = {PREFILL: float(prefill[-1].split()[0]), "decode B=1": float(decode[-1].split()[0])}
+    for row in table(options.ik_build_bin, batched):
+        if row[0] == "64":
+            speeds[f"decode B={row[2]}"] = float(row[7])
+    return speeds
+
+
+def table(directory: Path, command: str) -> list[list[str]]:
+    """The rows of cells among what a program prints."""
+    lines = output_of(directory, command).splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+
+
+def output_of(directory: Path, command: str) -> str:
+    """Of a program of the directory, whichever of the two streams it takes."""
+    program, *arguments = shlex.split(command)
+    done = subprocess.run(
+        [directory / program, *arguments],
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

@@ -18,16 +18,35 @@ from ballast._core import kernels
 REPOSITORY = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("isa", [name for name in ("avx2", "avx512", "amx") if platform.machine() == "x86_64"])
-def test_an_isa_object_defines_one_function_and_nothing_weak(isa):
+ISAS = [name for name in ("avx2", "avx512", "amx") if platform.machine() == "x86_64"]
+
+
+def objects_of(isa: str) -> list[Path]:
     [*objects] = (REPOSITORY / "build").glob(f"cp*/CMakeFiles/ballast_cpu.dir/cpu/{isa}/kernels.cpp.o")
     assert objects, "the extension is built by `make setup`"
     assert kernels.usable_isas()  # and it is this build that is loaded
-    for path in objects:
+    return objects
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_an_isa_object_defines_one_function_and_nothing_weak(isa):
+    for path in objects_of(isa):
         listing = subprocess.run(["nm", "-C", "--defined-only", path], capture_output=True, text=True, check=True)
         symbols = [line.split(maxsplit=2)[1:] for line in listing.stdout.splitlines()]
         assert [name for kind, name in symbols if kind.isupper()] == [f"ballast::{isa}_kernels()"]
         assert not [name for kind, name in symbols if kind in "uvwVW"]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_an_isa_object_computes_with_what_it_is_named_after(isa):
+    """Its one function gives a table of its own functions that bears its name: whoever packs for a name runs these."""
+    wide, dot, tiles = "%zmm", "vpdpbusd", "tdpb"
+    expected = {"avx2": set(), "avx512": {wide, dot}, "amx": {wide, dot, tiles}}[isa]
+    for path in objects_of(isa):
+        listing = subprocess.run(
+            ["objdump", "-d", "--no-show-raw-insn", path], capture_output=True, text=True, check=True
+        )
+        assert {word for word in (wide, dot, tiles) if word in listing.stdout} == expected
 
 
 def test_the_extension_exports_its_entry_alone():

@@ -1,4 +1,5 @@
-"""What loading takes at its peak, in a process of its own: the file, the KV cache and 10 %; and memory refused."""
+"""What loading and the longest step take at their peak, each in a process of its own: the file, the KV cache and 10 %;
+what the plan says of work buffers; and memory refused."""
 
 from __future__ import annotations
 
@@ -14,8 +15,13 @@ from gguf import GGMLQuantizationType as GgmlType
 from ballast._core import kernels
 from ballast.engine.build import EngineSettings, load_runner
 from ballast.errors import OutOfMemoryError
+from ballast.machine import Memory
 from ballast.model.metadata import read_spec
+from ballast.model.modules import module_tree
+from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
+from ballast.moe.placement import assign
+from ballast.plan import Numbers, make_plan
 from ballast.testing.gguf_files import V3_SPEC, write_model
 from ballast.tiny import BUILT_IN
 from ballast.weights.gguf import open_gguf
@@ -54,15 +60,53 @@ runner = load_runner(gguf, spec, spec.vocab_size, settings)
 print(json.dumps({"growth": status_bytes("VmHWM") - before, "kv": kv}))
 """
 
+STEP = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.model.metadata import read_spec
+from ballast.weights.gguf import open_gguf
+
+def status_bytes(key):
+    return int(Path("/proc/self/status").read_text().split(f"{key}:")[1].split()[0]) * 1024
+
+def serve(seq, num_tokens):
+    ids = ((np.arange(num_tokens) * 7 + seq) % spec.vocab_size).astype(np.int32)
+    core.add(seq, Request(str(seq), ids, SamplingParams(max_tokens=2, temperature=0.0)), 0)
+    longest = 0
+    while num := core.step().num_tokens:
+        longest = max(longest, num)
+    return longest
+
+gguf = open_gguf(Path(sys.argv[1]))
+spec = read_spec(gguf, None)
+tokens = int(sys.argv[3])
+settings = EngineSettings(cache_lens=2 * tokens, max_batch_size=4, max_new_tokens=64, chunk_size=tokens,
+                          prefill_chunk_size=tokens, max_queue=4, cpu_threads=2, cpu_isa=sys.argv[2])
+core = EngineCore(load_runner(gguf, spec, spec.vocab_size, settings), scheduler_config(settings))
+serve(1, 40)  # what a first step alone brings in: code, and the embedding's file
+Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+before = status_bytes("VmRSS")
+longest = serve(2, tokens)
+kv = tokens * spec.latent_dim * 4 * spec.num_layers
+print(json.dumps({"growth": status_bytes("VmHWM") - before - kv, "longest": longest}))
+"""
+
+
+def quantized(spec: ModelSpec) -> dict[str, GgmlType]:
+    return {
+        name: GgmlType.Q6_K if "down" in name else GgmlType.Q8_0 if "_b." in name else GgmlType.Q4_K
+        for name, shape in expected_tensors(spec).items()
+        if len(shape) > 1 and "gate_inp" not in name
+    }
+
 
 @pytest.mark.parametrize("isa", kernels.usable_isas())
 def test_weights_are_never_in_memory_twice(tmp_path: Path, isa: str) -> None:
-    types = {
-        name: GgmlType.Q6_K if "down" in name else GgmlType.Q8_0 if "_b." in name else GgmlType.Q4_K
-        for name, shape in expected_tensors(SPEC).items()
-        if len(shape) > 1 and "gate_inp" not in name
-    }
-    file = write_model(tmp_path / "model.gguf", SPEC, types=types)
+    file = write_model(tmp_path / "model.gguf", SPEC, types=quantized(SPEC))
     file_bytes = file.stat().st_size
     assert file_bytes > 150e6, "too small to tell the model from the program"
     done = subprocess.run(
@@ -70,6 +114,35 @@ def test_weights_are_never_in_memory_twice(tmp_path: Path, isa: str) -> None:
     )
     found = json.loads(done.stdout)
     assert found["growth"] <= 1.10 * file_bytes + found["kv"]
+
+
+@pytest.mark.parametrize("isa", kernels.usable_isas())
+def test_the_longest_step_takes_no_more_than_its_plan_says(tmp_path: Path, isa: str) -> None:
+    num_tokens = 1024
+    spec = replace(SPEC, num_layers=3)
+    file = write_model(tmp_path / "model.gguf", spec, types=quantized(spec))
+    done = subprocess.run(
+        [sys.executable, "-c", STEP, str(file), isa, str(num_tokens)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    found = json.loads(done.stdout)
+    assert found["longest"] == num_tokens
+    numbers = Numbers(
+        cache_lens=2 * num_tokens,
+        block_tokens=32,
+        max_batch_size=4,
+        chunk_size=num_tokens,
+        prefill_chunk_size=num_tokens,
+        isa=isa,
+        threads_per_node=(2,),
+    )
+    assignment = assign(module_tree(spec), (), num_cuda_devices=0)
+    plan = make_plan(open_gguf(file), spec, assignment, numbers, Memory(1 << 40, 1 << 40, None))
+    [planned] = [row.num_bytes for row in plan.uses if row.name == "work buffers"]
+    assert found["growth"] <= planned <= 2.5 * found["growth"]
 
 
 def test_memory_that_the_system_refuses_has_a_code_of_its_own() -> None:

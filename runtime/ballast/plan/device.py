@@ -11,6 +11,7 @@ from ballast.model.spec import ModelSpec
 from ballast.moe.placement import Assignment
 from ballast.plan.memory import Numbers
 from ballast.plan.rows import MemoryRow
+from ballast.plan.scratch import hidden_bytes, input_bytes, sums_bytes
 from ballast.plan.streaming import buffer_bytes
 from ballast.weights.gguf import GgufModel
 
@@ -131,12 +132,14 @@ def kv_row_bytes(spec: ModelSpec) -> int:
     return spec.latent_dim * _KV_BYTES * spec.num_layers
 
 
-def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], assignment: Assignment, step_tokens: int) -> int:
+def staging_bytes(
+    spec: ModelSpec, weights: Mapping[str, int], assignment: Assignment, step_tokens: int, num_nodes: int
+) -> int:
     """Host memory for activations on their way, the experts' own, and the largest matrix twice while it is loaded."""
     largest = max(size for name, size in weights.items() if assignment.devices[module_of(name)] != "cpu")
-    on_the_way = 3 * spec.hidden + 2 * spec.num_experts_used
-    experts = spec.num_experts_used * spec.expert_dim + spec.hidden
-    return step_tokens * (on_the_way + experts) * _FLOAT_BYTES + 2 * largest
+    on_the_way = (4 * spec.hidden + 2 * spec.num_experts_used) * _FLOAT_BYTES
+    experts = input_bytes(spec.hidden) + hidden_bytes(spec.num_experts_used * spec.expert_dim)
+    return step_tokens * (on_the_way + experts + sums_bytes(spec.hidden, 1, num_nodes)) + 2 * largest
 
 
 def _step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:

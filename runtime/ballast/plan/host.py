@@ -15,6 +15,7 @@ from ballast.model.tensors import expected_tensors
 from ballast.moe.placement import Assignment
 from ballast.plan.memory import MemoryPlan, Numbers
 from ballast.plan.rows import MemoryRow, weight_rows
+from ballast.plan.scratch import hidden_bytes, input_bytes, sums_bytes
 from ballast.sizes import human
 from ballast.weights.gguf import GgufModel
 
@@ -60,13 +61,10 @@ def make_plan(gguf: GgufModel, spec: ModelSpec, assignment: Assignment, numbers:
 
 
 def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
-    """Activations alive at once in the widest part of a layer, attention's states, and the logits of a full batch."""
-    head = spec.nope_dim + spec.rope_dim
-    query = head + spec.nope_dim + spec.rope_dim + spec.kv_lora_rank + spec.latent_dim
-    attention = spec.latent_dim + spec.num_heads * (query + spec.kv_lora_rank + spec.v_dim)
-    shared = 2 * spec.expert_dim * spec.num_shared_experts
-    experts = spec.num_experts + spec.num_experts_used * spec.expert_dim + shared
-    widest = max(attention, 2 * spec.ffn_dim, experts)
+    """A step's activations (`StepMemory` of csrc/model) and what products make of them, attention's states, and the
+    logits of a full batch."""
+    heads = spec.num_heads * (2 * spec.nope_dim + spec.rope_dim + 2 * spec.kv_lora_rank + spec.v_dim)
+    step = 4 * spec.hidden + (spec.q_lora_rank or 0) + spec.latent_dim + heads + spec.num_experts + 2
     logits = numbers.max_batch_size * spec.vocab_size
     states = kernels.attention_states_nbytes(
         num_heads=spec.num_heads,
@@ -75,7 +73,16 @@ def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
         num_positions=min(spec.context_length, numbers.cache_lens),
         num_threads=sum(numbers.threads_per_node),
     )
-    return (numbers.step_tokens * (4 * spec.hidden + widest) + 4 * logits) * _FLOAT_BYTES + states
+    a_token = step * _FLOAT_BYTES + _scratch_bytes(spec, len(numbers.threads_per_node))
+    return numbers.step_tokens * a_token + 4 * logits * _FLOAT_BYTES + states
+
+
+def _scratch_bytes(spec: ModelSpec, num_nodes: int) -> int:
+    """Of the widest input, and of the experts that compute together: routed and shared ones, or a dense layer's."""
+    widest = max(spec.hidden, spec.num_heads * max(spec.kv_lora_rank, spec.nope_dim, spec.v_dim))
+    routed = max(spec.ffn_dim, spec.num_experts_used * spec.expert_dim)
+    experts = hidden_bytes(routed + spec.num_shared_experts * spec.expert_dim)
+    return input_bytes(widest) + experts + sums_bytes(spec.hidden, num_calls=2, num_nodes=num_nodes)
 
 
 def _table_bytes(spec: ModelSpec, num_cached_tokens: int) -> int:

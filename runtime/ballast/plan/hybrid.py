@@ -59,7 +59,7 @@ def make_hybrid_plan(
         MemoryRow("weights", in_host, f"{kept}embedding in page cache"),
         MemoryRow(
             "work buffers",
-            staging_bytes(spec, sizes, assignment, numbers.step_tokens)
+            staging_bytes(spec, sizes, assignment, numbers.step_tokens, len(numbers.threads_per_node))
             + max((_bytes_of(module, sizes) for module in whole), default=0),
             f"activations of {numbers.step_tokens} tokens on their way; while loading, what goes to {device.name} next",
             numbers.step_option,

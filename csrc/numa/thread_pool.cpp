@@ -71,7 +71,7 @@ const Placement& without_empty_nodes(const Placement& placement) {
 
 }  // namespace
 
-thread_local ThreadPool::Turn* ThreadPool::current_ = nullptr;
+thread_local ThreadPool::LaneWork* ThreadPool::current_ = nullptr;
 
 ThreadPool::ThreadPool(int num_threads)
     : nodes_{{kUnknownNode, std::vector<int>(static_cast<size_t>(checked_size(num_threads)), kAnyCpu)}},
@@ -199,10 +199,10 @@ void ThreadPool::leave_job() {
 void ThreadPool::drain(int node) {
   const size_t index_of_lane = by_node_ ? static_cast<size_t>(node) : 0;
   Lane& lane = lanes_[index_of_lane];
-  Turn turn{lane, by_node_ ? static_cast<int>(nodes_[index_of_lane].cpus.size()) : num_threads_};
-  current_ = &turn;
+  LaneWork work{lane, by_node_ ? static_cast<int>(nodes_[index_of_lane].cpus.size()) : num_threads_};
+  current_ = &work;
   int64_t index;
-  while ((index = next_index(turn)) < lane.count) {
+  while ((index = next_index(work)) < lane.count) {
     try {
       job_.call(job_.task, node, index);
     } catch (...) {
@@ -215,21 +215,22 @@ void ThreadPool::drain(int node) {
   if (by_node_ && index == lane.count) caller_may_go_on_.wake_all();
 }
 
-int64_t ThreadPool::next_index(Turn& turn) const {
-  const int64_t claimed = std::exchange(turn.claimed, kNoTask);
+int64_t ThreadPool::next_index(LaneWork& work) const {
+  const int64_t claimed = std::exchange(work.claimed, kNoTask);
   if (claimed != kNoTask && !failed_.load(std::memory_order_relaxed)) return claimed;
-  return turn.lane.next.fetch_add(1, std::memory_order_relaxed);
+  return work.lane.next.fetch_add(1, std::memory_order_relaxed);
 }
 
 int64_t ThreadPool::claim_next() {
   if (current_ == nullptr) return kNoTask;
-  Turn& turn = *current_;
-  std::atomic<int64_t>& next = turn.lane.next;
+  LaneWork& work = *current_;
+  if (work.claimed != kNoTask) return work.claimed;
+  std::atomic<int64_t>& next = work.lane.next;
   int64_t index = next.load(std::memory_order_relaxed);
-  while (turn.claimed == kNoTask && index + turn.num_threads < turn.lane.count) {
-    if (next.compare_exchange_weak(index, index + 1, std::memory_order_relaxed)) turn.claimed = index;
+  while (index + work.num_threads < work.lane.count) {
+    if (next.compare_exchange_weak(index, index + 1, std::memory_order_relaxed)) return work.claimed = index;
   }
-  return turn.claimed;
+  return kNoTask;
 }
 
 bool ThreadPool::all_dealt_out() const {

@@ -64,7 +64,7 @@ class ThreadPool {
 
   // Calls task(index) once for each index in 0…count, in any order and on any thread, and returns when all
   // are done. The first exception of a task cancels the indices not yet begun and is thrown here. Calls from
-  // several threads take turns; a call from inside a task breaks an invariant (it could never finish).
+  // several threads take turns; a call from inside a task breaks an invariant (it could wait for itself).
   template <class Task>
   void parallel_for(int64_t count, const Task& task) {
     run(&count, 1,
@@ -104,12 +104,12 @@ class ThreadPool {
   };
 
   // A thread's work on a lane.
-  struct Turn {
+  struct LaneWork {
     Lane& lane;
     int num_threads;  // that work on it
     int64_t claimed = kNoTask;
   };
-  static thread_local Turn* current_;  // null outside a task
+  static thread_local LaneWork* current_;  // null outside a task
 
   void start_workers();
   void run(const int64_t* counts, size_t num_counts, Job job);
@@ -117,7 +117,7 @@ class ThreadPool {
   bool join_job(uint64_t& seen_epoch);
   void leave_job();
   void drain(int node);
-  int64_t next_index(Turn& turn) const;
+  int64_t next_index(LaneWork& work) const;
   bool all_dealt_out() const;
   template <class Ready>
   bool spin_until(const Ready& ready) const;

@@ -12,17 +12,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from ballast.testing.bench_record import bench_record
 
 PREFILL = "prefill 512"
-BATCHES = (1, 4, 8, 16)
+SINGLE = "decode B=1"
+BATCHES = (4, 8, 16)
+PREFILL_WAY = "llama-bench -mla 3 -fa 1 -fmoe 1 -rtr 0"
+SINGLE_WAY = "llama-bench -mla 3 -fa 1 -fmoe 1 -rtr 1"
+BATCH_WAY = "llama-batched-bench -npp 64 -rtr -fa off"
+THEIR_WAYS = {PREFILL: PREFILL_WAY, SINGLE: SINGLE_WAY}
 TIMEOUT_S = 900
 """For one program of a round."""
 
@@ -59,61 +65,49 @@ def main() -> None:
                 ratio_of_medians=round(median(ours[case]) / median(theirs[case]), 2),
                 median_of_ratios=round(median(a / b for a, b in zip(ours[case], theirs[case], strict=True)), 2),
                 memory_gb_per_s=memory[case],
-                theirs=f"ik_llama.cpp, {their_way(case)}",
+                theirs=f"ik_llama.cpp, {THEIR_WAYS.get(case, BATCH_WAY)}, fed random tokens",
             )
         )
 
 
-def their_way(case: str) -> str:
-    if case == PREFILL:
-        return "llama-bench -mla 3 -fa 1 -fmoe 1"
-    if case == "decode B=1":
-        return "llama-bench -mla 3 -fa 1 -fmoe 1 -rtr 1"
-    return "llama-batched-bench -npp 64 -rtr -fa off, fed random tokens"
-
-
 def run_ours(options: argparse.Namespace) -> dict[str, tuple[float, float]]:
     """Tokens a second, and the GB/s that memory was read at after the case."""
-    arguments = f"--threads {options.threads} --steps {options.steps} --activation_bytes {options.activation_bytes}"
-    decode = f"{Path(sys.executable).name} {shlex.quote(str(Path(__file__).with_name('decode.py')))}"
-    command = f"{decode} {shlex.quote(str(options.model))} {arguments}"
-    lines = output_of(Path(sys.executable).parent, command).splitlines()
+    program = [sys.executable, Path(__file__).with_name("decode.py"), options.model]
+    numbers = ["--threads", options.threads, "--steps", options.steps, "--activation_bytes", options.activation_bytes]
+    lines = output_of([*program, *numbers, "--prefill", 512, "--batch", 1, *BATCHES], Path.cwd()).splitlines()
     records = [json.loads(line) for line in lines if line.startswith("{")]
     return {r["case"].split(": ")[-1]: (r["tokens_per_s"], r["memory_gb_per_s"]) for r in records}
 
 
 def run_theirs(options: argparse.Namespace) -> dict[str, float]:
-    where = f"-m {shlex.quote(str(options.model))} -t {options.threads}"
-    bench = f"llama-bench {where} -mla 3 -fa 1 -fmoe 1 -r 2"
-    batches = ",".join(str(batch) for batch in BATCHES if batch > 1)
-    batched = f"llama-batched-bench {where} -c 8192 -npp 64 -ntg {options.steps} -npl {batches} -rtr -fa off"
     # | model | … | test | t/s |, and | PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | T s | S t/s |
-    [*_, prefill] = table(options.ik_build_bin, f"{bench} -rtr 0 -p 512 -n 0")
-    [*_, decode] = table(options.ik_build_bin, f"{bench} -rtr 1 -p 0 -n {options.steps}")
-    speeds = {PREFILL: float(prefill[-1].split()[0]), "decode B=1": float(decode[-1].split()[0])}
-    for row in table(options.ik_build_bin, batched):
-        if row[0] == "64":
-            speeds[f"decode B={row[2]}"] = float(row[7])
-    return speeds
+    [*_, prefill] = table(options, PREFILL_WAY, "-p", 512, "-n", 0, "-r", 2)
+    [*_, single] = table(options, SINGLE_WAY, "-p", 0, "-n", options.steps, "-r", 2)
+    batches = table(options, BATCH_WAY, "-c", 8192, "-ntg", options.steps, "-npl", ",".join(map(str, BATCHES)))
+    speeds = {PREFILL: float(prefill[-1].split()[0]), SINGLE: float(single[-1].split()[0])}
+    return speeds | {f"decode B={row[2]}": float(row[7]) for row in batches if row[0] == "64"}
 
 
-def table(directory: Path, command: str) -> list[list[str]]:
-    """The rows of cells among what a program prints."""
-    lines = output_of(directory, command).splitlines()
+def table(options: argparse.Namespace, way: str, *more: object) -> list[list[str]]:
+    """The rows of cells among what a program of theirs prints, on whichever stream."""
+    program, *flags = way.split()
+    command = [options.ik_build_bin.resolve() / program, *flags, "-m", options.model.resolve(), "-t", options.threads]
+    with TemporaryDirectory() as directory:  # for the logs that it leaves
+        lines = output_of([*command, *more], Path(directory)).splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
 
 
-def output_of(directory: Path, command: str) -> str:
-    """Of a program of the directory, whichever of the two streams it takes."""
-    program, *arguments = shlex.split(command)
+def output_of(command: Sequence[object], directory: Path) -> str:
     done = subprocess.run(
-        [directory / program, *arguments],
-        check=True,
+        [str(word) for word in command],
+        cwd=directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=TIMEOUT_S,
     )
+    if done.returncode != 0:
+        sys.exit(f"{command[0]} ended with {done.returncode}; the last of what it printed:\n{done.stdout[-2000:]}")
     return done.stdout
 
 

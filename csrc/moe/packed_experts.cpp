@@ -277,14 +277,14 @@ void run_mixed(ThreadPool& pool, std::vector<Forward>& forwards, const Loop& loo
   }
   pool.parallel_for_nodes(counts, [&](int on_node, int64_t index) {
     const size_t node = static_cast<size_t>(on_node);
-    const NextWeights next_weights = [&]() -> const uint8_t* {
+    const auto find_next = [&]() -> const uint8_t* {
       const int64_t claimed = claims_early ? ThreadPool::claim_next() : ThreadPool::kNoTask;
       if (claimed == ThreadPool::kNoTask) return nullptr;
       const MixedTask& next = tasks[node][static_cast<size_t>(claimed)];
       return (forwards[next.row].*loop.weights)(node, next.index);
     };
     const MixedTask& task = tasks[node][static_cast<size_t>(index)];
-    (forwards[task.row].*loop.run)(node, task.index, next_weights);
+    (forwards[task.row].*loop.run)(node, task.index, std::cref(find_next));
   });
 }
 
@@ -296,7 +296,7 @@ void forward_packed(ThreadPool& pool, const float* x, int64_t num_tokens,
   std::vector<Forward> forwards;
   forwards.reserve(calls.size());
   for (const PackedCall& call : calls) forwards.emplace_back(pool, call, inputs, num_tokens);
-  for (const Loop& loop : {kGateUp, kDown}) run_mixed(pool, forwards, loop, are_few(num_tokens));
+  for (const Loop& loop : {kGateUp, kDown}) run_mixed(pool, forwards, loop, wait_for_weights(num_tokens));
   for (Forward& forward : forwards) forward.add_up(pool);
 }
 

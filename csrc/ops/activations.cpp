@@ -58,12 +58,12 @@ int64_t tokens_per_block(const Panels& panels) {
   return std::clamp<int64_t>(kCacheBytes / token_bytes / 8 * 8, 16, block.most_tokens);
 }
 
-bool are_few(int64_t num_tokens) { return num_tokens <= 16; }
+bool wait_for_weights(int64_t num_tokens) { return num_tokens <= 16; }
 
 int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int64_t num_tokens, int num_threads) {
   // Few tokens are fetched quickly, and small tasks even out what memory gives to each thread; fetching many
   // is worth a long run of panels.
-  const bool is_few = are_few(num_tokens);
+  const bool is_few = wait_for_weights(num_tokens);
   const int64_t tasks_per_thread = is_few ? 8 : 4;
   const int64_t most_panels = is_few ? 16 : 32;
   const int64_t fewest_tasks = tasks_per_thread * num_threads;

@@ -37,7 +37,7 @@ void prefetch_rows(const Panels& panels, const void* const* rows, int64_t num_ro
 int64_t tokens_per_block(const Panels& panels);
 
 // Whether products of experts with so few tokens wait for weights rather than for arithmetic, mostly.
-bool are_few(int64_t num_tokens);
+bool wait_for_weights(int64_t num_tokens);
 
 // How many of each of num_groups groups' num_panels panels make a task: enough tasks that threads finish
 // together, and none needlessly small, as each fetches its tokens' activations anew.

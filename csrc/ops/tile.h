@@ -26,9 +26,9 @@ inline void copy_products(const float* from, int64_t size, float* to) {
 // to += weight * such products.
 inline void add_scaled_products(const float* from, float weight, int64_t size, float* to) {
   if (size == kPanelRows) {
-    for (int i = 0; i < kPanelRows; i += 4) store4(to + i, load4(to + i) + weight * load4(from + i));
+    add_scaled<1>(&weight, &from, kPanelRows, to);
   } else {
-    for (int64_t i = 0; i < size; ++i) to[i] += weight * from[i];
+    add_scaled<1>(&weight, &from, size, to);
   }
 }
 

@@ -39,16 +39,19 @@ SPEC = replace(
     num_layers=17,
 )
 
+STATUS = """
+from pathlib import Path
+
+def status_bytes(key):
+    return int(Path("/proc/self/status").read_text().split(f"{key}:")[1].split()[0]) * 1024
+"""
+
 LOAD = """
 import json, sys
-from pathlib import Path
 from ballast.engine.build import EngineSettings, load_runner
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
-
-def status_bytes(key):
-    return int(Path("/proc/self/status").read_text().split(f"{key}:")[1].split()[0]) * 1024
 
 gguf = open_gguf(Path(sys.argv[1]))
 spec = read_spec(gguf, None)
@@ -62,16 +65,12 @@ print(json.dumps({"growth": status_bytes("VmHWM") - before, "kv": kv}))
 
 STEP = """
 import json, sys
-from pathlib import Path
 import numpy as np
 from ballast.engine.build import EngineSettings, load_runner, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
-
-def status_bytes(key):
-    return int(Path("/proc/self/status").read_text().split(f"{key}:")[1].split()[0]) * 1024
 
 def serve(seq, num_tokens):
     ids = ((np.arange(num_tokens) * 7 + seq) % spec.vocab_size).astype(np.int32)
@@ -104,15 +103,19 @@ def quantized(spec: ModelSpec) -> dict[str, GgmlType]:
     }
 
 
+def in_its_own_process(script: str, *arguments: object) -> dict[str, int]:
+    command = [sys.executable, "-c", STATUS + script, *map(str, arguments)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    found: dict[str, int] = json.loads(done.stdout)
+    return found
+
+
 @pytest.mark.parametrize("isa", kernels.usable_isas())
 def test_weights_are_never_in_memory_twice(tmp_path: Path, isa: str) -> None:
     file = write_model(tmp_path / "model.gguf", SPEC, types=quantized(SPEC))
     file_bytes = file.stat().st_size
     assert file_bytes > 150e6, "too small to tell the model from the program"
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(file), isa], check=True, capture_output=True, text=True, timeout=120
-    )
-    found = json.loads(done.stdout)
+    found = in_its_own_process(LOAD, file, isa)
     assert found["growth"] <= 1.10 * file_bytes + found["kv"]
 
 
@@ -121,14 +124,7 @@ def test_the_longest_step_takes_no_more_than_its_plan_says(tmp_path: Path, isa: 
     num_tokens = 1024
     spec = replace(SPEC, num_layers=3)
     file = write_model(tmp_path / "model.gguf", spec, types=quantized(spec))
-    done = subprocess.run(
-        [sys.executable, "-c", STEP, str(file), isa, str(num_tokens)],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    found = json.loads(done.stdout)
+    found = in_its_own_process(STEP, file, isa, num_tokens)
     assert found["longest"] == num_tokens
     numbers = Numbers(
         cache_lens=2 * num_tokens,

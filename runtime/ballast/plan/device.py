@@ -9,14 +9,13 @@ from ballast.model.modules import module_of
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.moe.placement import Assignment
-from ballast.plan.memory import Numbers
+from ballast.plan.memory import FLOAT_BYTES, Numbers
 from ballast.plan.rows import MemoryRow
 from ballast.plan.scratch import hidden_bytes, input_bytes, sums_bytes
 from ballast.plan.streaming import buffer_bytes
 from ballast.weights.gguf import GgufModel
 
 _EXPERTS = ".mlp.experts"
-_FLOAT_BYTES = 4
 _KV_BYTES = 2
 _ATTENTION_BYTES = 96 << 20
 """Partial results of model/hybrid/attention/paged.py on a GPU of 160 multiprocessors, and flashinfer's workspaces."""
@@ -80,7 +79,7 @@ def hybrid_bytes(
     for name, num_bytes in loaded_bytes(gguf, spec, isa, threads_per_node).items():
         info = gguf.tensors[name]
         if "ffn_gate_inp" in name:
-            yield name, name, info.shape[0] * info.shape[1] * _FLOAT_BYTES
+            yield name, name, info.shape[0] * info.shape[1] * FLOAT_BYTES
         elif name == "token_embd.weight" and spec.tied_output:
             yield name, name, info.num_bytes
             yield "output.weight", name, num_bytes - info.num_bytes
@@ -137,7 +136,7 @@ def staging_bytes(
 ) -> int:
     """Host memory for activations on their way, the experts' own, and the largest matrix twice while it is loaded."""
     largest = max(size for name, size in weights.items() if assignment.devices[module_of(name)] != "cpu")
-    on_the_way = (4 * spec.hidden + 2 * spec.num_experts_used) * _FLOAT_BYTES
+    on_the_way = (4 * spec.hidden + 2 * spec.num_experts_used) * FLOAT_BYTES
     experts = input_bytes(spec.hidden) + hidden_bytes(spec.num_experts_used * spec.expert_dim)
     return step_tokens * (on_the_way + experts + sums_bytes(spec.hidden, 1, num_nodes)) + 2 * largest
 
@@ -153,7 +152,7 @@ def _step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
     step = num_tokens * (4 * spec.hidden + widest)
     terms = num_tokens * max(spec.hidden, spec.ffn_dim, spec.num_heads * spec.v_dim) * _TERM_BYTES
     logits = max_batch_size * 2 * spec.vocab_size
-    return (step + logits) * _FLOAT_BYTES + terms
+    return (step + logits) * FLOAT_BYTES + terms
 
 
 def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:

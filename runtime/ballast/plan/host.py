@@ -13,13 +13,12 @@ from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.moe.placement import Assignment
-from ballast.plan.memory import MemoryPlan, Numbers
+from ballast.plan.memory import FLOAT_BYTES, MemoryPlan, Numbers
 from ballast.plan.rows import MemoryRow, weight_rows
 from ballast.plan.scratch import hidden_bytes, input_bytes, sums_bytes
 from ballast.sizes import human
 from ballast.weights.gguf import GgufModel
 
-_FLOAT_BYTES = 4
 _PROGRAM_BYTES = 320 << 20
 """An allowance for Python, the libraries and a vocabulary of 130,000 tokens."""
 
@@ -28,7 +27,7 @@ def make_plan(gguf: GgufModel, spec: ModelSpec, assignment: Assignment, numbers:
     """What `gguf`, a checked model, takes under `numbers` on a machine with `memory`. Pure."""
     loaded = loaded_bytes(gguf, spec, numbers.isa, numbers.threads_per_node)
     weights = tuple(weight_rows(gguf, assignment.devices, {name: (name, size) for name, size in loaded.items()}))
-    kv_row_bytes = spec.latent_dim * _FLOAT_BYTES * spec.num_layers
+    kv_row_bytes = spec.latent_dim * FLOAT_BYTES * spec.num_layers
     num_slots = (num_kv_blocks(numbers.cache_lens, numbers.block_tokens) + 1) * numbers.block_tokens
     uses = (
         MemoryRow("weights", sum(row.num_bytes for row in weights), "packed while loading; embedding in page cache"),
@@ -73,8 +72,8 @@ def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
         num_positions=min(spec.context_length, numbers.cache_lens),
         num_threads=sum(numbers.threads_per_node),
     )
-    a_token = step * _FLOAT_BYTES + _scratch_bytes(spec, len(numbers.threads_per_node))
-    return numbers.step_tokens * a_token + 4 * logits * _FLOAT_BYTES + states
+    a_token = step * FLOAT_BYTES + _scratch_bytes(spec, len(numbers.threads_per_node))
+    return numbers.step_tokens * a_token + 4 * logits * FLOAT_BYTES + states
 
 
 def _scratch_bytes(spec: ModelSpec, num_nodes: int) -> int:
@@ -88,4 +87,4 @@ def _scratch_bytes(spec: ModelSpec, num_nodes: int) -> int:
 def _table_bytes(spec: ModelSpec, num_cached_tokens: int) -> int:
     positions = min(spec.context_length, num_cached_tokens) * spec.rope_dim
     norms = sum(shape[0] for shape in expected_tensors(spec).values() if len(shape) == 1)
-    return (positions + norms) * _FLOAT_BYTES
+    return (positions + norms) * FLOAT_BYTES

@@ -11,6 +11,9 @@ from ballast.plan.rows import MemoryRow, WeightRow
 from ballast.plan.streaming import StreamEstimate
 from ballast.vram import VramLimit
 
+FLOAT_BYTES = 4
+"""Of an activation as it is between two operations."""
+
 
 @dataclass(frozen=True, slots=True)
 class Numbers:

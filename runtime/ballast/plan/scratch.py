@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-_FLOAT_BYTES = 4
+from ballast.plan.memory import FLOAT_BYTES
+
 _ROUNDED_BYTES = 4
 """Of an activation rounded to two bytes: a block of 32 has its scale and sums besides, on a cache line of its own."""
 _ARRANGED_BYTES = 3
@@ -16,9 +17,9 @@ def input_bytes(cols: int) -> int:
 
 def hidden_bytes(cols: int) -> int:
     """Between gate and up and down, where each of `cols` activations is a float first."""
-    return cols * (_FLOAT_BYTES + _ROUNDED_BYTES + _ARRANGED_BYTES)
+    return cols * (FLOAT_BYTES + _ROUNDED_BYTES + _ARRANGED_BYTES)
 
 
 def sums_bytes(hidden: int, num_calls: int, num_nodes: int) -> int:
     """Of each NUMA node's share of the results, where there are several."""
-    return num_calls * num_nodes * hidden * _FLOAT_BYTES if num_nodes > 1 else 0
+    return num_calls * num_nodes * hidden * FLOAT_BYTES if num_nodes > 1 else 0

@@ -1,4 +1,4 @@
-// CHECK states what only a bug in this code can break; it stays on in release builds.
+// BALLAST_CHECK states what only a bug in this code can break; it stays on in release builds.
 #pragma once
 
 #include <stdexcept>

@@ -10,7 +10,7 @@ namespace ballast {
 
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
 
-// Whatever ends the call, a signal included, the caller asks again.
+// Whatever ends the system call, a signal included, the caller checks its condition again.
 void EventCount::sleep_while(uint32_t seen) {
   syscall(SYS_futex, &num_wakes_, FUTEX_WAIT_PRIVATE, seen, nullptr);
 }

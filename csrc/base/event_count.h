@@ -1,5 +1,5 @@
-// Where threads sleep until others have made something true: an event count on a futex. Waking all takes one
-// system call, none when nobody sleeps, and those that wake queue for no lock.
+// An event count on a futex: threads sleep on it until others have made a condition true. Waking all takes
+// one system call, or none when nobody sleeps, and the threads that wake take no lock.
 #pragma once
 
 #include <atomic>
@@ -9,19 +9,19 @@ namespace ballast {
 
 class EventCount {
  public:
-  // Sleeps unless `ready`, until the next wake_all at most: ask again afterwards. `ready` looks at atomics
-  // alone.
+  // Sleeps until the next wake_all at most, unless `ready` holds; the caller checks again afterwards. `ready`
+  // may read nothing but atomics.
   template <class Ready>
   void wait(const Ready& ready) {
-    // Either wake_all sees this thread counted, or this thread sees what was done before wake_all: both
-    // change the one counter.
+    // Both sides change num_waiting_: either wake_all sees this thread counted, or this thread sees what was
+    // done before wake_all.
     num_waiting_.fetch_add(1, std::memory_order_acq_rel);
     const uint32_t seen = num_wakes_.load(std::memory_order_acquire);
     if (!ready()) sleep_while(seen);
     num_waiting_.fetch_sub(1, std::memory_order_relaxed);
   }
 
-  // To be called after what makes `ready` true.
+  // To be called after `ready` was made true.
   void wake_all() {
     if (num_waiting_.fetch_add(0, std::memory_order_acq_rel) == 0) return;
     num_wakes_.fetch_add(1, std::memory_order_release);

@@ -12,8 +12,8 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 size_t whole_pages(size_t num_bytes) { return (num_bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
 
-// What is mapped for them. A huge page needs room for all of it, and memory of small ones is read more
-// slowly: the last one is made whole where half of it or more is used.
+// Bytes to map for num_bytes. Small pages are read more slowly than huge ones, and a huge page takes all of
+// its memory: so the last huge page is filled up only where half of it or more is used.
 size_t mapped_bytes(size_t num_bytes) {
   const size_t rest = num_bytes % kHugePage;
   return rest >= kHugePage / 2 ? num_bytes - rest + kHugePage : whole_pages(num_bytes);
@@ -30,7 +30,7 @@ size_t page_bytes() {
 
 Pages::Pages(size_t num_bytes) : size_(num_bytes) {
   if (num_bytes == 0) return;
-  // A huge page needs a border of its own size: map one more, then give back what lies before and behind.
+  // Huge pages must be aligned to their size: map one more, then unmap what lies before and behind.
   const size_t wanted = mapped_bytes(num_bytes);
   const bool wants_huge = wanted >= kHugePage;
   const size_t border = wants_huge ? kHugePage : page_bytes();
@@ -48,7 +48,7 @@ Pages::Pages(size_t num_bytes) : size_(num_bytes) {
     munmap(kept, with_guards(num_bytes));
     throw std::bad_alloc();
   }
-  // Only a wish: a system that has none to give goes on with small ones.
+  // A hint: a system without huge pages to give uses small ones.
   if (wants_huge) madvise(data_, wanted, MADV_HUGEPAGE);
 }
 

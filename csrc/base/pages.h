@@ -1,6 +1,6 @@
-// Memory straight from the system, zeroed, at a page border; huge pages are asked for. It lies between two
-// pages that nobody may touch: it stays a mapping of its own, which the kernel counts by itself, and reading
-// beyond its last page, small or huge, fails at once.
+// Zeroed memory straight from the system, page-aligned, in huge pages where the system gives them. A guard
+// page on either side keeps it a mapping of its own, which the kernel counts separately, and makes reading
+// beyond its last page fail at once.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace ballast {
 
-// Of the system's small pages: 4 KiB, on some Arm systems 64.
+// The size of the system's small pages: 4 KiB, on some Arm systems 64.
 size_t page_bytes();
 
 class Pages {
@@ -29,8 +29,8 @@ class Pages {
   size_t size_;
 };
 
-// Maps the pages of memory that will be read soon, all at once instead of by one fault after the other. Only
-// a wish: what cannot be mapped is left to the faults.
+// Maps the pages of memory that will be read soon with one system call instead of one fault a page. A hint:
+// what cannot be mapped is left to the faults.
 void map_ahead(const void* begin, size_t num_bytes);
 
 }  // namespace ballast

@@ -1,4 +1,4 @@
-// A pause between two looks of a thread that waits awake.
+// A pause between two reads of a variable by a thread that spins on it.
 #pragma once
 
 namespace ballast {

@@ -1,5 +1,5 @@
-// Memory that one call needs while it runs. The calling thread keeps it for its next calls: fresh memory
-// would be mapped and zeroed anew each time, page by page, and given back each time.
+// Memory that a call needs while it runs. The calling thread keeps it for its next calls: fresh memory would
+// be mapped, zeroed page by page and unmapped in every call.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace ballast {
 
-// A piece of memory at a page's border, with what earlier calls left in it. A thread keeps its pieces until
-// it ends, each as large as it ever was, and hands out the first one that is free: calls that take pieces in
-// the same order find each where it was, on the memory node of whoever wrote to it first.
+// A page-aligned piece of memory that holds whatever earlier calls left in it. A thread keeps its pieces
+// until it ends, each at the largest size it ever had, and hands out the first free one: calls that take
+// pieces in the same order get the same pieces, on the memory node of the thread that wrote to them first.
 class ScratchBytes {
  public:
   ScratchBytes() = default;
@@ -37,7 +37,7 @@ class ScratchBytes {
   Kept* kept_ = nullptr;
 };
 
-// Room for elements that need neither construction nor destruction.
+// Memory for elements that need neither construction nor destruction.
 template <class T>
 class Scratch {
  public:

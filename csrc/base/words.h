@@ -1,4 +1,4 @@
-// Text of /proc and /sys taken apart, whatever the process's locale.
+// Parsing of the texts in /proc and /sys, independent of the process's locale.
 #pragma once
 
 #include <charconv>
@@ -9,7 +9,7 @@
 
 namespace ballast {
 
-// What lies between any of the separators, empty pieces left out. The pieces look into the text.
+// The pieces of `text` between separators, without empty ones. They are views into the text.
 inline std::vector<std::string_view> split(std::string_view text, std::string_view separators) {
   std::vector<std::string_view> pieces;
   for (size_t begin = text.find_first_not_of(separators); begin != std::string_view::npos;) {
@@ -20,7 +20,7 @@ inline std::vector<std::string_view> split(std::string_view text, std::string_vi
   return pieces;
 }
 
-// None unless all of the text is one number.
+// nullopt unless the whole text is one number.
 template <class Number>
 std::optional<Number> to_number(std::string_view text, int base = 10) {
   Number number{};

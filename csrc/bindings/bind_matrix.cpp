@@ -113,16 +113,41 @@ py::array_t<float> unpack(const MatrixView& view) {
   return out;
 }
 
-std::vector<int> supported_types() {
-  std::vector<int> types;
-  for (const FormatTraits& format : all_formats()) types.push_back(format.ggml_type);
-  return types;
+const char* name_of(Scales scales) {
+  switch (scales) {
+    case Scales::kFlat:
+      return "flat";
+    case Scales::kNested:
+      return "nested";
+    case Scales::kNibbles:
+      return "nibbles";
+  }
+  return nullptr;
+}
+
+void bind_formats(py::module_ m) {
+  py::class_<QuantLayout>(m, "QuantLayout")
+      .def_readonly("bits", &QuantLayout::bits)
+      .def_property_readonly("subs_per_group", &QuantLayout::subs_per_group)
+      .def_readonly("offset", &QuantLayout::offset)
+      .def_property_readonly("scales", [](const QuantLayout& layout) { return name_of(layout.scales); })
+      .def_readonly("has_minimum", &QuantLayout::has_minimum)
+      .def_readonly("is_table", &QuantLayout::is_table)
+      .def_property_readonly("scale_stride", &QuantLayout::scale_stride);
+  py::class_<FormatTraits>(m, "Format")
+      .def_readonly("name", &FormatTraits::name)
+      .def_readonly("ggml_type", &FormatTraits::ggml_type)
+      .def_readonly("block_weights", &FormatTraits::block_weights)
+      .def_readonly("block_bytes", &FormatTraits::block_bytes)
+      .def_readonly("layout", &FormatTraits::layout);
+  m.def("formats", &all_formats);
 }
 
 }  // namespace
 
 void bind_matrix(py::module_ m) {
   using py::arg;
+  bind_formats(m);
   py::class_<MatrixView>(m, "Matrix")
       .def(py::init(&MatrixView::over), arg("data"), arg("ggml_type"), arg("rows"), arg("cols"))
       .def_property_readonly("ggml_type",
@@ -143,7 +168,7 @@ void bind_matrix(py::module_ m) {
       .def_property_readonly("panels", &panels_of)
       .def_property_readonly("memory", [](const MatrixView& view) { return std::vector{memory_of(view)}; });
 
-  m.def("supported_types", &supported_types);
+  m.def("compiled_isas", &compiled_isas);
   m.def("usable_isas", &usable_isas);
   m.def("pack", &pack, arg("pool"), arg("matrix"), arg("isa"), py::kw_only(), arg("num_heads") = 1,
         arg("head_stride") = 0, arg("row_offset") = 0, arg("num_rows") = py::none(),

@@ -1,4 +1,5 @@
 // Topology, thread placement and memory's whereabouts for Python.
+#include <pybind11/eval.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -44,6 +45,7 @@ void bind_numa(py::module_ m) {
   using py::arg;
   m.attr("UNKNOWN_NODE") = kUnknownNode;
   m.attr("ANY_CPU") = kAnyCpu;
+  m.attr("Range") = py::eval("tuple[int, int]");
   py::class_<Node>(m, "Node")
       .def(py::init(&make_node), arg("index"), arg("cpus"), arg("cores"), arg("memory_allowed") = true)
       .def_readonly("index", &Node::index)

@@ -107,7 +107,7 @@ void bind_sched(py::module_ m) {
       .def_property_readonly("num_requests", &Plan::num_requests)
       .def_property_readonly("num_tokens", &Plan::num_tokens)
       .def_readonly("num_decode", &Plan::num_decode)
-      .def_readonly("was_foreseen", &Plan::was_foreseen)
+      .def_readonly("was_predicted", &Plan::was_predicted)
       .def_property_readonly("seqs", view_of(&Plan::seqs))
       .def_property_readonly("query_indptr", view_of(&Plan::query_indptr))
       .def_property_readonly("token_ids", view_of(&Plan::token_ids))
@@ -157,7 +157,7 @@ void bind_sched(py::module_ m) {
       .def(
           "abort", [](Scheduler& self, int64_t seq) { return self.abort(SeqId{seq}); }, py::arg("seq"))
       .def("plan", &Scheduler::plan, py::call_guard<py::gil_scoped_release>())
-      .def("foresee", &Scheduler::foresee, py::call_guard<py::gil_scoped_release>())
+      .def("plan_ahead", &Scheduler::plan_ahead, py::call_guard<py::gil_scoped_release>())
       .def(
           "commit",
           [](Scheduler& self, const Tokens& tokens) {

@@ -7,13 +7,14 @@
 
 namespace ballast {
 
-// Rows of a group come in multiples of this, which every vector divides; surplus rows see nothing.
+// The rows of a group are padded to a multiple of this, which every vector's length divides; padding rows see
+// no position.
 constexpr int64_t kAttentionRows = 16;
 // Positions between two corrections of the running maximum.
 constexpr int64_t kSpanPositions = 48;
 
-// Softmax over some positions: weights are relative to `maximum`, `sum` is theirs, `values` their sum of
-// values.
+// A softmax over some positions, not yet normalised: weights are e^(score - maximum), `sum` is the sum of the
+// weights, and `values` the weighted sum of the positions' values.
 struct AttentionState {
   float* maximum;  // [rows]
   float* sum;      // [rows]
@@ -22,22 +23,23 @@ struct AttentionState {
 
 struct AttentionStretch {
   const float* query;  // [row_width][rows]
-  const float*
-      num_seen;       // [rows]; a row sees the positions before this one, counted from the stretch's begin
-  float fewest_seen;  // of num_seen
-  int64_t num_rows;   // a multiple of kAttentionRows
+  // [rows]: a row sees the positions before this one, counted from the stretch's begin; it may lie outside.
+  const float* num_seen;
+  float fewest_seen;          // the smallest of num_seen
+  int64_t num_rows;           // a multiple of kAttentionRows
   const float* const* cache;  // a cached row [row_width] for each position
   int64_t num_positions;
   int64_t row_width;
   int64_t value_width;  // the first entries of a cached row, which are its value
   float scale;
-  float* scores;  // room for [kSpanPositions + 1][rows]
+  float* scores;  // scratch, [kSpanPositions + 1][rows]
 };
 
 struct AttentionKernels {
-  // A row's state depends on the row and the positions that it sees, whatever other rows are in the group.
+  // A row's state depends only on the row and the positions that it sees, never on the other rows of the
+  // group.
   void (*attend)(const AttentionStretch& stretch, const AttentionState& state);
-  // Takes `next`, the state of positions that follow, into `state`.
+  // Merges `next`, the state of the positions that follow, into `state`.
   void (*merge)(int64_t num_rows, int64_t value_width, const AttentionState& next,
                 const AttentionState& state);
 };

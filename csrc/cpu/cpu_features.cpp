@@ -22,7 +22,7 @@ Leaf cpuid(uint32_t leaf, uint32_t subleaf) {
   return registers;
 }
 
-// The register files that the system saves (XCR0). Valid only when CPUID shows OSXSAVE.
+// The registers that the system saves when it switches threads (XCR0). Valid only when CPUID shows OSXSAVE.
 uint64_t saved_registers() {
   uint32_t low, high;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));

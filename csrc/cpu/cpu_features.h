@@ -1,12 +1,12 @@
-// Which instructions this process may use: what the chip has, the system saves on a switch of threads and,
-// for AMX, the kernel permits.
+// Which instructions this process may use: those that the chip has, whose registers the system saves when it
+// switches threads and, for AMX, that the kernel permits.
 #pragma once
 
 #include <cstdint>
 
 namespace ballast {
 
-using CpuFeatures = uint32_t;  // a set of the following
+using CpuFeatures = uint32_t;  // a bit set of the constants below
 
 constexpr CpuFeatures kAvx2 = 1;    // with FMA and F16C
 constexpr CpuFeatures kAvx512 = 2;  // F, BW, DQ, VL

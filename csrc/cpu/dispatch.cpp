@@ -2,39 +2,57 @@
 
 #include <stdexcept>
 
+#include "cpu/cpu_features.h"
+#include "cpu/isa_list.h"
+
 namespace ballast {
 namespace {
 
-std::vector<const Kernels*> find_usable_kernels() {
-  std::vector<const Kernels*> usable;
-#if defined(__x86_64__)
+struct Isa {
+  const char* name;
+  CpuFeatures needs;
+  const Kernels* (*kernels)();
+};
+
+const std::vector<Isa>& all_isas() {
+#define BALLAST_ISA(name, needs, options) {#name, needs, name##_kernels},
+  static const std::vector<Isa> isas = {BALLAST_ISAS(BALLAST_ISA)};
+#undef BALLAST_ISA
+  return isas;
+}
+
+std::vector<Isa> find_usable_isas() {
   const CpuFeatures features = usable_cpu_features();
-  for (const Kernels* kernels : {amx_kernels(), avx512_kernels(), avx2_kernels()}) {  // best first
-    if ((features & kernels->needs) == kernels->needs) usable.push_back(kernels);
+  std::vector<Isa> usable;
+  for (const Isa& isa : all_isas()) {
+    if ((features & isa.needs) == isa.needs) usable.push_back(isa);
   }
-#endif
   return usable;
 }
 
 // Asked once: a virtual machine answers CPUID in tens of microseconds.
-const std::vector<const Kernels*>& usable_kernels() {
-  static const std::vector<const Kernels*> usable = find_usable_kernels();
+const std::vector<Isa>& known_usable_isas() {
+  static const std::vector<Isa> usable = find_usable_isas();
   return usable;
 }
 
-}  // namespace
-
-std::vector<std::string> usable_isas() {
+std::vector<std::string> names_of(const std::vector<Isa>& isas) {
   std::vector<std::string> names;
-  for (const Kernels* kernels : usable_kernels()) names.push_back(kernels->name);
+  for (const Isa& isa : isas) names.push_back(isa.name);
   names.push_back(kReferenceIsa);
   return names;
 }
 
+}  // namespace
+
+std::vector<std::string> compiled_isas() { return names_of(all_isas()); }
+
+std::vector<std::string> usable_isas() { return names_of(known_usable_isas()); }
+
 const Kernels* find_isa(const std::string& name) {
   if (name == kReferenceIsa) return nullptr;
-  for (const Kernels* kernels : usable_kernels()) {
-    if (name == kernels->name) return kernels;
+  for (const Isa& isa : known_usable_isas()) {
+    if (name == isa.name) return isa.kernels();
   }
   std::string usable;
   for (const std::string& known : usable_isas()) usable += (usable.empty() ? "" : ", ") + known;

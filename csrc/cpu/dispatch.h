@@ -8,10 +8,13 @@
 
 namespace ballast {
 
-// Works everywhere: weights stay as they lie in the file and are multiplied by plain float loops.
+// Runs on every CPU: weights stay in the file's format and are multiplied by plain float loops.
 constexpr const char* kReferenceIsa = "reference";
 
-// Names that find_isa accepts on this machine, best first; "reference" is the last.
+// Names of what this build has kernels for, usable here or not, best first; "reference" is the last.
+std::vector<std::string> compiled_isas();
+
+// Those that find_isa accepts on this machine, in the same order.
 std::vector<std::string> usable_isas();
 
 // Null for "reference". Throws std::invalid_argument for a name that is unknown or not usable here, listing

@@ -1,29 +1,29 @@
-// What an instruction set offers, as a table of functions over raw pointers.
+// The kernels of an instruction set, as a table of functions over raw pointers.
 #pragma once
 
 #include <cstdint>
 
 #include "cpu/attention.h"
-#include "cpu/cpu_features.h"
+#include "cpu/isa_list.h"
 #include "cpu/panel_layout.h"
 #include "cpu/prefetching.h"
 
 namespace ballast {
 
-// Panels of one matrix, one behind the other.
+// Consecutive panels of one matrix.
 struct PanelRun {
   const uint8_t* first;
   int64_t panel_bytes;
   int64_t count;
   int64_t cols;
   int64_t blocks_per_scale;  // of the activations that they are multiplied with
-  const uint8_t* next;  // what is read after the last one, so that it can be fetched early; null if unknown
+  const uint8_t* next;       // what is read after the last panel, to be prefetched; null if unknown
   Prefetching prefetching;
 
   const uint8_t* operator[](int64_t index) const { return first + index * panel_bytes; }
 };
 
-// Products with a run: 16 floats a panel and token, those of a panel's tokens side by side.
+// Where the products with a run go: 16 floats for each panel and token, a panel's tokens side by side.
 struct PanelProducts {
   float* first;
   int64_t panel_stride;  // floats, 16 times the number of tokens or more
@@ -42,15 +42,15 @@ struct ArrangedTokens {
   int64_t column_stride;  // bytes from a bundle to that of the same tokens' next columns
 };
 
-// An order of rounded activations that a kernel has of its own. It arranges them by itself, anew for each run
-// of panels; whoever multiplies the same tokens with many short runs does it once. Products are the same.
+// The order in which a kernel reads rounded activations, where it is not the rows' own. Its `multiply` of
+// ActivationKernels arranges tokens for each run of panels anew; a caller that multiplies the same tokens
+// with many short runs arranges them once and calls this `multiply`. Products are the same.
 struct TokenOrder {
-  int64_t fewest_tokens = 0;  // to be arranged and multiplied; 0 where rows are read as they lie
+  int64_t fewest_tokens = 0;  // that can be arranged; 0 where rows are read as they lie
   int64_t bundle_tokens = 0;
   int64_t bundle_cols = 0;
   int64_t bundle_bytes = 0;
-  // The columns of one bundle, beginning with 32 * first_group, of as many bundles side by side as hold the
-  // tokens.
+  // Arranges columns 32 * first_group … + bundle_cols, in as many neighbouring bundles as hold the tokens.
   void (*arrange)(const void* const* tokens, int64_t num_tokens, int64_t first_group,
                   void* bundles) = nullptr;
   // As MultiplyPanels, for fewest_tokens or more; `tokens` are the rows of the arranged tokens, in their
@@ -64,14 +64,14 @@ struct TokenOrder {
 // numbers 0. The maximum is that of blocks_per_scale neighbouring blocks; num_blocks is a multiple of them.
 using Quantize = void (*)(const float* x, int64_t num_blocks, int64_t blocks_per_scale, void* out);
 
-// How far a kernel goes with a run of panels before it needs other columns or tokens.
+// How a kernel blocks a product: the sizes that callers cut their loops into.
 struct TokenBlock {
   int64_t piece_cols = 0;    // columns that are multiplied with all tokens before the next are; 0 for all
-  int64_t most_tokens = 64;  // that are worth multiplying with a run before the next run is begun
-  int64_t most_panels = 16;  // of gate or up in a run: more would drive products out of the nearer caches
+  int64_t most_tokens = 64;  // to multiply with a run of panels before the next run
+  int64_t most_panels = 16;  // of gate or up in a run: with more, products fall out of the nearer caches
 };
 
-// Functions for activations of one number of bytes.
+// The functions for activations of one or of two bytes.
 struct ActivationKernels {
   MultiplyPanels multiply[kNumPanelKinds];
   TokenBlock token_block[kNumPanelKinds];
@@ -82,16 +82,14 @@ struct ActivationKernels {
 
 struct Kernels {
   const char* name;
-  CpuFeatures needs;
   ActivationKernels by_bytes[2];  // one, two
   // out = silu(gate) * up, n a multiple of 8; out may be gate or up.
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);
   AttentionKernels attention;
 };
 
-// One for each folder beside this file.
-const Kernels* avx2_kernels();
-const Kernels* avx512_kernels();
-const Kernels* amx_kernels();
+#define BALLAST_DECLARE(name, ...) const Kernels* name##_kernels();
+BALLAST_ISAS(BALLAST_DECLARE)
+#undef BALLAST_DECLARE
 
 }  // namespace ballast

@@ -13,6 +13,8 @@
 
 #include <cstdint>
 
+#include "cpu/format_list.h"
+
 namespace ballast {
 
 constexpr int kPanelRows = 16;
@@ -33,14 +35,21 @@ enum class Scales {
 // scale * step[code].
 struct QuantLayout {
   int bits;
-  int sub_block;    // columns with a scale of their own: 16 or 32
-  int offset_log2;  // offset = 1 << offset_log2; 0 stands for no offset
+  int sub_block;  // columns with a scale of their own: 16 or 32
+  int offset;     // a power of two, or 0
   Scales scales;
   bool has_minimum;
   bool is_table;  // codes index the IQ4 steps
 
+  // Of the format's blocks in a file: a group with a scale of its own, or a super-block.
+  constexpr int block_weights() const { return kGroupCols * (scales == Scales::kFlat ? 1 : kSuperGroups); }
   constexpr bool is_wide() const { return bits == 8 || is_table; }
   constexpr int group_bytes() const { return bits * kGroupCols * kPanelRows / 8; }
+  constexpr int offset_log2() const {
+    int log2 = 0;
+    while (offset > 1 << log2) ++log2;
+    return log2;
+  }
   constexpr int subs_per_group() const { return kGroupCols / sub_block; }
   // Bytes of the scales of a group (flat) or of a super-block.
   constexpr int scale_stride() const {
@@ -59,39 +68,25 @@ struct QuantLayout {
   }
 };
 
-//                                       bits sub log2 scales            minimum table
-static constexpr QuantLayout kPanelQ4_0{4, 32, 3, Scales::kFlat, false, false};
-static constexpr QuantLayout kPanelQ4_1{4, 32, 0, Scales::kFlat, true, false};
-static constexpr QuantLayout kPanelQ5_0{5, 32, 4, Scales::kFlat, false, false};
-static constexpr QuantLayout kPanelQ5_1{5, 32, 0, Scales::kFlat, true, false};
-static constexpr QuantLayout kPanelQ8_0{8, 32, 7, Scales::kFlat, false, false};
-static constexpr QuantLayout kPanelQ2_K{2, 16, 0, Scales::kNibbles, true, false};
-static constexpr QuantLayout kPanelQ3_K{3, 16, 2, Scales::kNested, false, false};
-static constexpr QuantLayout kPanelQ4_K{4, 32, 0, Scales::kNested, true, false};
-static constexpr QuantLayout kPanelQ5_K{5, 32, 0, Scales::kNested, true, false};
-static constexpr QuantLayout kPanelQ6_K{6, 16, 5, Scales::kNested, false, false};
-static constexpr QuantLayout kPanelIQ4_NL{4, 32, 7, Scales::kFlat, false, true};
-static constexpr QuantLayout kPanelIQ4_XS{4, 32, 7, Scales::kNested, false, true};
+#define BALLAST_NONE(...)
+#define BALLAST_LAYOUT(name, type, weights, bytes, bits, sub_block, offset, scales, minimum, table)   \
+  static constexpr QuantLayout kPanel##name{bits, sub_block, offset, Scales::scales, minimum, table}; \
+  static_assert(offset == 0 || 1 << kPanel##name.offset_log2() == offset);                            \
+  static_assert(kPanel##name.block_weights() == weights);
+BALLAST_FORMATS(BALLAST_NONE, BALLAST_LAYOUT)
+#undef BALLAST_LAYOUT
+#undef BALLAST_NONE
 
 // One kernel each. Float panels are [column][16 rows].
 enum class PanelKind : int {
-  kF32,
-  kF16,
-  kBF16,
-  kQ4_0,
-  kQ4_1,
-  kQ5_0,
-  kQ5_1,
-  kQ8_0,
-  kQ2_K,
-  kQ3_K,
-  kQ4_K,
-  kQ5_K,
-  kQ6_K,
-  kIQ4_NL,
-  kIQ4_XS,
+#define BALLAST_KIND(name, ...) k##name,
+  BALLAST_FORMATS(BALLAST_KIND, BALLAST_KIND)
+#undef BALLAST_KIND
 };
-constexpr int kNumPanelKinds = 15;
+
+#define BALLAST_ONE(...) +1
+constexpr int kNumPanelKinds = 0 BALLAST_FORMATS(BALLAST_ONE, BALLAST_ONE);
+#undef BALLAST_ONE
 
 // 32 activations of one token, rounded to whole numbers of one or two bytes: a number is quants[i], or the
 // instruction set's kDigitBase * quants[i] + quants[32 + i].

@@ -21,8 +21,8 @@ bool is_intel() {
 
 Prefetching prefetching_of_this_chip() {
   // Asked once: a virtual machine answers CPUID in tens of microseconds.
-  static const Prefetching chosen = is_intel() ? Prefetching{CacheLevel::kSecond, 16 << 10, false}
-                                               : Prefetching{CacheLevel::kFirst, 12 << 10, true};
+  static const Prefetching chosen = is_intel() ? Prefetching{PrefetchTarget::kSecondCache, 16 << 10, false}
+                                               : Prefetching{PrefetchTarget::kFirstCache, 12 << 10, true};
   return chosen;
 }
 

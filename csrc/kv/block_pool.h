@@ -21,9 +21,9 @@ class BlockPool {
   int32_t refs(BlockId block) const { return is_free(block) ? 0 : refs_[index_of(block)]; }
 
   BlockId allocate();          // a free block, held once; there must be one
-  void retain(BlockId block);  // one holder more; the block must not be free
-  int32_t release(
-      BlockId block);        // one holder less; how many are left. At 0 the caller frees or caches the block
+  void retain(BlockId block);  // adds a holder; the block must not be free
+  // Removes a holder and returns how many are left. At 0 the caller frees or caches the block.
+  int32_t release(BlockId block);
   void free(BlockId block);  // back to the free list; nobody may hold the block
 
   void check() const;

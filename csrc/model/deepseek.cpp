@@ -38,7 +38,7 @@ void DeepseekModel::forward(const Step& step, float* logits, const std::function
     if (layer.attention.query_down)
       query_rank = std::max(query_rank, layer.attention.query_down->matrix.rows());
   }
-  memory_.make_room(step.num_tokens(), shape_, query_rank);
+  memory_.reserve(step.num_tokens(), shape_, query_rank);
 
   embed(step);
   Outputs pending;  // what is still to be added to the residual stream
@@ -169,7 +169,7 @@ void DeepseekModel::add_and_norm(const Outputs& added, const std::vector<float>&
   });
 }
 
-// A few tokens are not worth waking a thread: one task then, which the caller runs itself.
+// A few tokens are not worth waking a thread: they make one task, which the caller runs itself.
 template <class PerToken>
 void DeepseekModel::for_tokens(int64_t num_tokens, const PerToken& per_token) const {
   constexpr int64_t kTaskTokens = 4;
@@ -200,25 +200,24 @@ void DeepseekModel::check(const Step& step) const {
   for (int64_t i = 0; i < step.num_sampled; ++i) within("sampled", i, step.sampled[i], step.num_tokens());
 }
 
-void DeepseekModel::StepMemory::make_room(int64_t num_tokens, const DeepseekShape& shape,
-                                          int64_t query_rank) {
-  const auto room = [num_tokens](auto& buffer, int64_t width) {
+void DeepseekModel::StepMemory::reserve(int64_t num_tokens, const DeepseekShape& shape, int64_t query_rank) {
+  const auto grow = [num_tokens](auto& buffer, int64_t width) {
     const size_t size = static_cast<size_t>(num_tokens * width);
     if (buffer.size() < size) buffer.resize(size);
   };
-  room(stream, shape.hidden);
-  room(normed, shape.hidden);
-  room(query_down, query_rank);
-  room(query, shape.num_heads * shape.query_dim());
-  room(query_nope, shape.num_heads * shape.nope_dim);
-  room(query_latent, shape.num_heads * shape.kv_lora_rank);
-  room(latent, shape.latent_dim());
-  room(attended, shape.num_heads * shape.kv_lora_rank);
-  room(values, shape.num_heads * shape.v_dim);
-  room(block_out, shape.hidden);
-  room(routed_out, shape.hidden);
-  room(router_logits, shape.routing.num_experts);
-  room(zeros, 1);
+  grow(stream, shape.hidden);
+  grow(normed, shape.hidden);
+  grow(query_down, query_rank);
+  grow(query, shape.num_heads * shape.query_dim());
+  grow(query_nope, shape.num_heads * shape.nope_dim);
+  grow(query_latent, shape.num_heads * shape.kv_lora_rank);
+  grow(latent, shape.latent_dim());
+  grow(attended, shape.num_heads * shape.kv_lora_rank);
+  grow(values, shape.num_heads * shape.v_dim);
+  grow(block_out, shape.hidden);
+  grow(routed_out, shape.hidden);
+  grow(router_logits, shape.routing.num_experts);
+  grow(zeros, 1);
   if (ones.size() < zeros.size()) ones.resize(zeros.size(), 1.0f);
 }
 

@@ -67,7 +67,7 @@ class DeepseekModel {
  private:
   // Memory between two operations, as large as the largest step so far.
   struct StepMemory {
-    void make_room(int64_t num_tokens, const DeepseekShape& shape, int64_t query_rank);
+    void reserve(int64_t num_tokens, const DeepseekShape& shape, int64_t query_rank);
 
     std::vector<float> stream;         // [T, D], the residual stream
     std::vector<float> normed;         // [T, D]

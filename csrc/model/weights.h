@@ -64,8 +64,8 @@ struct RoutedWeights {
 struct LayerWeights {
   AttentionWeights attention;
   std::vector<float> ffn_norm;  // [D]
-  std::optional<Experts>
-      every_token;  // a dense feed-forward, or the shared expert beside routed ones: one expert
+  // One expert: a dense feed-forward, or the one shared beside the routed ones.
+  std::optional<Experts> every_token;
   std::optional<RoutedWeights> routed;
 };
 

@@ -179,8 +179,8 @@ void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tok
     const int64_t size = group.members.size();
     float* activation = activations.data() + group.members.begin * width + tile.begin;
     const float* const* tokens = inputs.data() + group.members.begin;
-    const Scratch<float> room(kTileRows * hidden);
-    float* buffer = room.get();
+    const Scratch<float> scratch(kTileRows * hidden);
+    float* buffer = scratch.get();
     dequantize_rows(gate_.matrix, rows_of(gate_), buffer);
     multiply_tile(buffer, tile.size(), hidden, tokens, size, [&](int64_t token, int64_t row, float gate) {
       activation[token * width + row] = silu(gate);
@@ -197,8 +197,8 @@ void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tok
     const IndexRange tile = down_tiles[task];
     for (int64_t token = 0; token < num_tokens; ++token)
       std::fill_n(out + token * hidden + tile.begin, tile.size(), 0.0f);
-    const Scratch<float> room(kTileRows * width);
-    float* buffer = room.get();
+    const Scratch<float> scratch(kTileRows * width);
+    float* buffer = scratch.get();
     for (const Grouping::Group& group : all.groups) {
       dequantize_rows(down_.matrix, {group.expert * hidden + tile.begin, group.expert * hidden + tile.end},
                       buffer);

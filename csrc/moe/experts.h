@@ -54,9 +54,9 @@ class Experts {
   int64_t expert_width() const { return down_.matrix.cols(); }
   // Bytes of one expert's weights as the file stores them.
   int64_t expert_bytes() const;
-  // How many tokens each expert has computed, here and in every copy; may be asked for from any thread.
+  // How many tokens each expert has computed, in this object and in every copy. Thread-safe.
   std::vector<int64_t> uses() const { return {uses_->begin(), uses_->end()}; }
-  // By node, those without a share left out; empty when they are seen where they lie.
+  // By node, without nodes that have no share; empty for experts that are not packed.
   const std::vector<Part>& parts() const { return parts_; }
   // A part's gate, up and down, packed.
   std::array<Matrix, 3> matrices(const Part& part) const;

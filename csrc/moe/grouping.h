@@ -20,7 +20,7 @@ struct Grouping {
   int64_t num_members() const { return static_cast<int64_t>(tokens.size()); }
 };
 
-// An id for a pair that is left out, because somebody else computes it.
+// The id of a pair that is left out, because it is computed elsewhere.
 constexpr int32_t kNoExpert = -1;
 
 // ids, weights [T, k]. Throws std::out_of_range for an id that is neither an expert nor kNoExpert.

@@ -50,7 +50,7 @@ void Handoff::begin(int64_t num_tokens) {
 bool Handoff::finish(std::chrono::milliseconds patience) {
   std::unique_lock<std::mutex> lock(mutex_);
   const bool is_over = changed_.wait_for(lock, patience, [this] { return num_tokens_ == 0 || error_; });
-  if (const int64_t layer = is_over ? kNone : overdue(); layer != kNone) {
+  if (const int64_t layer = is_over ? kNoLayer : overdue(); layer != kNoLayer) {
     stopping_.store(true, std::memory_order_release);  // whenever it comes back
     fail(std::make_exception_ptr(
         std::runtime_error("the experts of layer " + std::to_string(layer) + " have been computed for over " +
@@ -86,7 +86,7 @@ void Handoff::run(const std::function<void()>& on_start) {
   }
 }
 
-// With the lock. What failed first stays what is told.
+// Called with the lock held. Keeps the first error.
 void Handoff::fail(std::exception_ptr error) {
   if (!error_) error_ = std::move(error);
   for (int64_t layer = 0; layer < words_.num_layers; ++layer) {
@@ -108,16 +108,16 @@ void Handoff::compute(int64_t layer, int64_t num_tokens) {
   since_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
   layer_.store(layer, std::memory_order_release);
   compute_(layer, num_tokens);
-  layer_.store(kNone, std::memory_order_relaxed);
+  layer_.store(kNoLayer, std::memory_order_relaxed);
 }
 
 int64_t Handoff::overdue() const {
   const int64_t layer = layer_.load(std::memory_order_acquire);
   const Clock::duration since(since_.load(std::memory_order_relaxed));
-  return Clock::now().time_since_epoch() - since > compute_limit() ? layer : kNone;
+  return Clock::now().time_since_epoch() - since > compute_limit() ? layer : kNoLayer;
 }
 
-// With the lock.
+// Called with the lock held.
 std::chrono::milliseconds Handoff::compute_limit() const { return limit_ + num_tokens_ * kPerToken; }
 
 void Handoff::await(int64_t layer) {

@@ -1,4 +1,5 @@
-// A thread that computes layers when a device asks for them, through words of memory that both see.
+// A thread that computes layers on a device's request; the two signal each other through words of shared
+// memory.
 //
 // A layer's input lies ready when its `submitted` word is one: the thread makes that zero, computes, and
 // makes the layer's `done` word one, which the device waits for and makes zero. Only constants are ever
@@ -21,7 +22,7 @@ namespace ballast {
 
 class Handoff {
  public:
-  // Zero at first; they outlive this.
+  // Zero at first. They must outlive the Handoff.
   struct Words {
     std::atomic<uint32_t>* submitted;
     std::atomic<uint32_t>* done;
@@ -29,7 +30,8 @@ class Handoff {
   };
   using Compute = std::function<void(int64_t layer, int64_t num_tokens)>;
 
-  // More time to compute a layer for each token of its step: one of DeepSeek-R1's takes as long at 7 GFLOP/s.
+  // Extra time to compute a layer, for each token of its step: what a layer of DeepSeek-R1 takes at 7
+  // GFLOP/s.
   static constexpr std::chrono::milliseconds kPerToken{100};
 
   // `compute` computes with `pool`, whose threads are kept awake while a step runs. `on_start` runs first on
@@ -37,20 +39,21 @@ class Handoff {
   // kPerToken for each token, fails its step.
   Handoff(const Words& words, ThreadPool& pool, Compute compute, std::chrono::milliseconds limit,
           const std::function<void()>& on_start);
-  // Ends the thread; a step that still runs is failed.
+  // Ends the thread; a step that still runs fails.
   ~Handoff();
   Handoff(const Handoff&) = delete;
   Handoff& operator=(const Handoff&) = delete;
 
-  // Expect a step of so many tokens from now on. Throws what failed an earlier step, std::logic_error while
-  // one is running.
+  // Begins a step of so many tokens. Throws what failed an earlier step, and std::logic_error while one is
+  // running.
   void begin(int64_t num_tokens);
-  // Wait until the step's layers are computed, `patience` at most; whether they are. Throws what failed the
-  // step: every word that the device may wait for is one then, and nothing more is computed, now or ever.
+  // Waits until the step's layers are computed, but no longer than `patience`; returns whether they are.
+  // Throws what failed the step: every word that the device may wait for is one then, and nothing is computed
+  // from then on.
   bool finish(std::chrono::milliseconds patience);
 
  private:
-  static constexpr int64_t kNone = -1;
+  static constexpr int64_t kNoLayer = -1;
 
   void run(const std::function<void()>& on_start);
   void step(int64_t num_tokens);
@@ -71,7 +74,7 @@ class Handoff {
   std::exception_ptr error_;
   std::atomic<bool> stopping_{false};
   // What the thread computes, and since when in ticks of the steady clock.
-  std::atomic<int64_t> layer_{kNone};
+  std::atomic<int64_t> layer_{kNoLayer};
   std::atomic<int64_t> since_{0};
 
   std::thread thread_;  // the last member: it uses the others

@@ -14,9 +14,9 @@
 
 namespace ballast {
 
-// [members][width], as floats and as down takes them: rounded, and for groups of many members in down's own
-// order too, since each of its runs of panels reads them all. Whoever stores the last columns of a unit, all
-// of which share a scale, rounds it.
+// Hidden values [members][width], as floats and as down takes them: rounded, and for groups of many members
+// arranged in down's own order too, since each of its runs of panels reads them all. Columns that share a
+// scale form a span, and the thread that stores the last of them rounds it.
 class Hidden {
  public:
   // Both must outlive it.
@@ -39,25 +39,25 @@ class Hidden {
   void round(int64_t group, IndexRange panels);
 
  private:
-  void make_room_to_arrange();
-  // Of a unit's bundles.
-  int64_t unit_bytes(int64_t num_members) const;
-  void round_unit(IndexRange members, IndexRange panels);
-  void arrange_unit(int64_t group, int64_t unit);
+  void reserve_arranged();
+  // Of the arranged bundles of a span.
+  int64_t span_bytes(int64_t num_members) const;
+  void round_span(IndexRange members, IndexRange panels);
+  void arrange_span(int64_t group, int64_t span);
 
   const Panels& down_;
   const Grouping& all_;
   const TokenOrder& order_;
-  const int64_t unit_panels_;
+  const int64_t span_panels_;
   const int64_t num_panels_;
-  const int64_t num_units_;
+  const int64_t num_spans_;
   const int64_t block_lines_;
   const int64_t row_lines_;
   Scratch<float> floats_;
   Scratch<CacheLine> quants_;
   Scratch<uint8_t> arranged_;
-  std::vector<int64_t> group_begins_;                   // bytes in arranged_, of [unit][bundles]
-  std::unique_ptr<std::atomic<int64_t>[]> num_stored_;  // panels of [group][unit]
+  std::vector<int64_t> group_begins_;                   // bytes in arranged_, of [span][bundles]
+  std::unique_ptr<std::atomic<int64_t>[]> num_stored_;  // panels of [group][span]
   std::vector<const void*> rows_;
 };
 

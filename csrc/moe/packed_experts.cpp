@@ -17,12 +17,11 @@
 namespace ballast {
 namespace {
 
-// Where the weights begin that the thread reads after the present task, for which it is claimed; null when
-// that is not known.
+// Claims the thread's next task and returns where that task's weights begin; null when it is not known yet.
 using NextWeights = std::function<const uint8_t*()>;
 
-// Panels of gate that make a block of down's activations.
-constexpr int kUnitPanels = kGroupCols / kPanelRows;
+// A strip of hidden values is as wide as a block of down's activations: so many panels of gate.
+constexpr int kStripPanels = kGroupCols / kPanelRows;
 
 // The tokens' activations as panels take them; those that take the same share them.
 class Inputs {
@@ -66,45 +65,45 @@ class PartForward {
         width_(width),
         out_(out),
         hidden_(down_, all),
-        unit_runs_(num_units(), panels_per_task(num_units(), num_groups(), num_tokens, num_threads)),
+        strip_runs_(num_strips(), panels_per_task(num_strips(), num_groups(), num_tokens, num_threads)),
         down_runs_(down_.panels_per_head(),
                    panels_per_task(down_.panels_per_head(), 1, num_tokens, num_threads)) {}
 
-  int64_t num_gate_tasks() const { return num_groups() * unit_runs_.count(); }
+  int64_t num_gate_tasks() const { return num_groups() * strip_runs_.count(); }
   int64_t num_down_tasks() const { return down_runs_.count(); }
 
   // Where the weights begin that a task reads.
   const uint8_t* gate_weights(int64_t task) const {
-    return gate_.panel(group_of(task).expert, panels_of(unit_run_of(task)).begin);
+    return gate_.panel(group_of(task).expert, panels_of(strip_run_of(task)).begin);
   }
   const uint8_t* down_weights(int64_t task) const {
     return down_.panel(all_.groups[0].expert, down_runs_[task].begin);
   }
 
-  // A task owns some units of one expert's hidden values, and makes a few of them at a time, so that products
-  // and the tokens' activations stay in the nearer caches.
+  // A task owns some strips of one expert's hidden values, and makes a few of them at a time, so that
+  // products and the tokens' activations stay in the nearer caches.
   void gate_up(int64_t task, const void* const* gate_rows, const void* const* up_rows,
                const NextWeights& next_weights) {
     const Grouping::Group& group = group_of(task);
-    const IndexRange run = unit_run_of(task);
+    const IndexRange run = strip_run_of(task);
     const Chunks blocks(group.members.size(), tokens_per_block(gate_));
-    const int64_t units_together = gate_.token_block().most_panels / kUnitPanels;
+    const int64_t strips_together = gate_.token_block().most_panels / kStripPanels;
     for (int64_t block = 0; block < blocks.count(); ++block) {
       const IndexRange members{group.members.begin + blocks[block].begin,
                                group.members.begin + blocks[block].end};
       prefetch_rows(gate_, gate_rows + members.begin, members.size());
-      for (int64_t unit = run.begin; unit < run.end; unit += units_together) {
-        const IndexRange units{unit, std::min(unit + units_together, run.end)};
+      for (int64_t strip = run.begin; strip < run.end; strip += strips_together) {
+        const IndexRange strips{strip, std::min(strip + strips_together, run.end)};
         const uint8_t* next = nullptr;
-        if (units.end < run.end) {
-          next = gate_.panel(group.expert, panels_of(units).end);
+        if (strips.end < run.end) {
+          next = gate_.panel(group.expert, panels_of(strips).end);
         } else if (block + 1 == blocks.count()) {
           next = next_weights();
         }
-        make_hidden(group.expert, units, members, gate_rows, up_rows, next);
+        make_hidden(group.expert, strips, members, gate_rows, up_rows, next);
       }
     }
-    hidden_.round(task / unit_runs_.count(), panels_of(run));
+    hidden_.round(task / strip_runs_.count(), panels_of(run));
   }
 
   // A task owns some columns of the output and walks the experts in ascending order: that fixes the order of
@@ -129,8 +128,8 @@ class PartForward {
       for (int64_t block = 0; block < blocks.count(); ++block) {
         const int64_t first = group->members.begin + blocks[block].begin;
         const int64_t size = blocks[block].size();
-        const Scratch<float> room(run.size() * size * kPanelRows);
-        float* products = room.get();
+        const Scratch<float> scratch(run.size() * size * kPanelRows);
+        float* products = scratch.get();
         const uint8_t* after_this = block + 1 == blocks.count() ? next : nullptr;
         if (hidden_.is_arranged(size)) {
           const ArrangedTokens arranged = hidden_.arranged(group - all_.groups.begin(), blocks[block].begin);
@@ -148,13 +147,13 @@ class PartForward {
   }
 
  private:
-  void make_hidden(int64_t expert, IndexRange units, IndexRange members, const void* const* gate_rows,
+  void make_hidden(int64_t expert, IndexRange strips, IndexRange members, const void* const* gate_rows,
                    const void* const* up_rows, const uint8_t* next) {
-    const IndexRange panels = panels_of(units);
+    const IndexRange panels = panels_of(strips);
     const int64_t size = members.size();
     const int64_t num_products = panels.size() * size * kPanelRows;
-    const Scratch<float> room(2 * num_products);
-    float* gates = room.get();
+    const Scratch<float> scratch(2 * num_products);
+    float* gates = scratch.get();
     float* ups = gates + num_products;
     gate_.multiply(expert, panels, gate_rows + members.begin, size, gates, up_.panel(expert, panels.begin));
     up_.multiply(expert, panels, up_rows + members.begin, size, ups, next);
@@ -173,14 +172,14 @@ class PartForward {
   }
 
   const Grouping::Group& group_of(int64_t gate_task) const {
-    return all_.groups[static_cast<size_t>(gate_task / unit_runs_.count())];
+    return all_.groups[static_cast<size_t>(gate_task / strip_runs_.count())];
   }
-  IndexRange unit_run_of(int64_t gate_task) const { return unit_runs_[gate_task % unit_runs_.count()]; }
-  IndexRange panels_of(IndexRange units) const {
-    return {units.begin * kUnitPanels, std::min(units.end * kUnitPanels, gate_.panels_per_head())};
+  IndexRange strip_run_of(int64_t gate_task) const { return strip_runs_[gate_task % strip_runs_.count()]; }
+  IndexRange panels_of(IndexRange strips) const {
+    return {strips.begin * kStripPanels, std::min(strips.end * kStripPanels, gate_.panels_per_head())};
   }
   int64_t num_groups() const { return static_cast<int64_t>(all_.groups.size()); }
-  int64_t num_units() const { return (gate_.panels_per_head() + kUnitPanels - 1) / kUnitPanels; }
+  int64_t num_strips() const { return (gate_.panels_per_head() + kStripPanels - 1) / kStripPanels; }
 
   const Panels& gate_;
   const Panels& up_;
@@ -189,7 +188,7 @@ class PartForward {
   const int64_t width_;
   float* const out_;
   Hidden hidden_;
-  const Chunks unit_runs_;
+  const Chunks strip_runs_;
   const Chunks down_runs_;
 };
 

@@ -11,7 +11,7 @@ Experts::Call RoutedExperts::choose(const Experts& experts, const float* bias, c
     ids_.resize(num_pairs);
     shares_.resize(num_pairs);
   }
-  // A few tokens are not worth waking a thread: one task then, which the caller runs itself.
+  // A few tokens are not worth waking a thread: they make one task, which the caller runs itself.
   constexpr int64_t kTaskTokens = 4;
   const Chunks chunks(num_tokens, kTaskTokens);
   pool_.parallel_for(chunks.count(), [&](int64_t task) {

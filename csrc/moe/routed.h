@@ -20,10 +20,10 @@ class RoutedExperts {
   // as `route` has them. Valid until the next choice.
   Experts::Call choose(const Experts& experts, const float* bias, const float* logits, int64_t num_tokens,
                        float* out);
-  // That call has read the weights of so many.
+  // To be told how many experts' weights that call has read.
   void count_read(const Experts& experts, int64_t num_read);
 
-  // Of the weights of every expert that a call has chosen, so far; may be asked for from any thread.
+  // Bytes of the weights that all calls so far have read. Thread-safe.
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
 
  private:

@@ -1,4 +1,4 @@
-// How a row of indices is cut into tasks: equal chunks, the last one shorter.
+// How a range of indices is cut into tasks: equal chunks, the last one possibly shorter.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// When the loops of a thread pool begin, are joined and end: for benchmarks.
+// Records when the loops of a thread pool begin, are joined and end, for benchmarks.
 #pragma once
 
 #include <atomic>

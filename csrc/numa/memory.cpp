@@ -13,7 +13,7 @@
 namespace ballast {
 namespace {
 
-// libnuma would be one more library for a single system call.
+// Called directly: libnuma would be a whole library for a single system call.
 bool set_policy(void* begin, size_t num_bytes, int mode, const std::vector<unsigned long>& nodes) {
   const unsigned long num_bits = nodes.size() * sizeof(unsigned long) * 8;
   // The kernel counts the mask's bits from 1.

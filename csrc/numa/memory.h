@@ -1,5 +1,5 @@
-// Memory on a node of our choice, and where memory really lies. First touch by the node's own threads is what
-// places it; memory policies are asked for as well where the kernel permits them, and never needed.
+// Places memory on a chosen node, and reports where memory really lies. First touch by the node's own threads
+// places it; memory policies are set as well where the kernel permits them, but never needed.
 #pragma once
 
 #include <cstddef>

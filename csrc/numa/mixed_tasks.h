@@ -1,4 +1,4 @@
-// Several rows of tasks as one, for loops whose tasks need different things of a machine.
+// Interleaves several lists of tasks, for loops whose tasks use different parts of the machine.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ struct MixedTask {
   int64_t index;
 };
 
-// Tasks 0…counts[row] of every row: each row's in order, spread evenly over the whole.
+// Tasks 0…counts[row] of every row: each row's in order, spread evenly over the result.
 std::vector<MixedTask> mixed_tasks(const std::vector<int64_t>& counts);
 
 }  // namespace ballast

@@ -28,8 +28,9 @@ bool has_memory(const Topology& topology, int index) {
                      [&](const Node& node) { return node.index == index && node.memory_allowed; });
 }
 
-// Threads of nodes whose memory may not be used read that of others: they are dealt out among those, so that
-// nothing is divided as if it could lie beside them. Where no memory is told to be allowed all stay.
+// Threads of nodes whose memory may not be used read the memory of other nodes. They are counted with those,
+// so that weights are divided only among nodes that can hold them. Where no node's memory is known to be
+// allowed, all threads stay where they are.
 Placement with_memory(const Topology& topology, Placement placement) {
   const auto middle =
       std::stable_partition(placement.nodes.begin(), placement.nodes.end(),

@@ -1,4 +1,4 @@
-// How things are dealt out among nodes.
+// How work and threads are divided among nodes.
 #pragma once
 
 #include <cstdint>

@@ -71,19 +71,19 @@ const Placement& without_empty_nodes(const Placement& placement) {
 
 }  // namespace
 
-thread_local ThreadPool::LaneWork* ThreadPool::current_ = nullptr;
+thread_local ThreadPool::QueueWork* ThreadPool::current_ = nullptr;
 
 ThreadPool::ThreadPool(int num_threads)
     : nodes_{{kUnknownNode, std::vector<int>(static_cast<size_t>(checked_size(num_threads)), kAnyCpu)}},
       num_threads_(num_threads),
-      lanes_(nodes_.size()) {
+      queues_(nodes_.size()) {
   start_workers();
 }
 
 ThreadPool::ThreadPool(const Placement& placement)
     : nodes_(without_empty_nodes(placement).nodes),
       num_threads_(checked_size(placement.num_threads())),
-      lanes_(nodes_.size()) {
+      queues_(nodes_.size()) {
   start_workers();
 }
 
@@ -126,9 +126,9 @@ void ThreadPool::run(const int64_t* counts, size_t num_counts, Job job) {
   const std::lock_guard<std::mutex> turn(turn_);
   job_ = job;
   by_node_ = num_counts > 1;
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    lanes_[i].count = i < num_counts ? std::max<int64_t>(counts[i], 0) : 0;
-    lanes_[i].next.store(0, std::memory_order_relaxed);
+  for (size_t i = 0; i < queues_.size(); ++i) {
+    queues_[i].count = i < num_counts ? std::max<int64_t>(counts[i], 0) : 0;
+    queues_[i].next.store(0, std::memory_order_relaxed);
   }
   failed_.store(false, std::memory_order_relaxed);
   error_ = nullptr;
@@ -140,7 +140,7 @@ void ThreadPool::run(const int64_t* counts, size_t num_counts, Job job) {
                 std::memory_order_release);
     job_opened_.wake_all();
     drain(0);
-    // Another node's share waits for that node's threads, however late they wake.
+    // Tasks of other nodes are left to those nodes' threads, however late they wake.
     wait_until([this] { return all_dealt_out(); });
     gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
     wait_until([this] { return is_deserted(gate_.load(std::memory_order_acquire)); });
@@ -197,49 +197,49 @@ void ThreadPool::leave_job() {
 }
 
 void ThreadPool::drain(int node) {
-  const size_t index_of_lane = by_node_ ? static_cast<size_t>(node) : 0;
-  Lane& lane = lanes_[index_of_lane];
-  LaneWork work{lane, by_node_ ? static_cast<int>(nodes_[index_of_lane].cpus.size()) : num_threads_};
+  const size_t queue_index = by_node_ ? static_cast<size_t>(node) : 0;
+  TaskQueue& queue = queues_[queue_index];
+  QueueWork work{queue, by_node_ ? static_cast<int>(nodes_[queue_index].cpus.size()) : num_threads_};
   current_ = &work;
   int64_t index;
-  while ((index = next_index(work)) < lane.count) {
+  while ((index = next_index(work)) < queue.count) {
     try {
       job_.call(job_.task, node, index);
     } catch (...) {
-      for (Lane& other : lanes_) other.next.store(other.count, std::memory_order_relaxed);
+      for (TaskQueue& other : queues_) other.next.store(other.count, std::memory_order_relaxed);
       if (!failed_.exchange(true, std::memory_order_relaxed)) error_ = std::current_exception();
     }
   }
   current_ = nullptr;
-  // One thread a lane finds it just empty, and so does the one that cancelled the rest.
-  if (by_node_ && index == lane.count) caller_may_go_on_.wake_all();
+  // The thread that finds a queue just emptied wakes the caller, and so does the one that cancelled the rest.
+  if (by_node_ && index == queue.count) caller_may_go_on_.wake_all();
 }
 
-int64_t ThreadPool::next_index(LaneWork& work) const {
+int64_t ThreadPool::next_index(QueueWork& work) const {
   const int64_t claimed = std::exchange(work.claimed, kNoTask);
   if (claimed != kNoTask && !failed_.load(std::memory_order_relaxed)) return claimed;
-  return work.lane.next.fetch_add(1, std::memory_order_relaxed);
+  return work.queue.next.fetch_add(1, std::memory_order_relaxed);
 }
 
 int64_t ThreadPool::claim_next() {
   if (current_ == nullptr) return kNoTask;
-  LaneWork& work = *current_;
+  QueueWork& work = *current_;
   if (work.claimed != kNoTask) return work.claimed;
-  std::atomic<int64_t>& next = work.lane.next;
+  std::atomic<int64_t>& next = work.queue.next;
   int64_t index = next.load(std::memory_order_relaxed);
-  while (index + work.num_threads < work.lane.count) {
+  while (index + work.num_threads < work.queue.count) {
     if (next.compare_exchange_weak(index, index + 1, std::memory_order_relaxed)) return work.claimed = index;
   }
   return kNoTask;
 }
 
 bool ThreadPool::all_dealt_out() const {
-  return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
-    return lane.next.load(std::memory_order_relaxed) >= lane.count;
+  return std::all_of(queues_.begin(), queues_.end(), [](const TaskQueue& queue) {
+    return queue.next.load(std::memory_order_relaxed) >= queue.count;
   });
 }
 
-// Whether `ready` came true while it was worth to stay awake.
+// Whether `ready` came true before spinning stopped being worthwhile.
 template <class Ready>
 bool ThreadPool::spin_until(const Ready& ready) const {
   const auto begin = std::chrono::steady_clock::now();

@@ -1,5 +1,4 @@
-// A fixed set of threads that share out the indices of one loop at a time; they may be pinned, and grouped by
-// node.
+// A fixed set of threads that run the tasks of one loop at a time; they may be pinned, and grouped by node.
 #pragma once
 
 #include <pthread.h>
@@ -34,9 +33,9 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  // While one lives, threads wait awake between loops, for up to 2 ms at a stretch instead of 100 µs; those
-  // that sleep when it begins are woken. For loops that follow each other after gaps of less than that, in
-  // which the threads' CPUs have nothing better to do; whoever else needs one is given way to.
+  // While one lives, idle threads spin for up to 2 ms instead of 100 µs before they sleep; sleeping ones are
+  // woken when it begins. For loops that follow each other within that time. Spinning threads yield their
+  // CPUs to whoever needs one.
   class KeepAwake {
    public:
     explicit KeepAwake(ThreadPool& pool);
@@ -55,8 +54,8 @@ class ThreadPool {
 
   std::vector<int> threads_per_node() const;
 
-  // Names and pins the calling thread as the pool's first one, for good: for the thread that will make all
-  // calls, and starts no others, as they would inherit its CPU. Returns what pin_refusal would say.
+  // Names and pins the calling thread as the pool's first one, for good. For the thread that will make all
+  // calls; it must start no other threads, as they would inherit its CPU. Returns what pin_refusal would say.
   std::string adopt_caller();
 
   // Why the first of the pool's own threads that could not be pinned could not; empty when all could.
@@ -81,9 +80,9 @@ class ThreadPool {
                                        }});
   }
 
-  // For a task whose thread soon goes on with another one of the loop: which, claimed for that thread, so
-  // that what it reads can be asked for early. The same when asked again. kNoTask where no more are left than
-  // there are threads (whoever is free first shall have those), and outside a task.
+  // Claims the loop's next task for the calling thread, which is about to finish its present one, so that
+  // what the next one reads can be prefetched. Returns the same task when called again. kNoTask where no more
+  // tasks are left than there are threads (those go to whichever thread is free first), and outside a task.
   static constexpr int64_t kNoTask = -1;
   static int64_t claim_next();
 
@@ -97,19 +96,19 @@ class ThreadPool {
     void (*call)(const void* task, int node, int64_t index) = nullptr;
   };
 
-  // Indices that are dealt out one by one: those of a node, or of a loop that any thread works on.
-  struct alignas(64) Lane {
+  // The task indices of a loop, handed out one by one: a node's own, or those that any thread may take.
+  struct alignas(64) TaskQueue {
     std::atomic<int64_t> next{0};
     int64_t count = 0;
   };
 
-  // A thread's work on a lane.
-  struct LaneWork {
-    Lane& lane;
+  // One thread at work on a queue.
+  struct QueueWork {
+    TaskQueue& queue;
     int num_threads;  // that work on it
     int64_t claimed = kNoTask;
   };
-  static thread_local LaneWork* current_;  // null outside a task
+  static thread_local QueueWork* current_;  // null outside a task
 
   void start_workers();
   void run(const int64_t* counts, size_t num_counts, Job job);
@@ -117,7 +116,7 @@ class ThreadPool {
   bool join_job(uint64_t& seen_epoch);
   void leave_job();
   void drain(int node);
-  int64_t next_index(LaneWork& work) const;
+  int64_t next_index(QueueWork& work) const;
   bool all_dealt_out() const;
   template <class Ready>
   bool spin_until(const Ready& ready) const;
@@ -135,8 +134,8 @@ class ThreadPool {
   // is written by the caller while no worker is inside, so that a worker which wakes late is not waited for.
   std::atomic<uint64_t> gate_{0};
   Job job_;
-  std::vector<Lane> lanes_;
-  bool by_node_ = false;  // each node works on its own lane; otherwise all on the first
+  std::vector<TaskQueue> queues_;
+  bool by_node_ = false;  // each node works on its own queue; otherwise all on the first
   std::atomic<bool> failed_{false};
   std::exception_ptr error_;  // of the task that set failed_
   LoopRecorder recorder_;

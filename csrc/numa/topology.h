@@ -1,5 +1,5 @@
 // The machine's NUMA nodes, cores and CPUs as far as this process may use them. What the system does not tell
-// is unknown here, never guessed. A made-up Topology is as good as one that was read.
+// is unknown here, never guessed. A Topology may also be made up, as tests do.
 #pragma once
 
 #include <string>

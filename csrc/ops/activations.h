@@ -28,19 +28,19 @@ class Activations {
   std::vector<const void*> rows_;
 };
 
-// Asks for rows of activations before they are read: another thread has mostly made them, and weights
-// streaming by drive them out of the nearer caches.
+// Prefetches rows of activations: mostly another thread has made them, and weights that stream through the
+// caches evict them.
 void prefetch_rows(const Panels& panels, const void* const* rows, int64_t num_rows);
 
 // Tokens that are multiplied with a run of panels before the next run is begun: few enough that their
 // activations stay in the second-level cache.
 int64_t tokens_per_block(const Panels& panels);
 
-// Whether products of experts with so few tokens wait for weights rather than for arithmetic, mostly.
+// Whether products of experts with this many tokens are bound by reading weights rather than by arithmetic.
 bool wait_for_weights(int64_t num_tokens);
 
-// How many of each of num_groups groups' num_panels panels make a task: enough tasks that threads finish
-// together, and none needlessly small, as each fetches its tokens' activations anew.
+// How many panels make a task, of num_groups groups with num_panels panels each. Many tasks let threads
+// finish together; large tasks save reading the tokens' activations anew.
 int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int64_t num_tokens, int num_threads);
 
 }  // namespace ballast

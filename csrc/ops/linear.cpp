@@ -13,8 +13,8 @@
 namespace ballast {
 namespace {
 
-// A multiple of every format's block, and few enough floats that a token's piece of output stays in the
-// nearest cache.
+// Columns of a piece: a multiple of every format's block, and few enough that a token's piece of output stays
+// in the first-level cache.
 constexpr int64_t kPieceCols = 512;
 
 // out [T, H, rows of a head], x [T, H, cols]. A task is a run of panels and a block of tokens; the blocks of
@@ -36,8 +36,8 @@ void multiply_panels(ThreadPool& pool, const float* x, int64_t num_tokens, const
     const IndexRange block = blocks[task % blocks.count()];
     const int64_t head = task / blocks.count() / runs.count();
     const IndexRange run = runs[task / blocks.count() % runs.count()];
-    const Scratch<float> room(run.size() * block.size() * kPanelRows);
-    float* products = room.get();
+    const Scratch<float> scratch(run.size() * block.size() * kPanelRows);
+    float* products = scratch.get();
     panels.multiply(head, run, by_head.data() + head * num_tokens + block.begin, block.size(), products);
     for (int64_t token = 0; token < block.size(); ++token, products += kPanelRows) {
       float* row = out + ((block.begin + token) * num_heads + head) * num_rows;
@@ -74,8 +74,8 @@ void head_linear(ThreadPool& pool, const float* x, int64_t num_tokens, const Mat
   pool.parallel_for(heads.num_heads * tiles.count(), [&](int64_t task) {
     const int64_t head = task / tiles.count();
     const IndexRange tile = tiles[task % tiles.count()];
-    const Scratch<float> room(kTileRows * cols);
-    float* rows = room.get();
+    const Scratch<float> scratch(kTileRows * cols);
+    float* rows = scratch.get();
     dequantize_rows(weight, {heads.begin(head) + tile.begin, heads.begin(head) + tile.end}, rows);
     multiply_tile(rows, tile.size(), cols, tokens.data() + head * num_tokens, num_tokens,
                   [&](int64_t token, int64_t row, float product) {
@@ -102,8 +102,8 @@ void head_linear_transposed(ThreadPool& pool, const float* x, int64_t num_tokens
     };
     for (int64_t token = 0; token < num_tokens; ++token) std::fill_n(out_piece(token), piece.size(), 0.0f);
 
-    const Scratch<float> room(kTileRows * kPieceCols);
-    float* buffer = room.get();
+    const Scratch<float> scratch(kTileRows * kPieceCols);
+    float* buffer = scratch.get();
     const float* rows[kTileRows];
     for (int64_t i = 0; i < kTileRows; ++i) rows[i] = buffer + i * kPieceCols;
     for (int64_t t = 0; t < tiles.count(); ++t) {

@@ -21,8 +21,8 @@ constexpr int64_t kGroupRows = 32;
 // cut into steps, chunks or blocks.
 constexpr int64_t kStretchPositions = 4 * kSpanPositions;
 
-// Bytes of states that a call may hold at once, unless a single group has more: many rows of a long sequence
-// could have gigabytes of them. What exceeds it is attended to in turns of whole groups.
+// Bytes of states that a call may hold at once, unless a single group needs more: many rows of a long
+// sequence could take gigabytes. Beyond this, groups are attended to in several rounds.
 constexpr int64_t kMostStateBytes = int64_t{256} << 20;
 
 int64_t state_floats(int64_t value_width) { return kGroupRows * (value_width + 2); }
@@ -30,7 +30,7 @@ int64_t state_bytes(int64_t value_width) {
   return state_floats(value_width) * static_cast<int64_t>(sizeof(float));
 }
 
-// Where each thread gets so many groups, threads finish together though no group is divided.
+// With so many groups a thread, threads finish together even though no group is divided.
 constexpr int64_t kGroupsPerThread = 4;
 
 // Rows begin…end of one request, row i being head i % H of its token i / H.
@@ -63,10 +63,11 @@ std::vector<RowGroup> group_rows(const PagedBatch& batch, int64_t num_heads) {
   return groups;
 }
 
-// Float memory that a thread keeps from call to call, because fresh memory would be paged in anew each time.
-class Room {
+// Floats of undefined content, in memory that only grows. Each thread keeps one from call to call: fresh
+// memory would be paged in anew each time.
+class GrowOnlyBuffer {
  public:
-  float* of(int64_t num_floats) {
+  float* at_least(int64_t num_floats) {
     if (num_floats > size_) {
       memory_.reset(new float[static_cast<size_t>(num_floats)]);
       size_ = num_floats;
@@ -93,9 +94,9 @@ class GroupAttention {
   // The group's queries [row_width][rows], in this thread's memory until it gathers again; zeros in surplus
   // rows.
   const float* gather(const RowGroup& group) const {
-    thread_local Room room;
+    thread_local GrowOnlyBuffer buffer;
     const int64_t num_rows = group.num_padded();
-    float* query = room.of(num_rows * shape_.row_width);
+    float* query = buffer.at_least(num_rows * shape_.row_width);
     const int64_t first = group.first_token * shape_.num_heads + group.rows.begin;
     const int64_t rope_width = shape_.row_width - shape_.value_width;
     transpose(query_.latent + first * query_.latent_stride, query_.latent_stride, group.rows.size(),
@@ -110,9 +111,9 @@ class GroupAttention {
 
   // The state of one stretch of the group's positions.
   void attend(const RowGroup& group, const float* query, int64_t stretch, const AttentionState& state) const {
-    thread_local Room room;
+    thread_local GrowOnlyBuffer buffer;
     const int64_t num_rows = group.num_padded();
-    float* num_seen = room.of(num_rows * (1 + kSpanPositions + 1));
+    float* num_seen = buffer.at_least(num_rows * (1 + kSpanPositions + 1));
     float* scores = num_seen + num_rows;
     const IndexRange positions = group.stretches()[stretch];
     const float fewest_seen = count_seen(group, positions.begin, num_seen);
@@ -166,7 +167,7 @@ class GroupAttention {
   float* out_;
 };
 
-// A task is a stretch of one of the groups; who finishes a group's last one merges them all.
+// A task is one stretch of one group; the thread that finishes a group's last stretch merges them all.
 void attend_by_stretch(ThreadPool& pool, const GroupAttention& attention, const RowGroup* groups,
                        size_t num_groups, int64_t num_floats) {
   std::vector<std::atomic<int64_t>> num_unfinished(num_groups);
@@ -176,9 +177,9 @@ void attend_by_stretch(ThreadPool& pool, const GroupAttention& attention, const 
     num_unfinished[index] = num_stretches;
     group_of.insert(group_of.end(), static_cast<size_t>(num_stretches), index);
   }
-  thread_local Room room;
+  thread_local GrowOnlyBuffer buffer;
   const int64_t num_tasks = static_cast<int64_t>(group_of.size());
-  float* states = room.of(num_tasks * num_floats);
+  float* states = buffer.at_least(num_tasks * num_floats);
   pool.parallel_for(num_tasks, [&](int64_t task) {
     const size_t index = group_of[static_cast<size_t>(task)];
     const RowGroup& group = groups[index];
@@ -248,8 +249,8 @@ void mla_attention(ThreadPool& pool, const Kernels* kernels, const LatentQuery& 
   const int64_t num_floats = state_floats(shape.value_width);
   if (num_groups >= kGroupsPerThread * pool.num_threads()) {
     pool.parallel_for(num_groups, [&](int64_t index) {
-      thread_local Room room;
-      float* memory = room.of(2 * num_floats);
+      thread_local GrowOnlyBuffer buffer;
+      float* memory = buffer.at_least(2 * num_floats);
       const RowGroup& group = groups[static_cast<size_t>(index)];
       const AttentionState state = attention.state_at(memory, group);
       const AttentionState next = attention.state_at(memory + num_floats, group);

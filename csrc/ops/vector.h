@@ -1,6 +1,7 @@
-// The two inner loops that everything here is made of. Every output is the result of one fixed sequence of
-// float operations on its own inputs: how many outputs are computed together changes the speed, never a bit
-// of any of them. (The build forbids fused multiply-add, which a compiler would use here and not there.)
+// The two inner loops of the reference operations. Every output is the result of one fixed sequence of float
+// operations on its own inputs: how many outputs are computed together changes the speed, never a bit of the
+// result. (The build forbids contraction to fused multiply-adds, which a compiler applies in one loop and not
+// in another.)
 #pragma once
 
 #include <cstdint>

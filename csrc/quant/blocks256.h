@@ -16,7 +16,6 @@ struct BlockQ2_K {
   F16 scale;
   F16 minimum;
 };
-static_assert(sizeof(BlockQ2_K) == 84);
 
 struct BlockQ3_K {
   uint8_t third_bits[32];  // bit s of byte i belongs to weight 32 s + i; clear means 4 less
@@ -24,7 +23,6 @@ struct BlockQ3_K {
   uint8_t scales[12];      // 16 scales of six bits, offset 32: eight bytes of low nibbles, then high pairs
   F16 scale;
 };
-static_assert(sizeof(BlockQ3_K) == 110);
 
 struct BlockQ4_K {
   F16 scale;
@@ -32,7 +30,6 @@ struct BlockQ4_K {
   uint8_t scales[12];    // eight scales and eight minima of six bits, see unpack_scales
   uint8_t nibbles[128];  // 32 bytes hold 64 weights: low halves the first 32, high halves the others
 };
-static_assert(sizeof(BlockQ4_K) == 144);
 
 struct BlockQ5_K {
   F16 scale;
@@ -41,7 +38,6 @@ struct BlockQ5_K {
   uint8_t fifth_bits[32];  // bit s of byte i belongs to weight 32 s + i
   uint8_t nibbles[128];
 };
-static_assert(sizeof(BlockQ5_K) == 176);
 
 struct BlockQ6_K {
   uint8_t nibbles[128];  // 64 bytes hold 128 weights: low halves the first 64, high halves the others
@@ -49,7 +45,6 @@ struct BlockQ6_K {
   int8_t scales[16];
   F16 scale;
 };
-static_assert(sizeof(BlockQ6_K) == 210);
 
 struct BlockIQ4_XS {
   F16 scale;
@@ -57,7 +52,6 @@ struct BlockIQ4_XS {
   uint8_t scales_low[4];   // bits 0…3, offset 32
   uint8_t nibbles[128];    // 16 bytes hold 32 weights, as in IQ4_NL
 };
-static_assert(sizeof(BlockIQ4_XS) == 136);
 
 inline void dequantize_block(const BlockQ2_K& block, float* __restrict out) {
   const float scale = block.scale.to_float();

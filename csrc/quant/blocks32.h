@@ -12,27 +12,23 @@ struct BlockQ8_0 {
   F16 scale;
   int8_t quants[32];
 };
-static_assert(sizeof(BlockQ8_0) == 34);
 
 struct BlockQ4_0 {
   F16 scale;
   uint8_t nibbles[16];
 };
-static_assert(sizeof(BlockQ4_0) == 18);
 
 struct BlockQ4_1 {
   F16 scale;
   F16 minimum;
   uint8_t nibbles[16];
 };
-static_assert(sizeof(BlockQ4_1) == 20);
 
 struct BlockQ5_0 {
   F16 scale;
   uint8_t fifth_bits[4];  // bit i of the little-endian word belongs to weight i
   uint8_t nibbles[16];
 };
-static_assert(sizeof(BlockQ5_0) == 22);
 
 struct BlockQ5_1 {
   F16 scale;
@@ -40,13 +36,11 @@ struct BlockQ5_1 {
   uint8_t fifth_bits[4];
   uint8_t nibbles[16];
 };
-static_assert(sizeof(BlockQ5_1) == 24);
 
 struct BlockIQ4_NL {
   F16 scale;
   uint8_t nibbles[16];
 };
-static_assert(sizeof(BlockIQ4_NL) == 18);
 
 // The unequal steps that an IQ4 nibble stands for, closer together around zero.
 inline constexpr float kIQ4Steps[16] = {-127, -104, -83, -65, -49, -35, -22, -10,

@@ -1,4 +1,4 @@
-// Sixteen rows of bytes to columns, by vectors of 16 bytes as every 64-bit x86 and Arm has them.
+// Transposes sixteen rows of bytes with vectors of 16 bytes, which every 64-bit x86 and Arm has.
 #pragma once
 
 #include <cstdint>

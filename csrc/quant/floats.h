@@ -30,15 +30,15 @@ struct F16 {
 };
 static_assert(sizeof(F16) == 2 && alignof(F16) == 1);
 
-inline void dequantize_f32(const uint8_t* data, int64_t num_weights, float* out) {
+inline void dequantize_F32(const uint8_t* data, int64_t num_weights, float* out) {
   std::memcpy(out, data, static_cast<size_t>(num_weights) * sizeof(float));
 }
 
-inline void dequantize_f16(const uint8_t* data, int64_t num_weights, float* __restrict out) {
+inline void dequantize_F16(const uint8_t* data, int64_t num_weights, float* __restrict out) {
   for (int64_t i = 0; i < num_weights; ++i) out[i] = F16{{data[2 * i], data[2 * i + 1]}}.to_float();
 }
 
-inline void dequantize_bf16(const uint8_t* data, int64_t num_weights, float* __restrict out) {
+inline void dequantize_BF16(const uint8_t* data, int64_t num_weights, float* __restrict out) {
   for (int64_t i = 0; i < num_weights; ++i) {
     const uint32_t high_half = static_cast<uint32_t>(data[2 * i] | (data[2 * i + 1] << 8));
     out[i] = float_from_bits(high_half << 16);

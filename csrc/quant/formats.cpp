@@ -7,32 +7,43 @@
 namespace ballast {
 namespace {
 
-template <class Block, int kBlockWeights>
+template <class Block, int kBlockWeights, int kBlockBytes>
 void dequantize_blocks(const uint8_t* data, int64_t num_weights, float* out) {
+  static_assert(sizeof(Block) == kBlockBytes, "format_list.h has the block's size as GGUF has it");
   static_assert(alignof(Block) == 1, "blocks lie at any address of a mapped file");
   const Block* blocks = reinterpret_cast<const Block*>(data);
   for (int64_t i = 0; i < num_weights / kBlockWeights; ++i)
     dequantize_block(blocks[i], out + i * kBlockWeights);
 }
 
-template <class Block, int kBlockWeights>
-constexpr FormatTraits quantized(const char* name, int ggml_type) {
-  return {name, ggml_type, kBlockWeights, sizeof(Block), dequantize_blocks<Block, kBlockWeights>};
+#define BALLAST_TYPE(name, type, ...) type,
+constexpr int kTypes[] = {BALLAST_FORMATS(BALLAST_TYPE, BALLAST_TYPE)};
+#undef BALLAST_TYPE
+
+constexpr bool types_ascend() {
+  for (int i = 1; i < kNumPanelKinds; ++i) {
+    if (kTypes[i - 1] >= kTypes[i]) return false;
+  }
+  return true;
 }
+static_assert(types_ascend(), "format_list.h has each of GGUF's types once, in ascending order");
 
 }  // namespace
 
 const std::vector<FormatTraits>& all_formats() {
-  static const std::vector<FormatTraits> formats = {
-      {"F32", 0, 1, 4, dequantize_f32},         {"F16", 1, 1, 2, dequantize_f16},
-      quantized<BlockQ4_0, 32>("Q4_0", 2),      quantized<BlockQ4_1, 32>("Q4_1", 3),
-      quantized<BlockQ5_0, 32>("Q5_0", 6),      quantized<BlockQ5_1, 32>("Q5_1", 7),
-      quantized<BlockQ8_0, 32>("Q8_0", 8),      quantized<BlockQ2_K, 256>("Q2_K", 10),
-      quantized<BlockQ3_K, 256>("Q3_K", 11),    quantized<BlockQ4_K, 256>("Q4_K", 12),
-      quantized<BlockQ5_K, 256>("Q5_K", 13),    quantized<BlockQ6_K, 256>("Q6_K", 14),
-      quantized<BlockIQ4_NL, 32>("IQ4_NL", 20), quantized<BlockIQ4_XS, 256>("IQ4_XS", 23),
-      {"BF16", 30, 1, 2, dequantize_bf16},
-  };
+#define BALLAST_FLOATS(name, type, bytes) \
+  {#name, type, PanelKind::k##name, nullptr, 1, bytes, dequantize_##name},
+#define BALLAST_QUANTIZED(name, type, weights, bytes, ...) \
+  {#name,                                                  \
+   type,                                                   \
+   PanelKind::k##name,                                     \
+   &kPanel##name,                                          \
+   weights,                                                \
+   bytes,                                                  \
+   dequantize_blocks<Block##name, weights, bytes>},
+  static const std::vector<FormatTraits> formats = {BALLAST_FORMATS(BALLAST_FLOATS, BALLAST_QUANTIZED)};
+#undef BALLAST_QUANTIZED
+#undef BALLAST_FLOATS
   return formats;
 }
 

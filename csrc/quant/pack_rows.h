@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "cpu/panel_layout.h"
 #include "quant/bytes16.h"
@@ -107,10 +108,11 @@ void pack_quantized(const uint8_t* const* rows, int num_rows, int64_t cols, uint
   }
 }
 
-// A panel of floats of sizeof(Unit) bytes: [column][16 rows].
-template <class Unit>
+// A panel of floats of kBytes bytes: [column][16 rows].
+template <int kBytes>
 void pack_floats(const uint8_t* const* rows, int num_rows, int64_t cols, uint8_t* panel) {
-  constexpr int64_t kBytes = sizeof(Unit);
+  using Unit = std::conditional_t<kBytes == 4, uint32_t, uint16_t>;
+  static_assert(sizeof(Unit) == kBytes);
   constexpr int64_t kCols = 16 / kBytes;
   uint8_t piece[kPanelRows][16] = {};
   int64_t col = 0;

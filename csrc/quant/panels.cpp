@@ -13,8 +13,6 @@
 namespace ballast {
 namespace {
 
-// --- unpacking ---------------------------------------------------------------------------------------------
-
 int bits_at(const uint8_t* byte, int shift, int count) { return (*byte >> shift) & ((1 << count) - 1); }
 
 // The code of a row's column (of 32) in a group.
@@ -62,8 +60,7 @@ void unpack_quantized(const uint8_t* panel, int64_t cols, int row, float* out) {
       }
     }
     const int code = code_at(kLayout.bits, groups + group * kLayout.group_bytes(), row, in_group);
-    const int offset = kLayout.offset_log2 == 0 ? 0 : 1 << kLayout.offset_log2;
-    const float step = kLayout.is_table ? kIQ4Steps[code] : static_cast<float>(code - offset);
+    const float step = kLayout.is_table ? kIQ4Steps[code] : static_cast<float>(code - kLayout.offset);
     out[col] = scale * step;
     if (kLayout.has_minimum) out[col] += kFlat ? minimum : -minimum;
   }
@@ -75,20 +72,16 @@ void unpack_floats(const uint8_t* panel, int64_t cols, int row, float* out) {
     kDequantize(panel + (col * kPanelRows + row) * kBytes, 1, out + col);
 }
 
-// --- the table ---------------------------------------------------------------------------------------------
-
+// How panels of a kind are made and read back.
 struct PanelFormat {
-  int ggml_type;
-  PanelKind kind;
   int64_t (*panel_bytes)(int64_t cols);
   void (*pack)(const uint8_t* const* rows, int num_rows, int64_t cols, uint8_t* panel);
   void (*unpack_row)(const uint8_t* panel, int64_t cols, int row, float* out);
 };
 
-template <const QuantLayout& kLayout, class Block>
-constexpr PanelFormat quantized(int ggml_type, PanelKind kind) {
-  return {ggml_type, kind, [](int64_t cols) { return kLayout.panel_bytes(cols); },
-          pack_quantized<kLayout, Block>, unpack_quantized<kLayout>};
+template <const QuantLayout& kLayout>
+int64_t quantized_panel_bytes(int64_t cols) {
+  return kLayout.panel_bytes(cols);
 }
 
 template <int kBytes>
@@ -96,33 +89,19 @@ int64_t float_panel_bytes(int64_t cols) {
   return (cols * kPanelRows * kBytes + 63) / 64 * 64;
 }
 
-const PanelFormat kFormats[kNumPanelKinds] = {
-    {0, PanelKind::kF32, float_panel_bytes<4>, pack_floats<uint32_t>, unpack_floats<dequantize_f32, 4>},
-    {1, PanelKind::kF16, float_panel_bytes<2>, pack_floats<uint16_t>, unpack_floats<dequantize_f16, 2>},
-    {30, PanelKind::kBF16, float_panel_bytes<2>, pack_floats<uint16_t>, unpack_floats<dequantize_bf16, 2>},
-    quantized<kPanelQ4_0, BlockQ4_0>(2, PanelKind::kQ4_0),
-    quantized<kPanelQ4_1, BlockQ4_1>(3, PanelKind::kQ4_1),
-    quantized<kPanelQ5_0, BlockQ5_0>(6, PanelKind::kQ5_0),
-    quantized<kPanelQ5_1, BlockQ5_1>(7, PanelKind::kQ5_1),
-    quantized<kPanelQ8_0, BlockQ8_0>(8, PanelKind::kQ8_0),
-    quantized<kPanelQ2_K, BlockQ2_K>(10, PanelKind::kQ2_K),
-    quantized<kPanelQ3_K, BlockQ3_K>(11, PanelKind::kQ3_K),
-    quantized<kPanelQ4_K, BlockQ4_K>(12, PanelKind::kQ4_K),
-    quantized<kPanelQ5_K, BlockQ5_K>(13, PanelKind::kQ5_K),
-    quantized<kPanelQ6_K, BlockQ6_K>(14, PanelKind::kQ6_K),
-    quantized<kPanelIQ4_NL, BlockIQ4_NL>(20, PanelKind::kIQ4_NL),
-    quantized<kPanelIQ4_XS, BlockIQ4_XS>(23, PanelKind::kIQ4_XS),
-};
+#define BALLAST_FLOATS(name, type, bytes) \
+  {float_panel_bytes<bytes>, pack_floats<bytes>, unpack_floats<dequantize_##name, bytes>},
+#define BALLAST_QUANTIZED(name, ...)                                               \
+  {quantized_panel_bytes<kPanel##name>, pack_quantized<kPanel##name, Block##name>, \
+   unpack_quantized<kPanel##name>},
+constexpr PanelFormat kFormats[kNumPanelKinds] = {BALLAST_FORMATS(BALLAST_FLOATS, BALLAST_QUANTIZED)};
+#undef BALLAST_QUANTIZED
+#undef BALLAST_FLOATS
 
 const PanelFormat& format_of(PanelKind kind) { return kFormats[static_cast<int>(kind)]; }
 
 PanelKind kind_of(const Matrix& source, PanelRows rows) {
-  if (rows == PanelRows::kTransposed) return PanelKind::kF32;
-  for (const PanelFormat& format : kFormats) {
-    if (format.ggml_type == source.format().ggml_type) return format.kind;
-  }
-  BALLAST_CHECK(!"every format has panels");
-  return PanelKind::kF32;
+  return rows == PanelRows::kTransposed ? PanelKind::kF32 : source.format().kind;
 }
 
 // How many panels a task packs.
@@ -141,6 +120,7 @@ Panels::Panels(const PanelTarget& target, const Matrix& source, const PanelSlice
       heads_(slice.heads),
       panel_rows_(rows),
       kind_(kind_of(source, rows)),
+      takes_quantized_(all_formats()[static_cast<size_t>(kind_)].layout != nullptr),
       head_rows_(rows == PanelRows::kTransposed ? slice.cols.size() : heads_.num_rows),
       cols_(rows == PanelRows::kTransposed ? heads_.num_rows : slice.cols.size()),
       blocks_per_scale_(ballast::blocks_per_scale(source.cols())),

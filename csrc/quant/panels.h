@@ -1,5 +1,5 @@
-// A matrix repacked into panels for the CPU kernels (cpu/panel_layout.h): its one copy in memory from then
-// on.
+// A matrix repacked into panels for the CPU kernels (cpu/panel_layout.h): from then on its only copy in
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -81,8 +81,8 @@ class Panels {
   const HeadRows& heads() const { return heads_; }
   PanelRows panel_rows() const { return panel_rows_; }
   PanelKind kind() const { return kind_; }
-  bool takes_quantized() const { return kind_ > PanelKind::kBF16; }
-  // Of a head's panels together, the last one's padding left out, and what they are multiplied with.
+  bool takes_quantized() const { return takes_quantized_; }
+  // Rows of a head, without padding, and columns of a row.
   int64_t head_rows() const { return head_rows_; }
   int64_t cols() const { return cols_; }
   int64_t panels_per_head() const { return panels_per_head_; }
@@ -116,7 +116,7 @@ class Panels {
   void unpack_row(int64_t head, int64_t row, float* out) const;
 
  private:
-  // Room for the slice, which is yet to be packed.
+  // Allocates memory for the slice, which is yet to be packed.
   Panels(const PanelTarget& target, const Matrix& source, const PanelSlice& slice, PanelRows rows);
 
   int64_t num_panels() const { return heads_.num_heads * panels_per_head_; }
@@ -127,6 +127,7 @@ class Panels {
   const HeadRows heads_;
   const PanelRows panel_rows_;
   const PanelKind kind_;
+  const bool takes_quantized_;
   const int64_t head_rows_;
   const int64_t cols_;
   const int64_t blocks_per_scale_;  // as whole rows have it: a slice rounds what it is given alike

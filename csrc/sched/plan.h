@@ -23,7 +23,7 @@ struct Plan {
   std::vector<SeqId> preempted;       // victims of this step, in the order in which they fell
   int32_t num_decode = 0;
   int32_t num_samples = 0;
-  bool was_foreseen = false;  // but for token_ids, it is what foresee() said
+  bool was_predicted = false;  // plan_ahead() said the same, token_ids aside
 
   int32_t num_requests() const { return static_cast<int32_t>(seqs.size()); }
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }

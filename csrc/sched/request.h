@@ -27,7 +27,7 @@ struct Request {
   std::vector<BlockId> blocks;
   int32_t num_computed = 0;
   int32_t num_planned = 0;        // tokens of the outstanding plan
-  int32_t num_foreseen = 0;       // tokens after those, whose blocks are taken already
+  int32_t num_planned_ahead = 0;  // tokens after those, whose blocks are taken already
   int32_t num_published = 0;      // leading blocks that the prefix cache knows
   int32_t num_cached_tokens = 0;  // prompt tokens served by the prefix cache at the first admission
   bool scores_prompt = false;     // computes every prompt token, none is taken from the prefix cache

@@ -109,9 +109,6 @@ bool Scheduler::abort(SeqId seq) {
   return true;
 }
 
-// ---- plan
-// ----------------------------------------------------------------------------------------------------------
-
 std::shared_ptr<Plan> Scheduler::plan() {
   if (plan_ && plan_->num_requests() > 0) {
     throw std::logic_error("plan() came before commit() of the previous plan");
@@ -133,14 +130,14 @@ std::shared_ptr<Plan> Scheduler::plan() {
 
   auto plan = std::make_shared<Plan>();
   fill(*plan);
-  plan->was_foreseen = foreseen_ && has_same_tables(*plan, *foreseen_);
-  foreseen_.reset();
+  plan->was_predicted = predicted_ && has_same_tables(*plan, *predicted_);
+  predicted_.reset();
   plan_ = plan;
   return plan;
 }
 
-std::shared_ptr<Plan> Scheduler::foresee() {
-  if (!plan_ || foreseen_ || rows_.empty() || plan_->num_decode != plan_->num_requests()) return nullptr;
+std::shared_ptr<Plan> Scheduler::plan_ahead() {
+  if (!plan_ || predicted_ || rows_.empty() || plan_->num_decode != plan_->num_requests()) return nullptr;
   int32_t num_short = 0;
   for (const Request* request : rows_) {
     const bool ends = request->num_generated() + 1 >= request->max_tokens;
@@ -148,24 +145,24 @@ std::shared_ptr<Plan> Scheduler::foresee() {
     num_short += blocks_short(*request, request->num_planned + 1);
   }
   if (blocks_.num_available() < num_short) return nullptr;
-  foreseen_ = std::make_shared<Plan>();
-  foreseen_->query_indptr.push_back(0);
-  foreseen_->kv_indptr.push_back(0);
+  predicted_ = std::make_shared<Plan>();
+  predicted_->query_indptr.push_back(0);
+  predicted_->kv_indptr.push_back(0);
   for (Request* request : rows_) {
     take_blocks(*request, request->num_planned + 1);
-    request->num_foreseen = 1;
+    request->num_planned_ahead = 1;
     const int32_t begin = request->num_computed + request->num_planned;
-    append_row(*foreseen_, *request, begin, begin + 1);
+    append_row(*predicted_, *request, begin, begin + 1);
   }
-  return foreseen_;
+  return predicted_;
 }
 
 void Scheduler::plan_decodes() {
   for (size_t i = 0; i < running_.size(); ++i) {
     Request& request = *running_[i];
     if (!request.decodes) {
-      // Its first token has a place before those behind it take theirs; how many more follow is decided
-      // later.
+      // It gets the block for one token before the requests behind it take theirs; continue_prefill() decides
+      // how many more tokens follow.
       while (running_.back() != &request && blocks_.num_available() < blocks_short(request, 1))
         preempt_last();
       if (blocks_.num_available() >= blocks_short(request, 1)) take_blocks(request, 1);
@@ -183,9 +180,9 @@ void Scheduler::continue_prefill() {
   if (part_way == running_.end()) return;
   Request& request = **part_way;
   const int32_t num_blocks = static_cast<int32_t>(request.blocks.size()) + blocks_.num_available();
-  const int32_t room = num_blocks * config_.block_tokens - request.num_computed;
+  const int32_t capacity_tokens = num_blocks * config_.block_tokens - request.num_computed;
   budget_ = budget_of(request);
-  schedule(request, std::min({request.num_uncomputed(), budget_, room}));
+  schedule(request, std::min({request.num_uncomputed(), budget_, capacity_tokens}));
 }
 
 // What is left of the step's budget, and for scored prompts not more than of chunk_size: the logits of all
@@ -254,7 +251,7 @@ int32_t Scheduler::blocks_short(const Request& request, int32_t num_tokens) cons
 void Scheduler::schedule(Request& request, int32_t num_tokens) {
   take_blocks(request, num_tokens);
   request.num_planned = num_tokens;
-  request.num_foreseen = 0;
+  request.num_planned_ahead = 0;
   budget_ -= num_tokens;
   num_planned_ += num_tokens;
 }
@@ -271,7 +268,7 @@ void Scheduler::preempt_last() {
   insert_in_order(waiting_, &victim);
   BALLAST_CHECK(victim.num_planned == 0);  // decodes are planned in order, and every victim comes later
   victim.num_computed = 0;
-  victim.num_foreseen = 0;
+  victim.num_planned_ahead = 0;
   victim.decodes = false;
   blocks_.release(victim.blocks);
   preempted_.push_back(victim.seq);
@@ -331,9 +328,6 @@ void Scheduler::append_row(Plan& plan, const Request& request, int32_t begin, in
   plan.kv_lens.push_back(end);
 }
 
-// ---- commit
-// --------------------------------------------------------------------------------------------------------
-
 std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled) {
   if (!plan_) throw std::logic_error("commit() came without a plan()");
   if (sampled.size() != static_cast<size_t>(plan_->num_samples)) {
@@ -383,9 +377,6 @@ Finish Scheduler::append_sampled(Request& request, int32_t token) const {
   return request.num_generated() == request.max_tokens ? Finish::kLength : Finish::kNone;
 }
 
-// ---- what is there
-// -------------------------------------------------------------------------------------------------
-
 int32_t Scheduler::cached_tokens(SeqId seq) const {
   const auto found = requests_.find(seq);
   if (found == requests_.end()) {
@@ -434,10 +425,11 @@ void Scheduler::check() const {
   for (const Request* request : running_) {
     check_live(*request);
     const int32_t num_covered = request->num_computed + request->num_planned;
-    const int32_t num_foreseen = request->num_foreseen;
+    const int32_t num_planned_ahead = request->num_planned_ahead;
     BALLAST_CHECK(num_covered >= 1 && num_covered <= request->num_tokens());
     BALLAST_CHECK(request->num_computed < request->num_tokens());
-    BALLAST_CHECK(static_cast<int32_t>(request->blocks.size()) == blocks_for(num_covered + num_foreseen));
+    BALLAST_CHECK(static_cast<int32_t>(request->blocks.size()) ==
+                  blocks_for(num_covered + num_planned_ahead));
     BALLAST_CHECK(request->num_published == request->num_computed / config_.block_tokens);
     BALLAST_CHECK(request->admitted_before);
     num_part_way += !request->wants_decode() && !request->samples();

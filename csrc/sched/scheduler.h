@@ -49,9 +49,9 @@ class Scheduler {
            const AddOptions& options = {});
   bool abort(SeqId seq);
   std::shared_ptr<Plan> plan();
-  // While a plan is outstanding that only decodes: the next one, token ids aside, should nobody come, go or
-  // end; its blocks are taken already. Null where it is known to be another.
-  std::shared_ptr<Plan> foresee();
+  // What the next plan will be, token ids aside, unless a request comes, goes or ends; its blocks are taken
+  // already. For while a plan that only decodes is outstanding; null where the next one cannot be predicted.
+  std::shared_ptr<Plan> plan_ahead();
   std::shared_ptr<Committed> commit(const std::vector<int32_t>& sampled);
 
   int32_t cached_tokens(SeqId seq) const;
@@ -84,13 +84,13 @@ class Scheduler {
   int32_t num_new_waiting_ = 0;  // those of waiting_ that never ran; max_queue bounds them
   int64_t num_arrivals_ = 0;
 
-  std::shared_ptr<Plan> plan_;      // outstanding between plan() and commit(), else null
-  std::shared_ptr<Plan> foreseen_;  // until the next plan()
-  std::vector<Request*> rows_;      // the outstanding plan's rows
-  std::vector<SeqId> preempted_;    // during plan()
-  std::vector<BlockId> matched_;    // scratch of admit()
-  int32_t budget_ = 0;              // tokens that the step in planning may still take
-  int32_t num_planned_ = 0;         // and those that it takes already
+  std::shared_ptr<Plan> plan_;       // outstanding between plan() and commit(), else null
+  std::shared_ptr<Plan> predicted_;  // until the next plan()
+  std::vector<Request*> rows_;       // the outstanding plan's rows
+  std::vector<SeqId> preempted_;     // during plan()
+  std::vector<BlockId> matched_;     // scratch of admit()
+  int32_t budget_ = 0;               // tokens that the step in planning may still take
+  int32_t num_planned_ = 0;          // and those that it takes already
   int64_t num_preemptions_ = 0, prefix_query_tokens_ = 0, prefix_hit_tokens_ = 0;
 };
 

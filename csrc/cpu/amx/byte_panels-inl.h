@@ -19,7 +19,7 @@ template <int kQuad = 0>
 BALLAST_INLINE void decode_signed(const uint8_t* group, uint8_t (*out)[kQuadBytes]) {
   if constexpr (kQuad < kGroupQuads) {
     const Bytes codes = decode_quad<kPanelQ8_0, kQuad>(group);
-    _mm512_store_si512(out[kQuad], _mm512_sub_epi8(codes, bytes_of(1 << kPanelQ8_0.offset_log2)));
+    _mm512_store_si512(out[kQuad], _mm512_sub_epi8(codes, bytes_of(kPanelQ8_0.offset)));
     decode_signed<kQuad + 1>(group, out);
   }
 }

@@ -76,41 +76,39 @@ constexpr TokenOrder pair_order() {
 }
 
 template <int kBytes>
+constexpr ActivationKernels vector_kernels() {
+#define BALLAST_WITH_VECTORS(name, ...) with_vectors<PanelKind::k##name, kBytes>,
+  return {{BALLAST_FORMATS(BALLAST_WITH_VECTORS, BALLAST_WITH_VECTORS)},
+          {},
+          [](const float* x, int64_t num_blocks, int64_t blocks_per_scale, void* out) {
+            vectors<kBytes>().quantize(x, num_blocks, blocks_per_scale, out);
+          },
+          sizeof(ActivationBlock<kBytes>)};
+#undef BALLAST_WITH_VECTORS
+}
+
+// For panels that each gather their tokens for tiles.
+constexpr int64_t kMostPanels = 64;
+constexpr TokenBlock kInTiles{kChunkGroups * kGroupCols, kMostSuperTokens, kMostPanels};
+
+constexpr void use_tiles(ActivationKernels& kernels, PanelKind kind, MultiplyPanels multiply,
+                         const TokenOrder& order = {}) {
+  const int index = static_cast<int>(kind);
+  kernels.multiply[index] = multiply;
+  kernels.token_block[index] = kInTiles;
+  kernels.token_order[index] = order;
+}
+
+template <int kBytes>
 constexpr ActivationKernels tile_kernels() {
-  ActivationKernels kernels{{
-                                with_vectors<PanelKind::kF32, kBytes>,
-                                with_vectors<PanelKind::kF16, kBytes>,
-                                multiply_bfloats,
-                                with_vectors<PanelKind::kQ4_0, kBytes>,
-                                with_vectors<PanelKind::kQ4_1, kBytes>,
-                                with_vectors<PanelKind::kQ5_0, kBytes>,
-                                with_vectors<PanelKind::kQ5_1, kBytes>,
-                                with_vectors<PanelKind::kQ8_0, kBytes>,
-                                with_vectors<PanelKind::kQ2_K, kBytes>,
-                                with_vectors<PanelKind::kQ3_K, kBytes>,
-                                with_whole_tiles<kPanelQ4_K, kBytes>,
-                                with_whole_tiles<kPanelQ5_K, kBytes>,
-                                with_vectors<PanelKind::kQ6_K, kBytes>,
-                                with_vectors<PanelKind::kIQ4_NL, kBytes>,
-                                with_vectors<PanelKind::kIQ4_XS, kBytes>,
-                            },
-                            {},
-                            [](const float* x, int64_t num_blocks, int64_t blocks_per_scale, void* out) {
-                              vectors<kBytes>().quantize(x, num_blocks, blocks_per_scale, out);
-                            },
-                            sizeof(ActivationBlock<kBytes>)};
-  constexpr int64_t kMostPanels = 64;  // of a run: each gathers its tokens for tiles
-  constexpr TokenBlock kInTiles{kChunkGroups * kGroupCols, kMostSuperTokens, kMostPanels};
-  constexpr PanelKind kTileKinds[] = {PanelKind::kBF16, PanelKind::kQ4_K, PanelKind::kQ5_K};
-  for (const PanelKind kind : kTileKinds) kernels.token_block[static_cast<int>(kind)] = kInTiles;
-  kernels.token_order[static_cast<int>(PanelKind::kQ4_K)] = pair_order<kPanelQ4_K, kBytes>();
-  kernels.token_order[static_cast<int>(PanelKind::kQ5_K)] = pair_order<kPanelQ5_K, kBytes>();
+  ActivationKernels kernels = vector_kernels<kBytes>();
+  use_tiles(kernels, PanelKind::kBF16, multiply_bfloats);
+  use_tiles(kernels, PanelKind::kQ4_K, with_whole_tiles<kPanelQ4_K, kBytes>,
+            pair_order<kPanelQ4_K, kBytes>());
+  use_tiles(kernels, PanelKind::kQ5_K, with_whole_tiles<kPanelQ5_K, kBytes>,
+            pair_order<kPanelQ5_K, kBytes>());
   // With two bytes vectors are faster, as they are for Q6_K, whose sub-blocks fill only a quarter of a tile.
-  if constexpr (kBytes == 1) {
-    constexpr int kQ8_0 = static_cast<int>(PanelKind::kQ8_0);
-    kernels.multiply[kQ8_0] = with_byte_tiles;
-    kernels.token_block[kQ8_0] = kInTiles;
-  }
+  if constexpr (kBytes == 1) use_tiles(kernels, PanelKind::kQ8_0, with_byte_tiles);
   return kernels;
 }
 
@@ -124,11 +122,7 @@ void merge(int64_t num_rows, int64_t value_width, const AttentionState& next, co
   avx512_kernels()->attention.merge(num_rows, value_width, next, state);
 }
 
-constexpr Kernels kTileKernels{"amx",
-                               kAvx2 | kAvx512 | kAvx512Vnni | kAmx,
-                               {tile_kernels<1>(), tile_kernels<2>()},
-                               silu_times,
-                               {attend, merge}};
+constexpr Kernels kTileKernels{"amx", {tile_kernels<1>(), tile_kernels<2>()}, silu_times, {attend, merge}};
 
 }  // namespace
 }  // namespace ballast

@@ -9,11 +9,8 @@
 namespace ballast {
 
 const Kernels* avx2_kernels() {
-  static constexpr Kernels kKernels{"avx2",
-                                    kAvx2,
-                                    {activation_kernels<1>(), activation_kernels<2>()},
-                                    silu_times,
-                                    {attend_stretch, merge_states}};
+  static constexpr Kernels kKernels{
+      "avx2", {activation_kernels<1>(), activation_kernels<2>()}, silu_times, {attend_stretch, merge_states}};
   return &kKernels;
 }
 

@@ -10,7 +10,6 @@ namespace ballast {
 
 const Kernels* avx512_kernels() {
   static constexpr Kernels kKernels{"avx512",
-                                    kAvx2 | kAvx512 | kAvx512Vnni,
                                     {activation_kernels<1>(), activation_kernels<2>()},
                                     silu_times,
                                     {attend_stretch, merge_states}};

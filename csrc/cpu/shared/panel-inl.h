@@ -114,8 +114,8 @@ BALLAST_INLINE void decode_scales(const CommonScales& common, int64_t index, Gro
 
 template <const QuantLayout& kLayout>
 BALLAST_INLINE Ints first_sum(int32_t negative_sum) {
-  constexpr bool kIsBiased = kLayout.is_wide() ? kWideIsBiased : kLayout.offset_log2 > 0;
-  if constexpr (kIsBiased) return shift_left_ints<kLayout.offset_log2>(broadcast_int(negative_sum));
+  constexpr bool kIsBiased = kLayout.is_wide() ? kWideIsBiased : kLayout.offset > 0;
+  if constexpr (kIsBiased) return shift_left_ints<kLayout.offset_log2()>(broadcast_int(negative_sum));
   return zero_ints();
 }
 
@@ -169,7 +169,7 @@ struct PackedGroup {
   int64_t panel_bytes;
   GroupScales<kLayout> scales[kPanels];
   const uint8_t* asked;
-  CacheLevel to;
+  PrefetchTarget to;
 };
 
 // What group_at needs of the groups from `begin` on, at most to the end of a super-block.
@@ -512,17 +512,17 @@ void multiply_quantized(const PanelRun& run, const void* const* tokens, int64_t 
   }
 }
 
-struct FloatsAsFloats {
+struct F32AsFloats {
   static constexpr int kBytes = 4;
   BALLAST_INLINE Floats load(const uint8_t* from) {
     return load_floats(reinterpret_cast<const float*>(from));
   }
 };
-struct HalvesAsFloats {
+struct F16AsFloats {
   static constexpr int kBytes = 2;
   BALLAST_INLINE Floats load(const uint8_t* from) { return halves_to_floats(from); }
 };
-struct BfloatsAsFloats {
+struct BF16AsFloats {
   static constexpr int kBytes = 2;
   BALLAST_INLINE Floats load(const uint8_t* from) { return bfloats_to_floats(from); }
 };

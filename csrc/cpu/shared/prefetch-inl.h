@@ -1,5 +1,5 @@
-// What kernels ask memory for before they use it: the panels that they read, and what comes after. Included
-// by panel-inl.h, with internal linkage as there.
+// Prefetching of the panels that kernels read, and of what they read next. Included by panel-inl.h, with
+// internal linkage as there.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -8,16 +8,16 @@
 namespace ballast {
 namespace {
 
-BALLAST_INLINE void prefetch(const uint8_t* from, int64_t num_bytes, CacheLevel to) {
+BALLAST_INLINE void prefetch(const uint8_t* from, int64_t num_bytes, PrefetchTarget to) {
   const char* const lines = reinterpret_cast<const char*>(from);
-  if (to == CacheLevel::kFirst) {
+  if (to == PrefetchTarget::kFirstCache) {
     for (int64_t byte = 0; byte < num_bytes; byte += 64) _mm_prefetch(lines + byte, _MM_HINT_T0);
-  } else if (to == CacheLevel::kSecond) {
+  } else if (to == PrefetchTarget::kSecondCache) {
     for (int64_t byte = 0; byte < num_bytes; byte += 64) _mm_prefetch(lines + byte, _MM_HINT_T1);
   }
 }
 
-// Asks for the begin of a run's first panel, since no panel before it does.
+// Prefetches the begin of a run's panel, where no panel before it does.
 BALLAST_INLINE void prefetch_begin(const PanelRun& run, int64_t panel) {
   const int64_t ahead = run.prefetching.bytes_ahead;
   prefetch(run[panel], smaller(run.panel_bytes, ahead), run.prefetching.to);
@@ -37,7 +37,7 @@ struct Asking {
   uintptr_t beyond;  // of that at a larger distance
   int64_t end;
   int64_t ahead;
-  CacheLevel to;
+  PrefetchTarget to;
 };
 
 // For panels that nothing has asked for before. Where nobody knows what follows, their begin is asked for
@@ -50,7 +50,7 @@ BALLAST_INLINE Asking asking_ahead(const PanelRun& run, const uint8_t* first, co
 }
 
 // For panels that are in the caches.
-BALLAST_INLINE Asking asking_for_nothing() { return {0, 0, 0, 0, CacheLevel::kNone}; }
+BALLAST_INLINE Asking asking_for_nothing() { return {0, 0, 0, 0, PrefetchTarget::kNone}; }
 
 // What to ask for while group `index` is multiplied.
 template <const QuantLayout& kLayout>
@@ -63,7 +63,7 @@ BALLAST_INLINE const uint8_t* asked_at(const Asking& asking, int64_t index) {
 // Asks for the part of a group's share that falls to two quads of eight: asked for all at once, it would
 // leave memory with less to do while the rest of the group is multiplied.
 template <const QuantLayout& kLayout, int kPanels, int kQuad>
-BALLAST_INLINE void prefetch_part(const uint8_t* share, int64_t panel_bytes, CacheLevel to) {
+BALLAST_INLINE void prefetch_part(const uint8_t* share, int64_t panel_bytes, PrefetchTarget to) {
   constexpr int kLines = (share_bytes<kLayout>() + 63) / 64;
   constexpr int kBegin = kQuad * kLines / kGroupQuads;
   constexpr int kLinesEnd = (kQuad + 2) * kLines / kGroupQuads;
@@ -77,7 +77,7 @@ struct Ahead {
   const uint8_t* next;  // what is read after these panels
   int64_t period;       // groups from one share of that to the next
   int64_t wait;         // groups left until then; never, from 0 on
-  CacheLevel to;
+  PrefetchTarget to;
 };
 
 // The same share of as many panels at once, in ascending order.

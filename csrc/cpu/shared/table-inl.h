@@ -1,4 +1,4 @@
-// The functions that an instruction set exports, in the order of PanelKind.
+// The functions that an instruction set exports, one a kind of panel.
 #pragma once
 
 namespace ballast {
@@ -6,27 +6,14 @@ namespace {
 
 template <int kBytes>
 constexpr ActivationKernels activation_kernels() {
-  ActivationKernels kernels{{
-                                multiply_floats<FloatsAsFloats>,
-                                multiply_floats<HalvesAsFloats>,
-                                multiply_floats<BfloatsAsFloats>,
-                                multiply_quantized<kPanelQ4_0, kBytes>,
-                                multiply_quantized<kPanelQ4_1, kBytes>,
-                                multiply_quantized<kPanelQ5_0, kBytes>,
-                                multiply_quantized<kPanelQ5_1, kBytes>,
-                                multiply_quantized<kPanelQ8_0, kBytes>,
-                                multiply_quantized<kPanelQ2_K, kBytes>,
-                                multiply_quantized<kPanelQ3_K, kBytes>,
-                                multiply_quantized<kPanelQ4_K, kBytes>,
-                                multiply_quantized<kPanelQ5_K, kBytes>,
-                                multiply_quantized<kPanelQ6_K, kBytes>,
-                                multiply_quantized<kPanelIQ4_NL, kBytes>,
-                                multiply_quantized<kPanelIQ4_XS, kBytes>,
-                            },
-                            {},
-                            quantize_activations<kBytes>,
-                            sizeof(ActivationBlock<kBytes>)};
-  return kernels;
+#define BALLAST_FLOATS(name, ...) multiply_floats<name##AsFloats>,
+#define BALLAST_QUANTIZED(name, ...) multiply_quantized<kPanel##name, kBytes>,
+  return {{BALLAST_FORMATS(BALLAST_FLOATS, BALLAST_QUANTIZED)},
+          {},
+          quantize_activations<kBytes>,
+          sizeof(ActivationBlock<kBytes>)};
+#undef BALLAST_QUANTIZED
+#undef BALLAST_FLOATS
 }
 
 }  // namespace

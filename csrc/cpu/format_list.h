@@ -1,0 +1,37 @@
+// Every format that a matrix may have, a line each. Whatever depends on the set of formats is made from this
+// list: kinds and layouts of panels (cpu/panel_layout.h), the instruction sets' tables of kernels
+// (cpu/*/table-inl.h), how blocks are read and packed (quant/formats.cpp, quant/panels.cpp), and what Python
+// knows of formats (_core.kernels.formats).
+//
+//   FLOATS(name, type, block bytes)
+//
+// One weight a block. Its readers are dequantize_<name> (quant/floats.h) and <name>AsFloats
+// (cpu/shared/panel-inl.h).
+//
+//   QUANTIZED(name, type, block weights, block bytes, the members of its QuantLayout)
+//
+// Its block is Block<name>, read by dequantize_block (quant/blocks32.h, quant/blocks256.h) and read_raw
+// (quant/raw_blocks.h).
+//
+// `name` is GGUF's spelling and `type` GGUF's number, by which lines ascend.
+#pragma once
+
+// clang-format off
+#define BALLAST_FORMATS(FLOATS, QUANTIZED)                                                     \
+  /*        name    type  weights  bytes  bits  sub_block  offset  scales    minimum  table */ \
+  FLOATS(   F32,      0,             4)                                                        \
+  FLOATS(   F16,      1,             2)                                                        \
+  QUANTIZED(Q4_0,     2,     32,    18,    4,       32,      8, kFlat,    false,   false)      \
+  QUANTIZED(Q4_1,     3,     32,    20,    4,       32,      0, kFlat,    true,    false)      \
+  QUANTIZED(Q5_0,     6,     32,    22,    5,       32,     16, kFlat,    false,   false)      \
+  QUANTIZED(Q5_1,     7,     32,    24,    5,       32,      0, kFlat,    true,    false)      \
+  QUANTIZED(Q8_0,     8,     32,    34,    8,       32,    128, kFlat,    false,   false)      \
+  QUANTIZED(Q2_K,    10,    256,    84,    2,       16,      0, kNibbles, true,    false)      \
+  QUANTIZED(Q3_K,    11,    256,   110,    3,       16,      4, kNested,  false,   false)      \
+  QUANTIZED(Q4_K,    12,    256,   144,    4,       32,      0, kNested,  true,    false)      \
+  QUANTIZED(Q5_K,    13,    256,   176,    5,       32,      0, kNested,  true,    false)      \
+  QUANTIZED(Q6_K,    14,    256,   210,    6,       16,     32, kNested,  false,   false)      \
+  QUANTIZED(IQ4_NL,  20,     32,    18,    4,       32,    128, kFlat,    false,   true)       \
+  QUANTIZED(IQ4_XS,  23,    256,   136,    4,       32,    128, kNested,  false,   true)       \
+  FLOATS(   BF16,    30,             2)
+// clang-format on

@@ -1,4 +1,4 @@
-"""The command line: argv and environment in, exit code out. The only reader of both.
+"""The command line: argv and environment in, exit code out. No other module reads options from them.
 
 Exit codes: 0 clean stop; 2 bad configuration; 3 model unusable; 4 not enough memory; 70 our own fault.
 """
@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ballast import __version__
-from ballast.config import OPTIONS, Config, Option, read_config
-from ballast.config_sources import CONFIG_VARIABLE, options_in_environment, options_in_file
-from ballast.ending import report
+from ballast.config.options import OPTIONS, Config, Option, read_config
+from ballast.config.sources import CONFIG_VARIABLE, options_in_environment, options_in_file
 from ballast.errors import BallastError, first_line
+from ballast.process_exit import report
 
 EXIT_OUR_FAULT = 70
 
@@ -26,13 +26,13 @@ _DEFAULT_URL = "http://127.0.0.1:10002/v1"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code. Usage errors and --help leave through SystemExit, as argparse does."""
+    """Run one command and return its exit code. Usage errors and --help raise SystemExit, as argparse does."""
     arguments = _parse(sys.argv[1:] if argv is None else argv)
     return exit_code(lambda: int(arguments.run(arguments)))
 
 
 def exit_code(command: Callable[[], int]) -> int:
-    """What `command` returns, or the code of the error that it raised, which is reported."""
+    """The result of `command`, or the exit code of the error that it raises, which is reported."""
     try:
         return command()
     except KeyboardInterrupt:
@@ -40,14 +40,14 @@ def exit_code(command: Callable[[], int]) -> int:
     except BallastError as error:
         report(f"ballast: {error}")
         return error.exit_code
-    except Exception as error:  # noqa: BLE001  the edge of the process: say what happened, then end as our own fault
+    except Exception as error:  # noqa: BLE001  the edge of the process: report what happened, exit with the code for our own faults
         traceback.print_exc()
         report(f"ballast: internal error: {first_line(error)}")
         return EXIT_OUR_FAULT
 
 
 def serve_config(argv: Sequence[str]) -> Config:
-    """The resolved configuration that the arguments after `serve`, and the environment, ask for. Raises ConfigError."""
+    """The resolved configuration of `ballast serve` with arguments `argv` and the environment. Raises ConfigError."""
     return _config(_parse(["serve", *argv]))
 
 
@@ -145,7 +145,7 @@ def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> 
     groups = {opt.group: parser.add_argument_group(opt.group) for opt in options}
     for opt in options:
         group, name = groups[opt.group], f"--{opt.name}"
-        # SUPPRESS: only what was really given reaches read_config, which knows the environment and the defaults.
+        # SUPPRESS: only options that were given reach read_config, which adds the environment and the defaults.
         if opt.kind.flag:
             group.add_argument(name, action="store_true", default=argparse.SUPPRESS, help=opt.help)
             group.add_argument(
@@ -168,13 +168,13 @@ def _shown_default(opt: Option) -> str:
 
 
 def _underscored(argv: Sequence[str]) -> list[str]:
-    """argv with every option's name spelled with underscores; values stay as they are."""
+    """argv with underscores in the names of options; values are unchanged."""
     return [re.sub(r"^--[^=]+", lambda name: "--" + name[0][2:].replace("-", "_"), word) for word in argv]
 
 
 def _config(arguments: argparse.Namespace) -> Config:
-    from ballast.machine import read_machine
-    from ballast.resolve import resolve
+    from ballast.config.resolve import resolve
+    from ballast.host.machine import read_machine
 
     given = {opt.name: getattr(arguments, opt.name) for opt in OPTIONS if opt.name in arguments}
     file = arguments.config or os.environ.get(CONFIG_VARIABLE)
@@ -184,8 +184,8 @@ def _config(arguments: argparse.Namespace) -> Config:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    # Until the server has its own handlers. Importing takes a while, and a container's first process ignores signals
-    # that it does not handle; there is nothing to put in order yet.
+    # Until the server installs its own handlers. Importing takes a while, and a container's first process ignores
+    # signals without a handler. There is nothing to clean up yet.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
     config = _config(arguments)
@@ -207,7 +207,7 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(_: argparse.Namespace) -> int:
-    from ballast import doctor
+    from ballast.host import doctor
 
     return doctor.run()
 

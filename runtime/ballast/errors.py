@@ -1,6 +1,6 @@
-"""Every error that Ballast raises on purpose, sorted by who has to act.
+"""The errors that Ballast raises on purpose, grouped by who must act.
 
-Errors name the thing, the value and the way out. The exit codes are part of the command line's contract:
+Each names the thing, the value and the way out. The exit codes are part of the command line's contract:
 2 bad configuration, 3 model unusable, 4 not enough memory, 70 our own fault.
 """
 
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+RETRY_AFTER_S = 5
+"""Default of Retry-After, in seconds, when no measurement tells better."""
+
 
 class BallastError(Exception):
-    """Base of all expected errors. An error that leaves the process does so with its class's exit code."""
+    """Base of all expected errors. One that ends the process sets its exit code to that of the class."""
 
     exit_code = 70
 
@@ -42,19 +45,48 @@ class OutOfMemoryError(BallastError):
 
 
 class RequestError(BallastError):
-    """A request that is wrong in itself. `param` is the dotted path of the offending field."""
+    """A request that is wrong. `param` is the dotted path of the offending field."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> None:
         super().__init__(message)
         self.message, self.param, self.code, self.status = message, param, code, status
 
 
-class CapacityError(BallastError):
-    """No room now; the same request may succeed after `retry_after_s` seconds. 429: queue full; 503: not ready."""
+class ContextLengthError(RequestError):
+    """A request that is longer than the model's context."""
 
-    def __init__(self, message: str, *, retry_after_s: int, status: int = 429) -> None:
+    def __init__(self, limit: int, excess: str, *, param: str, way_out: str = "Shorten the prompt.") -> None:
+        """`limit` is in tokens; `excess` is a clause such as "your request needs 9 tokens"."""
+        super().__init__(
+            f"This model's maximum context length is {limit} tokens. However, {excess}. {way_out}",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+class CapacityError(BallastError):
+    """No capacity now; the same request may succeed after `retry_after_s` seconds.
+
+    Status 429: this server has too much to do. 503: it does not serve at all. `code` names the limit that was met; by
+    default queue_full for 429 and not_ready for 503.
+    """
+
+    def __init__(
+        self, message: str, *, retry_after_s: int = RETRY_AFTER_S, status: int = 429, code: str | None = None
+    ) -> None:
         super().__init__(message)
         self.message, self.retry_after_s, self.status = message, retry_after_s, status
+        self.code = code or ("queue_full" if status == 429 else "not_ready")
+
+    @classmethod
+    def busy(cls, reason: str, *, retry_after_s: int = RETRY_AFTER_S, code: str | None = None) -> CapacityError:
+        """Status 429; the message tells the client when to try again."""
+        return cls(f"{reason}; try again in {retry_after_s} s", retry_after_s=retry_after_s, code=code)
+
+    @classmethod
+    def shutting_down(cls) -> CapacityError:
+        """Status 503, for requests that a stopping server cannot finish."""
+        return cls("the server is shutting down", status=503, code="shutting_down")
 
 
 class EngineDeadError(BallastError):
@@ -62,14 +94,14 @@ class EngineDeadError(BallastError):
 
     @classmethod
     def because_of(cls, failure: BaseException) -> EngineDeadError:
-        """What `failure` of the engine is to those who asked it for something."""
+        """The error for requests to an engine that `failure` has killed."""
         if isinstance(failure, cls):
             return failure
-        told = str(failure) if isinstance(failure, BallastError) else first_line(failure)
-        return cls(f"the engine stopped on an internal error: {told}")
+        reason = str(failure) if isinstance(failure, BallastError) else first_line(failure)
+        return cls(f"the engine stopped on an internal error: {reason}")
 
 
 def first_line(error: BaseException) -> str:
-    """An error that nobody expected, on one line: CUDA's go on with advice for programmers."""
+    """An unexpected error on one line. CUDA's messages go on with advice for programmers."""
     line, _, _ = str(error).partition("\n")
     return f"{type(error).__name__}: {line}"

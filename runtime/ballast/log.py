@@ -1,6 +1,6 @@
-"""Log lines: one event a line, with stable keys, for people or for machines.
+"""Formats log lines: one event per line, with stable keys, for people or for machines.
 
-Code logs with the standard library, the event as the message and what belongs to it in `extra`:
+Code logs with the standard library: the event is the message, its fields are in `extra`:
 `log.info("preempted", extra={"request_id": id})`.
 """
 
@@ -12,17 +12,17 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from ballast.config import LogConfig
+from ballast.config.options import LogConfig
 
-# What every record has; the rest of its attributes came through `extra`.
+# Attributes of every record; all others came through `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
 def configure_logging(config: LogConfig) -> None:
-    """Send every record of this process to standard error in the configured form, from the configured level."""
+    """Send all records to standard error, in the configured format and from the configured level."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
-    # Libraries talk about their own affairs; of those only warnings matter here.
+    # From libraries only warnings matter.
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("ballast").setLevel(config.log_level.upper())
     logging.captureWarnings(True)
@@ -66,5 +66,5 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
 
 def _quoted(value: object) -> str:
     plain = str(value)
-    # Quoting keeps one event on one line and one value in one piece, whatever a client sent.
+    # Quoting keeps an event on one line and a value in one piece, whatever text a client sent.
     return plain if plain.isprintable() and plain and not set(plain) & set(' "=') else json.dumps(plain)

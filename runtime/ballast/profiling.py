@@ -1,4 +1,4 @@
-"""`ballast profile`: serve some prompts, and write down how often each routed expert was chosen."""
+"""`ballast profile`: serves some prompts and records how often each routed expert is chosen."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast.config import Config
+from ballast.config.options import Config
 from ballast.engine.build import EngineSettings, engine_settings, load_runner, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import CountsExpertUses, Runner
 from ballast.errors import ConfigError, ModelError, RequestError
-from ballast.gpu import check_device
+from ballast.host.gpu import check_device
 from ballast.model.metadata import read_config, read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors
@@ -28,13 +28,13 @@ from ballast.plan import check_memory, open_model, settle
 from ballast.text.loading import Text, load_text
 
 _REPLY_TOKENS = 64
-"""Of a prompt that names no number."""
+"""Tokens to generate for a prompt that names no number."""
 _EXPECTED = '{"prompt": "a text"} or {"token_ids": [1, 2]}'
 
 
 def run(config: Config, prompts: Path, file: Path, out: TextIO | None = None) -> int:
-    """Serve `prompts` by a resolved configuration and write the profile to `file`. Every expert is computed by the CPU,
-    which counts them. Raises BallastError."""
+    """Serve `prompts` with a resolved configuration and write the profile to `file`. All experts are computed by the
+    CPU, which counts them. Raises BallastError."""
     check_device(config.machine.device)
     check_can_write(file)
     machine = replace(config.machine, gpu_experts=0, expert_profile=None, pcie_share=0.0)
@@ -54,15 +54,15 @@ def run(config: Config, prompts: Path, file: Path, out: TextIO | None = None) ->
     settings = replace(engine_settings(config), vram=limit)
     requests = read_requests(prompts, text, spec, settings.max_new_tokens, settings.cache_lens)
     runner = load_runner(gguf, spec, text.tokenizer.vocab_size, settings)
-    profile = ExpertProfile(spec.name, fingerprint(gguf), *counted(runner, spec, settings, requests))
+    profile = ExpertProfile(spec.name, fingerprint(gguf), *count_uses(runner, spec, settings, requests))
     write_profile(file, profile)
     (out or sys.stdout).write(summary(profile, len(requests), file))
     return 0
 
 
 def read_requests(file: Path, text: Text, spec: ModelSpec, max_new_tokens: int, cache_lens: int) -> list[Request]:
-    """One a line: {"prompt": "a text"} or {"token_ids": [1, 2]}, with "max_tokens" where the reply's length matters.
-    Raises ConfigError naming the line."""
+    """The requests of a file with one per line: {"prompt": "a text"} or {"token_ids": [1, 2]}, and "max_tokens" to set
+    the reply's length. Raises ConfigError, which names the line."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -125,11 +125,11 @@ def serve_all(core: EngineCore, requests: Sequence[Request], max_batch_size: int
             raise error
 
 
-def counted(
+def count_uses(
     runner: Runner, spec: ModelSpec, settings: EngineSettings, requests: Sequence[Request]
 ) -> tuple[int, NDArray[np.int64]]:
-    """Serve `requests`: (tokens, uses of each expert [routed layers, E]). What loading has computed, to try kernels and
-    to capture steps, does not count."""
+    """Serve `requests` and return (tokens, uses of each expert [routed layers, E]). Uses while loading, which tries
+    kernels and captures steps, are not counted."""
     assert isinstance(runner, CountsExpertUses)
     before = runner.expert_uses.copy()
     serve_all(EngineCore(runner, scheduler_config(settings)), requests, settings.max_batch_size)
@@ -138,7 +138,7 @@ def counted(
 
 
 def summary(profile: ExpertProfile, num_prompts: int, file: Path) -> str:
-    """For people: what was counted, and how much of it the experts used most have."""
+    """A summary for people, with the share of uses that the most used experts have."""
     num_hot = max(1, profile.uses.shape[1] // 10)
     hottest = np.sort(profile.uses, axis=1)
     share = hottest[:, -num_hot:].sum() / max(1, profile.uses.sum())

@@ -1,7 +1,28 @@
+"""The compiled module. `make lint` holds these files to it."""
+
+from typing import Never, type_check_only
+
+import numpy as np
+from numpy.typing import NDArray
+
 from . import handoff as handoff
 from . import kernels as kernels
 from . import model as model
 from . import numa as numa
 from . import sched as sched
+
+_F32 = NDArray[np.float32]
+_I32 = NDArray[np.int32]
+
+@type_check_only
+class PybindType(type):
+    """What pybind11 makes its classes of."""
+
+@type_check_only
+class PybindObject(metaclass=PybindType):
+    """What every class bound by pybind11 inherits from."""
+
+    def __init__(self, *args: Never, **kwargs: Never) -> None:
+        """TypeError: a class without an __init__ of its own is only made by C++."""
 
 class InvariantError(RuntimeError): ...

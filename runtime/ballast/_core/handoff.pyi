@@ -11,9 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast._core.kernels import F32, I32, Experts, ThreadPool
+from . import _F32 as F32
+from . import _I32 as I32
+from . import PybindObject
+from .kernels import Experts, ThreadPool
 
-class ExpertWorker:
+class ExpertWorker(PybindObject):
     def __init__(
         self,
         pool: ThreadPool,
@@ -34,10 +37,11 @@ class ExpertWorker:
         for good. ValueError for arrays and layers that do not fit."""
     def begin(self, num_tokens: int) -> None:
         """Expect a step. Raises what failed an earlier one; RuntimeError while one is running; ValueError for more
-        tokens than there is room for."""
+        tokens than its buffers hold."""
     def finish(self, patience_s: float) -> bool:
         """Wait until the step's layers are computed, `patience_s` at most; whether they are. Raises what failed it, in
         a computation or because the device never asked: whatever the device may wait for is one then, and nothing more
         is computed."""
-    bytes_read: int
-    """Of experts' weights, so far."""
+    @property
+    def bytes_read(self) -> int:
+        """Of experts' weights, so far."""

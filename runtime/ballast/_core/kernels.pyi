@@ -8,17 +8,16 @@ argument. `out` must not share memory with an input unless a function says that 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import numa
+from . import _F32 as F32
+from . import _I32 as I32
+from . import PybindObject, numa
 
-F32 = NDArray[np.float32]
-I32 = NDArray[np.int32]
-
-class ThreadPool:
+class ThreadPool(PybindObject):
     @overload
     def __init__(self, num_threads: int) -> None:
         """num_threads (1…1024) counts the caller, who works too. Waiting threads spin for 100 µs, then sleep.
@@ -26,10 +25,13 @@ class ThreadPool:
     @overload
     def __init__(self, placement: numa.Placement) -> None:
         """One thread an entry of the placement, pinned there where the system permits it."""
-    num_threads: int
-    num_nodes: int
-    pin_refusal: str
-    """Why the first thread that could not be pinned could not; empty when all could."""
+    @property
+    def num_threads(self) -> int: ...
+    @property
+    def num_nodes(self) -> int: ...
+    @property
+    def pin_refusal(self) -> str:
+        """Why the first thread that could not be pinned could not; empty when all could."""
     def adopt_caller(self) -> str:
         """Name and pin the calling thread as the pool's first, for good: only for a thread that makes all calls and
         starts no others. Returns what pin_refusal would say of it."""
@@ -39,7 +41,7 @@ class ThreadPool:
         """For each loop when it began, when the first and the last thread beside the caller joined it (0.0: none did),
         and when it was over: seconds of time.monotonic()."""
 
-class KeepAwake:
+class KeepAwake(PybindObject):
     """A context in which the pool's threads wait awake between loops, for up to 2 ms at a stretch instead of 100 µs;
     those that sleep when it begins are woken."""
 
@@ -47,34 +49,45 @@ class KeepAwake:
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
 
-class Matrix:
+class Matrix(PybindObject):
     """A row-major matrix in one of GGUF's types: seen in place (the buffer is kept alive, never copied), or packed."""
 
     def __init__(self, data: NDArray[Any], ggml_type: int, rows: int, cols: int) -> None:
         """`data`: contiguous bytes. Raises ValueError when the type is unknown, cols is no multiple of the type's
         block, or the byte count does not match."""
-    ggml_type: int
-    rows: int
-    cols: int
-    nbytes: int
-    """Of the blocks as GGUF has them."""
-    packed_nbytes: int
-    """0 when it is seen in place."""
-    panels: NDArray[np.uint8]
-    """The bytes of a packed matrix [heads, panels, bytes of a panel], as csrc/cpu/panel_layout.h lays them out whatever
-    the instruction set; floats where it was packed transposed. A read-only view. ValueError when it is seen in
-    place."""
-    isa: str
-    """Whose kernels multiply it; "reference" when it is seen in place."""
-    memory: list[numa.Range]
-    """Where its weights are read from."""
+    @property
+    def ggml_type(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def cols(self) -> int: ...
+    @property
+    def nbytes(self) -> int:
+        """Of the blocks as GGUF has them."""
+    @property
+    def packed_nbytes(self) -> int:
+        """0 when it is seen in place."""
+    @property
+    def panels(self) -> NDArray[np.uint8]:
+        """The bytes of a packed matrix [heads, panels, bytes of a panel], as csrc/cpu/panel_layout.h lays them out
+        whatever the instruction set; floats where it was packed transposed. A read-only view. ValueError when it is
+        seen in place."""
+    @property
+    def isa(self) -> str:
+        """Whose kernels multiply it; "reference" when it is seen in place."""
+    @property
+    def memory(self) -> list[numa.Range]:
+        """Where its weights are read from."""
 
 def measure_read_speed(pool: ThreadPool, num_bytes: int) -> float:
     """Bytes a second at which the pool's threads read memory: the best of a few passes over num_bytes, which should be
     well beyond the caches."""
 
+def compiled_isas() -> list[str]:
+    """Instruction sets that this build has kernels for, best first; the last is "reference"."""
+
 def usable_isas() -> list[str]:
-    """Instruction sets that this machine and its system can run, best first; the last is "reference"."""
+    """Those of them that this machine and its system can run, in the same order."""
 
 def pack(
     pool: ThreadPool,
@@ -107,8 +120,49 @@ def experts_packed_nbytes(
 def unpack(matrix: Matrix) -> F32:
     """A packed matrix's weights, exactly as its type defines them, [heads, rows, cols]."""
 
-def supported_types() -> list[int]:
-    """ggml type numbers that Matrix takes."""
+class QuantLayout(PybindObject):
+    """How a quantised format lies in packed memory, as csrc/cpu/panel_layout.h describes it. A weight is scale *
+    (code - offset), with a minimum added (flat) or subtracted (others). Where codes index a table, they are first
+    replaced by what stands there, offset added."""
+
+    @property
+    def bits(self) -> int:
+        """Of a code."""
+    @property
+    def subs_per_group(self) -> int:
+        """Scales in a group of 32 columns."""
+    @property
+    def offset(self) -> int: ...
+    @property
+    def scales(self) -> Literal["flat", "nested", "nibbles"]:
+        """flat: a half-precision scale a group; nested: times a byte a sub-block; nibbles: scale and minimum in the
+        halves of that byte."""
+    @property
+    def has_minimum(self) -> bool: ...
+    @property
+    def is_table(self) -> bool: ...
+    @property
+    def scale_stride(self) -> int:
+        """Bytes of the scales of a group (flat) or of eight."""
+
+class Format(PybindObject):
+    """One of GGUF's types, as csrc/cpu/format_list.h lists them."""
+
+    @property
+    def name(self) -> str:
+        """As GGUF spells it."""
+    @property
+    def ggml_type(self) -> int: ...
+    @property
+    def block_weights(self) -> int: ...
+    @property
+    def block_bytes(self) -> int: ...
+    @property
+    def layout(self) -> QuantLayout | None:
+        """None for floats."""
+
+def formats() -> list[Format]:
+    """What matrices may be, by GGUF's type number."""
 
 def dequantize(matrix: Matrix, row_begin: int, row_end: int) -> F32:
     """Rows row_begin…row_end of a matrix seen in place as float32 [row_end - row_begin, cols]. IndexError when
@@ -188,7 +242,7 @@ def route(
     score; ties go to the lower index.
     """
 
-class Experts:
+class Experts(PybindObject):
     """The routed experts of one layer, over matrices seen in place, or packed. Matrices are stacked: gate and up
     [E * I, D], down [E * D, I]."""
 
@@ -203,16 +257,20 @@ class Experts:
         node's threads; the originals' buffers are not needed afterwards, and pools of `forward` have these nodes.
         `done` is told "gate", "up" and "down" as soon as each one's buffer is not needed. For "reference" the experts
         themselves. ValueError as for `pack`."""
-    memory: list[tuple[int, numa.Range]]
-    """Where its weights are read from, with the kernel's number of the node whose threads read them; UNKNOWN_NODE for
-    any thread's."""
-    num_experts: int
-    parts: list[tuple[Matrix, Matrix, Matrix]]
-    """Gate, up and down as each node holds them, packed with a head an expert: gate and up [E * I', D], down
-    [E * D, I'], where the I' of all parts add up to I. The same memory, never copied; it lives as long as a matrix of
-    it. Empty when they are seen in place."""
-    uses: NDArray[np.int64]
-    """[E], how many tokens each has computed so far, wherever `forward` was called; a copy."""
+    @property
+    def memory(self) -> list[tuple[int, numa.Range]]:
+        """Where its weights are read from, with the kernel's number of the node whose threads read them; UNKNOWN_NODE
+        for any thread's."""
+    @property
+    def num_experts(self) -> int: ...
+    @property
+    def parts(self) -> list[tuple[Matrix, Matrix, Matrix]]:
+        """Gate, up and down as each node holds them, packed with a head an expert: gate and up [E * I', D], down
+        [E * D, I'], where the I' of all parts add up to I. The same memory, never copied; it lives as long as a matrix
+        of it. Empty when they are seen in place."""
+    @property
+    def uses(self) -> NDArray[np.int64]:
+        """[E], how many tokens each has computed so far, wherever `forward` was called; a copy."""
     def forward(self, pool: ThreadPool, x: F32, ids: I32, weights: F32, out: F32) -> None:
         """out [T, D] = Σ_k weights[t, k] · down_e(silu(gate_e x) * up_e x), e = ids[t, k]; x [T, D].
         Tokens are grouped by expert: each selected expert's weights are read once per call. A token's experts are

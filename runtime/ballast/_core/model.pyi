@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast._core.kernels import Experts, Matrix, ThreadPool
+from . import _F32 as F32
+from . import _I32 as I32
+from . import PybindObject
+from .kernels import Experts, Matrix, ThreadPool
 
-F32 = NDArray[np.float32]
-I32 = NDArray[np.int32]
-
-class Shape:
+class Shape(PybindObject):
     """The model's dimensions and rules; `route` explains those of the experts."""
 
     def __init__(
@@ -39,12 +39,12 @@ class Shape:
         weights_scale: float,
     ) -> None: ...
 
-class HeadMatrix:
+class HeadMatrix(PybindObject):
     """One matrix per head inside a larger one: head h owns rows from h * head_stride + row_offset."""
 
     def __init__(self, matrix: Matrix, head_stride: int, row_offset: int, transposed: bool) -> None: ...
 
-class Attention:
+class Attention(PybindObject):
     """A layer's latent attention. k_up: per head [kv_lora_rank, nope], or transposed; v_up: per head [v, kv_lora_rank].
     query_down [q_lora_rank, D] and query_norm are both None where queries go straight."""
 
@@ -62,7 +62,7 @@ class Attention:
         output: Matrix,
     ) -> None: ...
 
-class Layer:
+class Layer(PybindObject):
     """`mlp` is the feed-forward of every token, as one expert; `router`, `bias` and `experts` belong to routed ones."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Layer:
         experts: Experts | None,
     ) -> None: ...
 
-class DeepseekModel:
+class DeepseekModel(PybindObject):
     def __init__(
         self,
         pool: ThreadPool,

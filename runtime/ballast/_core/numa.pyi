@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from . import PybindObject
+
 UNKNOWN_NODE: int
 """Index of the node that gathers CPUs which no node lists."""
 ANY_CPU: int
@@ -10,37 +12,49 @@ ANY_CPU: int
 Range = tuple[int, int]
 """First address, number of bytes."""
 
-class Node:
+class Node(PybindObject):
     def __init__(
         self, index: int, cpus: Sequence[int], cores: Sequence[Sequence[int]], memory_allowed: bool = True
     ) -> None: ...
-    index: int
-    cpus: list[int]
-    """All of them, allowed to this process or not."""
-    cores: list[list[int]]
-    """Physical cores: the sibling threads of each that may be used."""
-    memory_allowed: bool
+    @property
+    def index(self) -> int: ...
+    @property
+    def cpus(self) -> list[int]:
+        """All of them, allowed to this process or not."""
+    @property
+    def cores(self) -> list[list[int]]:
+        """Physical cores: the sibling threads of each that may be used."""
+    @property
+    def memory_allowed(self) -> bool: ...
 
-class Topology:
+class Topology(PybindObject):
     def __init__(self, nodes: Sequence[Node]) -> None: ...
-    nodes: list[Node]
-    num_cores: int
-    """That may be used, as all below."""
-    num_cpus: int
+    @property
+    def nodes(self) -> list[Node]: ...
+    @property
+    def num_cores(self) -> int:
+        """That may be used, as all below."""
+    @property
+    def num_cpus(self) -> int: ...
     def node_of(self, cpu: int) -> int:
         """UNKNOWN_NODE when no node lists it."""
 
-class NodeThreads:
+class NodeThreads(PybindObject):
     def __init__(self, node: int, cpus: Sequence[int]) -> None: ...
-    node: int
-    cpus: list[int]
-    """One a thread."""
+    @property
+    def node(self) -> int: ...
+    @property
+    def cpus(self) -> list[int]:
+        """One a thread."""
 
-class Placement:
+class Placement(PybindObject):
     def __init__(self, nodes: Sequence[NodeThreads]) -> None: ...
-    nodes: list[NodeThreads]
-    num_threads: int
-    num_unpinned: int
+    @property
+    def nodes(self) -> list[NodeThreads]: ...
+    @property
+    def num_threads(self) -> int: ...
+    @property
+    def num_unpinned(self) -> int: ...
 
 def read_topology(root: str = "", cpus: Sequence[int] | None = None) -> Topology:
     """The machine whose /proc and /sys lie under `root`, for a process that may use `cpus`; without them, those that

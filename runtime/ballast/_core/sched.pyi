@@ -3,7 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-class SchedulerConfig:
+from . import _I32 as I32
+from . import PybindObject
+
+class SchedulerConfig(PybindObject):
     def __init__(
         self,
         *,
@@ -20,67 +23,120 @@ class SchedulerConfig:
         `chunk_size` is the token budget of a step in which something decodes, `prefill_chunk_size` of any other.
         Raises ValueError naming the field for values that cannot work.
         """
-    num_blocks: int
-    block_tokens: int
-    max_batch_size: int
-    chunk_size: int
-    prefill_chunk_size: int
-    max_queue: int
-    prefix_cache: bool
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def block_tokens(self) -> int: ...
+    @property
+    def max_batch_size(self) -> int: ...
+    @property
+    def chunk_size(self) -> int: ...
+    @property
+    def prefill_chunk_size(self) -> int: ...
+    @property
+    def max_queue(self) -> int: ...
+    @property
+    def prefix_cache(self) -> bool: ...
 
-class Finish:
+class Finish(PybindObject):
     """Values of `Committed.finish`."""
 
     NONE: int  # 0
     STOP: int  # 1
     LENGTH: int  # 2
 
-class Plan:
+class Plan(PybindObject):
     """One step's decision as structure of arrays. Every array is a read-only view of C++ memory (no copy), valid
     until the next plan(). Rows: first those that decode, then prefill chunks, each group by priority and arrival."""
 
-    num_requests: int
-    num_tokens: int
-    num_decode: int  # the first num_decode rows carry one token each
-    seqs: NDArray[np.int64]  # [requests]
-    query_indptr: NDArray[np.int32]  # [requests + 1], row r owns tokens query_indptr[r]:query_indptr[r + 1]
-    token_ids: NDArray[np.int32]  # [tokens]
-    positions: NDArray[np.int32]  # [tokens], position in the sequence
-    slots: NDArray[np.int32]  # [tokens], block * block_tokens + offset: where this token's KV is written
-    kv_indptr: NDArray[np.int32]  # [requests + 1], row r reads blocks kv_indices[kv_indptr[r]:kv_indptr[r + 1]]
-    kv_indices: NDArray[np.int32]  # block ids, in sequence order
-    kv_lens: NDArray[np.int32]  # [requests], KV length in tokens once this step has run
-    samples: NDArray[np.uint8]  # [requests], 1 where the row's last token yields a sampled token
-    preempted: NDArray[np.int64]  # sequences preempted while planning this step (for logs)
-    was_foreseen: bool  # token_ids aside, this is what foresee() said of it
+    @property
+    def num_requests(self) -> int: ...
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def num_decode(self) -> int:
+        """The first num_decode rows carry one token each."""
+    @property
+    def seqs(self) -> NDArray[np.int64]:
+        """[requests]"""
+    @property
+    def query_indptr(self) -> I32:
+        """[requests + 1], row r owns tokens query_indptr[r]:query_indptr[r + 1]."""
+    @property
+    def token_ids(self) -> I32:
+        """[tokens]"""
+    @property
+    def positions(self) -> I32:
+        """[tokens], position in the sequence."""
+    @property
+    def slots(self) -> I32:
+        """[tokens], block * block_tokens + offset: where this token's KV is written."""
+    @property
+    def kv_indptr(self) -> I32:
+        """[requests + 1], row r reads blocks kv_indices[kv_indptr[r]:kv_indptr[r + 1]]."""
+    @property
+    def kv_indices(self) -> I32:
+        """Block ids, in sequence order."""
+    @property
+    def kv_lens(self) -> I32:
+        """[requests], KV length in tokens once this step has run."""
+    @property
+    def samples(self) -> NDArray[np.uint8]:
+        """[requests], 1 where the row's last token yields a sampled token."""
+    @property
+    def preempted(self) -> NDArray[np.int64]:
+        """Sequences preempted while planning this step (for logs)."""
+    @property
+    def was_predicted(self) -> bool:
+        """`plan_ahead` said the same of it, token_ids aside."""
 
-class Committed:
+class Committed(PybindObject):
     """What a step meant for each sampled row, in plan order. Views valid until the next commit()."""
 
-    seqs: NDArray[np.int64]  # [sampled rows]
-    tokens: NDArray[np.int32]  # [sampled rows]
-    finish: NDArray[np.uint8]  # [sampled rows], Finish values; a finished sequence is already freed
+    @property
+    def seqs(self) -> NDArray[np.int64]:
+        """[sampled rows]"""
+    @property
+    def tokens(self) -> I32:
+        """[sampled rows]"""
+    @property
+    def finish(self) -> NDArray[np.uint8]:
+        """[sampled rows], Finish values; a finished sequence is already freed."""
 
-class Stats:
-    waiting: int  # requests queued, preempted ones included
-    running: int
-    capacity_tokens: int
-    used_tokens: int  # tokens in blocks that some live request holds
-    cached_tokens: int  # tokens in blocks that nobody holds but the prefix cache can still serve
-    preemptions: int  # total
-    prefix_query_tokens: int  # total prompt tokens looked up
-    prefix_hit_tokens: int  # total prompt tokens served from the cache
+class Stats(PybindObject):
+    @property
+    def waiting(self) -> int:
+        """Requests queued, preempted ones included."""
+    @property
+    def running(self) -> int: ...
+    @property
+    def capacity_tokens(self) -> int: ...
+    @property
+    def used_tokens(self) -> int:
+        """Tokens in blocks that some live request holds."""
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens in blocks that nobody holds but the prefix cache can still serve."""
+    @property
+    def preemptions(self) -> int:
+        """Total."""
+    @property
+    def prefix_query_tokens(self) -> int:
+        """Total prompt tokens looked up."""
+    @property
+    def prefix_hit_tokens(self) -> int:
+        """Total prompt tokens served from the cache."""
 
 class QueueFullError(RuntimeError): ...
 
-class Scheduler:
+class Scheduler(PybindObject):
     def __init__(self, config: SchedulerConfig) -> None: ...
     def add(
         self,
         seq: int,
-        prompt: NDArray[np.int32],
+        prompt: I32,
         max_tokens: int,
-        stop_tokens: NDArray[np.int32],
+        stop_tokens: I32,
         min_tokens: int = 0,
         *,
         priority: int = 0,
@@ -100,11 +156,11 @@ class Scheduler:
         """Decide the next step. An empty plan (num_requests == 0) means that nothing can run: nothing waits.
 
         RuntimeError when the previous plan was not empty and has not been committed."""
-    def foresee(self) -> Plan | None:
-        """The next plan, while this one, which only decodes, is outstanding: what it will be unless a request comes,
-        goes or ends. Token ids are 0, `samples` is empty. Its blocks are taken already. None where it is known to be
-        another."""
-    def commit(self, tokens: NDArray[np.int32]) -> Committed:
+    def plan_ahead(self) -> Plan | None:
+        """What the next plan will be unless a request comes, goes or ends; to be asked for while a plan that only
+        decodes is outstanding. Its blocks are taken already; token ids are 0, `samples` is empty. None where the next
+        plan cannot be predicted."""
+    def commit(self, tokens: I32) -> Committed:
         """Account for the planned step: `tokens` holds one token for each row with samples == 1, in plan order.
 
         ValueError when their number differs, RuntimeError when there is no plan. Sequences aborted since plan()

@@ -1,4 +1,4 @@
-"""An OpenAI endpoint as a chat needs it: its model's name, and a reply piece by piece."""
+"""A client of an OpenAI endpoint for `ballast chat`: the model's name, and replies piece by piece."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any, Self
 
 import openai
 
-from ballast.chat.thoughts import Said, ThoughtSplitter
+from ballast.chat.reasoning import ReasoningSplitter, ReplyPiece
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 600.0
-"""Longest silence within a reply: a long prompt on a busy machine takes minutes."""
+"""Longest silence within a reply. A long prompt on a busy machine takes minutes."""
 
 
 class EndpointError(Exception):
-    """The endpoint cannot be reached, or refuses. The message says which, in words for the user."""
+    """The endpoint cannot be reached, or refuses a request. The message is meant for the user."""
 
 
 class Endpoint:
-    """A context manager; `url` ends where `/chat/completions` begins."""
+    """A connection, closed by leaving its context. `url` is the part before `/chat/completions`."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
         timeout = openai.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
-        # The client wants some key; a server without keys does not look at it.
+        # The client insists on a key; a server without keys ignores it.
         self._client = openai.OpenAI(base_url=url, api_key=api_key or "none", timeout=timeout, max_retries=0)
 
     def __enter__(self) -> Self:
@@ -36,39 +36,39 @@ class Endpoint:
         self._client.close()
 
     def first_model(self) -> str:
-        """The name of the first model that it lists. Raises EndpointError."""
+        """The name of the first model that the endpoint lists. Raises EndpointError."""
         try:
             models = self._client.models.list().data
         except openai.OpenAIError as error:
-            raise EndpointError(_in_words(error)) from error
+            raise EndpointError(_message_of(error)) from error
         if not models:
             raise EndpointError("it lists no model")
         return models[0].id
 
     def reply(
         self, model: str, messages: Sequence[Mapping[str, str]], settings: Mapping[str, Any]
-    ) -> Generator[Said, None, None]:
+    ) -> Generator[ReplyPiece, None, None]:
         """The reply as it arrives; `settings` are further fields of the request. Raises EndpointError.
 
         Leaving the iteration closes the connection, which cancels the reply.
         """
-        splitter = ThoughtSplitter()
+        splitter = ReasoningSplitter()
         body: Any = {**settings, "model": model, "messages": list(messages), "stream": True}
         try:
             with self._client.chat.completions.create(**body) as chunks:
                 for chunk in chunks:
                     for choice in chunk.choices:
                         fields = choice.delta.model_extra or {}
-                        thought = fields.get("reasoning_content") or fields.get("reasoning")
-                        if thought:
-                            yield Said(str(thought), thought=True)
+                        reasoning = fields.get("reasoning_content") or fields.get("reasoning")
+                        if reasoning:
+                            yield ReplyPiece(str(reasoning), is_reasoning=True)
                         yield from splitter.push(choice.delta.content or "")
                 yield from splitter.finish()
         except openai.OpenAIError as error:
-            raise EndpointError(_in_words(error)) from error
+            raise EndpointError(_message_of(error)) from error
 
 
-def _in_words(error: openai.OpenAIError) -> str:
+def _message_of(error: openai.OpenAIError) -> str:
     if isinstance(error, openai.APIStatusError):
         return f"status {error.status_code}: {error.message}"
     return str(error)

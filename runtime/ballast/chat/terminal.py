@@ -1,4 +1,4 @@
-"""The conversation at the terminal: lines in, replies out, thoughts dimmed, Ctrl-C cancels a reply."""
+"""The conversation at the terminal: lines in, replies out, reasoning dimmed; Ctrl-C cancels a reply."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from ballast.chat.endpoint import Endpoint, EndpointError
+from ballast.chat.reasoning import ReplyPiece
 from ballast.errors import ConfigError
 
 HELP = "/reset starts over, /exit leaves, Ctrl-C cancels a reply."
@@ -58,7 +59,7 @@ def _converse(chat: Chat, prompt: str) -> None:
 
 
 class Chat:
-    """One conversation; what was cancelled stays in it as far as it came."""
+    """One conversation. A cancelled reply stays in it as far as it came."""
 
     def __init__(self, endpoint: Endpoint, model: str, system: str | None, settings: Mapping[str, Any]) -> None:
         self._endpoint, self._model, self._settings = endpoint, model, settings
@@ -66,7 +67,7 @@ class Chat:
         self._messages: list[dict[str, str]] = []
 
     def reset(self) -> None:
-        """Forget everything that was said."""
+        """Forget the conversation so far."""
         self._messages.clear()
 
     def answer(self, line: str) -> None:
@@ -75,11 +76,11 @@ class Chat:
         screen = _Screen(colours=sys.stdout.isatty())
         pieces = self._endpoint.reply(self._model, [*self._system, *self._messages], self._settings)
         try:
-            with closing(pieces), _presses() as pressed:
-                for said in pieces:
+            with closing(pieces), _interrupts() as pressed:
+                for piece in pieces:
                     if pressed:
                         raise KeyboardInterrupt
-                    screen.show(said.text, thought=said.thought)
+                    screen.show(piece)
             screen.end()
         except KeyboardInterrupt:
             screen.end("(cancelled)")
@@ -88,13 +89,16 @@ class Chat:
         if screen.answer:
             self._messages.append({"role": "assistant", "content": screen.answer})
         else:
-            self._messages.pop()  # nobody answered, and two questions in a row would only confuse
+            self._messages.pop()  # unanswered, and two user messages in a row would confuse the model
 
 
 @contextmanager
-def _presses() -> Iterator[list[int]]:
-    """Ctrl-C as often as it is pressed meanwhile. It raises KeyboardInterrupt at once too, but a library's C code that
-    asks whether something has an attribute takes that for a no."""
+def _interrupts() -> Iterator[list[int]]:
+    """The list grows by one with each Ctrl-C until the block ends.
+
+    Ctrl-C still raises KeyboardInterrupt at once. That alone is not enough: C code of a library that asks whether an
+    object has an attribute takes the exception for a no, and swallows it.
+    """
     pressed: list[int] = []
 
     def press(number: int, _: object) -> None:
@@ -113,21 +117,21 @@ class _Screen:
 
     def __init__(self, *, colours: bool) -> None:
         self._dim, self._plain = (_DIM, _PLAIN) if colours else ("", "")
-        self._thinking = False
+        self._in_reasoning = False
         self.answer = ""
 
-    def show(self, text: str, *, thought: bool) -> None:
-        """Write a piece, dimmed when it is thought; a blank line stands between thought and answer."""
-        if thought != self._thinking:
-            _write(self._dim if thought else f"{self._plain}\n\n")
-            self._thinking = thought
-        if not thought:
-            self.answer += text
-        _write(text)
+    def show(self, piece: ReplyPiece) -> None:
+        """Write a piece: reasoning dimmed, with a blank line between it and the answer."""
+        if piece.is_reasoning != self._in_reasoning:
+            _write(self._dim if piece.is_reasoning else f"{self._plain}\n\n")
+            self._in_reasoning = piece.is_reasoning
+        if not piece.is_reasoning:
+            self.answer += piece.text
+        _write(piece.text)
 
     def end(self, remark: str = "") -> None:
-        """Close the reply, with a remark on a line of its own."""
-        _write((self._plain if self._thinking else "") + (f"\n{remark}\n" if remark else "\n"))
+        """End the reply, with a remark on a line of its own if there is one."""
+        _write((self._plain if self._in_reasoning else "") + (f"\n{remark}\n" if remark else "\n"))
 
 
 def _write(text: str) -> None:

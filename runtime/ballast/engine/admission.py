@@ -1,4 +1,4 @@
-"""Whether a request may join the queue, and when one that may not should come back. Pure."""
+"""Decides whether a request may join the queue, and when a refused one should come back. Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ MAX_RETRY_AFTER_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """What waits, and how fast it gets on."""
+    """How much waits, and how fast it is served."""
 
     num_waiting: int
-    """Requests; negative while that many more would start at once."""
+    """Waiting requests; negative while slots are free: -2 means that two more would start at once."""
     waiting_tokens: int
-    """Of their prompts."""
+    """Prompt tokens of the waiting requests."""
     max_batch_size: int
     mean_duration_s: float
-    """Of a request, from submission to its last token, lately."""
+    """Recent mean over requests, from submission to last token."""
 
 
-def check_room(queue: Queue, count: int, num_tokens: int, max_requests: int, max_tokens: int | None) -> None:
-    """Let `count` requests with prompts of `num_tokens` in all join the queue, or raise CapacityError.
+def check_capacity(queue: Queue, count: int, num_tokens: int, max_requests: int, max_tokens: int | None) -> None:
+    """Raise CapacityError unless `count` requests, with prompts of `num_tokens` in all, may join the queue.
 
-    Where nothing waits, a prompt may be as long as it likes: it could never come in otherwise.
+    An empty queue takes a prompt of any length; otherwise a long prompt could never be served.
     """
     waiting = queue.num_waiting
     if waiting + count > max_requests:
@@ -35,11 +35,10 @@ def check_room(queue: Queue, count: int, num_tokens: int, max_requests: int, max
         full = f"{queue.waiting_tokens} tokens wait and the queue holds {max_tokens}"
     else:
         return
-    wait_s = retry_after_s(queue)
-    raise CapacityError(f"{full}; try again in {wait_s} s", retry_after_s=wait_s)
+    raise CapacityError.busy(full, retry_after_s=retry_after_s(queue))
 
 
 def retry_after_s(queue: Queue) -> int:
-    """Seconds until the queue as it is will have been served, at the rate of late; at least 1, at most a minute."""
+    """Seconds until the present queue is served at the recent rate, from 1 to MAX_RETRY_AFTER_S."""
     turns = (max(0, queue.num_waiting) + 1) / queue.max_batch_size
     return min(MAX_RETRY_AFTER_S, max(1, math.ceil(turns * queue.mean_duration_s)))

@@ -1,4 +1,4 @@
-"""From a checked model file and resolved numbers to an engine ready to start."""
+"""Builds an engine from a checked model file and a resolved configuration."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from dataclasses import dataclass, field, replace
 
 from ballast._core import sched
 from ballast._core.numa import Topology
-from ballast.config import Config, NumaMode
+from ballast.config.options import Config
 from ballast.engine.engine import Engine, Limits, Loader
 from ballast.engine.observer import EngineObserver
 from ballast.engine.runner import Runner
 from ballast.engine.threads import start_threads
 from ballast.errors import OutOfMemoryError, first_line
+from ballast.host.isa import chosen_isa
+from ballast.host.numa import WeightMemory
+from ballast.host.numa_mode import NumaMode
+from ballast.host.vram import VramLimit, enforce, why_full
 from ballast.model.deepseek import DeepseekModel
-from ballast.model.isa import chosen_isa
 from ballast.model.kv_pool import KvPool, num_kv_blocks
 from ballast.model.residence import weight_memory
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import Packing, load_weights
-from ballast.moe.residents import Residents
-from ballast.numa import WeightMemory
-from ballast.vram import VramLimit, enforce, why_full
+from ballast.moe.gpu_experts import GpuExperts
 from ballast.weights.gguf import GgufModel
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """The numbers that shape an engine; see the command line's options of the same names."""
+    """What an engine is built from; most are command-line options of the same names."""
 
     cache_lens: int
     max_batch_size: int
@@ -43,20 +44,20 @@ class EngineSettings:
     activation_bytes: int = 2
     numa: NumaMode = "off"
     device: str = "cpu"
-    """cpu, or "cuda:N" for everything but the routed experts."""
+    """"cpu", or "cuda:N": the device that computes everything but the routed experts."""
     stream_from_tokens: int | None = None
-    """Fewest tokens of a step whose experts are streamed through the device; None: as measured; 0: never."""
-    residents: Residents = ()
+    """Fewest tokens of a step whose experts are streamed through the device. None: measured at start; 0: never."""
+    gpu_experts: GpuExperts = ()
     """Routed experts in the device's memory as well, by layer."""
     pcie_share: float | None = 0.0
     """Of a decode step's other experts, those that the device reads from host memory; None: as measured."""
     prefill_is_auto: bool = False
-    """`prefill_chunk_size` is meant for a device that computes all experts of a long step; where the CPU does, it is
-    `chunk_size` after all."""
+    """`prefill_chunk_size` was chosen for a device that computes all experts of a long step. If the CPU turns out to
+    compute them, `chunk_size` is used instead."""
     vram: VramLimit | None = None
-    """Of the device's memory; None: all there is."""
+    """Limit of the device's memory; None: all of it."""
     topology: Topology | None = None
-    """The machine's own when None; another one may be made up."""
+    """None: the machine's own. Tests pass another."""
 
 
 def engine_settings(config: Config) -> EngineSettings:
@@ -90,7 +91,7 @@ def scheduler_config(settings: EngineSettings) -> sched.SchedulerConfig:
         max_batch_size=settings.max_batch_size,
         chunk_size=settings.chunk_size,
         prefill_chunk_size=settings.prefill_chunk_size,
-        # The engine keeps the bound; what it lets in on the way to a free slot passes through the queue as well.
+        # The engine enforces the bound. Requests on their way to a free slot pass through this queue too.
         max_queue=settings.max_queue + settings.max_batch_size,
     )
 
@@ -103,15 +104,15 @@ def load_runner(
     report: Callable[[float], None] = lambda _: None,
     on_placed: Callable[[WeightMemory, str], None] = lambda *_: None,
 ) -> Runner:
-    """Load the model for the settings' device. Only the first `num_sampled_ids` ids can ever be sampled.
+    """Load the model for the settings' device. Only ids below `num_sampled_ids` can be sampled.
 
-    `on_placed` is told where the weights lie, and why threads are not pinned. With numa "auto" the calling thread is
-    pinned for good; see `start_threads`.
+    `report` gets the share that is loaded, 0…1. `on_placed` gets where the weights are, and why threads are not pinned
+    ("" if they are). With numa "auto" the calling thread stays pinned; see `start_threads`.
     """
     on_cpu = settings.device == "cpu"
     pool, why_not_pinned = start_threads(settings.cpu_threads, settings.numa, settings.topology, adopt_caller=on_cpu)
     packing = Packing(pool, settings.cpu_isa, settings.activation_bytes)
-    with _telling_memory(settings.device, settings.vram):
+    with _explain_out_of_memory(settings.device, settings.vram):
         if on_cpu:
             runner, memory = _load_on_cpu(gguf_model, spec, num_sampled_ids, packing, settings, report)
         else:
@@ -121,12 +122,15 @@ def load_runner(
 
 
 @contextmanager
-def _telling_memory(device: str, limit: VramLimit | None) -> Iterator[None]:
-    """Memory that is refused although the plan found room: somebody else has taken it, an allowance was too small, or
-    the process has a limit that no plan knows."""
+def _explain_out_of_memory(device: str, limit: VramLimit | None) -> Iterator[None]:
+    """Turn a failed allocation into an OutOfMemoryError with a way out.
+
+    The plan found enough memory, so another process has taken it, an allowance in the plan was too small, or the
+    process has a limit that the plan does not know.
+    """
     device_is_full: tuple[type[Exception], ...] = ()
     if device != "cpu":
-        import torch  # a server on the CPU alone has none
+        import torch  # not installed for a server that uses the CPU alone
 
         device_is_full = (torch.OutOfMemoryError,)
     try:
@@ -163,29 +167,27 @@ def _load_hybrid(
     settings: EngineSettings,
     report: Callable[[float], None],
 ) -> tuple[Runner, WeightMemory]:
-    import torch  # a server on the CPU alone has none
+    import torch  # not installed for a server that uses the CPU alone
 
     from ballast.model.hybrid.load import load_hybrid_model
+    from ballast.model.hybrid.options import HybridOptions
 
     if settings.vram is not None:
         enforce(settings.device, settings.vram)
-    model, weights = load_hybrid_model(
-        gguf_model,
-        spec,
-        num_sampled_ids,
-        packing,
+    options = HybridOptions(
+        device=torch.device(settings.device),
+        num_sampled_ids=num_sampled_ids,
         num_blocks=num_kv_blocks(settings.cache_lens, settings.block_tokens),
         block_tokens=settings.block_tokens,
         max_step_tokens=max(settings.chunk_size, settings.prefill_chunk_size),
         max_batch_size=settings.max_batch_size,
-        device=torch.device(settings.device),
-        pin_thread=settings.numa == "auto",
-        stream_from_tokens=settings.stream_from_tokens,
-        residents=settings.residents,
+        gpu_experts=settings.gpu_experts,
         pcie_share=settings.pcie_share,
+        stream_from_tokens=settings.stream_from_tokens,
         vram=settings.vram,
-        report=report,
+        pin_thread=settings.numa == "auto",
     )
+    model, weights = load_hybrid_model(gguf_model, spec, packing, options, report)
     if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
     return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)
@@ -199,7 +201,7 @@ def build_engine(
     observer: EngineObserver | None = None,
     on_death: Callable[[], None] | None = None,
 ) -> Engine:
-    """An engine around `load`, with limits that follow from the settings and the model's context length."""
+    """An engine around `load`, with limits derived from the settings and the model's context length in tokens."""
     config = scheduler_config(settings)
     limits = Limits(
         max_new_tokens=settings.max_new_tokens,

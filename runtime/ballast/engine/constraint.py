@@ -1,4 +1,4 @@
-"""What the engine needs of a grammar: before each token, which tokens may come."""
+"""What the engine needs from a grammar: which tokens may come next."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from numpy.typing import NDArray
 
 
 class ConstraintState(Protocol):
-    """Where one sequence is in its grammar."""
+    """The position of one sequence in its grammar."""
 
     def allowed(self) -> NDArray[np.bool_] | None:
-        """[vocabulary] the tokens that may come next, the end token among them where the text may end; None: any.
+        """[vocabulary] bool, the tokens that may come next; None allows every token.
 
-        Called on a helper thread while the model computes, at most once for each token. Raises RequestError when the
-        grammar has become too complex to go on.
+        The end token is among them where the text may end. Called on a helper thread while the model computes, at most
+        once per token. Raises RequestError when the grammar has become too complex to continue.
         """
 
     def accept(self, token_id: int) -> None:
-        """Go on by one allowed token."""
+        """Advance by one allowed token."""
 
 
 class Constraint(Protocol):
     """A compiled grammar."""
 
     def start(self) -> ConstraintState:
-        """At the first generated token. Cheap."""
+        """The state before the first generated token. Cheap."""

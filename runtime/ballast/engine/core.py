@@ -34,17 +34,17 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class PrefillEvent:
-    """One sequence's prompt went on."""
+    """A step computed part of one sequence's prompt."""
 
     seq: int
     computed_tokens: int
-    """Of the prompt, cached ones included."""
+    """Prompt tokens that are computed so far, cached ones included."""
     scores: tuple[TokenLogprobs, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one step did. `num_tokens` counts the tokens that went through the model; 0 means nothing can run."""
+    """What one step did. `num_tokens` is the number of tokens that went through the model; 0: nothing could run."""
 
     kind: StepKind
     num_tokens: int
@@ -53,9 +53,9 @@ class StepResult:
     """(sequence, prompt tokens served by the prefix cache) of each request that left the queue in this step."""
     preempted: tuple[int, ...]
     prefilled: tuple[PrefillEvent, ...]
-    """Sequences of which this step computed prompt tokens, and that asked to be told; before their first token."""
+    """Progress of prompts, for sequences that asked for it; always before their first token."""
     failed: tuple[tuple[int, Exception], ...]
-    """Sequences that nothing could be sampled for, and why; they are gone, the others go on."""
+    """(sequence, reason) where nothing could be sampled. These sequences are gone; the others are not affected."""
 
 
 IDLE = StepResult("decode", 0, (), (), (), (), ())
@@ -76,8 +76,11 @@ class EngineCore:
         self._alive = alive
 
     def add(self, seq: int, request: Request, seed: int, leader: int | None = None) -> None:
-        """Queue a request under a fresh sequence id; `leader` has the same prompt and computes it first, unless it is
-        gone by now. Raises ValueError when it can never fit, QueueFullError."""
+        """Queue a request under a fresh sequence id.
+
+        `leader` is a sequence with the same prompt that computes it first; it is ignored if it has ended by now.
+        Raises ValueError when the request can never fit, QueueFullError.
+        """
         params = request.sampling
         self._scheduler.add(
             seq,
@@ -93,13 +96,13 @@ class EngineCore:
         self._queued.add(seq)
 
     def abort(self, seq: int) -> None:
-        """Free a sequence in whatever state it is; unknown ids are ignored, the sequence may just have ended."""
+        """Free a sequence in any state. Unknown ids are ignored, since the sequence may have just ended."""
         self._scheduler.abort(seq)
         self._sequences.pop(seq, None)
         self._queued.discard(seq)
 
     def step(self) -> StepResult:
-        """Run one step; returns IDLE when nothing can run."""
+        """Run one step. Returns IDLE when nothing can run."""
         plan = self._scheduler.plan()
         if plan.num_requests == 0:
             return IDLE
@@ -108,10 +111,10 @@ class EngineCore:
         admitted = tuple((seq, self._scheduler.cached_tokens(seq)) for seq in plan.seqs.tolist() if seq in self._queued)
         self._queued.difference_update(seq for seq, _ in admitted)
         preempted = tuple(plan.preempted.tolist())
-        wanted = _wanted_logits(plan, self._sequences)
-        self._masks.begin({row.seq: self._sequences[row.seq] for row in wanted if row.samples})
-        logits = self._forward(plan, _batch(plan, wanted))
-        prefilled, sampled, failed = self._use(wanted, logits)
+        requested = _requested_rows(plan, self._sequences)
+        self._masks.begin({row.seq: self._sequences[row.seq] for row in requested if row.samples})
+        logits = self._forward(plan, _batch(plan, requested))
+        prefilled, sampled, failed = self._apply_logits(requested, logits)
         committed = self._scheduler.commit(np.array([token for token, _ in sampled.values()], dtype=np.int32))
         events = tuple(
             TokenEvent(seq, token, FINISH_REASONS.get(finish), sampled[seq][1])
@@ -132,22 +135,22 @@ class EngineCore:
         runner = self._looks_ahead
         if runner is None:
             return self._runner.forward(batch, self._alive)
-        runner.queue(batch, self._alive, is_staged=plan.was_foreseen)
-        foreseen = self._scheduler.foresee()
-        if foreseen is not None:
-            runner.stage(Batch.from_plan(foreseen, wanted=()))
+        runner.queue(batch, self._alive, is_staged=plan.was_predicted)
+        predicted = self._scheduler.plan_ahead()
+        if predicted is not None:
+            runner.stage(Batch.from_plan(predicted, logits_at=()))
         return runner.logits(self._alive)
 
-    def _use(
-        self, wanted: list[_Wanted], logits: NDArray[np.float32]
+    def _apply_logits(
+        self, requested: list[_RequestedRow], logits: NDArray[np.float32]
     ) -> tuple[tuple[PrefillEvent, ...], dict[int, tuple[int, TokenLogprobs | None]], dict[int, Exception]]:
-        """Scores, sampled tokens in plan order, failures. A sequence that fails gets token 0, which is never
+        """Prompt scores, sampled tokens in plan order, and failures. A failed sequence gets token 0, which is never
         delivered."""
         prefilled: list[PrefillEvent] = []
         sampled: dict[int, tuple[int, TokenLogprobs | None]] = {}
         failed: dict[int, Exception] = {}
         rows = iter(logits)
-        for row in wanted:
+        for row in requested:
             sequence = self._sequences[row.seq]
             scores = sequence.score([next(rows) for _ in row.scored])
             if scores or (sequence.request.report_progress and row.computed_tokens):
@@ -169,12 +172,12 @@ class EngineCore:
 
     @property
     def expert_bytes_read(self) -> int:
-        """Bytes of experts' weights that steps have read from host memory; 0 of a runner that does not count."""
+        """Bytes of experts' weights that steps have read from host memory; 0 if the runner does not count."""
         return 0 if self._counts_reads is None else self._counts_reads.expert_bytes_read
 
     @property
     def device_counts(self) -> DeviceCounts:
-        """What the runner has done on a GPU; zeros of one that uses none."""
+        """What the runner has done on a GPU; zeros if it uses none."""
         return DeviceCounts() if self._on_device is None else self._on_device.device_counts
 
     def describe(self) -> list[tuple[int, str, int, int, int]]:
@@ -187,8 +190,8 @@ class EngineCore:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What is wanted of one row of a plan."""
+class _RequestedRow:
+    """The logits that one row of a plan must produce, as indices of tokens in the batch."""
 
     seq: int
     scored: range
@@ -197,11 +200,11 @@ class _Wanted:
     last: int
     """The row's last token index, whose logits are sampled."""
     computed_tokens: int
-    """Of the prompt, after this step; 0 in rows that decode."""
+    """Prompt tokens that are computed after this step; 0 in rows that decode."""
 
 
-def _wanted_logits(plan: sched.Plan, sequences: Mapping[int, Sequence]) -> list[_Wanted]:
-    wanted = []
+def _requested_rows(plan: sched.Plan, sequences: Mapping[int, Sequence]) -> list[_RequestedRow]:
+    requested = []
     bounds = plan.query_indptr.tolist()
     rows = zip(plan.seqs.tolist(), plan.samples.tolist(), plan.kv_lens.tolist(), strict=True)
     for index, (seq, samples, kv_len) in enumerate(rows):
@@ -210,14 +213,15 @@ def _wanted_logits(plan: sched.Plan, sequences: Mapping[int, Sequence]) -> list[
         unscored = sequences[seq].unscored(begin - to_index, kv_len)
         scored = range(unscored.start + to_index, unscored.stop + to_index)
         computed = min(kv_len, len(sequences[seq].request.prompt_ids)) if index >= plan.num_decode else 0
-        wanted.append(_Wanted(seq, scored, bool(samples), end - 1, computed))
-    return wanted
+        requested.append(_RequestedRow(seq, scored, bool(samples), end - 1, computed))
+    return requested
 
 
-def _batch(plan: sched.Plan, wanted: list[_Wanted]) -> Batch:
-    if not any(row.scored for row in wanted):
+def _batch(plan: sched.Plan, requested: list[_RequestedRow]) -> Batch:
+    if not any(row.scored for row in requested):
         return Batch.from_plan(plan)
-    return Batch.from_plan(plan, [at for row in wanted for at in (*row.scored, *([row.last] if row.samples else ()))])
+    logits_at = [at for row in requested for at in (*row.scored, *([row.last] if row.samples else ()))]
+    return Batch.from_plan(plan, logits_at)
 
 
 def _kind(plan: sched.Plan) -> StepKind:

@@ -1,4 +1,4 @@
-"""The engine thread: takes requests from the event loop, steps the core, hands tokens back one hop a step."""
+"""The engine thread: takes requests from the event loop, steps the core, and returns tokens in one hop per step."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ballast._core import sched
-from ballast.engine.admission import Queue, check_room
+from ballast.engine.admission import Queue, check_capacity
 from ballast.engine.core import EngineCore, StepResult
 from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.observer import EngineObserver, SilentObserver
 from ballast.engine.request import FinishReason, Output, Request, SamplingParams
 from ballast.engine.runner import Runner, bounded
 from ballast.engine.stream import RequestStream
-from ballast.errors import CapacityError, EngineDeadError, RequestError
+from ballast.errors import CapacityError, ContextLengthError, EngineDeadError, RequestError
 from ballast.model.device_counts import DeviceCounts
 
 log = logging.getLogger(__name__)
 
-# No wait in this file is endless; an idle engine wakes this often to find that it is still idle.
+# Every wait in this file has a limit; an idle engine wakes this often.
 IDLE_WAKE_S = 60.0
 WARM_UP_SEQ = 0
 
@@ -36,7 +36,7 @@ Loader = Callable[[Callable[[float], None]], Runner]
 
 
 class EngineState(StrEnum):
-    """Where the engine is in its life."""
+    """The engine's lifecycle, in order. DEAD may follow any state but STOPPED."""
 
     LOADING = "loading"
     READY = "ready"
@@ -47,7 +47,7 @@ class EngineState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a request may ask for."""
+    """What a request may ask for, and how many may wait."""
 
     max_new_tokens: int
     max_model_tokens: int
@@ -55,12 +55,12 @@ class Limits:
     max_batch_size: int
     max_queue: int
     max_queue_tokens: int | None = None
-    """Prompt tokens that may wait; None: as many as there are requests for."""
+    """Prompt tokens that may wait; None: no bound but the number of requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The engine's numbers after its last step, for metrics and debugging. Token counts unless named otherwise."""
+    """The engine's numbers after its last step, for metrics and debugging. The names are part of `/debug/state`."""
 
     batch_slots: int
     running: int
@@ -76,15 +76,15 @@ class Snapshot:
     expert_bytes_read: int
     """Bytes of routed experts' weights that steps have read from host memory."""
     expert_bytes_over_pcie: int
-    """Of these, the bytes that a GPU has read."""
+    """Those of them that a GPU has read."""
     streamed_steps: int
-    """Steps whose routed experts all went to a GPU."""
+    """Steps whose routed experts were all computed by a GPU."""
     decode_graphs: int
-    """Batch sizes that a GPU decodes by a captured graph."""
-    resident_experts: int
+    """Number of batch sizes that a GPU decodes by a captured graph."""
+    gpu_experts: int
     """Routed experts in a GPU's memory, over all layers."""
     pcie_share: float
-    """Of a decode step's other experts, those that a GPU reads from host memory."""
+    """Share of a decode step's other experts that a GPU reads from host memory, 0…1."""
     heartbeat: float
     """Unix time at which the engine last made progress, in seconds."""
     has_work: bool
@@ -98,7 +98,7 @@ class _Live:
 
     stream: RequestStream
     index: int
-    """Which of the stream's sequences."""
+    """Position of its sequence in the stream."""
     request: Request
     submitted: float
     seed: int
@@ -131,7 +131,7 @@ class Engine:
 
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
-        # Guarded by the lock: what the event loop wants of the engine thread.
+        # Guarded by the lock: requests from the event loop to the engine thread.
         self._state = EngineState.LOADING
         self._inbox: list[tuple[int, _Live]] = []
         self._aborts: list[int] = []
@@ -141,7 +141,7 @@ class Engine:
         self._waiting_tokens = 0
         self._num_free_slots = limits.max_batch_size
 
-        # Touched by the engine thread alone.
+        # Used by the engine thread alone.
         self._live: dict[int, _Live] = {}
         self._prompt_tokens = 0
         self._generation_tokens = 0
@@ -149,7 +149,7 @@ class Engine:
         self._device_counts = DeviceCounts()
         self._mean_duration_s = 1.0
 
-        # Written by the engine thread, read by anyone: each is replaced whole.
+        # Written by the engine thread, read by any thread: each is replaced as a whole.
         self._heartbeat = time.time()
         self._last_progress = time.monotonic()
         self._load_progress = 0.0
@@ -157,15 +157,13 @@ class Engine:
         self._stats: sched.Stats | None = None
         self._description: list[tuple[int, str, int, int, int]] = []
 
-    # --- from the event loop and other threads -----------------------------------------------------------
-
     def start(self) -> None:
         """Begin loading, then serving, on the engine thread."""
         self._thread.start()
 
     @property
     def state(self) -> EngineState:
-        """Where the engine is in its life."""
+        """The state in the engine's lifecycle."""
         return self._state
 
     @property
@@ -175,15 +173,15 @@ class Engine:
 
     @property
     def failure(self) -> BaseException | None:
-        """What killed the engine, when its state is DEAD."""
+        """The error that killed the engine, if its state is DEAD."""
         return self._failure
 
     def submit(self, *requests: Request) -> RequestStream:
-        """Queue requests whose outputs come on one stream; call it on the event loop that will read it.
+        """Queue requests whose outputs come on one stream. Must be called on the event loop that reads the stream.
 
-        All are taken or none. Those with the same prompt share its computation. Raises RequestError when one can never
-        fit, CapacityError (429) when the queue is full and (503) while the engine loads or drains, EngineDeadError
-        after a failure.
+        All requests are queued or none. Those with the same prompt compute it once. Raises RequestError when one can
+        never fit, CapacityError when the queue is full (429) and while the engine loads or drains (503),
+        EngineDeadError after a failure.
         """
         for request in requests:
             self._check_fits(request)
@@ -193,7 +191,7 @@ class Engine:
             self._next_seq = seqs.stop
             stream = RequestStream(seqs, self._abort)
             if not self.has_work:
-                self._last_progress = time.monotonic()  # an idle engine owes no progress
+                self._last_progress = time.monotonic()  # silence counts from now: an idle engine makes no progress
             leaders: dict[tuple[int, ...], int] = {}
             for index, (seq, request) in enumerate(zip(seqs, requests, strict=True)):
                 leader = leaders.setdefault(request.prompt_ids, seq)
@@ -211,18 +209,20 @@ class Engine:
         return stream
 
     def begin_drain(self) -> None:
-        """Refuse new requests from now on; those that the engine holds go on."""
+        """Refuse new requests from now on. Requests that the engine holds continue."""
         with self._lock:
             if self._state in (EngineState.LOADING, EngineState.READY):
                 self._state = EngineState.DRAINING
 
-    def give_up(self, reason: str) -> None:
-        """Hold the engine for dead although its thread does not say so: every request that it holds is failed. A step
-        that ends all the same is for nobody."""
+    def declare_dead(self, reason: str) -> None:
+        """Mark the engine as dead although its thread still runs, and fail every request that it holds.
+
+        If the present step ends after all, its tokens are dropped.
+        """
         self._die(EngineDeadError(reason))
 
     def stop(self, drain_timeout_s: float) -> None:
-        """Drain, then end the thread. Requests still alive after `drain_timeout_s` get a CapacityError. Blocks."""
+        """Drain, then end the thread. Requests that still run after `drain_timeout_s` get a CapacityError. Blocks."""
         self.begin_drain()
         deadline = time.monotonic() + drain_timeout_s
         while self.has_work and self._thread.is_alive() and time.monotonic() < deadline:
@@ -259,7 +259,7 @@ class Engine:
             expert_bytes_over_pcie=on_device.expert_bytes_over_pcie,
             streamed_steps=on_device.streamed_steps,
             decode_graphs=on_device.decode_graphs,
-            resident_experts=on_device.resident_experts,
+            gpu_experts=on_device.gpu_experts,
             pcie_share=on_device.pcie_share,
             heartbeat=self._heartbeat,
             has_work=has_work,
@@ -295,12 +295,12 @@ class Engine:
     def _check_fits(self, request: Request) -> None:
         prompt, limit = len(request.prompt_ids), self.limits.max_model_tokens
         if prompt + request.sampling.max_tokens > limit:
-            raise RequestError(
-                f"This model's maximum context length is {limit} tokens. However, you requested "
-                f"{prompt + request.sampling.max_tokens} tokens ({prompt} in the prompt, "
-                f"{request.sampling.max_tokens} for the completion). Shorten the prompt or lower max_tokens.",
+            raise ContextLengthError(
+                limit,
+                f"you requested {prompt + request.sampling.max_tokens} tokens ({prompt} in the prompt, "
+                f"{request.sampling.max_tokens} for the completion)",
                 param="messages",
-                code="context_length_exceeded",
+                way_out="Shorten the prompt or lower max_tokens.",
             )
 
     def _check_accepts(self, count: int, num_tokens: int) -> None:
@@ -308,19 +308,17 @@ class Engine:
             assert self._failure is not None
             raise EngineDeadError.because_of(self._failure)
         if self._state is not EngineState.READY:
-            raise CapacityError(f"the server is {self._state}, try again later", retry_after_s=5, status=503)
-        # Of a burst that finds the engine idle, those that will start at once do not wait.
+            raise CapacityError(f"the server is {self._state}, try again later", status=503)
+        # Requests that fill free slots do not count as waiting, so that an idle engine takes a burst.
         num_waiting = self._num_waiting + len(self._inbox) - self._num_free_slots
         tokens = self._waiting_tokens + _prompt_tokens(live for _, live in self._inbox)
         queue = Queue(num_waiting, tokens, self.limits.max_batch_size, self._mean_duration_s)
-        check_room(queue, count, num_tokens, self.limits.max_queue, self.limits.max_queue_tokens)
-
-    # --- on the engine thread ----------------------------------------------------------------------------
+        check_capacity(queue, count, num_tokens, self.limits.max_queue, self.limits.max_queue_tokens)
 
     def _run(self) -> None:
         try:
             runner = self._load(self._report_progress)
-            core = EngineCore(runner, bounded(self._config, runner), self._beat)
+            core = EngineCore(runner, bounded(self._config, runner), self._note_progress)
             self._warm_up(core)
             with self._lock:
                 if self._state is EngineState.LOADING:
@@ -333,22 +331,22 @@ class Engine:
                     self._idle(core)
                 else:
                     self._account(core, result, started)
-            self._end_all(CapacityError("the server is shutting down", retry_after_s=5, status=503))
+            self._fail_all(CapacityError.shutting_down())
             with self._lock:
                 self._state = EngineState.STOPPED
-        except BaseException as failure:  # noqa: BLE001  the thread's last line of defence: fail every request, tell the owner
+        except BaseException as failure:  # noqa: BLE001  last resort of the thread: fail every request and notify the owner
             self._die(failure)
 
     def _report_progress(self, share: float) -> None:
         self._load_progress = share
-        self._beat()
+        self._note_progress()
 
-    def _beat(self) -> None:
+    def _note_progress(self) -> None:
         self._heartbeat = time.time()
         self._last_progress = time.monotonic()
 
     def _warm_up(self, core: EngineCore) -> None:
-        """Run one real token through everything, so that ready means ready."""
+        """Compute one real token, so that an engine that is ready has worked once."""
         core.add(WARM_UP_SEQ, Request("warm-up", (0,), SamplingParams(max_tokens=1, temperature=0.0)), seed=0)
         core.step()
         core.check()
@@ -372,13 +370,13 @@ class Engine:
             self._publish(core)
 
     def _idle(self, core: EngineCore) -> None:
-        """Prove the invariants once, then sleep until something arrives."""
+        """Check the invariants once, then sleep until something arrives."""
         core.check()
         self._publish(core)
         with self._lock:
             while not (self._inbox or self._aborts or self._stopping):
                 self._wake.wait(timeout=IDLE_WAKE_S)
-            self._beat()
+            self._note_progress()
 
     def _account(self, core: EngineCore, result: StepResult, started: float) -> None:
         now = time.monotonic()
@@ -409,8 +407,8 @@ class Engine:
         for seq, error in result.failed:
             live = self._live.pop(seq)
             log.error("nothing to sample", extra={"request_id": live.request.id, "error": str(error)})
-            told = error if isinstance(error, RequestError) else RequestError(str(error), status=500)
-            deliveries[live.stream.loop].append((live.stream, told))
+            delivered = error if isinstance(error, RequestError) else RequestError(str(error), status=500)
+            deliveries[live.stream.loop].append((live.stream, delivered))
         self._generation_tokens += len(result.events)
         for seq in result.preempted:
             log.info("preempted", extra={"request_id": self._live[seq].request.id})
@@ -431,7 +429,7 @@ class Engine:
             self._observer.on_finish(duration_s)
 
     def _publish(self, core: EngineCore) -> None:
-        self._beat()
+        self._note_progress()
         self._stats = core.stats()
         self._expert_bytes_read = core.expert_bytes_read
         self._device_counts = core.device_counts
@@ -441,8 +439,8 @@ class Engine:
             self._num_waiting, self._waiting_tokens = self._stats.waiting, tokens
             self._num_free_slots = self.limits.max_batch_size - self._stats.running
 
-    def _end_all(self, error: Exception) -> None:
-        """Fail every request that is still held, wherever it is."""
+    def _fail_all(self, error: Exception) -> None:
+        """Fail every request that is still held, in the inbox or in the core."""
         with self._lock:
             pending, self._inbox = self._inbox, []
         for live in [*self._live.values(), *(live for _, live in pending)]:
@@ -451,12 +449,12 @@ class Engine:
 
     def _die(self, failure: BaseException) -> None:
         if self._failure is not None:
-            return  # given up, and then it ended after all
+            return  # declared dead before, and now the thread has ended
         log.critical("engine died", exc_info=failure, extra={"requests": self.describe()})
         self._failure = failure
         with self._lock:
             self._state = EngineState.DEAD
-        self._end_all(EngineDeadError.because_of(failure))
+        self._fail_all(EngineDeadError.because_of(failure))
         if self._on_death is not None:
             self._on_death()
 
@@ -485,12 +483,12 @@ def _output(
 
 
 def _prompt_tokens(lives: Iterable[_Live]) -> int:
-    """A prompt that several sequences share is computed once."""
+    """Prompt tokens to compute: a prompt that several sequences share counts once."""
     return sum(len(live.request.prompt_ids) for live in lives if live.leader is None)
 
 
 def _call(loop: asyncio.AbstractEventLoop, items: list[Delivery]) -> None:
-    """Deliver on the streams' own loop; a loop that is gone has nobody left to read."""
+    """Deliver on the streams' own loop. If the loop is closed, nobody reads any more."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(_deliver, items)
 

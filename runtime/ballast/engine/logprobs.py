@@ -1,4 +1,4 @@
-"""How probable tokens were by the model's own distribution: before temperature, penalties, bias and masks."""
+"""Log probabilities in the model's own distribution: before temperature, penalties, bias and masks."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 LOWEST = -9999.0
-"""In place of minus infinity, which JSON cannot say."""
+"""Stands for minus infinity, which JSON cannot express."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """One position: the token that stands there, and the most probable ones."""
+    """The token at one position, and the most probable tokens there."""
 
     token_id: int
     logprob: float
     """Natural logarithm, at least LOWEST."""
     top: tuple[tuple[int, float], ...] = ()
-    """(token, logprob) of the most probable tokens, most probable first; of equals the lower id first."""
+    """(token, logprob) of the most probable tokens, most probable first; ties go to the lower id."""
 
 
 def token_logprobs(logits: NDArray[np.float32], token_id: int, num_top: int) -> TokenLogprobs:
-    """Of `token_id` and the `num_top` most probable tokens, by `logits` [vocabulary]."""
+    """Log probabilities of `token_id` and of the `num_top` most probable tokens, from `logits` [vocabulary]."""
     highest = float(np.max(logits))
     log_sum = highest + float(np.log(np.sum(np.exp(logits - highest, dtype=np.float32), dtype=np.float64)))
     top = largest(logits, min(num_top, logits.size)) if num_top else ()
@@ -35,7 +35,7 @@ def token_logprobs(logits: NDArray[np.float32], token_id: int, num_top: int) -> 
 
 
 def largest(values: NDArray[np.floating], count: int) -> NDArray[np.int64]:
-    """Indices of the `count` largest values, largest first; of equals the lower index."""
+    """Indices of the `count` largest values, largest first; ties go to the lower index."""
     threshold = np.partition(values, values.size - count)[values.size - count]
     at_least = np.flatnonzero(values >= threshold)
     order = np.argsort(-values[at_least], kind="stable")
@@ -43,5 +43,5 @@ def largest(values: NDArray[np.floating], count: int) -> NDArray[np.int64]:
 
 
 def _bounded(logprob: float) -> float:
-    # A rounding error may lift a certain token above 0.
+    # Rounding may lift the logarithm of a probability near 1 above 0.
     return max(LOWEST, min(0.0, logprob)) if np.isfinite(logprob) else LOWEST

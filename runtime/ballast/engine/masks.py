@@ -1,4 +1,4 @@
-"""Masks of grammars, computed beside the forward pass."""
+"""Computes the grammars' masks on another thread during the forward pass."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from numpy.typing import NDArray
 from ballast.engine.sequence import Sequence
 from ballast.errors import RequestError
 
-# Grammars bound their own work; this is for the day on which one does not.
+# A backstop: grammars bound their own work.
 LIMIT_S = 30.0
 
 Mask = NDArray[np.bool_] | None
 
 
 class MaskWorker:
-    """One thread, which begins when the first grammar comes. `begin` a step's masks, then `take` each."""
+    """One thread, started with the first grammar. Call `begin` for the masks of a step, then `take` for each."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
-        # The engine's thread may be pinned to one CPU, which its children inherit; the main thread is not.
+        # New threads inherit the engine thread's CPUs, and it may be pinned to one. The main thread never is.
         cpus = os.sched_getaffinity(os.getpid())
         self._executor = ThreadPoolExecutor(1, "ballast-masks", os.sched_setaffinity, (0, cpus))
         self._masks: dict[int, Future[Mask]] = {}
 
     def begin(self, sequences: Mapping[int, Sequence]) -> None:
-        """Start on the masks of those that have a grammar; what nobody took of an earlier step is dropped."""
+        """Start computing the masks of the sequences that have a grammar. Masks of an earlier step that were not taken
+        are dropped."""
         self._masks = {
             seq: self._executor.submit(sequence.constraint.allowed)
             for seq, sequence in sequences.items()
@@ -37,8 +38,10 @@ class MaskWorker:
         }
 
     def take(self, seq: int) -> Mask:
-        """The mask, None for a sequence without a grammar. Raises RequestError as `ConstraintState.allowed` does, and
-        (500) when it takes too long."""
+        """The mask [vocabulary] bool; None for a sequence without a grammar.
+
+        Raises RequestError as `ConstraintState.allowed` does, and with status 500 when it takes too long.
+        """
         mask = self._masks.pop(seq, None)
         if mask is None:
             return None

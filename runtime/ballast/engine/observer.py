@@ -1,4 +1,4 @@
-"""What the engine tells whoever measures it. Every hook is called on the engine thread and must not block."""
+"""Hooks for measurements. Each is called on the engine thread and must not block."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ StepKind = Literal["prefill", "decode", "mixed"]
 
 
 class EngineObserver(Protocol):
-    """Receives the engine's times and counts as they happen; durations in seconds."""
+    """Receives the engine's durations, in seconds, and counts as they occur."""
 
     def on_step(self, kind: StepKind, duration_s: float, num_tokens: int) -> None:
         """A step has run over `num_tokens` tokens."""
 
     def on_first_token(self, ttft_s: float, queue_s: float) -> None:
-        """A request got its first token; both times count from its submission."""
+        """A request got its first token. `ttft_s` runs from submission to the token, `queue_s` to the first step."""
 
     def on_inter_token(self, latency_s: float) -> None:
-        """A request got one more token this long after its last."""
+        """A request got another token, this long after the one before."""
 
     def on_finish(self, duration_s: float) -> None:
-        """A request ended by itself, this long after its submission."""
+        """A request finished (was not aborted), this long after its submission."""
 
 
 class SilentObserver:

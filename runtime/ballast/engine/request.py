@@ -1,4 +1,4 @@
-"""What goes into the engine and what comes out: plain data, no behaviour."""
+"""What goes into the engine and what comes out. Plain data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ballast.engine.logprobs import TokenLogprobs
 
 
 class FinishReason(StrEnum):
-    """Why a request ended by itself, as OpenAI's wire format calls it."""
+    """Why a request finished, in the words of OpenAI's API."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -19,7 +19,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one request's tokens are chosen. Nothing here depends on what else is in the batch."""
+    """How one request's tokens are chosen. Nothing here depends on the rest of the batch."""
 
     max_tokens: int
     """Exact upper bound on generated tokens, ≥ 1."""
@@ -30,39 +30,39 @@ class SamplingParams:
     """0 keeps every token."""
     min_p: float = 0.0
     seed: int | None = None
-    """Same seed, same prompt: same tokens. None draws a seed when the request is submitted."""
+    """The same seed and prompt give the same tokens. None: a seed is drawn at submission."""
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     stop_token_ids: frozenset[int] = frozenset()
-    """Tokens that end the request (the model's end tokens among them). The token itself is delivered."""
+    """Tokens that end the request, the model's end tokens among them. The token itself is delivered too."""
     min_tokens: int = 0
     """Stop tokens are not sampled before this many tokens."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
-    """How many of the most probable tokens are reported beside each token; None reports nothing."""
+    """Number of most probable tokens to report with each token; None: no log probabilities at all."""
     constraint: Constraint | None = None
-    """Narrows every choice; takes precedence over `min_tokens` where both leave nothing."""
+    """Restricts every choice. Takes precedence over `min_tokens` when both together leave no token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to generate. `id` is for logs and `/debug/state`; it need not be unique."""
+    """One sequence to generate. `id` is for logs and `/debug/state` and need not be unique."""
 
     id: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     priority: int = 0
-    """The lower is served first; within one, first come, first served."""
+    """Lower numbers are served first; equal ones first come, first served."""
     score_prompt: bool = False
-    """Report the prompt's log probabilities as `sampling.logprobs` says; the prefix cache is not read then."""
+    """Report the prompt's log probabilities, as `sampling.logprobs` says. The prefix cache is not read then."""
     report_progress: bool = False
-    """Report how much of the prompt is computed after each step that computes some."""
+    """Report the prompt's progress after each step that computes a part of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One delivery to a stream: what one step meant for one sequence.
+    """One delivery to a stream: the result of one step for one sequence.
 
     `finish_reason` is set exactly once, on the sequence's last output. Outputs without tokens carry scores or progress.
     Times are those of `time.monotonic`, in seconds.
@@ -71,16 +71,16 @@ class Output:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None
     cached_tokens: int
-    """Prompt tokens that the prefix cache saved; set on the first output and stays."""
+    """Prompt tokens served by the prefix cache; the same in every output of a sequence."""
     index: int = 0
-    """Which of the requests that were submitted together."""
+    """Position among the requests that were submitted together."""
     logprobs: tuple[TokenLogprobs, ...] = ()
-    """One a token, where they were asked for."""
+    """One per token, if the request asks for them."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    """The next tokens of the prompt; the first token of a prompt has none."""
+    """Scores of the next tokens of the prompt. The first prompt token has none."""
     computed_tokens: int = 0
-    """Of the prompt, cached ones included."""
+    """Prompt tokens that are computed so far, cached ones included."""
     admitted_s: float = 0.0
     """When the sequence left the queue for the first time."""
     produced_s: float = 0.0
-    """When the step ended."""
+    """When the step ended that made this output."""

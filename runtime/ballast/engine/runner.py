@@ -1,4 +1,4 @@
-"""What the engine needs of a model: a batch goes in, logits come out."""
+"""What the engine needs from a model: a batch goes in, logits come out."""
 
 from __future__ import annotations
 
@@ -19,32 +19,35 @@ class Runner(Protocol):
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
         """Write the batch's KV and return logits [sampled tokens, real vocabulary].
 
-        Calls `alive` after a layer when its last call is 100 ms ago, so that a long step is told from a dead one.
+        Calls `alive` after a layer if the last call was 100 ms ago or more, so that a long step can be told from a
+        hung one.
         """
 
 
 @runtime_checkable
 class BoundsPrefill(Protocol):
-    """A runner that may find while it is loaded that long steps do not pay."""
+    """A runner that may find out, while loading, that long prefill steps do not pay."""
 
     @property
     def max_prefill_tokens(self) -> int | None:
-        """Most tokens of a step in which nothing decodes, where it is fewer than configured."""
+        """Most tokens of a step in which nothing decodes, if fewer than configured; None: as configured."""
 
 
 @runtime_checkable
 class LooksAhead(Protocol):
-    """A runner whose steps run beside the calling thread: `queue`, perhaps `stage`, then `logits` are one step."""
+    """A runner whose steps run asynchronously. One step is `queue`, perhaps `stage`, then `logits`."""
 
     def queue(self, batch: Batch, alive: Callable[[], None], *, is_staged: bool) -> None:
-        """Begin a step, calling `alive` as `Runner.forward` does. `is_staged`: all of the batch but its token ids is
-        what `stage` was given last."""
+        """Begin a step, calling `alive` as `Runner.forward` does.
+
+        `is_staged`: the batch is the one that `stage` got last, but for its token ids.
+        """
 
     def stage(self, batch: Batch) -> None:
-        """Make ready the step that probably follows, in which every request has one token, not yet known."""
+        """Prepare the step that probably follows. Every request in it has one token, which is not known yet."""
 
     def logits(self, alive: Callable[[], None]) -> NDArray[np.float32]:
-        """Wait for the step; what `Runner.forward` returns, valid until the next step is queued."""
+        """Wait for the step and return what `Runner.forward` does; valid until the next step is queued."""
 
 
 @runtime_checkable
@@ -53,12 +56,12 @@ class UsesDevice(Protocol):
 
     @property
     def device_counts(self) -> DeviceCounts:
-        """What it has done there so far."""
+        """What it has done on the GPU so far."""
 
 
 @runtime_checkable
 class CountsExpertReads(Protocol):
-    """A runner that knows what it has read."""
+    """A runner that counts the bytes of experts that it reads."""
 
     @property
     def expert_bytes_read(self) -> int:
@@ -67,15 +70,15 @@ class CountsExpertReads(Protocol):
 
 @runtime_checkable
 class CountsExpertUses(Protocol):
-    """A runner that knows which experts it has chosen."""
+    """A runner that counts how often each expert is used."""
 
     @property
     def expert_uses(self) -> NDArray[np.int64]:
-        """[routed layers, E]: for how many tokens the CPU has computed each so far."""
+        """[routed layers, E] the number of tokens that the CPU has computed each expert for so far."""
 
 
 def bounded(config: sched.SchedulerConfig, runner: Runner) -> sched.SchedulerConfig:
-    """The scheduler's configuration with the runner's bound on steps in which nothing decodes."""
+    """The scheduler's configuration, with the runner's bound on steps in which nothing decodes."""
     most = runner.max_prefill_tokens if isinstance(runner, BoundsPrefill) else None
     if most is None or most >= config.prefill_chunk_size:
         return config

@@ -29,9 +29,9 @@ class SequenceSampler:
         self._seen: set[int] = set(prompt_ids) if params.repetition_penalty != 1.0 else set()
 
     def next_token(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None = None) -> int:
-        """Choose from `logits` [vocabulary], of the tokens that are `allowed`, and record the choice.
+        """Choose among the `allowed` tokens by `logits` [vocabulary], and record the choice.
 
-        Raises FloatingPointError when the model produced no finite logit to choose from.
+        Raises FloatingPointError when no logit is finite.
         """
         token = self._choose(self._adjust(logits, allowed))
         self._generated[token] += 1
@@ -41,8 +41,8 @@ class SequenceSampler:
         return token
 
     def _adjust(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None) -> NDArray[np.floating]:
-        """Penalties, bias, the ban on early stop tokens and on all that is not allowed. Copies only when something
-        changes."""
+        """The logits after penalties, bias and bans: of early stop tokens, and of tokens that are not allowed. A copy,
+        unless nothing changes."""
         params = self._params
         penalised = bool(params.presence_penalty or params.frequency_penalty) and self._num_generated > 0
         forbid_stop = self._num_generated < params.min_tokens
@@ -82,15 +82,15 @@ class SequenceSampler:
     def _candidates(
         self, logits: NDArray[np.floating], highest: float
     ) -> tuple[NDArray[np.int64] | None, NDArray[np.float64]]:
-        """Tokens that survive top-k, then min-p, then top-p, with their unnormalised probabilities; None for all tokens
-        in order of their ids."""
+        """The tokens that top-k, min-p and top-p leave, applied in this order, and their unnormalised probabilities.
+        None stands for all tokens, ordered by id."""
         params = self._params
         tokens: NDArray[np.int64] | None = None
         if 0 < params.top_k < logits.size:
             tokens = largest(logits, params.top_k)
             logits = logits[tokens]
         # Weights are relative to the most probable token, so min-p is a plain threshold.
-        # Doubles are a copy of ours already (`_adjust`): fresh memory for another would cost more than the arithmetic.
+        # Doubles are our own copy already (`_adjust`); another copy would cost more than the arithmetic.
         weights = logits.astype(np.float64, copy=False)
         weights -= highest
         weights /= params.temperature
@@ -102,7 +102,7 @@ class SequenceSampler:
         return tokens, weights
 
     def _uniform(self) -> float:
-        """The random number in [0, 1) that belongs to this seed and this position."""
+        """The random number in [0, 1) of this seed and this position."""
         philox = np.random.Philox(key=self._seed, counter=self._num_generated)
         return float(np.random.Generator(philox).random())
 
@@ -112,7 +112,7 @@ def _within(tokens: set[int] | frozenset[int], vocabulary: int) -> list[int]:
 
 
 def _index_at(weights: NDArray[np.float64], share: float) -> int:
-    """Where the running sum of `weights` passes `share` of it all. Never an entry of weight 0."""
+    """The index at which the running sum of `weights` exceeds `share` of the total. Its weight is never 0."""
     # Sums of blocks first: a running sum over a whole vocabulary costs more than everything else.
     sums = np.cumsum(np.add.reduceat(weights, np.arange(0, weights.size, BLOCK)))
     threshold = share * float(sums[-1])
@@ -123,7 +123,7 @@ def _index_at(weights: NDArray[np.float64], share: float) -> int:
 
 
 def _first_above(sums: NDArray[np.float64], threshold: float) -> int:
-    """The first entry of a running sum above `threshold`; where rounding leaves none, the first that holds it all."""
+    """Index of the first running sum above `threshold`. If rounding leaves none: the first that equals the total."""
     index = int(np.searchsorted(sums, threshold, side="right"))
     return index if index < sums.size else int(np.searchsorted(sums, sums[-1], side="left"))
 
@@ -137,8 +137,8 @@ def _only(
 def _nucleus(weights: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
     """Indices of the smallest set of most probable entries whose share reaches `top_p`, largest first."""
     total = float(np.sum(weights))
-    # Entries below this are too small to hold, all together, what the nucleus may lack: none of them is in it. The half
-    # leaves room for rounding; the most probable entry is in it in any case.
+    # All entries below this together have a share below 1 - top_p, so none of them is in the nucleus. The factor 0.5
+    # allows for rounding. The most probable entry is always in it.
     smallest = min(0.5 * (1.0 - top_p) * total / weights.size, float(np.max(weights)))
     likely = np.flatnonzero(weights >= smallest)
     order = likely[np.argsort(-weights[likely], kind="stable")]

@@ -1,4 +1,4 @@
-"""One live sequence beside the scheduler's books: how its tokens are chosen and what is reported of them."""
+"""One live sequence, beyond what the scheduler tracks: how its tokens are chosen and what is reported of them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ballast.engine.sampler import SequenceSampler
 
 
 class Sequence:
-    """State that a preemption leaves as it is."""
+    """State of one sequence that a preemption does not touch."""
 
     def __init__(self, request: Request, seed: int) -> None:
         constraint = request.sampling.constraint
         self.request = request
         self.constraint: ConstraintState | None = constraint.start() if constraint else None
         self._sampler = SequenceSampler(request.sampling, request.prompt_ids, seed)
-        self._num_scored = 1 if request.score_prompt else len(request.prompt_ids)  # nothing comes before the first
+        self._num_scored = 1 if request.score_prompt else len(request.prompt_ids)  # no token precedes the first
 
     def unscored(self, begin: int, end: int) -> range:
-        """Of the positions begin…end those whose logits score the next prompt token, for the first time."""
+        """Those positions in begin…end whose logits score a prompt token that has no score yet."""
         return range(max(begin, self._num_scored - 1), min(end, len(self.request.prompt_ids) - 1))
 
     def score(self, rows: Rows[NDArray[np.float32]]) -> tuple[TokenLogprobs, ...]:
-        """The next prompt tokens, by the logits of the positions that `unscored` named."""
+        """Score the next prompt tokens. `rows` are the logits at the positions that `unscored` returned."""
         first = self._num_scored
         self._num_scored += len(rows)
         ids = self.request.prompt_ids[first : self._num_scored]
@@ -36,13 +36,13 @@ class Sequence:
         return tuple(token_logprobs(row, token_id, num_top) for row, token_id in zip(rows, ids, strict=True))
 
     def next_token(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None) -> int:
-        """Choose, and go on by the choice. Raises FloatingPointError, RequestError."""
+        """Choose the next token and advance the grammar by it. Raises FloatingPointError, RequestError."""
         token_id = self._sampler.next_token(logits, allowed)
         if self.constraint is not None and token_id not in self.request.sampling.stop_token_ids:
             self.constraint.accept(token_id)
         return token_id
 
     def logprobs_of(self, logits: NDArray[np.float32], token_id: int) -> TokenLogprobs | None:
-        """What the request wants to know of its token."""
+        """The log probabilities that the request asks for; None if it asks for none."""
         num_top = self.request.sampling.logprobs
         return None if num_top is None else token_logprobs(logits, token_id, num_top)

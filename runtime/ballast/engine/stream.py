@@ -1,4 +1,4 @@
-"""The asyncio end of requests that were submitted together: outputs arrive here from the engine thread."""
+"""The asyncio end of requests that were submitted together. Outputs arrive here from the engine thread."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ballast.engine.request import Output
 
 
 class RequestStream:
-    """Async iterator over the outputs of one or more sequences, in the order in which the engine made them. Ends after
-    the outputs that carry a finish reason, one a sequence.
+    """Async iterator over the outputs of one or more sequences, in the order in which the engine makes them. It ends
+    once each sequence has had its output with a finish reason.
 
-    Raises from `__anext__` what ended a request against its will: EngineDeadError, CapacityError, or RequestError
-    where nothing could be sampled; whoever reads then gives the others up with `abort`.
+    `__anext__` raises the error that ended a request early: EngineDeadError, CapacityError, or RequestError when
+    nothing could be sampled. The reader must then `abort` the other sequences.
     Belongs to the event loop that submitted the requests. The queue is bounded by their `max_tokens`.
     """
 
@@ -22,22 +22,22 @@ class RequestStream:
         self._seqs = seqs
         self._open = set(range(len(seqs)))
         self._abort = abort
-        self._queue: asyncio.Queue[Output | Exception | None] = asyncio.Queue()  # None: given up
+        self._queue: asyncio.Queue[Output | Exception | None] = asyncio.Queue()  # None: aborted
 
     def deliver(self, item: Output | Exception) -> None:
-        """Hand over one output or the error that ends the stream. Runs on the stream's loop."""
+        """Queue one output, or the error that ends the stream. Runs on the stream's loop."""
         self._queue.put_nowait(item)
 
     def abort(self, index: int | None = None) -> None:
-        """Give one sequence up, or all, in whatever state it is; its KV is free within one step. Idempotent.
+        """Abort one sequence, or all, in any state. Their KV is free within one step. Idempotent.
 
-        Whoever waits for the next output gets the end of the iteration when none is left.
+        When none is left, the iteration ends, also for a reader that waits.
         """
-        given_up = self._open & ({index} if index is not None else self._open)
-        self._open -= given_up
-        for each in given_up:
+        aborted = self._open & ({index} if index is not None else self._open)
+        self._open -= aborted
+        for each in aborted:
             self._abort(self._seqs[each])
-        if given_up and not self._open:
+        if aborted and not self._open:
             self._queue.put_nowait(None)
 
     def __aiter__(self) -> RequestStream:
@@ -53,7 +53,7 @@ class RequestStream:
             if isinstance(item, Exception):
                 raise item
             if item.index not in self._open:
-                continue  # it was on its way when its sequence was given up
+                continue  # was queued before its sequence was aborted
             if item.finish_reason is not None:
                 self._open.discard(item.index)
             return item

@@ -1,12 +1,12 @@
-"""The threads that compute: made where the plan says, with one line in the log about it."""
+"""Starts the compute threads where the thread plan says, and logs where they run."""
 
 from __future__ import annotations
 
 import logging
 
 from ballast._core import kernels, numa
-from ballast.config import NumaMode
-from ballast.numa import plan_threads
+from ballast.host.numa import plan_threads
+from ballast.host.numa_mode import NumaMode
 
 log = logging.getLogger(__name__)
 
@@ -14,9 +14,11 @@ log = logging.getLogger(__name__)
 def start_threads(
     num_threads: int, mode: NumaMode, topology: numa.Topology | None = None, *, adopt_caller: bool = True
 ) -> tuple[kernels.ThreadPool, str]:
-    """A pool of `num_threads`, and why they are not pinned; empty when they are. With "auto" the calling thread becomes
-    the pool's first for good: it should be the one that makes all calls, or `adopt_caller` is False. Without a
-    topology, the machine's own."""
+    """A pool of `num_threads`, and why its threads are not pinned ("" if they are).
+
+    With mode "auto" the calling thread becomes the pool's first thread for good, unless `adopt_caller` is False; it
+    should then be the thread that makes all calls. `topology` None: the machine's own.
+    """
     plan = plan_threads(topology or numa.read_topology(), num_threads, mode)
     refusal = ""
     if plan.placement is None:

@@ -1,4 +1,4 @@
-"""Grammars compiled for one tokenizer: within limits, kept for the next request that asks for the same."""
+"""Compiles grammars for one tokenizer, within limits, and caches them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections import OrderedDict
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from ballast.errors import CapacityError, RequestError
-from ballast.grammar.constraint import Grammar, Thought, grammar_error
+from ballast.grammar.constraint import Grammar, ReasoningPrefix, grammar_error
 from ballast.grammar.source import Source
 from ballast.text.tokenizer import Tokenizer
 
 CACHE_SIZE = 32
 LOCK_WAIT_S = 5.0
 
-# Bounds of work and memory, in llguidance's own units; one step stays within some 50 ms.
+# Bounds of work and memory in llguidance's own units. One step then takes some 50 ms at most.
 _LIMITS = LLParserLimits(
     max_items_in_row=5000,
     initial_lexer_fuel=1_000_000,
@@ -27,7 +27,7 @@ _LIMITS = LLParserLimits(
 
 
 class GrammarCompiler:
-    """Compiles for one vocabulary. May be used by several threads, none of them the event loop: it takes long."""
+    """Compiles for one vocabulary. Thread-safe, but too slow for the event loop."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._vocab_size = tokenizer.vocab_size
@@ -35,15 +35,15 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
 
-    def compile(self, source: Source, thought: Thought | None = None) -> Grammar:
-        """The grammar, which begins after a `thought` if there is one.
+    def compile(self, source: Source, reasoning_prefix: ReasoningPrefix | None = None) -> Grammar:
+        """The grammar, which begins after `reasoning_prefix` if there is one.
 
         Raises RequestError, with the source's field and a reason, for a grammar that is wrong, too large, or beyond
         what can be enforced; CapacityError while other grammars take too long.
         """
-        # One at a time: however many ask, grammars never take more than one core.
+        # One at a time, so that grammars never take more than one core.
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
-            raise CapacityError("the server is compiling other grammars; try again in 5 s", retry_after_s=5)
+            raise CapacityError.busy("the server is compiling other grammars", code="grammar_compiler_busy")
         try:
             matcher = self._compiled.pop(source.text, None) or self._new_matcher(source)
             self._compiled[source.text] = matcher
@@ -51,7 +51,7 @@ class GrammarCompiler:
                 self._compiled.popitem(last=False)
         finally:
             self._lock.release()
-        return Grammar(matcher, source.param, self._vocab_size, thought)
+        return Grammar(matcher, source.param, self._vocab_size, reasoning_prefix)
 
     def _new_matcher(self, source: Source) -> LLMatcher:
         if self._vocabulary is None:
@@ -61,14 +61,14 @@ class GrammarCompiler:
             )
         matcher = LLMatcher(self._vocabulary, source.text, log_level=0, limits=_LIMITS)
         if not matcher.is_error():
-            matcher.compute_bitmask()  # what fails at once is better refused now
+            matcher.compute_bitmask()  # a grammar that fails at its first token is refused now
         if matcher.is_error():
             raise grammar_error(matcher, source.param)
         return matcher
 
 
 class _Bytes:
-    """A tokenizer as llguidance wants to see it."""
+    """The interface to a tokenizer that llguidance expects."""
 
     def __init__(self, tokenizer: Tokenizer, eos_id: int) -> None:
         self._tokenizer = tokenizer
@@ -77,7 +77,7 @@ class _Bytes:
         raw = [tokenizer.token_bytes(token_id) for token_id in range(tokenizer.vocab_size)]
         unused = {token_id for token_id, spelled in enumerate(raw) if not spelled}
         self.tokens = [spelled or b"<unused %d>" % token_id for token_id, spelled in enumerate(raw)]
-        # No added token stands for its spelling in constrained text; grammars name those that they want.
+        # In constrained text, letters that spell an added token stay letters; grammars name added tokens by id.
         self.special_token_ids = sorted(tokenizer.added_ids | tokenizer.eos_ids | unused)
 
     def __call__(self, text: bytes) -> list[int]:

@@ -1,4 +1,4 @@
-"""Grammars as text: what a client may ask of a reply's shape, in the language of llguidance."""
+"""Grammars as text in llguidance's language, made from what a client may ask of a reply's form."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MAX_PROPERTIES = 1000
 MAX_ENUM_VALUES = 5000
 MAX_PATTERN_CHARS = 1024
 
-# Blanks between JSON's tokens, in a row. Without a bound a model may go on with blanks for ever.
+# White space between JSON's tokens. Bounded, since a model may otherwise write blanks for ever.
 WHITESPACE = r"[ \t\n\r]{1,20}"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A grammar that is not compiled yet, and the request's field that it comes from."""
+    """A grammar that is not compiled yet. `param` is the request's field that it comes from."""
 
     param: str
     text: str
@@ -35,13 +35,16 @@ def json_object(param: str) -> Source:
 
 
 def json_schema(schema: Mapping[str, Any], param: str, *, strict: bool) -> Source:
-    """JSON that follows `schema`. What llguidance cannot hold a reply to is refused when the grammar is compiled, or,
-    unless `strict`, left out of it. Raises RequestError for a schema that is too large."""
+    """JSON that follows `schema`. Raises RequestError for a schema that is too large.
+
+    A part of the schema that llguidance cannot enforce is refused when the grammar is compiled if `strict`, and ignored
+    otherwise.
+    """
     return Source(param, LLMatcher.grammar_from_json_schema(_with_options(schema, param, strict).decode()))
 
 
 def regex(pattern: str, param: str) -> Source:
-    """Text that matches `pattern` from end to end."""
+    """Text that matches `pattern` as a whole."""
     return Source(param, LLMatcher.grammar_from_regex(pattern))
 
 
@@ -52,17 +55,17 @@ def choice(texts: Sequence[str], param: str) -> Source:
 
 
 def lark(text: str, param: str) -> Source:
-    """A grammar in llguidance's dialect of Lark."""
+    """A grammar in llguidance's variant of Lark."""
     return Source(param, LLMatcher.grammar_from_lark(text))
 
 
 def embedded_schema(schema: Mapping[str, Any], param: str, *, strict: bool) -> str:
-    """A schema as a part of a Lark grammar. Raises RequestError as `json_schema` does."""
+    """A schema as part of a Lark grammar. Raises RequestError as `json_schema` does."""
     return f"%json {_with_options(schema, param, strict).decode()}"
 
 
 def quoted(text: str) -> str:
-    """A literal of Lark's."""
+    """A Lark string literal."""
     return orjson.dumps(text).decode()
 
 
@@ -78,7 +81,7 @@ def _with_options(schema: Mapping[str, Any], param: str, strict: bool) -> bytes:
 
 
 def _check_size(schema: Mapping[str, Any], param: str) -> None:
-    """What costs most is counted before anything is compiled."""
+    """Check the counts that cost most before anything is compiled."""
     num_properties = num_values = 0
     rest: list[tuple[Any, int]] = [(schema, 1)]
     while rest:

@@ -1,4 +1,4 @@
-"""Grammars of tool calls in the DeepSeek family's two forms; `ballast.text.tool_calls` reads what they allow.
+"""Grammars of tool calls in the two forms of the DeepSeek family; `ballast.text.tool_calls` parses both.
 
 V2.5, V3, R1:  CALLS CALL function SEPARATOR name newline ```json newline arguments newline ``` END_CALL … END_CALLS
 V3.1:          CALLS CALL name SEPARATOR arguments END_CALL … END_CALLS
@@ -15,7 +15,7 @@ from ballast.text.marks import CALLING, Mark
 from ballast.text.tokenizer import Tokenizer
 
 CallForm = Literal["fenced", "plain", "either"]
-"""The older form, V3.1's, or whichever the model likes."""
+"""The older form, V3.1's form, or either of them as the model chooses."""
 
 _ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object"}
 
@@ -31,12 +31,14 @@ def tool_calls(
     or_else: str | None = None,
     any_arguments: bool = False,
 ) -> Source:
-    """One call or, in `parallel`, several, of any of the `tools` (as in OpenAI's requests) or of those named in `only`;
-    arguments follow the tool's parameters, to the letter where it is `strict`. A reply may follow `or_else` instead,
-    such as an `embedded_schema`. `any_arguments`: those of a tool that is not strict may be any object.
+    """A grammar of one call, or of several if `parallel`. `tools` are as in OpenAI's requests.
 
-    Raises RequestError when the vocabulary lacks the tokens that frame calls, when no tool has a name, or for a schema
-    that is too large.
+    `only`: names of the tools that may be called; None: all. Arguments follow the tool's parameters, exactly if the
+    tool is `strict`; with `any_arguments` those of other tools may be any object. `or_else` is a grammar, such as an
+    `embedded_schema`, that the reply may follow instead of a call.
+
+    Raises RequestError when the vocabulary lacks the tokens that frame calls, when a name in `only` is no tool's, and
+    for a schema that is too large.
     """
     rules = {mark: _token(mark, tokenizer, param) for mark in CALLING}
     functions = [(n, tool["function"]) for n, tool in enumerate(tools)]
@@ -64,7 +66,7 @@ def tool_calls(
 
 
 def argument_schemas(tools: Sequence[Mapping[str, Any]], *, param: str = "tools") -> Iterator[Source]:
-    """The schema of each tool's arguments by itself, to find the one that is at fault. Raises RequestError as
+    """The schema of each tool's arguments by itself, to find the one that is faulty. Raises RequestError as
     `json_schema` does."""
     for n, function in enumerate(tool["function"] for tool in tools):
         if schema := function.get("parameters"):
@@ -73,7 +75,7 @@ def argument_schemas(tools: Sequence[Mapping[str, Any]], *, param: str = "tools"
 
 
 def _ways(name: str, separator: str, arguments: str, form: CallForm) -> Iterator[str]:
-    """How a call may be written, between its marks."""
+    """The ways to write a call between its marks."""
     if form != "plain":
         head = quoted(f"{name}\n```json\n")
         yield f"{quoted('function')} {separator} {head} {arguments} {quoted(chr(10) + '```')}"

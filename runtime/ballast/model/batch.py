@@ -1,4 +1,4 @@
-"""One step's input for the model, seen straight through to the scheduler's arrays."""
+"""One step's input for the model, as views of the scheduler's arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Batch:
     kv_indices: NDArray[np.int32]  # block ids
     sampled: NDArray[
         np.int64
-    ]  # [S], the tokens whose logits are wanted, ascending; more than R where a prompt is scored
+    ]  # [S], the tokens whose logits are computed, ascending; more than R where a prompt is scored
 
     @property
     def is_decode(self) -> bool:
@@ -31,8 +31,9 @@ class Batch:
         return self.token_ids.size == self.query_indptr.size - 1
 
     @classmethod
-    def from_plan(cls, plan: sched.Plan, wanted: Sequence[int] | None = None) -> Batch:
-        """View a plan as a batch. Logits are `wanted` of each row's last token if it samples, unless said otherwise."""
+    def from_plan(cls, plan: sched.Plan, logits_at: Sequence[int] | None = None) -> Batch:
+        """View a plan as a batch. `logits_at`: indices of the tokens whose logits are computed; None: the last token of
+        each row that samples."""
         return cls(
             token_ids=plan.token_ids,
             positions=plan.positions,
@@ -40,7 +41,7 @@ class Batch:
             query_indptr=plan.query_indptr,
             kv_indptr=plan.kv_indptr,
             kv_indices=plan.kv_indices,
-            sampled=_last_tokens(plan) if wanted is None else np.array(wanted, dtype=np.int64),
+            sampled=_last_tokens(plan) if logits_at is None else np.array(logits_at, dtype=np.int64),
         )
 
 

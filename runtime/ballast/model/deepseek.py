@@ -1,4 +1,4 @@
-"""DeepSeek V2, V3, R1 and Kimi K2 on the CPU: hands spec, weights, tables and cache to the C++ forward pass."""
+"""DeepSeek V2, V3, R1 and Kimi K2 on the CPU: passes spec, weights, tables and cache to the C++ forward pass."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class DeepseekModel:
 
     @property
     def expert_uses(self) -> NDArray[np.int64]:
-        """[routed layers, E]: for how many tokens each expert was computed so far."""
+        """[routed layers, E] the number of tokens that each expert was computed for so far."""
         return np.stack([experts.uses for experts in self._routed])
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""What a model that computes on a GPU as well counts."""
+"""Counters of a model that also computes on a GPU."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DeviceCounts:
-    """Since the model was loaded, or as it stands."""
+    """Totals since the model was loaded, and current values."""
 
     expert_bytes_over_pcie: int = 0
     """Bytes of routed experts' weights that the GPU has read from host memory."""
     streamed_steps: int = 0
-    """Steps whose routed experts all went to the GPU."""
+    """Steps whose routed experts were all computed by the GPU."""
     decode_graphs: int = 0
-    """Batch sizes that are decoded by a captured graph."""
-    resident_experts: int = 0
+    """Number of batch sizes that are decoded by a captured graph."""
+    gpu_experts: int = 0
     """Routed experts in the GPU's memory, over all layers."""
     pcie_share: float = 0.0
-    """Of a decode step's other experts, those that the GPU reads from host memory."""
+    """Share of a decode step's other experts that the GPU reads from host memory, 0…1."""

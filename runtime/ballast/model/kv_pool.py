@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def num_kv_blocks(cache_lens: int, block_tokens: int) -> int:
-    """Usable blocks that hold `cache_lens` tokens, rounded up."""
+    """The number of usable blocks for `cache_lens` tokens, rounded up."""
     return -(-cache_lens // block_tokens)
 
 

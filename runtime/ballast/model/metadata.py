@@ -1,7 +1,7 @@
-"""From a GGUF's metadata, and the model's config.json when there is one, to a ModelSpec.
+"""Reads a ModelSpec from a GGUF's metadata and, if there is one, the model's config.json.
 
-The file decides. config.json fills in what older conversions left out (each use is logged), and is otherwise held
-against the file: a contradiction means that the two belong to different models. Key names and their meaning:
+The GGUF decides. config.json supplies what older conversions left out (each use is logged) and is otherwise compared
+with the GGUF: a contradiction means that the two belong to different models. Key names and their meaning:
 llama.cpp's deepseek2 architecture; rules of routing and YaRN: transformers' DeepseekV2 and DeepseekV3.
 """
 
@@ -25,11 +25,11 @@ _GATING: dict[int, Literal["softmax", "sigmoid"]] = {1: "softmax", 2: "sigmoid"}
 _YARN_BETA_FAST = 32.0
 _YARN_BETA_SLOW = 1.0
 _REFUSED_KEYS = ("attention.temperature_scale", "attention.indexer.top_k", "attention.sliding_window")
-"""Keys that change the arithmetic of other members of the family in ways that are not computed here."""
+"""Keys of other models of the family whose effect on the arithmetic is not implemented here."""
 
 
 def read_config(model_path: Path) -> dict[str, Any]:
-    """`model_path`/config.json. Raises ModelError when it is missing or no JSON object."""
+    """The content of `model_path`/config.json. Raises ModelError when it is missing or not a JSON object."""
     file = model_path / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -43,8 +43,8 @@ def read_config(model_path: Path) -> dict[str, Any]:
 
 
 def read_spec(gguf: GgufModel, config: Mapping[str, Any] | None = None) -> ModelSpec:
-    """What the model is. Raises ModelError for another architecture, a missing key, a value that cannot be, or a
-    contradiction between file and config.json."""
+    """The model's spec. Raises ModelError for another architecture, a missing key, an impossible value, or a
+    contradiction between the GGUF and config.json."""
     _check_architecture(gguf)
     source = _Source(gguf, config)
     spec = _read(source)
@@ -64,7 +64,7 @@ def _check_architecture(gguf: GgufModel) -> None:
 
 
 class _Source:
-    """The file's keys, read with checks, beside the optional config.json."""
+    """Checked access to the GGUF's keys and the optional config.json."""
 
     def __init__(self, gguf: GgufModel, config: Mapping[str, Any] | None) -> None:
         self.gguf = gguf
@@ -82,7 +82,7 @@ class _Source:
         return self.gguf.metadata.get(f"{ARCHITECTURE}.{key}")
 
     def first(self, *keys: str) -> str:
-        """The first of `keys` that the file has; the last when it has none."""
+        """The first of `keys` that the file has; the last one if it has none."""
         return next((key for key in keys if self.get(key) is not None), keys[-1])
 
     def whole(self, key: str, default: int | None = None, minimum: int = 1) -> int:
@@ -104,7 +104,7 @@ class _Source:
         return float(value)
 
     def uniform(self, key: str, layers: range) -> int:
-        """A whole number that newer files may give layer by layer; it must be the same for all of `layers`."""
+        """A whole number that newer files may list per layer; it must be the same for all of `layers`."""
         value = self.get(key)
         if not isinstance(value, list):
             return self.whole(key)
@@ -114,7 +114,7 @@ class _Source:
         return int(values.pop())
 
     def setting(self, key: str, config_key: str, default: Any) -> Any:
-        """The file's value; where it has none, config.json's (said in the log); else the default."""
+        """The file's value, else config.json's (which is logged), else the default."""
         value = self.get(key)
         if value is not None:
             return value
@@ -179,9 +179,6 @@ def _read(source: _Source) -> ModelSpec:
     )
 
 
-# --- what the tensors decide ------------------------------------------------------------------------------------
-
-
 def _num_layers(source: _Source) -> int:
     """Ordinary layers. `block_count` counts the blocks for multi-token prediction in some files and not in others:
     a block that has `nextn` tensors, or that was left out of the file altogether, is none of ours."""
@@ -230,9 +227,6 @@ def _mla_layout(source: _Source) -> Literal["joint", "split"]:
     raise source.refuse("expected blk.0.attn_kv_b.weight, or blk.0.attn_k_b.weight and blk.0.attn_v_b.weight")
 
 
-# --- routing ----------------------------------------------------------------------------------------------------
-
-
 def _gating(source: _Source) -> Literal["softmax", "sigmoid"]:
     value = source.setting("expert_gating_func", "scoring_func", default=1)
     if value in _GATING.values():  # config.json spells it out
@@ -275,9 +269,6 @@ def _weights_scale(source: _Source) -> float:
     if not _is_number(value) or value < 0:
         raise source.refuse(f"{ARCHITECTURE}.expert_weights_scale={value}; expected a number, at least 0")
     return float(value) or 1.0
-
-
-# --- positions --------------------------------------------------------------------------------------------------
 
 
 def _yarn(source: _Source) -> YarnSpec | None:
@@ -337,9 +328,6 @@ def _config_rope(config: Mapping[str, Any]) -> Mapping[str, float]:
 def _config_theta(config: Mapping[str, Any]) -> object:
     rope = config.get("rope_parameters")
     return config.get("rope_theta") or (rope.get("rope_theta") if isinstance(rope, dict) else None)
-
-
-# --- checks -----------------------------------------------------------------------------------------------------
 
 
 def _check_spec(source: _Source, spec: ModelSpec) -> None:

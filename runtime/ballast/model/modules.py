@@ -1,11 +1,11 @@
-"""A model as the tree of modules that placement rules speak of, under the names of DeepSeek's own code."""
+"""A model as the tree of modules that placement rules refer to, with the names of DeepSeek's own code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ballast.model.spec import ModelSpec
-from ballast.moe.placement import Module
+from ballast.moe.device_rules import Module
 
 _MODULE_OF = {
     "token_embd": "model.embed_tokens",
@@ -49,8 +49,8 @@ def module_of(tensor: str) -> str:
 
 
 def module_tree(spec: ModelSpec) -> list[Module]:
-    """Every module, parents before children; the root's name is empty. The routed experts of a layer are one module:
-    they are placed as a whole."""
+    """Every module, parents before children; the root's name is empty. The routed experts of a layer are one module,
+    since they are placed as a whole."""
     return list(_Tree(spec).modules())
 
 

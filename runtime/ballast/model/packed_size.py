@@ -1,4 +1,4 @@
-"""How many bytes each tensor takes once it is loaded, known without loading it."""
+"""Computes how many bytes each tensor takes once it is loaded, without loading it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ballast.weights.gguf import GgufModel
 
 
 def loaded_bytes(gguf: GgufModel, spec: ModelSpec, isa: str, threads_per_node: Sequence[int]) -> dict[str, int]:
-    """Bytes in memory by tensor, as `load_weights` leaves them for all of the vocabulary's rows. What is read in place,
-    the embedding always and everything for "reference", takes as much of page cache as of the file."""
+    """Tensor → bytes in memory after `load_weights`, for all of the vocabulary's rows. Tensors that are read in place
+    (the embedding, and everything for "reference") take as much page cache as they take of the file."""
     found = {name: gguf.tensors[name].num_bytes for name in expected_tensors(spec)}
     if isa == "reference":
         return found
@@ -58,7 +58,7 @@ def _attention(gguf: GgufModel, spec: ModelSpec, block: str) -> dict[str, int]:
 
 
 def _experts(spec: ModelSpec, layer: int) -> Iterator[tuple[str, int, int]]:
-    """Suffix, width and number of each kind of experts in a layer."""
+    """(suffix, width, number) of each kind of experts in a layer."""
     if layer < spec.num_dense_layers:
         yield "", spec.ffn_dim, 1
         return

@@ -1,4 +1,4 @@
-"""Where a loaded model's weights lie in memory."""
+"""Finds where a loaded model's weights are in memory."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ballast._core import kernels, numa
-from ballast.numa import WeightMemory
+from ballast.host.numa import WeightMemory
 
 
 def weight_memory(weights: object) -> WeightMemory:
-    """Address ranges of every matrix in host memory among a model's weights; vectors are too small to matter."""
+    """The address ranges of all matrices in host memory. Vectors are too small to matter."""
     parts = list(_parts(weights))
     experts: defaultdict[int, list[numa.Range]] = defaultdict(list)
     for part in parts:

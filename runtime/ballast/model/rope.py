@@ -13,7 +13,7 @@ from ballast.model.spec import ModelSpec, YarnSpec
 
 @dataclass(frozen=True, slots=True)
 class RopeTable:
-    """cos and sin of every position that can occur. One table, so a token's angle never depends on its batch."""
+    """cos and sin of every position that can occur. With one table, a token's angles never depend on its batch."""
 
     cos: NDArray[np.float32]  # [positions, rope_dim / 2]
     sin: NDArray[np.float32]  # [positions, rope_dim / 2]

@@ -1,4 +1,4 @@
-"""What a DeepSeek-family model is, in numbers: every dimension from the file's metadata, none from a constant."""
+"""The dimensions and rules of a DeepSeek-family model. All come from the file's metadata, none from a constant."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ModelSpec:
     num_shared_experts: int
     expert_dim: int
     fused_experts: bool
-    """Whether one tensor holds each expert's gate and, behind it, its up projection."""
+    """Whether each expert's gate and up projection are in one tensor, gate first."""
     gating: Literal["softmax", "sigmoid"]
     num_groups: int
     num_groups_used: int
@@ -63,5 +63,5 @@ class ModelSpec:
 
     @property
     def latent_dim(self) -> int:
-        """Floats one token's KV takes in one layer: the normed latent and the rotated key."""
+        """Floats of one token's KV in one layer: the normed latent and the rotated key."""
         return self.kv_lora_rank + self.rope_dim

@@ -1,4 +1,4 @@
-"""Which tensors a model must have, their shapes and types: checked whole before anything is loaded."""
+"""The tensors that a model must have, with shapes and types. All are checked before anything is loaded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from gguf import GGMLQuantizationType as GgmlType
 
+from ballast._core import kernels
 from ballast.errors import ModelError
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import GgufModel, TensorInfo
@@ -17,16 +18,9 @@ Group = Literal[
     "embedding", "attention", "router", "routed experts", "shared experts", "dense feed-forward", "norms", "output"
 ]
 GROUPS: tuple[Group, ...] = get_args(Group)
-"""What tensors are summed up by, in the order of a report."""
+"""The groups by which reports sum tensors, in order."""
 
-TYPES = frozenset(
-    {
-        GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.Q8_0,
-        GgmlType.Q4_0, GgmlType.Q4_1, GgmlType.Q5_0, GgmlType.Q5_1,
-        GgmlType.Q2_K, GgmlType.Q3_K, GgmlType.Q4_K, GgmlType.Q5_K, GgmlType.Q6_K,
-        GgmlType.IQ4_NL, GgmlType.IQ4_XS,
-    }
-)  # fmt: skip
+TYPES = frozenset(GgmlType(known.ggml_type) for known in kernels.formats())
 """Types that matrices may have. Norms and biases are F32."""
 
 _GROUP_OF: dict[str, Group] = {

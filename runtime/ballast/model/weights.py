@@ -1,5 +1,6 @@
-"""A model's weights as the CPU kernels take them: matrices packed for the instruction set that will multiply them,
-norms as float32. What is packed leaves the mapped file's pages: one copy stays in memory.
+"""A model's weights in the form that the CPU kernels need: matrices packed for the instruction set, norms as float32.
+
+The mapped file's pages are released once they are packed, so that one copy stays in memory.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ class HeadMatrix:
     head_stride: int
     row_offset: int
     transposed: bool
-    """Whether the head's matrix is to be applied transposed (the joint layout keeps W_UK that way)."""
+    """Whether the head's matrix is applied transposed, as W_UK of the joint layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryWeights:
-    """Queries through a low rank (V2, V3): down, norm, up; or at once (V2-Lite): up alone."""
+    """Query projection: low-rank (down, norm, up) in V2 and V3, a single matrix (up) in V2-Lite."""
 
     down: kernels.Matrix | None  # [q_lora_rank, D]
     norm: F32 | None  # [q_lora_rank]

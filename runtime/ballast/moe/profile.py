@@ -1,4 +1,5 @@
-"""How often a model's routed experts were chosen: the file that `ballast profile` writes and a placement reads."""
+"""The file of expert profiles: how often a model's routed experts were chosen. `ballast profile` writes it, and the
+choice of a GPU's experts reads it."""
 
 from __future__ import annotations
 
@@ -20,17 +21,17 @@ _OPTION = "expert_profile"
 
 @dataclass(frozen=True, slots=True)
 class ExpertProfile:
-    """Of one model, whatever its file's types."""
+    """The counts of one model, in whatever types its file is."""
 
     model: str
     fingerprint: str
     num_tokens: int
-    """That were computed, prompts and replies."""
+    """Tokens that were computed, of prompts and replies."""
     uses: NDArray[np.int64]  # [routed layers, E]
 
 
 def fingerprint(gguf: GgufModel) -> str:
-    """Of what experts mean: the first router, which no quantisation of a model changes."""
+    """A digest of the first router, which is the same in every quantisation of a model."""
     name = min(
         (name for name in gguf.tensors if name.endswith(".ffn_gate_inp.weight")),
         key=lambda name: int(name.split(".")[1]),

@@ -1,13 +1,13 @@
-"""The refusal of what does not fit."""
+"""Refuses a plan that does not fit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ballast.errors import OutOfMemoryError
+from ballast.host.sizes import human
 from ballast.plan.memory import MemoryPlan
 from ballast.plan.rows import MemoryRow
-from ballast.sizes import human
 
 
 def check_memory(plan: MemoryPlan) -> None:

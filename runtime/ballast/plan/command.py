@@ -8,27 +8,27 @@ from dataclasses import replace
 from typing import TextIO
 
 from ballast._core import kernels, numa
-from ballast.config import Config, MachineConfig, ModelConfig
+from ballast.config.options import Config, MachineConfig, ModelConfig
+from ballast.config.resolve import on_cpu
 from ballast.errors import ConfigError
-from ballast.gpu import free_vram
-from ballast.machine import read_machine
-from ballast.model.isa import chosen_isa
+from ballast.host.gpu import free_vram
+from ballast.host.isa import chosen_isa
+from ballast.host.machine import read_machine
+from ballast.host.numa import plan_threads
+from ballast.host.sizes import human
 from ballast.model.metadata import read_config, read_spec
 from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors
-from ballast.moe.placement import Rule, assign, read_rules
+from ballast.moe.device_rules import Rule, assign, read_rules
 from ballast.moe.profile import read_profile
-from ballast.numa import plan_threads
 from ballast.plan.check import check_memory
+from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.host import make_plan
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.report import device_choice, device_line, render, to_json
-from ballast.plan.residents import Wanted
 from ballast.plan.streaming import step_choices
-from ballast.resolve import on_cpu
-from ballast.sizes import human
 from ballast.tiny import BUILT_IN
 from ballast.weights.gguf import GgufModel, open_gguf
 
@@ -59,12 +59,12 @@ def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
     if numbers.isa == "reference":
         raise _needs_packing(device.name)
     assignment = assign(module_tree(spec), rules, source=rules_path, num_cuda_devices=_LISTED_DEVICES)
-    wanted = _wanted(config.machine, gguf, spec)
+    expert_options = _gpu_expert_options(config.machine, gguf, spec)
     choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
     plans = []
     for step_tokens, streams in choices:
         tried = replace(numbers, prefill_chunk_size=step_tokens, streams_experts=streams)
-        plans.append(make_hybrid_plan(gguf, spec, assignment, tried, memory, device, wanted))
+        plans.append(make_hybrid_plan(gguf, spec, assignment, tried, memory, device, expert_options))
         if plans[-1].fits:
             return plans[-1]
     # For a host that is too small whatever the steps: as one that is not would have it.
@@ -136,11 +136,11 @@ def _device_memory(machine: MachineConfig) -> DeviceMemory:
     return DeviceMemory(machine.device, free, "what is free there")
 
 
-def _wanted(machine: MachineConfig, gguf: GgufModel, spec: ModelSpec) -> Wanted:
+def _gpu_expert_options(machine: MachineConfig, gguf: GgufModel, spec: ModelSpec) -> GpuExpertOptions:
     uses, num_layers = None, spec.num_layers - spec.num_dense_layers
     if machine.expert_profile is not None:
         uses = read_profile(machine.expert_profile, gguf, spec.name, num_layers, spec.num_experts).uses
-    return Wanted(machine.gpu_experts, uses, machine.pcie_share)
+    return GpuExpertOptions(machine.gpu_experts, uses, machine.pcie_share)
 
 
 def _threads_per_node(config: Config) -> tuple[int, ...]:

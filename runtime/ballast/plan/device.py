@@ -1,4 +1,4 @@
-"""What a model takes of a GPU's memory when its routed experts stay on the CPU. Pure arithmetic."""
+"""The memory that a model takes on a GPU when its routed experts stay on the CPU. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from ballast.model.modules import module_of
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
-from ballast.moe.placement import Assignment
+from ballast.moe.device_rules import Assignment
 from ballast.plan.memory import FLOAT_BYTES, Numbers
 from ballast.plan.rows import MemoryRow
 from ballast.plan.scratch import hidden_bytes, input_bytes, sums_bytes
@@ -20,25 +20,25 @@ _KV_BYTES = 2
 _ATTENTION_BYTES = 96 << 20
 """Partial results of model/hybrid/attention/paged.py on a GPU of 160 multiprocessors, and flashinfer's workspaces."""
 _SLICE_BYTES = 256 << 20
-"""A slice of a matrix decoded to memory, as model/hybrid/panels/products.py bounds it."""
+"""A slice of a matrix decoded to memory, as model/hybrid/panels/matmul.py bounds it."""
 _PARTIAL_BYTES = 64 << 20
 """Partial sums of a product whose columns are split among programs, as it bounds them: 528 tiles of 128 rows and 159
 tokens, and what is beside them. Those of float matrices and of heads grow with the step instead, up to 67,584 floats a
 token; they lie where a step's widest activations lie at another time, which are counted."""
 _LIBRARY_BYTES = 64 << 20
 """torch's workspaces for cuBLAS and cuBLASLt, of one stream: 32 MiB each on Hopper."""
-_WIDE_TOKENS = 160
-"""From which matrices are decoded by slices."""
+_MIN_CUBLAS_TOKENS = 160
+"""Fewest tokens for which matrices are decoded by slices."""
 _TERM_BYTES = 6
-"""Of an activation as the terms that are multiplied with a slice of a matrix."""
+"""Bytes of an activation in the terms that a slice of a matrix is multiplied with."""
 _MOST_CAPTURED = 256
-"""Requests of a captured step, as model/hybrid/decode_graphs.py bounds them."""
+"""Most requests in a captured step: MOST_CAPTURED of model/hybrid/graphs/decode_graphs.py."""
 _NODES_A_LAYER = 32
-"""Kernels and stream memory operations in a captured layer, at most."""
+"""Most kernels and stream memory operations in a captured layer."""
 _NODE_BYTES = 8 << 10
-"""An allowance for what CUDA keeps of one."""
+"""An allowance for the memory that CUDA takes for one node."""
 _UNUSABLE_BYTES = 512 << 20
-"""An allowance for what torch's allocator rounds up, and pieces that are too small for what comes."""
+"""An allowance for what torch's allocator rounds up, and for pieces that are too small to be used again."""
 _CUDA_BYTES = 512 << 20
 """An allowance for the context, the libraries and compiled kernels: 294 MiB on an H200, before graphs
 (benchmarks/results/hybrid_vram.jsonl)."""
@@ -48,18 +48,12 @@ HOST_PROGRAM_BYTES = 3 << 30
 
 def place(assignment: Assignment, device: str) -> Assignment:
     """Everything on `device` but the embedding and routed experts, which stay in host memory; some of these lie on the
-    device as well (`residents.py`). Where a rule says otherwise, a note says so."""
+    device as well (`gpu_experts.py`). Where a rule says otherwise, a note says so."""
     devices = {module: device if _computes_on_device(module) else "cpu" for module in assignment.devices}
-    asked = {
-        module: report.rule.device
-        for report in assignment.rules
-        if report.rule.device is not None
-        for module in report.modules
-    }
     others = [
         module
-        for module, wanted in asked.items()
-        if (wanted == "cpu") != (devices[module] == "cpu") and not module.endswith(_EXPERTS)
+        for module, asked in assignment.asked_devices.items()
+        if (asked == "cpu") != (devices[module] == "cpu") and not module.endswith(_EXPERTS)
     ]
     notes = assignment.notes
     if others:
@@ -122,19 +116,19 @@ def device_uses(
 
 
 def outside_bytes(spec: ModelSpec, max_batch_size: int) -> int:
-    """Of `device_uses`, what does not pass through torch's allocator."""
+    """Bytes of `device_uses` that do not pass through torch's allocator."""
     return _CUDA_BYTES + _launch_bytes(spec, min(max_batch_size, _MOST_CAPTURED))
 
 
 def kv_row_bytes(spec: ModelSpec) -> int:
-    """Of a token, in all layers."""
+    """Bytes of a token in the cache, over all layers."""
     return spec.latent_dim * _KV_BYTES * spec.num_layers
 
 
 def staging_bytes(
     spec: ModelSpec, weights: Mapping[str, int], assignment: Assignment, step_tokens: int, num_nodes: int
 ) -> int:
-    """Host memory for activations on their way, the experts' own, and the largest matrix twice while it is loaded."""
+    """Host memory for activations in transit, the experts' own, and the largest matrix twice while it is loaded."""
     largest = max(size for name, size in weights.items() if assignment.devices[module_of(name)] != "cpu")
     on_the_way = (4 * spec.hidden + 2 * spec.num_experts_used) * FLOAT_BYTES
     experts = input_bytes(spec.hidden) + hidden_bytes(spec.num_experts_used * spec.expert_dim)
@@ -142,7 +136,8 @@ def staging_bytes(
 
 
 def _step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
-    """Activations alive at once in the widest part of a layer, routed experts' among them, and the logits."""
+    """Bytes of the activations that are alive at once in the widest part of a layer, experts included, and of the
+    logits."""
     head = spec.nope_dim + spec.rope_dim
     # Queries, their parts, both forms of them in the latent space, and what attention makes of them.
     attention = spec.num_heads * (3 * head + 2 * spec.kv_lora_rank + 2 * spec.latent_dim + spec.v_dim)
@@ -156,9 +151,9 @@ def _step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
 
 
 def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:
-    """Of the memory that captured steps share: they have workspaces of their own there."""
+    """Bytes of the memory that captured steps share, which holds workspaces of their own."""
     step = _step_bytes(spec, most_captured, most_captured)
-    slice_bytes = _SLICE_BYTES if most_captured >= _WIDE_TOKENS else 0
+    slice_bytes = _SLICE_BYTES if most_captured >= _MIN_CUBLAS_TOKENS else 0
     return step + slice_bytes + _PARTIAL_BYTES + _LIBRARY_BYTES
 
 

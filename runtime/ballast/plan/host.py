@@ -7,16 +7,16 @@ and W_UK of the joint layout becomes floats. The embedding is read in place from
 from __future__ import annotations
 
 from ballast._core import kernels
-from ballast.machine import Memory
+from ballast.host.machine import Memory
+from ballast.host.sizes import human
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
-from ballast.moe.placement import Assignment
+from ballast.moe.device_rules import Assignment
 from ballast.plan.memory import FLOAT_BYTES, MemoryPlan, Numbers
 from ballast.plan.rows import MemoryRow, weight_rows
 from ballast.plan.scratch import hidden_bytes, input_bytes, sums_bytes
-from ballast.sizes import human
 from ballast.weights.gguf import GgufModel
 
 _PROGRAM_BYTES = 320 << 20

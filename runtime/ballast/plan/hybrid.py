@@ -1,5 +1,5 @@
-"""The plan of a model with a GPU, where lies what every token needs and what there is room for of the routed experts.
-Nothing is loaded."""
+"""The memory plan of a model with a GPU, which holds what every token needs and as many routed experts as fit. Nothing
+is loaded."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ballast.machine import Memory
+from ballast.host.machine import Memory
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.modules import module_of
 from ballast.model.spec import ModelSpec
-from ballast.moe.placement import Assignment
-from ballast.moe.residents import Residents
+from ballast.moe.device_rules import Assignment
+from ballast.moe.gpu_experts import GpuExperts
 from ballast.plan.device import (
     HOST_PROGRAM_BYTES,
     device_uses,
@@ -21,14 +21,14 @@ from ballast.plan.device import (
     place,
     staging_bytes,
 )
+from ballast.plan.gpu_experts import GpuExpertOptions, GpuExpertPlan, estimated_share, plan_gpu_experts
 from ballast.plan.memory import DeviceMemory, DevicePlan, MemoryPlan, Numbers
-from ballast.plan.residents import ResidentPlan, Wanted, estimated_share, plan_residents
 from ballast.plan.rows import MemoryRow, weight_rows
 from ballast.plan.streaming import estimate
 from ballast.weights.gguf import GgufModel
 
-NO_EXPERTS = Wanted()
-"""In a GPU's memory, and none across PCIe."""
+NO_EXPERTS = GpuExpertOptions()
+"""None in a GPU's memory, and none over PCIe."""
 
 
 def make_hybrid_plan(
@@ -38,9 +38,9 @@ def make_hybrid_plan(
     numbers: Numbers,
     memory: Memory,
     device: DeviceMemory,
-    wanted: Wanted = NO_EXPERTS,
+    expert_options: GpuExpertOptions = NO_EXPERTS,
 ) -> MemoryPlan:
-    """As `host.make_plan`, where a GPU computes all but the routed experts. Pure."""
+    """As `host.make_plan`, for a model of which a GPU computes all but the routed experts. Pure."""
     assignment = place(assignment, device.name)
     pieces = list(hybrid_bytes(gguf, spec, numbers.isa, numbers.threads_per_node))
     sizes = {name: size for name, _, size in pieces}
@@ -49,8 +49,8 @@ def make_hybrid_plan(
         for name, source, _ in pieces
         if assignment.devices[module_of(name)] != "cpu"
     )
-    on_device = _device_plan(spec, sizes, assignment, numbers, device, wanted, as_bfloat16)
-    whole = _whole_modules(spec, on_device.residents)
+    on_device = _device_plan(spec, sizes, assignment, numbers, device, expert_options, as_bfloat16)
+    whole = _whole_modules(spec, on_device.gpu_experts)
     devices = {**assignment.devices, **dict.fromkeys(whole, device.name)}
     weights = tuple(weight_rows(gguf, devices, {name: (source, size) for name, source, size in pieces}))
     in_host = sum(row.num_bytes for row in weights if row.device == "cpu")
@@ -85,58 +85,58 @@ def _device_plan(
     assignment: Assignment,
     numbers: Numbers,
     device: DeviceMemory,
-    wanted: Wanted,
+    expert_options: GpuExpertOptions,
     bfloat16_bytes: int,
 ) -> DevicePlan:
     def uses(num_blocks: int, *, streams: bool) -> tuple[MemoryRow, ...]:
         slots = (num_blocks + 1) * numbers.block_tokens
         return tuple(device_uses(spec, sizes, assignment, replace(numbers, streams_experts=streams), slots))
 
-    def with_residents(*, streams: bool) -> tuple[tuple[MemoryRow, ...], ResidentPlan]:
+    def with_gpu_experts(*, streams: bool) -> tuple[tuple[MemoryRow, ...], GpuExpertPlan]:
         rows = uses(num_kv_blocks(numbers.cache_lens, numbers.block_tokens), streams=streams)
-        room = device.available_bytes - sum(row.num_bytes for row in rows)
-        return rows, plan_residents(spec, sizes, assignment, wanted, room)
+        free_bytes = device.available_bytes - sum(row.num_bytes for row in rows)
+        return rows, plan_gpu_experts(spec, sizes, assignment, expert_options, free_bytes)
 
     num_threads = sum(numbers.threads_per_node)
-    # Where every expert has room without the buffers, none is left to be streamed.
-    rows, residents = with_residents(streams=False)
-    has_host_experts = residents.num_experts < spec.num_experts * (spec.num_layers - spec.num_dense_layers)
+    # Where all experts fit without the buffers, none is left to be streamed.
+    rows, gpu_experts = with_gpu_experts(streams=False)
+    has_host_experts = gpu_experts.num_experts < spec.num_experts * (spec.num_layers - spec.num_dense_layers)
     streams = numbers.streams_experts and has_host_experts
     if streams:
-        rows, residents = with_residents(streams=True)
-    if residents.num_experts:
-        asked_by = "gpu_experts" if wanted.most is not None else None
-        rows = (*rows, MemoryRow("resident experts", residents.num_bytes, residents.detail, asked_by))
-    share = estimated_share(num_threads) if wanted.pcie_share is None else wanted.pcie_share
-    whole = _whole_modules(spec, residents.experts)
+        rows, gpu_experts = with_gpu_experts(streams=True)
+    if gpu_experts.num_experts:
+        asked_by = "gpu_experts" if expert_options.most is not None else None
+        rows = (*rows, MemoryRow("resident experts", gpu_experts.num_bytes, gpu_experts.detail, asked_by))
+    share = estimated_share(num_threads) if expert_options.pcie_share is None else expert_options.pcie_share
+    whole = _whole_modules(spec, gpu_experts.experts)
     streamed = {name: size for name, size in sizes.items() if module_of(name) not in whole}
-    # A larger cache takes the place of experts, which are then streamed.
-    gives_way = residents.fixed_bytes < residents.num_bytes
+    # A larger cache displaces experts, which are then streamed.
+    gives_way = gpu_experts.fixed_bytes < gpu_experts.num_bytes
     without_cache, with_a_block = (
         sum(use.num_bytes for use in uses(num_blocks, streams=streams or (numbers.streams_experts and gives_way)))
         for num_blocks in (0, 1)
     )
-    # Both the cache and attention's work grow by the block.
-    num_blocks = (device.available_bytes - residents.fixed_bytes - without_cache) // (with_a_block - without_cache)
+    # The cache and attention's work buffers both grow with the blocks.
+    num_blocks = (device.available_bytes - gpu_experts.fixed_bytes - without_cache) // (with_a_block - without_cache)
     return DevicePlan(
         device,
         rows,
         outside_bytes(spec, numbers.max_batch_size),
         max(0, num_blocks * numbers.block_tokens),
         estimate(spec, streamed, numbers.isa, num_threads) if streams else None,
-        residents.experts,
+        gpu_experts.experts,
         share if has_host_experts else 0.0,
-        pcie_share_is_set=wanted.pcie_share is not None,
+        pcie_share_is_set=expert_options.pcie_share is not None,
         has_host_experts=has_host_experts,
         bfloat16_bytes=bfloat16_bytes,
     )
 
 
-def _whole_modules(spec: ModelSpec, residents: Residents) -> frozenset[str]:
-    """Routed experts of which the host keeps no copy: all of their layer lie on the device."""
+def _whole_modules(spec: ModelSpec, gpu_experts: GpuExperts) -> frozenset[str]:
+    """Modules of routed experts of which the host keeps no copy, since their whole layer lies on the device."""
     return frozenset(
         f"model.layers.{spec.num_dense_layers + layer}.mlp.experts"
-        for layer, ids in enumerate(residents)
+        for layer, ids in enumerate(gpu_experts)
         if len(ids) == spec.num_experts
     )
 

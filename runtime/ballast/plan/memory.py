@@ -1,18 +1,18 @@
-"""What everything takes, where, and whether that is there: what a plan is, and what it is made from."""
+"""Memory plans: what everything takes, where, and whether it fits; and the numbers that a plan is made from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ballast.machine import Memory
-from ballast.moe.placement import Assignment
-from ballast.moe.residents import Residents
+from ballast.host.machine import Memory
+from ballast.host.vram import VramLimit
+from ballast.moe.device_rules import Assignment
+from ballast.moe.gpu_experts import GpuExperts
 from ballast.plan.rows import MemoryRow, WeightRow
 from ballast.plan.streaming import StreamEstimate
-from ballast.vram import VramLimit
 
 FLOAT_BYTES = 4
-"""Of an activation as it is between two operations."""
+"""Bytes of an activation between two operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Numbers:
     streams_experts: bool = False
     """Through a GPU, in long steps."""
     stream_from_tokens: int | None = None
-    """In steps of so many tokens and more, where that is set; 0: never."""
+    """Fewest tokens of a step that is streamed, where that is set; 0: none is."""
 
     @property
     def step_tokens(self) -> int:
@@ -38,7 +38,7 @@ class Numbers:
 
     @property
     def step_option(self) -> str:
-        """What `step_tokens` comes from."""
+        """The option that sets `step_tokens`."""
         return "prefill_chunk_size" if self.prefill_chunk_size > self.chunk_size else "chunk_size"
 
 
@@ -50,29 +50,29 @@ class DeviceMemory:
     available_bytes: int
     limited_by: str
     limit_option: str | None = None
-    """Whose higher value makes more of it available; None: only more memory does."""
+    """The option whose higher value makes more memory available; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """What is taken of a GPU's memory."""
+    """The plan of a GPU's memory."""
 
     memory: DeviceMemory
     uses: tuple[MemoryRow, ...]
     outside_bytes: int
-    """Of `uses`, what does not pass through torch's allocator."""
+    """Bytes of `uses` that do not pass through torch's allocator."""
     max_cache_lens: int
     """The largest cache_lens that fits there beside everything else; 0 when not even that does."""
     streaming: StreamEstimate | None = None
-    residents: Residents = ()
+    gpu_experts: GpuExperts = ()
     """Routed experts that lie there as well, by layer."""
     pcie_share: float = 0.0
-    """Of a decode step's experts in host memory, what the device reads of them, as asked for or estimated."""
+    """Share of a decode step's experts in host memory that the device reads, as asked for or estimated."""
     pcie_share_is_set: bool = False
     has_host_experts: bool = True
     """Whether any routed expert is left to host memory alone."""
     bfloat16_bytes: int = 0
-    """What its dense weights would take as bfloat16."""
+    """Bytes that the dense weights would take as bfloat16."""
 
     @property
     def needed_bytes(self) -> int:
@@ -84,13 +84,13 @@ class DevicePlan:
 
     @property
     def limit(self) -> VramLimit:
-        """What serving keeps to."""
+        """The limit that a server keeps to."""
         return VramLimit(self.memory.available_bytes, self.outside_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Everything that a model, served with some settings, will take. `uses` and `memory` are the host's."""
+    """All memory that a model takes under some settings. `uses` and `memory` are the host's."""
 
     model: str
     files: tuple[str, ...]
@@ -101,13 +101,13 @@ class MemoryPlan:
     max_cache_lens: int
     """The largest cache_lens that fits beside everything else; 0 when not even that does."""
     numbers: Numbers
-    """What it was made for."""
+    """The settings that the plan was made for."""
     device: DevicePlan | None = None
 
     @property
-    def residents(self) -> Residents:
+    def gpu_experts(self) -> GpuExperts:
         """Routed experts that lie on the device as well, by layer; none without one."""
-        return () if self.device is None else self.device.residents
+        return () if self.device is None else self.device.gpu_experts
 
     @property
     def needed_bytes(self) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ballast.config import Config
-from ballast.machine import Memory
-from ballast.moe.placement import Assignment
+from ballast.config.options import Config
+from ballast.host.machine import Memory
+from ballast.host.sizes import human
+from ballast.moe.device_rules import Assignment
+from ballast.plan.gpu_experts import share_is_estimated_by
 from ballast.plan.memory import DevicePlan, MemoryPlan, Numbers
-from ballast.plan.residents import share_is_estimated_by
 from ballast.plan.rows import MemoryRow
-from ballast.sizes import human
 
 
 def render(plan: MemoryPlan) -> str:
@@ -162,7 +162,7 @@ def _device(plan: DevicePlan) -> dict[str, Any]:
         "limited_by": plan.memory.limited_by,
         "fits": plan.fits,
         "max_cache_lens": plan.max_cache_lens,
-        "resident_experts": [len(ids) for ids in plan.residents],
+        "resident_experts": [len(ids) for ids in plan.gpu_experts],
         "pcie_share": plan.pcie_share,
         "pcie_share_is_set": plan.pcie_share_is_set,
         "dense_bytes_as_bfloat16": plan.bfloat16_bytes,

@@ -30,7 +30,7 @@ class MemoryRow:
     num_bytes: int
     detail: str
     option: str | None = None
-    """Whose lower value makes it smaller, beside cache_lens."""
+    """The option, beside cache_lens, whose lower value makes it smaller."""
 
 
 def weight_rows(

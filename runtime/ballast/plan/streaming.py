@@ -1,4 +1,4 @@
-"""How long a step may be where experts can be streamed through a GPU, and what streaming takes and promises there. Pure
+"""How long steps may be where experts can be streamed through a GPU, and what streaming costs and gains. Pure
 arithmetic."""
 
 from __future__ import annotations
@@ -13,30 +13,32 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import group_of
 
 LONG_STEPS = (4096, 2048, 1024, 512)
-"""Tokens of a step in which nothing decodes, the first that fits: a pass over the experts takes as long for all."""
+"""Tokens of a step in which nothing decodes; the first that fits is used, since a pass over the experts takes as long
+for each."""
 
 _PCIE_BYTES_PER_S = 25e9
-"""What PCIe 4.0 gives with 16 lanes."""
+"""Rate of copies over PCIe 4.0 with 16 lanes."""
 _THREAD_FLOPS: Mapping[str, float] = {"amx": 110e9, "avx512": 110e9, "avx2": 60e9}
-"""Of one thread in some hundred tokens' experts, roughly; after records in benchmarks/results."""
+"""Rough rate of one thread with some hundred tokens, by instruction set; after records in benchmarks/results."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEstimate:
-    """A pass over all routed experts, and what it compares with. Start measures both."""
+    """An estimate of a pass over all routed experts, and of when it pays; start measures it."""
 
     pass_bytes: int
     pass_s: float
     from_tokens: int
-    """From which the CPU would take longer."""
+    """Fewest tokens for which the CPU would take longer."""
     assumed: str
 
 
 def step_choices(
     chunk_size: int, prefill_chunk_size: int | None, stream_from_tokens: int | None
 ) -> list[tuple[int, bool]]:
-    """(tokens of the longest step, whether room is made for streamed experts), the best first. None is "auto": the
-    longest steps and no streaming at all are then open. Raises ConfigError where no step is so long that it streams."""
+    """(tokens of the longest step, whether buffers for streamed experts are planned), the best choice first. None means
+    "auto": then the longest steps, and no streaming at all, are choices too. Raises ConfigError where no step is long
+    enough to be streamed."""
     sizes = [prefill_chunk_size or chunk_size]
     if prefill_chunk_size is None and stream_from_tokens != 0:
         sizes = [*(size for size in LONG_STEPS if size > chunk_size), chunk_size]
@@ -53,13 +55,13 @@ def step_choices(
 
 
 def buffer_bytes(spec: ModelSpec, weights: Mapping[str, int]) -> int:
-    """Of a GPU's memory, at most, for experts on their way; `weights` as packed, by name."""
+    """Most bytes of the buffers for streamed experts; `weights`: bytes as packed, by name."""
     largest = max(_layers(weights).values(), default=0)
     return NUM_BUFFERS * chunk_bytes(largest, -(-largest // max(1, spec.num_experts)))
 
 
 def estimate(spec: ModelSpec, weights: Mapping[str, int], isa: str, num_threads: int) -> StreamEstimate | None:
-    """By figures that are common, not this machine's; None where `weights` has no experts."""
+    """An estimate by common figures, not this machine's; None where `weights` has no experts."""
     layers = _layers(weights)
     if not layers:
         return None

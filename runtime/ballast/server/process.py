@@ -1,5 +1,5 @@
-"""The server's process: it listens at once, tells when the engine is ready, drains when told to, and ends with a code
-that says why."""
+"""The server's process: listens at once, reports when the engine is ready, drains on a signal, and ends with an exit
+code that says why."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
-from ballast.config import ServerConfig
-from ballast.ending import leave
+from ballast.config.options import ServerConfig
 from ballast.engine.engine import Engine, EngineState
 from ballast.errors import BallastError, ConfigError, EngineDeadError
-from ballast.server.connection import HttpConfig
+from ballast.process_exit import exit_now
+from ballast.server.http.connection import HttpConfig
+from ballast.server.http.tls import Tls
 from ballast.server.limits import ServerLimits
-from ballast.server.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -34,20 +34,20 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 BACKLOG = 2048
 
-FAREWELL_S = 5
-"""What connections get to take their last bytes once no request is running."""
+GRACEFUL_SHUTDOWN_S = 5
+"""How long connections may take to read their last bytes once no request runs."""
 
 MAX_OPEN_FILES = 65536
 
 
-# What the address itself is to blame for: it is not this machine's, or its kind is not spoken here.
+# Errors of the address itself: it is not this machine's, or its family is not supported.
 _HOST_ERRORS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
 def listen(host: str, port: int, option: str = "port") -> socket.socket:
-    """A socket that listens, so that a taken port is known before anything is loaded.
+    """A listening socket, opened before anything is loaded, so that a taken port is reported at once.
 
-    Raises ConfigError that blames the host, or the port under the name of its `option`.
+    Raises ConfigError for the host, or for the port under the name `option`.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -79,15 +79,15 @@ def listen(host: str, port: int, option: str = "port") -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The sockets of one server."""
+    """The listening sockets of one server."""
 
     api: socket.socket
     admin: socket.socket | None
-    """None: the API's port serves everything."""
+    """None: the API's port serves the admin routes too."""
 
 
-def listen_as(config: ServerConfig) -> Listeners:
-    """The sockets that `config` asks for. Raises ConfigError."""
+def open_listeners(config: ServerConfig) -> Listeners:
+    """Open the sockets that `config` asks for. Raises ConfigError."""
     api = listen(config.host, config.port)
     if config.admin_port is None:
         return Listeners(api, None)
@@ -104,19 +104,19 @@ class Apps:
 
     api: ASGIApp
     admin: ASGIApp
-    """Served where there is a port for it."""
+    """Served only if there is an admin port."""
 
 
 Build = Callable[[Callable[[], None], asyncio.Future[None]], tuple[Engine, Apps]]
-"""Makes an engine and the applications around it. The arguments are what the engine is to call when it dies, and what
-is done when requests that still run are to be failed."""
+"""(on_death, shutting_down) → an engine and the applications around it. The engine calls `on_death` when it dies;
+`shutting_down` is done once the server must fail the requests that still run."""
 
 
 def run_server(build: Build, listeners: Listeners, tls: Tls | None, config: ServerConfig, limits: ServerLimits) -> None:
     """Serve until a signal or the engine's death. Returns after a clean stop.
 
-    An engine that is dead, or hangs, fails its requests and ends the process: with the code of the BallastError that
-    killed it, or as our own fault.
+    If the engine dies or hangs, its requests fail and the process ends: with the exit code of the BallastError that
+    killed it, or with the code for our own faults.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(build, listeners, tls, config, limits))
@@ -131,19 +131,22 @@ async def _run(build: Build, listeners: Listeners, tls: Tls | None, config: Serv
     def on_death() -> None:
         loop.call_soon_threadsafe(stopping.set)
 
-    leaving: asyncio.Future[None] = loop.create_future()
-    engine, apps = build(on_death, leaving)
-    _keep_out_of_collections()
-    limits = replace(limits, max_connections=min(limits.max_connections, _raise_open_files() // 4))
-    doors = [_Door(apps.api, listeners.api, limits, tls)]
+    shutting_down: asyncio.Future[None] = loop.create_future()
+    engine, apps = build(on_death, shutting_down)
+    _freeze_long_lived_objects()
+    limits = replace(limits, max_connections=min(limits.max_connections, _raise_open_file_limit() // 4))
+    servers = [_PortServer(apps.api, listeners.api, limits, tls)]
     if listeners.admin is not None:
-        doors.append(_Door(apps.admin, listeners.admin, limits, None))
+        servers.append(_PortServer(apps.admin, listeners.admin, limits, None))
     engine.start()
-    for door in doors:
-        door.serving.add_done_callback(lambda _: stopping.set())
-    ports = dict(zip(("port", "admin_port"), (door.port for door in doors), strict=False))
+    for server in servers:
+        server.serving.add_done_callback(lambda _: stopping.set())
+    ports = dict(zip(("port", "admin_port"), (server.port for server in servers), strict=False))
     log.info("listening", extra={"host": config.host, **ports})
-    tasks = [asyncio.create_task(_announce_ready(engine)), asyncio.create_task(_watch(engine, limits.fatal_silence_s))]
+    tasks = [
+        asyncio.create_task(_log_when_ready(engine)),
+        asyncio.create_task(_watch_for_hang(engine, limits.fatal_silence_s)),
+    ]
     async with contextlib.AsyncExitStack() as stack:
         if tls is not None:
             await stack.enter_async_context(tls.renewed())
@@ -152,23 +155,25 @@ async def _run(build: Build, listeners: Listeners, tls: Tls | None, config: Serv
         task.cancel()
     stopped = await _stop_engine(engine, config.drain_timeout_s, limits.stuck_s)
     if not stopped:
-        leaving.set_result(None)
-    for door in doors:
-        door.http.leave()
-    await asyncio.gather(*(door.serving for door in doors))
+        shutting_down.set_result(None)
+    for server in servers:
+        server.http.stop()
+    await asyncio.gather(*(server.serving for server in servers))
     if engine.failure is not None:
-        leave(_reason(engine.failure))
+        exit_now(_reason(engine.failure))
     log.info("stopped")
     if not stopped:
-        # The engine's thread cannot be ended from here, and the interpreter would wait for threads that wait for it, or
-        # that it has given work to: kernels to compile.
+        # The engine's thread cannot be stopped from here. The interpreter would wait for threads that wait for it, and
+        # for threads that compile kernels for it.
         logging.shutdown()
         os._exit(0)
 
 
-def _keep_out_of_collections() -> None:
-    """What lives as long as the server is not looked through for garbage: that takes up to half a second, in which
-    nothing else runs, and comes whenever requests have left enough behind."""
+def _freeze_long_lived_objects() -> None:
+    """Exclude the objects of start-up, which live as long as the server, from garbage collection.
+
+    A full collection with them takes up to half a second, in which nothing else runs, and is triggered by requests.
+    """
     gc.collect()
     gc.freeze()
 
@@ -181,26 +186,28 @@ def _on_signal(number: int, stopping: asyncio.Event) -> None:
     stopping.set()
 
 
-async def _announce_ready(engine: Engine) -> None:
-    """Say in the log when the engine begins to serve."""
-    while engine.state is EngineState.LOADING:  # noqa: ASYNC110  it changes on a thread that knows no event loop
+async def _log_when_ready(engine: Engine) -> None:
+    """Log when the engine is ready."""
+    while engine.state is EngineState.LOADING:  # noqa: ASYNC110  set on a thread without an event loop
         await asyncio.sleep(0.1)
     if engine.state is EngineState.READY:
         log.info("ready")
 
 
-async def _watch(engine: Engine, fatal_silence_s: float) -> None:
-    """Give up an engine that hangs: one that waits for a device which never answers would hold its requests."""
+async def _watch_for_hang(engine: Engine, fatal_silence_s: float) -> None:
+    """Declare an engine dead that hangs. One that waits for a device for ever would keep its requests waiting too."""
     while engine.failure is None:
         await asyncio.sleep(fatal_silence_s / 4)
         silence_s = engine.snapshot().silence_s
         if silence_s > fatal_silence_s:
-            engine.give_up(f"the engine hangs: no progress for {silence_s:.0f} s although requests are held")
+            engine.declare_dead(f"the engine hangs: no progress for {silence_s:.0f} s although requests are held")
 
 
 async def _stop_engine(engine: Engine, drain_timeout_s: float, stuck_s: float) -> bool:
-    """Let what is running end, up to the deadline; requests that come meanwhile are refused. False: it is loading, or
-    still inside a step `stuck_s` after that, and holds its requests."""
+    """Drain the engine up to `drain_timeout_s`; new requests are refused meanwhile.
+
+    Returns False if the engine still holds its requests: it is loading, or still in a step `stuck_s` after that.
+    """
     if engine.failure is not None:
         return True
     if engine.state is EngineState.LOADING:
@@ -215,8 +222,8 @@ async def _stop_engine(engine: Engine, drain_timeout_s: float, stuck_s: float) -
     return True
 
 
-def _raise_open_files() -> int:
-    """Allow as many open files as the system lets a process have, up to MAX_OPEN_FILES; returns how many."""
+def _raise_open_file_limit() -> int:
+    """Raise the limit of open files as far as the system allows, up to MAX_OPEN_FILES. Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < MAX_OPEN_FILES:
         soft = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
@@ -228,7 +235,7 @@ def _reason(failure: BaseException) -> BallastError:
     return failure if isinstance(failure, BallastError) else EngineDeadError.because_of(failure)
 
 
-class _Door:
+class _PortServer:
     """One port and the application behind it."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket, limits: ServerLimits, tls: Tls | None) -> None:
@@ -246,26 +253,26 @@ class _Door:
                 server_header=False,
                 date_header=False,
                 timeout_keep_alive=math.ceil(limits.head_timeout_s),
-                timeout_graceful_shutdown=FAREWELL_S,
+                timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
             )
         )
         self.serving = asyncio.create_task(self.http.serve(sockets=[listener]))
 
 
 class _HttpServer(uvicorn.Server):
-    """uvicorn without its signal handlers and without its clock: an idle server does not wake up."""
+    """uvicorn without its signal handlers and its periodic tick, so that an idle server does not wake up."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._leaving = asyncio.Event()
+        self._stop_requested = asyncio.Event()
 
-    def leave(self) -> None:
-        """Stop listening, let open replies end, and return from serve()."""
-        self._leaving.set()
+    def stop(self) -> None:
+        """Stop listening, wait for open replies, and return from serve()."""
+        self._stop_requested.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def main_loop(self) -> None:
-        await self._leaving.wait()
+        await self._stop_requested.wait()

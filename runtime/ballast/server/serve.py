@@ -1,4 +1,4 @@
-"""`ballast serve`: check everything that can be checked, then listen, load, and answer."""
+"""`ballast serve`: checks everything that can be checked, then listens, loads the model, and answers."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from ballast import __version__
-from ballast.config import Config, ReasoningField, ServerConfig
+from ballast.config.options import Config, ReasoningField, ServerConfig
 from ballast.engine.build import build_engine, engine_settings, load_runner
 from ballast.engine.engine import Engine, Loader
 from ballast.engine.runner import Runner
 from ballast.errors import ModelError
-from ballast.gpu import check_device
+from ballast.host.gpu import check_device
+from ballast.host.isa import chosen_isa
+from ballast.host.machine import read_machine
 from ballast.log import configure_logging
-from ballast.machine import read_machine
-from ballast.model.isa import chosen_isa
 from ballast.model.metadata import read_config, read_spec
 from ballast.model.tensors import check_tensors
 from ballast.plan import check_memory, open_model, rule_lines, settle
-from ballast.server.access import Access
-from ballast.server.app import Service, create_admin_app, create_app
-from ballast.server.keys import Keys
+from ballast.server.app import create_admin_app, create_app
+from ballast.server.generation.request_builder import RequestBuilder
+from ballast.server.generation.tokenize_queue import TEXT_THREADS, TokenizeQueue
+from ballast.server.http.access import Access
+from ballast.server.http.keys import Keys
+from ballast.server.http.tls import Tls
 from ballast.server.limits import ServerLimits, default_body_bytes
-from ballast.server.metrics import Metrics
-from ballast.server.numa import NumaProbe
-from ballast.server.preparation import TEXT_THREADS, Preparation
-from ballast.server.prepare import Preparer
-from ballast.server.process import Apps, listen_as, run_server
-from ballast.server.progress import with_progress
-from ballast.server.tls import Tls
-from ballast.server.vram import VramProbe
+from ballast.server.process import Apps, open_listeners, run_server
+from ballast.server.service import Service
+from ballast.server.telemetry.load_progress import with_progress
+from ballast.server.telemetry.metrics import Metrics
+from ballast.server.telemetry.numa_report import NumaProbe
+from ballast.server.telemetry.vram_metrics import VramProbe
 from ballast.text.loading import Text, load_text
 
 log = logging.getLogger(__name__)
@@ -48,8 +49,10 @@ _REASONING_FIELDS: Mapping[ReasoningField, Sequence[str]] = {
 
 
 def serve(config: Config) -> int:
-    """Run the server to its end; returns the exit code of a clean stop. Raises BallastError for what is wrong before
-    the engine starts; an engine that dies ends the process."""
+    """Run the server until it stops, and return the exit code of a clean stop.
+
+    Raises BallastError for errors before the engine starts. If the engine dies later, the process ends.
+    """
     configure_logging(config.log)
     check_device(config.machine.device)
     log.info("kernels", extra={"isa": chosen_isa(), "threads": config.machine.cpu_threads})
@@ -59,7 +62,7 @@ def serve(config: Config) -> int:
     check_tensors(gguf, spec)
     prefill_is_auto = config.scheduling.prefill_chunk_size is None
     config, plan = settle(config, gguf, spec)
-    _tell_device(config)
+    _log_device(config)
     for line in rule_lines(plan.assignment):
         log.info("placement", extra={"rule": line})
     check_memory(plan)
@@ -90,7 +93,7 @@ def serve(config: Config) -> int:
         settings = replace(
             engine_settings(config),
             prefill_is_auto=prefill_is_auto,
-            residents=plan.residents,
+            gpu_experts=plan.gpu_experts,
             vram=None if plan.device is None else plan.device.limit,
         )
         return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report, probe.watch)
@@ -115,25 +118,25 @@ def run(
     probe: NumaProbe,
     limits: ServerLimits = DEFAULT_LIMITS,
 ) -> None:
-    """Serve the model that `load` gives, until told to stop. `name` is what it calls itself; `probe` knows where its
-    weights lie."""
+    """Serve the model that `load` loads, until the process is told to stop. `name` is the model's own name; `probe`
+    reports where its weights are."""
     with ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-text") as executor:
 
-        def build(on_death: Callable[[], None], leaving: asyncio.Future[None]) -> tuple[Engine, Apps]:
+        def build(on_death: Callable[[], None], shutting_down: asyncio.Future[None]) -> tuple[Engine, Apps]:
             metrics = Metrics()
             settings = engine_settings(config)
             engine = build_engine(with_progress(load), settings, context_length, observer=metrics, on_death=on_death)
-            return engine, make_apps(engine, metrics, text, name, config, executor, probe, leaving, limits)
+            return engine, make_apps(engine, metrics, text, name, config, executor, probe, shutting_down, limits)
 
-        run_server(build, listen_as(config.server), _tls(config.server), config.server, limits)
+        run_server(build, open_listeners(config.server), _tls(config.server), config.server, limits)
 
 
-def _tell_device(config: Config) -> None:
-    told = {"device": config.machine.device, "why": config.device_reason}
+def _log_device(config: Config) -> None:
+    fields = {"device": config.machine.device, "why": config.device_reason}
     if config.unused_options:
-        log.warning("device", extra={**told, "unused": ", ".join(config.unused_options)})
+        log.warning("device", extra={**fields, "unused": ", ".join(config.unused_options)})
     else:
-        log.info("device", extra=told)
+        log.info("device", extra=fields)
 
 
 def _tls(server: ServerConfig) -> Tls | None:
@@ -150,7 +153,7 @@ def make_apps(
     config: Config,
     executor: ThreadPoolExecutor,
     probe: NumaProbe,
-    leaving: asyncio.Future[None],
+    shutting_down: asyncio.Future[None],
     limits: ServerLimits = DEFAULT_LIMITS,
 ) -> Apps:
     """The applications around one engine, measured by `metrics`."""
@@ -169,18 +172,24 @@ def make_apps(
     metrics.registry.register(VramProbe(config.machine.device, config.machine.vram_limit))
     service = Service(
         engine=engine,
-        preparer=Preparer(text, engine.limits, config.model.force_think, split_reasoning=bool(reasoning_fields)),
+        request_builder=RequestBuilder(
+            text, engine.limits, config.model.force_think, split_reasoning=bool(reasoning_fields)
+        ),
         reasoning_fields=reasoning_fields,
         metrics=metrics,
         numa=probe,
-        preparation=Preparation(
-            executor, engine.limits.max_queue, limits.max_bodies * max_bytes, config.server.request_timeout_s, leaving
+        tokenize_queue=TokenizeQueue(
+            executor,
+            engine.limits.max_queue,
+            limits.max_bodies * max_bytes,
+            config.server.request_timeout_s,
+            shutting_down,
         ),
         model_names=names,
         strict_model_name=config.model.strict_model_name,
         request_timeout_s=config.server.request_timeout_s,
         max_body_bytes=max_bytes,
-        leaving=leaving,
+        shutting_down=shutting_down,
         access=Access(
             keys=None if config.server.api_key_file is None else Keys(config.server.api_key_file),
             cors_origins=config.server.cors_origins,

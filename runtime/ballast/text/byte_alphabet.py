@@ -1,7 +1,7 @@
-"""The byte-level alphabet: how a BPE vocabulary writes any of the 256 bytes as one printable character.
+"""The byte-level alphabet, in which a BPE vocabulary writes each of the 256 bytes as one printable character.
 
-Source: GPT-2's encoder (openai/gpt-2). Bytes that print stand for themselves; the other 68 are numbered from
-U+0100 in order.
+Source: GPT-2's encoder (openai/gpt-2). Printable bytes stand for themselves; the other 68 are numbered
+from U+0100 in order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BYTE_OF_CHAR = {char: byte for byte, char in CHAR_OF_BYTE.items()}
 
 
 def to_bytes(token: str) -> bytes | None:
-    """The bytes that a vocabulary entry stands for; None when the entry is not written in the alphabet."""
+    """The bytes of a vocabulary entry; None when the entry is not written in the alphabet."""
     try:
         return bytes([BYTE_OF_CHAR[char] for char in token])
     except KeyError:

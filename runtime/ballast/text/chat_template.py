@@ -1,4 +1,4 @@
-"""Chat messages to prompt text, by the model's own Jinja template or one that comes with Ballast."""
+"""Renders chat messages to prompt text, with the model's own Jinja template or one of Ballast's."""
 
 from __future__ import annotations
 
@@ -11,23 +11,29 @@ from jinja2 import meta
 from ballast.errors import ModelError, RequestError
 from ballast.text.families import Family
 from ballast.text.messages import normalize_messages
-from ballast.text.template_sandbox import Sandbox, TemplateSizeError, TemplateTimeoutError, join_bounded, within
+from ballast.text.template_sandbox import (
+    Sandbox,
+    TemplateSizeError,
+    TemplateTimeoutError,
+    join_bounded,
+    run_with_timeout,
+)
 
 RENDER_TIMEOUT_S = 5.0
-"""A thousand messages take a tenth of a second."""
+"""Generous: a thousand messages take a tenth of a second."""
 
 _THINK = "<think>"
 _END_THINK = "</think>"
-_HERE = "\ufdd1"
-"""Where the text of a message begins that is to be continued. A noncharacter, which no message holds."""
+_CONTINUED_TEXT = "\ufdd1"
+"""Marks where the text of the message to continue begins. A Unicode noncharacter, so no message contains it."""
 
 Protect = Callable[[Any], Any]
 
 
 class ChatTemplate:
-    """One model's template, compiled. Raises ModelError when it is not valid Jinja. May be used by several threads.
+    """One model's template, compiled. Thread-safe. Raises ModelError when it is not valid Jinja.
 
-    `name` says where the template came from; `family` which of ours it is.
+    `name` says where the template came from. `family` is set for a template of Ballast's.
     """
 
     def __init__(
@@ -51,17 +57,17 @@ class ChatTemplate:
 
     @property
     def renders_tools(self) -> bool:
-        """Whether `tools` reach the prompt."""
+        """Whether the template writes `tools` into the prompt."""
         return "tools" in self._variables
 
     @property
     def fences_calls(self) -> bool:
-        """Whether tool calls hold their arguments between lines of backticks, as all but V3.1's do."""
+        """Whether tool calls have their arguments in a code fence, as in all models but V3.1."""
         return "```json" in self.source
 
     @property
     def has_thinking_switch(self) -> bool:
-        """Whether a request can say if the model is to think."""
+        """Whether a request can switch thinking on and off."""
         if self.family is not None:
             return self.family.has_switch
         return not self._variables.isdisjoint(("thinking", "enable_thinking"))
@@ -76,13 +82,13 @@ class ChatTemplate:
         options: Mapping[str, Any] | None = None,
         protect: Protect = lambda value: value,
     ) -> str:
-        """The prompt, BOS included when the template writes it. `options` reach the template as they are, under
-        names of their own: they cannot replace the messages or the special tokens.
+        """The prompt, with BOS if the template writes it.
 
+        `options` are further variables of the template; they cannot replace the messages or the special tokens.
         `continue_final` leaves the last message, which must be the assistant's, open at its end. `protect` is applied
         to everything that a client wrote (`Tokenizer.protect`).
 
-        Raises RequestError for messages that cannot be used, and when the template fails, with its message.
+        Raises RequestError for messages that cannot be used, and when the template fails.
         """
         chat = normalize_messages(messages)
         end = _cut_final(chat) if continue_final else None
@@ -95,10 +101,10 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt and not continue_final,
         }
         try:
-            prompt = within(RENDER_TIMEOUT_S, lambda: join_bounded(self._template.generate(values)))
+            prompt = run_with_timeout(RENDER_TIMEOUT_S, lambda: join_bounded(self._template.generate(values)))
         except (TemplateSizeError, TemplateTimeoutError) as error:
             raise RequestError(f"the model's chat template was stopped: {error}", param="messages") from error
-        except Exception as error:  # a template can fail in as many ways as any program
+        except Exception as error:  # a template is a program and may raise anything
             raise RequestError(
                 f"the model's chat template cannot render these messages: {error}", param="messages"
             ) from error
@@ -106,7 +112,7 @@ class ChatTemplate:
 
 
 def force_think(prompt: str) -> str:
-    """`prompt` ending in an open `<think>` and a newline, exactly once, whatever the template wrote there."""
+    """`prompt` with exactly one open `<think>` and a newline at its end, whatever the template wrote there."""
     opened = prompt.removesuffix("\n")
     if opened.endswith(_THINK):
         return f"{opened}\n"
@@ -114,7 +120,7 @@ def force_think(prompt: str) -> str:
 
 
 def _without_thinking(prompt: str) -> str:
-    """`prompt` without an empty thought at its end."""
+    """`prompt` without an empty `<think></think>` at its end."""
     closed = prompt.rstrip("\n")
     if not closed.endswith(_END_THINK):
         return prompt
@@ -122,7 +128,7 @@ def _without_thinking(prompt: str) -> str:
 
 
 def _cut_final(chat: list[dict[str, Any]]) -> dict[str, str]:
-    """What the last message ends in; in its place the template gets a mark."""
+    """Take the last message's content and reasoning out of `chat`, put a marker there, and return them."""
     final = chat[-1]
     path = f"messages.{len(chat) - 1}"
     if final["role"] != "assistant":
@@ -130,12 +136,12 @@ def _cut_final(chat: list[dict[str, Any]]) -> dict[str, str]:
     if "tool_calls" in final:
         raise RequestError(f"{path}.tool_calls: a message with tool calls cannot be continued", param=path)
     end = {"content": final["content"], "reasoning": final.pop("reasoning_content", "")}
-    final["content"] = _HERE
+    final["content"] = _CONTINUED_TEXT
     return end
 
 
 def _continued(prompt: str, end: Mapping[str, str]) -> str:
-    head, found, _ = prompt.rpartition(_HERE)
+    head, found, _ = prompt.rpartition(_CONTINUED_TEXT)
     if not found:
         raise RequestError("this model's chat template cannot continue a message", param="messages")
     if not end["reasoning"]:

@@ -1,9 +1,9 @@
-"""Keeps text that spells a control token from becoming one.
+"""Keeps client text that spells a control token from becoming that token.
 
-A prompt mixes what the template wrote with what clients wrote, and only the former may steer the model. Spellings in
-a client's text are therefore broken by an escape before the template sees them; when the prompt is encoded, whole
-spellings are the template's, and the escapes are dropped. Text around them is encoded in one piece with its
-surroundings, so that without a forged spelling the ids are those that everyone else gets.
+A prompt mixes the template's text with clients' text, and only the template may write control tokens. Before rendering,
+an escape character is put into every such spelling in a client's text. When the prompt is encoded, the spellings that
+are still whole are the template's; then the escapes are dropped. Text between control tokens is encoded in one piece,
+so that a prompt without forged spellings gets the same ids as with any other tokenizer.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 ESCAPE = "\ufdd0"
-"""Takes its next character's meaning away. A noncharacter, in Unicode's words for internal use; one that a client sends
-all the same is escaped itself."""
+"""Makes the next character literal. A Unicode noncharacter, which is reserved for internal use; if a client sends one,
+it is escaped too."""
 
 _ESCAPED = re.compile(f"{ESCAPE}(.)", re.DOTALL)
 
@@ -26,11 +26,11 @@ class ControlText:
         self._ids = {text: token_id for text, token_id in spellings.items() if len(text) > 1}
         pattern = _any_of(list(self._ids))
         self._spelling = re.compile(pattern)
-        # A lookahead, because spellings may overlap, and each one has to be broken.
+        # A lookahead, since spellings may overlap and each of them needs an escape.
         self._first = re.compile(f"{ESCAPE}|(?={pattern})(?s:.)")
 
     def protect(self, value: Any) -> Any:
-        """A copy of `value`, plain data, in which no text spells a control token."""
+        """A copy of `value` (plain data) in which no text spells a control token."""
         if isinstance(value, str):
             return self._first.sub(_break, value)
         if isinstance(value, Mapping):
@@ -40,7 +40,7 @@ class ControlText:
         return value
 
     def split(self, prompt: str) -> Iterator[str | int]:
-        """The prompt as plain texts and the ids of the control tokens between them."""
+        """The prompt as plain texts, and the ids of the control tokens between them."""
         at = 0
         for match in self._spelling.finditer(prompt):
             if match.start() > at:
@@ -61,7 +61,8 @@ def _break(match: re.Match[str]) -> str:
 
 
 def _any_of(texts: list[str]) -> str:
-    """A pattern for the longest of `texts`, as a tree: some vocabularies have a thousand that begin alike."""
+    """A pattern for the longest match among `texts`. Built as a tree: some vocabularies have a thousand spellings with
+    the same beginning."""
     if not texts:
         return r"(?!)"
     by_first: dict[str, list[str]] = {}
@@ -75,5 +76,5 @@ def _any_of_rest(rests: list[str]) -> str:
     longer = [rest for rest in rests if rest]
     if not longer:
         return ""
-    # Greedy: where one spelling begins another, the longer one is meant.
+    # Greedy: if one spelling is a prefix of another, the longer one wins.
     return _any_of(longer) if len(longer) == len(rests) else f"(?:{_any_of(longer)})?"

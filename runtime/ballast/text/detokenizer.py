@@ -1,4 +1,4 @@
-"""Token ids to text, step by step: whole characters only, and nothing that may yet become a stop string."""
+"""Turns token ids into text incrementally: whole characters only, and nothing that may yet be part of a stop string."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NONCHARACTERS = re.compile("[\ufdd0-\ufdef]")
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one push, or the end, makes visible."""
+    """The text that one push, or the end, makes visible."""
 
     text: str
     stopped: bool
@@ -25,13 +25,14 @@ class Delta:
 
 
 class Detokenizer:
-    """Text of one token stream, the same however the stream is cut into pushes.
+    """The text of one token stream. How the stream is cut into pushes makes no difference.
 
-    The stop string that is complete first ends the text, and is cut off unless it is to be kept; of several complete at
-    the same character, the longest. Text that could begin a stop string is held back until that is decided.
-    Time is linear in the text, whatever the stop strings. Raises RequestError for an empty stop string.
+    The first stop string to be completed ends the text; if several are completed by the same character, the longest
+    counts. It is cut off unless `keep_stop`. Text that could be the beginning of a stop string is held back until that
+    is decided. Time is linear in the length of the text. Raises RequestError for an empty stop string.
 
-    `marks` gives the noncharacter that stands for a token in the text; those that the text itself holds are replaced.
+    `marks` maps tokens to the noncharacters that stand for them in the text; noncharacters in other tokens' text are
+    replaced by U+FFFD.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Detokenizer:
         self.stop: str | None = None
         """The stop string that ended the text."""
         self.num_chars = 0
-        """Characters that are complete, shown or held back."""
+        """Complete characters so far, shown or held back."""
 
     @property
     def inside_char(self) -> bool:
@@ -64,7 +65,7 @@ class Detokenizer:
         return bool(self._utf8.getstate()[0])
 
     def push(self, token_ids: Iterable[int]) -> Delta:
-        """Take the next tokens. After a stop they are ignored."""
+        """Take the next tokens. After a stop string they are ignored."""
         text: list[str] = []
         num_tokens = 0
         for token_id in token_ids:
@@ -75,7 +76,7 @@ class Detokenizer:
         return Delta("".join(text), self._stopped, num_tokens)
 
     def finish(self) -> Delta:
-        """What was held back, an incomplete character as U+FFFD. Call once, after the last push."""
+        """The text that was held back; an incomplete character becomes U+FFFD. Call once, after the last push."""
         text = ""
         if not self._stopped:
             text = self._release(self._utf8.decode(b"", final=True)) + self._held
@@ -83,7 +84,7 @@ class Detokenizer:
         return Delta(text, self._stopped, 0)
 
     def _decode(self, token_id: int) -> str:
-        """Characters that the token completes."""
+        """The characters that the token completes."""
         mark = self._marks.get(token_id)
         if mark is not None:
             unfinished = self._utf8.decode(b"", final=True)
@@ -95,7 +96,7 @@ class Detokenizer:
         return _NONCHARACTERS.sub("\ufffd", text) if self._marks else text
 
     def _release(self, text: str) -> str:
-        """Take new text, give back what is certain."""
+        """Take new text and return what is certain to be shown."""
         self.num_chars += len(text)
         if not self._matchers:
             return text
@@ -114,16 +115,16 @@ class Detokenizer:
 
 
 class _StopMatcher:
-    """Knuth-Morris-Pratt search for one stop string, fed a character at a time."""
+    """Knuth-Morris-Pratt search for one stop string, one character at a time."""
 
     def __init__(self, stop: str) -> None:
         self.stop = stop
         self._fallback = _fallbacks(stop)
         self.num_matched = 0
-        """Length of the longest prefix of the stop string that the text so far ends in."""
+        """Length of the longest prefix of the stop string that is a suffix of the text so far."""
 
     def feed(self, char: str) -> int:
-        """The stop string's length when `char` completes it, else 0."""
+        """The stop string's length if `char` completes it, else 0."""
         matched = self.num_matched
         while matched and self.stop[matched] != char:
             matched = self._fallback[matched - 1]

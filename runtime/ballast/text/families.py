@@ -1,7 +1,7 @@
-"""The chat templates that come with Ballast, and which of them takes the place of a published one.
+"""The chat templates that come with Ballast, and the published ones that they replace.
 
-DeepSeek's published templates go wrong on conversations that are common today: a second tool turn, a list of tools,
-content of null. A template that is known by its fingerprint is therefore replaced by one of ours.
+DeepSeek's published templates fail on conversations that are common today: a second tool turn, a list of tools, null
+content. A template with a known fingerprint is therefore replaced by one of Ballast's.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from importlib.resources import files
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Models that share a template and the way their replies begin."""
+    """Models with the same template whose replies begin the same way."""
 
     name: str
-    """What `--chat_template` calls it."""
+    """Its name for `--chat_template`."""
     file: str
     thinks: bool = False
-    """A reply that begins without a tag, after a prompt without one, is reasoning."""
+    """Whether a reply begins with reasoning when neither it nor the prompt has a tag."""
     options: Mapping[str, object] | None = None
-    """Variables of the template, unless a request sets them."""
+    """Default values for variables of the template; a request may override them."""
     has_switch: bool = False
-    """The variable `thinking` decides whether the model thinks."""
+    """Whether the variable `thinking` switches thinking on and off."""
 
     def source(self) -> str:
-        """The template."""
+        """The template's text."""
         return (files("ballast.text") / "templates" / self.file).read_text(encoding="utf-8")
 
 
@@ -61,19 +61,19 @@ _PUBLISHED: Mapping[str, str] = {
     "95d06c8086613582": "deepseek-v3.1",  # as llama.cpp carries it
     "72824802a7021b75": "deepseek-v3.1",  # V3.1-Terminus
 }
-"""Fingerprint of a template that DeepSeek published → what replaces it."""
+"""Fingerprint of a template that DeepSeek published → name of the family that replaces it."""
 
 _DELIMITER_TRIM = re.compile(r"(?<=\{[{%])-|-(?=[%}]\})")
 _LAYOUT = re.compile(r"\s|\\n")
 
 
 def family_of(template: str) -> Family | None:
-    """The family whose published template this is; None for any other template, which is used as it is."""
+    """The family whose published template this is; None for any other template, which is used unchanged."""
     return FAMILIES.get(_PUBLISHED.get(fingerprint(template), ""))
 
 
 def fingerprint(template: str) -> str:
-    """16 hexadecimal digits that survive what converters do to a template: new indentation, and line breaks in its
-    strings that become escapes or the other way round."""
+    """16 hexadecimal digits that do not depend on what converters change in a template: indentation, and whether line
+    breaks in strings are escaped."""
     bare = _LAYOUT.sub("", _DELIMITER_TRIM.sub("", template))
     return hashlib.sha256(bare.encode()).hexdigest()[:16]

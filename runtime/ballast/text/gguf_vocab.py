@@ -25,7 +25,7 @@ class TokenType(IntEnum):
 
 
 def _char_class(ranges: str) -> str:
-    """A regex class from hexadecimal code points. Literal characters would not survive Unicode normalisation."""
+    """A regex class from hexadecimal code points. Unicode normalisation of this file would alter literals."""
     spans = ("-".join(rf"\x{{{point}}}" for point in span.split("-")) for span in ranges.split())
     return f"[{''.join(spans)}]"
 
@@ -58,7 +58,7 @@ SPLITS: Mapping[str, Sequence[str]] = {
         r"[\r\n]",
         rf"\s?{_ALPHABETIC}+",
         rf"\s?{_PUNCTUATION}+",
-        # The lookbehind changes no match; without it a long run of spaces costs the square of its length.
+        # The lookbehind changes no match, but without it a long run of spaces takes quadratic time.
         r"(?<!\s)\s+$",
         rf"{_HAN_AND_HANGUL}+",
         r"\p{N}",
@@ -96,7 +96,7 @@ _WAY_OUT = "pass --model_path with a directory that holds the model's tokenizer.
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Any], gguf_name: str) -> Tokenizer:
-    """The tokenizer that `metadata` describes. `gguf_name` is for messages.
+    """The tokenizer that `metadata` describes. `gguf_name` is for error messages.
 
     Raises ModelError when a key is missing or its value is not supported.
     """
@@ -123,7 +123,7 @@ def build_backend(metadata: Mapping[str, Any], gguf_name: str) -> tokenizers.Tok
             f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens; {_WAY_OUT}",
         )
     merges = [_merge(entry, n, gguf_name) for n, entry in enumerate(_require(metadata, "merges", gguf_name))]
-    # UNUSED rows pad the embedding; leaving them out keeps them out of encoding and out of the vocabulary's size.
+    # UNUSED rows only pad the embedding; they must not be encoded and do not count as vocabulary.
     vocab = {text: n for n, text in enumerate(tokens) if types[n] != TokenType.UNUSED}
     try:
         backend = tokenizers.Tokenizer(models.BPE(vocab, merges))

@@ -1,9 +1,9 @@
-"""The tokenizer of a model whose file has no vocabulary: prompts and replies are token ids."""
+"""The tokenizer of a model whose file has no vocabulary. Prompts and replies are token ids."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from ballast.errors import RequestError
 from ballast.text.tokenizer import Tokenizer
@@ -15,8 +15,8 @@ WHY = (
 
 
 class IdsOnly(Tokenizer):
-    """Knows how many ids there are, and which end a generation. No token has a text; what needs one raises
-    RequestError."""
+    """Knows only how many ids there are, and which of them end a generation. Methods that need the text of a token
+    raise RequestError."""
 
     has_vocabulary = False
 
@@ -30,38 +30,39 @@ class IdsOnly(Tokenizer):
 
     def encode(self, text: str, *, parse_special: bool = True, add_bos: bool = False) -> list[int]:
         """Refused."""
-        _refuse()
+        raise no_vocabulary()
 
     def protect(self, value: Any) -> Any:
-        """Nothing to protect from."""
+        """The value itself: no text can spell a control token."""
         return value
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Refused."""
-        _refuse()
+        raise no_vocabulary()
 
     def fewest_tokens(self, text: str) -> int:
-        """Not known."""
+        """0, since nothing is known of the tokens."""
         return 0
 
     def decode(self, ids: Iterable[int], skip_control: bool = True) -> str:
         """Refused."""
-        _refuse()
+        raise no_vocabulary()
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Nothing; raises RequestError for an id that the model has not."""
+        """No bytes. Raises RequestError for an id that the model does not have."""
         if not 0 <= token_id < self.vocab_size:
             raise RequestError(f"token id {token_id} is not known: ids go from 0 to {self.vocab_size - 1}")
         return b""
 
     def is_control(self, token_id: int) -> bool:
-        """None is known to be."""
+        """False, since nothing is known of the tokens."""
         return False
 
     def id_of(self, text: str) -> int | None:
-        """No spelling is known."""
+        """None, since no spelling is known."""
         return None
 
 
-def _refuse() -> NoReturn:
-    raise RequestError(WHY, code="no_vocabulary")
+def no_vocabulary() -> RequestError:
+    """The refusal of a request that needs the text of tokens."""
+    return RequestError(WHY, code="no_vocabulary")

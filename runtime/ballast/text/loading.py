@@ -1,4 +1,4 @@
-"""Everything about text that comes with a model: tokenizer, chat template, generation defaults."""
+"""Loads what a model brings for text: tokenizer, chat template, generation defaults."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ballast.errors import ConfigError, ModelError, RequestError
 from ballast.text.chat_template import ChatTemplate
 from ballast.text.families import FAMILIES, family_of
 from ballast.text.gguf_vocab import tokenizer_from_gguf
-from ballast.text.ids_only import WHY, IdsOnly
+from ballast.text.ids_only import IdsOnly, no_vocabulary
 from ballast.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What one model needs between text and tokens."""
+    """One model's tokenizer and chat template."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
-    """None: the model has no chat template, and chat requests are refused."""
+    """None: the model has none, and chat requests are refused."""
     tokenizer_source: str
     """For the log: where the tokenizer came from, and why from there."""
     template_source: str
     generation_defaults: Mapping[str, Any] = field(default_factory=dict)
-    """generation_config.json as it is; empty when there is none."""
+    """The content of generation_config.json; empty without one."""
 
     def require_template(self) -> ChatTemplate:
         """The template. Raises RequestError when the model has none."""
         if not self.tokenizer.has_vocabulary:
-            raise RequestError(WHY, code="no_vocabulary")
+            raise no_vocabulary()
         if self.template is None:
             raise RequestError(
                 "this model has no chat template, so chat requests cannot be answered; use /v1/completions, or start "
@@ -51,11 +51,12 @@ def load_text(
     chat_template: str | None = None,
     num_ids: int | None = None,
 ) -> Text:
-    """Tokenizer and template from `model_path` where it has them, else from the GGUF's `metadata`.
+    """Tokenizer and template from the directory `model_path` if it has them, else from the GGUF's `metadata`.
 
-    `chat_template` names a template of ours or a file, instead of the model's own. `gguf_name` is for messages.
-    With `num_ids`, how many tokens the model knows, a model without any vocabulary is served for token ids alone.
-    Raises ModelError when neither place has a tokenizer, or a file cannot be used; ConfigError for `chat_template`.
+    `chat_template` replaces the model's own template: the name of one of Ballast's, or a file. `gguf_name` is for
+    messages. `num_ids` is the number of tokens that the model knows; if given, a model without a vocabulary is served
+    with token ids alone.
+    Raises ModelError when neither place has a tokenizer or a file cannot be used, ConfigError for `chat_template`.
     """
     directory = _Directory.read(model_path)
     tokenizer, tokenizer_source = _load_tokenizer(directory, metadata, gguf_name, num_ids)
@@ -68,7 +69,7 @@ def load_text(
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
-    """The model directory and its small JSON files; a file that is not there is an empty object."""
+    """The model directory and its small JSON files. A missing file counts as an empty object."""
 
     path: Path | None
     tokenizer_config: Mapping[str, Any]
@@ -79,14 +80,14 @@ class _Directory:
         return cls(path, *(_read_json(path, name) for name in ("tokenizer_config.json", "generation_config.json")))
 
     def file(self, name: str) -> Path | None:
-        """The path of a file that exists."""
+        """The path of a file; None if it does not exist."""
         return self.path / name if self.path is not None and (self.path / name).is_file() else None
 
 
 def _load_tokenizer(
     directory: _Directory, metadata: Mapping[str, Any], gguf_name: str, num_ids: int | None
 ) -> tuple[Tokenizer, str]:
-    """The tokenizer, and where it came from and why."""
+    """The tokenizer, and a description of where it came from and why."""
     file = directory.file("tokenizer.json")
     if file is not None:
         return _tokenizer_from_json(file, directory, metadata), str(file)
@@ -113,7 +114,7 @@ def _tokenizer_from_json(file: Path, directory: _Directory, metadata: Mapping[st
         raise ModelError(file, f"not a tokenizer.json that can be read: {error}") from error
     bos_ids = _special_ids("bos", file, backend, directory, metadata)
     bos_id = bos_ids[0] if bos_ids else None
-    # Without the key, the file itself says what it would put in front of a text.
+    # Without the key, ask the tokenizer itself: does it put BOS before an empty text?
     adds_bos = directory.tokenizer_config.get(
         "add_bos_token", bos_id in backend.encode("", add_special_tokens=True).ids
     )
@@ -129,7 +130,7 @@ def _tokenizer_from_json(file: Path, directory: _Directory, metadata: Mapping[st
 def _special_ids(
     kind: str, file: Path, backend: tokenizers.Tokenizer, directory: _Directory, metadata: Mapping[str, Any]
 ) -> list[int]:
-    """Ids of the `bos` or `eos` tokens by every file of the directory; by the GGUF when the directory has none."""
+    """Ids of the `bos` or `eos` tokens, from the files of the directory or, if they name none, from the GGUF."""
     ids: list[int] = []
     text = _token_text(directory.tokenizer_config.get(f"{kind}_token"))
     if text is not None:
@@ -166,7 +167,7 @@ def _make_template(found: tuple[str, str] | None, tokenizer: Tokenizer) -> tuple
 
 
 def _chosen_template(choice: str) -> tuple[str, str]:
-    """(source, where it is) of the value of `--chat_template`."""
+    """(source, name) of the template that `--chat_template` names."""
     if choice in FAMILIES:
         return FAMILIES[choice].source(), choice
     try:
@@ -178,7 +179,7 @@ def _chosen_template(choice: str) -> tuple[str, str]:
 
 
 def _find_template(directory: _Directory, metadata: Mapping[str, Any], gguf_name: str) -> tuple[str, str] | None:
-    """(source, where it was), from the most specific place to the least."""
+    """(source, where it was found), looking in the most specific place first; None if there is no template."""
     file = directory.file("chat_template.jinja")
     if file is not None:
         return file.read_text(encoding="utf-8"), str(file)

@@ -1,7 +1,7 @@
-"""The tokens that divide a reply into reasoning, content and tool calls, and what stands for them in text.
+"""The tokens that divide a reply into reasoning, content and tool calls, and the marks that stand for them in text.
 
-Only the token counts: a model that spells `</think>` letter by letter writes about it. So that text and structure may
-travel together, each such token is one noncharacter, which no text holds (`Detokenizer`).
+Only the token itself counts; a model that spells `</think>` letter by letter is writing about it. The detokenizer turns
+each such token into a Unicode noncharacter, its mark, which no text contains. So text and structure travel together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ballast.text.tokenizer import Tokenizer
 
 
 class Mark(StrEnum):
-    """One character for each token."""
+    """One noncharacter for each token."""
 
     THINK = "\ufde0"
     END_THINK = "\ufde1"
@@ -46,35 +46,35 @@ _ENDS_REASONING = frozenset({Mark.END_THINK, Mark.CALLS, Mark.CALL})
 
 
 class Start(Enum):
-    """What a reply begins as."""
+    """What a reply begins with."""
 
     REASONING = "reasoning"
     CONTENT = "content"
     EITHER = "either"
-    """Content, unless it begins with <think>."""
+    """Content, unless the reply begins with <think>."""
     EITHER_REASONING = "either, reasoning first"
-    """Reasoning, whether or not it begins with <think>."""
+    """Reasoning, whether or not the reply begins with <think>."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How one request's replies are divided; not at all unless said otherwise."""
+    """How one request's replies are divided. The default: not at all."""
 
     marks: Mapping[int, Mark] = field(default_factory=dict)
     start: Start = Start.CONTENT
 
 
 def marks_of(tokenizer: Tokenizer, kinds: Iterable[Mark]) -> dict[int, Mark]:
-    """Token id → mark, for those of `kinds` that the vocabulary has, if it has them all; else none."""
+    """Token id → mark for all `kinds`; empty unless the vocabulary has every one of them."""
     ids = {tokenizer.id_of(mark.spelling): mark for mark in kinds}
     return {} if None in ids else {token_id: mark for token_id, mark in ids.items() if token_id is not None}
 
 
 def start_of(prompt_ids: Iterable[int], marks: Mapping[int, Mark], ends: frozenset[int], *, thinks: bool) -> Start:
-    """What a reply to the prompt begins as.
+    """What a reply to the prompt begins with.
 
-    `prompt_ids` come from the prompt's end backwards; `ends` are the tokens that end a turn. `thinks`: this model's
-    replies are reasoning when nothing says otherwise.
+    `prompt_ids` are in reverse order, from the prompt's end. `ends` are the tokens that end a turn. `thinks`: without a
+    tag, this model's replies begin with reasoning.
     """
     if not THINKING.intersection(marks.values()):
         return Start.CONTENT
@@ -90,7 +90,7 @@ def start_of(prompt_ids: Iterable[int], marks: Mapping[int, Mark], ends: frozens
 
 
 class ReasoningCount:
-    """Tokens of reasoning in one reply; the tags are not counted."""
+    """Counts the reasoning tokens of one reply, without the tags."""
 
     def __init__(self, tokenizer: Tokenizer, layout: Layout) -> None:
         self._tokenizer = tokenizer
@@ -100,8 +100,8 @@ class ReasoningCount:
         self.num_tokens = 0
 
     def take(self, token_id: int) -> bool:
-        """Count the reply's next token. Whether it belongs to the reasoning, whose tags do; blank tokens before the
-        first tag or word go where the reply most likely does."""
+        """Count the reply's next token, and return whether it belongs to the reasoning. The tags do. Blank tokens
+        before the first tag or word are assigned to what most likely follows."""
         before = self._start
         mark = self._marks.get(token_id)
         if mark is Mark.THINK and before is not Start.CONTENT:

@@ -1,7 +1,7 @@
-"""Chat messages as templates expect them.
+"""Normalises chat messages and tools to the form that templates expect.
 
-Templates of this family index fields without asking, drop roles they do not know, and add strings to whatever they
-find. What a client may legally send is therefore brought into one shape first.
+Templates of this family use fields without checking that they exist, drop roles that they do not know, and concatenate
+content without checking that it is a string. Everything that a client may send is therefore brought into one form.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _ROLES = {
     "assistant": "assistant",
     "tool": "tool",
     "developer": "system",
-    "function": "tool",  # what tools were called before, as `function_call` was `tool_calls`
+    "function": "tool",  # the older name of the role, as `function_call` is of `tool_calls`
 }
-"""What a client may say → what templates know."""
+"""Role in a request → role that templates know."""
 _TEXT = frozenset({"text"})
 _PARTS = {"assistant": _TEXT | {"refusal"}}
-"""Parts of a message that are text, where a role knows others than text."""
+"""Types of text parts, for roles that have more than "text"."""
 _FUNCTION_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """New messages, each with a known role and a string as content; the originals are not touched.
+    """Copies of the messages, each with a known role and a string as content.
 
-    Raises RequestError with the dotted path of what cannot be used.
+    Raises RequestError with the dotted path of the field that cannot be used.
     """
     if not messages:
         raise RequestError("messages must hold at least one message", param="messages")
@@ -39,7 +39,7 @@ def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, 
 
 
 def _normalize(message: Mapping[str, Any], path: str) -> dict[str, Any]:
-    # A key with null means the same as no key, but templates test with `in`.
+    # Null means the same as a missing key, but templates test with `in`.
     out = {key: value for key, value in message.items() if value is not None}
     out["role"] = _role(out.get("role"), path)
     out["content"] = _content(out.get("content"), f"{path}.content", _PARTS.get(out["role"], _TEXT))
@@ -59,8 +59,10 @@ def _normalize(message: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _split_reasoning(message: dict[str, Any]) -> None:
-    """Reasoning that a client sends back inside the content goes where reasoning belongs; its line breaks at the end
-    are the tags'. What follows the tag stays as it is."""
+    """Move reasoning that a client sends back inside the content to its own field.
+
+    Line breaks at its end belong to the tag and are dropped. The text after the tag is not changed.
+    """
     reasoning, closed, answer = message["content"].rpartition("</think>")
     if not closed:
         if not answer.lstrip().startswith("<think>"):
@@ -87,7 +89,7 @@ def _content(content: object, path: str, kinds: frozenset[str]) -> str:
 
 
 def _text_part(part: object, path: str, kinds: frozenset[str]) -> str:
-    """A part's text, in the field that is named as its kind is."""
+    """A part's text, which is in the field named like its type."""
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, Mapping) else None
@@ -100,7 +102,7 @@ def _text_part(part: object, path: str, kinds: frozenset[str]) -> str:
 
 
 def normalize_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Function tools: name, description, parameters, strict. Raises RequestError with the dotted path."""
+    """Function tools with name, description, parameters and strict. Raises RequestError with the dotted path."""
     out = [_tool(tool, f"tools.{n}") for n, tool in enumerate(tools)]
     names: set[str] = set()
     for n, tool in enumerate(out):
@@ -125,10 +127,10 @@ def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
         )
     out: dict[str, Any] = {"name": name}
     kinds = (("description", str, "a string"), ("parameters", Mapping, "an object"), ("strict", bool, "true or false"))
-    for key, kind_of, say in kinds:
+    for key, kind_of, expected in kinds:
         value = function.get(key)
         if value is not None and not isinstance(value, kind_of):
-            raise RequestError(f"{path}.function.{key} must be {say}", param=f"{path}.function.{key}")
+            raise RequestError(f"{path}.function.{key} must be {expected}", param=f"{path}.function.{key}")
         if value is not None:
             out[key] = value
     return {"type": "function", "function": out}
@@ -141,7 +143,7 @@ def _tool_calls(calls: object, path: str) -> list[dict[str, Any]]:
 
 
 def _tool_call(call: object, path: str, within: str = ".function") -> dict[str, Any]:
-    """A call; `path + within` is where its name and arguments are."""
+    """A tool call. `path + within` is the path of its name and arguments."""
     function = call.get("function") if isinstance(call, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(name, str):

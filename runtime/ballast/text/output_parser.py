@@ -1,7 +1,7 @@
-"""Takes a reply apart while it is written: reasoning, content, tool calls.
+"""Splits a reply into reasoning, content and tool calls while it is generated.
 
-It reads text in which marks stand for the tokens that divide a reply (`ballast.text.marks`). However the text is cut
-into pieces, the parts together say the same.
+In the text that it reads, marks stand for the tokens that divide a reply (`ballast.text.marks`). How the text is cut
+into pieces makes no difference to the joined parts.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _OPENS_CALLS = frozenset({Mark.CALLS, Mark.CALL})
 
 
 class OutputParser:
-    """Parts of one reply.
+    """The parser of one reply.
 
-    Line breaks that belong to the tags, at both ends of the reasoning and before the content after it, are left out.
-    Reasoning that is never closed is reasoning to its end, unless tool calls begin in it. A mark is never text: in a
-    place where it means nothing it is left out.
+    Line breaks that belong to the tags are dropped: at both ends of the reasoning, and before the content that follows.
+    Reasoning that is never closed extends to the reply's end, or to the first tool call. Marks are never shown; one
+    that means nothing in its place is dropped.
     """
 
     def __init__(self, start: Start = Start.CONTENT, *, new_id: Callable[[], str] = new_call_id) -> None:
         self._start = start
         self._held = ""
-        """Blanks of which it is not known yet whether they are shown."""
+        """White space that may or may not be shown; not decided yet."""
         self._at_edge = start is Start.REASONING
-        """At the beginning of reasoning, or of content that reasoning came before."""
+        """At the beginning of the reasoning, or of content after reasoning."""
         self._calls = ToolCalls(new_id)
 
     @property
@@ -40,7 +40,7 @@ class OutputParser:
         return self._calls.num_calls
 
     def push(self, text: str) -> list[Part]:
-        """Take more of the reply."""
+        """Take more of the reply and return the parts that are certain."""
         parts: list[Part] = []
         for piece in _PIECES.split(text):
             if piece in _MARKS:
@@ -50,7 +50,7 @@ class OutputParser:
         return parts
 
     def finish(self) -> list[Part]:
-        """What was held back. Call once, at the end."""
+        """The parts that were held back. Call once, at the end."""
         held, self._held = self._held, ""
         if self._calls.open:
             return self._calls.finish()
@@ -84,7 +84,7 @@ class OutputParser:
         return []
 
     def _leave_reasoning(self) -> list[Part]:
-        """Tool calls begin; they end the reasoning, and its last line breaks."""
+        """Tool calls begin. They end the reasoning, whose last line breaks are dropped."""
         held = self._held if self._start is not Start.REASONING else ""
         self._start, self._held, self._at_edge = Start.CONTENT, "", False
         return [Content(held)] if held else []

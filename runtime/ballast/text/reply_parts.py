@@ -1,4 +1,4 @@
-"""What a reply consists of once it is taken apart: pieces of reasoning, of content, and of tool calls."""
+"""The parts of a parsed reply: pieces of reasoning, of content and of tool calls."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what the model thinks."""
+    """More of the reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """More of what it answers."""
+    """More of the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallBegin:
-    """A tool call, as soon as its name is known."""
+    """The beginning of a tool call, sent as soon as its name is known."""
 
     index: int
     name: str
@@ -32,7 +32,7 @@ class CallBegin:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """More of a call's arguments, JSON text."""
+    """More of a call's arguments, as JSON text."""
 
     index: int
     text: str
@@ -42,13 +42,13 @@ Part = Reasoning | Content | CallBegin | CallArguments
 
 
 def new_call_id() -> str:
-    """An id for a call, unlike any other."""
+    """A unique id for a tool call."""
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
 @dataclass(slots=True)
 class Call:
-    """A whole tool call."""
+    """A complete tool call."""
 
     id: str
     name: str
@@ -57,7 +57,7 @@ class Call:
 
 @dataclass(slots=True)
 class Message:
-    """A whole reply, put together from its parts."""
+    """A complete reply, assembled from its parts."""
 
     reasoning: str = ""
     content: str = ""
@@ -65,7 +65,7 @@ class Message:
 
     @classmethod
     def of(cls, parts: Iterable[Part]) -> Message:
-        """The reply that these parts make."""
+        """The reply that consists of `parts`."""
         message = cls()
         message.take(parts)
         return message

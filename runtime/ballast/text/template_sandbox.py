@@ -1,8 +1,8 @@
-"""Where chat templates run: a sandbox that keeps a template from every Python object but its values, and stops one that
-runs or grows without end.
+"""The sandbox for chat templates. A template reaches no Python objects but its values, and is stopped if it runs or
+grows without end.
 
-Loops end at a deadline, which is looked at with every line that the template executes. What an operator, a filter or a
-call gives is bounded in size, and so are the numbers that they take.
+The deadline is checked at every line that the template executes. The results of operators, filters and calls are
+bounded in size, and so are the numbers that they take.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from jinja2.runtime import str_join
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_CHARS = 1 << 24
-"""More than any context takes; a template that writes more has run away."""
+"""More than any context takes; a template that writes more is running away."""
 
-# A width of five digits or one taken from the arguments, in `%` patterns and in those of str.format.
+# A width of five digits, or one taken from the arguments, in patterns of `%` and of str.format.
 _WIDE = re.compile(r"%[-+ #0]*(?:\d*\.)?(?:\d{5}|\*)|\{[^{}]*:[^{}]*(?:\d{5}|\{)")
 
 Result = TypeVar("Result")
@@ -40,7 +40,8 @@ class TemplateSizeError(Exception):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """The options, `tojson` and the two functions are what transformers gives to templates (apply_chat_template)."""
+    """Has the options, the `tojson` filter and the two functions that transformers gives to templates
+    (apply_chat_template)."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -55,12 +56,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def compiled(self, source: str) -> jinja2.Template:
         """The template. Raises jinja2.TemplateSyntaxError."""
         template = self.from_string(source)
-        # The code of `a ~ b` calls this name, the one operator that Jinja offers no hook for.
+        # `a ~ b` compiles to a call of this name; it is the one operator without a hook in Jinja.
         template.root_render_func.__globals__["str_join"] = _bounded_join
         return template
 
     def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """`function(*args, **kwargs)`, bounded."""
+        """`function(*args, **kwargs)` with bounded arguments and result."""
         _check_numbers(args, kwargs)
         return _checked(super().call(context, function, *args, **kwargs))
 
@@ -72,7 +73,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return wrapped
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """`left operator right`, refused where the result would be larger than any prompt."""
+        """`left operator right`, refused if the result would be larger than any prompt."""
         match operator:
             case "+" if isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
                 _check_size(len(left) + len(right))
@@ -89,10 +90,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return _checked(super().call_binop(context, operator, left, right))
 
 
-def within(timeout_s: float, work: Callable[[], Result]) -> Result:
-    """What `work` gives. Raises TemplateTimeoutError, from within it, once `timeout_s` has passed.
+def run_with_timeout(timeout_s: float, work: Callable[[], Result]) -> Result:
+    """The result of `work()`. Raises TemplateTimeoutError inside `work` once `timeout_s` seconds have passed.
 
-    The calling thread's trace function is used for it and restored.
+    Uses the calling thread's trace function, and restores it.
     """
     deadline = time.monotonic() + timeout_s
 
@@ -176,7 +177,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # Jinja's own filter escapes <, > and & for HTML, which would change the prompt.
+    # Jinja's own filter escapes <, > and & for HTML; that would change the prompt.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

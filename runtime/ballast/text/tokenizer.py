@@ -1,7 +1,7 @@
 """Text to token ids and back: the `tokenizers` library plus the rules that serving needs.
 
-What is added here: one BOS and never two, control tokens that text cannot forge when the caller says so, and the
-raw bytes of every token, because a token may hold half a character.
+Added here: exactly one BOS; control tokens that client text cannot forge; and the raw bytes of every token, since a
+token may hold half a character.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ballast.errors import ModelError, RequestError
 from ballast.text import byte_alphabet
 from ballast.text.control_text import ControlText, unescape
 
-# Spellings under which families mark the end of a turn, whatever their metadata calls it.
+# How model families spell their end-of-turn tokens, which their metadata may not list.
 _END_SPELLINGS = (
     "<｜end▁of▁sentence｜>",
     "<|EOT|>",
@@ -29,26 +29,25 @@ _END_SPELLINGS = (
 
 
 class Tokenizer:
-    """A byte-level BPE tokenizer. Every method may be called from several threads at once.
+    """A byte-level BPE tokenizer. Thread-safe.
 
-    `backend` is taken over: its truncation and padding are switched off. Of `eos_ids` the first becomes `eos_id`;
-    end tokens with well-known spellings are added. Raises ModelError when a vocabulary entry is not byte-level.
+    Takes over `backend` and switches its truncation and padding off. The first of `eos_ids` becomes `eos_id`; end
+    tokens with well-known spellings are added to them. Raises ModelError when a vocabulary entry is not byte-level.
     """
 
     has_vocabulary: ClassVar[bool] = True
-    """Whether tokens have texts."""
+    """Whether tokens have text; False only for `IdsOnly`."""
     vocab_size: int
-    """Highest real id + 1. The model's embedding may have more rows; those are never sampled."""
+    """Highest real id + 1. The model's embedding may have more rows, which are never sampled."""
     bos_id: int | None
     eos_id: int | None
     """The end token that a chat template writes."""
     eos_ids: frozenset[int]
     """Every token that ends a generation, `eos_id` among them."""
     added_ids: frozenset[int]
-    """Tokens that stand beside the vocabulary of the merges: control tokens, and others that only their whole spelling
-    makes."""
+    """Tokens outside the BPE vocabulary, matched only by their whole spelling: control tokens and others."""
     add_bos: bool
-    """Whether a raw text prompt of this model begins with BOS."""
+    """Whether a raw text prompt to this model begins with BOS."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class Tokenizer:
         self._bytes = _token_bytes(backend, name)
         self._longest = max(map(len, self._bytes), default=1)
         strips = any(token.lstrip or token.rstrip for token in added.values())
-        # A normalizer that is an empty sequence is false.
+        # An empty normalizer sequence is falsy.
         self._keeps_every_byte = not (backend.normalizer or strips)
         self.vocab_size = len(self._bytes)
         self.bos_id = bos_id
@@ -94,38 +93,40 @@ class Tokenizer:
         return ids
 
     def protect(self, value: Any) -> Any:
-        """A copy of plain data whose texts no longer become added tokens in `encode_prompt`."""
+        """A copy of `value` (plain data) whose texts `encode_prompt` never turns into added tokens."""
         return self._control_text.protect(value)
 
     def encode_prompt(self, prompt: str) -> list[int]:
-        """Token ids of a text whose parts from elsewhere went through `protect`: spellings of added tokens in the other
-        parts become those tokens, and nothing is added. Raises RequestError as `encode` does."""
+        """Token ids of a prompt whose untrusted parts went through `protect`. Spellings of added tokens in its other
+        parts become those tokens. No BOS is added. Raises RequestError as `encode` does."""
         parts = list(self._control_text.split(prompt))
         encoded = iter(_encode_all(self._plain, [part for part in parts if isinstance(part, str)]))
         return [token_id for part in parts for token_id in (next(encoded) if isinstance(part, str) else (part,))]
 
     def fewest_tokens(self, text: str) -> int:
-        """A number of tokens that `text`, protected or not, cannot go below, found without looking for them; for
-        refusing early."""
+        """A lower bound of the number of tokens of `text`, protected or not. Cheap, so that long text can be refused
+        before it is encoded."""
         if not self._keeps_every_byte:
             return 0
         return -(-len(unescape(text).encode("utf-8", errors="replace")) // self._longest)
 
     def decode(self, ids: Iterable[int], skip_control: bool = True) -> str:
-        """Text of `ids`, bytes that are not UTF-8 as U+FFFD. Raises RequestError for an id outside the vocabulary."""
+        """The text of `ids`; bytes that are not UTF-8 become U+FFFD. Raises RequestError for an id outside the
+        vocabulary."""
         data = b"".join(
             self.token_bytes(token_id) for token_id in ids if not (skip_control and self.is_control(token_id))
         )
         return data.decode("utf-8", errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Raw bytes of one token, perhaps half a character; empty for an id that the vocabulary leaves out."""
+        """Raw bytes of one token, perhaps half a character; empty for an id without a token. Raises RequestError for an
+        id outside the vocabulary."""
         if not 0 <= token_id < self.vocab_size:
             raise RequestError(f"token id {token_id} is not in the vocabulary: ids go from 0 to {self.vocab_size - 1}")
         return self._bytes[token_id]
 
     def is_control(self, token_id: int) -> bool:
-        """True for tokens that steer the model and are hidden from text."""
+        """Whether the token is a control token, which is not shown in text."""
         return token_id in self._control
 
     def id_of(self, text: str) -> int | None:
@@ -134,7 +135,7 @@ class Tokenizer:
 
 
 def _without_added_tokens(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """The same vocabulary and splits, shared and not copied, in which no spelling is special."""
+    """A tokenizer without added tokens. It shares vocabulary and splits with `backend`."""
     plain = tokenizers.Tokenizer(backend.model)
     if backend.normalizer is not None:
         plain.normalizer = backend.normalizer
@@ -163,8 +164,8 @@ def _encode(backend: tokenizers.Tokenizer, text: str) -> list[int]:
 def _encode_all(backend: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
     """Ids of every text. Raises RequestError for what cannot be encoded."""
     try:
-        # False: what the file's post-processor would add differs by release.
-        # A batch, because only that lets other threads run meanwhile; fast, because nobody needs offsets.
+        # No special tokens: what the file's post-processor adds differs by release.
+        # A batch releases the GIL, a single call does not. Fast: offsets are not needed.
         return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
     except TypeError as error:
         for text in texts:
@@ -172,7 +173,7 @@ def _encode_all(backend: tokenizers.Tokenizer, texts: list[str]) -> list[list[in
                 raise RequestError(f"the text holds an unpaired surrogate at character {at}") from error
         raise
     except BaseException as error:
-        # The library's splitter gives up on some very long texts by a panic, which is no Exception.
+        # The library's splitter panics on some very long texts; a PanicException is no Exception.
         if type(error).__name__ != "PanicException":
             raise
         raise RequestError(

@@ -1,4 +1,4 @@
-"""The built-in model: trained weights that come with the package, and other layouts and types of them."""
+"""The built-in model, whose trained weights come with the package, also in other layouts and types."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ballast.tiny.weights import Floats
 
 _FOLDER = Path(__file__).with_name("trained")
 BUILT_IN = TinyModel(_FOLDER / "model.gguf", _FOLDER / "config")
-"""What `ballast serve` serves when it is given no other; its model card lies beside it."""
+"""The model that `ballast serve` serves by default. Its model card is in the same folder."""
 
 
 def write_built_in(directory: Path, *, mla: str = "split", quant: str = "q8_0", num_shards: int = 1) -> TinyModel:
     """Write the built-in model in another layout or type, as `write_tiny_model` does. Raises as that does.
 
-    The weights are those of the shipped file, rounded once already: another type adds its own rounding to them.
+    The weights are those of the shipped file, which are rounded already; another type rounds them once more.
     """
     backend = tokenizers.Tokenizer.from_file(str(BUILT_IN.config_dir / "tokenizer.json"))
     tensors = joint_tensors(BUILT_IN.gguf)
@@ -33,7 +33,7 @@ def write_built_in(directory: Path, *, mla: str = "split", quant: str = "q8_0", 
 
 
 def joint_tensors(file: Path) -> Iterator[tuple[str, Floats]]:
-    """The dequantised tensors of a file in the split layout, named as in the joint one."""
+    """(name, values) of the dequantised tensors of a file in the split layout, converted to the joint one."""
     keys: dict[str, Floats] = {}
     for tensor in GGUFReader(file).tensors:
         values = np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), np.float32)

@@ -1,4 +1,4 @@
-"""What a tiny model says about itself: the keys of its GGUF, and its config.json."""
+"""The metadata of tiny models: GGUF keys, config.json and generation_config.json."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
     if mla == "joint":
         attention |= {"head_count_kv": shape.num_heads, **head_lengths}
     else:
-        # Seen absorbed, all heads share one key and value: the latent.
+        # With absorbed projections, all heads share one key and value: the latent.
         attention |= {"head_count_kv": 1, "key_length": latent + shape.rope_dim, "value_length": latent}
         attention |= {f"{name}_mla": length for name, length in head_lengths.items()}
     numbers = {
@@ -78,7 +78,7 @@ def _add_yarn(writer: GGUFWriter, shape: TinyShape) -> None:
 
 
 def add_tokenizer(writer: GGUFWriter, tokenizer: TinyTokenizer, num_rows: int) -> None:
-    """The `tokenizer.*` keys. Rows without a token are listed too, as `[PADn]` of type UNUSED: conversions do that."""
+    """The `tokenizer.*` keys. As in conversions, rows without a token are listed as `[PADn]` of type UNUSED."""
     padding = range(tokenizer.num_tokens, num_rows)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(tokenizer.pre)
@@ -94,7 +94,7 @@ def add_tokenizer(writer: GGUFWriter, tokenizer: TinyTokenizer, num_rows: int) -
 
 
 def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict[str, Any]:
-    """config.json in the form of the real models'."""
+    """config.json, with the keys of the real models."""
     is_v3 = shape.family == "v3"
     v2_topk_method = "greedy" if shape.num_groups == 1 else "group_limited_greedy"
     return {

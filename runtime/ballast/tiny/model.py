@@ -1,4 +1,4 @@
-"""Writes a tiny model of the DeepSeek family: real layouts, real latent sizes, random weights, a few megabytes."""
+"""Writes tiny models of the DeepSeek family: real layouts and latent sizes, random weights, a few megabytes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from ballast.weights.quantize import quantize
 
 LAYOUTS = ("split", "joint")
 _STEM = "model"
-_OURS = re.compile(rf"{_STEM}(-\d{{5}}-of-\d{{5}})?\.gguf")
+_MODEL_FILE = re.compile(rf"{_STEM}(-\d{{5}}-of-\d{{5}})?\.gguf")
 _ROWS_MULTIPLE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class TinyModel:
-    """Where a tiny model lies."""
+    """The files of a tiny model."""
 
     gguf: Path
     """The file, or the first of its shards."""
     config_dir: Path
-    """config.json, tokenizer.json, tokenizer_config.json, generation_config.json: what --model_path wants."""
+    """A directory for --model_path: config.json, tokenizer.json, tokenizer_config.json, generation_config.json."""
 
 
 def write_tiny_model(
@@ -47,11 +47,11 @@ def write_tiny_model(
     overrides: TinyShape | None = None,
     num_shards: int = 1,
 ) -> TinyModel:
-    """Write `directory`/model.gguf (or its shards) and `directory`/config/, replacing what was written there before.
+    """Write `directory`/model.gguf (or its shards) and `directory`/config/, replacing an earlier model there.
 
-    The same arguments give the same bytes. Equal seed and shape mean equal weights before quantisation, whatever the
-    layout and type. `overrides` takes the place of `arch`'s shape.
-    Raises ConfigError for an unknown arch, mla or quant, and for a number of shards that cannot be made.
+    The same arguments give the same bytes. The same seed and shape give the same weights before quantisation, in every
+    layout and type. `overrides` replaces the shape of `arch`.
+    Raises ConfigError for an unknown arch, mla or quant, and for an impossible number of shards.
     """
     if arch not in PRESETS:
         raise ConfigError("arch", arch, f"one of {', '.join(PRESETS)}")
@@ -74,7 +74,7 @@ def write_model(
     quant: str = "q4_k",
     num_shards: int = 1,
 ) -> TinyModel:
-    """Write these tensors, named as in the joint layout, as `write_tiny_model` does. Raises as that does."""
+    """Write `tensors`, which are in the joint layout, as `write_tiny_model` does. Raises as that does."""
     if mla not in LAYOUTS:
         raise ConfigError("mla", mla, f"one of {', '.join(LAYOUTS)}")
     check_quant(quant)
@@ -85,7 +85,7 @@ def write_model(
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError("directory", directory, f"cannot be made: {error.strerror}; name another") from None
-    # Nobody, least of all a server that has the old file mapped, sees a half-written one.
+    # Written aside and moved, so that nobody sees half a file; a server may have the old one mapped.
     with tempfile.TemporaryDirectory(dir=directory, prefix=".writing-") as scratch:
         writer = GGUFWriter(
             Path(scratch) / f"{_STEM}.gguf", metadata.ARCHITECTURE, split_max_tensors=_per_shard(written, num_shards)
@@ -105,7 +105,7 @@ def write_model(
 
 
 def rows_for(num_tokens: int) -> int:
-    """Rows of embedding and output: at least one more than there are tokens, as the real models have."""
+    """Rows of embedding and output: at least one more than there are tokens, as in the real models."""
     return (num_tokens // _ROWS_MULTIPLE + 1) * _ROWS_MULTIPLE
 
 
@@ -118,13 +118,13 @@ def _in_layout(
             continue
         heads = values.reshape(shape.num_heads, shape.nope_dim + shape.v_dim, shape.kv_lora_rank)
         keys, of_values = heads[:, : shape.nope_dim], heads[:, shape.nope_dim :]
-        # The key half is stored the way absorption multiplies by it: [heads, kv_lora_rank, nope].
+        # The key half is stored as absorption multiplies by it: [heads, kv_lora_rank, nope].
         yield name.replace("kv_b", "k_b"), np.ascontiguousarray(keys.transpose(0, 2, 1))
         yield name.replace("kv_b", "v_b"), np.ascontiguousarray(of_values)
 
 
 def _per_shard(tensors: list[Any], num_shards: int) -> int:
-    """Tensors in a shard, 0 for a single file."""
+    """Tensors per shard; 0 for a single file."""
     if num_shards == 1:
         return 0
     per_shard = math.ceil(len(tensors) / num_shards) if num_shards > 1 else 0
@@ -134,10 +134,10 @@ def _per_shard(tensors: list[Any], num_shards: int) -> int:
 
 
 def _replace(directory: Path, scratch: Path) -> list[Path]:
-    """Move what is in `scratch` to `directory`, drop an earlier model's files, return the new ones in order."""
+    """Move the files in `scratch` to `directory` and delete an earlier model's. Returns the new files in order."""
     new = sorted(file.name for file in scratch.iterdir())
     for file in directory.iterdir():
-        if _OURS.fullmatch(file.name) and file.name not in new:
+        if _MODEL_FILE.fullmatch(file.name) and file.name not in new:
             file.unlink()
     return [(scratch / name).replace(directory / name) for name in new]
 

@@ -1,4 +1,4 @@
-"""Which GGML type each tensor of a tiny model gets."""
+"""The GGML type of each tensor of a tiny model."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _PLAIN = {
 }
 _MIX = "q4_k_m"
 QUANTS = (*_PLAIN, _MIX)
-"""Plain types, each for every matrix, and one mix as published files have it."""
+"""Plain types, used for every matrix, and one mix as in published files."""
 
-# What llama.cpp's quantiser takes for rows that blocks of 256 do not divide.
+# The types that llama.cpp's quantiser uses when 256 does not divide the length of rows.
 _FALLBACK = {
     _T.Q2_K: _T.IQ4_NL,
     _T.Q3_K: _T.IQ4_NL,
@@ -42,18 +42,18 @@ _FALLBACK = {
 def type_for(name: str, num_dims: int, cols: int, quant: str) -> GGMLQuantizationType:
     """The type of tensor `name` with rows of `cols` weights under `quant`, one of QUANTS.
 
-    Norms, biases and the router stay F32, as everywhere. In the mix, down-projections and the output are Q6_K, the
-    rest Q4_K, and rows that these do not fit Q8_0.
+    Norms, biases and the router are always F32. In the mix, down-projections and the output are Q6_K and the rest is
+    Q4_K; tensors whose rows do not fit these are Q8_0.
     """
     if num_dims == 1 or name.endswith("ffn_gate_inp.weight"):
         return _T.F32
     if quant == _MIX:
-        wanted = _T.Q6_K if "ffn_down" in name or name == "output.weight" else _T.Q4_K
-        return wanted if _fits(wanted, cols) else _T.Q8_0
-    wanted = _PLAIN[quant][0]
-    if not _fits(wanted, cols):
-        wanted = _FALLBACK.get(wanted, _T.F16)
-    return wanted if _fits(wanted, cols) else _T.F16
+        preferred = _T.Q6_K if "ffn_down" in name or name == "output.weight" else _T.Q4_K
+        return preferred if _fits(preferred, cols) else _T.Q8_0
+    ggml_type = _PLAIN[quant][0]
+    if not _fits(ggml_type, cols):
+        ggml_type = _FALLBACK.get(ggml_type, _T.F16)
+    return ggml_type if _fits(ggml_type, cols) else _T.F16
 
 
 def file_type(quant: str) -> LlamaFileType:

@@ -1,4 +1,4 @@
-"""The sizes and rules of the tiny models, one preset for each member of the family."""
+"""The shapes of the tiny models: one preset for each member of the family."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class TinyYarn:
-    """YaRN as config.json spells it. A GGUF carries `mscale_all_dim` only; every real model has both the same."""
+    """YaRN with the keys of config.json. A GGUF has `mscale_all_dim` only; in every real model both are equal."""
 
     factor: float = 40.0
     original_context: int = 4096
@@ -18,14 +18,14 @@ class TinyYarn:
 
 @dataclass(frozen=True, slots=True)
 class TinyShape:
-    """Everything that decides a tiny model but its seed, layout and quantisation.
+    """Everything that defines a tiny model but its seed, layout and quantisation.
 
-    The latent sizes are the real ones, which GPU kernels for latent attention are built for.
+    The latent sizes are the real ones, since GPU kernels for latent attention are built for them.
     """
 
     name: str
     family: Literal["v2", "v3"]
-    """Tokenizer, chat template and transformers class."""
+    """Decides tokenizer, chat template and transformers class."""
     gating: Literal["softmax", "sigmoid"]
     num_layers: int = 4
     num_dense_layers: int = 1
@@ -42,16 +42,16 @@ class TinyShape:
     num_shared_experts: int = 1
     expert_dim: int = 256
     num_groups: int = 1
-    """1: chosen among all; a V2 shape is then plain greedy top-k, as V2-Lite is."""
+    """1: experts are chosen among all; a V2 shape then uses plain greedy top-k, as V2-Lite does."""
     num_groups_used: int = 1
     normalize_weights: bool = False
     weights_scale: float = 1.0
     rms_eps: float = 1e-6
-    """transformers norms the latents with 1e-6 whatever config.json says; another value here would part from it."""
+    """transformers normalises the latents with 1e-6 whatever config.json says, so another value here would differ."""
     rope_theta: float = 10000.0
     yarn: TinyYarn | None = field(default_factory=TinyYarn)
     old_keys: bool = False
-    """Leave out what older conversions did: the group counts, and for softmax gating also its name and the norm."""
+    """Leave out keys that older conversions lack: group counts, and for softmax gating also its name and the norm."""
 
 
 V2_LITE = TinyShape(

@@ -1,4 +1,4 @@
-"""The tiny models' tokenizer: byte-level BPE learnt from corpus.txt, with the special tokens of the real models."""
+"""The tiny models' tokenizer: byte-level BPE trained on corpus.txt, with the real models' special tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BOS = "<｜begin▁of▁sentence｜>"
 EOS = "<｜end▁of▁sentence｜>"
 PAD = "<｜▁pad▁｜>"
 _NUM_LEARNT = 1024
-"""Tokens of the BPE itself: 256 bytes, what was learnt, and for V3 its first three special tokens."""
+"""Tokens of the BPE itself: 256 bytes, learnt tokens, and for V3 its first three special tokens."""
 
 # V3's added tokens in the order of their ids. Only those marked True are `special`: the others appear in decoded text.
 _V3_ADDED = (
@@ -40,8 +40,8 @@ _V3_ADDED = (
     ("<｜tool▁sep｜>", False),
 )
 
-# As the real models do: system texts first, the reasoning of earlier turns dropped, no turn for the assistant after
-# tool outputs, which the model goes on from. The real ones leave tools to the caller; this one lists them.
+# As in the real models: system texts come first, the reasoning of earlier turns is dropped, and after tool outputs the
+# model continues without a new assistant turn. Unlike the real ones, this template lists the tools.
 _V3_TEMPLATE = (
     "{{ bos_token }}"
     "{{ messages | selectattr('role', 'equalto', 'system') | map(attribute='content') | join('\\n\\n') }}"
@@ -92,7 +92,7 @@ _V2_TEMPLATE = (
 
 @dataclass(frozen=True, slots=True)
 class TinyTokenizer:
-    """A backend with what surrounds it. Ids 0…num_tokens-1 all have a token."""
+    """A `tokenizers` backend with the metadata around it. All ids 0…num_tokens-1 have a token."""
 
     backend: tokenizers.Tokenizer
     pre: str
@@ -119,7 +119,7 @@ class TinyTokenizer:
         return [" ".join(pair) for pair in _model_json(self.backend)["merges"]]
 
     def token_types(self) -> list[TokenType]:
-        """As conversions decide them: whatever looks like a control token is one, though tokenizer.json disagrees."""
+        """Types as conversions set them: what looks like a control token is one, even if tokenizer.json disagrees."""
         types = [TokenType.NORMAL] * self.num_tokens
         for number, added in self.backend.get_added_tokens_decoder().items():
             is_control = added.special or added.content.startswith(("<｜", "<|"))
@@ -149,12 +149,12 @@ def make_tokenizer(family: Literal["v2", "v3"]) -> TinyTokenizer:
 
 
 def tokenizer_of(backend: tokenizers.Tokenizer) -> TinyTokenizer:
-    """What surrounds a V3 backend that was learnt before."""
+    """A tokenizer with the V3 metadata around a trained backend."""
     return TinyTokenizer(backend, "deepseek-v3", PAD, _V3_TEMPLATE)
 
 
 def train_tokenizer(family: Literal["v2", "v3"], texts: Iterable[str], num_learnt: int) -> TinyTokenizer:
-    """Learn `num_learnt` tokens from `texts`, which must have so many in them.
+    """Learn `num_learnt` tokens from `texts`, which must be long enough for that.
 
     V2: BOS and EOS after the learnt tokens, no other. V3: BOS, EOS and padding first, the others last.
     """

@@ -1,4 +1,4 @@
-"""Random weights with the scales of a trained model, a function of shape and seed alone."""
+"""Random weights with the scales of a trained model. They depend on shape and seed alone."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SILU_RMS = 0.6
 _LOGIT_STD = 3.0
 """Over a thousand tokens: about 2.5 nats of entropy, the best token about 1 above the next."""
 _PADDING_GAIN = 2.0
-"""Rows without a token speak louder than the others, so that a sampler which forgets to mask them is found out."""
+"""Makes rows without a token likelier than others, so that a sampler which fails to mask them is found out."""
 
 
 def tensors(shape: TinyShape, num_tokens: int, num_rows: int, seed: int) -> Iterator[tuple[str, Floats]]:
-    """Every tensor under its GGUF name, rows last but one and contiguous columns last.
+    """(GGUF name, values) of every tensor; the last two dimensions are rows and contiguous columns.
 
-    The heads' up-projection appears as `blk.N.attn_kv_b.weight` [heads · (nope + v), kv_lora_rank] for both layouts;
-    the writer splits it. Rows num_tokens…num_rows-1 of embedding and output belong to no token.
+    The heads' up-projection is `blk.N.attn_kv_b.weight` [heads · (nope + v), kv_lora_rank]; the writer splits it for
+    the split layout. Rows num_tokens…num_rows-1 of embedding and output belong to no token.
     """
     output = _matrix(seed, "output.weight", (num_rows, shape.hidden), _LOGIT_STD)
     output[num_tokens:] *= _PADDING_GAIN
@@ -62,7 +62,7 @@ def _attention(shape: TinyShape, prefix: str, seed: int) -> Iterator[tuple[str, 
     yield matrix("attn_kv_a_mqa", latent + shape.rope_dim, hidden)
     yield norm("attn_kv_a_norm", latent)
     yield matrix("attn_kv_b", heads * (shape.nope_dim + shape.v_dim), latent)
-    # Attention averages over tokens, which shrinks it.
+    # Attention averages over tokens, which shrinks its output.
     yield matrix("attn_output", hidden, heads * shape.v_dim, 2 * _BRANCH_GAIN)
     yield norm("ffn_norm", hidden)
 
@@ -77,7 +77,7 @@ def _mlp(shape: TinyShape, prefix: str, suffix: str, width: int, seed: int) -> I
 
 def _experts(shape: TinyShape, prefix: str, seed: int) -> Iterator[tuple[str, Floats]]:
     router = f"{prefix}ffn_gate_inp.weight"
-    # Rows of unequal length: some experts are called often and surely, others seldom.
+    # Rows of different norms: some experts are chosen often and clearly, others rarely.
     spread = np.exp(_normal(seed, f"{router}.spread", (shape.num_experts, 1)) * np.float32(0.4))
     yield router, _matrix(seed, router, (shape.num_experts, shape.hidden), 1.5) * spread
     if shape.gating == "sigmoid":
@@ -93,7 +93,7 @@ def _experts(shape: TinyShape, prefix: str, seed: int) -> Iterator[tuple[str, Fl
 
 
 def _routed_gain(shape: TinyShape) -> float:
-    """How much larger the weighted sum of the chosen experts is than one expert's output, roughly."""
+    """Roughly, the size of the chosen experts' weighted sum relative to one expert's output."""
     total_weight = 1.0 if shape.normalize_weights else 0.8
     return shape.weights_scale * total_weight / math.sqrt(shape.num_experts_used)
 
@@ -108,6 +108,6 @@ def _norm(seed: int, name: str, size: int) -> Floats:
 
 
 def _normal(seed: int, name: str, dims: tuple[int, ...]) -> Floats:
-    """Drawn from a generator of the tensor's own: no tensor's weights depend on which others are in the file."""
+    """Normal numbers from a generator for this tensor, so that they do not depend on the other tensors."""
     generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
     return generator.standard_normal(dims, dtype=np.float32)

@@ -1,7 +1,7 @@
-"""One GGUF model, seen in place: metadata as plain values, tensors as read-only views of the mapped files.
+"""Opens GGUF models: metadata as plain values, tensors as read-only views of the mapped files.
 
-Everything a damaged or foreign file can say is checked while it is opened, so that whoever holds a `GgufModel`
-can trust every offset in it. Opening reads headers only; the weights stay on disk until they are touched.
+All headers are checked on opening, so every offset in a `GgufModel` can be trusted, also that of a damaged or foreign
+file. Opening reads headers only; weights stay on disk until they are touched.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SHARD = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf")
 _VERSIONS = (2, 3)
 _MAX_DIMS = 4
 _MIN_ALIGNMENT = 8
-"""GGUF's own rule; floats are read in place, so a smaller one would misalign them."""
+"""GGUF's own rule. Floats are read in place, so a smaller alignment would misalign them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where one tensor lies. `shape` is row-major: its last entry is the length of a row."""
+    """The place of one tensor. `shape` is row-major: its last entry is the length of a row."""
 
     name: str
     ggml_type: GGMLQuantizationType
@@ -44,7 +44,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class GgufModel:
-    """All shards of one model. `metadata` is the first shard's, `tensors` those of all shards by name."""
+    """All shards of one model: the first shard's `metadata`, and the `tensors` of all shards by name."""
 
     files: tuple[Path, ...]
     metadata: Mapping[str, Any]
@@ -53,19 +53,20 @@ class GgufModel:
 
     @property
     def path(self) -> Path:
-        """The file that errors about the whole model name."""
+        """The first file, which stands for the model in messages."""
         return self.files[0]
 
     def data(self, name: str) -> NDArray[np.uint8]:
-        """A tensor's bytes as they lie in the file: a read-only 1-D view, no copy. Raises ModelError when missing."""
+        """A tensor's bytes as in the file: a read-only uint8 [num_bytes] view, no copy. Raises ModelError if it is
+        missing."""
         info = self.tensors.get(name)
         if info is None:
             raise ModelError(self.path, "is not in this model", tensor=name)
         return self._maps[info.file][info.offset : info.offset + info.num_bytes]
 
     def release(self, name: str) -> None:
-        """Say that a tensor's bytes will not be read again soon: its whole pages leave this process's memory. Reading
-        them all the same brings them back from the file."""
+        """Drop a tensor's whole pages from this process's memory, since they will not be read again soon. A later read
+        brings them back from the file."""
         info = self.tensors[name]
         begin = -(-info.offset // mmap.PAGESIZE) * mmap.PAGESIZE
         end = (info.offset + info.num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -79,8 +80,8 @@ class GgufModel:
 def open_gguf(path: Path) -> GgufModel:
     """Open the model at `path`: a file, any one of its shards, or a folder that holds one model.
 
-    Raises ConfigError when the path does not name exactly one model, ModelError when a file is missing,
-    damaged, or not a GGUF that can be read here, OutOfMemoryError when the system does not map one.
+    Raises ConfigError when the path does not name exactly one model, ModelError when a file is missing, damaged, or
+    not a GGUF that can be read here, OutOfMemoryError when the system refuses to map one.
     """
     files = _model_files(path)
     shards = [_read_file(file) for file in files]
@@ -187,7 +188,7 @@ def _check_magic(file: Path, head: bytes) -> None:
 
 
 def _check_shards(shards: list[_Shard], num_tensors: int) -> None:
-    """What `split.*` keys say must be what was found; a single file without them says nothing."""
+    """Check that the `split.*` keys match the shards that were found. A single file may lack them."""
     for index, shard in enumerate(shards):
         expected = {"split.no": index, "split.count": len(shards), "split.tensors.count": num_tensors}
         for key, value in expected.items():
@@ -199,8 +200,8 @@ def _check_shards(shards: list[_Shard], num_tensors: int) -> None:
 
 
 class _Reader(GGUFReader):
-    """`GGUFReader` made safe and quick: reads stop at the end of the file instead of yielding nothing for ever,
-    arrays are read at once instead of element by element, and tensors become `TensorInfo`, each checked.
+    """A safe and fast `GGUFReader`: reads past the end of the file fail instead of yielding empty data, arrays are read
+    at once instead of element by element, and tensors become checked `TensorInfo`s.
     """
 
     infos: dict[str, TensorInfo]
@@ -302,5 +303,5 @@ def _value(field: ReaderField) -> Any:
 
 
 def _sentence(error: Exception) -> str:
-    """KeyError shows its message in quotes; everything else as it is."""
+    """The error's message; str() would put quotes around that of a KeyError."""
     return str(error.args[0]) if error.args else type(error).__name__

@@ -1,6 +1,7 @@
-"""Floats to GGUF blocks, in NumPy: for tests and the tiny models, not for making good quantisations of real ones.
+"""Quantises floats to GGUF blocks, in NumPy. For tests and tiny models, not for good quantisations of real
+models.
 
-Block layouts: ggml's `ggml-common.h`. Every sub-block gets the scale that spans its values, and every value the nearest
+Block layouts: ggml's `ggml-common.h`. Each sub-block gets the scale that spans its values, and each value the nearest
 step. Types that the gguf package can quantise are left to it.
 """
 
@@ -21,15 +22,15 @@ _HALF_MAX = float(np.finfo(np.float16).max)
 _NO_SCALES = frozenset({GGMLQuantizationType.F32, GGMLQuantizationType.BF16})
 _FLUSH_BELOW = np.float32(1e-12)
 """Far below what a half-precision scale can tell from zero; its reciprocal would overflow."""
-_IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+_IQ4_VALUES = np.array(gguf.quants.IQ4_NL.kvalues, np.float32)
 _IQ4_MIDPOINTS = (_IQ4_VALUES[1:] + _IQ4_VALUES[:-1]) / 2
 
 
 def quantize(values: Floats, ggml_type: GGMLQuantizationType) -> Bytes:
     """The rows of `values`, float32 [..., cols], as blocks: uint8 [..., row_bytes].
 
-    Raises ValueError when cols is no multiple of the type's block, when the type is not one that Ballast reads, and for
-    values that are not finite or beyond what the type's half-precision scales hold (±65504).
+    Raises ValueError when cols is not a multiple of the type's block, when Ballast does not read the type, and for
+    values that are not finite or exceed the range of the type's half-precision scales (±65504).
     """
     block_size, block_bytes = GGML_QUANT_SIZES[ggml_type]
     cols = values.shape[-1]
@@ -84,7 +85,7 @@ def _q4_k(blocks: Floats) -> Bytes:
 
 
 def _q5_k(blocks: Floats) -> Bytes:
-    """As Q4_K with q in 0…31, the fifth bits apart."""
+    """As Q4_K, but q in 0…31, with the fifth bits stored apart."""
     d, dmin, scales, minimums, q = _scale_and_minimum(blocks.reshape(-1, 8, 32), levels=31, scale_levels=63)
     high = np.packbits(q >> 4, axis=1, bitorder="little")
     pairs = (q & 15).reshape(-1, 4, 2, 32)
@@ -168,11 +169,11 @@ def _signed_scale(subs: Floats, lowest: int, highest: int, scale_levels: int) ->
     return d, scales, q
 
 
-def _block_of_scales(wanted: Floats, scale_levels: int) -> tuple[Floats, Floats]:
-    """wanted [blocks, n] → d [blocks, 1] and whole scales within ±(scale_levels - 1), so that d·scales ≈ wanted."""
+def _block_of_scales(exact: Floats, scale_levels: int) -> tuple[Floats, Floats]:
+    """exact [blocks, n] → d [blocks, 1] and whole scales within ±(scale_levels - 1), so that d·scales ≈ exact."""
     top = scale_levels - 1
-    d = _rounded(np.abs(wanted).max(axis=-1, keepdims=True) / top)
-    return d, np.clip(np.rint(wanted * _inverse(d)), -top, top)
+    d = _rounded(np.abs(exact).max(axis=-1, keepdims=True) / top)
+    return d, np.clip(np.rint(exact * _inverse(d)), -top, top)
 
 
 def _extreme(values: Floats) -> Floats:
@@ -182,12 +183,12 @@ def _extreme(values: Floats) -> Floats:
 
 
 def _inverse(values: Floats) -> Floats:
-    """1/x, and 0 for 0: a scale of nothing quantises everything to nothing."""
+    """1/x, and 0 for 0, since a scale of 0 quantises everything to 0."""
     return np.divide(np.float32(1), values, out=np.zeros_like(values), where=values != 0)
 
 
 def _rounded(values: Floats) -> Floats:
-    """As the file will hold it."""
+    """Rounded to half precision, as in the file."""
     return values.astype(np.float16).astype(np.float32)
 
 
@@ -196,7 +197,8 @@ def _half(values: Floats) -> Bytes:
 
 
 def _pack_six_bit(scales: Bytes, minimums: Bytes) -> Bytes:
-    """Eight 6-bit scales and eight minimums in 12 bytes: the first four whole, the others' top bits above them."""
+    """Eight 6-bit scales and eight minimums in 12 bytes: the first four of each whole, with the others' top bits above
+    them."""
     low = scales[:, :4] | scales[:, 4:] >> 4 << 6
     middle = minimums[:, :4] | minimums[:, 4:] >> 4 << 6
     return _join(low, middle, scales[:, 4:] & 15 | (minimums[:, 4:] & 15) << 4)
@@ -212,5 +214,5 @@ def _pack_iq4(q: Bytes) -> Bytes:
 
 
 def _join(*parts: NDArray[Any]) -> Bytes:
-    """Fields of every block, uint8 [blocks, …] each, side by side: uint8 [blocks, bytes]."""
+    """The fields of every block, uint8 [blocks, …] each, joined to uint8 [blocks, bytes]."""
     return np.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1, dtype=np.uint8, casting="no")

@@ -1,4 +1,4 @@
-"""What the hybrid model needs of a linear layer, and the plain one."""
+"""The linear layers of the hybrid: their protocol, and one over float32 weights."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from ballast._core import kernels
 
 
 class Linear(Protocol):
-    """One matrix a head. x float32 [T, heads, cols] → float32 [T, heads, rows]; without the heads where there is
-    one."""
+    """One matrix for each head. x float32 [T, heads, cols] → float32 [T, heads, rows]; with a single head, the axis of
+    heads is left out."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
 
 Linears = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
-"""Several matrices of one x float32 [T, cols] → float32 [T, rows of each], rows any distance apart."""
+"""Several matrices applied to one x float32 [T, cols] → float32 [T, rows] of each; a result's rows may be strided."""
 
 
 class MakeLinear(Protocol):
-    """Takes a packed matrix to the device. `rows` and `cols` are those of a head, as it is applied; one that was packed
-    transposed holds floats."""
+    """Makes a linear layer of a packed matrix, on the device. `rows` and `cols` are those of one head, as it is
+    applied. A matrix that was packed transposed holds floats."""
 
     def __call__(self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear: ...
 
 
 def as_one(linear: Linear, rows: Sequence[int]) -> Linears:
-    """Matrices that lie one below the other, so many rows each: one product."""
+    """Matrices stacked in one, each with its number of rows: one product computes all."""
     return lambda x: torch.split(linear(x), list(rows), -1)
 
 
 def one_by_one(linears: Sequence[Linear]) -> Linears:
-    """A product for each."""
+    """Matrices that are apart: one product each."""
     return lambda x: tuple(linear(x) for linear in linears)
 
 
 class FloatLinear:
-    """Weights as float32, which nothing is rounded to: for the router, whose choice rounding would change."""
+    """A layer in float32 throughout: for the router, since rounding would change which experts it chooses."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         """weight [heads, rows, cols]."""

@@ -16,21 +16,21 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.errors import EngineDeadError, OutOfMemoryError
+from ballast.host.vram import VramLimit, why_full
 from ballast.model.batch import Batch, padding
 from ballast.model.deepseek import ALIVE_EVERY_S
 from ballast.model.device_counts import DeviceCounts
-from ballast.model.hybrid.attention.kv_pool import DeviceKvPool
+from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.latent import Attention
-from ballast.model.hybrid.decode_graphs import DecodeGraphs
-from ballast.model.hybrid.decode_inputs import DecodeInputs
-from ballast.model.hybrid.experts.divided import DividedExperts, RoutedLayers
+from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
+from ballast.model.hybrid.graphs.decode_graphs import DecodeGraphs
+from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.pointwise import Pointwise
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import AttentionWeights, HybridWeights, LayerWeights, MlpWeights
 from ballast.model.spec import ModelSpec
-from ballast.vram import VramLimit, why_full
 
 
 class HybridModel:
@@ -65,23 +65,25 @@ class HybridModel:
         self._attend = attention
         self._pointwise = pointwise
         self._graphs: DecodeGraphs | None = None
-        # Of the step that is queued: who computes its experts, its logits' memory, and which rows are asked for.
+        # The step that is queued: what computes its experts, where its logits arrive, and which of their rows to
+        # return.
         self._at_work = experts
         self._pending = torch.empty(0)
-        self._wanted: NDArray[np.int64] | slice = slice(None)
+        self._wanted_rows: NDArray[np.int64] | slice = slice(None)
         self._num_streamed_steps = 0
         shape = (inputs.max_batch_size, weights.num_sampled_ids)
         self._host_logits = torch.empty(shape, pin_memory=device.type == "cuda")
         self._host_rows = torch.empty((max_step_tokens, spec.hidden), pin_memory=device.type == "cuda")
 
     @torch.inference_mode()
-    def bring_up(self, token_counts: Sequence[int], host: RoutedLayers) -> None:
-        """Run what steps run on the device, for so many tokens of a prompt each time and for batches of as many
-        requests: what the first use of a kernel takes may be longer than a layer ever should. `host` stands in for
-        the CPU's experts."""
+    def warm_up(self, warmup_sizes: Sequence[int], host: RoutedLayers) -> None:
+        """Run steps of padding, so that every kernel has been used once: a first use may take longer than a layer may.
+
+        `warmup_sizes`: tokens of a prompt's step, and requests of a decode step. `host` stands in for the CPU's
+        experts."""
         idle = self._experts.over(host)
-        longest = max(token_counts)
-        for num_tokens in token_counts:
+        longest = max(warmup_sizes)
+        for num_tokens in warmup_sizes:
             rows = torch.ones((num_tokens, self._spec.hidden), device=self._device)
             batch = padding(num_tokens, self._kv.block_tokens)
             if num_tokens < longest:  # whose logits may be too many for the memory that is left
@@ -92,13 +94,14 @@ class HybridModel:
             self._logits(rows, step, idle, lambda: None)
             self._wait()
         most = self._inputs.max_batch_size
-        for batch_size in sorted({most, *(count for count in token_counts if count < most)}):
+        for batch_size in sorted({most, *(count for count in warmup_sizes if count < most)}):
             self._run_padding(batch_size, idle)
 
     @torch.inference_mode()
     def capture_decode(self, report: Callable[[float], None]) -> None:
-        """Decode by graphs from now on; `report` gets the share captured, 0…1. Raises as `DecodeGraphs.capture`."""
-        self._graphs = None  # those captured before have memory that these need
+        """Capture decode steps as graphs, and use them from now on; `report` gets the share captured, 0…1. Raises as
+        `DecodeGraphs.capture` does."""
+        self._graphs = None  # frees the memory of graphs captured before
         graphs = DecodeGraphs()
         graphs.capture(
             self._inputs.max_batch_size,
@@ -109,8 +112,8 @@ class HybridModel:
         self._graphs = graphs
 
     def set_pcie_share(self, share: float) -> None:
-        """Of a decode step's experts in host memory, what the device reads of them. What was captured is captured anew:
-        without a share nothing is queued for it. Raises EngineDeadError."""
+        """Set the share, 0…1, of a decode step's experts in host memory that the device reads. Captured steps are
+        captured again, since a share of 0 queues nothing. Raises EngineDeadError."""
         self._experts.set_pcie_share(share)
         if self._graphs is not None:
             self.capture_decode(lambda _: None)
@@ -122,14 +125,14 @@ class HybridModel:
 
     @torch.inference_mode()
     def queue(self, batch: Batch, alive: Callable[[], None], *, is_staged: bool) -> None:
-        """See `LooksAhead`: a GPU gets the whole step in its queue at once. Raises EngineDeadError when its memory is
+        """See `LooksAhead`. The whole step is queued on a GPU at once. Raises EngineDeadError when its memory is
         full."""
-        self._wanted = slice(None)
+        self._wanted_rows = slice(None)
         try:
             if batch.is_decode:
                 self._pending = self._decode(batch, is_staged=is_staged)
                 if batch.sampled.size < batch.token_ids.size:
-                    self._wanted = batch.sampled
+                    self._wanted_rows = batch.sampled
             else:
                 self._pending = self._prefill(batch, alive)
         except torch.OutOfMemoryError as error:
@@ -138,7 +141,7 @@ class HybridModel:
 
     @torch.inference_mode()
     def stage(self, batch: Batch) -> None:
-        """See `LooksAhead`: tables follow the step that runs in the device's queue."""
+        """See `LooksAhead`. The next step's tables are queued behind the step that runs."""
         self._inputs.send_tables(batch)
         self._attend.prepare(self._inputs.of_size(batch.token_ids.size).step)
 
@@ -146,28 +149,28 @@ class HybridModel:
         """See `LooksAhead`."""
         self._at_work.finish(alive)
         self._wait()
-        rows: NDArray[np.float32] = self._pending.cpu().numpy()[self._wanted]
+        rows: NDArray[np.float32] = self._pending.cpu().numpy()[self._wanted_rows]
         return rows
 
     @property
     def expert_bytes_read(self) -> int:
-        """Bytes of routed experts' weights that steps have read from host memory so far."""
+        """Bytes of routed experts' weights read from host memory so far, by the CPU and over PCIe."""
         return self._experts.host_bytes_read + self.expert_bytes_read_over_pcie
 
     @property
     def expert_bytes_read_over_pcie(self) -> int:
-        """Of `expert_bytes_read`, what the device has read."""
+        """Of `expert_bytes_read`, the bytes that the device has read."""
         return self._experts.pcie_bytes_read + (0 if self.streamed is None else self.streamed.bytes_read)
 
     @property
     def device_counts(self) -> DeviceCounts:
-        """What the device has done so far."""
+        """What the device has done so far, and how it is set up."""
         num_graphs = 0 if self._graphs is None else self._graphs.count
         return DeviceCounts(
             self.expert_bytes_read_over_pcie,
             self._num_streamed_steps,
             num_graphs,
-            self._experts.num_resident,
+            self._experts.num_gpu_experts,
             self._experts.pcie_share,
         )
 
@@ -180,7 +183,7 @@ class HybridModel:
 
     @property
     def pinned_bytes(self) -> int:
-        """Of the experts' host memory, what is registered with CUDA."""
+        """Bytes of the experts' host memory that are page-locked for CUDA."""
         return self._pinned.num_bytes
 
     @property
@@ -205,14 +208,14 @@ class HybridModel:
         rows = self._host_rows[: batch.token_ids.size]
         kernels.embed(self._weights.embedding, batch.token_ids, rows.numpy())
         self._attend.prepare(step)
-        # Before gigabytes of experts are on their way there.
+        # Queued before gigabytes of streamed experts, which share the bus.
         embedded = rows.to(self._device, non_blocking=True, copy=True)
         self._at_work = self._experts_for(len(rows))
         self._at_work.begin(len(rows))
         return self._logits(embedded, step, self._at_work, alive)
 
     def _decode(self, batch: Batch, *, is_staged: bool) -> torch.Tensor:
-        """Queue a step in which every request has one token: every token's logits, on their way to host memory."""
+        """Queue a step in which every request has one token; the logits in host memory, once the step has run."""
         size = batch.token_ids.size
         if not is_staged:
             self.stage(batch)
@@ -227,13 +230,13 @@ class HybridModel:
         return self._host_logits[:size]
 
     def _queue_decode(self, batch_size: int, experts: DividedExperts) -> None:
-        """From the fixed input to logits in host memory."""
+        """Queue a decode step, from its input in fixed memory to logits in host memory."""
         given = self._inputs.of_size(batch_size)
         logits = self._logits(given.embedded, given.step, experts, lambda: None)
         self._host_logits[:batch_size].copy_(logits, non_blocking=True)
 
     def _run_padding(self, batch_size: int, experts: DividedExperts) -> None:
-        """A whole decode step that touches the null block alone."""
+        """Run a whole decode step of padding, which reads and writes the null block only."""
         self._inputs.send_padding(batch_size)
         self._attend.prepare(self._inputs.of_size(batch_size).step)
         experts.begin(batch_size)
@@ -251,16 +254,16 @@ class HybridModel:
         """[sampled, vocabulary] of embedded tokens [T, D], which are overwritten."""
         layers = self._weights.layers
         norms = [*(layer.attention.norm for layer in layers[1:]), self._weights.output_norm]
-        told = time.monotonic()
+        last_report_s = time.monotonic()
         normed = self._pointwise.norm(stream, layers[0].attention.norm)
         for index, (layer, cache, next_norm) in enumerate(zip(layers, self._kv.layers, norms, strict=True)):
             attended = self._attention(layer.attention, normed, cache, step)
             normed = self._pointwise.add_and_norm(stream, (attended,), layer.ffn_norm)
             parts = self._feed_forward(layer, index - self._spec.num_dense_layers, normed, experts)
             normed = self._pointwise.add_and_norm(stream, parts, next_norm)
-            if time.monotonic() - told >= ALIVE_EVERY_S:
+            if time.monotonic() - last_report_s >= ALIVE_EVERY_S:
                 alive()
-                told = time.monotonic()
+                last_report_s = time.monotonic()
         return self._weights.output(normed[step.sampled])
 
     def _attention(
@@ -279,7 +282,8 @@ class HybridModel:
     def _feed_forward(
         self, layer: LayerWeights, routed_index: int, normed: torch.Tensor, experts: DividedExperts
     ) -> tuple[torch.Tensor, ...]:
-        """Terms [T, D]. Experts first: they work while the device computes what every token needs."""
+        """The terms of the feed-forward's sum, each [T, D]. Experts are started first: the CPU computes them while the
+        device computes what every token needs."""
         if layer.routed is None:
             assert layer.mlp is not None
             return (self._mlp(layer.mlp, normed),)

@@ -1,4 +1,4 @@
-"""What a layer does beside its products and its attention: norms, rotation, the cache's rows, gates."""
+"""The pointwise parts of a layer, between its matrix products and attention: norms, rotation, cache rows, gates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ballast.model.rope import RopeTable
 
 
 class Pointwise(Protocol):
-    """For one model. Shapes: T tokens, D hidden, H heads, L = kv_lora_rank + rope_dim; float32 but for the cache."""
+    """The pointwise operations of one model. Shapes: T tokens, D hidden, H heads, L = kv_lora_rank + rope_dim; float32
+    but for the cache."""
 
     def add_and_norm(self, stream: torch.Tensor, parts: tuple[torch.Tensor, ...], weight: torch.Tensor) -> torch.Tensor:
         """Add `parts`, each [T, D], to the stream in place; its RMS norm [T, D]."""
@@ -37,7 +38,7 @@ class Pointwise(Protocol):
 
 
 class TorchPointwise:
-    """On any device, by torch's operations."""
+    """`Pointwise` in torch's operations, on any device."""
 
     def __init__(self, rms_eps: float, rope: RopeTable, device: torch.device) -> None:
         self._rms_eps = rms_eps

@@ -1,6 +1,6 @@
-"""Triton kernels of what lies between a layer's products and its attention, a few launches for all of it.
+"""Triton kernels of the pointwise parts of a layer: norms, rotation, cache rows and gates, in a few launches.
 
-Triton's built-in operations only, as in panels/tile_kernels.py.
+Triton's built-in operations only: see reduce_kernels.py.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -9,15 +9,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _plus(left, right):
-    return left + right
+from ballast.model.hybrid.reduce_kernels import plus
 
 
 @triton.jit
 def _inverse_rms(x, width, eps):
-    return 1.0 / tl.sqrt(tl.reduce(x * x, 0, _plus) / width + eps)
+    return 1.0 / tl.sqrt(tl.reduce(x * x, 0, plus) / width + eps)
 
 
 @triton.jit
@@ -32,10 +29,10 @@ def add_and_norm(
     PARTS: tl.constexpr,
     WIDTH: tl.constexpr,
     STRIDE: tl.constexpr,
-    ROOM: tl.constexpr,
+    PADDED_WIDTH: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, ROOM)
+    column = tl.arange(0, PADDED_WIDTH)
     is_there = column < WIDTH
     at = token * WIDTH + column
     x = tl.load(stream + token * STRIDE + column, mask=is_there, other=0.0)
@@ -70,14 +67,14 @@ def query_and_cache(
     RANK: tl.constexpr,
     ROPE: tl.constexpr,
     LATENT_STRIDE: tl.constexpr,
-    RANK_ROOM: tl.constexpr,
-    PAIR_ROOM: tl.constexpr,
+    PADDED_RANK: tl.constexpr,
+    PADDED_PAIRS: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    column = tl.arange(0, RANK_ROOM)
+    column = tl.arange(0, PADDED_RANK)
     is_latent = column < RANK
-    pair = tl.arange(0, PAIR_ROOM)
+    pair = tl.arange(0, PADDED_PAIRS)
     is_pair = pair < ROPE // 2
     angle = tl.load(positions + token).to(tl.int64) * (ROPE // 2) + pair
     cosine = tl.load(cos + angle, mask=is_pair, other=0.0)

@@ -1,4 +1,4 @@
-"""A batch's tables on the device."""
+"""One step's tables on the device: which tokens it has, and what their requests have cached."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""`Pointwise` on a GPU, by kernels that each do what torch takes several for."""
+"""`Pointwise` on a GPU: one Triton kernel for what takes torch several."""
 
 from __future__ import annotations
 
 import torch
 
 from ballast.model.hybrid import pointwise_kernels
+from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
 
@@ -12,7 +13,7 @@ _GATED_BLOCK = 1024
 
 
 class TritonPointwise:
-    """For one model."""
+    """`Pointwise` for one model."""
 
     def __init__(self, rms_eps: float, rope: RopeTable, device: torch.device) -> None:
         self._rms_eps = rms_eps
@@ -25,7 +26,7 @@ class TritonPointwise:
         num_tokens, width = stream.shape
         normed = stream.new_empty((num_tokens, width))
         first, second, third = (*parts, *[stream] * (3 - len(parts)))
-        room = _power_of_two(width)
+        padded_width = padded(width)
         pointwise_kernels.add_and_norm[(num_tokens,)](
             stream,
             first,
@@ -37,8 +38,8 @@ class TritonPointwise:
             PARTS=len(parts),
             WIDTH=width,
             STRIDE=stream.stride(0),
-            ROOM=room,
-            num_warps=max(1, min(16, room // 256)),
+            PADDED_WIDTH=padded_width,
+            num_warps=max(1, min(16, padded_width // 256)),
         )
         return normed
 
@@ -76,8 +77,8 @@ class TritonPointwise:
             RANK=rank,
             ROPE=self._rope_dim,
             LATENT_STRIDE=latents.stride(0),
-            RANK_ROOM=_power_of_two(rank),
-            PAIR_ROOM=_power_of_two(self._rope_dim // 2),
+            PADDED_RANK=padded(rank),
+            PADDED_PAIRS=padded(self._rope_dim // 2),
             num_warps=1,
         )
         return query
@@ -89,7 +90,3 @@ class TritonPointwise:
         grid = (num_tokens, -(-width // _GATED_BLOCK))
         pointwise_kernels.gated[grid](gate, up, out, width, gate.stride(0), BLOCK=_GATED_BLOCK)
         return out
-
-
-def _power_of_two(width: int) -> int:
-    return 1 << (width - 1).bit_length()

@@ -1,6 +1,6 @@
-"""A model's weights for the hybrid: what every token needs on the device, routed experts where the CPU computes them.
+"""The weights of a hybrid model: on the device what every token needs, in host memory the routed experts.
 
-Matrices are packed on the host, in their type in the file, and carried over one by one.
+Matrices are packed on the host in their type in the file, and copied to the device one by one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ballast.model.weights import HeadMatrix, Packing, Tensors, shares_after_lay
 from ballast.weights.gguf import GgufModel
 
 IsTaken = Callable[[int, kernels.Experts], bool]
-"""Of the experts of a routed layer, counted from 0, just packed: whether all are where they are computed."""
+"""Asked with a routed layer's index, from 0, and its packed experts: whether the device has taken all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionWeights:
-    """Latent attention; queries come through a low rank (V2, V3) or at once (V2-Lite)."""
+    """Latent attention. Queries are projected through a low rank (V2, V3) or directly (V2-Lite)."""
 
     norm: torch.Tensor  # [D]
     down: Linears  # D → q_lora_rank, or H * (nope + rope) where there is no rank; kv_lora_rank + rope
@@ -37,7 +37,7 @@ class AttentionWeights:
 
 @dataclass(frozen=True, slots=True)
 class MlpWeights:
-    """The feed-forward of every token: a dense layer's, or the shared experts beside routed ones."""
+    """The feed-forward network that every token passes: a dense layer's, or the shared experts."""
 
     gate_and_up: Linears  # D → N, N
     down: Linear  # N → D
@@ -45,7 +45,7 @@ class MlpWeights:
 
 @dataclass(frozen=True, slots=True)
 class RoutedWeights:
-    """Router on the device, experts in host memory unless the device has them all."""
+    """The router on the device, and the experts in host memory; None where the device has all of them."""
 
     router: Linear  # D → E
     choose: Choose
@@ -64,7 +64,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class HybridWeights:
-    """The whole model. The embedding stays in the mapped file: a step reads a few of its rows."""
+    """All weights of a model. The embedding is read from the mapped file, a few rows a step."""
 
     embedding: kernels.Matrix  # [vocabulary, D]
     layers: tuple[LayerWeights, ...]
@@ -83,8 +83,8 @@ def load_hybrid_weights(
     report: Callable[[float], None],
     is_taken: IsTaken = lambda *_: False,
 ) -> HybridWeights:
-    """Load every tensor of a checked file; `report` gets the share of bytes done, 0…1, after each layer. Experts that
-    somebody else has taken, asked layer by layer, are not kept."""
+    """Load every tensor of a checked file; `report` gets the share of bytes done, 0…1, after each layer. A layer's
+    experts are not kept where `is_taken` says that the device has them."""
     loader = _Loader(Tensors(gguf_model, packing), spec, make_linear, device, is_taken)
     layers = []
     for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
@@ -119,7 +119,7 @@ class _Loader:
         return self._make_linear(packed, packed.rows, packed.cols)
 
     def matrices(self, *names: str) -> Linears:
-        """Of one input: as one product where their types allow it."""
+        """Matrices that are applied to one input, as one product where their types allow it."""
         if not self.tensors.are_stackable(names):
             return one_by_one([self.matrix(name) for name in names])
         whole = self.tensors.stacked(names)

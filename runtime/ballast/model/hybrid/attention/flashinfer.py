@@ -11,17 +11,17 @@ from ballast.model.hybrid.step import RequestTable, Step
 RANK, ROPE_DIM = 512, 64
 """The latents that flashinfer has kernels for."""
 MAX_TILES = 15 << 10
-"""Its plan has room for 16384 pieces of work and does not look whether they are more. Those beyond one for each tile of
-rows are at most as many as the GPU has multiprocessors."""
+"""Most tiles of rows in a step. flashinfer's plan holds 16384 pieces of work and does not check for more; beside one
+for each tile, there are at most as many as the GPU has multiprocessors."""
 _TILE_ROWS = 64
 _HALF_BYTES, _FLOAT_BYTES = 2, 4
 
 
 class FlashinferAttention:
-    """For one model's sizes, on one device; queries and results are rounded to half precision on the way."""
+    """`Attention` for one model's sizes, on one device. Queries and results are rounded to half precision."""
 
     def __init__(self, sizes: AttentionSizes, device: torch.device) -> None:
-        """Compiles the kernels, unless flashinfer's folder has them, and runs them once. Raises ImportError, OSError or
+        """Compile the kernels, unless flashinfer's cache has them, and run them once. Raises ImportError, OSError or
         RuntimeError."""
         import flashinfer  # here alone: it takes a second and a CUDA device
 
@@ -34,15 +34,15 @@ class FlashinferAttention:
         self._try(device)
 
     def takes(self, requests: RequestTable) -> bool:
-        """Whether its plan has room for a step."""
+        """Whether a step fits flashinfer's plan."""
         rows = np.diff(requests.host_begins) * self._sizes.num_heads
         tile = 2 * _TILE_ROWS if int(rows.mean()) > _TILE_ROWS else _TILE_ROWS
         return int((-(-rows // tile)).sum()) <= MAX_TILES
 
     def prepare(self, step: Step) -> None:
-        """Share the step out among the multiprocessors; a captured graph finds the plan where the last one was.
+        """Divide the step among the multiprocessors; a captured graph finds the plan at the address of the last one.
 
-        All is handed over in pinned memory: copies from other memory may wait for the step that runs."""
+        Tables are passed in pinned memory: copies from other memory may wait for the step that runs."""
         requests = step.requests
         # The table of blocks is the list of pages as it lies, each request's at its row.
         first_pages = np.arange(requests.num_requests + 1, dtype=np.int32) * np.int32(requests.blocks.shape[1])
@@ -65,7 +65,8 @@ class FlashinferAttention:
         """See `Attention`; the cache holds half precision."""
         assert cache.dtype == torch.float16
         rounded = torch.empty_like(query, dtype=cache.dtype)
-        torch.mul(query, self._sizes.scale, out=rounded)  # before rounding: nothing that scores can bear overflows
+        # Scaled before it is rounded: a query then overflows only if its scores would.
+        torch.mul(query, self._sizes.scale, out=rounded)
         pages = cache.view(-1, self._sizes.block_tokens, RANK + ROPE_DIM)
         attended: torch.Tensor = self._wrapper.run(
             rounded[..., :RANK], rounded[..., RANK:], pages[..., :RANK], pages[..., RANK:]

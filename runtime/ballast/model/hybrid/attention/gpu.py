@@ -1,4 +1,4 @@
-"""Which kernels compute attention on a GPU."""
+"""Chooses the kernels that compute attention on a GPU."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import triton
 from ballast.model.hybrid.attention.flashinfer import RANK, ROPE_DIM, FlashinferAttention
 from ballast.model.hybrid.attention.latent import AttentionSizes
 from ballast.model.hybrid.attention.paged import PagedAttention, choose_tilings
+from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.step import Step
 
 log = logging.getLogger(__name__)
 
 
 class GpuAttention:
-    """flashinfer's kernels where they can be had, ours everywhere else."""
+    """Attention by flashinfer's kernels where they can be used, by ours elsewhere."""
 
     def __init__(self, paged: PagedAttention, flashinfer: FlashinferAttention | None) -> None:
         self._paged = paged
@@ -31,26 +32,26 @@ class GpuAttention:
         return self._kernels(step)(query, cache, step)
 
     def _kernels(self, step: Step) -> PagedAttention | FlashinferAttention:
-        """By the numbers of tokens alone, since a graph of so many single tokens holds one or the other."""
+        """By the numbers of tokens only: a captured graph of a batch size holds one or the other."""
         if self._flashinfer is not None and self._flashinfer.takes(step.requests):
             return self._flashinfer
         return self._paged
 
 
 def gpu_attention(sizes: AttentionSizes, device: torch.device) -> GpuAttention:
-    """For a CUDA device. Raises ValueError: the latents are too large."""
+    """Attention for a CUDA device. Raises ValueError where the latents are too large."""
     return GpuAttention(paged_attention(sizes, device), compiled_flashinfer(sizes, device))
 
 
 def paged_attention(sizes: AttentionSizes, device: torch.device) -> PagedAttention:
-    """Compiled at its first use. Raises ValueError: the latents are too large."""
+    """Attention by our kernels, compiled at their first use. Raises ValueError where the latents are too large."""
     about = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
     return PagedAttention(sizes, choose_tilings(sizes, about["max_shared_mem"]), about["multiprocessor_count"])
 
 
 def compiled_flashinfer(sizes: AttentionSizes, device: torch.device) -> FlashinferAttention | None:
-    """None where it has no kernels for such latents; None and a warning where it is not installed or cannot compile
-    them. What CUDA itself reports is raised: there is no going on after that."""
+    """flashinfer's kernels, or None where it has none for such latents; None, with a warning, where it is not installed
+    or cannot compile them. Raises what CUDA itself reports."""
     known = RANK, ROPE_DIM
     if (sizes.rank, sizes.rope_dim) != known:
         log.info(
@@ -59,7 +60,7 @@ def compiled_flashinfer(sizes: AttentionSizes, device: torch.device) -> Flashinf
         return None
     try:
         return FlashinferAttention(sizes, device)
-    except (torch.AcceleratorError, torch.OutOfMemoryError):  # which are RuntimeErrors, and no reason to go on
+    except DEVICE_ERRORS:
         raise
     except (ImportError, OSError, RuntimeError) as error:
         log.warning(

@@ -1,4 +1,4 @@
-"""Latent attention in its absorbed form: what the model asks of it, and the plain way, for latents of any size."""
+"""Latent attention in its absorbed form: its protocol, and a plain implementation for latents of any size."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import torch
 from ballast.model.hybrid.step import Step
 
 SCORE_BYTES = 64 << 20
-"""Most memory for the scores of some tokens of one request; a long prompt is computed in pieces."""
+"""Most memory for scores; a request's tokens are computed in pieces that fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSizes:
-    """Of one model and its cache."""
+    """Sizes of one model's attention and of its cache."""
 
     num_heads: int
     rank: int
-    """Of the latents, kv_lora_rank."""
+    """kv_lora_rank, of the latents."""
     rope_dim: int
     scale: float
-    """What scores are multiplied by."""
+    """The factor of scores."""
     block_tokens: int
 
 
 class Attention(Protocol):
-    """Of one model. Shapes: T tokens, H heads, L = kv_lora_rank + rope_dim."""
+    """Attention of one model. Shapes: T tokens, H heads, L = kv_lora_rank + rope_dim."""
 
     def prepare(self, step: Step) -> None:
-        """On the host, once before a step's layers are queued or their graph is replayed, when the device is done with
-        the step before. A step of `DecodeInputs` comes again with the same memory and other contents."""
+        """Plan a step on the host, once before its layers are queued or its graph is replayed, when the device has done
+        the step before. A step of `DecodeInputs` comes again, in the same memory with other contents."""
 
     def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
         """query float32 [T, H, L], cache [slots, L] → float32 [T, H, kv_lora_rank]. Token t sees its request's
@@ -40,7 +40,7 @@ class Attention(Protocol):
 
 
 class PlainAttention:
-    """In float32, on any device; takes lengths from the host, so no graph can hold it."""
+    """Attention in float32, on any device. It reads lengths on the host, so no CUDA graph can hold it."""
 
     def __init__(self, sizes: AttentionSizes) -> None:
         self._sizes = sizes

@@ -1,4 +1,4 @@
-"""Latent attention by kernels of ours: any latent size, prompts and single tokens alike."""
+"""Latent attention by our own kernels, for latents of any size, prompts and single tokens."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import torch
 
 from ballast.model.hybrid.attention import paged_kernels
 from ballast.model.hybrid.attention.latent import AttentionSizes
+from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.step import RequestTable, Step
 
 MAX_SPLITS = 64
-"""Most programs that share what a tile of rows sees."""
+"""Most programs that share the keys of a tile of rows."""
 PROGRAMS_PER_PROCESSOR = 2
-"""With few tiles in a step, so many programs fill the GPU."""
+"""Programs to fill a GPU with, where a step has few tiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """What a program takes at once, and how it is compiled."""
+    """The tile that a program computes, and how it is compiled."""
 
     rows: int
     keys: int
@@ -31,20 +32,20 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True)
 class Tilings:
-    """By kind of step."""
+    """Tilings by kind of step."""
 
     prompts: Tiling
     singles: Tiling
-    """Where every request adds one token."""
+    """For steps in which every request adds one token."""
 
 
 _OF_PROMPTS, _OF_SINGLES = Tiling(64, 64, 8, 2), Tiling(16, 64, 8, 2)
-"""The fastest on Hopper; the next are for less shared memory."""
+"""The fastest on Hopper; those below are for less shared memory."""
 _SMALLER = (Tiling(16, 32, 4, 2), Tiling(16, 16, 4, 1))
 
 
 class PagedAttention:
-    """For one model's sizes, on one device."""
+    """`Attention` for one model's sizes, on one device."""
 
     def __init__(self, sizes: AttentionSizes, tilings: Tilings, num_processors: int) -> None:
         self._sizes = sizes
@@ -54,7 +55,7 @@ class PagedAttention:
         self._tiles: torch.Tensor | None = None
 
     def prepare(self, step: Step) -> None:
-        """Tiles of steps of single tokens depend on their number alone, and stay where they are."""
+        """Tiles of a step of single tokens depend on their number only, and are kept at one address for graphs."""
         requests = step.requests
         if not requests.adds_one_each:
             self._tiles = self._tiles_of(requests)
@@ -64,7 +65,7 @@ class PagedAttention:
         self._tiles = self._single_tiles[requests.num_requests]
 
     def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
-        """See `Attention`; products are made of numbers of the cache's type."""
+        """See `Attention`; numbers are rounded to the cache's type before they are multiplied."""
         assert self._tiles is not None
         requests, rank = step.requests, self._sizes.rank
         tiling = self._tiling(requests)
@@ -103,7 +104,7 @@ class PagedAttention:
             num_rows,
             num_heads,
             num_splits,
-            **{name: known[name] for name in ("RANK", "RANK_ROOM", "ROWS", "KEYS")},
+            **{name: known[name] for name in ("RANK", "PADDED_RANK", "ROWS", "KEYS")},
         )
         return attended
 
@@ -118,13 +119,13 @@ class PagedAttention:
 
 
 def kernel_constants(sizes: AttentionSizes, tiling: Tiling) -> dict[str, Any]:
-    """What `attend` is compiled with."""
+    """The constants and options that `attend` is compiled with."""
     return {
         "BLOCK_TOKENS": sizes.block_tokens,
         "RANK": sizes.rank,
         "ROPE": sizes.rope_dim,
-        "RANK_ROOM": _room(sizes.rank),
-        "ROPE_ROOM": _room(sizes.rope_dim),
+        "PADDED_RANK": _tile_side(sizes.rank),
+        "PADDED_ROPE": _tile_side(sizes.rope_dim),
         "ROWS": tiling.rows,
         "KEYS": tiling.keys,
         "num_warps": tiling.num_warps,
@@ -133,11 +134,11 @@ def kernel_constants(sizes: AttentionSizes, tiling: Tiling) -> dict[str, Any]:
 
 
 def choose_tilings(sizes: AttentionSizes, shared_bytes: int) -> Tilings:
-    """The fastest whose tiles fit a processor's shared memory. Raises ValueError."""
-    width = _room(sizes.rank) + _room(sizes.rope_dim)
+    """The fastest tilings that fit a processor's shared memory. Raises ValueError where none does."""
+    width = _tile_side(sizes.rank) + _tile_side(sizes.rope_dim)
 
     def fits(tiling: Tiling) -> bool:
-        """Queries, keys that are on their way and what they weigh, in numbers of two bytes."""
+        """Whether queries, keys of all stages and weights, of two bytes each, fit."""
         numbers = (tiling.rows + tiling.keys * tiling.num_stages) * width + tiling.rows * tiling.keys
         return numbers * 2 <= shared_bytes
 
@@ -150,6 +151,6 @@ def choose_tilings(sizes: AttentionSizes, shared_bytes: int) -> Tilings:
     return Tilings(*(tiling if fits(tiling) else smaller for tiling in (_OF_PROMPTS, _OF_SINGLES)))
 
 
-def _room(width: int) -> int:
-    """The power of two that holds it, at least what a product of tiles takes."""
-    return max(16, 1 << (width - 1).bit_length())
+def _tile_side(width: int) -> int:
+    """A power of two that `width` fits in: at least 16, the smallest side of tiles that are multiplied."""
+    return max(16, padded(width))

@@ -2,7 +2,7 @@
 
 A row is one head of one token; rows of one request follow each other. A program takes a tile of rows of one request and
 a share of the tokens that they see; what the shares found is merged afterwards. Lengths and blocks are read from device
-memory, so that a captured launch serves every step. Triton's built-in operations only, as in panels/tile_kernels.py.
+memory, so that a captured launch serves every step. Triton's built-in operations only: see reduce_kernels.py.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -11,15 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _larger(left, right):
-    return tl.maximum(left, right)
-
-
-@triton.jit
-def _plus(left, right):
-    return left + right
+from ballast.model.hybrid.reduce_kernels import larger, plus
 
 
 @triton.jit
@@ -51,8 +43,8 @@ def attend(
     BLOCK_TOKENS: tl.constexpr,
     RANK: tl.constexpr,
     ROPE: tl.constexpr,
-    RANK_ROOM: tl.constexpr,
-    ROPE_ROOM: tl.constexpr,
+    PADDED_RANK: tl.constexpr,
+    PADDED_ROPE: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
@@ -75,8 +67,8 @@ def attend(
     if first_key >= end_key:
         return
 
-    of_latent = tl.arange(0, RANK_ROOM)
-    of_rope = tl.arange(0, ROPE_ROOM)
+    of_latent = tl.arange(0, PADDED_RANK)
+    of_rope = tl.arange(0, PADDED_ROPE)
     in_latent = of_latent < RANK
     in_rope = of_rope < ROPE
     row = begin.to(tl.int64) * num_heads + own_row
@@ -88,7 +80,7 @@ def attend(
 
     peak = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.full((ROWS,), 0.0, tl.float32)
-    attended = tl.full((ROWS, RANK_ROOM), 0.0, tl.float32)
+    attended = tl.full((ROWS, PADDED_RANK), 0.0, tl.float32)
     for first in range(first_key, end_key, KEYS):
         key = first + tl.arange(0, KEYS)
         is_key = key < end_key
@@ -101,12 +93,12 @@ def attend(
         scores = tl.dot(rope_query, tl.trans(rope), scores, input_precision="tf32x3")
         is_seen = is_key[None, :] & (key[None, :] < seen[:, None])
         scores = tl.where(is_seen, scores, float("-inf"))
-        new_peak = tl.maximum(peak, tl.reduce(scores, 1, _larger))
+        new_peak = tl.maximum(peak, tl.reduce(scores, 1, larger))
         # A row that has seen nothing yet keeps -inf; its difference to itself would be no number.
         base = tl.where(new_peak == float("-inf"), 0.0, new_peak)
         weights = tl.exp2(scores - base[:, None])
         fade = tl.exp2(peak - base)
-        total = total * fade + tl.reduce(weights, 1, _plus)
+        total = total * fade + tl.reduce(weights, 1, plus)
         attended = tl.dot(weights.to(latent.dtype), latent, attended * fade[:, None], input_precision="tf32x3")
         peak = new_peak
 
@@ -130,7 +122,7 @@ def merge(
     num_heads,
     num_splits,
     RANK: tl.constexpr,
-    RANK_ROOM: tl.constexpr,
+    PADDED_RANK: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
@@ -147,7 +139,7 @@ def merge(
     used = _ceil_div(num_keys, _share(num_keys, num_splits, KEYS))
 
     row = begin.to(tl.int64) * num_heads + own_row
-    of_latent = tl.arange(0, RANK_ROOM)
+    of_latent = tl.arange(0, PADDED_RANK)
     in_latent = of_latent < RANK
     peak = tl.load(peaks + row)
     total = peak * 0.0 + 1.0

@@ -1,9 +1,9 @@
-"""Whether the device computes experts as the CPU does, tried before anything relies on it."""
+"""Checks, before anything relies on it, that the device computes experts as the CPU does."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
@@ -15,21 +15,22 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.errors import first_line
-from ballast.model.hybrid.experts.divided import LayerOnDevice
+from ballast.model.hybrid.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
 from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS
+from ballast.model.hybrid.streaming.agreement import MAX_DIFFERENCE, difference
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.spec import ModelSpec
 
 log = logging.getLogger(__name__)
 
-_MOST_DIFFERENCE = 0.05
-"""Of the largest result; activations that the CPU rounds to a byte come to a fifth of it."""
-
 _MOST_COMPARED_TOKENS = 32
-"""More take the CPU too long."""
+"""Most tokens that are compared; the CPU takes too long for more."""
 
-Role = Literal["resident", "across"]
+Role = Literal["gpu_experts", "across"]
+"""Which of a `LayerOnDevice`'s fields."""
+_TOLD_AS: Mapping[Role, str] = {"gpu_experts": "resident", "across": "across"}
 Kind = tuple[tuple[GgmlType, GgmlType, GgmlType], ...]
 
 
@@ -40,20 +41,22 @@ def checked(
     spec: ModelSpec,
     num_tokens: Sequence[int],
     device: torch.device,
-    rehearsal: Callable[[], AbstractContextManager[None]],
+    parallel_compile: Callable[[], AbstractContextManager[None]],
 ) -> list[LayerOnDevice]:
-    """The layers as they are, where experts of each combination of types can be computed for so many tokens each, and
-    for few of them come out as the CPU computes them; nothing on the device, and one warning, where a kernel cannot be
-    compiled or is wrong. What CUDA itself reports is raised: there is no going on after that. In the context that
-    `rehearsal` gives, launches only compile."""
+    """`layers` unchanged where the device computes them rightly, else layers with nothing on the device, and one
+    warning.
+
+    One layer of each combination of types is computed for each of `num_tokens`; results of few tokens are compared with
+    the CPU's. Launches inside the context that `parallel_compile` returns only compile. Raises what CUDA itself
+    reports."""
     trials = [
         _Trial(layer, role, of_layer, pool, spec, count, device)
         for layer, role, of_layer in _kinds(layers, experts)
         for count in num_tokens
-        if role == "resident" or count <= MOST_SHARED_TOKENS
+        if role == "gpu_experts" or count <= MOST_SHARED_TOKENS
     ]
     try:
-        with rehearsal():
+        with parallel_compile():
             for trial in trials:
                 trial.on_device()
         for trial in trials:
@@ -61,7 +64,7 @@ def checked(
                 trial.compare()
             else:
                 trial.on_device()
-    except (torch.AcceleratorError, torch.OutOfMemoryError):
+    except DEVICE_ERRORS:
         raise
     except Exception as error:  # noqa: BLE001  compilers raise whatever they like, and the CPU can do without them
         reason = first_line(error)
@@ -73,9 +76,10 @@ def checked(
 def _kinds(
     layers: Sequence[LayerOnDevice], experts: Sequence[kernels.Experts]
 ) -> Iterator[tuple[LayerOnDevice, Role, kernels.Experts]]:
-    """The first layer of each combination of types, for each way in which the device has its experts."""
+    """The first layer of each combination of types that has experts in the device's memory, and the first that has
+    experts read from host memory."""
     seen: set[tuple[Role, Kind]] = set()
-    roles: tuple[Role, ...] = ("resident", "across")
+    roles: tuple[Role, ...] = ("gpu_experts", "across")
     for layer, of_layer in zip(layers, experts, strict=True):
         for role in roles:
             kind = role, kind_of(of_layer)
@@ -85,13 +89,13 @@ def _kinds(
 
 
 def kind_of(experts: kernels.Experts) -> Kind:
-    """Their combination of types: of gate, up and down, in each part."""
+    """The combination of types: those of gate, up and down, in each part."""
     return tuple((part.gate.ggml_type, part.up.ggml_type, part.down.ggml_type) for part in panels_of(experts))
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Random tokens of one layer."""
+    """A layer computed for random tokens."""
 
     layer: LayerOnDevice
     role: Role
@@ -102,7 +106,7 @@ class _Trial:
     device: torch.device
 
     def on_device(self) -> torch.Tensor:
-        """What the device makes of them, [T, D]."""
+        """The device's results, [T, D]."""
         x, chosen, weights = self._given()
         slots = torch.from_numpy(self._slots()[chosen].astype(np.int32))
         arguments = [values.to(self.device) for values in (torch.from_numpy(x), slots, torch.from_numpy(weights))]
@@ -110,15 +114,15 @@ class _Trial:
         return torch.stack([part(*arguments) for part in parts]).sum(0)
 
     def compare(self) -> None:
-        """Raises ValueError when the device's results are others than the CPU's."""
+        """Raises ValueError when the device's results differ from the CPU's."""
         x, chosen, weights = self._given()
-        wanted = np.empty_like(x)
-        self.experts.forward(self.pool, x, chosen, weights, wanted)
+        expected = np.empty_like(x)
+        self.experts.forward(self.pool, x, chosen, weights, expected)
         found = self.on_device().cpu().numpy()
-        difference = float(np.abs(found - wanted).max() / np.abs(wanted).max())
-        if not difference <= _MOST_DIFFERENCE:
+        by = difference(found, expected)
+        if not by <= MAX_DIFFERENCE:
             raise ValueError(
-                f"{self.role} experts differ from the CPU's by {difference:.2g} for {self.num_tokens} tokens"
+                f"{_TOLD_AS[self.role]} experts differ from the CPU's by {by:.2g} for {self.num_tokens} tokens"
             )
 
     def _slots(self) -> NDArray[np.int64]:
@@ -128,7 +132,7 @@ class _Trial:
         return slots
 
     def _given(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
-        """Activations, experts that are there, weights."""
+        """Activations, chosen experts among those that the device has, and weights."""
         rng = np.random.default_rng(self.num_tokens)
         there = np.flatnonzero(self._slots() >= 0)
         chosen = [rng.permutation(there)[: self.spec.num_experts_used] for _ in range(self.num_tokens)]

@@ -1,6 +1,6 @@
 """Triton kernel of the weighted sum of a token's experts.
 
-Triton's built-in operations only, as in panels/tile_kernels.py.
+Triton's built-in operations only: see reduce_kernels.py.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"

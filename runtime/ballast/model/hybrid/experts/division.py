@@ -1,5 +1,7 @@
-"""Who computes the experts that a step has chosen: the device from its own memory, the device from host memory across
-PCIe, or the CPU. The rule in torch's operations, without a value that comes back to the host.
+"""Divides the experts that a step has chosen: the device computes some from its own memory, some from host memory over
+PCIe, and the CPU computes the rest.
+
+The rule is made of torch's operations, and no value comes back to the host, so a CUDA graph may hold it.
 """
 
 from __future__ import annotations
@@ -10,29 +12,29 @@ from typing import Protocol
 import torch
 
 MOST_SHARED_TOKENS = 4
-"""Of a step of which a share may go across PCIe. With more of them an expert's tokens are multiplied on tensor cores,
-by kernels that read host memory slowly; and the rule compares every pair of token and expert with every other."""
+"""Most tokens of a step whose experts may be read over PCIe. With more, experts are multiplied on tensor cores, by
+kernels that read host memory slowly; besides, the rule compares every pair of token and expert with every other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Each int32 [T, k]; of every chosen expert exactly one of the three is not -1."""
+    """Each int32 [T, k]; for every chosen expert, exactly one of the three is not -1."""
 
-    resident: torch.Tensor
-    """The expert's slot among those in the device's memory."""
+    gpu_slots: torch.Tensor
+    """Slots of experts in the device's memory."""
     across: torch.Tensor
-    """Experts that the device reads from host memory."""
+    """Ids of experts that the device reads from host memory."""
     on_host: torch.Tensor
-    """Experts that the CPU computes."""
+    """Ids of experts that the CPU computes."""
 
 
 class Divide(Protocol):
     """Divides a step's choice, ids int32 [T, k].
 
-    `slots` int32 [E]: where the device has an expert in its memory, -1 where not; None: nowhere. Of the N distinct
-    experts that are left, in ascending order of their ids, the first floor(share * N + phase) go across PCIe. `share`
-    is float32 [], `phase` in 0…1 differs from layer to layer, so that layers of few experts come to the share together;
-    `share` None: none go. `num_across` int64 [], which their number is added to."""
+    `slots` int32 [E]: an expert's slot in the device's memory, -1 for one that is not there; None: no expert is there.
+    `share` float32 []: of the N distinct experts that are left, in ascending order of ids, the device reads the first
+    floor(share * N + phase) over PCIe; None: none. `phase`, 0…1, differs from layer to layer: layers that choose few
+    experts then meet the share on average. `num_across` int64 []: their number is added to it."""
 
     def __call__(
         self,
@@ -51,12 +53,12 @@ def divide(
     phase: float,
     num_across: torch.Tensor,
 ) -> Division:
-    """On any device; see `Divide`."""
+    """`Divide` on any device."""
     nobody = torch.full_like(ids, -1)
-    resident = nobody if slots is None else slots[ids]
-    left = ids if slots is None else torch.where(resident < 0, ids, nobody)
+    gpu_slots = nobody if slots is None else slots[ids]
+    left = ids if slots is None else torch.where(gpu_slots < 0, ids, nobody)
     if share is None:
-        return Division(resident, nobody, left)
+        return Division(gpu_slots, nobody, left)
     expert, order = left.flatten(), torch.arange(left.numel(), device=ids.device)
     again = (expert[:, None] == expert) & (order < order[:, None])
     is_first = ~again.any(1) & (expert >= 0)
@@ -64,9 +66,10 @@ def divide(
     count = (share * is_first.sum() + phase).floor().long()
     goes = ((expert >= 0) & (rank < count)).view_as(ids)
     num_across += count
-    return Division(resident, torch.where(goes, left, nobody), torch.where(goes, nobody, left))
+    return Division(gpu_slots, torch.where(goes, left, nobody), torch.where(goes, nobody, left))
 
 
 def phase_of(layer: int) -> float:
-    """Spread evenly over 0…1, whatever the number of layers: multiples of the golden ratio (H. Weyl, 1916)."""
+    """A layer's phase: multiples of the golden ratio, modulo 1, spread evenly for any number of layers (H. Weyl,
+    1916)."""
     return (layer + 1) * 0.6180339887498949 % 1

@@ -1,5 +1,4 @@
-"""The router, the division of its choice and the order of its pairs on a GPU, a launch each. See `routing`, `division`
-and `panels` beside it."""
+"""`Router`, `Divide` and the grouping of `group_by_expert` on a GPU, one kernel launch each."""
 
 from __future__ import annotations
 
@@ -7,16 +6,17 @@ import torch
 
 from ballast.model.hybrid.experts import routing_kernels
 from ballast.model.hybrid.experts.division import Division
+from ballast.model.hybrid.power_of_two import padded
 from ballast.model.spec import ModelSpec
 
 FEW_PAIRS = 128
-"""Pairs of which each may be compared with every other."""
+"""Most pairs that are each compared with every other."""
 _PAIRS = 256
-"""Pairs of token and expert that a program divides where each is by itself."""
+"""Pairs of token and expert that a program divides where pairs are not compared."""
 
 
 class FusedRouter:
-    """What `Router` does."""
+    """`Choose` in one launch; see `Router`."""
 
     def __init__(self, spec: ModelSpec, bias: torch.Tensor | None) -> None:
         """bias float32 [E], on the device, added for the choice only."""
@@ -32,9 +32,9 @@ class FusedRouter:
             "GROUPS_USED": spec.num_groups_used,
             "GROUP_SIZE": group_size,
             "CHOSEN": spec.num_experts_used,
-            "GROUPS_ROOM": _room(spec.num_groups),
-            "SIZE_ROOM": _room(group_size),
-            "CHOSEN_ROOM": _room(spec.num_experts_used),
+            "PADDED_GROUPS": padded(spec.num_groups),
+            "PADDED_GROUP_SIZE": padded(group_size),
+            "PADDED_CHOSEN": padded(spec.num_experts_used),
         }
 
     def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,16 +55,16 @@ def fused_divide(
     phase: float,
     num_across: torch.Tensor,
 ) -> Division:
-    """See `Divide`; ids are contiguous."""
-    resident, across, on_host = (torch.empty_like(ids) for _ in range(3))
+    """`Divide` in one launch; ids are contiguous."""
+    gpu_slots, across, on_host = (torch.empty_like(ids) for _ in range(3))
     num_pairs = ids.numel()
-    block = _PAIRS if share is None else max(16, _room(num_pairs))
+    block = _PAIRS if share is None else max(16, padded(num_pairs))
     routing_kernels.divide[(-(-num_pairs // block),)](
         ids,
         ids if slots is None else slots,  # any pointer, where it is not read; so for the share
         num_across if share is None else share,
         num_across,
-        resident,
+        gpu_slots,
         across,
         on_host,
         phase,
@@ -73,19 +73,15 @@ def fused_divide(
         SHARES=share is not None,
         PAIRS=block,
     )
-    return Division(resident, across, on_host)
+    return Division(gpu_slots, across, on_host)
 
 
 def fused_groups(ids: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pairs of ids int32 [T, k], contiguous, by expert: their stable order int32 [T * k], those of no expert last;
-    tiles int32 [T * k, 3] of an expert and its bounds in the order, each of the distinct experts once, then of expert
-    -1. For few pairs: each is compared with every other."""
+    """Group pairs, ids int32 [T, k], contiguous, by expert, in one launch: their stable order int32 [T * k], those of
+    no expert last, and tiles int32 [T * k, 3], each an expert and its bounds in the order. Each distinct expert has one
+    tile; the others have expert -1. At most FEW_PAIRS pairs: each is compared with every other."""
     num_pairs = ids.numel()
     order, tiles = ids.new_empty(num_pairs), ids.new_empty((num_pairs, 3))
-    block = max(16, _room(num_pairs))
+    block = max(16, padded(num_pairs))
     routing_kernels.group_pairs[(1,)](ids, order, tiles, num_pairs, num_experts, PAIRS=block)
     return order, tiles
-
-
-def _room(size: int) -> int:
-    return 1 << (size - 1).bit_length()

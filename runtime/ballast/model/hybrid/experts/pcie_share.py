@@ -1,5 +1,5 @@
-"""How large a share of a decode step's experts the device reads across PCIe: the one with which the routed layers, one
-after the other, take the least time, as measured."""
+"""Measures which share of a decode step's experts the device should read over PCIe: the one with which the routed
+layers, one after the other, take the least time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from ballast.model.hybrid.captures import captured
-from ballast.model.hybrid.experts.divided import DividedExperts
+from ballast.model.hybrid.experts.divided_experts import DividedExperts
 from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS
+from ballast.model.hybrid.graphs.capture import captured
 from ballast.model.hybrid.weights import RoutedWeights
 
 log = logging.getLogger(__name__)
 
 SHARES = (0.125, 0.1875, 0.25, 0.3125, 0.375, 0.4)
-"""That are tried. Beyond, the CPU's cores stand idle more than PCIe gains."""
+"""Shares that are tried. With a larger one, more of the CPU's time is idle than PCIe gains."""
 _BATCH_SIZES = (1, MOST_SHARED_TOKENS)
 _REPEATS = 3
 _LEAST_GAIN = 0.02
-"""For which a share is worth the device's work."""
+"""The least gain over no share for which one is used."""
 
 Step = Callable[[], None]
 
@@ -30,8 +30,8 @@ Step = Callable[[], None]
 def calibrate(
     experts: DividedExperts, layers: Sequence[RoutedWeights], hidden: int, max_batch_size: int, device: torch.device
 ) -> None:
-    """Measure decode steps of the routed layers, of random tokens, and set the best share. What fails is raised: their
-    kernels have been brought up, so that it would fail in a decode step as well."""
+    """Measure the routed layers of decode steps of random tokens, and set the best share. Raises what fails: it would
+    fail in a decode step too, since the kernels have been warmed up."""
     batch_sizes = [size for size in _BATCH_SIZES if size <= max_batch_size]
     times = [_times(experts, layers, hidden, size, device) for size in batch_sizes]
     relative = {share: statistics.mean(of_size[share] / of_size[0.0] for of_size in times) for share in times[0]}
@@ -49,7 +49,7 @@ def calibrate(
 
 
 def best_share(times: Mapping[float, float]) -> float:
-    """The share of the least time; none, 0, unless that gains something over 0."""
+    """The share of the least time, or 0 where none gains enough over 0. `times`: by share, 0 among them."""
     best = min(times, key=lambda share: times[share])
     return best if times[best] <= times[0.0] * (1 - _LEAST_GAIN) else 0.0
 
@@ -79,7 +79,7 @@ def _times(
         run(queue)
         steps |= dict.fromkeys(shares, _replay_of(queue) if device.type == "cuda" else queue)
     seconds: dict[float, list[float]] = {share: [] for share in steps}
-    for _ in range(_REPEATS):  # in turns: a machine's memory is not equally fast all the time
+    for _ in range(_REPEATS):  # in turns, since a machine's memory is not equally fast all the time
         for share, step in steps.items():
             experts.set_pcie_share(share)
             begin = time.perf_counter()

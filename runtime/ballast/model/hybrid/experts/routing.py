@@ -1,6 +1,6 @@
-"""Which experts a token goes to, on the device: the rule of csrc/moe/router.h in torch's operations.
+"""Chooses each token's experts on the device: the rule of csrc/moe/router.h in torch's operations.
 
-No value comes back to the host and every shape follows from the logits', so a CUDA graph may capture it.
+No value comes back to the host, and shapes follow from the shape of the logits, so a CUDA graph may hold it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Choose(Protocol):
 
 
 class Router:
-    """The choice of one layer. Equal logits give the CPU model's choice, but where scores lie closer to each other than
-    two exponentials' rounding."""
+    """`Choose` for one layer. Equal logits give the CPU model's choice, unless scores lie closer together than the
+    rounding of two exponentials."""
 
     def __init__(self, spec: ModelSpec, bias: torch.Tensor | None) -> None:
         """bias float32 [E], on the device, added for the choice only."""

@@ -1,6 +1,6 @@
 """Triton kernels of the expert choice, its division and its order, for which torch needs a dozen launches each.
 
-Triton's built-in operations only, as in panels/tile_kernels.py.
+Triton's built-in operations only: see reduce_kernels.py.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -9,15 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _plus(left, right):
-    return left + right
-
-
-@triton.jit
-def _larger(left, right):
-    return tl.maximum(left, right)
+from ballast.model.hybrid.reduce_kernels import larger, plus
 
 
 @triton.jit
@@ -42,13 +34,13 @@ def route(
     GROUPS_USED: tl.constexpr,
     GROUP_SIZE: tl.constexpr,
     CHOSEN: tl.constexpr,
-    GROUPS_ROOM: tl.constexpr,
-    SIZE_ROOM: tl.constexpr,
-    CHOSEN_ROOM: tl.constexpr,
+    PADDED_GROUPS: tl.constexpr,
+    PADDED_GROUP_SIZE: tl.constexpr,
+    PADDED_CHOSEN: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
-    of_group = tl.arange(0, GROUPS_ROOM)
-    of_member = tl.arange(0, SIZE_ROOM)
+    of_group = tl.arange(0, PADDED_GROUPS)
+    of_member = tl.arange(0, PADDED_GROUP_SIZE)
     expert = of_group[:, None] * GROUP_SIZE + of_member[None, :]
     is_expert = (of_group < GROUPS)[:, None] & (of_member < GROUP_SIZE)[None, :]
     none = float("-inf")
@@ -57,9 +49,9 @@ def route(
     if IS_SIGMOID:
         score = 1.0 / (1.0 + tl.exp(-logit))
     else:
-        peak = tl.reduce(tl.reduce(logit, 1, _larger), 0, _larger)
+        peak = tl.reduce(tl.reduce(logit, 1, larger), 0, larger)
         score = tl.exp(logit - peak)
-        score = score / tl.reduce(tl.reduce(score, 1, _plus), 0, _plus)
+        score = score / tl.reduce(tl.reduce(score, 1, plus), 0, plus)
     biased = score
     if HAS_BIAS:
         biased = biased + tl.load(bias + expert, mask=is_expert, other=0.0)
@@ -69,25 +61,25 @@ def route(
     if GROUPS_USED < GROUPS:
         best, place = tl.reduce((biased, expert), 1, _better)
         if IS_TOP2:
-            best = best + tl.reduce(tl.where(expert == place[:, None], none, biased), 1, _larger)
+            best = best + tl.reduce(tl.where(expert == place[:, None], none, biased), 1, larger)
         for _ in tl.static_range(GROUPS_USED):
             _, group = tl.reduce((best, of_group), 0, _better)
             best = tl.where(of_group == group, none, best)
         biased = tl.where((best == none)[:, None], biased, none)
 
-    of_choice = tl.arange(0, CHOSEN_ROOM)
-    chosen = tl.full((CHOSEN_ROOM,), 0, tl.int32)
-    weight = tl.full((CHOSEN_ROOM,), 0.0, tl.float32)
+    of_choice = tl.arange(0, PADDED_CHOSEN)
+    chosen = tl.full((PADDED_CHOSEN,), 0, tl.int32)
+    weight = tl.full((PADDED_CHOSEN,), 0.0, tl.float32)
     for index in tl.static_range(CHOSEN):
         values, places = tl.reduce((biased, expert), 1, _better)
         _, place = tl.reduce((values, places), 0, _better)
         is_place = expert == place
-        found = tl.reduce(tl.reduce(tl.where(is_place & is_expert, score, 0.0), 1, _plus), 0, _plus)
+        found = tl.reduce(tl.reduce(tl.where(is_place & is_expert, score, 0.0), 1, plus), 0, plus)
         chosen = tl.where(of_choice == index, place, chosen)
         weight = tl.where(of_choice == index, found, weight)
         biased = tl.where(is_place, none, biased)
     if NORMALIZES:
-        weight = weight / (tl.reduce(weight, 0, _plus) + 1e-20)
+        weight = weight / (tl.reduce(weight, 0, plus) + 1e-20)
     kept = of_choice < CHOSEN
     tl.store(ids + token * CHOSEN + of_choice, chosen, mask=kept)
     tl.store(weights + token * CHOSEN + of_choice, weight * scale, mask=kept)
@@ -99,7 +91,7 @@ def divide(
     slots,  # int32 [E]
     share,  # float32 []
     num_across,  # int64 []
-    resident,  # int32 [pairs], as the next two
+    gpu_slots,  # int32 [pairs], as the next two
     across,
     on_host,
     phase,
@@ -119,14 +111,14 @@ def divide(
     goes = tl.full((PAIRS,), False, tl.int1)
     if SHARES:  # one program
         row, col = left[:, None], left[None, :]
-        again = tl.reduce(((row == col) & (pair[:, None] < pair[None, :])).to(tl.int32), 0, _plus)
+        again = tl.reduce(((row == col) & (pair[:, None] < pair[None, :])).to(tl.int32), 0, plus)
         is_first = ((again == 0) & (left >= 0)).to(tl.int32)
-        rank = tl.reduce(tl.where(col < row, is_first[None, :], 0), 1, _plus)
-        distinct = tl.reduce(is_first, 0, _plus)
+        rank = tl.reduce(tl.where(col < row, is_first[None, :], 0), 1, plus)
+        distinct = tl.reduce(is_first, 0, plus)
         count = tl.floor(tl.load(share) * distinct.to(tl.float32) + phase).to(tl.int32)
         goes = (left >= 0) & (rank < count)
         tl.store(num_across, tl.load(num_across) + count)
-    tl.store(resident + pair, slot, mask=is_pair)
+    tl.store(gpu_slots + pair, slot, mask=is_pair)
     tl.store(across + pair, tl.where(goes, left, -1), mask=is_pair)
     tl.store(on_host + pair, tl.where(goes, -1, left), mask=is_pair)
 
@@ -151,15 +143,15 @@ def group_pairs(
     # Every row is a pair, and counts the columns that come before it.
     lower = key[None, :] < key[:, None]
     equal = key[None, :] == key[:, None]
-    begin = tl.reduce(lower.to(tl.int32), 1, _plus)
-    place = begin + tl.reduce((equal & (pair[None, :] < pair[:, None])).to(tl.int32), 1, _plus)
+    begin = tl.reduce(lower.to(tl.int32), 1, plus)
+    place = begin + tl.reduce((equal & (pair[None, :] < pair[:, None])).to(tl.int32), 1, plus)
     tl.store(order + place, pair, mask=is_pair)
     # Columns now: nobody equal comes before a column that is the first of its expert.
-    again = tl.reduce((equal & (pair[:, None] < pair[None, :])).to(tl.int32), 0, _plus)
+    again = tl.reduce((equal & (pair[:, None] < pair[None, :])).to(tl.int32), 0, plus)
     is_first = ((again == 0) & is_known).to(tl.int32)
-    tile = tl.reduce(tl.where(lower, is_first[None, :], 0), 1, _plus)
-    size = tl.reduce(equal.to(tl.int32), 1, _plus)
-    num_tiles = tl.reduce(is_first, 0, _plus)
+    tile = tl.reduce(tl.where(lower, is_first[None, :], 0), 1, plus)
+    size = tl.reduce(equal.to(tl.int32), 1, plus)
+    num_tiles = tl.reduce(is_first, 0, plus)
     has_tile = (place == begin) & is_known
     tl.store(tiles + tile * 3, expert, mask=has_tile)
     tl.store(tiles + tile * 3 + 1, begin, mask=has_tile)

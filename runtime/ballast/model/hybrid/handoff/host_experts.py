@@ -1,7 +1,7 @@
-"""The routed experts, computed by the CPU where they lie while the device goes on with something else.
+"""Routed experts that the CPU computes where they lie, while the device goes on.
 
-The device hands a layer's activations over and waits for the results by words of host memory (csrc/moe/handoff.h), so
-that a whole step can be queued on it at once: the calling thread waits for no layer.
+The device hands over a layer's activations, and waits for the results, through words of host memory
+(csrc/moe/handoff.h). So a whole step can be queued on it at once, and the calling thread waits for no layer.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ import torch
 
 from ballast._core import kernels
 from ballast._core.handoff import ExpertWorker
+from ballast.host.stream_signals import StreamSignals
 from ballast.model.deepseek import ALIVE_EVERY_S
 from ballast.model.hybrid.handoff.idle import IdleExperts
-from ballast.model.hybrid.handoff.signals import HostSignals, Signals, StreamSignals
+from ballast.model.hybrid.handoff.signals import HostSignals, Signals
 from ballast.model.hybrid.handoff.transport import Fetch, Mailbox, Send, carried, copied
 from ballast.model.spec import ModelSpec
 
 LIMIT_S = 25.0
-"""Longest wait for the device in one layer, below what makes a server's heartbeat stale. Experts get so long and 0.1 s
+"""Longest wait for the device in one layer, in seconds; a server's heartbeat would go stale later. Experts get 0.1 s
 more for each token of the step (csrc/moe/handoff.h)."""
 
 
 class HostExperts:
-    """All routed layers of a model. Activations and results of every layer pass through the same buffers: a layer's
-    activations follow the last one's results in the device's order."""
+    """All routed layers of a model. They share the buffers of activations and results: in the device's order, a layer's
+    activations come after the results of the layer before."""
 
     def __init__(
         self,
@@ -65,16 +66,16 @@ class HostExperts:
         )
 
     def idle(self) -> IdleExperts:
-        """What stands in for these while kernels are brought up, between steps."""
+        """The stand-in for these in warm-up steps."""
         return IdleExperts(self._mailbox, self._send, self._fetch)
 
     @property
     def bytes_read(self) -> int:
-        """Of experts' weights, so far."""
+        """Bytes of experts' weights read so far."""
         return self._worker.bytes_read
 
     def begin(self, num_tokens: int) -> None:
-        """A step of so many tokens follows, which asks for every layer in order."""
+        """A step of `num_tokens` tokens follows, which submits every layer in order."""
         self._worker.begin(num_tokens)
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:

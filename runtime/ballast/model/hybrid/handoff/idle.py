@@ -1,4 +1,4 @@
-"""Routed experts that compute nothing, for steps that only bring up what the first use of a kernel brings up."""
+"""Routed experts that compute nothing, for warm-up steps."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ballast.model.hybrid.handoff.transport import Fetch, Mailbox, Send
 
 
 class IdleExperts:
-    """Activations go to host memory and back as ever, but nobody waits, however long a kernel takes to compile: every
-    layer's result is zero."""
+    """Stand-in for `HostExperts`: activations go to host memory and back as in any step, and every layer's result is
+    zero. Nothing waits for the CPU, so a kernel may take as long as it likes to compile."""
 
     bytes_read = 0
 

@@ -1,4 +1,4 @@
-"""How activations get to the experts in host memory, and results back, in the order of what the device computes."""
+"""Carries activations to the experts in host memory, and results back, in the order of the device's queue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Fetch = Callable[[Mailbox, int], torch.Tensor]
 
 
 def copied() -> tuple[Send, Fetch]:
-    """For a model whose device is the CPU."""
+    """Transport by copies, for a model whose device is the CPU."""
 
     def send(mailbox: Mailbox, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
         for place, values in ((mailbox.inputs, x), (mailbox.ids, ids), (mailbox.weights, weights)):
@@ -36,7 +36,7 @@ def copied() -> tuple[Send, Fetch]:
 
 
 def carried(device: torch.device, kernels: ModuleType) -> tuple[Send, Fetch]:
-    """By kernels of a GPU (`transport_kernels`), which reach pinned memory: a launch each way."""
+    """Transport by a GPU's kernels (`transport_kernels`), which reach pinned memory: one launch each way."""
 
     def send(mailbox: Mailbox, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
         block = _block(x.numel())
@@ -62,5 +62,5 @@ def carried(device: torch.device, kernels: ModuleType) -> tuple[Send, Fetch]:
 
 
 def _block(num_values: int) -> int:
-    """A few tokens are spread over many programs."""
+    """Values that a program carries: fewer for few tokens, so that many programs share them."""
     return 1024 if num_values <= 1 << 16 else 4096

@@ -1,6 +1,6 @@
 """Triton kernels that carry activations to host memory and back: one launch each, where copies would be four.
 
-Triton's built-in operations only, as in panels/tile_kernels.py.
+Triton's built-in operations only: see reduce_kernels.py.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"

@@ -1,4 +1,4 @@
-"""Packed matrices of one shape in one piece of memory, as kernels read them."""
+"""Packed matrices of one shape in one block of memory, in the views that kernels read."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _FLOATS = {GgmlType.F32: torch.float32, GgmlType.F16: torch.float16, GgmlType.BF
 
 @dataclass(frozen=True)
 class PanelStack:
-    """Panels of one matrix [rows, cols] an expert (or a head), expert after expert. `packed` are its bytes, uint8, in
-    the device's memory or in host memory that is registered with CUDA, which kernels read as well.
-    Raises ValueError when they are not as many as that takes."""
+    """The panels of one matrix [rows, cols] for each expert (or head), expert after expert. `packed` are the bytes,
+    uint8, in the device's memory, or in host memory that is registered with CUDA. Raises ValueError for the wrong
+    number of bytes."""
 
     packed: torch.Tensor
     ggml_type: GgmlType
@@ -24,14 +24,14 @@ class PanelStack:
     rows: int
     cols: int
     views: tuple[torch.Tensor, ...] = field(init=False, repr=False)
-    """Seen as the float type, or as 32-bit words, half-precision numbers and bytes."""
+    """The bytes as the float type, or as 32-bit words, half-precision numbers and bytes."""
 
     def __post_init__(self) -> None:
-        wanted = self.num_experts * self.panels_per_expert * self.panel_bytes
-        if self.packed.numel() != wanted:
+        expected_bytes = self.num_experts * self.panels_per_expert * self.panel_bytes
+        if self.packed.numel() != expected_bytes:
             raise ValueError(
                 f"{self.num_experts} matrices {self.ggml_type.name} [{self.rows}, {self.cols}] are packed into "
-                f"{wanted} bytes; got {self.packed.numel()}"
+                f"{expected_bytes} bytes; got {self.packed.numel()}"
             )
         flat = self.packed.reshape(-1)
         kinds: tuple[torch.dtype, ...] = (torch.int32, torch.float16, torch.int8)

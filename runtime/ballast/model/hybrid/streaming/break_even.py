@@ -1,4 +1,5 @@
-"""From how many tokens on a step's experts are better streamed through the device than computed by the CPU. Pure."""
+"""The number of tokens from which streaming a step's experts through the device beats computing them on the CPU.
+Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One routed layer of a step of `tokens` tokens."""
+    """Seconds of one routed layer in a step of `tokens` tokens."""
 
     tokens: int
     cpu_s: float
@@ -17,13 +18,13 @@ class Timing:
 
     @property
     def lead_s(self) -> float:
-        """What streaming saves."""
+        """Seconds that streaming saves; negative where it takes longer."""
         return self.cpu_s - self.streamed_s
 
 
 def break_even(timings: Sequence[Timing]) -> int | None:
-    """The fewest tokens from which on streaming takes no longer, by a straight line between two of `timings`, which
-    ascend; never fewer than the first one's. None when it takes longer for the last."""
+    """The fewest tokens from which on streaming takes no longer, interpolated between two of `timings`, which ascend;
+    at least the first timing's. None where streaming takes longer even in the last."""
     if not timings or timings[-1].lead_s < 0:
         return None
     above = next((index for index in range(len(timings), 0, -1) if timings[index - 1].lead_s < 0), 0)

@@ -1,4 +1,4 @@
-"""How the experts of a model are divided for their way to a device, and the buffers there. Pure."""
+"""Divides a model's experts into the chunks that are copied to a device, and sizes the buffers there. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ballast.model.hybrid.streaming.host_memory import HostExpertPart
 MAX_CHUNK_BYTES = 256 << 20
 CHUNKS_PER_LAYER = 4
 NUM_BUFFERS = 8
-"""As many chunks lie on the device or are on their way: what is copied while a layer's attention runs."""
+"""Chunks on the device or being copied at a time: as many as are copied while a layer's attention runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Neighbouring experts of one part of a layer, which travel together."""
+    """Neighbouring experts of one part of a layer, which are copied together."""
 
     layer: int
     part: HostExpertPart
@@ -29,13 +29,13 @@ class Chunk:
 
 
 def chunk_bytes(layer_bytes: int, expert_bytes: int) -> int:
-    """What a buffer holds: a share of the largest layer, within limits that keep copies long and buffers small, and at
-    least one expert."""
+    """Bytes of a buffer: a share of the largest layer, small enough for several buffers and large enough for long
+    copies; at least one expert."""
     return max(expert_bytes, min(MAX_CHUNK_BYTES, layer_bytes // CHUNKS_PER_LAYER))
 
 
 def chunks_of(layers: Sequence[Sequence[HostExpertPart]], most_bytes: int) -> Iterator[Chunk]:
-    """Each layer's parts in runs of experts as even as can be, none longer than `most_bytes` unless one expert is."""
+    """The chunks of each layer's parts, as even as can be. None exceeds `most_bytes`, unless a single expert does."""
     for layer, parts in enumerate(layers):
         for part in parts:
             num_experts = part.gate.num_experts

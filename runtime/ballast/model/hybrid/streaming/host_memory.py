@@ -1,8 +1,8 @@
-"""The one copy of routed experts in host memory, as a GPU sees it: where each matrix lies, and what of it is pinned.
+"""Routed experts in host memory, as a GPU sees them: where each matrix lies, and which of the memory is pinned.
 
-Copies to a GPU run at PCIe's speed, and beside what it computes, only from memory that CUDA has page-locked; kernels
-can read such memory by its address. Hundreds of gigabytes are registered in pieces, so that progress can be told and
-one refusal costs little.
+Only from memory that CUDA has page-locked do copies to a GPU run at PCIe's speed, and while it computes; kernels can
+read such memory by its address. Hundreds of gigabytes are registered in pieces, so that progress can be reported and a
+refusal costs little.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class HostPanels:
-    """One matrix of every expert, [rows, cols] each, as `panels.layout` describes it. `data` is a view and keeps the
+    """One matrix [rows, cols] of every expert, packed as `panels.layout` describes. `data` is a view that keeps the
     memory alive."""
 
     data: NDArray[np.uint8]  # [experts, panels, bytes of a panel]
@@ -46,26 +46,32 @@ class HostPanels:
 
     @property
     def address(self) -> int:
-        """Of the first expert; the others follow each other."""
+        """The address of the first expert; the others follow it."""
         return self.data.ctypes.data
 
 
 @dataclass(frozen=True, slots=True)
 class HostExpertPart:
-    """What one NUMA node holds of a layer's experts: gate and up [I', D], down [D, I']. Results of parts add up."""
+    """The part of a layer's experts on one NUMA node: gate and up [I', D], down [D, I']. The results of parts are
+    added."""
 
     gate: HostPanels
     up: HostPanels
     down: HostPanels
 
     @property
+    def matrices(self) -> tuple[HostPanels, HostPanels, HostPanels]:
+        """Gate, up and down."""
+        return self.gate, self.up, self.down
+
+    @property
     def expert_bytes(self) -> int:
         """Of one expert, all three matrices."""
-        return sum(panels.expert_bytes for panels in (self.gate, self.up, self.down))
+        return sum(panels.expert_bytes for panels in self.matrices)
 
 
 def panels_of(experts: kernels.Experts) -> list[HostExpertPart]:
-    """The parts of a layer's packed experts, without a copy; none where they are not packed."""
+    """The parts of a layer's packed experts, as views; empty where the experts are not packed."""
     return [HostExpertPart(*(_panels(matrix, experts.num_experts) for matrix in part)) for part in experts.parts]
 
 
@@ -73,11 +79,8 @@ def _panels(matrix: kernels.Matrix, num_experts: int) -> HostPanels:
     return HostPanels(matrix.panels, GgmlType(matrix.ggml_type), matrix.rows // num_experts, matrix.cols)
 
 
-# --- pinning ------------------------------------------------------------------------------------------------------
-
-
 class Registrar(Protocol):
-    """Page-locks memory for a GPU. Both raise OSError when the driver refuses."""
+    """Page-locks memory for a GPU. Both methods raise OSError when the driver refuses."""
 
     def register(self, address: int, num_bytes: int) -> None: ...
 
@@ -85,8 +88,8 @@ class Registrar(Protocol):
 
 
 class CudaRegistrar:
-    """CUDA's driver, by its own interface: a refusal leaves no error behind for the next call that CUDA's runtime
-    makes. The calling thread has a device."""
+    """Registers through CUDA's driver rather than its runtime, in which a refusal would leave an error for the next
+    call. The calling thread must have a device."""
 
     _PORTABLE = 1
     _DEVICE_MAP = 2
@@ -112,8 +115,8 @@ class CudaRegistrar:
 
 
 class PinnedMemory:
-    """Experts' memory, registered until `release`, at the latest when nobody holds this any more; the experts live as
-    long."""
+    """Memory of experts that stays registered until `release`, or until this object is collected. It keeps the experts
+    alive."""
 
     def __init__(
         self,
@@ -141,10 +144,10 @@ def pin(
     piece_bytes: int = PIECE_BYTES,
     report: Callable[[float], None] = lambda _: None,
 ) -> PinnedMemory:
-    """Pin the experts of all layers; `report` gets the share done, 0…1, after each piece. When a piece is refused,
-    those before it are given back, a warning says why, and nothing is pinned."""
+    """Pin the experts of all layers; `report` gets the share done, 0…1, after each piece. Where one piece is refused,
+    all are unregistered again, and a warning says why."""
     pieces = list(_pieces([place for experts in layers for _, place in experts.memory], piece_bytes))
-    wanted = sum(num_bytes for _, num_bytes in pieces)
+    total_bytes = sum(num_bytes for _, num_bytes in pieces)
     done_bytes = 0
     for index, (address, num_bytes) in enumerate(pieces):
         try:
@@ -153,11 +156,11 @@ def pin(
             _unregister(registrar, pieces[:index], layers)
             log.warning(
                 "experts stay pageable: copies to the GPU are slow",
-                extra={"wanted_bytes": wanted, "pinned_bytes": done_bytes, "reason": str(error)},
+                extra={"wanted_bytes": total_bytes, "pinned_bytes": done_bytes, "reason": str(error)},
             )
             return PinnedMemory()
         done_bytes += num_bytes
-        report(done_bytes / wanted)
+        report(done_bytes / total_bytes)
     return PinnedMemory(registrar, pieces, layers)
 
 

@@ -1,7 +1,7 @@
-"""Pieces of memory that pass through a few buffers on their way to a device, in a known order: while one is computed
-with, those after it are copied.
+"""Prefetch of pieces of memory into a few buffers on a device, in a known order: while one piece is computed with, the
+next ones are copied.
 
-Two streams work at their own pace and know of each other by events alone; the calling thread waits for nothing.
+The streams of copies and of computation are synchronised by events; the calling thread never waits.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Any, Protocol
 
 
 class Stream(Protocol):
-    """What is asked of it happens in order: of torch.cuda.Stream, as much as is needed here."""
+    """The part of torch.cuda.Stream that is needed here: a queue whose work is done in order."""
 
     def record_event(self) -> Any:
-        """An event that everything asked of the stream so far has happened."""
+        """An event that happens when all work queued so far is done."""
 
     def wait_event(self, event: Any) -> None:
-        """What is asked of the stream from now on happens after the event."""
+        """Let work that is queued from now on wait for the event."""
 
 
 class HostStream:
-    """Of a device that has no queue: what is asked has happened."""
+    """The stream of a device without a queue: work is done when it is asked for."""
 
     def record_event(self) -> None:
         return None
@@ -41,8 +41,8 @@ class Prefetch:
         copies: Stream,
         compute: Callable[[], Stream],
     ) -> None:
-        """`load(piece, buffer)` asks the stream `copies` for a copy. `compute` gives the stream that the caller asks
-        for what is computed."""
+        """`load(piece, buffer)` queues a copy on the stream `copies`; `compute` returns the stream on which the caller
+        computes."""
         self._num_pieces = num_pieces
         self._num_buffers = num_buffers
         self._load = load
@@ -53,23 +53,23 @@ class Prefetch:
         self._next_load = self._next_use = 0
 
     def begin(self) -> None:
-        """Fill the buffers from piece 0 on. What was prefetched and not used is dropped."""
-        # A buffer may still be computed with: by the last pass, or by one that was given up.
+        """Fill the buffers from piece 0 on; pieces that were prefetched and not used are dropped."""
+        # The last pass, or one that was given up, may still compute with a buffer.
         self._free = [self._compute().record_event()] * self._num_buffers
         self._next_load = self._next_use = 0
         for _ in range(min(self._num_buffers, self._num_pieces)):
             self._load_next()
 
     def take(self, piece: int) -> int:
-        """The buffer that holds `piece` for what is asked of the compute stream from now on. Pieces are taken in order,
-        each given back by `done` before the next."""
+        """The buffer that holds `piece`, for work queued on the compute stream from now on. Pieces are taken in order,
+        and each is given back by `done` before the next is taken."""
         assert piece == self._next_use, f"piece {piece} is asked for; the next one is {self._next_use}"
         buffer = piece % self._num_buffers
         self._compute().wait_event(self._full[buffer])
         return buffer
 
     def done(self) -> None:
-        """The piece that was taken last is not needed after what was asked so far; its buffer is filled anew."""
+        """Give back the piece that was taken last: its buffer is filled again once the work queued so far is done."""
         self._free[self._next_use % self._num_buffers] = self._compute().record_event()
         self._next_use += 1
         if self._next_load < self._num_pieces:

@@ -1,4 +1,5 @@
-"""Whether the experts of a long step are streamed through the device, and from how many tokens on, as tried."""
+"""Decides, when a model is loaded, whether experts of long steps are streamed through the device, and from how many
+tokens on."""
 
 from __future__ import annotations
 
@@ -9,15 +10,15 @@ import torch
 
 from ballast._core import kernels
 from ballast.model.hybrid.streaming.break_even import break_even
+from ballast.model.hybrid.streaming.calibration import FEWEST_TOKENS, Calibration
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, panels_of
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, StreamedExperts
-from ballast.model.hybrid.streaming.trial import FEWEST_TOKENS, Trial
 from ballast.model.spec import ModelSpec
 
 log = logging.getLogger(__name__)
 
 NEVER = 0
-"""As a number of tokens."""
+"""The number of tokens that turns streaming off."""
 
 
 def start_streaming(
@@ -30,38 +31,40 @@ def start_streaming(
     *,
     from_tokens: int | None,
     max_tokens: int,
-    token_counts: Sequence[int],
+    warmup_sizes: Sequence[int],
 ) -> StreamedExperts | None:
-    """The experts of all routed layers, streamed in steps of `from_tokens` to `max_tokens` tokens, and tried with those
-    of `token_counts` that are as long. Where None is given it is measured; None is returned when no step is to be
-    streamed. Copies of pageable memory hold up the host and are slow: they have to be asked for."""
+    """The experts of all routed layers, to be streamed in steps of `from_tokens` to `max_tokens` tokens; None where no
+    step is to be streamed.
+
+    `from_tokens` None: as measured; then the experts must be pinned, since copies of pageable memory are slow and hold
+    up the host. The streamed experts are checked with those of `warmup_sizes` that are long enough."""
     if from_tokens == NEVER or not layers:
         return None
     if from_tokens is None and not pinned.num_bytes:
         log.info("experts are not streamed", extra={"reason": "their memory is not pinned"})
         return None
     streamed = StreamedExperts([panels_of(layer) for layer in layers], make_experts, device)
-    trial = Trial(spec, layers, pool, streamed, device)
+    calibration = Calibration(spec, layers, pool, streamed, device)
     few = min(FEWEST_TOKENS, max_tokens)
-    tried = sorted({few, max_tokens, *(count for count in token_counts if count >= (from_tokens or few))})
+    tried = sorted({few, max_tokens, *(count for count in warmup_sizes if count >= (from_tokens or few))})
     try:
-        reason = trial.why_wrong(tried)
+        reason = calibration.why_wrong(tried)
         if reason is not None:
             log.warning("experts are not streamed", extra={"reason": reason})
             return None
         if from_tokens is None:
-            from_tokens = _measured(trial, max_tokens)
+            from_tokens = _measured(calibration, max_tokens)
     finally:
-        streamed.wait()  # no copy that is under way outlives its buffer
+        streamed.wait()  # no copy outlives its buffer
     if from_tokens is None or from_tokens > max_tokens:
         return None
     streamed.from_tokens = from_tokens
     return streamed
 
 
-def _measured(trial: Trial, max_tokens: int) -> int | None:
-    """Fewest tokens for which streaming pays; None: it never does."""
-    timings = trial.timings(max_tokens)
+def _measured(calibration: Calibration, max_tokens: int) -> int | None:
+    """Fewest tokens for which streaming pays; None where it never does."""
+    timings = calibration.timings(max_tokens)
     from_tokens = break_even(timings)
     last = timings[-1]
     log.info(
@@ -71,7 +74,7 @@ def _measured(trial: Trial, max_tokens: int) -> int | None:
             "tokens": last.tokens,
             "cpu_ms_a_layer": round(last.cpu_s * 1e3, 2),
             "streamed_ms_a_layer": round(last.streamed_s * 1e3, 2),
-            "gb_per_s": round(trial.streamed.pass_bytes / len(trial.layers) / last.streamed_s / 1e9, 1),
+            "gb_per_s": round(calibration.streamed.pass_bytes / len(calibration.layers) / last.streamed_s / 1e9, 1),
         },
     )
     return from_tokens

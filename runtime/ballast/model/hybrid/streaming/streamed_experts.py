@@ -1,8 +1,8 @@
-"""Routed experts of long steps, computed on the device: their panels pass through a few buffers there, in the form that
-they have in host memory, while the experts before them are multiplied and while attention runs.
+"""Routed experts of long steps, computed on the device: their panels are copied into a few buffers there, while the
+experts before them are multiplied and while attention runs.
 
-A step reads every expert of every layer: of thousands of tokens nearly each is chosen by one, and which ones they are
-would have to be known on the host.
+A step reads every expert of every layer. Among thousands of tokens nearly every expert is chosen, and to leave out the
+others, the host would have to wait for the choice.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _POLL_S = 0.0005
 
 
 class GroupedExperts(Protocol):
-    """Some experts on the device: x float32 [T, D], ids int32 [T, k], weights float32 [T, k] → float32 [T, D]. An id
-    that is none of theirs, 0…E-1, adds nothing."""
+    """Some experts on the device: x float32 [T, D], ids int32 [T, k], weights float32 [T, k] → float32 [T, D]. Ids
+    outside 0…E-1 add nothing."""
 
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor: ...
 
 
 MakeExperts = Callable[[PanelStack, PanelStack, PanelStack], GroupedExperts]
-"""Of gate, up and down; `ExpertPanels` on a GPU."""
+"""Makes experts of gate, up and down; `ExpertPanels` on a GPU."""
 
 
 class StreamedExperts:
-    """All routed layers of a model. HostExperts' counterpart for steps of `from_tokens` tokens and more: the device
-    does all of the work, and nothing is handed to the CPU."""
+    """All routed layers of a model, computed by the device alone: the counterpart of `HostExperts` for steps of
+    `from_tokens` tokens and more."""
 
     def __init__(
         self, layers: Sequence[Sequence[HostExpertPart]], make_experts: MakeExperts, device: torch.device
@@ -63,7 +63,7 @@ class StreamedExperts:
 
     @property
     def num_bytes(self) -> int:
-        """What the buffers take on the device."""
+        """Bytes of the buffers on the device."""
         return self._buffers.numel()
 
     @property
@@ -72,11 +72,11 @@ class StreamedExperts:
 
     @property
     def pass_bytes(self) -> int:
-        """What a step copies."""
+        """Bytes that a step copies."""
         return sum(chunk.num_bytes for chunk in self._chunks)
 
     def begin(self, num_tokens: int) -> None:
-        """A step follows that asks for every layer in order; its first experts set out at once."""
+        """A step follows that submits every layer in order; the copies of its first experts start at once."""
         self._prefetch.begin()
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
@@ -102,15 +102,15 @@ class StreamedExperts:
         if self._copies is None:
             return
         end = torch.cuda.current_stream().record_event()
-        told = time.monotonic()
+        last_report_s = time.monotonic()
         while not end.query():
             time.sleep(_POLL_S)
-            if time.monotonic() - told >= ALIVE_EVERY_S:
+            if time.monotonic() - last_report_s >= ALIVE_EVERY_S:
                 alive()
-                told = time.monotonic()
+                last_report_s = time.monotonic()
 
     def wait(self) -> None:
-        """The same without anybody to tell, and until no copy is under way."""
+        """Wait until the step is computed and no copy is running."""
         self.finish(lambda: None)
         if self._copies is not None:
             self._copies.synchronize()
@@ -126,17 +126,17 @@ class StreamedExperts:
             yield PanelStack(packed, host.ggml_type, chunk.num_experts, host.rows, host.cols)
 
     def _places(self, chunk: chunks.Chunk, buffer: int) -> Iterator[tuple[HostPanels, torch.Tensor]]:
-        """Where the chunk's gate, up and down lie in a buffer: one behind the other."""
+        """The chunk's gate, up and down in host memory, each with its place in a buffer."""
         begin = 0
-        for host in (chunk.part.gate, chunk.part.up, chunk.part.down):
+        for host in chunk.part.matrices:
             end = begin + chunk.num_experts * host.expert_bytes
             yield host, self._buffers[buffer, begin:end]
             begin = end
 
 
 def copy_pieces(target: torch.Tensor, host: HostPanels, begin: int, piece_bytes: int = PIECE_BYTES) -> None:
-    """Bytes `begin`… of a host matrix to `target`, on the current stream, no copy across the border of two registered
-    pieces: CUDA refuses such a copy as an invalid argument."""
+    """Copy bytes `begin`… of a host matrix to `target`, on the current stream. No copy crosses the border of two
+    registered pieces, which CUDA would refuse as an invalid argument."""
     end = begin + target.numel()
     at = begin
     while at < end:

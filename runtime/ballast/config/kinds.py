@@ -1,0 +1,109 @@
+"""The kinds of options: how their text is parsed, and which values are in range."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How an option's text becomes its value."""
+
+    allowed: str
+    """What is allowed, for error messages: "a whole number, at least 1"."""
+    metavar: str
+    parse: Callable[[str], Any]
+    """Raises ValueError for text that is not allowed."""
+    accepts: Callable[[Any], bool] = lambda _: True
+    """Whether a parsed value is in range."""
+    repeatable: bool = False
+    flag: bool = False
+    show: Callable[[Any], str] = str
+    """Formats a value for messages."""
+
+
+def whole(minimum: int, maximum: int | None = None, *, auto: bool = False) -> Kind:
+    """A whole number. With `auto`, the word "auto" stands for None."""
+    upper = "" if maximum is None else f" and at most {maximum}"
+    return Kind(
+        f"{'auto, or ' if auto else ''}a whole number, at least {minimum}{upper}",
+        "auto|N" if auto else "N",
+        lambda text: None if auto and text == "auto" else int(text),
+        lambda value: (
+            (value is None and auto)
+            or (isinstance(value, int) and minimum <= value and (maximum is None or value <= maximum))
+        ),
+    )
+
+
+def share() -> Kind:
+    """A share from 0 to 1; the word "auto" stands for None."""
+    return Kind(
+        "auto, or a number from 0 to 1",
+        "auto|S",
+        lambda text: None if text == "auto" else float(text),
+        lambda value: value is None or 0 <= value <= 1,
+    )
+
+
+def seconds() -> Kind:
+    """A duration in seconds."""
+    return Kind("a number of seconds, at least 0", "S", float, lambda value: 0 <= value < float("inf"))
+
+
+def one_of(*choices: Any) -> Kind:
+    """One of a few values, all of one type."""
+    convert = type(choices[0])
+    return Kind(
+        f"one of {', '.join(map(str, choices))}", "|".join(map(str, choices)), convert, lambda value: value in choices
+    )
+
+
+def text(allowed: str, metavar: str, pattern: str = r".+", *, repeatable: bool = False) -> Kind:
+    """Text that matches a pattern as a whole."""
+    whole_text = re.compile(pattern)
+
+    def accepts(value: Any) -> bool:
+        return all(whole_text.fullmatch(item) for item in (value if repeatable else (value,)))
+
+    return Kind(allowed, metavar, str, accepts, repeatable=repeatable)
+
+
+def size() -> Kind:
+    """A number of bytes, or of KiB, MiB, GiB or TiB; the word "auto" stands for None."""
+
+    def parse(text: str) -> int | None:
+        if text == "auto":
+            return None
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT])iB", text)
+        return int(text) if found is None else int(float(found[1]) * 1024 ** (1 + "KMGT".index(found[2])))
+
+    def show(value: int) -> str:
+        for power in (4, 3, 2, 1):
+            in_units = f"{value / 1024**power:.2f}".rstrip("0").rstrip(".")
+            if value >= 1024**power and float(in_units) * 1024**power == value:
+                return f"{in_units}{'KMGT'[power - 1]}iB"
+        return str(value)
+
+    return Kind(
+        "auto, or a size such as 24GiB", "auto|SIZE", parse, lambda value: value is None or value > 0, show=show
+    )
+
+
+def _path(word: str) -> Path:
+    if not word:
+        raise ValueError("an empty path would mean the current directory")
+    return Path(word)
+
+
+PATH = Kind("a path that is not empty", "PATH", _path)
+SWITCH = Kind(
+    "true or false",
+    "",
+    lambda word: {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[word.lower()],
+    flag=True,
+)

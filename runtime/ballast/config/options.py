@@ -1,0 +1,303 @@
+"""Every option of `ballast serve`, defined once. The command line, the environment variables and the documentation are
+generated from the dataclass fields below.
+
+None means "auto" or "not given"; `resolve` replaces it. Values are checked on construction, so each value of a `Config`
+is in range.
+"""
+
+# ruff: noqa: RUF009  option() makes a dataclasses.field, which is meant to be called in a class body
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from ballast.config.kinds import PATH, SWITCH, Kind, one_of, seconds, share, size, text, whole
+from ballast.errors import ConfigError
+from ballast.host.numa_mode import NumaMode
+
+ENVIRONMENT_PREFIX = "BALLAST_"
+
+MAX_TOKENS = 2**30
+"""The scheduler counts slots in 32 bits."""
+
+BackendType = Literal["balance_serve", "ktransformers"]
+LogFormat = Literal["text", "json"]
+ReasoningField = Literal["reasoning_content", "reasoning", "both", "none"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+MetricsAlias = Literal["vllm", "none"]
+
+
+def option(default: Any, kind: Kind, help_text: str) -> Any:
+    """A dataclass field that is an option."""
+    return field(default=default, metadata={"kind": kind, "help": help_text})
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A group of related options. Raises ConfigError for a value out of range."""
+
+    title: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            kind: Kind = item.metadata["kind"]
+            value = getattr(self, item.name)
+            if value is not item.default and not kind.accepts(value):
+                raise ConfigError(item.name, value, f"must be {kind.allowed}")
+
+
+@dataclass(frozen=True)
+class ModelConfig(_Section):
+    title = "model"
+
+    model_path: Path | None = option(
+        None,
+        PATH,
+        "local directory with config.json and the tokenizer files; without it they come from the GGUF",
+    )
+    gguf_path: Path | None = option(
+        None,
+        PATH,
+        "a GGUF file, or a directory that holds one model's shards; without it the built-in tiny model is served",
+    )
+    optimize_config_path: Path | None = option(None, PATH, "YAML file of placement rules; built-in rules without it")
+    served_model_name: tuple[str, ...] = option(
+        (),
+        text("a name", "NAME", r"\S(.*\S)?", repeatable=True),
+        "name in replies and in /v1/models; repeat it for more than one. Default: the model's own name",
+    )
+    strict_model_name: bool = option(False, SWITCH, "refuse requests that name another model")
+    chat_template: str | None = option(
+        None,
+        text("a template's name or a file", "TEMPLATE"),
+        "deepseek-v2, deepseek-v2.5, deepseek-v3, deepseek-r1, deepseek-r1-0528, deepseek-v3.1, or a Jinja file; "
+        "default: the model's own, in a corrected form where it is one that DeepSeek published",
+    )
+    force_think: bool = option(False, SWITCH, "begin every reply inside <think> (useful for R1)")
+    reasoning_field: ReasoningField = option(
+        "reasoning_content",
+        one_of("reasoning_content", "reasoning", "both", "none"),
+        "where a chat reply's reasoning goes; none: it stays in the content, tags and all",
+    )
+
+
+@dataclass(frozen=True)
+class SchedulingConfig(_Section):
+    title = "scheduling and KV cache"
+
+    max_new_tokens: int = option(
+        1024, whole(1, MAX_TOKENS), "most tokens one request may generate; its default as well"
+    )
+    cache_lens: int = option(
+        32768,
+        whole(1, MAX_TOKENS),
+        "KV tokens that all requests share; must be greater than max_batch_size * max_new_tokens",
+    )
+    max_batch_size: int = option(4, whole(1, 4096), "most requests in one step")
+    chunk_size: int = option(256, whole(1, MAX_TOKENS), "most tokens in one step")
+    prefill_chunk_size: int | None = option(
+        None,
+        whole(1, MAX_TOKENS, auto=True),
+        "most tokens in a step in which nothing decodes; auto: chunk_size, or up to 4096 as memory allows where "
+        "experts are streamed through a GPU",
+    )
+    block_tokens: int = option(32, one_of(16, 32, 64), "tokens in one KV block; smaller shares more of a prefix")
+    max_queue: int = option(256, whole(1, 1_000_000), "most requests that wait; more are answered with 429")
+    max_queue_tokens: int | None = option(
+        None,
+        whole(1, 2**40, auto=True),
+        "most prompt tokens that wait; more are answered with 429, unless nothing else waits; auto: 8 * cache_lens",
+    )
+    backend_type: BackendType = option(
+        "balance_serve",
+        one_of("balance_serve", "ktransformers"),
+        "balance_serve: continuous batching; ktransformers: one request at a time",
+    )
+
+
+@dataclass(frozen=True)
+class MachineConfig(_Section):
+    title = "machine"
+
+    cpu_threads: int | None = option(
+        None,
+        whole(1, 1024, auto=True),
+        "threads that compute; auto: one for each physical core this process may use, within its quota of CPU time",
+    )
+    numa: NumaMode = option(
+        "auto",
+        one_of("auto", "off"),
+        "auto: bind threads to cores of their own, spread over the NUMA nodes; off: let the system move them",
+    )
+    activation_bytes: int = option(
+        2,
+        one_of(1, 2),
+        "bytes an activation is rounded to where weights are quantised; 1 prefills faster and answers less exactly",
+    )
+    device: str = option(
+        "auto",
+        text("auto, cpu, cuda or cuda:N", "auto|cpu|cuda:N", r"auto|cpu|cuda(:\d{1,2})?"),
+        "where to compute; cuda: attention and shared weights on a GPU, routed experts on the CPU; auto: cuda where "
+        "a GPU can be used, else cpu",
+    )
+    vram_limit: int | None = option(
+        None,
+        size(),
+        "most memory to take on the GPU; auto: what is free there. `ballast plan` needs no GPU where it is given",
+    )
+    stream_from_tokens: int | None = option(
+        None,
+        whole(0, MAX_TOKENS, auto=True),
+        "fewest tokens of a step whose routed experts are streamed through the GPU instead of computed by the CPU; "
+        "auto: as many as pays, measured at start; 0: never",
+    )
+    gpu_experts: int | None = option(
+        None,
+        whole(0, auto=True),
+        "routed experts, over all layers, that are kept in the GPU's memory as well and computed there; auto: as many "
+        "as it holds beside everything else; 0: none",
+    )
+    expert_profile: Path | None = option(
+        None,
+        PATH,
+        "file that `ballast profile` wrote: the experts used most go to the GPU's memory first; without it they go "
+        "layer after layer",
+    )
+    pcie_share: float | None = option(
+        None,
+        share(),
+        "share of a decode step's experts in host memory that the GPU reads across PCIe while the CPU computes the "
+        "others; auto: the fastest, measured at start; 0: none",
+    )
+
+
+@dataclass(frozen=True)
+class ServerConfig(_Section):
+    title = "server"
+
+    host: str = option("127.0.0.1", text("an address or host name", "ADDRESS", r"\S+"), "address to listen on")
+    port: int = option(10002, whole(0, 65535), "port to listen on; 0: any free one, which the log names")
+    admin_port: int | None = option(
+        None,
+        whole(0, 65535),
+        "port of their own for metrics, debugging and health, plain HTTP without keys; keep it where only probes and "
+        "Prometheus reach it. Default: they are on the API's port",
+    )
+    api_key_file: Path | None = option(
+        None,
+        PATH,
+        "file of API keys, one a line, read again when it changes; every request but /livez, /readyz and the page at / "
+        "then needs one. A file that vanishes, is emptied or cannot be read leaves the last keys in force, and the log "
+        "says so; to take every key away, replace them by one that nobody has",
+    )
+    tls_cert_file: Path | None = option(
+        None, PATH, "certificate with its chain in PEM form, read again when it is renewed; the API then speaks HTTPS"
+    )
+    tls_key_file: Path | None = option(None, PATH, "the certificate's private key in PEM form")
+    cors_origins: tuple[str, ...] = option(
+        (),
+        text("an origin such as https://chat.example.org, or *", "ORIGIN", r"\*|https?://[^/\s]+", repeatable=True),
+        "web page that may call the API from a browser, * for any; repeat it for more than one. Default: none but the "
+        "page at /",
+    )
+    root_path: str | None = option(
+        None,
+        text("a path that begins with / and does not end with it", "PATH", r"(/[\w.~-]+)+"),
+        "prefix under which a proxy offers this server; requests are understood with it and without",
+    )
+    request_timeout_s: float = option(0.0, seconds(), "longest a request may take in all; 0: no limit")
+    drain_timeout_s: float = option(60.0, seconds(), "longest wait for running requests when told to stop")
+    max_body_bytes: int | None = option(
+        None,
+        whole(1024, auto=True),
+        "largest request body, a larger one is answered with 413; auto: 32 a token of context, at least 1 MiB",
+    )
+    metrics_alias: MetricsAlias = option(
+        "vllm", one_of("vllm", "none"), "offer the main metrics under vLLM's names as well"
+    )
+
+
+@dataclass(frozen=True)
+class LogConfig(_Section):
+    title = "log"
+
+    log_level: LogLevel = option("info", one_of("debug", "info", "warning", "error"), "least level that is logged")
+    log_format: LogFormat = option("text", one_of("text", "json"), "one line an event, for people or for machines")
+
+
+@dataclass(frozen=True)
+class Config:
+    """All options of `ballast serve`."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
+    machine: MachineConfig = field(default_factory=MachineConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    device_reason: str = ""
+    """Why the device was chosen; set when the configuration is resolved."""
+    device_is_open: bool = False
+    """Whether device was "auto", so that the CPU may serve if a GPU cannot."""
+    unused_options: tuple[str, ...] = ()
+    """Options that are set but need a GPU, when device was "auto" and became the CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option, as a row of the table OPTIONS."""
+
+    name: str
+    section: str
+    """The field of Config that holds it."""
+    group: str
+    default: Any
+    kind: Kind
+    help: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+
+SECTIONS: Mapping[str, type[_Section]] = {
+    "model": ModelConfig,
+    "scheduling": SchedulingConfig,
+    "machine": MachineConfig,
+    "server": ServerConfig,
+    "log": LogConfig,
+}
+
+OPTIONS = tuple(
+    Option(item.name, name, section.title, item.default, item.metadata["kind"], item.metadata["help"])
+    for name, section in SECTIONS.items()
+    for item in dataclasses.fields(section)
+)
+
+
+def read_config(*sources: Mapping[str, Any]) -> Config:
+    """The configuration from `sources`, which map option names to text; the first source with an option wins.
+
+    Values of repeatable options are lists, or text separated by commas. Values of flags may be bool. Raises
+    ConfigError.
+    """
+    values: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
+    for opt in OPTIONS:
+        given = next((source[opt.name] for source in sources if opt.name in source), None)
+        if given is not None:
+            values[opt.section][opt.name] = _parse(opt, given)
+    sections: dict[str, Any] = {name: section(**values[name]) for name, section in SECTIONS.items()}
+    return Config(**sections)
+
+
+def _parse(opt: Option, given: Any) -> Any:
+    try:
+        if opt.kind.repeatable:
+            items = [item.strip() for item in given.split(",")] if isinstance(given, str) else given
+            return tuple(opt.kind.parse(item) for item in items)
+        return given if isinstance(given, bool) else opt.kind.parse(given)
+    except (ValueError, KeyError):
+        raise ConfigError(opt.name, given, f"must be {opt.kind.allowed}") from None

@@ -1,0 +1,158 @@
+"""Resolves a configuration: checks options against each other, and replaces "auto" by values.
+
+"auto" stays in `numa`, which `ballast.host.numa.plan_threads` decides from the topology, and with a GPU in the options
+that depend on its memory and speed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ballast.config.kinds import Kind
+from ballast.config.options import Config, ModelConfig, SchedulingConfig, ServerConfig
+from ballast.errors import ConfigError
+from ballast.host.gpu import auto_device
+
+QUEUED_CACHES = 8
+"""Default bound of the waiting prompts, in multiples of the KV cache."""
+
+_GPU_OPTIONS: Mapping[str, str] = {
+    "vram_limit": "limits a GPU's memory",
+    "stream_from_tokens": "is about experts that are streamed through a GPU",
+    "gpu_experts": "is about experts in a GPU's memory",
+    "expert_profile": "places experts in a GPU's memory",
+    "pcie_share": "is about experts that a GPU reads",
+}
+"""Options of the machine that have no meaning without a GPU → the reason, for error messages."""
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def resolve(config: Config, default_threads: int) -> Config:
+    """The same configuration, complete. `default_threads` replaces cpu_threads "auto".
+
+    Of paths it only checks whether they exist; for device=auto it checks whether a GPU can be used. Raises ConfigError.
+    """
+    _check_cache(config.scheduling)
+    _check_ports(config.server)
+    _check_tls(config.server)
+    asked = config.machine.device
+    device, reason = auto_device() if asked == "auto" else ({"cuda": "cuda:0"}.get(asked, asked), "asked for")
+    checked = replace(
+        config,
+        device_reason=reason,
+        device_is_open=asked == "auto",
+        model=_check_paths(config.model),
+        scheduling=_resolve_scheduling(config.scheduling),
+        machine=replace(config.machine, device=device, cpu_threads=config.machine.cpu_threads or default_threads),
+    )
+    if device == "cpu":
+        return on_cpu(checked, reason)
+    profile = config.machine.expert_profile
+    if profile is not None and not profile.is_file():
+        raise ConfigError("expert_profile", profile, "no such file; `ballast profile` writes one")
+    return checked
+
+
+def on_cpu(config: Config, reason: str) -> Config:
+    """A resolved configuration that computes on the CPU.
+
+    Options that need a GPU are dropped if device was "auto". Raises ConfigError for them otherwise.
+    """
+    machine, scheduling = config.machine, config.scheduling
+    # A value of 0 asks for nothing, so it is no error.
+    set_for_gpu = [name for name in _GPU_OPTIONS if getattr(machine, name)]
+    if set_for_gpu and not config.device_is_open:
+        name = set_for_gpu[0]
+        kinds: dict[str, Kind] = {field.name: field.metadata["kind"] for field in dataclasses.fields(machine)}
+        shown = kinds[name].show(getattr(machine, name))
+        raise ConfigError(name, shown, f"{_GPU_OPTIONS[name]}, and device=cpu uses none")
+    return replace(
+        config,
+        device_reason=reason,
+        unused_options=tuple(set_for_gpu),
+        scheduling=replace(scheduling, prefill_chunk_size=scheduling.prefill_chunk_size or scheduling.chunk_size),
+        machine=replace(
+            machine,
+            device="cpu",
+            vram_limit=None,
+            stream_from_tokens=None,
+            gpu_experts=0,
+            expert_profile=None,
+            pcie_share=0.0,
+        ),
+    )
+
+
+def _check_cache(scheduling: SchedulingConfig) -> None:
+    batch, new, cache = scheduling.max_batch_size, scheduling.max_new_tokens, scheduling.cache_lens
+    if cache <= batch * new:
+        raise ConfigError(
+            "cache_lens",
+            cache,
+            f"must be greater than max_batch_size * max_new_tokens = {batch} * {new} = {batch * new}, so that a full "
+            f"batch of full-length replies fits; the smallest cache_lens that passes is {batch * new + 1}",
+        )
+
+
+def _check_ports(server: ServerConfig) -> None:
+    if server.admin_port is not None and server.admin_port == server.port != 0:
+        raise ConfigError(
+            "admin_port", server.admin_port, "is the API's port; choose another, or leave it out to share that one"
+        )
+
+
+def _check_tls(server: ServerConfig) -> None:
+    for given, missing in (("tls_cert_file", "tls_key_file"), ("tls_key_file", "tls_cert_file")):
+        if getattr(server, given) is not None and getattr(server, missing) is None:
+            raise ConfigError(given, getattr(server, given), f"needs {missing} as well; HTTPS takes both")
+
+
+def _check_paths(model: ModelConfig) -> ModelConfig:
+    if model.model_path is not None and not model.model_path.is_dir():
+        if _HUB_ID.fullmatch(str(model.model_path)) and not model.model_path.exists():
+            raise ConfigError(
+                "model_path",
+                model.model_path,
+                "a local directory is needed, and this looks like a Hugging Face id; nothing is downloaded here: "
+                "fetch the model's config.json and tokenizer files into a directory and name that",
+            )
+        raise ConfigError(
+            "model_path",
+            model.model_path,
+            "a local directory with the model's config.json and tokenizer files is needed, and this is not one",
+        )
+    for name in ("gguf_path", "optimize_config_path"):
+        path: Path | None = getattr(model, name)
+        if path is not None and not path.exists():
+            raise ConfigError(name, path, "no such file or directory")
+    return model
+
+
+def _resolve_scheduling(scheduling: SchedulingConfig) -> SchedulingConfig:
+    """Resolves all but prefill_chunk_size, which may depend on memory."""
+    max_batch_size = 1 if scheduling.backend_type == "ktransformers" else scheduling.max_batch_size
+    if scheduling.chunk_size < max_batch_size:
+        raise ConfigError(
+            "chunk_size",
+            scheduling.chunk_size,
+            f"must be at least max_batch_size = {max_batch_size}: every request that decodes takes one token a step",
+        )
+    prefill_chunk_size = scheduling.prefill_chunk_size
+    if prefill_chunk_size is not None and prefill_chunk_size < scheduling.chunk_size:
+        raise ConfigError(
+            "prefill_chunk_size",
+            prefill_chunk_size,
+            f"must be auto or at least chunk_size = {scheduling.chunk_size}: it is the limit where no decode waits",
+        )
+    cache_lens = -(-scheduling.cache_lens // scheduling.block_tokens) * scheduling.block_tokens
+    return replace(
+        scheduling,
+        max_batch_size=max_batch_size,
+        cache_lens=cache_lens,
+        max_queue_tokens=scheduling.max_queue_tokens or QUEUED_CACHES * cache_lens,
+    )

@@ -1,0 +1,111 @@
+"""Reads options from the environment and from a YAML file.
+
+An unknown variable or key is refused by name, since a misspelt setting would otherwise be ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ballast.config.options import ENVIRONMENT_PREFIX, OPTIONS
+from ballast.errors import ConfigError
+
+CONFIG_VARIABLE = ENVIRONMENT_PREFIX + "CONFIG"
+"""The variable that names the YAML file, as --config does."""
+
+OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "BALLAST_CPU_ISA"})
+"""Variables with our prefix that are no options of `ballast serve`."""
+
+MAX_FILE_BYTES = 1 << 20
+
+# Kubernetes describes Services to every pod by variables; a Service named "ballast" or "ballast-x" has our prefix.
+_SERVICE_VARIABLE = re.compile(r"\w+_SERVICE_(HOST|PORT(_\w+)?)|\w+_PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?")
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
+
+
+def options_in_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The options that the environment sets, by name. An empty variable sets nothing.
+
+    Raises ConfigError for a variable with our prefix that is neither an option nor a Service's.
+    """
+    names = {opt.variable: opt.name for opt in OPTIONS}
+    found = {}
+    for variable, value in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        if _SERVICE_VARIABLE.fullmatch(variable) or (variable.endswith("_PORT") and _SERVICE_ADDRESS.match(value)):
+            continue
+        if variable not in names:
+            # The value is not shown: it may be a secret for another program.
+            raise ConfigError(variable, "…", _unknown_option("variable", variable, [*names, *OTHER_VARIABLES]))
+        if value:
+            found[names[variable]] = value
+    return found
+
+
+def options_in_file(path: Path) -> dict[str, Any]:
+    """The options that a YAML file sets, by name: text, lists of text, and bool. A null value sets nothing.
+
+    Keys may be spelled with hyphens. Raises ConfigError.
+    """
+    content = _read_yaml(path)
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError("config", path, "must hold options as NAME: VALUE, one a line")
+    names = [opt.name for opt in OPTIONS]
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        name = str(key).replace("-", "_")
+        if name not in names:
+            raise ConfigError("config", path, f"{key}: {_unknown_option('key', name, names)}")
+        if name in found:
+            raise ConfigError("config", path, f"{key}: is set twice")
+        if value is not None:
+            found[name] = _as_given(path, name, value)
+    return found
+
+
+def _as_given(path: Path, name: str, value: Any) -> Any:
+    """A YAML value in the form that the command line gives."""
+    (opt,) = (opt for opt in OPTIONS if opt.name == name)
+    if opt.kind.repeatable:
+        return [str(item) for item in (value if isinstance(value, list) else [value])]
+    if isinstance(value, (dict, list)) or (isinstance(value, bool) and not opt.kind.flag):
+        raise ConfigError("config", path, f"{name}: {value!r} must be {opt.kind.allowed}")
+    return value if isinstance(value, bool) else str(value)
+
+
+def _read_yaml(path: Path) -> Any:
+    import yaml
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError("config", path, f"cannot be read: {error.strerror}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError("config", path, f"larger than {MAX_FILE_BYTES} bytes, which is no file of options")
+    try:
+        root = yaml.compose(data, Loader=yaml.SafeLoader)
+        if isinstance(root, yaml.MappingNode):
+            # Loading alone would silently let the last one win.
+            keys = Counter(key.value for key, _ in root.value if isinstance(key, yaml.ScalarNode))
+            for key, count in keys.items():
+                if count > 1:
+                    raise ConfigError("config", path, f"{key}: is set twice")
+        return yaml.safe_load(data)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError("config", path, f"not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def _unknown_option(what: str, name: str, known: Iterable[str]) -> str:
+    bare = {candidate.removeprefix(ENVIRONMENT_PREFIX): candidate for candidate in known}
+    close = difflib.get_close_matches(name.removeprefix(ENVIRONMENT_PREFIX), bare, n=1)
+    hint = f"did you mean {bare[close[0]]}?" if close else "`ballast serve --help` lists the options"
+    return f"no such {what}; {hint}"

@@ -1,0 +1,57 @@
+"""A grammar for tool calls that applies only once the reply begins one: the text before it is free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast.grammar.constraint import Grammar, GrammarState
+from ballast.text.marks import Mark
+from ballast.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class LazyToolGrammar:
+    """Implements the engine's Constraint: any text up to a trigger token, then `calls` to the end of the reply."""
+
+    calls: Grammar
+    triggers: Mapping[int, tuple[int, ...]]
+    """Token id → the ids that the grammar reads in its place."""
+
+    def start(self) -> LazyToolGrammarState:
+        """The state before the first generated token."""
+        return LazyToolGrammarState(self)
+
+
+class LazyToolGrammarState:
+    """Implements the engine's ConstraintState."""
+
+    def __init__(self, constraint: LazyToolGrammar) -> None:
+        self._constraint = constraint
+        self._calls: GrammarState | None = None
+
+    def allowed(self) -> NDArray[np.bool_] | None:
+        """[vocabulary] bool, the tokens that may come next; None allows every token."""
+        return None if self._calls is None else self._calls.allowed()
+
+    def accept(self, token_id: int) -> None:
+        """Advance by one allowed token. Raises RequestError when the grammar cannot be enforced any further."""
+        read: tuple[int, ...] = (token_id,)
+        if self._calls is None:
+            if token_id not in self._constraint.triggers:
+                return
+            self._calls, read = self._constraint.calls.start(), self._constraint.triggers[token_id]
+        for each in read:
+            self._calls.accept(each)
+
+
+def trigger_tokens(tokenizer: Tokenizer) -> dict[int, tuple[int, ...]]:
+    """The tokens that begin tool calls, as `LazyToolGrammar.triggers`.
+
+    Usually that is the mark before all calls; some models forget it and begin with the mark before a single call.
+    """
+    calls, call = tokenizer.id_of(Mark.CALLS.spelling), tokenizer.id_of(Mark.CALL.spelling)
+    return {} if calls is None or call is None else {calls: (calls,), call: (calls, call)}

@@ -1,0 +1,29 @@
+"""Where a grammar begins: with the first token, or after the reasoning."""
+
+from __future__ import annotations
+
+from ballast.grammar.constraint import ReasoningPrefix
+from ballast.text.marks import CALLING, Mark, Start
+from ballast.text.tokenizer import Tokenizer
+
+
+def constrained_start(start: Start, asked_to_think: bool | None) -> Start:
+    """How a reply under a grammar begins, if it would begin as `start` without one.
+
+    A mask leaves few of the tokens that a model would write, so a `<think>` that stays allowed is soon the likeliest
+    one left. It is allowed only if the request asks for thinking. `asked_to_think` is None when the request does not
+    say.
+    """
+    closed = start is Start.EITHER and not asked_to_think
+    switched_off = start is Start.EITHER_REASONING and asked_to_think is False
+    return Start.CONTENT if closed or switched_off else start
+
+
+def reasoning_prefix(start: Start, tokenizer: Tokenizer) -> ReasoningPrefix | None:
+    """What may precede the constrained text of a reply that begins as `start`; None if nothing may."""
+    begin_id, end_id = (tokenizer.id_of(mark.spelling) for mark in (Mark.THINK, Mark.END_THINK))
+    if start is Start.CONTENT or begin_id is None or end_id is None:
+        return None
+    calling = {tokenizer.id_of(mark.spelling) for mark in CALLING}
+    banned = tokenizer.eos_ids | {token_id for token_id in calling if token_id is not None}
+    return ReasoningPrefix(end_id, begin_id if start is Start.EITHER else None, banned)

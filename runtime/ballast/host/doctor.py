@@ -1,0 +1,247 @@
+"""`ballast doctor`: reports what this machine offers, what is missing, and what that is needed for."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Literal, TextIO
+
+from ballast import __version__
+from ballast.errors import ConfigError
+from ballast.host.gpu import auto_device, has_nvcc
+from ballast.host.machine import Machine, read_machine
+
+_DISTRIBUTION = "ballast-serve"
+_OPTIONAL = {
+    "torch": "computing on a GPU",
+    "triton": "the kernels of a GPU",
+    "flashinfer-python": "attention on a GPU, which is two to four times as fast with it",
+}
+"""Optional distributions → what they are for."""
+
+Level = Literal["ok", "note", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """What is installed. Versions by distribution, None where it is missing."""
+
+    python: str
+    required: Mapping[str, str | None]
+    optional: Mapping[str, str | None]
+    extension_problem: str | None
+    """Why the compiled part cannot be imported; None when it can."""
+    usable_isas: tuple[str, ...]
+    """Instruction sets with kernels in the compiled part that this machine supports, best first."""
+    chosen_isa: str | ConfigError
+    """The one that is used, or the error if the requested one is not usable."""
+    device: str
+    """What device=auto means here."""
+    device_reason: str
+    compilers: Mapping[str, bool]
+    """Compilers for flashinfer's kernels → whether each is found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. Level "missing": Ballast cannot run until this is fixed."""
+
+    level: Level
+    subject: str
+    text: str
+
+
+def run(out: TextIO | None = None) -> int:
+    """Print the report; 1 when Ballast cannot run here at all, else 0."""
+    software = read_software()
+    machine = None if software.extension_problem else read_machine()
+    findings = diagnose(machine, software)
+    (out or sys.stdout).write(render(findings))
+    return 1 if any(finding.level == "missing" for finding in findings) else 0
+
+
+def diagnose(machine: Machine | None, software: Software) -> list[Finding]:
+    """All findings, the machine's first. `machine` is None without the compiled part, which reads it. Pure."""
+    described = [] if machine is None else [*_cpu(machine), *_threads(machine), *_memory(machine)]
+    gpus = [] if machine is None else _gpus(machine, software)
+    return [*described, *gpus, *_software(software)]
+
+
+def render(findings: list[Finding]) -> str:
+    """The report as text, with its conclusion."""
+    width = max(len(finding.subject) for finding in findings)
+    lines = [f"{finding.level:7}  {finding.subject:{width}}  {finding.text}" for finding in findings]
+    missing = [finding.subject for finding in findings if finding.level == "missing"]
+    lines.append(f"\nBallast cannot run: {', '.join(missing)}." if missing else "\nBallast can run here.")
+    return "\n".join(lines) + "\n"
+
+
+def read_software() -> Software:
+    """What is installed in the running Python."""
+    problem = _extension_problem()
+    device, reason = ("cpu", "") if problem else auto_device()
+    return Software(
+        python=platform.python_version(),
+        required={name: _version(name) for name in _requirements()},
+        optional={name: _version(name) for name in _OPTIONAL},
+        extension_problem=problem,
+        usable_isas=() if problem else _usable_isas(),
+        chosen_isa="" if problem else _chosen_isa(),
+        device=device,
+        device_reason=reason,
+        compilers={"nvcc": has_nvcc(), **{name: shutil.which(name) is not None for name in ("ninja", "g++")}},
+    )
+
+
+def _requirements() -> list[str]:
+    """The distributions that the `cpu` extra requires; no server runs without them."""
+    asked = metadata.requires(_DISTRIBUTION) or []
+    names = (text.partition(";") for text in asked)
+    return sorted(
+        _name(requirement) for requirement, _, marker in names if marker.replace("'", '"').strip() == 'extra == "cpu"'
+    )
+
+
+def _name(requirement: str) -> str:
+    length = next(
+        (at for at, char in enumerate(requirement) if not (char.isalnum() or char in "-_.")), len(requirement)
+    )
+    return requirement[:length]
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _extension_problem() -> str | None:
+    try:
+        importlib.import_module("ballast._core")
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+def _usable_isas() -> tuple[str, ...]:
+    return tuple(importlib.import_module("ballast._core.kernels").usable_isas())
+
+
+def _chosen_isa() -> str | ConfigError:
+    from ballast.host.isa import chosen_isa  # needs the compiled part, which may be missing
+
+    try:
+        return chosen_isa()
+    except ConfigError as error:
+        return error
+
+
+def _cpu(machine: Machine) -> Iterator[Finding]:
+    yield Finding(
+        "ok", "cpu", f"{machine.cpu_model}: {machine.num_physical_cores} cores, {len(machine.cpus)} logical CPUs usable"
+    )
+    if "avx2" in machine.isa:
+        yield Finding("ok", "instructions", ", ".join(machine.isa))
+    else:
+        known = ", ".join(machine.isa) or "none that is known here"
+        yield Finding("note", "instructions", f"{known}; without AVX2 the arithmetic of quantised weights is slow")
+    if not machine.nodes:
+        yield Finding("note", "NUMA", "the kernel does not tell the nodes; memory is taken as one")
+    for node in machine.nodes:
+        usable = len(node.cpus & machine.cpus)
+        memory = f"{_gib(node.total_bytes)}, {_gib(node.free_bytes)} free"
+        text = f"{memory}, {usable} of {len(node.cpus)} CPUs usable"
+        if usable and node.index not in machine.memory_nodes:
+            text += "; its memory may not be used from here, so every access is remote"
+        yield Finding("ok" if node.index in machine.memory_nodes or not usable else "note", f"NUMA {node.index}", text)
+
+
+def _threads(machine: Machine) -> Iterator[Finding]:
+    from ballast.host.numa import format_cpus, plan_threads  # needs the compiled part, which may be missing
+
+    plan = plan_threads(machine.topology, machine.default_threads, "auto")
+    if plan.placement is None:
+        yield Finding("note", "threads", f"not pinned: {plan.reason}")
+    else:
+        for node in plan.placement.nodes:
+            name = "the only node" if node.node < 0 else f"node {node.node}"
+            yield Finding("ok", "threads", f"{len(node.cpus)} for {name}, pinned to CPUs {format_cpus(node.cpus)}")
+    quota = machine.quota_note(machine.default_threads)
+    if quota is not None:
+        yield Finding("note", "CPU quota", f"{quota}; CPUs of its own serve a pod better")
+    if machine.mempolicy_available:
+        yield Finding("ok", "memory policy", "may be set")
+    else:
+        text = "may not be set here; memory goes to the node of the thread that touches it first"
+        yield Finding("note", "memory policy", text)
+
+
+def _memory(machine: Machine) -> Iterator[Finding]:
+    memory = machine.memory
+    limit = "" if memory.limited_by is None else f", the limit of cgroup {memory.limited_by}"
+    text = f"{_gib(memory.available_bytes)} available of {_gib(memory.total_bytes)}{limit}"
+    yield Finding("ok", "memory", text)
+    transparent = machine.transparent_huge_pages
+    if transparent in ("always", "madvise"):
+        yield Finding("ok", "huge pages", f"transparent: {transparent}")
+    else:
+        yield Finding(
+            "note", "huge pages", f"transparent: {transparent or 'not in this kernel'}; large reads are slower"
+        )
+    for pool in machine.huge_pages:
+        if pool.total:
+            text = f"{pool.free} of {pool.total} pages of {pool.page_bytes >> 20} MiB free"
+            yield Finding("ok", "huge pages", text)
+
+
+def _gpus(machine: Machine, software: Software) -> Iterator[Finding]:
+    for gpu in machine.gpus:
+        yield Finding("ok", "GPU", gpu)
+    if software.device == "cpu":
+        yield Finding("note", "device", f"auto is cpu: {software.device_reason}")
+        return
+    yield Finding("ok", "device", f"auto is {software.device}: {software.device_reason}")
+    absent = [name for name, is_found in software.compilers.items() if not is_found]
+    if software.optional.get("flashinfer-python") is not None and absent:
+        text = (
+            f"cannot compile its kernels without {', '.join(absent)}; attention takes Ballast's own, which are slower"
+        )
+        yield Finding("note", "flashinfer", text)
+
+
+def _software(software: Software) -> Iterator[Finding]:
+    yield Finding("ok", "Ballast", f"{__version__}, Python {software.python}")
+    if software.extension_problem is None:
+        yield Finding("ok", "compiled part", f"loads; kernels that can run here: {', '.join(software.usable_isas)}")
+        yield _kernels(software.chosen_isa)
+    else:
+        problem = f"{software.extension_problem}; build it with `make setup`, or install the package again"
+        yield Finding("missing", "compiled part", problem)
+    for name, version in software.required.items():
+        if version is None:
+            yield Finding("missing", name, "not installed; install the package with its extra, ballast-serve[cpu]")
+        else:
+            yield Finding("ok", name, version)
+    for name, version in software.optional.items():
+        if version is None:
+            yield Finding("note", name, f"not installed; it is for {_OPTIONAL[name]}")
+        else:
+            yield Finding("ok", name, version)
+
+
+def _kernels(chosen: str | ConfigError) -> Finding:
+    if isinstance(chosen, ConfigError):
+        return Finding("missing", "kernels", str(chosen))
+    if chosen == "reference":
+        return Finding("note", "kernels", "reference, which is meant for comparison: everything is computed slowly")
+    return Finding("ok", "kernels", f"{chosen} computes here")
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 30):.1f} GiB"

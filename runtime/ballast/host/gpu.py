@@ -1,0 +1,124 @@
+"""CUDA devices. torch is imported only when a device is needed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import sysconfig
+from functools import cache
+from pathlib import Path
+
+from ballast.errors import ConfigError, EngineDeadError, first_line
+
+
+def check_device(name: str) -> None:
+    """Raises ConfigError if `name` is a "cuda:N" that cannot be used here. Any other name passes."""
+    reason = why_unusable(name) if name.startswith("cuda") else None
+    if reason is not None:
+        raise ConfigError("device", name, f"{reason}; device=cpu needs none")
+
+
+def auto_device() -> tuple[str, str]:
+    """The device that device=auto means here, and why: the first GPU if it can be used, else the CPU.
+
+    torch takes seconds and hundreds of megabytes, so it is imported only if the driver has a GPU.
+    """
+    reason = why_no_driver_device()
+    if reason is not None:
+        return "cpu", reason
+    reason = why_unusable("cuda:0")
+    return ("cuda:0", "a GPU is here") if reason is None else ("cpu", f"the GPU cannot be used: {reason}")
+
+
+def why_no_driver_device() -> str | None:
+    """Why CUDA's driver offers this process no GPU, as a sentence; None if it offers one."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "NVIDIA's driver and a GPU for it are not here"
+    count, text = ctypes.c_int(0), ctypes.c_char_p()
+    # CUDA driver API: all return 0 on success.
+    code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    if code == 0:
+        return None if count.value else "NVIDIA's driver has no GPU for this process"
+    driver.cuGetErrorString(code, ctypes.byref(text))
+    return f"NVIDIA's driver says: {text.value.decode() if text.value else f'error {code}'}"
+
+
+def why_unusable(name: str) -> str | None:
+    """Why "cuda:N" cannot be used here, as a sentence; None if it can."""
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed; it comes with the extra ballast-serve[runtime]"
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count == 0:
+        return f"torch {torch.__version__} finds no CUDA device here: {_why_torch_has_none()}"
+    if _index(name) >= count:
+        return f"there are {count} CUDA devices here, counted from 0"
+    has_compiler = "CC" in os.environ or shutil.which("gcc") or shutil.which("clang")
+    if not has_compiler or not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "Triton needs a C compiler and Python's header files to start; on Debian and Ubuntu: gcc, python3-dev"
+    return _why_it_cannot_wait(_index(name))
+
+
+@cache
+def _why_it_cannot_wait(index: int) -> str | None:
+    """Why a device cannot wait for the CPU within a stream; None if it can.
+
+    This is tried out, since a driver may have the operations and refuse them, as under WSL2 and on some virtual GPUs.
+    """
+    import torch
+
+    from ballast.host.stream_signals import StreamSignals
+
+    try:
+        with torch.cuda.device(index):
+            words = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+            signals = StreamSignals()
+            signals.raise_word(words, 0)
+            signals.await_word(words, 0)
+            torch.cuda.current_stream().synchronize()
+    except (RuntimeError, EngineDeadError) as error:
+        return f"it cannot wait for the CPU: {first_line(error)}"
+    return None
+
+
+def free_vram(name: str) -> int | None:
+    """Free bytes on "cuda:N"; None if the device cannot be used."""
+    if why_unusable(name) is not None:
+        return None
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(_index(name))
+    return int(free)
+
+
+def taken_vram(name: str) -> tuple[int, int]:
+    """(bytes in torch's tensors, bytes that torch's allocator holds) on "cuda:N". Does not call the device."""
+    import torch
+
+    index = _index(name)
+    return torch.cuda.memory_allocated(index), torch.cuda.memory_reserved(index)
+
+
+def has_nvcc() -> bool:
+    """Whether CUDA's compiler is where flashinfer looks for it."""
+    homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
+    return any(home and Path(home, "bin/nvcc").exists() for home in homes) or shutil.which("nvcc") is not None
+
+
+def _why_torch_has_none() -> str:
+    """torch's own explanation, such as a driver that is too old or a build without CUDA."""
+    import torch
+
+    try:
+        torch.cuda.current_device()
+    except (RuntimeError, AssertionError) as error:
+        return str(error).partition(". ")[0].partition("\n")[0]
+    return "none is visible to this process"
+
+
+def _index(name: str) -> int:
+    return int(name.partition(":")[2])

@@ -1,0 +1,23 @@
+"""Chooses the instruction set of the CPU kernels."""
+
+from __future__ import annotations
+
+import os
+
+from ballast._core import kernels
+from ballast.errors import ConfigError
+
+VARIABLE = "BALLAST_CPU_ISA"
+
+
+def chosen_isa() -> str:
+    """The instruction set that the environment variable BALLAST_CPU_ISA names, else the best one that is usable here.
+
+    Raises ConfigError, which lists the usable ones, if the named one is not usable.
+    """
+    usable, named = kernels.usable_isas(), os.environ.get(VARIABLE)
+    if not named:
+        return usable[0]
+    if named not in usable:
+        raise ConfigError(VARIABLE, named, f"usable on this machine are {', '.join(usable)}")
+    return named

@@ -1,0 +1,205 @@
+"""What this host offers to this process: CPUs, NUMA nodes, memory, huge pages, GPUs.
+
+Parsing is pure; `read_machine` does the reading. What the system does not report is absent here, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ballast.host.cgroup import CpuQuota, cpu_quota, memory_limits
+
+if TYPE_CHECKING:
+    from ballast._core import numa
+
+ISA_FLAGS = (
+    "avx2",
+    "fma",
+    "f16c",
+    "avx_vnni",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+)
+"""Instruction sets that matter for the arithmetic of quantised weights, as /proc/cpuinfo names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """One node with all of its CPUs, also those that this process may not use."""
+
+    index: int
+    cpus: frozenset[int]
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of the host. `available_bytes` can be taken without swapping: free memory and reclaimable page cache.
+    `limited_by` is the cgroup directory with the tightest limit; None if the machine itself is the limit."""
+
+    total_bytes: int
+    available_bytes: int
+    limited_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HugePages:
+    """One pool of reserved huge pages."""
+
+    page_bytes: int
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The facts that plans and defaults depend on."""
+
+    topology: numa.Topology
+    cpu_model: str
+    isa: tuple[str, ...]
+    """Those of ISA_FLAGS that the CPU has and the kernel enables."""
+    nodes: tuple[NumaNode, ...]
+    memory: Memory
+    cpu_quota: CpuQuota | None
+    mempolicy_available: bool
+    """Whether the kernel lets this process set memory policies."""
+    huge_pages: tuple[HugePages, ...]
+    transparent_huge_pages: str | None
+    """always, madvise or never; None if the kernel does not support them."""
+    gpus: tuple[str, ...]
+    """Model names, as NVIDIA's driver lists them."""
+
+    @property
+    def cpus(self) -> frozenset[int]:
+        """Logical CPUs that this process may use."""
+        return frozenset(cpu for node in self.topology.nodes for core in node.cores for cpu in core)
+
+    @property
+    def num_physical_cores(self) -> int:
+        """Physical cores among `cpus`."""
+        return self.topology.num_cores
+
+    @property
+    def num_busy_cpus(self) -> int:
+        """How many of `cpus` the quota allows to be busy all the time."""
+        return len(self.cpus) if self.cpu_quota is None else min(len(self.cpus), self.cpu_quota.num_threads)
+
+    @property
+    def default_threads(self) -> int:
+        """Default number of compute threads: one per physical core, but no more than the quota lets run all the time.
+        With more, all of them would be stopped in the middle of a layer whenever the quota is used up."""
+        return min(self.num_physical_cores, self.num_busy_cpus)
+
+    def quota_note(self, num_threads: int) -> str | None:
+        """How the quota of CPU time affects a pool of `num_threads`, for the log; None if it does not."""
+        quota = self.cpu_quota
+        if quota is None:
+            return None
+        allowed = f"cgroup {quota.limited_by} allows the time of {quota.cpus:g} CPUs"
+        threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
+        if num_threads > quota.cpus:
+            return f"{allowed}: what {threads} can compute uses it up, and all stand still until its next period"
+        if num_threads == self.default_threads < self.num_physical_cores:
+            return f"{allowed}, of {self.num_physical_cores} cores that may be used, to {threads} that can always run"
+        return None
+
+    @property
+    def memory_nodes(self) -> frozenset[int]:
+        """NUMA nodes that this process may take memory from."""
+        return frozenset(node.index for node in self.topology.nodes if node.memory_allowed)
+
+
+def read_machine(root: Path = Path("/"), cpus: Iterable[int] | None = None) -> Machine:
+    """This machine, or the one whose /proc and /sys are under `root`. `cpus`: those it may use; None: as the kernel
+    says."""
+    from ballast._core import numa  # only here: the doctor must work without the compiled part
+
+    proc, sys = root / "proc", root / "sys"
+    cpu_model, isa = parse_cpuinfo(_text(proc / "cpuinfo"))
+    topology = numa.read_topology(str(root), None if cpus is None else list(cpus))
+    return Machine(
+        topology=topology,
+        cpu_model=cpu_model,
+        isa=isa,
+        nodes=tuple(_nodes(sys / "devices/system/node", topology)),
+        memory=_memory(proc, sys / "fs/cgroup"),
+        cpu_quota=cpu_quota(_text, proc, sys / "fs/cgroup"),
+        mempolicy_available=numa.mempolicy_available(),
+        huge_pages=tuple(_huge_pages(sys / "kernel/mm/hugepages")),
+        transparent_huge_pages=parse_choice(_text(sys / "kernel/mm/transparent_hugepage/enabled")),
+        gpus=tuple(_gpus(proc / "driver/nvidia/gpus")),
+    )
+
+
+def parse_cpuinfo(text: str) -> tuple[str, tuple[str, ...]]:
+    """Model name and usable instruction sets, both from the first CPU listed."""
+    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
+    found = set(flags[1].split()) if flags else set()
+    return (model[1].strip() if model else "unknown"), tuple(flag for flag in ISA_FLAGS if flag in found)
+
+
+def parse_meminfo(text: str) -> dict[str, int]:
+    """Name → bytes, of /proc/meminfo or of a node's meminfo."""
+    entries = re.findall(r"^(?:Node \d+ )?([\w()]+):\s+(\d+) kB$", text, re.MULTILINE)
+    return {name: int(kib) * 1024 for name, kib in entries}
+
+
+def parse_choice(text: str) -> str | None:
+    """The chosen word of a file like "always [madvise] never"."""
+    chosen = re.search(r"\[(\w+)\]", text)
+    return chosen[1] if chosen else None
+
+
+def _text(file: Path) -> str:
+    """A file's text; empty if there is no such file or it may not be read."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _nodes(folder: Path, topology: numa.Topology) -> Iterator[NumaNode]:
+    for node in topology.nodes:
+        if node.index >= 0:
+            memory = parse_meminfo(_text(folder / f"node{node.index}/meminfo"))
+            yield NumaNode(
+                index=node.index,
+                cpus=frozenset(node.cpus),
+                total_bytes=memory.get("MemTotal", 0),
+                free_bytes=memory.get("MemFree", 0),
+            )
+
+
+def _memory(proc: Path, cgroup: Path) -> Memory:
+    meminfo = parse_meminfo(_text(proc / "meminfo"))
+    available, limited_by = meminfo.get("MemAvailable", 0), None
+    for folder, left in memory_limits(_text, proc, cgroup):
+        if left < available:
+            available, limited_by = left, str(folder)
+    return Memory(meminfo.get("MemTotal", 0), available, limited_by)
+
+
+def _huge_pages(folder: Path) -> Iterator[HugePages]:
+    for pool in sorted(folder.glob("hugepages-*kB")):
+        page_bytes = int(pool.name.removeprefix("hugepages-").removesuffix("kB")) * 1024
+        total, free = (int(_text(pool / name).strip() or 0) for name in ("nr_hugepages", "free_hugepages"))
+        yield HugePages(page_bytes, total, free)
+
+
+def _gpus(folder: Path) -> Iterator[str]:
+    for gpu in sorted(folder.glob("*/information")):
+        model = re.search(r"^Model:\s*(.+)$", _text(gpu), re.MULTILINE)
+        yield model[1].strip() if model else "unknown"

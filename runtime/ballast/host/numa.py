@@ -1,0 +1,252 @@
+"""NUMA: plans where threads run, and reports where the running process's threads and weights really are."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ballast._core import numa
+from ballast.host.numa_mode import NumaMode
+
+THREAD_NAME = "ballast-cpu-"
+"""Prefix of the compute threads' names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPlan:
+    """How threads are pinned. `placement` None: not at all. `reason` says why, as the end of a sentence."""
+
+    placement: numa.Placement | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightMemory:
+    """Address ranges of a loaded model's weights."""
+
+    experts: Mapping[int, Sequence[numa.Range]] = field(default_factory=dict)
+    """By the node whose threads read them; UNKNOWN_NODE: any thread may read them."""
+    others: Sequence[numa.Range] = ()
+    """The other weights; any thread may read them."""
+    pinned_bytes: int = 0
+    """Bytes of experts that are pinned for a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeThread:
+    """One compute thread, and the CPUs that it may run on."""
+
+    name: str
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One node. Byte counts are of resident memory; None if the kernel does not report them."""
+
+    node: int
+    cpus: tuple[int, ...]
+    """All CPUs of the node."""
+    num_usable_cores: int
+    memory_allowed: bool
+    num_threads: int
+    """Compute threads that can run on this node only."""
+    expert_bytes: int | None
+    weight_bytes: int | None
+    """All weights, experts included."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumaReport:
+    """What /proc and /sys show about this process."""
+
+    cpus: tuple[int, ...]
+    shared_core_cpus: tuple[int, ...]
+    """Those of `cpus` whose core has a sibling CPU that this process may not use, but others may."""
+    memory_nodes: tuple[int, ...]
+    nodes: tuple[NodeReport, ...]
+    gpu_node: int | None
+    threads: tuple[ComputeThread, ...]
+    pinned: bool
+    pinned_reason: str
+    mempolicy_available: bool
+    share_local: float | None
+    """Probability that a resident byte of the weights is on the node of the thread that reads it; None if unknown."""
+
+
+def plan_threads(topology: numa.Topology, num_threads: int, mode: NumaMode) -> ThreadPlan:
+    """Whether and where to pin `num_threads` threads. Pure.
+
+    Threads are pinned if they fill the cores or span several nodes. Fewer threads on one node are not: two programs
+    that each use half of the cores would be pinned to the same half.
+    """
+    num_nodes = sum(1 for node in topology.nodes if node.cores)
+    if mode == "off":
+        return ThreadPlan(None, "numa is off")
+    if num_threads > topology.num_cpus:
+        return ThreadPlan(None, f"there are {num_threads} threads for {topology.num_cpus} CPUs")
+    if num_nodes == 1 and num_threads < topology.num_cores:
+        return ThreadPlan(None, f"there are {num_threads} threads for {topology.num_cores} cores of one node")
+    count = "one node" if num_nodes == 1 else f"{num_nodes} nodes"
+    return ThreadPlan(numa.place_threads(topology, num_threads), f"{num_threads} threads have CPUs of {count}")
+
+
+def local_share(
+    bytes_by_reader: Mapping[int, Mapping[int, int]], threads_per_node: Mapping[int | None, int]
+) -> float | None:
+    """Probability that a byte is on the node of the thread that reads it; None if the nodes are unknown. Pure.
+
+    `bytes_by_reader`: node whose threads read the bytes (UNKNOWN_NODE: any thread) → node where they are → bytes.
+    `threads_per_node`: the key None counts threads that may run on several nodes; no byte is local to them.
+    """
+    num_bytes = sum(sum(by_node.values()) for by_node in bytes_by_reader.values())
+    num_threads = sum(threads_per_node.values())
+    if not num_bytes or not num_threads or numa.UNKNOWN_NODE in threads_per_node:
+        return None
+    share_bound = 1 - threads_per_node.get(None, 0) / num_threads
+    local = 0.0
+    for reader, by_node in bytes_by_reader.items():
+        if reader == numa.UNKNOWN_NODE:
+            local += sum(count * threads_per_node.get(node, 0) for node, count in by_node.items()) / num_threads
+        else:
+            local += by_node.get(reader, 0) * share_bound
+    return local / num_bytes
+
+
+def judge_pinning(threads: Sequence[ComputeThread]) -> tuple[bool, str]:
+    """Whether every thread is pinned to a CPU of its own, and a sentence about it. Pure."""
+    if not threads:
+        return False, "no thread computes yet"
+    loose = [thread for thread in threads if len(thread.cpus) != 1]
+    if loose:
+        allowed = format_cpus(loose[0].cpus)
+        return (
+            False,
+            f"{len(loose)} of {len(threads)} threads are not bound to one CPU; {loose[0].name} may use {allowed}",
+        )
+    if len({thread.cpus for thread in threads}) < len(threads):
+        return False, f"{len(threads)} threads share {len({thread.cpus for thread in threads})} CPUs"
+    return True, f"each of {len(threads)} threads is bound to a CPU of its own"
+
+
+def read_report(memory: WeightMemory, why_not_pinned: str = "", root: Path = Path("/")) -> NumaReport:
+    """The present state. Slow for a large process, since the kernel walks all of its pages.
+
+    `why_not_pinned`: why the threads were not pinned when they were started; added to the reason if they are not.
+    `root` holds the /proc and /sys to read, but memory is always this process's own.
+    """
+    status = (root / "proc/self/status").read_text()
+    cpus = _listed(status, "Cpus_allowed_list")
+    topology = numa.read_topology(str(root), cpus)
+    threads = tuple(read_threads(root))
+    node_of_thread = [_only_node(topology, thread.cpus) for thread in threads]
+    per_range = read_bytes_per_node(*memory.experts.values(), memory.others)
+    *of_experts, of_others = per_range or [{}] * (len(memory.experts) + 1)
+    by_reader: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    for reader, found in zip([*memory.experts, numa.UNKNOWN_NODE], [*of_experts, of_others], strict=True):
+        by_reader[reader].update(found)
+    expert_bytes = sum(map(Counter, of_experts), Counter())
+    weight_bytes = expert_bytes + Counter(of_others)
+    pinned, reason = judge_pinning(threads)
+    memory_nodes = _listed(status, "Mems_allowed_list")
+    # numa_maps names the nodes of memory even if /sys is hidden.
+    hidden = sorted({*weight_bytes} - {node.index for node in topology.nodes})
+    return NumaReport(
+        cpus=cpus,
+        shared_core_cpus=read_shared_core_cpus(cpus, root),
+        memory_nodes=memory_nodes,
+        nodes=tuple(
+            NodeReport(
+                node=node.index,
+                cpus=tuple(node.cpus),
+                num_usable_cores=len(node.cores),
+                memory_allowed=node.memory_allowed,
+                num_threads=node_of_thread.count(node.index),
+                expert_bytes=None if per_range is None else expert_bytes[node.index],
+                weight_bytes=None if per_range is None else weight_bytes[node.index],
+            )
+            for node in [*topology.nodes, *(numa.Node(index, [], [], index in memory_nodes) for index in hidden)]
+        ),
+        gpu_node=read_gpu_node(root),
+        threads=threads,
+        pinned=pinned,
+        pinned_reason=reason if pinned or not (threads and why_not_pinned) else f"{reason}: {why_not_pinned}",
+        mempolicy_available=numa.mempolicy_available(),
+        share_local=local_share(by_reader, Counter(_near_memory(topology, node) for node in node_of_thread)),
+    )
+
+
+def read_bytes_per_node(*ranges: Sequence[numa.Range]) -> list[dict[int, int]] | None:
+    """Node → resident bytes, for each set of ranges; None if the kernel does not report them. Takes seconds for
+    hundreds of gigabytes."""
+    try:
+        numa_maps, maps = (Path("/proc/self", name).read_text(errors="replace") for name in ("numa_maps", "maps"))
+    except OSError:
+        return None
+    return [numa.bytes_per_node(numa_maps, maps, each) for each in ranges]
+
+
+def read_threads(root: Path = Path("/")) -> Iterable[ComputeThread]:
+    """This process's compute threads, ordered by number."""
+    found = []
+    for status_file in (root / "proc/self/task").glob("*/status"):
+        try:
+            status = status_file.read_text()
+        except OSError:
+            continue  # the thread has ended
+        name = re.search(r"^Name:\s*(\S+)", status, re.MULTILINE)
+        if name and name[1].startswith(THREAD_NAME):
+            found.append(ComputeThread(name[1], _listed(status, "Cpus_allowed_list")))
+    return sorted(found, key=lambda thread: int(thread.name.removeprefix(THREAD_NAME)))
+
+
+def read_gpu_node(root: Path = Path("/")) -> int | None:
+    """The node that NVIDIA's GPUs are attached to; None if there is no GPU, if the node is unknown, or if the GPUs are
+    on several nodes."""
+    nodes = set()
+    for gpu in (root / "proc/driver/nvidia/gpus").glob("*"):
+        try:
+            nodes.add(int((root / "sys/bus/pci/devices" / gpu.name.lower() / "numa_node").read_text()))
+        except (OSError, ValueError):
+            nodes.add(numa.UNKNOWN_NODE)
+    node = nodes.pop() if len(nodes) == 1 else numa.UNKNOWN_NODE
+    return None if node == numa.UNKNOWN_NODE else node
+
+
+def read_shared_core_cpus(cpus: Sequence[int], root: Path = Path("/")) -> tuple[int, ...]:
+    """Those of `cpus` that have a sibling outside `cpus`. CPUs with unknown siblings are left out."""
+    shared = []
+    for cpu in cpus:
+        siblings = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        if siblings.exists() and not set(numa.parse_cpu_list(siblings.read_text().strip())) <= set(cpus):
+            shared.append(cpu)
+    return tuple(shared)
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """CPUs in the format of the kernel's lists: "0-3,8,10-11"."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][-1] + 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _listed(status: str, key: str) -> tuple[int, ...]:
+    found = re.search(rf"^{key}:\s*(\S+)", status, re.MULTILINE)
+    return tuple(numa.parse_cpu_list(found[1])) if found else ()
+
+
+def _near_memory(topology: numa.Topology, node: int | None) -> int | None:
+    """The node of a thread; None if this process may not use its memory, since then no byte is local."""
+    return None if any(each.index == node and not each.memory_allowed for each in topology.nodes) else node
+
+
+def _only_node(topology: numa.Topology, cpus: Iterable[int]) -> int | None:
+    nodes = {topology.node_of(cpu) for cpu in cpus}
+    return nodes.pop() if len(nodes) == 1 else None

@@ -1,0 +1,109 @@
+"""What the device needs to compute a layer's experts: copies of some, and addresses in host memory of all."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ballast._core import kernels
+from ballast.model.hybrid.experts.check import Kind, kind_of
+from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
+from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels, panels_of
+from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, copy_pieces
+from ballast.moe.gpu_experts import GpuExperts
+
+TryOut = Callable[[Sequence[LayerOnDevice], Sequence[kernels.Experts]], list[LayerOnDevice]]
+"""Returns the layers unchanged where the device computes them as the CPU does, else with nothing on the device."""
+
+
+class WholeLayers:
+    """Layers all of whose experts lie in the device's memory. They are copied there while the model is loaded, layer by
+    layer, so that the host never keeps them all."""
+
+    def __init__(self, gpu_experts: GpuExperts, make: MakeExperts, device: torch.device, try_out: TryOut) -> None:
+        """`try_out` is called with the first layer of each combination of types. `gpu_experts` has every routed layer,
+        or is empty."""
+        self.placed: dict[int, LayerOnDevice] = {}
+        """By index of the routed layer."""
+        self._gpu_experts = gpu_experts
+        self._make = make
+        self._device = device
+        self._try_out = try_out
+        self._is_right: dict[Kind, bool] = {}
+        self._is_wanted: set[int] = set()
+
+    def take(self, index: int, experts: kernels.Experts) -> bool:
+        """Copy all experts of the `index`th routed layer to the device, where that is wanted; whether they are there
+        now, and computed as the CPU computes them."""
+        if not self._gpu_experts or len(self._gpu_experts[index]) < experts.num_experts:
+            return False
+        self._is_wanted.add(index)
+        kind = kind_of(experts)
+        if not self._is_right.get(kind, True):
+            return False
+        placed = place_experts(experts, self._gpu_experts[index], self._make, self._device, is_readable=False)
+        if kind not in self._is_right:
+            self._is_right[kind] = self._try_out([placed], [experts])[0].is_whole
+        if self._is_right[kind]:
+            self.placed[index] = placed
+            if self._device.type == "cuda":
+                torch.cuda.current_stream(self._device).synchronize()  # the source of the copies is freed next
+        return self._is_right[kind]
+
+    def left_of(self, index: int) -> Sequence[int]:
+        """The experts to copy of a layer that `take` has refused: none, where the whole layer should have been
+        taken."""
+        return self._gpu_experts[index] if self._gpu_experts and index not in self._is_wanted else ()
+
+
+def place_experts(
+    experts: kernels.Experts,
+    gpu_experts: Sequence[int],
+    make: MakeExperts,
+    device: torch.device,
+    *,
+    is_readable: bool,
+) -> LayerOnDevice:
+    """A layer with `gpu_experts`, ascending ids, copied to the device's memory. `is_readable`: whether the device can
+    read the others in host memory."""
+    parts = panels_of(experts)
+    is_whole = len(gpu_experts) == experts.num_experts
+    slots = None
+    if gpu_experts:
+        slots = torch.full((experts.num_experts,), -1, dtype=torch.int32)
+        slots[list(gpu_experts)] = torch.arange(len(gpu_experts), dtype=torch.int32)
+        slots = slots.to(device)
+    return LayerOnDevice(
+        gpu_experts=[make(*_stacks(part, gpu_experts, device)) for part in parts] if gpu_experts else (),
+        slots=slots,
+        num_gpu_experts=len(gpu_experts),
+        across=[make(*_seen(part)) for part in parts] if is_readable and not is_whole else (),
+        expert_bytes=sum(part.expert_bytes for part in parts),
+        is_whole=is_whole,
+    )
+
+
+def _stacks(part: HostExpertPart, ids: Sequence[int], device: torch.device) -> list[PanelStack]:
+    stacks = []
+    for panels in part.matrices:
+        packed = torch.empty((len(ids), panels.expert_bytes), dtype=torch.uint8, device=device)
+        for slot, expert in enumerate(ids):
+            copy_pieces(packed[slot], panels, expert * panels.expert_bytes)
+        stacks.append(PanelStack(packed, panels.ggml_type, len(ids), panels.rows, panels.cols))
+    return stacks
+
+
+def _seen(part: HostExpertPart) -> list[PanelStack]:
+    return [
+        PanelStack(_bytes(panels), panels.ggml_type, panels.num_experts, panels.rows, panels.cols)
+        for panels in part.matrices
+    ]
+
+
+def _bytes(panels: HostPanels) -> torch.Tensor:
+    """A view of the memory where they lie; the experts must outlive it."""
+    memory = (ctypes.c_uint8 * panels.data.size).from_address(panels.address)
+    return torch.frombuffer(memory, dtype=torch.uint8)

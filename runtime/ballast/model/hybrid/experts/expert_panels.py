@@ -1,0 +1,98 @@
+"""Routed experts on a GPU, packed as on the CPU, from the device's memory or read over PCIe from host memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from ballast.model.hybrid.experts import combine_kernels
+from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS, fused_groups
+from ballast.model.hybrid.panels.layout import FLOAT_TYPES
+from ballast.model.hybrid.panels.matmul import (
+    MAX_GEMV_TOKENS,
+    Groups,
+    dequant_gemm,
+    gemv,
+    grouped_gemm_block,
+    split_bf16,
+)
+from ballast.model.hybrid.panels.stack import PanelStack as PanelStack
+
+_COMBINE_BLOCK = 1024
+
+
+class ExpertPanels:
+    """Some experts of a layer, or all: slot s has the s-th matrix of each stack."""
+
+    def __init__(self, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
+        """gate, up [rows I, cols D] and down [rows D, cols I]. Raises ValueError for other shapes."""
+        shapes = {(stack.num_experts, stack.rows, stack.cols) for stack in (gate, up)}
+        if shapes != {(down.num_experts, down.cols, down.rows)}:
+            raise ValueError(
+                f"gate and up {sorted(shapes)} do not go with down {down.num_experts, down.rows, down.cols}"
+            )
+        self._gate, self._up, self._down = gate, up, down
+
+    def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """x float32 [T, D], ids int32 [T, k], weights float32 [T, k] → float32 [T, D]: the sum over a token's ids in
+        0…num_experts - 1 of weight * down(silu(gate x) * up x). Other ids add nothing; a token names an expert at most
+        once. Never waits for the device, so it can be captured."""
+        num_tokens, num_used = ids.shape
+        x, ids, weights = x.contiguous(), ids.contiguous(), weights.contiguous()
+        out = x.new_empty((num_tokens, self._down.rows))
+        if num_tokens == 0:
+            return out
+        groups = group_by_expert(ids, self._gate.num_experts)
+        pairs = x.new_empty((ids.numel(), self._down.rows))
+        multiply = self._multiply_few if groups.block <= MAX_GEMV_TOKENS else self._multiply_many
+        multiply(x, groups, pairs)
+        grid = (num_tokens, -(-self._down.rows // _COMBINE_BLOCK))
+        sizes = (self._gate.num_experts, self._down.rows)
+        combine_kernels.combine_experts[grid](
+            pairs, ids, weights, out, *sizes, PAIRS=num_used, BLOCK=_COMBINE_BLOCK, num_warps=4
+        )
+        return out
+
+    def _multiply_few(self, x: torch.Tensor, groups: Groups, pairs: torch.Tensor) -> None:
+        hidden = x.new_empty((len(pairs), self._gate.rows))
+        gemv(self._gate, x, hidden, groups)
+        gemv(self._up, x, hidden, groups, gate=hidden)
+        gemv(self._down, hidden, pairs, replace(groups, sharing=1))
+
+    def _multiply_many(self, x: torch.Tensor, groups: Groups, pairs: torch.Tensor) -> None:
+        hidden = x.new_zeros((len(pairs), self._gate.rows))  # pairs of no expert here are split into terms too
+        terms = split_bf16(x, self._gate.ggml_type)
+        dequant_gemm(self._gate, terms, hidden, groups)
+        if (self._gate.ggml_type in FLOAT_TYPES) != (self._up.ggml_type in FLOAT_TYPES):
+            terms = split_bf16(x, self._up.ggml_type)
+        dequant_gemm(self._up, terms, hidden, groups, gate=hidden)
+        del terms
+        dequant_gemm(self._down, split_bf16(hidden, self._down.ggml_type), pairs, replace(groups, sharing=1))
+
+
+def group_by_expert(ids: torch.Tensor, num_experts: int) -> Groups:
+    """Group the pairs of token and expert, ids int32 [T, k], by expert; pairs of no expert here are in no tile. An
+    expert has the fewest tiles that hold its pairs. Never waits for the device: there are as many tiles as could be
+    needed."""
+    num_tokens, num_used = ids.shape
+    num_pairs = ids.numel()
+    # A token names an expert once at most: with so few tokens, one tile holds all of an expert's pairs.
+    block = num_tokens if num_tokens <= MAX_GEMV_TOKENS else grouped_gemm_block(num_tokens)
+    num_tiles = min(num_pairs, num_experts + num_pairs // block)
+    flat = ids.reshape(-1)
+    if ids.is_cuda and num_tokens <= block and num_pairs <= FEW_PAIRS:
+        return Groups(*fused_groups(ids, num_experts), num_used, block)
+    keys = torch.where((flat >= 0) & (flat < num_experts), flat, num_experts)
+    keys, order = keys.sort(stable=True)
+    begins = torch.searchsorted(keys, torch.arange(num_experts + 1, dtype=torch.int32, device=ids.device))
+    lasts = ((begins.diff() + (block - 1)) // block).cumsum(0)
+    tile = torch.arange(num_tiles, device=ids.device)
+    expert = torch.searchsorted(lasts, tile, right=True)
+    is_tile = expert < num_experts
+    expert = expert.clamp(max=num_experts - 1)
+    before = torch.where(expert > 0, lasts[expert - 1], 0)
+    begin = begins[expert] + (tile - before) * block
+    end = torch.minimum(begin + block, begins[expert + 1])
+    tiles = torch.stack([torch.where(is_tile, expert, -1), begin, torch.where(is_tile, end, begin)], 1)
+    return Groups(order.int(), tiles.int(), num_used, block)

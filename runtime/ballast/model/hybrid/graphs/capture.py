@@ -1,0 +1,28 @@
+"""Capture of CUDA graphs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch.cuda import _POOL_HANDLE
+
+
+@contextmanager
+def captured(pool: _POOL_HANDLE | None = None) -> Iterator[torch.cuda.CUDAGraph]:
+    """A context that captures what this thread queues in it, with memory from `pool`. Other threads may use the device
+    meanwhile.
+
+    An error inside is raised without torch's warning that the graph is empty."""
+    graph = torch.cuda.CUDAGraph()
+    with warnings.catch_warnings(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        try:
+            yield graph
+        except BaseException:
+            warnings.filterwarnings("ignore", "The CUDA Graph is empty")
+            raise

@@ -1,0 +1,118 @@
+"""The input of decode steps, at addresses that never change, so that a captured graph can read it.
+
+Each step takes two copies from pinned memory: its tables, and its embedded tokens.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ballast.model.batch import Batch
+from ballast.model.hybrid.step import RequestTable, Step
+
+_COLUMNS = 3
+"""Columns of a table before the blocks of the requests: positions, slots, lengths."""
+_ALIGNED = 4
+"""Columns begin at multiples of this: Triton compiles another kernel for addresses of lower alignment."""
+
+Table = TypeVar("Table", torch.Tensor, NDArray[np.int32])
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeInput:
+    """Input of a step in which B requests add one token each."""
+
+    embedded: torch.Tensor  # float32 [B, D]
+    step: Step
+
+
+class DecodeInputs:
+    """The inputs of every batch size up to a limit; they share their memory."""
+
+    def __init__(self, max_batch_size: int, max_blocks: int, hidden: int, device: torch.device) -> None:
+        """No request has more than `max_blocks` blocks."""
+        is_pinned = device.type == "cuda"
+        self.max_batch_size = max_batch_size
+        self._max_blocks = max_blocks
+        capacity = self._used(max_batch_size)
+        self._host_table = torch.zeros(capacity, dtype=torch.int32, pin_memory=is_pinned)
+        self._table = torch.zeros(capacity, dtype=torch.int32, device=device)
+        self._host_embedded = torch.zeros((max_batch_size, hidden), pin_memory=is_pinned)
+        self._embedded = torch.zeros((max_batch_size, hidden), device=device)
+        self._sent = torch.Event(device) if is_pinned else None
+        self._order = torch.arange(max_batch_size, device=device)
+        self._host_begins = np.arange(max_batch_size + 1, dtype=np.int32)
+        self._begins = torch.from_numpy(self._host_begins).to(device)
+        self._of_size = [self._input(size + 1) for size in range(max_batch_size)]
+
+    def of_size(self, batch_size: int) -> DecodeInput:
+        """The same tensors at each call, for `batch_size` requests."""
+        return self._of_size[batch_size - 1]
+
+    def host_rows(self, batch_size: int) -> NDArray[np.float32]:
+        """[B, D], the embedded tokens that `send_rows` copies."""
+        rows: NDArray[np.float32] = self._host_embedded[:batch_size].numpy()
+        return rows
+
+    def send_rows(self, batch_size: int) -> None:
+        """Queue the copy of the embedded tokens; the step itself comes next. `host_rows` must not change until that
+        step has ended."""
+        self._embedded[:batch_size].copy_(self._host_embedded[:batch_size], non_blocking=True)
+        if self._sent is not None:
+            self._sent.record()
+
+    def send_tables(self, batch: Batch) -> None:
+        """Queue the copy of a batch's tables, behind a step that may be running. Each request has one token."""
+        self._wait_until_sent()
+        size = batch.token_ids.size
+        positions, slots, lens, blocks = self._columns(self._host_table.numpy(), size)
+        positions[:], slots[:] = batch.positions, batch.slots
+        np.add(batch.positions, 1, out=lens)
+        blocks.fill(0)
+        bounds = batch.kv_indptr.tolist()
+        for row, (begin, end) in enumerate(itertools.pairwise(bounds)):
+            blocks[row, : end - begin] = batch.kv_indices[begin:end]
+        self._send(size)
+
+    def send_padding(self, batch_size: int) -> None:
+        """Queue tables of padding: each row is the first token of a request that has only the null block."""
+        self._wait_until_sent()
+        positions, slots, lens, blocks = self._columns(self._host_table.numpy(), batch_size)
+        for column in (positions, slots, blocks):
+            column.fill(0)
+        lens.fill(1)
+        self._send(batch_size)
+
+    def _wait_until_sent(self) -> None:
+        """Wait for the last copies: they read pinned memory when their turn comes in the device's queue."""
+        if self._sent is not None:
+            self._sent.synchronize()
+
+    def _send(self, batch_size: int) -> None:
+        used = self._used(batch_size)
+        self._table[:used].copy_(self._host_table[:used], non_blocking=True)
+
+    def _input(self, size: int) -> DecodeInput:
+        positions, slots, lens, blocks = self._columns(self._table, size)
+        _, _, host_lens, _ = self._columns(self._host_table.numpy(), size)
+        requests = RequestTable(self._host_begins[: size + 1], host_lens, self._begins[: size + 1], lens, blocks)
+        return DecodeInput(self._embedded[:size], Step(positions, slots, self._order[:size], requests))
+
+    def _columns(self, table: Table, size: int) -> tuple[Table, Table, Table, Table]:
+        """Positions, slots and lengths [B], and blocks [B, max_blocks]."""
+        stride = _column_stride(size)
+        positions, slots, lens = (table[column * stride :][:size] for column in range(_COLUMNS))
+        return positions, slots, lens, table[_COLUMNS * stride : self._used(size)].reshape(size, self._max_blocks)
+
+    def _used(self, size: int) -> int:
+        return _COLUMNS * _column_stride(size) + size * self._max_blocks
+
+
+def _column_stride(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED

@@ -1,0 +1,136 @@
+"""Chooses the kernel of each dense product at start: exact codes (`int_gemm`) where they are right and faster.
+
+The choice for a number of tokens stays the same while a process runs: a captured step gives the results of one that is
+not captured.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from ballast.errors import EngineDeadError, first_line
+from ballast.model.hybrid.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.graphs.capture import captured
+from ballast.model.hybrid.panels.panel_linear import TUNED_TOKENS, PanelLinear, Shape
+
+log = logging.getLogger(__name__)
+
+Measure = Callable[[Sequence[Callable[[], object]]], float]
+"""Measures the seconds that some calls take, one after the other."""
+
+_MOST_ALIKE = 8
+"""Most layers whose matrices are multiplied in turn: together they are too large for the caches."""
+_LEAST_GAIN = 1.03
+_MOST_DIFFERENCE = 2.0**-10
+"""Of the largest result. The kernels themselves differ by 2⁻¹⁵ of a sum's largest possible value."""
+
+
+def autotune(
+    linears: Sequence[PanelLinear],
+    most_tokens: int,
+    device: torch.device,
+    measure: Measure,
+    parallel_compile: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Try products of up to `most_tokens` tokens, once for each shape, and give each linear layer its faster kernel.
+
+    Where the kernels of exact codes do not compile or are wrong, none is used, and one warning says so. Launches inside
+    the context that `parallel_compile` returns only compile.
+
+    Raises EngineDeadError where the other kernels fail, and whatever CUDA itself reports."""
+    alike: dict[Shape, list[PanelLinear]] = defaultdict(list)
+    for linear in linears:
+        if linear.has_int_gemm:
+            alike[linear.shape].append(linear)
+    counts = [tokens for last, tokens in zip((0, *TUNED_TOKENS), TUNED_TOKENS, strict=False) if last < most_tokens]
+    trials = [_Trial(group[:_MOST_ALIKE], tokens, device) for group in alike.values() for tokens in counts]
+    try:
+        with parallel_compile():
+            for trial in trials:
+                trial.both()
+        pays = {(trial.linears[0].shape, trial.num_tokens): trial.pays(measure) for trial in trials}
+    except _NoIntGemmError as error:
+        log.warning("no dense product goes by exact codes", extra={"reason": str(error)})
+        return
+    for shape, group in alike.items():
+        chosen = frozenset(tokens for tokens in counts if pays[shape, tokens])
+        for linear in group:
+            linear.int_gemm_tokens = chosen
+    log.info("dense products tried", extra={"cases": len(pays), "by_exact_codes": sum(pays.values())})
+
+
+def replay_seconds(calls: Sequence[Callable[[], object]]) -> float:
+    """Seconds of the fastest of some replays of a CUDA graph that holds the calls, whose kernels have run before."""
+    with captured() as graph:
+        for call in calls:
+            call()
+    times = []
+    for _ in range(4):
+        begin, end = torch.Event("cuda", enable_timing=True), torch.Event("cuda", enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return min(times)
+
+
+class _NoIntGemmError(Exception):
+    """Exact codes cannot be compiled, or are wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Linear layers of one shape with some number of tokens."""
+
+    linears: Sequence[PanelLinear]
+    num_tokens: int
+    device: torch.device
+
+    def both(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first layer's result without `int_gemm`, and by it."""
+        x = self._given()
+        with self._failing_as(EngineDeadError):
+            plain = self.linears[0].multiply(x, by_int_gemm=False)
+        with self._failing_as(_NoIntGemmError):
+            return plain, self.linears[0].multiply(x, by_int_gemm=True)
+
+    def pays(self, measure: Measure) -> bool:
+        """Whether `int_gemm` is faster. Raises _NoIntGemmError where it fails or is wrong."""
+        plain, coded = self.both()
+        difference = float((coded - plain).abs().max() / plain.abs().max())
+        if not difference <= _MOST_DIFFERENCE:
+            raise _NoIntGemmError(f"{self} differ by {difference:.2g}")
+        x = self._given()
+        with self._failing_as(_NoIntGemmError):
+            seconds = [measure(self._calls(x, by_int_gemm=by_int_gemm)) for by_int_gemm in (False, True)]
+        return seconds[1] * _LEAST_GAIN <= seconds[0]
+
+    def __str__(self) -> str:
+        kind, num_heads, rows, cols = self.linears[0].shape
+        return f"products of {kind.name} [{num_heads}, {rows}, {cols}] with {self.num_tokens} tokens"
+
+    @contextmanager
+    def _failing_as(self, error_type: type[Exception]) -> Iterator[None]:
+        """A context that turns errors inside into an error that names the case, except what CUDA itself reports."""
+        try:
+            yield
+        except DEVICE_ERRORS:
+            raise
+        except Exception as error:  # compilers raise whatever they like
+            raise error_type(f"{self} fail: {first_line(error)}") from error
+
+    def _given(self) -> torch.Tensor:
+        _, num_heads, _, cols = self.linears[0].shape
+        generator = torch.Generator().manual_seed(self.num_tokens)
+        return torch.randn(self.num_tokens, num_heads, cols, generator=generator).to(self.device)
+
+    def _calls(self, x: torch.Tensor, *, by_int_gemm: bool) -> list[Callable[[], torch.Tensor]]:
+        return [partial(linear.multiply, x, by_int_gemm=by_int_gemm) for linear in self.linears]

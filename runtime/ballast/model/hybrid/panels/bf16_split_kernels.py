@@ -1,0 +1,98 @@
+"""Triton kernels that split float32 numbers into two bfloat16 terms: the number rounded, and the rest.
+
+Tensor cores multiply bfloat16 several times faster than anything wider, and it has the range of float32, so nothing
+needs a scale. Triton's interpreter does not multiply bfloat16: there, terms are stored as float32, since kernels store
+the type of the memory that they are given.
+
+Triton's built-in operations only: see reduce_kernels.py.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ballast.model.hybrid.panels.dequant_kernels import codes_of, lines_of, weight_of
+
+
+@triton.jit
+def rounded(value):
+    """The nearest number that bfloat16 has, as float32."""
+    bits = value.to(tl.int32, bitcast=True)
+    return ((bits + 0x8000) & -0x10000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def split_bf16(
+    x,  # float32 [num_rows, cols]
+    terms,  # [rows, PARTS, padded_cols]
+    cols,
+    padded_cols,
+    LINES: tl.constexpr,
+    STEP_COLS: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """x as its upper terms and its lower ones, and with PARTS = 3 the upper ones again.
+
+    Columns are stored in the order in which `quantized_gemm` takes them: of each step, first those of every word's
+    first code, then those of its second, and so on; LINES = 0 keeps their order. Grid: rows, steps."""
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, STEP_COLS)
+    if LINES > 0:
+        piece = place // LINES
+        line = place % LINES
+        col = line // 4 * 32 + piece // 4 * 16 + line % 4 * 4 + piece % 4
+    else:
+        col = place
+    start = tl.program_id(1) * STEP_COLS
+    value = tl.load(x + row * cols + start + col, mask=start + col < cols, other=0.0)
+    upper = rounded(value)
+    place = terms + row * (PARTS * padded_cols) + start + place
+    tl.store(place, upper)
+    tl.store(place + padded_cols, value - upper)
+    if PARTS == 3:
+        tl.store(place + 2 * padded_cols, upper)
+
+
+@triton.jit(do_not_specialize=["first_row", "num_rows"])
+def dequantize_panels(
+    words,
+    halves,
+    codes,
+    terms,  # [num_rows, 3, padded_cols]
+    first_row,
+    num_rows,
+    cols,
+    panel_words,
+    scale_words,
+    padded_cols,
+    LAYOUT: tl.constexpr,
+    GROUPS: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Decode rows first_row … of a matrix to their upper terms, the upper ones again, and the lower ones, columns in
+    the order of `split_bf16`: one product with its three parts is the sum of the three products that count. Grid:
+    blocks of rows, steps of columns."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    begin = ((first_row + row) // 16).to(tl.int64) * panel_words
+    lane = (first_row + row) % 16
+    row_words, row_halves, row_codes = lines_of(words, halves, codes, begin[:, None], lane[:, None])
+    index = tl.arange(0, GROUPS * 4)
+    line = index % 4
+    group = tl.program_id(1) * GROUPS + index // 4
+    inside = (row < num_rows)[:, None] & (group < cols // 32)[None, :]
+    row_terms = (
+        terms + row.to(tl.int64)[:, None] * (3 * padded_cols) + tl.program_id(1) * (GROUPS * 32) + index[None, :]
+    )
+    for half in tl.static_range(2):
+        word, scale, rest = codes_of(
+            row_words, row_halves, row_codes, scale_words, group[None, :], line[None, :], half, inside, LAYOUT
+        )
+        for byte in tl.static_range(4):
+            weight = weight_of(word, byte, scale, rest, LAYOUT)
+            upper = rounded(weight)
+            place = row_terms + (half * 4 + byte) * (GROUPS * 4)
+            tl.store(place, upper, mask=(row < num_rows)[:, None])
+            tl.store(place + padded_cols, upper, mask=(row < num_rows)[:, None])
+            tl.store(place + 2 * padded_cols, weight - upper, mask=(row < num_rows)[:, None])

@@ -1,0 +1,112 @@
+"""Products of the integer codes of packed matrices with tiles of tokens: how the kernels are compiled and launched.
+
+The sizes were chosen by the code that is compiled for sm_90: no thread spills registers, and a processor holds at least
+eight programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gguf import GGMLQuantizationType as GgmlType
+
+from ballast.model.hybrid.panels import int_gemm_kernels
+from ballast.model.hybrid.panels.layout import LAYOUTS, SUPER_GROUPS
+from ballast.model.hybrid.panels.matmul import Kernel
+from ballast.model.hybrid.panels.stack import PanelStack
+
+MOST_TILES = 5
+"""Most tiles of tokens, those of MIN_CUBLAS_TOKENS - 1 tokens."""
+_TILES = (8, 16, 32)
+_TERM_NUMBERS = 64
+"""Numbers of a group of 32 columns, in two terms."""
+_GROUPS = 4
+"""Groups that a program takes at a time."""
+_WANTED_PROGRAMS = 1584
+"""Programs to fill a GPU with, twelve for each processor of an H200; where rows are too few, columns are split among
+programs."""
+_LEAST_STEPS = 4
+"""Fewest steps in a program's share of the columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntGemmInput:
+    """Activations of some heads' tokens, as `split_columns` splits and orders them."""
+
+    terms: torch.Tensor  # [tokens * heads, groups, 64], bfloat16 on a GPU
+    totals: torch.Tensor  # float32 [scales of a column's worth, heads, padded tokens]
+
+
+def int_gemm(stack: PanelStack, given: IntGemmInput, out: torch.Tensor, *, arrived: torch.Tensor) -> None:
+    """out float32 [T * heads, rows] = x Wᵀ of a quantised type, a matrix a head; T is at most 32 * MOST_TILES.
+    `arrived`: int32 zeros, `num_counters` of them; no other stream may use them meanwhile. A token's sums do not depend
+    on the other tokens."""
+    num_tokens = len(out) // stack.num_experts
+    layout = LAYOUTS[stack.ggml_type]
+    kernel = int_gemm_kernel(stack.ggml_type, num_tokens)
+    padded_tokens, num_supers = given.totals.shape[2], given.totals.shape[0] // (SUPER_GROUPS * layout.subs_per_group)
+    num_steps = num_supers * SUPER_GROUPS // _GROUPS
+    num_splits = min(num_steps // _LEAST_STEPS, _WANTED_PROGRAMS // (_row_blocks(stack) * stack.num_experts))
+    steps_per_split = -(-num_steps // max(1, num_splits))
+    num_splits = -(-num_steps // steps_per_split)
+    partial = out.new_empty((num_splits, *out.shape)) if num_splits > 1 else out
+    num_tiles = -(-num_tokens // _block(num_tokens))
+    kernel.function[_row_blocks(stack), num_tiles, num_splits * stack.num_experts](
+        given.terms,
+        given.totals,
+        *stack.views,
+        out,
+        partial,
+        arrived,
+        num_tokens,
+        stack.num_experts,
+        stack.rows,
+        stack.cols,
+        stack.panels_per_expert,
+        stack.panel_bytes // 4,
+        layout.scale_bytes(stack.cols) // 4,
+        num_supers,
+        padded_tokens // 8,
+        steps_per_split,
+        num_splits,
+        out.numel(),
+        **kernel.known,
+        **kernel.options,
+    )
+
+
+def int_gemm_input(x: torch.Tensor, kind: GgmlType, num_heads: int) -> IntGemmInput:
+    """x float32 [T * heads, cols], contiguous, as the operand of weights of a quantised type."""
+    num_rows, cols = x.shape
+    subs = LAYOUTS[kind].subs_per_group
+    num_supers = -(-cols // (SUPER_GROUPS * 32))
+    blocks = -(-num_rows // num_heads // 8)
+    terms = x.new_empty(
+        (num_rows, num_supers * SUPER_GROUPS, _TERM_NUMBERS), dtype=torch.bfloat16 if x.is_cuda else torch.float32
+    )
+    totals = x.new_empty((num_supers * SUPER_GROUPS * subs, num_heads, blocks * 8))
+    int_gemm_kernels.split_columns[num_rows, num_supers](
+        x, terms, totals, cols, num_heads, num_supers, blocks, SUBS=subs, num_warps=1
+    )
+    return IntGemmInput(terms, totals)
+
+
+def int_gemm_kernel(kind: GgmlType, num_tokens: int) -> Kernel:
+    """The kernel for weights of `kind` and `num_tokens` tokens."""
+    known: dict[str, Any] = {"LAYOUT": LAYOUTS[kind], "GROUPS": _GROUPS, "EIGHTS": _block(num_tokens) // 8}
+    return Kernel(int_gemm_kernels.int_gemm, known, _GROUPS * 32, {"num_warps": 1, "num_stages": 2})
+
+
+def num_counters(stack: PanelStack) -> int:
+    """Counters that a matrix needs for programs that share its columns."""
+    return _row_blocks(stack) * stack.num_experts * MOST_TILES
+
+
+def _block(num_tokens: int) -> int:
+    return next((tile for tile in _TILES if num_tokens <= tile), _TILES[-1])
+
+
+def _row_blocks(stack: PanelStack) -> int:
+    return -(-stack.panels_per_expert // 2)

@@ -1,0 +1,259 @@
+"""Products of packed matrices on a GPU: which kernel computes how many tokens, and how it is compiled and launched.
+
+The sizes were chosen by measurement (benchmarks/hybrid/panel_linear.py); they are not tuned at start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from gguf import GGMLQuantizationType as GgmlType
+
+from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels
+from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
+from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.power_of_two import padded
+
+MAX_GEMV_TOKENS = 4
+"""Most tokens that `gemv` multiplies; more are multiplied on tensor cores."""
+GEMV_TILES = {1: (8, 64, 2), 2: (16, 32, 4), 4: (8, 32, 2)}
+"""By number of tokens, a program of `gemv`: groups of 32 columns (of floats, of 4 columns) and rows that it takes at a
+time, and its warps."""
+MIN_CUBLAS_TOKENS = 160
+"""Fewest tokens for which a quantised matrix is decoded to memory and multiplied by cuBLAS."""
+SCRATCH_BYTES = 256 << 20
+"""Most memory for the rows of a matrix that are decoded at a time."""
+_EXPANDED_ROWS = 16
+_STEP_COLS = 256
+"""Columns of quantised weights that a program decodes at a time for tensor cores."""
+_WANTED_PROGRAMS = 1056
+"""Programs to fill a GPU with, eight for each processor of an H200; where rows are too few, columns are split among
+programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Results grouped by expert, in tiles."""
+
+    order: torch.Tensor  # int32 [results]
+    tiles: torch.Tensor  # int32 [tiles, 3]: an expert, and its bounds in `order`; expert -1: nothing
+    sharing: int
+    """Results that share one row of activations."""
+    block: int
+    """Most results in a tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel, and the constants and options that it is compiled with."""
+
+    function: Any
+    known: dict[str, Any]
+    step_cols: int
+    """Columns that a program takes at a time."""
+    options: dict[str, int]
+
+
+def gemv(
+    stack: PanelStack,
+    x: torch.Tensor,
+    out: torch.Tensor,
+    groups: Groups | None = None,
+    *,
+    gate: torch.Tensor | None = None,
+    arrived: torch.Tensor | None = None,
+) -> None:
+    """out[r] = W_e x[r // sharing], times silu(gate[r]) where there is a gate, which may be `out`. Results that are in
+    no tile stay as they are; a tile has at most MAX_GEMV_TOKENS.
+
+    Without groups, matrices are heads: x float32 [T * heads, cols], out float32 [T * heads, rows]. With `arrived`,
+    int32 zeros, one a panel, columns may be split among programs; no other stream may use it meanwhile."""
+    block = groups.block if groups else len(out) // stack.num_experts
+    kernel = gemv_kernel(stack.ggml_type, block, is_grouped=groups is not None, has_gate=gate is not None)
+    num_tiles = len(groups.tiles) if groups else stack.num_experts
+    programs = _blocks(stack, kernel) * num_tiles
+    steps_per_split, num_splits = _split(stack, kernel, 1 if arrived is None else _WANTED_PROGRAMS // programs)
+    partial = out.new_empty((num_splits, *out.shape)) if num_splits > 1 else out
+    kernel.function[_blocks(stack, kernel), num_tiles, num_splits](
+        x,
+        *stack.views,
+        out,
+        out if gate is None else gate,
+        partial,
+        out if arrived is None else arrived,
+        *_tokens(stack, out, groups),
+        *_sizes(stack),
+        steps_per_split,
+        num_splits,
+        out.numel(),
+        **kernel.known,
+        **kernel.options,
+        IS_SPLIT=num_splits > 1,
+    )
+
+
+def dequant_gemm(
+    stack: PanelStack,
+    terms: torch.Tensor,
+    out: torch.Tensor,
+    groups: Groups | None = None,
+    *,
+    gate: torch.Tensor | None = None,
+) -> None:
+    """As `gemv`, on tensor cores; `terms` are the activations after `split_bf16`. Tiles have up to 64 results."""
+    num_tokens = len(out) // stack.num_experts
+    block = groups.block if groups else gemm_block(num_tokens)
+    kernel = dequant_gemm_kernel(
+        stack.ggml_type,
+        block,
+        is_grouped=groups is not None,
+        has_gate=gate is not None,
+        has_large_memory=_has_large_memory(out.device),
+    )
+    num_tiles = len(groups.tiles) if groups else -(-num_tokens // block)
+    num_slots = 1 if groups else stack.num_experts
+    # Split as for one tile, so that a token's sums do not depend on the number of tokens.
+    programs = _blocks(stack, kernel) * num_slots
+    steps_per_split, num_splits = _split(stack, kernel, 1 if groups else _WANTED_PROGRAMS // programs // 2)
+    partial = out.new_empty((num_splits, *out.shape)) if num_splits > 1 else out
+    kernel.function[_blocks(stack, kernel), num_tiles, num_splits * num_slots](
+        terms,
+        *stack.views,
+        partial,
+        out if gate is None else gate,
+        *_tokens(stack, out, groups),
+        *_sizes(stack),
+        terms.shape[2],
+        steps_per_split,
+        out.numel(),
+        **kernel.known,
+        **kernel.options,
+    )
+    if num_splits > 1:
+        torch.sum(partial, 0, out=out)
+
+
+def cublas_gemm(stack: PanelStack, terms: torch.Tensor, out: torch.Tensor) -> None:
+    """out float32 [T, rows] = x Wᵀ of one quantised matrix, by cuBLAS; `terms` are x after `split_bf16` in three parts.
+    Rows of the matrix are decoded to three parts too, as many at a time as SCRATCH_BYTES hold."""
+    padded_cols = terms.shape[2]
+    most_rows = SCRATCH_BYTES // (3 * padded_cols * terms.element_size()) // PANEL_ROWS * PANEL_ROWS
+    weights = terms.new_empty((min(stack.rows, most_rows), 3 * padded_cols))
+    for first in range(0, stack.rows, len(weights)):
+        num_rows = min(len(weights), stack.rows - first)
+        bf16_split_kernels.dequantize_panels[-(-num_rows // _EXPANDED_ROWS), padded_cols // _STEP_COLS](
+            *stack.views,
+            weights,
+            first,
+            num_rows,
+            stack.cols,
+            *_sizes(stack)[3:],
+            padded_cols,
+            LAYOUT=LAYOUTS[stack.ggml_type],
+            GROUPS=_STEP_COLS // GROUP_COLS,
+            ROWS=_EXPANDED_ROWS,
+            num_warps=4,
+        )
+        out[:, first : first + num_rows] = _float32_product(terms.flatten(1), weights[:num_rows].T)
+
+
+def _float32_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    if left.is_cuda:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return left @ right
+
+
+def split_bf16(x: torch.Tensor, kind: GgmlType, parts: int = 2) -> torch.Tensor:
+    """x float32 [rows, cols] → [rows, parts, padded columns], bfloat16 on a GPU: upper terms, lower ones, and as the
+    third part upper ones again, in the order in which kernels for weights of `kind` take them."""
+    step = gemm_step_cols(kind)
+    num_steps = -(-x.shape[1] // step)
+    terms = x.new_empty((len(x), parts, num_steps * step), dtype=torch.bfloat16 if x.is_cuda else torch.float32)
+    lines = 0 if kind in FLOAT_TYPES else step // 8
+    if len(x):
+        bf16_split_kernels.split_bf16[len(x), num_steps](
+            x, terms, x.shape[1], terms.shape[2], LINES=lines, STEP_COLS=step, PARTS=parts
+        )
+    return terms
+
+
+def gemm_block(num_tokens: int) -> int:
+    """Tokens in a tile, where all tokens are multiplied with one matrix."""
+    return 16 if num_tokens <= 16 else 64
+
+
+def grouped_gemm_block(num_tokens: int) -> int:
+    """Tokens in an expert's tile, where `num_tokens` are divided among experts."""
+    return 16 if num_tokens <= 16 else 32 if num_tokens <= 1024 else 64
+
+
+def gemm_step_cols(kind: GgmlType) -> int:
+    """Columns that a program of `dequant_gemm_kernel` takes at a time."""
+    return 64 if kind in FLOAT_TYPES else _STEP_COLS
+
+
+def gemv_kernel(kind: GgmlType, num_tokens: int, *, is_grouped: bool, has_gate: bool) -> Kernel:
+    """The kernel of `gemv` for weights of `kind` and up to `num_tokens` tokens a program; the caller adds IS_SPLIT."""
+    padded_tokens = padded(num_tokens)
+    groups, rows, warps = GEMV_TILES[padded_tokens]
+    known = {"IS_GROUPED": is_grouped, "HAS_GATE": has_gate, "TOKENS": padded_tokens, "ROWS": rows}
+    options = {"num_warps": warps}
+    if kind in FLOAT_TYPES:
+        return Kernel(gemv_kernels.float_gemv, known | {"STEP_COLS": 4 * groups}, 4 * groups, options)
+    return Kernel(
+        gemv_kernels.quantized_gemv, known | {"LAYOUT": LAYOUTS[kind], "GROUPS": groups}, groups * GROUP_COLS, options
+    )
+
+
+def dequant_gemm_kernel(
+    kind: GgmlType, block: int, *, is_grouped: bool, has_gate: bool, has_large_memory: bool = False
+) -> Kernel:
+    """The kernel of `dequant_gemm` for weights of `kind` and tiles of `block` tokens. `has_large_memory`: a program may
+    use 200 KiB of shared memory."""
+    known = {"IS_GROUPED": is_grouped, "HAS_GATE": has_gate, "BLOCK_T": block, "ROWS": 64 if block == 16 else 128}
+    step = gemm_step_cols(kind)
+    # Two stages of a format with several planes take so much shared memory that fewer programs run at a time.
+    is_staged = has_large_memory and block > 16 and kind not in FLOAT_TYPES and LAYOUTS[kind].bits == 4
+    options = {"num_warps": 4, "num_stages": 2 if is_staged else 1}
+    if kind in FLOAT_TYPES:
+        return Kernel(dequant_gemm_kernels.float_gemm, known | {"STEP_COLS": step}, step, options)
+    return Kernel(
+        dequant_gemm_kernels.quantized_gemm,
+        known | {"LAYOUT": LAYOUTS[kind], "GROUPS": step // GROUP_COLS},
+        step,
+        options,
+    )
+
+
+def _blocks(stack: PanelStack, kernel: Kernel) -> int:
+    return -(-stack.rows // int(kernel.known["ROWS"]))
+
+
+def _split(stack: PanelStack, kernel: Kernel, num_splits: int) -> tuple[int, int]:
+    """(steps of a split, splits)"""
+    num_steps = -(-stack.cols // kernel.step_cols)
+    steps_per_split = -(-num_steps // max(1, min(num_steps, num_splits)))
+    return steps_per_split, -(-num_steps // steps_per_split)
+
+
+def _tokens(stack: PanelStack, out: torch.Tensor, groups: Groups | None) -> tuple[torch.Tensor | int, ...]:
+    if groups is None:
+        return out, out, len(out) // stack.num_experts, stack.num_experts, 1
+    return groups.order, groups.tiles, 0, stack.num_experts, groups.sharing
+
+
+def _sizes(stack: PanelStack) -> tuple[int, ...]:
+    sizes = (stack.rows, stack.cols, stack.panels_per_expert)
+    if stack.ggml_type in FLOAT_TYPES:
+        return (*sizes, stack.panel_bytes // stack.views[0].element_size())
+    return (*sizes, stack.panel_bytes // 4, LAYOUTS[stack.ggml_type].scale_bytes(stack.cols) // 4)
+
+
+@cache
+def _has_large_memory(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return False
+    return torch.cuda.get_device_capability(device) in {(9, 0), (10, 0), (10, 3)}

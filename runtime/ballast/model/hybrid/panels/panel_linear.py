@@ -1,0 +1,80 @@
+"""Linear layers over packed weights on a GPU. The panels are those of the CPU kernels; kernels decode them."""
+
+from __future__ import annotations
+
+import torch
+from gguf import GGMLQuantizationType as GgmlType
+
+from ballast._core import kernels
+from ballast.model.hybrid.panels.int_gemm import int_gemm, int_gemm_input, num_counters
+from ballast.model.hybrid.panels.layout import FLOAT_TYPES
+from ballast.model.hybrid.panels.matmul import (
+    MAX_GEMV_TOKENS,
+    MIN_CUBLAS_TOKENS,
+    cublas_gemm,
+    dequant_gemm,
+    gemv,
+    split_bf16,
+)
+from ballast.model.hybrid.panels.stack import PanelStack
+
+TUNED_TOKENS = (1, 2, 4, 8, 16, 32, 64)
+"""Numbers of tokens that are tuned; a number between two of them uses the kernel of the larger one."""
+
+Shape = tuple[GgmlType, int, int, int]
+"""(type, heads, rows, cols)"""
+
+
+class PanelLinear:
+    """One packed matrix for each head, [heads, rows, cols]."""
+
+    def __init__(
+        self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool, device: torch.device
+    ) -> None:
+        """`rows` and `cols` are those of a head, as it is applied; one that was packed transposed holds floats."""
+        packed = torch.from_numpy(matrix.panels.copy()).to(device)
+        kind = GgmlType.F32 if is_transposed else GgmlType(matrix.ggml_type)
+        self._stack = PanelStack(packed, kind, len(packed), rows, cols)
+        self._arrived = torch.zeros(num_counters(self._stack), dtype=torch.int32, device=device)
+        self.int_gemm_tokens: frozenset[int] = frozenset()
+        """Those of TUNED_TOKENS that `int_gemm` multiplies; see `autotune`."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights on the device."""
+        return self._stack.packed.numel()
+
+    @property
+    def shape(self) -> Shape:
+        """Layers of one shape use the same kernels."""
+        return self._stack.ggml_type, self._stack.num_experts, self._stack.rows, self._stack.cols
+
+    @property
+    def has_int_gemm(self) -> bool:
+        """Whether `int_gemm` can multiply these weights: floats have no integer codes."""
+        return self._stack.ggml_type not in FLOAT_TYPES
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x float32 [T, heads, cols] → float32 [T, heads, rows]; without the heads where there is one."""
+        return self.multiply(x, by_int_gemm=_tried(len(x)) in self.int_gemm_tokens)
+
+    def multiply(self, x: torch.Tensor, *, by_int_gemm: bool) -> torch.Tensor:
+        """As a call, by `int_gemm` where `by_int_gemm` asks for it: it multiplies no floats, and fewer than
+        MIN_CUBLAS_TOKENS tokens only."""
+        stack, num_tokens = self._stack, len(x)
+        flat = x.reshape(-1, stack.cols).contiguous()
+        out = flat.new_empty((len(flat), stack.rows))
+        if by_int_gemm and self.has_int_gemm and 0 < num_tokens < MIN_CUBLAS_TOKENS:
+            terms = int_gemm_input(flat, stack.ggml_type, stack.num_experts)
+            int_gemm(stack, terms, out, arrived=self._arrived)
+        elif 0 < num_tokens <= MAX_GEMV_TOKENS:
+            gemv(stack, flat, out, arrived=self._arrived)
+        elif num_tokens >= MIN_CUBLAS_TOKENS and stack.num_experts == 1 and self.has_int_gemm:
+            cublas_gemm(stack, split_bf16(flat, stack.ggml_type, parts=3), out)
+        elif num_tokens:
+            dequant_gemm(stack, split_bf16(flat, stack.ggml_type), out)
+        return out if stack.num_experts == 1 else out.view(num_tokens, stack.num_experts, stack.rows)
+
+
+def _tried(num_tokens: int) -> int:
+    return next((tried for tried in TUNED_TOKENS if num_tokens <= tried), TUNED_TOKENS[-1])

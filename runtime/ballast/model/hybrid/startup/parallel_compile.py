@@ -1,0 +1,79 @@
+"""Compiles Triton kernels in parallel. Triton by itself compiles each at its first launch, while everything waits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import triton
+from triton.runtime.jit import KernelInterface
+
+from ballast.errors import first_line
+from ballast.host.machine import read_machine
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def parallel_compile(use_device: Callable[[], None], report: Callable[[float], None]) -> Iterator[None]:
+    """A context in which launches only compile: a pool of threads compiles what would be launched, and leaving the
+    context waits for it. Results computed inside are meaningless; run the same code again afterwards, and each launch
+    finds its kernel. A kernel that does not compile raises at that launch, not here.
+
+    `use_device` is called once on each thread and binds it to the device; `report` gets the share done, 0…1."""
+    begin = time.monotonic()
+    with ThreadPoolExecutor(read_machine().num_busy_cpus, "ballast-compile", use_device) as threads:
+        compilers = _Compilers(threads)
+        with triton.AsyncCompileMode(compilers, ignore_errors=True):
+            launch = KernelInterface.__getitem__
+            KernelInterface.__getitem__ = _compiled_only
+            try:
+                yield
+            finally:
+                KernelInterface.__getitem__ = launch
+            for done, _ in enumerate(as_completed(compilers.futures), 1):
+                report(done / len(compilers.futures))
+    seconds = round(time.monotonic() - begin, 2)
+    log.info("kernels compiled", extra={"kernels": len(compilers.futures), "seconds": seconds})
+
+
+def _compiled_only(kernel: Any, grid: Any) -> Callable[..., Any]:
+    return partial(kernel.warmup, grid=grid)
+
+
+class _Compilers(Executor):
+    """Also loads each kernel: Triton may have to compile a launcher for it."""
+
+    def __init__(self, threads: Executor) -> None:
+        self._threads = threads
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = self._threads.submit(_loaded, fn, *args, **kwargs)
+        self.futures.append(future)
+        return future
+
+
+_alone = threading.Lock()
+
+
+def _loaded(compile_kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Compile and load a kernel. A failure may be due to many compiling at once, so it is tried once more, alone."""
+
+    def load() -> Any:
+        kernel = compile_kernel(*args, **kwargs)
+        _ = kernel.run
+        return kernel
+
+    try:
+        return load()
+    except Exception as error:  # noqa: BLE001  compilers raise whatever they like
+        log.warning("a kernel is compiled once more", extra={"error": first_line(error)})
+    with _alone:
+        return load()

@@ -1,0 +1,47 @@
+"""Sizes of the warm-up steps: numbers of tokens that between them launch every kernel that any step launches.
+
+With these, kernels are compiled and checked while a model is loaded, so that no request waits for a compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS
+from ballast.model.hybrid.panels.matmul import (
+    MAX_GEMV_TOKENS,
+    MIN_CUBLAS_TOKENS,
+    gemm_block,
+    grouped_gemm_block,
+)
+from ballast.model.hybrid.power_of_two import padded
+
+
+def sizes_for_experts(most: int, num_used: int) -> list[int]:
+    """Ascending sizes up to `most`, which is included, for the kernels of experts; a token has `num_used` experts."""
+    return _one_of_each(lambda count: _kernels_of_experts(count, num_used), most)
+
+
+def sizes_for_steps(most: int, num_used: int) -> list[int]:
+    """As `sizes_for_experts`, for every kernel of a step."""
+    return _one_of_each(lambda count: (_kernels_of_linears(count), _kernels_of_experts(count, num_used)), most)
+
+
+def _one_of_each(kernels: Callable[[int], Hashable], most: int) -> list[int]:
+    """The first of each run of sizes that share all kernels; `most` for the last run."""
+    firsts = [count for count in range(1, most + 1) if count == 1 or kernels(count) != kernels(count - 1)]
+    return [*firsts[:-1], most]
+
+
+def _kernels_of_linears(count: int) -> Hashable:
+    if count >= MIN_CUBLAS_TOKENS:
+        return None
+    return padded(count), count <= MAX_GEMV_TOKENS, gemm_block(count)
+
+
+def _kernels_of_experts(count: int, num_used: int) -> Hashable:
+    block = padded(count) if count <= MAX_GEMV_TOKENS else grouped_gemm_block(count)
+    num_pairs = count * num_used
+    # Kernels that divide and group few pairs of token and expert are compiled for the padded number of them.
+    padded_pairs = padded(num_pairs) if count <= block and num_pairs <= FEW_PAIRS else None
+    return block, count <= MAX_GEMV_TOKENS, padded_pairs

@@ -1,0 +1,106 @@
+"""Checks and times streamed experts against the CPU's, when a model is loaded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ballast._core import kernels
+from ballast.errors import first_line
+from ballast.model.hybrid.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.streaming.agreement import MAX_DIFFERENCE, difference
+from ballast.model.hybrid.streaming.break_even import Timing
+from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
+from ballast.model.spec import ModelSpec
+
+FEWEST_TOKENS = 64
+_REPEATS = 2
+_TIMED_CHUNKS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The experts of all routed layers, computed both ways for random tokens that choose random experts."""
+
+    spec: ModelSpec
+    layers: Sequence[kernels.Experts]
+    pool: kernels.ThreadPool
+    streamed: StreamedExperts
+    device: torch.device
+
+    def why_wrong(self, warmup_sizes: Sequence[int]) -> str | None:
+        """The reason why streamed experts cannot be relied on, or None.
+
+        One layer of each combination of types is computed for each of `warmup_sizes` tokens; results of few tokens are
+        compared with the CPU's. Raises what CUDA itself reports."""
+        firsts: dict[tuple[int, ...], int] = {}
+        for index, layer in enumerate(self.layers):
+            firsts.setdefault(tuple(matrix.ggml_type for part in layer.parts for matrix in part), index)
+        try:
+            for num_tokens in warmup_sizes:
+                given = _Given(self.spec, num_tokens, self.device)
+                self.streamed.begin(num_tokens)
+                for index in range(max(firsts.values()) + 1):
+                    self.streamed.submit(index, *given.on_device)
+                    if index in firsts.values() and num_tokens <= FEWEST_TOKENS:
+                        expected = given.by_cpu(self.layers[index], self.pool)
+                        found = self.streamed.result(index).cpu().numpy()
+                        by = difference(found, expected)
+                        if not by <= MAX_DIFFERENCE:
+                            return f"routed layer {index} differs from the CPU's by {by:.2g} of the largest result"
+                self.streamed.wait()
+        except DEVICE_ERRORS:
+            raise
+        except Exception as error:  # noqa: BLE001  compilers raise whatever they like, and the CPU can do without them
+            return first_line(error)
+        return None
+
+    def timings(self, max_tokens: int) -> list[Timing]:
+        """A layer by the CPU and streamed, for more and more tokens until streaming wins, at most `max_tokens`."""
+        timings: list[Timing] = []
+        num_tokens = min(FEWEST_TOKENS, max_tokens)
+        while True:
+            timings.append(self._timing(num_tokens))
+            if timings[-1].lead_s >= 0 or num_tokens == max_tokens:
+                return timings
+            num_tokens = min(2 * num_tokens, max_tokens)
+
+    def _timing(self, num_tokens: int) -> Timing:
+        given = _Given(self.spec, num_tokens, self.device)
+        # Enough layers that the first copy, during which nothing is computed, is a small part.
+        num_layers = min(len(self.layers), -(-_TIMED_CHUNKS * len(self.layers) // self.streamed.num_chunks))
+        cpu_s, streamed_s = [], []
+        for _ in range(_REPEATS):
+            begin = time.perf_counter()
+            given.by_cpu(self.layers[0], self.pool)
+            cpu_s.append(time.perf_counter() - begin)
+            self.streamed.wait()
+            begin = time.perf_counter()
+            self.streamed.begin(num_tokens)
+            for layer in range(num_layers):
+                self.streamed.submit(layer, *given.on_device)
+            self.streamed.finish(lambda: None)
+            streamed_s.append((time.perf_counter() - begin) / num_layers)
+        return Timing(num_tokens, min(cpu_s), min(streamed_s))
+
+
+class _Given:
+    """Random tokens that choose random experts."""
+
+    def __init__(self, spec: ModelSpec, num_tokens: int, device: torch.device) -> None:
+        rng = np.random.default_rng(num_tokens)
+        chosen = rng.random((num_tokens, spec.num_experts)).argsort(1)[:, : spec.num_experts_used]
+        self._x = rng.standard_normal((num_tokens, spec.hidden), dtype=np.float32)
+        self._ids = np.ascontiguousarray(chosen, dtype=np.int32)
+        self._weights = rng.random(self._ids.shape, dtype=np.float32)
+        self.on_device = [torch.from_numpy(values).to(device) for values in (self._x, self._ids, self._weights)]
+
+    def by_cpu(self, experts: kernels.Experts, pool: kernels.ThreadPool) -> NDArray[np.float32]:
+        out = np.empty_like(self._x)
+        experts.forward(pool, self._x, self._ids, self._weights, out)
+        return out

@@ -1,0 +1,51 @@
+"""Chooses the routed experts that a GPU keeps in its memory. Pure.
+
+The host keeps a copy too, except of layers that are whole on the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+import numpy as np
+from numpy.typing import NDArray
+
+GpuExperts = tuple[tuple[int, ...], ...]
+"""Ids of experts, ascending, by routed layer."""
+
+
+def choose_gpu_experts(
+    uses: NDArray[np.int64],
+    expert_bytes: Sequence[int],
+    *,
+    capacity_bytes: int,
+    most: int | None = None,
+    always: Set[int] = frozenset(),
+    never: Set[int] = frozenset(),
+) -> GpuExperts:
+    """The experts that are used most for their bytes, until `capacity_bytes` are full or `most` experts are chosen.
+
+    `uses` [layers, E]: how often each expert was chosen. Among equals the lowest layer is filled first, since a layer
+    that is whole hands nothing to the CPU. `expert_bytes`: bytes of one expert, by layer. All experts of the layers
+    `always` are taken first, whatever the capacity, and none of the layers `never`.
+    """
+    num_layers, num_experts = uses.shape
+    chosen = {(layer, expert) for layer in always for expert in range(num_experts)}
+    left = capacity_bytes - sum(expert_bytes[layer] for layer, _ in chosen)
+    others = [
+        (layer, expert)
+        for layer in range(num_layers)
+        for expert in range(num_experts)
+        if layer not in always and layer not in never
+    ]
+    others.sort(key=lambda place: (-uses[place] / expert_bytes[place[0]], place))
+    for place in others:
+        if most is not None and len(chosen) >= most:
+            break
+        size = expert_bytes[place[0]]
+        if size <= left:
+            chosen.add(place)
+            left -= size
+    return tuple(
+        tuple(expert for expert in range(num_experts) if (layer, expert) in chosen) for layer in range(num_layers)
+    )

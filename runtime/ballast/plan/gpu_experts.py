@@ -1,0 +1,98 @@
+"""Plans the routed experts in a GPU's spare memory, and the share of the others that it reads over PCIe. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import group_of
+from ballast.moe.device_rules import Assignment
+from ballast.moe.gpu_experts import GpuExperts, choose_gpu_experts
+
+UNSPENT_BYTES = 1 << 30
+"""Memory of a GPU that stays free where experts may take all that is spare."""
+
+_PCIE_BYTES_PER_S = 20e9
+"""Rate at which a kernel reads over PCIe 4.0 with 16 lanes."""
+_THREAD_BYTES_PER_S = 7.5e9
+"""Rough rate at which each of many threads reads host memory meanwhile; after the records in benchmarks/results."""
+_MOST_SHARE = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class GpuExpertOptions:
+    """How a GPU's spare memory and PCIe are to be used for routed experts."""
+
+    most: int | None = 0
+    """Most experts in the GPU's memory, over all layers; None: as many as fit."""
+    uses: NDArray[np.int64] | None = None
+    """[routed layers, E]: how often each was chosen; None: all count alike."""
+    pcie_share: float | None = 0.0
+    """Share of a decode step's experts in host memory that the GPU reads; None: as measured at start."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuExpertPlan:
+    """Experts in the GPU's memory, by routed layer."""
+
+    experts: GpuExperts
+    num_bytes: int
+    fixed_bytes: int
+    """Bytes of `num_bytes` that do not give way to a larger cache."""
+    detail: str
+
+    @property
+    def num_experts(self) -> int:
+        return sum(map(len, self.experts))
+
+
+def plan_gpu_experts(
+    spec: ModelSpec,
+    weights: Mapping[str, int],
+    assignment: Assignment,
+    expert_options: GpuExpertOptions,
+    free_bytes: int,
+) -> GpuExpertPlan:
+    """Choose the experts. `weights`: bytes as packed, by name. Rules that name a layer's experts put all of them on the
+    GPU, or none. Experts that are asked for are planned even where they exceed `free_bytes`."""
+    num_layers = spec.num_layers - spec.num_dense_layers
+    layer_bytes = [0] * num_layers
+    for name, num_bytes in weights.items():
+        if group_of(name) == "routed experts":
+            layer_bytes[int(name.split(".")[1]) - spec.num_dense_layers] += num_bytes
+    expert_bytes = [size // max(1, spec.num_experts) for size in layer_bytes]
+    asked = assignment.asked_devices
+    by_layer = [asked.get(f"model.layers.{spec.num_dense_layers + layer}.mlp.experts") for layer in range(num_layers)]
+    always = frozenset(layer for layer, device in enumerate(by_layer) if device not in (None, "cpu"))
+    never = frozenset(layer for layer, device in enumerate(by_layer) if device == "cpu")
+    is_auto = expert_options.most is None
+    uses = np.zeros((num_layers, spec.num_experts), np.int64) if expert_options.uses is None else expert_options.uses
+    experts = choose_gpu_experts(
+        uses,
+        expert_bytes,
+        capacity_bytes=free_bytes - UNSPENT_BYTES if is_auto else sum(layer_bytes),
+        most=expert_options.most,
+        always=always,
+        never=never,
+    )
+    num_bytes = sum(len(ids) * size for ids, size in zip(experts, expert_bytes, strict=True))
+    fixed_bytes = sum(layer_bytes[layer] for layer in always) if is_auto else num_bytes
+    how = "layer after layer" if expert_options.uses is None else "those used most, by the profile"
+    detail = f"{sum(map(len, experts))} of {num_layers * spec.num_experts} routed experts, {how}"
+    return GpuExpertPlan(experts, num_bytes, fixed_bytes, detail)
+
+
+def estimated_share(num_threads: int) -> float:
+    """The share of a decode step's experts with which GPU and CPU take equally long, by common figures, not this
+    machine's."""
+    return min(_MOST_SHARE, _PCIE_BYTES_PER_S / (_PCIE_BYTES_PER_S + num_threads * _THREAD_BYTES_PER_S))
+
+
+def share_is_estimated_by(num_threads: int) -> str:
+    """The rates that `estimated_share` assumes, for people."""
+    host = num_threads * _THREAD_BYTES_PER_S / 1e9
+    return f"{_PCIE_BYTES_PER_S / 1e9:.0f} GB/s across PCIe and {host:.0f} GB/s for {num_threads} threads"

@@ -1,0 +1,37 @@
+"""Reports why the process ends, and ends it when the interpreter's own shutdown may hang."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from ballast.errors import BallastError
+
+TERMINATION_LOG = Path("/dev/termination-log")
+"""The file from which Kubernetes reads why a container ended."""
+
+
+def report(reason: str) -> None:
+    """Write why the process ends as the last line on standard error, and to the termination log."""
+    sys.stderr.write(f"{reason}\n")
+    if TERMINATION_LOG.exists():
+        with contextlib.suppress(OSError):  # a log that cannot be written must not hide the reason
+            TERMINATION_LOG.write_text(reason.splitlines()[-1])
+
+
+def exit_now(error: BallastError) -> NoReturn:
+    """Report `error` and end the process now, with its exit code.
+
+    Nothing is torn down, since a device that waits for the host or a thread that never returns would block that for
+    ever. The kernel reclaims memory and devices.
+    """
+    report(f"ballast: {error}")
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # the reader is gone, or the stream is closed
+            stream.flush()
+    os._exit(error.exit_code)

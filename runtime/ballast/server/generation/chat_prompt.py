@@ -1,0 +1,101 @@
+"""Renders a chat request to the prompt, and decides whether the model is to think and where its reply begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ballast.server.wire.openai.request import ChatCompletionRequest, ThinkingSwitch
+from ballast.server.wire.parsing import refuse
+from ballast.text.chat_template import ChatTemplate, force_think
+from ballast.text.loading import Text
+
+_OWN_FIELDS = frozenset({"messages", "tools", "add_generation_prompt"})
+_SPECIALS = frozenset({"bos_token", "eos_token"})
+_SWITCHES = ("thinking", "enable_thinking")
+
+
+def render_prompt(
+    text: Text, body: ChatCompletionRequest, tools: Sequence[Mapping[str, Any]], *, always_think: bool
+) -> str:
+    """The prompt, with client text protected (`Tokenizer.protect`). `tools` must be normalised. Raises RequestError."""
+    template = text.require_template()
+    if tools and not template.renders_tools:
+        refuse("tools", "this model's chat template does not write them; see the server's option --chat_template")
+    continue_final = continues_final(body)
+    prompt = template.render(
+        body.messages,
+        add_generation_prompt=body.add_generation_prompt is not False,
+        continue_final=continue_final,
+        tools=[_shown(tool) for tool in tools],
+        options=_options(body, template),
+        protect=text.tokenizer.protect,
+    )
+    if always_think and not continue_final:
+        prompt = force_think(prompt)
+    asked, thinks = _fields_ask_to_think(body), prompt.endswith(("<think>", "<think>\n"))
+    if asked is False and thinks:
+        refuse("thinking", "this model's replies always begin with a thought")
+    if asked and not thinks and not template.has_thinking_switch:
+        refuse("thinking", "this model's chat template cannot be told to think")
+    return prompt
+
+
+def _shown(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tool as the model sees it, without `strict`, which only concerns the grammar."""
+    return {**tool, "function": {key: value for key, value in tool["function"].items() if key != "strict"}}
+
+
+def continues_final(body: ChatCompletionRequest) -> bool:
+    """Whether the reply continues the last message."""
+    for n, message in enumerate(body.messages):
+        prefix = message.get("prefix")
+        if prefix is not None and not isinstance(prefix, bool):
+            refuse(f"messages.{n}.prefix", "must be true, false or null")
+    *earlier, final = body.messages
+    for n, message in enumerate(earlier):
+        if message.get("prefix"):
+            refuse(f"messages.{n}.prefix", "only the last message can be continued")
+    if body.continue_final_message and body.add_generation_prompt:
+        refuse("continue_final_message", "it excludes add_generation_prompt")
+    return bool(body.continue_final_message or final.get("prefix"))
+
+
+def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str, Any]:
+    """The template's variables besides the messages."""
+    options = dict(body.chat_template_kwargs or {})
+    if fixed := _SPECIALS & options.keys():
+        name = min(fixed)
+        refuse(f"chat_template_kwargs.{name}", "it comes with the model and cannot be replaced")
+    if taken := _OWN_FIELDS & options.keys():
+        name = min(taken)
+        refuse(f"chat_template_kwargs.{name}", f"{name} has a field of its own")
+    asked = _switch(body)
+    if asked is not None and template.has_thinking_switch:
+        options |= dict.fromkeys(_SWITCHES, asked)
+    if body.reasoning_effort is not None:
+        options.setdefault("reasoning_effort", body.reasoning_effort)
+    return options
+
+
+def asked_to_think(body: ChatCompletionRequest) -> bool | None:
+    """Whether the request asks for thinking, by its fields or else by template variables; None if it does not say."""
+    asked = _switch(body)
+    return None if asked is None else bool(asked)
+
+
+def _switch(body: ChatCompletionRequest) -> Any:
+    """As `asked_to_think`, but with the unchanged value of a template variable."""
+    asked = _fields_ask_to_think(body)
+    variables = body.chat_template_kwargs or {}
+    return asked if asked is not None else next((variables[name] for name in _SWITCHES if name in variables), None)
+
+
+def _fields_ask_to_think(body: ChatCompletionRequest) -> bool | None:
+    thinking = body.thinking
+    settings = [
+        thinking.type == "enabled" if isinstance(thinking, ThinkingSwitch) else thinking,
+        body.enable_thinking,
+        None if body.reasoning_effort is None else body.reasoning_effort != "none",
+    ]
+    return next((value for value in settings if value is not None), None)

@@ -1,0 +1,135 @@
+"""One choice of a reply: turns its tokens into text, and sends each token's log probability with its text."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from ballast.engine.logprobs import TokenLogprobs
+from ballast.engine.request import FinishReason, Output
+from ballast.server.generation.job import Job, Prompt
+from ballast.server.wire.piece import Piece, ScoredToken, WireFinishReason
+from ballast.text.detokenizer import Delta, Detokenizer
+from ballast.text.marks import ReasoningCount
+from ballast.text.output_parser import OutputParser
+from ballast.text.tokenizer import Tokenizer
+
+
+class Choice:
+    """Text and counts of one sequence. How tokens are split over outputs makes no difference to the joined pieces."""
+
+    def __init__(self, index: int, job: Job, prompt: Prompt, tokenizer: Tokenizer) -> None:
+        self.index = index
+        self.cached_tokens = 0
+        self.completion_tokens = 0
+        self.finish_reason: WireFinishReason | None = None
+        self._job = job
+        self._prompt = prompt
+        self._tokenizer = tokenizer
+        self._detokenizer = Detokenizer(tokenizer, job.stop, keep_stop=job.include_stop, marks=job.layout.marks)
+        self._parser = OutputParser(job.layout.start)
+        self._reasoning = ReasoningCount(tokenizer, job.layout)
+        self._opening = job.opening
+        self._begun = False
+        self._num_begun = 0
+        """Characters before the generated text: the echoed prompt or the opening."""
+        self._num_chars = 0
+        self._num_pushed = 0
+        """Generated tokens that were passed to the detokenizer."""
+        self._waiting: deque[tuple[ScoredToken, int]] = deque()
+        """(token, length) of tokens whose text is not out yet. It is out once the text has `length` characters."""
+
+    def take(self, output: Output, prompt_scores: Sequence[TokenLogprobs]) -> Piece:
+        """Take one output. With the first token, `prompt_scores` must be complete."""
+        self.cached_tokens = output.cached_tokens
+        if not output.token_ids:
+            return Piece(self.index)
+        text = ""
+        tokens: tuple[ScoredToken, ...] = ()
+        if not self._begun:
+            self._begun = True
+            text, tokens = self._begin(prompt_scores)
+            self._num_chars = self._num_begun = len(text)
+        if self._job.discard_tokens:
+            self.finish_reason = "length"
+            return Piece(self.index, tuple(self._parser.push(text)), tokens, self.finish_reason)
+        before = self._num_pushed
+        more, more_tokens = self._decode(output)
+        parts = self._parser.push(text + more)
+        if self.finish_reason is not None:
+            parts += self._parser.finish()
+            if self.finish_reason == "stop" and self._parser.num_calls and not self._job.is_call_forced:
+                self.finish_reason = "tool_calls"
+        return Piece(
+            self.index,
+            tuple(parts),
+            (*tokens, *more_tokens),
+            self.finish_reason,
+            self._detokenizer.stop,
+            tuple(output.token_ids[: self._num_pushed - before]),
+        )
+
+    @property
+    def is_to_echo(self) -> bool:
+        """Whether the prompt is still to be echoed, which happens with the first generated token."""
+        return self._job.echo and not self._begun
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Number of reasoning tokens."""
+        return self._reasoning.num_tokens
+
+    def _begin(self, prompt_scores: Sequence[TokenLogprobs]) -> tuple[str, tuple[ScoredToken, ...]]:
+        if not self._job.echo:
+            return self._opening, ()
+        shown = self._prompt.ids[self._prompt.num_added :]
+        decoder = Detokenizer(self._tokenizer, skip_control=False)
+        text, offsets = "", []
+        for token_id in shown:
+            offsets.append(decoder.num_chars)
+            text += decoder.push((token_id,)).text
+        text += decoder.finish().text
+        if self._job.sampling.logprobs is None:
+            return text, ()
+        scores = (None, *prompt_scores)[self._prompt.num_added :]
+        return text, tuple(map(ScoredToken, shown, offsets, scores))
+
+    def _decode(self, output: Output) -> tuple[str, tuple[ScoredToken, ...]]:
+        visible = output.token_ids
+        if output.finish_reason is FinishReason.STOP and visible[-1] in self._job.hidden_ids:
+            visible = visible[:-1]
+        text: list[str] = []
+        tokens: list[ScoredToken] = []
+        for n, token_id in enumerate(visible):
+            offset = self._num_begun + self._detokenizer.num_chars
+            delta = self._detokenizer.push((token_id,))
+            is_reasoning = self._reasoning.take(token_id)
+            self._num_pushed += 1
+            if output.logprobs:
+                end = self._num_begun + self._detokenizer.num_chars + self._detokenizer.inside_char
+                self._waiting.append((ScoredToken(token_id, offset, output.logprobs[n], is_reasoning), end))
+            text.append(self._show(delta, tokens))
+            if delta.stopped:
+                self.finish_reason = "stop"
+                return "".join(text), tuple(tokens)
+        self.completion_tokens += len(output.token_ids) - len(visible)
+        if output.finish_reason is not None:
+            rest = self._detokenizer.finish()
+            text.append(self._show(rest, tokens, final=True))
+            stopped = rest.stopped or output.finish_reason is FinishReason.STOP
+            self.finish_reason = "stop" if stopped else "length"
+        return "".join(text), tuple(tokens)
+
+    def _show(self, delta: Delta, tokens: list[ScoredToken], *, final: bool = False) -> str:
+        """Count the new text, and move the tokens whose text is out to `tokens`."""
+        self.completion_tokens += delta.num_tokens
+        self._num_chars += len(delta.text)
+        while self._waiting:
+            token, end = self._waiting[0]
+            # A token that begins before the stop string is shown, even if its end is cut off.
+            is_out = token.offset < self._num_chars if delta.stopped else final or end <= self._num_chars
+            if not is_out:
+                break
+            tokens.append(token)
+            self._waiting.popleft()
+        return delta.text

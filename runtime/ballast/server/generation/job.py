@@ -1,0 +1,79 @@
+"""A generation request in the form that the engine runs, and what its reply needs later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ballast.engine.request import Request, SamplingParams
+from ballast.text.marks import Layout
+
+_UNDIVIDED = Layout()
+_MASK = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt as tokens."""
+
+    ids: tuple[int, ...]
+    num_added: int = 0
+    """Number of leading tokens that the client did not write: a BOS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One or more prompts, each continued by `n` choices."""
+
+    prompts: tuple[Prompt, ...]
+    sampling: SamplingParams
+    stop: tuple[str, ...]
+    hidden_ids: frozenset[int]
+    """Stop tokens that are not part of the text that they end."""
+    n: int = 1
+    include_stop: bool = False
+    """Whether a stop string is part of the text that it ends."""
+    layout: Layout = _UNDIVIDED
+    is_call_forced: bool = False
+    """Whether the client named the function to call. The finish reason is then never "tool_calls"."""
+    opening: str = ""
+    """Text at the end of the prompt that the reply repeats at its beginning."""
+    echo: bool = False
+    """Whether the reply begins with the prompt."""
+    discard_tokens: bool = False
+    """Nothing is to be generated; the one token that the engine makes is dropped."""
+    priority: int = 0
+    report_progress: bool = False
+
+    @property
+    def num_choices(self) -> int:
+        """Number of sequences in the engine."""
+        return len(self.prompts) * self.n
+
+    def prompt_of(self, choice: int) -> int:
+        """The index of the prompt that a choice continues. Choices are ordered by prompt."""
+        return choice // self.n
+
+    def requests(self, request_id: str) -> Iterator[Request]:
+        """One engine request per choice."""
+        for choice in range(self.num_choices):
+            # The first choice of a prompt computes it, and reports its scores and progress, for the others.
+            is_first = choice % self.n == 0
+            yield Request(
+                request_id,
+                self.prompts[self.prompt_of(choice)].ids,
+                replace(self.sampling, seed=_nth_seed(self.sampling.seed, choice)),
+                self.priority,
+                score_prompt=is_first and self.echo and self.sampling.logprobs is not None,
+                report_progress=is_first and self.report_progress,
+            )
+
+
+def _nth_seed(seed: int | None, n: int) -> int | None:
+    """The request's seed for choice 0; for the others, well-mixed seeds derived from it (splitmix64)."""
+    if seed is None or n == 0:
+        return seed
+    mixed = (seed + n * 0x9E3779B97F4A7C15) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    return mixed ^ (mixed >> 31)

@@ -1,0 +1,280 @@
+"""Builds a job for the engine from a checked body: template, tokens, limits, grammar.
+
+Pure, but slow: nothing here may run on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+
+from ballast.engine.constraint import Constraint
+from ballast.engine.engine import Limits
+from ballast.errors import ContextLengthError, RequestError
+from ballast.grammar.compiler import GrammarCompiler
+from ballast.grammar.constraint import Grammar, ReasoningPrefix
+from ballast.grammar.lazy_tool_grammar import LazyToolGrammar, trigger_tokens
+from ballast.grammar.reasoning_prefix import constrained_start, reasoning_prefix
+from ballast.grammar.source import Source
+from ballast.grammar.tools import CallForm, argument_schemas, tool_calls
+from ballast.server.generation.chat_prompt import asked_to_think, continues_final, render_prompt
+from ballast.server.generation.job import Job, Prompt
+from ballast.server.generation.tool_use import ToolUse, tool_use
+from ballast.server.wire.openai.request import (
+    MAX_CHOICES,
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationRequest,
+    to_sampling,
+)
+from ballast.server.wire.parsing import refuse
+from ballast.text.ids_only import WHY
+from ballast.text.loading import Text
+from ballast.text.marks import CALLING, THINKING, Layout, Start, marks_of, start_of
+
+THINK_OPENING = "<think>\n"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBuilder:
+    """Builds the jobs of all requests to one model."""
+
+    text: Text
+    limits: Limits
+    force_think: bool = False
+    split_reasoning: bool = True
+    """Whether reasoning is separated from the content."""
+    grammars: GrammarCompiler = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # At start: building the vocabulary's table takes most of a second, in which no other thread runs.
+        object.__setattr__(self, "grammars", GrammarCompiler(self.text.tokenizer))
+
+    def chat(self, body: ChatCompletionRequest, *, split_reasoning: bool | None = None) -> Job:
+        """The job of a chat request. `split_reasoning` overrides the server's setting. Raises RequestError,
+        CapacityError."""
+        use = tool_use(body)
+        prompt = self._chat_prompt(body, use)
+        start = self._start(prompt, body)
+        layout = self._layout(start, use, self.split_reasoning if split_reasoning is None else split_reasoning)
+        job = self._job(body, [prompt], "messages", body.num_logprobs)
+        ends = {token_id for token_id, mark in layout.marks.items() if mark.spelling in body.stop}
+        shows_opening = self.force_think and not continues_final(body) and not THINKING & set(layout.marks.values())
+        job = replace(
+            job,
+            layout=layout,
+            is_call_forced=use is not None and use.is_named,
+            opening=THINK_OPENING if shows_opening else "",
+            sampling=replace(job.sampling, stop_token_ids=job.sampling.stop_token_ids | ends),
+            hidden_ids=job.hidden_ids | ends,
+        )
+        try:
+            return self._constrain_chat(job, body, use, start)
+        except RequestError as error:
+            self._raise_for_faulty_schema(use, error)
+            raise
+
+    def _constrain_chat(self, job: Job, body: ChatCompletionRequest, use: ToolUse | None, start: Start) -> Job:
+        source = self._chat_grammar(body, use)
+        if source is None and use is not None:
+            _check_may_stop(body, "tools")
+            return _with_constraint(job, self._lazy_tool_grammar(use))
+        if source is not None and (start := constrained_start(start, asked_to_think(body))) is Start.CONTENT:
+            job = replace(job, layout=replace(job.layout, start=start))
+        return self._constrain(job, body, source, reasoning_prefix(start, self.text.tokenizer))
+
+    def _raise_for_faulty_schema(self, use: ToolUse | None, error: RequestError) -> None:
+        """If the grammar of calls has failed, raise RequestError for the first tool whose schema fails by itself."""
+        if use is not None and error.param == "tools":
+            for schema in argument_schemas(use.tools):
+                self.grammars.compile(schema)
+
+    def chat_prompt(self, body: ChatCompletionRequest) -> Prompt:
+        """The prompt of the job that `chat` makes. Raises RequestError."""
+        return self._chat_prompt(body, tool_use(body))
+
+    def _chat_prompt(self, body: ChatCompletionRequest, use: ToolUse | None) -> Prompt:
+        tools = () if use is None else use.tools
+        text = render_prompt(self.text, body, tools, always_think=self.force_think)
+        return Prompt(tuple(self._encode(text, "messages", self.text.tokenizer.encode_prompt)))
+
+    def _chat_grammar(self, body: ChatCompletionRequest, use: ToolUse | None) -> Source | None:
+        shape = body.grammar()
+        if shape is not None and body.structured_outputs is None and continues_final(body):
+            refuse("response_format", "excludes continuing a message, which is not held to it from its beginning")
+        if use is None:
+            return shape
+        if body.structured_outputs is not None:
+            refuse("structured_outputs", "excludes tools; send tool_choice: none, or no tools")
+        if shape is None and not use.is_required:
+            return None
+        form: CallForm = "fenced" if self.text.require_template().fences_calls else "plain"
+        or_else = body.response_format.embedded() if body.response_format and not use.is_required else None
+        return tool_calls(
+            use.tools, self.text.tokenizer, form, only=use.only, parallel=use.is_parallel, or_else=or_else
+        )
+
+    def _lazy_tool_grammar(self, use: ToolUse) -> LazyToolGrammar:
+        """The grammar of the calls. A schema that no grammar can enforce is dropped unless its tool is strict, since
+        only a strict tool promises that arguments follow it."""
+        tokenizer = self.text.tokenizer
+
+        def compiled(*, any_arguments: bool = False) -> Grammar:
+            source = tool_calls(
+                use.tools,
+                tokenizer,
+                "either",
+                only=use.only,
+                parallel=use.is_parallel,
+                any_arguments=any_arguments,
+            )
+            return self.grammars.compile(source)
+
+        try:
+            calls = compiled()
+        except RequestError:
+            calls = compiled(any_arguments=True)
+        return LazyToolGrammar(calls, trigger_tokens(tokenizer))
+
+    def _start(self, prompt: Prompt, body: ChatCompletionRequest) -> Start:
+        tokenizer, family = self.text.tokenizer, self.text.require_template().family
+        thinks = family is not None and family.thinks and not continues_final(body)
+        marks = marks_of(tokenizer, THINKING)
+        return start_of(reversed(prompt.ids), marks, tokenizer.eos_ids, thinks=thinks)
+
+    def _layout(self, start: Start, use: ToolUse | None, split_reasoning: bool) -> Layout:
+        """How the reply is divided."""
+        calling = {} if use is None else marks_of(self.text.tokenizer, CALLING)
+        if use is not None and not calling:
+            refuse("tools", "this model's vocabulary has no tokens for tool calls in DeepSeek's form")
+        if not split_reasoning:
+            return Layout(calling)
+        return Layout(marks_of(self.text.tokenizer, THINKING) | calling, start)
+
+    def completion(self, body: CompletionRequest) -> Job:
+        """The job of a text completion. Prompts of token ids are used unchanged. Raises RequestError, CapacityError."""
+        prompts = [self._prompt(prompt) for prompt in body.prompt]
+        job = self._job(body, prompts, "prompt", body.num_logprobs, echo=bool(body.echo))
+        return self._constrain(job, body, body.grammar(), None)
+
+    def _prompt(self, prompt: str | list[int]) -> Prompt:
+        tokenizer = self.text.tokenizer
+        if isinstance(prompt, str):
+            ids = self._encode(prompt, "prompt", tokenizer.encode)
+            if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
+                return Prompt((tokenizer.bos_id, *ids), num_added=1)
+            return Prompt(tuple(ids))
+        if len(prompt) >= self.limits.max_model_tokens:
+            self._refuse_length(f"at least {len(prompt) + 1} tokens ({len(prompt)} in the prompt)", "prompt")
+        self.check_ids("prompt", prompt)
+        return Prompt(tuple(prompt))
+
+    def _encode(self, prompt: str, prompt_field: str, encode: Callable[[str], list[int]]) -> list[int]:
+        """Token ids of a prompt. Raises RequestError early for text that is too long whatever its tokens are."""
+        if not self.text.tokenizer.has_vocabulary:
+            refuse(prompt_field, WHY)
+        least = self.text.tokenizer.fewest_tokens(prompt)
+        if least >= self.limits.max_model_tokens:
+            self._refuse_length(f"at least {least + 1} tokens (at least {least} in the prompt)", prompt_field)
+        return encode(prompt)
+
+    def _job(
+        self,
+        body: GenerationRequest,
+        prompts: Sequence[Prompt],
+        prompt_field: str,
+        num_logprobs: int | None,
+        *,
+        echo: bool = False,
+    ) -> Job:
+        if not self.text.tokenizer.has_vocabulary:
+            self._check_needs_no_text(body, num_logprobs, echo=echo)
+        self.check_ids("stop_token_ids", body.stop_token_ids or ())
+        self.check_ids("logit_bias", tuple(body.logit_bias or ()))
+        if not all(prompt.ids for prompt in prompts):
+            refuse(prompt_field, "the prompt is empty; at least one token is needed")
+        n = body.n or 1
+        self._check_choices(n, len(prompts))
+        max_field, asked = "max_tokens", body.max_tokens
+        if body.max_completion_tokens is not None:
+            max_field, asked = "max_completion_tokens", body.max_completion_tokens
+        longest = max(len(prompt.ids) for prompt in prompts)
+        max_tokens = self._grant(longest, prompt_field, max_field, asked)
+        if body.min_tokens is not None and body.min_tokens > max_tokens:
+            refuse("min_tokens", f"{body.min_tokens} is more than {max_field}, which is {max_tokens}")
+        eos_ids = self.text.tokenizer.eos_ids
+        sampling = to_sampling(body, max_tokens=max_tokens, eos_ids=eos_ids, num_logprobs=num_logprobs)
+        return Job(
+            prompts=tuple(prompts),
+            sampling=sampling,
+            stop=tuple(body.stop),
+            hidden_ids=eos_ids if body.include_stop_str_in_output else sampling.stop_token_ids,
+            n=n,
+            include_stop=bool(body.include_stop_str_in_output),
+            echo=echo,
+            discard_tokens=asked == 0,
+            priority=body.priority or 0,
+            report_progress=bool(body.return_progress),
+        )
+
+    def _constrain(
+        self, job: Job, body: GenerationRequest, source: Source | None, prefix: ReasoningPrefix | None
+    ) -> Job:
+        """The job with the grammar of `source` as its constraint. Raises RequestError, CapacityError."""
+        if source is None:
+            return job
+        _check_may_stop(body, source.param)
+        return _with_constraint(job, self.grammars.compile(source, prefix))
+
+    def _check_choices(self, n: int, num_prompts: int) -> None:
+        """All choices are admitted together, so they must fit into the queue and the batch."""
+        most = min(MAX_CHOICES, self.limits.max_queue + self.limits.max_batch_size)
+        if n * num_prompts > most:
+            of_prompts = f" for each of {num_prompts} prompts" if num_prompts > 1 else ""
+            refuse("n", f"{n} choices{of_prompts} are more than the {most} that this server takes at once")
+
+    def _grant(self, num_prompt: int, prompt_field: str, max_field: str, asked: int | None) -> int:
+        """The number of tokens that this request may generate: what it asks for within the server's cap, else what the
+        limits leave."""
+        context, most = self.limits.max_model_tokens, self.limits.max_new_tokens
+        granted = min(asked or 1, most)
+        if num_prompt + granted > context:
+            needs = f"at least {num_prompt + 1} tokens ({num_prompt} in the prompt)"
+            if asked is not None:
+                needs = f"{num_prompt + granted} tokens ({num_prompt} in the prompt, {granted} for the completion)"
+            self._refuse_length(needs, prompt_field, f"Shorten the prompt or lower {max_field}.")
+        return granted if asked is not None else min(most, context - num_prompt)
+
+    def _refuse_length(self, needs: str, prompt_field: str, way_out: str = "Shorten the prompt.") -> NoReturn:
+        excess = f"your request needs {needs}"
+        raise ContextLengthError(self.limits.max_model_tokens, excess, param=prompt_field, way_out=way_out)
+
+    def _check_needs_no_text(self, body: GenerationRequest, num_logprobs: int | None, *, echo: bool) -> None:
+        """Refuse fields that need the text of tokens, for a model without a vocabulary."""
+        source = body.grammar()
+        asked = {
+            "stop": bool(body.stop),
+            "echo": echo,
+            "logprobs": num_logprobs is not None,
+            source.param if source else "": source is not None,
+        }
+        for name, is_asked in asked.items():
+            if is_asked:
+                refuse(name, WHY)
+
+    def check_ids(self, name: str, ids: Sequence[int]) -> None:
+        """Raises RequestError for the field `name` if it holds an id that is not in the vocabulary."""
+        size = self.text.tokenizer.vocab_size
+        for token_id in ids:
+            if not 0 <= token_id < size:
+                refuse(name, f"token id {token_id} is not in the vocabulary, whose ids go from 0 to {size - 1}")
+
+
+def _check_may_stop(body: GenerationRequest, param: str) -> None:
+    if body.ignore_eos:
+        refuse("ignore_eos", f"the grammar of {param} decides where the text ends")
+
+
+def _with_constraint(job: Job, constraint: Constraint) -> Job:
+    return replace(job, sampling=replace(job.sampling, constraint=constraint))

@@ -1,0 +1,116 @@
+"""Turns request bodies into jobs: reads them, then checks and tokenises them off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from ballast.engine.admission import Queue, retry_after_s
+from ballast.errors import CapacityError, RequestError
+from ballast.server.generation.cancellation import DeadlineExceededError, cancel_on_disconnect
+from ballast.server.request_record import Record, remaining_s
+from ballast.server.wire.errors import RequestTimeoutError
+
+TEXT_THREADS = 2
+"""Tokenising is short and frequent, and more threads would take cores from the model."""
+
+RECENT = 0.1
+"""Weight of the latest duration in the moving average."""
+
+Result = TypeVar("Result")
+
+
+class TokenizeQueue:
+    """The queue before the engine's. It is bounded, and a request leaves it as soon as its client does."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        max_waiting: int,
+        max_bytes: int,
+        timeout_s: float,
+        shutting_down: asyncio.Future[None],
+    ) -> None:
+        """`timeout_s` is the limit for a whole request, 0 for none. `shutting_down` is done once the server must fail
+        the requests that still run."""
+        self._executor = executor
+        self._max_waiting = max_waiting
+        self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
+        self._shutting_down = shutting_down
+        self._num_bytes = 0
+        """Bytes of bodies that are being read or wait."""
+        self._waiting: set[Future[Any]] = set()
+        self._mean_s: float | None = None
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of bodies that are being checked and tokenised, or wait for that."""
+        return len(self._waiting)
+
+    async def run(self, request: Request, record: Record, work: Callable[[bytes], Result]) -> Result:
+        """Read the body, and return `work(body)`, which runs on another thread.
+
+        Raises what `work` raises, RequestError (415) for a compressed body, CapacityError when the queue is full,
+        RequestTimeoutError, and ClientDisconnect or ClientGoneError when the client has left.
+        """
+        num_bytes = 0
+        try:
+            parts = []
+            async with asyncio.timeout(remaining_s(record, self._timeout_s)) as limit:
+                async for part in request.stream():
+                    num_bytes += len(part)
+                    self._num_bytes += len(part)
+                    self._check_capacity()
+                    parts.append(part)
+            data = b"".join(parts)
+            parts.clear()
+            _check_encoding(request.headers.get("content-encoding", ""))
+            async with cancel_on_disconnect(request.receive, remaining_s(record, self._timeout_s), self._shutting_down):
+                return await asyncio.wrap_future(self._begin(work, data))
+        except DeadlineExceededError:
+            raise RequestTimeoutError(self._timeout_s) from None
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise RequestTimeoutError(self._timeout_s) from None
+        finally:
+            self._num_bytes -= num_bytes
+
+    def _begin(self, work: Callable[[bytes], Result], data: bytes) -> Future[Result]:
+        def timed() -> Result:
+            begin = time.monotonic()
+            try:
+                return work(data)
+            finally:
+                took_s = time.monotonic() - begin
+                self._mean_s = took_s if self._mean_s is None else self._mean_s + RECENT * (took_s - self._mean_s)
+
+        # A thread cannot be stopped when its client leaves; its request counts until it is done.
+        done = self._executor.submit(timed)
+        self._waiting.add(done)
+        done.add_done_callback(self._waiting.discard)
+        return done
+
+    def _check_capacity(self) -> None:
+        if self.num_waiting >= self._max_waiting:
+            what = f"{self.num_waiting} requests wait to be tokenised"
+        elif self._num_bytes > self._max_bytes:
+            what = f"{self._num_bytes} bytes wait to be tokenised"
+        else:
+            return
+        queue = Queue(self.num_waiting, 0, TEXT_THREADS, self._mean_s or 0.0)
+        raise CapacityError.busy(what, retry_after_s=retry_after_s(queue))
+
+
+def _check_encoding(encoding: str) -> None:
+    """Called once the whole body is read, since a client that is answered while it sends may not see the answer."""
+    if encoding.strip().lower() not in ("", "identity"):
+        raise RequestError(
+            f"this server does not read a body with Content-Encoding: {encoding[:40]}; send it as it is", status=415
+        )

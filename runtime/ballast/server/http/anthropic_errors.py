@@ -1,0 +1,49 @@
+"""Translates errors on the paths of Anthropic's API to its envelope."""
+
+from __future__ import annotations
+
+import orjson
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ballast.server.request_record import Record
+from ballast.server.wire.anthropic.reply import error_detail
+from ballast.server.wire.json_text import to_json
+
+PATHS = "/v1/messages"
+
+
+class AnthropicErrors:
+    """Middleware that puts every error on these paths into Anthropic's envelope, wherever it was raised."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app = app
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http" or not scope["path"].removeprefix(self._root_path).startswith(PATHS):
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None
+        parts: list[bytes] = []
+
+        async def translate(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start" and message["status"] >= 400:
+                start = message
+                return
+            if start is None:
+                await send(message)
+                return
+            parts.append(message.get("body", b""))
+            if message.get("more_body"):
+                return
+            record: Record = scope["state"]["record"]
+            error = error_detail(start["status"], orjson.loads(b"".join(parts) or b"{}"))
+            body = to_json({"type": "error", "error": error, "request_id": record.request_id})
+            MutableHeaders(scope=start)["content-length"] = str(len(body))
+            await send(start)
+            await send({"type": "http.response.body", "body": body, "more_body": False})
+
+        await self._app(scope, receive, translate)

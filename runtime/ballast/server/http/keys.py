@@ -1,0 +1,105 @@
+"""API keys: the valid ones, and the middleware that asks for one."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from pathlib import Path
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ballast.errors import ConfigError
+from ballast.server.http.watched_file import WatchedFile
+from ballast.server.wire.errors import ErrorReply, error_body
+
+MAX_FILE_BYTES = 1 << 20
+MAX_AGE_S = 1.0
+"""A key that is removed from the file is refused after this long at the latest."""
+
+_KEY = re.compile(r"[\x21-\x7e]+")
+_BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
+
+Digests = tuple[bytes, ...]
+
+
+def read_keys(path: Path) -> Digests:
+    """Digests of the keys in a file, one key per line. Empty lines and lines that begin with # are skipped.
+
+    Raises OSError, and ValueError with a message that contains no key.
+    """
+    with path.open("rb") as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise ValueError(f"larger than {MAX_FILE_BYTES} bytes, which is no file of keys")
+    digests = []
+    for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), 1):
+        key = line.strip()
+        if not key or key.startswith("#"):
+            continue
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"line {number} is no key: printable ASCII characters without spaces are needed")
+        digests.append(_digest(key))
+    if not digests:
+        raise ValueError("holds no key, so nobody could ask for anything; write one a line, or leave the option out")
+    return tuple(digests)
+
+
+class Keys:
+    """The keys that are valid now. Raises ConfigError when the file is not usable at the start."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = WatchedFile(path, read_keys, max_age_s=MAX_AGE_S)
+        except OSError as error:
+            raise ConfigError("api_key_file", path, f"cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise ConfigError("api_key_file", path, str(error)) from None
+
+    async def accept(self, key: str) -> bool:
+        """Whether `key` is valid. Takes constant time, so that timing reveals nothing about the keys."""
+        digest = _digest(key)
+        # sum() compares with all keys; any() would stop at the first match.
+        return sum(hmac.compare_digest(digest, valid) for valid in await self._file.value()) > 0
+
+
+class KeyGuard:
+    """Passes requests with a valid key on, and answers the others with 401. The key comes as `Authorization: Bearer
+    KEY` or, from Anthropic's clients, as `X-Api-Key: KEY`."""
+
+    def __init__(self, app: ASGIApp, keys: Keys, open_paths: frozenset[str]) -> None:
+        """`open_paths` need no key."""
+        self._app = app
+        self._keys = keys
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http" or scope["path"] in self._open_paths:
+            await self._app(scope, receive, send)
+            return
+        key = _key_of(Headers(scope=scope))
+        if key is not None and await self._keys.accept(key):
+            await self._app(scope, receive, send)
+            return
+        missing = "this server wants an API key; send it as Authorization: Bearer KEY"
+        reply = ErrorReply(
+            401,
+            error_body(
+                missing if key is None else "the API key is not valid here",
+                error_type="authentication_error",
+                code="invalid_api_key",
+            ),
+            {"WWW-Authenticate": "Bearer"},
+        )
+        await reply.response()(scope, receive, send)
+
+
+def _key_of(headers: Headers) -> str | None:
+    bearer = _BEARER.fullmatch(headers.get("authorization", ""))
+    return bearer[1] if bearer else headers.get("x-api-key")
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", errors="surrogateescape")).digest()

@@ -1,0 +1,197 @@
+"""Middleware around every request: an id, a log line, a count, and a limit of the body.
+
+Plain ASGI, so that a disconnect reaches the handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ballast.server.generation.cancellation import ClientGoneError
+from ballast.server.request_record import Record
+from ballast.server.wire.errors import error_reply
+
+log = logging.getLogger("ballast.access")
+
+REQUEST_ID_HEADERS = ("X-Request-Id", "Request-Id")
+"""The headers in which OpenAI's and Anthropic's clients look for the id of a reply."""
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+# Probes and scrapes come every few seconds. A 503 of /readyz is a normal answer; one of /livez is worth a line.
+LOGGED_AT_DEBUG = frozenset(
+    {("/livez", 200), ("/readyz", 200), ("/readyz", 503), ("/metrics", 200), ("/occupancy", 200)}
+)
+
+DISCARD_TIMEOUT_S = 5.0
+DISCARD_BYTES = 32 << 20
+"""How much of a body that is too large is read, and dropped."""
+
+
+class RequestScope:
+    """Gives every request its Record and id, and logs and counts how it ended."""
+
+    def __init__(self, app: ASGIApp, count: Callable[[str, str], None]) -> None:
+        """`count(endpoint, outcome)` is called once a request."""
+        self._app = app
+        self._count = count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = Record(_request_id(scope))
+        scope.setdefault("state", {})["record"] = record
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name in REQUEST_ID_HEADERS:
+                    headers[name] = record.request_id
+            try:
+                await send(message)
+            except RuntimeError as error:
+                # uvloop's message for a connection that has just closed, which uvicorn does not know yet.
+                if "the handler is closed" not in str(error):
+                    raise
+                raise ClientGoneError from None
+
+        # HEAD is routed as GET; the connection leaves the body out.
+        as_routed = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        try:
+            await self._app(as_routed, receive, send_with_id)
+        except ClientGoneError:
+            record.outcome = "client_gone"
+        except Exception:
+            log.exception("request failed", extra={"request_id": record.request_id, "path": scope["path"]})
+            record.outcome = "error"
+        finally:
+            record.outcome = record.outcome or _outcome(record.status)
+            self._count(record.endpoint, record.outcome)
+            _log(scope, record)
+
+
+class BodyLimit:
+    """Refuses a body that is too large or too slow, also one without a Content-Length."""
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int, timeout_s: float, whole_timeout_s: float) -> None:
+        """`timeout_s`: longest wait for the next part of the body; `whole_timeout_s`: for all of it."""
+        self._app = app
+        self._timeout_s = timeout_s
+        self._whole_timeout_s = whole_timeout_s
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isdigit() and int(announced) > self._max_body_bytes:
+            if "expect" not in Headers(scope=scope):
+                await self._discard(receive)
+            response = error_reply(self._too_large()).response()
+            response.headers["Connection"] = "close"
+            await response(scope, receive, send)
+            return
+        num_bytes, complete = 0, False
+        began = time.monotonic()
+
+        async def receive_limited() -> Message:
+            nonlocal num_bytes, complete
+            if complete:
+                return await receive()
+            try:
+                left_s = began + self._whole_timeout_s - time.monotonic()
+                async with asyncio.timeout(min(self._timeout_s, left_s)):
+                    message = await receive()
+            except TimeoutError:
+                late = f"the request's body did not arrive within {self._whole_timeout_s:g} s"
+                silent = f"nothing of the request's body arrived for {self._timeout_s:g} s"
+                raise HTTPException(
+                    408, late if left_s < self._timeout_s else silent, {"Connection": "close"}
+                ) from None
+            num_bytes += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
+            if num_bytes > self._max_body_bytes:
+                if not complete:
+                    await self._discard(receive)
+                raise self._too_large()
+            return message
+
+        await self._app(scope, receive_limited, send)
+
+    async def _discard(self, receive: Receive) -> None:
+        """Read on for a while, since a client that is cut off while it sends may not see the reply."""
+        num_bytes = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_TIMEOUT_S):
+                while num_bytes < DISCARD_BYTES:
+                    message = await receive()
+                    num_bytes += len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        break
+
+    def _too_large(self) -> HTTPException:
+        return HTTPException(
+            413, f"the request's body is larger than {self._max_body_bytes} bytes", {"Connection": "close"}
+        )
+
+
+class RootPath:
+    """Removes a proxy's prefix from the path, if the proxy has not done so."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http" and (scope["path"] + "/").startswith(self._prefix + "/"):
+            scope = {**scope, "path": scope["path"][len(self._prefix) :] or "/"}
+        await self._app(scope, receive, send)
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's X-Request-Id if it is safe to echo, else a new id."""
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _outcome(status: int) -> str:
+    if status == 0:
+        return "client_gone"
+    if status < 400:
+        return "ok"
+    if status in (429, 503):
+        return "rejected"
+    if status == 504:
+        return "timeout"
+    return "client_error" if status < 500 else "error"
+
+
+def _log(scope: Scope, record: Record) -> None:
+    log.log(
+        logging.DEBUG if (scope["path"], record.status) in LOGGED_AT_DEBUG else logging.INFO,
+        "request",
+        extra={
+            "request_id": record.request_id,
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": record.status,
+            "outcome": record.outcome,
+            "duration_s": round(time.monotonic() - record.started, 4),
+            **record.fields,
+        },
+    )

@@ -1,0 +1,62 @@
+"""The routes of Anthropic's Messages API, which are translated to chat requests."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from ballast.errors import RequestError
+from ballast.server.generation.job import Job
+from ballast.server.routes.context import begin, json_response
+from ballast.server.wire.anthropic.reply import AnthropicReply
+from ballast.server.wire.anthropic.request import MessagesRequest, parse_messages, to_chat
+from ballast.server.wire.field_names import MESSAGES_FIELDS, client_field_names
+from ballast.server.wire.openapi import BODY_ERRORS, EVERY_ERROR, describes
+from ballast.server.wire.schemas import AnthropicError, AnthropicMessage, TokenCount
+
+router = APIRouter()
+
+
+def _with_anthropics_errors(route: dict[str, Any]) -> dict[str, Any]:
+    for status, description in (EVERY_ERROR | BODY_ERRORS).items():
+        route["responses"][status] = {"description": description, "model": AnthropicError}
+    return route
+
+
+@router.post(
+    "/v1/messages",
+    **_with_anthropics_errors(describes(AnthropicMessage, body=MessagesRequest, streams=True)),
+)
+async def messages(request: Request) -> Response:
+    """Answer a conversation, in Anthropic's words."""
+    service, record = begin(request, "messages")
+
+    def work(data: bytes) -> tuple[MessagesRequest, Job]:
+        body = parse_messages(data, service.engine.limits.max_model_tokens)
+        if body.max_tokens is None:
+            raise RequestError("max_tokens: this field is required", param="max_tokens")
+        service.model_name(body.model)
+        with client_field_names(MESSAGES_FIELDS):
+            return body, service.request_builder.chat(to_chat(body), split_reasoning=True)
+
+    body, job = await service.on_body(request, record, work)
+    reply = AnthropicReply(f"msg_{uuid.uuid4().hex}", body.model)
+    return service.respond(record, job, reply, stream=bool(body.stream))
+
+
+@router.post("/v1/messages/count_tokens", **_with_anthropics_errors(describes(TokenCount, body=MessagesRequest)))
+async def count_tokens(request: Request) -> Response:
+    """How many tokens the prompt of a message has."""
+    service, record = begin(request, "count_tokens")
+
+    def work(data: bytes) -> int:
+        body = parse_messages(data, service.engine.limits.max_model_tokens)
+        service.model_name(body.model)
+        with client_field_names(MESSAGES_FIELDS):
+            return len(service.request_builder.chat_prompt(to_chat(body)).ids)
+
+    num_tokens = await service.on_body(request, record, work)
+    return json_response({"input_tokens": num_tokens})

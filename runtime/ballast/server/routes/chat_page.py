@@ -1,0 +1,77 @@
+"""The built-in chat page at / and the numbers that it shows. Static files, read once; nothing is loaded from other
+hosts."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from ballast.server.routes.context import service_of
+from ballast.server.wire.json_text import to_json
+from ballast.server.wire.openapi import describes
+
+router = APIRouter()
+
+FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page/chat.js": ("chat.js", "text/javascript; charset=utf-8"),
+    "/page/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/page/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+"""Path → (file, media type). They contain nothing about the model or its users, and need no key."""
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+class Occupancy(BaseModel):
+    """How busy the server is."""
+
+    model: str
+    batch_slots: int
+    running: int
+    waiting: int
+    kv_capacity_tokens: int
+    kv_used_tokens: int
+    kv_cached_tokens: int
+
+
+@router.get("/occupancy", **describes(Occupancy))
+async def occupancy(request: Request) -> Response:
+    """How busy the server is; the numbers of /metrics that a person looks at."""
+    service = service_of(request)
+    now = service.engine.snapshot()
+    reply = Occupancy(
+        model=service.model_names[0],
+        batch_slots=now.batch_slots,
+        running=now.running,
+        waiting=now.waiting,
+        kv_capacity_tokens=now.capacity_tokens,
+        kv_used_tokens=now.used_tokens,
+        kv_cached_tokens=now.cached_tokens,
+    )
+    return Response(to_json(reply.model_dump()), headers={"Cache-Control": "no-store"}, media_type="application/json")
+
+
+def _add_file(path: str, name: str, media_type: str) -> None:
+    content = resources.files("ballast.server.routes").joinpath("static", name).read_bytes()
+    headers = {**HEADERS, "ETag": f'"{hashlib.sha256(content).hexdigest()[:16]}"'}
+
+    @router.get(path, include_in_schema=False)
+    async def file(request: Request) -> Response:
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers, media_type=media_type)
+
+
+for _path, (_name, _media_type) in FILES.items():
+    _add_file(_path, _name, _media_type)

@@ -1,0 +1,30 @@
+"""The first and last lines that all routes share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from ballast.server.request_record import Record
+from ballast.server.service import Service
+from ballast.server.wire.json_text import to_json
+
+
+def service_of(request: Request) -> Service:
+    """The service of the application."""
+    service: Service = request.app.state.service
+    return service
+
+
+def begin(request: Request, endpoint: str) -> tuple[Service, Record]:
+    """The service, and the request's record with `endpoint` as its label in metrics."""
+    record: Record = request.state.record
+    record.endpoint = endpoint
+    return service_of(request), record
+
+
+def json_response(value: Any) -> Response:
+    """A response with a short body. Bodies that may be long must be written off the event loop."""
+    return Response(to_json(value), media_type="application/json")

@@ -1,0 +1,90 @@
+"""Liveness, readiness, metrics and debugging."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from ballast import __version__
+from ballast.engine.engine import EngineState
+from ballast.errors import RETRY_AFTER_S, EngineDeadError
+from ballast.server.routes.context import service_of
+from ballast.server.telemetry.numa_report import to_json as numa_json
+from ballast.server.wire.json_text import to_json
+from ballast.server.wire.openapi import describes
+from ballast.server.wire.schemas import EngineView, NumaView, Status, Version
+
+everywhere = APIRouter()
+"""Routes on every port."""
+admin = APIRouter()
+"""Routes on the admin port, or on the API's port without one."""
+
+# Where memory lies rarely changes, and reading it walks every page of the process.
+METRICS_MAX_AGE_S = 60.0
+DEBUG_MAX_AGE_S = 5.0
+
+
+@everywhere.get("/livez", **describes(Status, unready=Status, needs_key=False))
+async def livez(request: Request) -> Response:
+    """200 while a restart would not help: the engine makes progress, or has nothing to do, or is loading."""
+    service = service_of(request)
+    engine = service.engine
+    silence_s = engine.snapshot().silence_s
+    if engine.failure is not None:
+        return _status(503, status="dead", reason=str(EngineDeadError.because_of(engine.failure)))
+    if silence_s > service.limits.max_silence_s:
+        return _status(503, status="hangs", reason=f"no progress for {silence_s:.0f} s although requests are held")
+    return _status(200, status="alive")
+
+
+@everywhere.get("/readyz", **describes(Status, unready=Status, needs_key=False))
+async def readyz(request: Request) -> Response:
+    """200 once the model is loaded and has computed a token, until the server is told to stop."""
+    engine = service_of(request).engine
+    if engine.state is EngineState.READY:
+        return _status(200, status="ready")
+    return _status(503, status=engine.state.value, progress=round(engine.load_progress, 4))
+
+
+@everywhere.get("/version", **describes(Version))
+async def version() -> Response:
+    """The program's version."""
+    return _status(200, version=__version__)
+
+
+@admin.get("/metrics", **describes("text/plain"))
+async def metrics(request: Request) -> Response:
+    """Prometheus metrics."""
+    service = service_of(request)
+    await service.numa.report(METRICS_MAX_AGE_S)
+    page, content_type = service.metrics.expose(request.headers.get("accept", ""))
+    return Response(page, headers={"Content-Type": content_type})
+
+
+@admin.get("/debug/state", **describes(EngineView))
+async def debug_state(request: Request) -> Response:
+    """The live requests and the engine's numbers; never any text."""
+    service = service_of(request)
+    now = service.engine.snapshot()
+    return _status(
+        200,
+        state=service.engine.state.value,
+        load_progress=service.engine.load_progress,
+        preparing=service.tokenize_queue.num_waiting,
+        numbers={name: getattr(now, name) for name in now.__dataclass_fields__},
+        requests=service.engine.describe(),
+    )
+
+
+@admin.get("/debug/numa", **describes(NumaView))
+async def debug_numa(request: Request) -> Response:
+    """Where this process computes and its weights lie, as /proc shows it."""
+    report, age_s = await service_of(request).numa.report(DEBUG_MAX_AGE_S)
+    return _status(200, **numa_json(report, age_s))
+
+
+def _status(code: int, **body: Any) -> Response:
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if code == 503 else {}
+    return Response(to_json(body), code, headers, media_type="application/json")

@@ -1,0 +1,93 @@
+"""The routes of OpenAI's API: chat and text completions, and the list of models."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from ballast.server.generation.job import Job
+from ballast.server.generation.response import GenerationResponse
+from ballast.server.request_record import Record
+from ballast.server.routes.context import begin, json_response
+from ballast.server.service import Prepared, Service
+from ballast.server.wire.openai.reply import ChatFormat, Format, Reply, Shape, TextFormat
+from ballast.server.wire.openai.request import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationRequest,
+    StreamOptions,
+)
+from ballast.server.wire.openapi import describes
+from ballast.server.wire.schemas import ChatCompletion, ModelCard, ModelList, TextCompletion
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions", **describes(ChatCompletion, body=ChatCompletionRequest, streams=True))
+async def chat_completions(request: Request) -> Response:
+    """Answer a conversation."""
+    service, record = begin(request, "chat_completions")
+    ready = await service.prepare(request, record, ChatCompletionRequest, service.request_builder.chat)
+    return _respond(service, record, ready, "chatcmpl", ChatFormat(service.reasoning_fields))
+
+
+@router.post("/v1/completions", **describes(TextCompletion, body=CompletionRequest, streams=True))
+async def completions(request: Request) -> Response:
+    """Continue a text."""
+    service, record = begin(request, "completions")
+    ready = await service.prepare(request, record, CompletionRequest, service.request_builder.completion)
+    return _respond(service, record, ready, "cmpl", TextFormat())
+
+
+@router.get("/v1/models", **describes(ModelList))
+@router.get("/v1/models/", include_in_schema=False)
+async def list_models(request: Request) -> Response:
+    """The names under which the model is served."""
+    service, _ = begin(request, "models")
+    return json_response({"object": "list", "data": [_model(service, name) for name in service.model_names]})
+
+
+@router.get("/v1/models/{name:path}", **describes(ModelCard))
+async def show_model(request: Request, name: str) -> Response:
+    """One of the names."""
+    service, _ = begin(request, "models")
+    if name not in service.model_names:
+        raise service.no_such_model(name)
+    return json_response(_model(service, name))
+
+
+def _respond(
+    service: Service, record: Record, ready: Prepared[Any], prefix: str, format_: Format
+) -> GenerationResponse:
+    tokenizer = service.request_builder.text.tokenizer
+    shape = shape_of(ready.body, ready.job, has_vocabulary=tokenizer.has_vocabulary)
+    reply_id = f"{prefix}-{uuid.uuid4().hex}"
+    reply = Reply(reply_id, int(time.time()), ready.model, format_, shape, tokenizer.token_bytes)
+    return service.respond(record, ready.job, reply, stream=bool(ready.body.stream))
+
+
+def shape_of(body: GenerationRequest, job: Job, *, has_vocabulary: bool) -> Shape:
+    """What the reply shows besides the text. It always shows token ids if the model has no vocabulary."""
+    options = body.stream_options or StreamOptions()
+    return Shape(
+        num_choices=job.num_choices,
+        logprobs=job.sampling.logprobs is not None,
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.continuous_usage_stats),
+        timings_per_token=bool(body.timings_per_token),
+        token_ids=bool(body.return_token_ids) or not has_vocabulary,
+    )
+
+
+def _model(service: Service, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "ballast",
+        "max_model_len": service.engine.limits.max_model_tokens,
+    }

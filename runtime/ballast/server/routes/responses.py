@@ -1,0 +1,35 @@
+"""The route of OpenAI's Responses API, which is translated to a chat request."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from ballast.server.generation.job import Job
+from ballast.server.routes.context import begin
+from ballast.server.wire.field_names import RESPONSES_FIELDS, client_field_names
+from ballast.server.wire.openapi import describes
+from ballast.server.wire.responses.reply import ResponsesReply
+from ballast.server.wire.responses.request import ResponsesRequest, parse_responses, to_chat
+from ballast.server.wire.schemas import ResponseObject
+
+router = APIRouter()
+
+
+@router.post("/v1/responses", **describes(ResponseObject, body=ResponsesRequest, streams=True))
+async def responses(request: Request) -> Response:
+    """Answer with a response, which is not stored."""
+    service, record = begin(request, "responses")
+
+    def work(data: bytes) -> tuple[ResponsesRequest, str, Job]:
+        body = parse_responses(data, service.engine.limits.max_model_tokens)
+        model = service.model_name(body.model)
+        with client_field_names(RESPONSES_FIELDS):
+            return body, model, service.request_builder.chat(to_chat(body), split_reasoning=True)
+
+    body, model, job = await service.on_body(request, record, work)
+    reply = ResponsesReply(f"resp_{uuid.uuid4().hex}", int(time.time()), model, body)
+    return service.respond(record, job, reply, stream=bool(body.stream))

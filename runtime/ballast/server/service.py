@@ -1,0 +1,106 @@
+"""What the routes share: the engine, the model's names, and the steps from a body to a reply."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from starlette.requests import Request
+
+from ballast.errors import RequestError
+from ballast.server.engine_port import EnginePort
+from ballast.server.generation.job import Job
+from ballast.server.generation.request_builder import RequestBuilder
+from ballast.server.generation.response import GenerationResponse, Reply
+from ballast.server.generation.tokenize_queue import TokenizeQueue
+from ballast.server.http.access import Access
+from ballast.server.limits import ServerLimits
+from ballast.server.request_record import Record
+from ballast.server.telemetry.metrics import Metrics
+from ballast.server.telemetry.numa_report import NumaProbe
+from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
+
+Kind = TypeVar("Kind", ChatCompletionRequest, CompletionRequest)
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Generic[Kind]):
+    """A request that is checked and ready for the engine."""
+
+    model: str
+    """Its name for the reply."""
+    body: Kind
+    job: Job
+
+
+@dataclass(slots=True)
+class Service:
+    """The state that all handlers share."""
+
+    engine: EnginePort
+    request_builder: RequestBuilder
+    metrics: Metrics
+    numa: NumaProbe
+    tokenize_queue: TokenizeQueue
+    """Runs templates and tokenizers off the event loop."""
+    model_names: Sequence[str]
+    """At least one. Replies to requests that name no model have the first."""
+    max_body_bytes: int
+    shutting_down: asyncio.Future[None]
+    """Done once the server must fail the requests that still run."""
+    access: Access = field(default_factory=Access)
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    strict_model_name: bool = False
+    request_timeout_s: float = 0.0
+    reasoning_fields: Sequence[str] = ("reasoning_content",)
+    """The fields of chat completions that carry the reasoning."""
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def model_name(self, asked: str | None) -> str:
+        """The name for the reply. In strict mode, raises RequestError (404) if `asked` is not a name of the model."""
+        if asked is None:
+            return self.model_names[0]
+        if self.strict_model_name and asked not in self.model_names:
+            raise self.no_such_model(asked)
+        return asked
+
+    def no_such_model(self, name: str) -> RequestError:
+        """The error for a name that the model does not have."""
+        return RequestError(
+            f"The model {name!r} does not exist; this server has {', '.join(self.model_names)}",
+            param="model",
+            code="model_not_found",
+            status=404,
+        )
+
+    async def prepare(
+        self, request: Request, record: Record, kind: type[Kind], to_job: Callable[[Kind], Job]
+    ) -> Prepared[Kind]:
+        """Read the body, then check and tokenise it. Raises like `on_body`."""
+        return await self.on_body(request, record, lambda data: self._prepare(kind, data, to_job))
+
+    async def on_body(self, request: Request, record: Record, work: Callable[[bytes], Result]) -> Result:
+        """Read the body, and return `work(body)`, which runs off the event loop. Raises as `TokenizeQueue.run` does."""
+        return await self.tokenize_queue.run(request, record, work)
+
+    def respond(self, record: Record, job: Job, reply: Reply, *, stream: bool) -> GenerationResponse:
+        """The response that runs `job` and writes its result by `reply`."""
+        return GenerationResponse(
+            self.engine,
+            self.request_builder.text.tokenizer,
+            job,
+            reply,
+            record,
+            stream=stream,
+            timeout_s=self.request_timeout_s,
+            shutting_down=self.shutting_down,
+            keep_alive_s=self.limits.keep_alive_s,
+        )
+
+    def _prepare(self, kind: type[Kind], data: bytes, to_job: Callable[[Kind], Job]) -> Prepared[Kind]:
+        body = parse_body(kind, data, self.engine.limits.max_model_tokens)
+        return Prepared(self.model_name(body.model), body, to_job(body))

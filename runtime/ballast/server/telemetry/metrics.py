@@ -1,0 +1,188 @@
+"""Prometheus metrics. The engine's numbers are read on a scrape; only durations are recorded as they occur.
+
+Names, labels and units are a contract with dashboards. Aliases repeat the main ones under vLLM's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from ballast.engine.observer import StepKind
+from ballast.server.engine_port import EnginePort
+
+# No second series with the creation time of each counter.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the library left this one out
+
+# Bounds in seconds and tokens. They are vLLM's, so that quantiles of both can be compared.
+FIRST_TOKEN_BUCKETS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160),
+    *(640, 2560),
+)
+INTER_TOKEN_BUCKETS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+)
+REQUEST_BUCKETS = (*(0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680),)
+STEP_BUCKETS = (0.001, 0.0025, 0.005, *FIRST_TOKEN_BUCKETS[2:-2])
+STEP_TOKENS_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+class Metrics:
+    """All metrics of /metrics. The `on_…` methods implement EngineObserver and run on the engine's thread."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._requests = Counter(
+            "ballast_requests",
+            "Requests ended, by endpoint and how they ended.",
+            ["endpoint", "outcome"],
+            registry=self.registry,
+        )
+        self._first_token = self._seconds("time_to_first_token", "From submission to first token.", FIRST_TOKEN_BUCKETS)
+        self._inter_token = self._seconds("inter_token_latency", "Between a request's tokens.", INTER_TOKEN_BUCKETS)
+        self._duration = self._seconds("request_duration", "From submission to last token.", REQUEST_BUCKETS)
+        self._queue = self._seconds("request_queue", "From submission to the first step.", REQUEST_BUCKETS)
+        self._step = Histogram(
+            "ballast_step_seconds", "Engine steps.", ["kind"], buckets=STEP_BUCKETS, registry=self.registry
+        )
+        self._step_tokens = Histogram(
+            "ballast_step_tokens", "Tokens in a step.", buckets=STEP_TOKENS_BUCKETS, registry=self.registry
+        )
+
+    def _seconds(self, name: str, what: str, buckets: Iterable[float]) -> Histogram:
+        return Histogram(f"ballast_{name}_seconds", what, buckets=tuple(buckets), registry=self.registry)
+
+    def watch(self, engine: EnginePort, *, model_name: str, build: dict[str, str], alias: bool) -> None:
+        """Add the metrics of `engine`, and with `alias` the same under vLLM's names."""
+        self.registry.register(_EngineCollector(engine, model_name, build))
+        if alias:
+            histograms = {
+                "vllm:time_to_first_token_seconds": self._first_token,
+                "vllm:inter_token_latency_seconds": self._inter_token,
+                "vllm:e2e_request_latency_seconds": self._duration,
+            }
+            self.registry.register(_VllmCollector(engine, model_name, histograms))
+
+    def expose(self, accept: str) -> tuple[bytes, str]:
+        """The page and its content type, in the format that the Accept header `accept` prefers."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+    def count_request(self, endpoint: str, outcome: str) -> None:
+        """A request has ended."""
+        self._requests.labels(endpoint, outcome).inc()
+
+    def on_step(self, kind: StepKind, duration_s: float, num_tokens: int) -> None:
+        """A step has run."""
+        self._step.labels(kind).observe(duration_s)
+        self._step_tokens.observe(num_tokens)
+
+    def on_first_token(self, ttft_s: float, queue_s: float) -> None:
+        """A request got its first token."""
+        self._first_token.observe(ttft_s)
+        self._queue.observe(queue_s)
+
+    def on_inter_token(self, latency_s: float) -> None:
+        """A request got one more token."""
+        self._inter_token.observe(latency_s)
+
+    def on_finish(self, duration_s: float) -> None:
+        """A request finished."""
+        self._duration.observe(duration_s)
+
+
+class _EngineCollector(Collector):
+    def __init__(self, engine: EnginePort, model_name: str, build: dict[str, str]) -> None:
+        self._engine = engine
+        self._model_name = model_name
+        self._build = build
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._engine.snapshot()
+        gauges = {
+            "batch_slots": ("Most requests in one step.", now.batch_slots),
+            "batch_running": ("Requests that take part in steps.", now.running),
+            "batch_occupancy_ratio": ("batch_running as a share of batch_slots.", now.running / now.batch_slots),
+            "requests_waiting": ("Requests in the queue.", now.waiting),
+            "kv_cache_capacity_tokens": ("Tokens that the KV cache can hold.", now.capacity_tokens),
+            "kv_cache_used_tokens": ("Tokens in blocks that a request holds.", now.used_tokens),
+            "kv_cache_cached_tokens": ("Tokens in blocks kept for their prefix alone.", now.cached_tokens),
+            "kv_cache_usage_ratio": ("kv_cache_used_tokens as a share.", now.used_tokens / now.capacity_tokens),
+            "model_load_progress_ratio": ("Share of the model that is loaded.", self._engine.load_progress),
+            "decode_graphs": ("Batch sizes that a GPU decodes by a captured graph.", now.decode_graphs),
+            "resident_experts": ("Routed experts in a GPU's memory, over all layers.", now.gpu_experts),
+            "pcie_share_ratio": (
+                "Of a decode step's experts in host memory, those that a GPU reads across PCIe.",
+                now.pcie_share,
+            ),
+            "engine_heartbeat_timestamp_seconds": ("When the engine last made progress.", now.heartbeat),
+        }
+        counters = {
+            "prompt_tokens": ("Prompt tokens of admitted requests.", now.prompt_tokens),
+            "generation_tokens": ("Tokens generated.", now.generation_tokens),
+            "prefix_cache_query_tokens": ("Prompt tokens looked up in the prefix cache.", now.prefix_query_tokens),
+            "prefix_cache_hit_tokens": ("Prompt tokens served by the prefix cache.", now.prefix_hit_tokens),
+            "expert_weight_bytes_read": ("Bytes of experts' weights read from memory.", now.expert_bytes_read),
+            "expert_weight_bytes_over_pcie": (
+                "Bytes of experts' weights that a GPU has read from host memory.",
+                now.expert_bytes_over_pcie,
+            ),
+            "streamed_steps": ("Steps whose experts were all streamed through a GPU.", now.streamed_steps),
+            "preemptions": ("Requests that gave their KV up to others and were computed again.", now.preemptions),
+        }
+        for name, (what, value) in gauges.items():
+            yield GaugeMetricFamily(f"ballast_{name}", what, value)
+        for name, (what, value) in counters.items():
+            yield CounterMetricFamily(f"ballast_{name}", what, value)
+        yield InfoMetricFamily("ballast_build", "The program that runs here.", self._build)
+        yield InfoMetricFamily("ballast_model", "The model that is served.", {"model_name": self._model_name})
+
+
+class _VllmCollector(Collector):
+    """The same numbers under the names that dashboards, autoscalers and inference gateways already know."""
+
+    def __init__(self, engine: EnginePort, model_name: str, histograms: dict[str, Histogram]) -> None:
+        self._engine = engine
+        self._model_name = model_name
+        self._histograms = histograms
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._engine.snapshot()
+        label = [self._model_name]
+        for name, value in {
+            "vllm:num_requests_running": now.running,
+            "vllm:num_requests_waiting": now.waiting,
+            "vllm:kv_cache_usage_perc": now.used_tokens / now.capacity_tokens,
+        }.items():
+            gauge = GaugeMetricFamily(name, "Alias.", labels=["model_name"])
+            gauge.add_metric(label, value)
+            yield gauge
+        for name, value in {
+            "vllm:prompt_tokens": now.prompt_tokens,
+            "vllm:generation_tokens": now.generation_tokens,
+        }.items():
+            counter = CounterMetricFamily(name, "Alias.", labels=["model_name"])
+            counter.add_metric(label, value)
+            yield counter
+        for name, histogram in self._histograms.items():
+            yield _renamed(histogram, name, self._model_name)
+
+
+def _renamed(histogram: Histogram, name: str, model_name: str) -> Metric:
+    (source,) = histogram.collect()
+    buckets = [(s.labels["le"], s.value) for s in source.samples if s.name.endswith("_bucket")]
+    (total,) = (s.value for s in source.samples if s.name.endswith("_sum"))
+    family = HistogramMetricFamily(name, "Alias.", labels=["model_name"])
+    family.add_metric([model_name], buckets, total)
+    return family

@@ -1,0 +1,200 @@
+"""Requests of Anthropic's Messages API. Each is translated to a ChatCompletionRequest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import Field
+
+from ballast.server.wire.openai.request import MAX_TOOLS, ChatCompletionRequest
+from ballast.server.wire.parsing import StrictModel, check_lengths, parse_json, refuse, validated
+
+_THINKING = {"enabled": True, "disabled": False, "adaptive": None}
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+class OutputFormat(StrictModel):
+    """The schema that the text follows."""
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(StrictModel):
+    """How the reply is to be."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
+class MessagesRequest(StrictModel):
+    """Body of POST /v1/messages and of its count_tokens. What blocks may hold is checked where they are read."""
+
+    model: str
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    system: str | list[dict[str, Any]] | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    """Its budget is not enforced; `max_tokens` bounds reasoning and answer together."""
+    output_config: OutputConfig | None = None
+
+    metadata: Any = None
+    service_tier: Any = None
+
+
+def parse_messages(data: bytes, max_model_tokens: int) -> MessagesRequest:
+    """Parse a body. Raises RequestError. Must not run on the event loop."""
+    value = parse_json(data)
+    check_lengths(value, max_model_tokens)
+    return validated(MessagesRequest, value)
+
+
+def to_chat(body: MessagesRequest) -> ChatCompletionRequest:
+    """The same request in OpenAI's form. Raises RequestError for what that cannot express."""
+    messages = [*_system(body), *_messages(body.messages)]
+    if "tool_calls" in messages[-1]:
+        refuse(f"messages.{len(body.messages) - 1}.content", "a message with tool calls cannot be continued")
+    fields: dict[str, Any] = {
+        "model": body.model,
+        "messages": messages,
+        "max_tokens": body.max_tokens,
+        "stop": body.stop_sequences,
+        "stream": body.stream,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "top_k": body.top_k,
+        "tools": [_tool(tool, f"tools.{n}") for n, tool in enumerate(body.tools or ())],
+        "thinking": _thinking(body.thinking or {"type": "adaptive"}),
+        "continue_final_message": messages[-1]["role"] == "assistant",
+        **_tool_choice(body.tool_choice or {"type": "auto"}),
+        **_output(body.output_config or OutputConfig()),
+    }
+    return validated(ChatCompletionRequest, {name: value for name, value in fields.items() if value is not None})
+
+
+def _system(body: MessagesRequest) -> list[dict[str, Any]]:
+    if not body.system:
+        return []
+    return [{"role": "system", "content": _text(body.system, "system")}]
+
+
+def _messages(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for n, message in enumerate(messages):
+        path, content = f"messages.{n}", message.get("content")
+        match message.get("role"):
+            case "user":
+                yield from _user(content, f"{path}.content")
+            case "assistant":
+                yield _assistant(content, f"{path}.content")
+            case role:
+                refuse(f"{path}.role", f"is {role!r}; it must be user or assistant")
+
+
+def _user(content: Any, path: str) -> Iterator[dict[str, Any]]:
+    """Tool results, each as a message of its own, and the user's texts between them."""
+    texts: list[Mapping[str, Any]] = []
+    for at, block in _blocks(content, path):
+        if block.get("type") != "tool_result":
+            texts.append({"type": "text", "text": _block_text(block, at)})
+            continue
+        if texts:
+            yield {"role": "user", "content": texts}
+            texts = []
+        result = _text(block.get("content") or "", f"{at}.content")
+        text = f"Error: {result}" if block.get("is_error") else result
+        yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text}
+    if texts:
+        yield {"role": "user", "content": texts}
+
+
+def _assistant(content: Any, path: str) -> dict[str, Any]:
+    texts, reasoning, calls = [], "", []
+    for at, block in _blocks(content, path):
+        match block.get("type"):
+            case "thinking":
+                reasoning += str(block.get("thinking", ""))
+            case "redacted_thinking":
+                pass  # encrypted: only Anthropic can read it
+            case "tool_use":
+                if not isinstance(block.get("name"), str):
+                    refuse(f"{at}.name", "must be a string")
+                arguments = orjson.dumps(block.get("input") or {}).decode()
+                function = {"name": block.get("name"), "arguments": arguments}
+                calls.append({"id": block.get("id"), "type": "function", "function": function})
+            case _:
+                texts.append(_block_text(block, at))
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _blocks(content: Any, path: str) -> list[tuple[str, Mapping[str, Any]]]:
+    if isinstance(content, str):
+        return [(path, {"type": "text", "text": content})]
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        refuse(path, "must be a string or a list of blocks")
+    return [(f"{path}.{n}", block) for n, block in enumerate(content)]
+
+
+def _text(content: Any, path: str) -> str:
+    """The text of a string or of text blocks, with one line per block."""
+    return "\n".join(_block_text(block, at) for at, block in _blocks(content, path))
+
+
+def _block_text(block: Mapping[str, Any], path: str) -> str:
+    text = block.get("text")
+    if block.get("type") != "text" or not isinstance(text, str):
+        refuse(path, f"this model reads only text blocks here, not {block.get('type')!r}")
+    return text
+
+
+def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
+    if tool.get("type") not in (None, "custom"):
+        refuse(f"{path}.type", f"{tool['type']!r} runs on Anthropic's servers; only tools of the client's are known")
+    function = {
+        "name": tool.get("name"),
+        "description": tool.get("description"),
+        "parameters": tool.get("input_schema"),
+    }
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
+    kind = choice.get("type")
+    fields: dict[str, Any] = {}
+    if kind == "tool":
+        fields["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
+    elif isinstance(kind, str) and kind in _CHOICES:
+        fields["tool_choice"] = _CHOICES[kind]
+    else:
+        refuse("tool_choice.type", f"is {kind!r}; it must be auto, any, tool or none")
+    if choice.get("disable_parallel_tool_use"):
+        fields["parallel_tool_calls"] = False
+    return fields
+
+
+def _thinking(thinking: Mapping[str, Any]) -> bool | None:
+    kind = thinking.get("type")
+    if not isinstance(kind, str) or kind not in _THINKING:
+        refuse("thinking.type", f"is {kind!r}; it must be {', '.join(_THINKING)}")
+    return _THINKING[kind]
+
+
+def _output(config: OutputConfig) -> dict[str, Any]:
+    fields: dict[str, Any] = {"reasoning_effort": config.effort}
+    if config.format is not None:
+        schema = {"name": "output", "schema": config.format.schema_, "strict": True}
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return fields

@@ -1,0 +1,60 @@
+"""Log probabilities in OpenAI's two formats: for chats, and the older one for text completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ballast.engine.logprobs import TokenLogprobs
+from ballast.server.wire.json_text import list_to_json
+from ballast.server.wire.piece import ScoredToken
+
+TokenBytes = Callable[[int], bytes]
+
+
+def chat_logprobs(tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> bytes:
+    """`choices[].logprobs` of a chat, as JSON. Reasoning tokens are listed separately, as in DeepSeek's API."""
+
+    def entry(token_id: int, logprob: float) -> dict[str, Any]:
+        raw = token_bytes(token_id)
+        return {"token": raw.decode("utf-8", errors="replace"), "logprob": logprob, "bytes": list(raw)}
+
+    def shown(scores: TokenLogprobs) -> dict[str, Any]:
+        top = [entry(token_id, logprob) for token_id, logprob in scores.top]
+        return {**entry(scores.token_id, scores.logprob), "top_logprobs": top}
+
+    by_reasoning: dict[bool, list[TokenLogprobs]] = {True: [], False: []}
+    for token in tokens:
+        if token.scores is not None:
+            by_reasoning[token.is_reasoning].append(token.scores)
+    content = list_to_json(by_reasoning[False], shown)
+    reasoning = list_to_json(by_reasoning[True], shown) if by_reasoning[True] else b"null"
+    return b'{"content":%b,"refusal":null,"reasoning_content":%b}' % (content, reasoning)
+
+
+def text_logprobs(tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> bytes:
+    """`choices[].logprobs` of a text completion, as JSON. The first token of an echoed prompt has null instead of
+    numbers. A token that is not valid UTF-8 is spelled `bytes:\xe4\xb8`, so that all spellings differ."""
+
+    def spelled(token_id: int) -> str:
+        return _spelled(token_bytes(token_id))
+
+    def top(token: ScoredToken) -> dict[str, float] | None:
+        if token.scores is None:
+            return None
+        named = {spelled(token_id): logprob for token_id, logprob in token.scores.top}
+        return {**named, spelled(token.token_id): token.scores.logprob}
+
+    return b'{"tokens":%b,"token_logprobs":%b,"top_logprobs":%b,"text_offset":%b}' % (
+        list_to_json(tokens, lambda token: spelled(token.token_id)),
+        list_to_json(tokens, lambda token: token.scores and token.scores.logprob),
+        list_to_json(tokens, top),
+        list_to_json(tokens, lambda token: token.offset),
+    )
+
+
+def _spelled(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)

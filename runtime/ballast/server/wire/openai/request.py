@@ -1,0 +1,296 @@
+"""Request bodies of OpenAI's API. Each field is honoured, refused by name, or known to change nothing.
+
+A field that would change the result is never ignored. Fields that are not listed here are refused as unknown. Listed
+fields that are not supported are accepted only with a value that asks for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import orjson
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from ballast.engine.request import SamplingParams
+from ballast.errors import RequestError
+from ballast.grammar.source import Source
+from ballast.server.wire.openai.response_format import ResponseFormat, StructuredOutputs
+from ballast.server.wire.parsing import StrictModel, check_lengths, parse_json, validated
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 1024
+MAX_LOGIT_BIAS = 1024
+MAX_ID_DIGITS = 10
+MAX_TOOLS = 1024
+MAX_SEED = 2**63 - 1
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
+MAX_PRIORITY = 2**31 - 1
+
+
+def _only(*neutral: Any) -> AfterValidator:
+    """Validator of a field that is not supported: accepts only null and the `neutral` values."""
+
+    def check(value: Any) -> Any:
+        if value is None or any(value == item and type(value) is type(item) for item in neutral):
+            return value
+        shown = " or ".join(orjson.dumps(item).decode() for item in neutral) or "null"
+        raise ValueError(f"this server does not support it; leave it out or send {shown}")
+
+    return AfterValidator(check)
+
+
+def _strings(value: Any) -> Any:
+    """A single string becomes a list of one; null becomes an empty list."""
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else value
+
+
+def _token_ids_as_keys(value: Any) -> Any:
+    """The keys of logit_bias as integers, since JSON's keys are strings."""
+    if not isinstance(value, Mapping):
+        return value
+    if not all(len(key) <= MAX_ID_DIGITS and key.isascii() and key.isdigit() for key in value):
+        raise ValueError("keys must be token ids")
+    return {int(key): bias for key, bias in value.items()}
+
+
+def _prompts(value: Any) -> Any:
+    """A string, a list of token ids, or a list of these, as a list of prompts."""
+    is_one = not isinstance(value, list) or (value and type(value[0]) is int)
+    prompts = [value] if is_one else value
+    if not prompts:
+        raise ValueError("must not be empty")
+    if len(prompts) > MAX_CHOICES:
+        raise ValueError(f"must be at most {MAX_CHOICES} prompts, these are {len(prompts)}")
+    for prompt in prompts:
+        if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(type(item) is int for item in prompt)):
+            raise ValueError("must be a string, a list of token ids, or a list of these")
+    return prompts
+
+
+class StreamOptions(StrictModel):
+    """`stream_options` of both endpoints."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+    """Pads chunks against traffic analysis; the content stays the same."""
+
+
+class GenerationRequest(StrictModel):
+    """What chat and text completions have in common."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    """0 is useful only for a completion that echoes its prompt."""
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY - 1, le=MAX_PRIORITY)] | None = None
+    """Lower numbers are served first; the default is 0."""
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    """0 and -1 keep every token."""
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
+    stop: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
+        BeforeValidator(_strings),
+        Field(max_length=MAX_STOP_STRINGS),
+    ] = Field([])
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=256)] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    logit_bias: (
+        Annotated[
+            dict[int, Annotated[float, Field(ge=-100, le=100)]],
+            BeforeValidator(_token_ids_as_keys),
+            Field(max_length=MAX_LOGIT_BIAS),
+        ]
+        | None
+    ) = None
+
+    structured_outputs: StructuredOutputs | None = None
+    timings_per_token: bool | None = None
+    return_progress: bool | None = None
+    return_token_ids: bool | None = None
+
+    service_tier: Any = None
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+
+    def grammar(self) -> Source | None:
+        """The grammar of the text; None for free text. Raises RequestError."""
+        return self.structured_outputs.source() if self.structured_outputs else None
+
+
+class ThinkingSwitch(StrictModel):
+    """`thinking` of DeepSeek's API."""
+
+    type: Literal["enabled", "disabled"]
+
+
+class NamedFunction(StrictModel):
+    """The function of a `tool_choice`."""
+
+    name: str
+
+
+class NamedTool(StrictModel):
+    """A `tool_choice` that names the function to call."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class AllowedTools(StrictModel):
+    """Which of the tools may be called, and whether one must be."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolsChoice(StrictModel):
+    """A `tool_choice` that leaves some of the tools to the model, and the prompt as it is with all of them."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+ToolChoice = (
+    Literal["none", "auto", "required"] | Annotated[NamedTool | AllowedToolsChoice, Field(discriminator="type")]
+)
+
+
+class ChatCompletionRequest(GenerationRequest):
+    """Body of POST /v1/chat/completions. Messages are checked where they are normalised, in `ballast.text`."""
+
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    chat_template_kwargs: dict[str, Any] | None = None
+    thinking: ThinkingSwitch | bool | None = None
+    enable_thinking: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    """Has no effect: it is a hint."""
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Annotated[Any, _only([])] = None
+    function_call: Annotated[Any, _only("none", "auto")] = None
+    modalities: Annotated[Any, _only(["text"])] = None
+    audio: Annotated[Any, _only()] = None
+    prediction: Annotated[Any, _only()] = None
+    web_search_options: Annotated[Any, _only()] = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Number of alternatives to report with each token; None: no log probabilities."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def grammar(self) -> Source | None:
+        """The grammar of the content; None for free text. Raises RequestError."""
+        shape = self.response_format.source() if self.response_format else None
+        if shape is not None and self.structured_outputs is not None:
+            raise RequestError("response_format: excludes structured_outputs", param="response_format")
+        return shape or super().grammar()
+
+
+class CompletionRequest(GenerationRequest):
+    """Body of POST /v1/completions."""
+
+    prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)]
+
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1)] | None = None
+    suffix: Annotated[Any, _only("")] = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Number of alternatives to report with each token; None: no log probabilities."""
+        return self.logprobs
+
+
+Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest)
+
+
+def parse_body(kind: type[Body], data: bytes, max_model_tokens: int) -> Body:
+    """Parse a body as `kind`. Raises RequestError, which names the first field that is wrong.
+
+    Takes time and memory in proportion to `data`, and must not run on the event loop.
+    """
+    value = parse_json(data)
+    check_lengths(value, max_model_tokens)
+    body = validated(kind, value)
+    _check_together(body)
+    return body
+
+
+def _check_together(body: GenerationRequest) -> None:
+    """Check fields that restrict each other."""
+    for name in ("stream_options", "return_progress"):
+        if getattr(body, name) and not body.stream:
+            raise RequestError(f"{name} is only allowed with stream: true", param=name)
+    if isinstance(body, ChatCompletionRequest):
+        if body.top_logprobs and not body.logprobs:
+            raise RequestError("top_logprobs is only allowed with logprobs: true", param="top_logprobs")
+        if body.max_tokens == 0:
+            raise RequestError("max_tokens: must be at least 1", param="max_tokens")
+    elif isinstance(body, CompletionRequest):
+        if body.best_of is not None and body.best_of != (body.n or 1):
+            raise RequestError(
+                "best_of: this server returns every choice that it makes; leave it out, or make it equal to n",
+                param="best_of",
+            )
+        if body.max_tokens == 0 and not body.echo:
+            raise RequestError("max_tokens: must be at least 1 without echo: true", param="max_tokens")
+
+
+def to_sampling(
+    body: GenerationRequest, *, max_tokens: int, eos_ids: frozenset[int], num_logprobs: int | None = None
+) -> SamplingParams:
+    """The engine's sampling parameters for one choice, with OpenAI's defaults for missing fields. `max_tokens` is what
+    the server grants."""
+    stop_token_ids = frozenset(body.stop_token_ids or ()) | (frozenset() if body.ignore_eos else eos_ids)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=_or(body.temperature, 1.0),
+        top_p=_or(body.top_p, 1.0),
+        top_k=max(0, _or(body.top_k, 0)),
+        min_p=_or(body.min_p, 0.0),
+        seed=body.seed,
+        presence_penalty=_or(body.presence_penalty, 0.0),
+        frequency_penalty=_or(body.frequency_penalty, 0.0),
+        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        stop_token_ids=stop_token_ids,
+        min_tokens=_or(body.min_tokens, 0),
+        logit_bias=body.logit_bias or {},
+        logprobs=num_logprobs,
+    )
+
+
+Value = TypeVar("Value", int, float)
+
+
+def _or(value: Value | None, default: Value) -> Value:
+    return default if value is None else value

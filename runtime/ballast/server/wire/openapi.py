@@ -1,0 +1,129 @@
+"""Generates /openapi.json: what FastAPI finds in the routes, plus what it cannot see there, namely bodies that are read
+off the event loop, and errors that any route may return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from starlette.responses import PlainTextResponse
+
+SCHEMAS = "#/components/schemas/"
+
+EVENT = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
+"""One event of a stream. Only Anthropic's API and the Responses API name their events."""
+
+EVERY_ERROR = {
+    401: "no valid API key, where the server asks for one",
+    500: "an error of the server's own",
+    503: "not ready yet, or about to stop",
+}
+BODY_ERRORS = {
+    400: "a body that is wrong",
+    404: "no such model",
+    408: "the body arrived too slowly",
+    413: "the body is too large",
+    415: "the body is compressed; Content-Encoding is not read",
+    429: "the queue is full; Retry-After says when to come back",
+    504: "the request took longer than the server lets one take",
+}
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorEnvelope(BaseModel):
+    """Every error."""
+
+    error: ErrorDetail
+
+
+def describes(
+    reply: type[BaseModel] | Literal["text/plain"],
+    *,
+    body: type[BaseModel] | None = None,
+    streams: bool = False,
+    unready: type[BaseModel] | None = None,
+    needs_key: bool = True,
+) -> dict[str, Any]:
+    """Arguments of a route that answers with `reply` and reads `body` itself.
+
+    `streams`: it can stream events. `unready`: its answer with status 503 if that is no error. `needs_key` False: it
+    never asks for a key.
+    """
+    content: dict[str, Any] = {"text/event-stream": {"schema": EVENT}} if streams else {}
+    success: dict[str, Any] = {"description": "Success"}
+    if isinstance(reply, str):
+        content[reply] = {"schema": {"type": "string"}}
+    else:
+        success["model"] = reply
+    route: dict[str, Any] = {"responses": {200: success | ({"content": content} if content else {})}}
+    if unready is not None:
+        route["responses"][503] = {"description": EVERY_ERROR[503], "model": unready}
+    if isinstance(reply, str):
+        route["response_class"] = PlainTextResponse
+    if not needs_key:
+        route["openapi_extra"] = {"security": []}
+    if body is not None:
+        schema = body.model_json_schema(ref_template=SCHEMAS + "{model}")
+        media = {"application/json": {"schema": schema}}
+        route["openapi_extra"] = {"requestBody": {"required": True, "content": media}}
+    return route
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document of an application."""
+    described = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes, servers=app.servers
+    )
+    schemas = described.setdefault("components", {}).setdefault("schemas", {})
+    for operations in described["paths"].values():
+        for method, operation in operations.items():
+            _hoist_body(operation, schemas)
+            _add_errors(operation, EVERY_ERROR | (BODY_ERRORS if method == "post" else {}))
+            if operation.get("security") == []:
+                del operation["responses"]["401"]
+            if operation.get("parameters"):
+                _add_errors(operation, {404: "no such thing"})
+    schemas.update(ErrorEnvelope=_schema(ErrorEnvelope, schemas))
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    return described
+
+
+def _hoist_body(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Move the body's schema, and those inside it, to the components that references point to."""
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        schema = content["schema"]
+        if "$ref" not in schema:
+            schema = dict(schema)
+            schemas.update(schema.pop("$defs", {}))
+            schemas[schema["title"]] = schema
+            content["schema"] = {"$ref": SCHEMAS + schema["title"]}
+
+
+def _add_errors(operation: dict[str, Any], errors: Mapping[int, str]) -> None:
+    responses = operation["responses"]
+    responses.pop("422", None)  # FastAPI's own, which this server never sends
+    for status, description in errors.items():
+        content = {"application/json": {"schema": {"$ref": SCHEMAS + "ErrorEnvelope"}}}
+        responses.setdefault(str(status), {"description": description, "content": content})
+
+
+def _schema(kind: type[BaseModel], schemas: dict[str, Any]) -> dict[str, Any]:
+    schema = kind.model_json_schema(ref_template=SCHEMAS + "{model}")
+    schemas.update(schema.pop("$defs", {}))
+    return schema

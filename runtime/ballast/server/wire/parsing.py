@@ -1,0 +1,117 @@
+"""Reads request bodies: JSON within bounds, checked against a type, with errors that name the client's fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from ballast.errors import ContextLengthError, RequestError
+
+MAX_DEPTH = 64
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class StrictModel(BaseModel):
+    """A part of a request's body: types are not converted, and unknown fields are refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+def parse_json(data: bytes) -> dict[str, Any]:
+    """The JSON object in a body. Raises RequestError."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(f"the body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise RequestError("the body must be a JSON object")
+    _check_depth(value)
+    return value
+
+
+def _check_depth(value: dict[str, Any]) -> None:
+    """Refuse bodies that are too deep for later steps, which recurse."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        inner = (item for box in level for item in (box.values() if isinstance(box, dict) else box))
+        level = [item for item in inner if isinstance(item, (dict, list))]
+        if not level:
+            return
+    raise RequestError(f"the body is nested more than {MAX_DEPTH} levels deep")
+
+
+def validated(kind: type[Body], value: Mapping[str, Any]) -> Body:
+    """A JSON object as `kind`. Raises RequestError, which names the first field that is wrong."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise _first_problem(error.errors(include_url=False, include_input=False), value) from None
+
+
+def check_lengths(value: Mapping[str, Any], most: int) -> None:
+    """Refuse lists that are too long before their items are looked at: each item takes at least one token."""
+    prompt, messages = value.get("prompt"), value.get("messages")
+    if isinstance(prompt, list):
+        for inner in prompt if prompt and isinstance(prompt[0], list) else [prompt]:
+            _check_length("prompt", len(inner) if isinstance(inner, list) else 1, most)
+    if isinstance(items := value.get("input"), list):
+        _check_length("input", len(items), most)
+    if isinstance(messages, list):
+        _check_length("messages", len(messages), most)
+        contents = (message.get("content") for message in messages if isinstance(message, dict))
+        _check_length("messages", sum(len(content) for content in contents if isinstance(content, list)), most)
+
+
+def _check_length(name: str, length: int, most: int) -> None:
+    if length > most:
+        raise ContextLengthError(most, f"{name} holds {length} items", param=name)
+
+
+def refuse(param: str, reason: str) -> NoReturn:
+    """Raises RequestError for the field with the dotted path `param`."""
+    raise RequestError(f"{param}: {reason}", param=param)
+
+
+def _first_problem(problems: Sequence[ErrorDetails], body: Mapping[str, Any]) -> RequestError:
+    """The problem of the first wrong field. If the field may have several types, that of the type that fits best."""
+    of_field = [problem for problem in problems if problem["loc"][:1] == problems[0]["loc"][:1]]
+    problem = max(of_field, key=lambda each: (len(_client_path(each, body)), each["type"].startswith("union_tag")))
+    path = ".".join(map(str, _client_path(problem, body)))
+    describe = _SENTENCES.get(problem["type"])
+    sentence = describe(problem) if describe else problem["msg"][:1].lower() + problem["msg"][1:]
+    return RequestError(f"{path}: {sentence}" if path else sentence, param=path or None)
+
+
+def _client_path(problem: ErrorDetails, body: Any) -> list[int | str]:
+    """The fields and indices of a problem's path, without the names of types that Pydantic inserts."""
+    path: list[int | str] = []
+    for step in problem["loc"]:
+        if isinstance(body, Mapping) and str(step) in body:
+            body = body[str(step)]
+        elif isinstance(body, list) and isinstance(step, int):
+            body = body[step]
+        else:
+            continue
+        path.append(step)
+    return [*path, problem["loc"][-1]] if problem["type"] == "missing" else path
+
+
+_SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
+    "missing": lambda _: "this field is required",
+    "extra_forbidden": lambda _: "this server does not know this field; leave it out",
+    "model_type": lambda _: "must be an object",
+    "union_tag_not_found": lambda problem: f"{problem['ctx']['discriminator']} is missing in it",
+    "union_tag_invalid": lambda problem: (
+        f"its {problem['ctx']['discriminator']} must be one of {problem['ctx']['expected_tags']}"
+    ),
+    "dict_type": lambda _: "must be an object",
+    "list_type": lambda _: "must be a list",
+    "too_short": lambda problem: f"must have at least {problem['ctx']['min_length']} entries",
+    "too_long": lambda problem: f"must have at most {problem['ctx']['max_length']} entries",
+    "value_error": lambda problem: problem["msg"].removeprefix("Value error, "),
+}

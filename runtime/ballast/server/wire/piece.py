@@ -1,0 +1,65 @@
+"""The pieces of a choice, before they are written in an API's format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ballast.engine.logprobs import TokenLogprobs
+from ballast.text.reply_parts import Content, Part
+
+WireFinishReason = Literal["stop", "length", "tool_calls"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredToken:
+    """A token, and where its text begins."""
+
+    token_id: int
+    offset: int
+    """Characters from the beginning of the choice's text."""
+    scores: TokenLogprobs | None
+    """None for the first token of a prompt, which has no predecessor."""
+    is_reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one output adds to a choice. Every field may be empty."""
+
+    index: int
+    parts: tuple[Part, ...] = ()
+    tokens: tuple[ScoredToken, ...] = ()
+    """If log probabilities were asked for: the tokens in order, without gaps. Tokens of a stop string that is cut off
+    are left out, and so is the token that ended the text."""
+    finish_reason: WireFinishReason | None = None
+    """Set in the last piece."""
+    stop: str | None = None
+    """The stop string that ended the choice, in the last piece."""
+    token_ids: tuple[int, ...] = ()
+    """Generated tokens, even if their text is not out yet; without the one that ended the text."""
+
+    @property
+    def text(self) -> str:
+        """The content, without reasoning and tool calls."""
+        return "".join(part.text for part in self.parts if isinstance(part, Content))
+
+
+@dataclass(slots=True)
+class Whole:
+    """One choice of a reply that is not streamed."""
+
+    index: int
+    parts: list[Part] = field(default_factory=list)
+    tokens: list[ScoredToken] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: WireFinishReason | None = None
+    stop: str | None = None
+
+    def add(self, piece: Piece) -> None:
+        """Add a piece of this choice."""
+        self.parts += piece.parts
+        self.tokens += piece.tokens
+        self.token_ids += piece.token_ids
+        self.finish_reason = piece.finish_reason
+        self.stop = piece.stop

@@ -1,0 +1,193 @@
+"""Requests of OpenAI's Responses API, as far as a server can honour them that stores nothing. Each is translated to a
+chat request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ballast.server.wire.openai.request import MAX_TOOLS, ChatCompletionRequest
+from ballast.server.wire.parsing import StrictModel, check_lengths, parse_json, refuse, validated
+
+_NEEDS_STORAGE = ("previous_response_id", "conversation", "prompt")
+_TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "refusal"})
+_ROLES = ("user", "assistant", "system", "developer")
+_INCLUDED = frozenset({"reasoning.encrypted_content"})
+"""Values of `include` that change nothing here: reasoning is not encrypted anyway."""
+
+
+class TextOptions(StrictModel):
+    """`text`: the form of the answer."""
+
+    format: dict[str, Any] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    """Has no effect: it is a hint."""
+
+
+class ReasoningOptions(StrictModel):
+    """`reasoning`."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    """Has no effect: reasoning is sent in full, never as a summary."""
+
+
+class ResponsesRequest(StrictModel):
+    """Body of POST /v1/responses. What items may hold is checked where they are read."""
+
+    model: str | None = None
+    input: str | Annotated[list[dict[str, Any]], Field(min_length=1)]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    stream: bool | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    include: list[str] | None = None
+    truncation: Literal["disabled"] | None = None
+    background: Literal[False] | None = None
+    top_logprobs: Literal[0] | None = None
+    store: bool | None = None
+    """Has no effect: nothing is stored, and replies say so."""
+    stream_options: dict[str, Any] | None = None
+    """Has no effect: it only controls padding of chunks, which are never padded."""
+
+    metadata: Any = None
+    user: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    service_tier: Any = None
+    max_tool_calls: Any = None
+    """Has no effect: it is about tools that run in the server, and there are none."""
+
+
+def parse_responses(data: bytes, max_model_tokens: int) -> ResponsesRequest:
+    """Parse a body. Raises RequestError. Must not run on the event loop."""
+    value = parse_json(data)
+    for name in _NEEDS_STORAGE:
+        if value.pop(name, None) is not None:
+            refuse(name, "this server stores nothing to go on from; send the whole conversation as input")
+    check_lengths(value, max_model_tokens)
+    body = validated(ResponsesRequest, value)
+    for n, name in enumerate(body.include or ()):
+        if name not in _INCLUDED:
+            refuse(f"include.{n}", f"this server cannot add {name!r}")
+    return body
+
+
+def to_chat(body: ResponsesRequest) -> ChatCompletionRequest:
+    """The same request as a chat request. Raises RequestError for what that cannot express."""
+    fields: dict[str, Any] = {
+        "model": body.model,
+        "messages": _messages(body),
+        "max_completion_tokens": body.max_output_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "stream": body.stream,
+        "tools": [_tool(tool, f"tools.{n}") for n, tool in enumerate(body.tools or ())],
+        "tool_choice": _tool_choice(body.tool_choice),
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "response_format": _response_format(body.text),
+        "reasoning_effort": body.reasoning.effort if body.reasoning else None,
+    }
+    return validated(ChatCompletionRequest, {name: value for name, value in fields.items() if value is not None})
+
+
+def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    if body.instructions:
+        messages.append({"role": "system", "content": body.instructions})
+    if isinstance(body.input, str):
+        return [*messages, {"role": "user", "content": body.input}]
+    for n, item in enumerate(body.input):
+        _add_item(messages, item, f"input.{n}")
+    return messages
+
+
+def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], path: str) -> None:
+    """Add an item: as a new message, or to the assistant's current turn."""
+    match item.get("type", "message"):
+        case "message":
+            text = _text(item.get("content"), f"{path}.content")
+            if item.get("role") not in _ROLES:
+                refuse(f"{path}.role", f"is {item.get('role')!r}; it must be one of {', '.join(_ROLES)}")
+            if item.get("role") == "assistant":
+                _turn(messages)["content"] += text
+            else:
+                messages.append({"role": item.get("role"), "content": text})
+        case "reasoning":
+            reasoning = _text(item.get("content") or (), f"{path}.content", separator="")
+            turn = _turn(messages)
+            turn["reasoning_content"] = turn.get("reasoning_content", "") + reasoning
+        case "function_call":
+            if not isinstance(item.get("name"), str):
+                refuse(f"{path}.name", "must be a string")
+            function = {"name": item.get("name"), "arguments": item.get("arguments")}
+            calls = _turn(messages).setdefault("tool_calls", [])
+            calls.append({"id": item.get("call_id"), "type": "function", "function": function})
+        case "function_call_output":
+            text = _text(item.get("output"), f"{path}.output")
+            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
+        case kind:
+            refuse(f"{path}.type", f"{kind!r} is not known here; send messages, reasoning, function calls and outputs")
+
+
+def _turn(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """The assistant's current turn; a new one if the last message is not the assistant's."""
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    return messages[-1]
+
+
+def _text(content: Any, path: str, *, separator: str = "\n") -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        refuse(path, "must be a string or a list of parts")
+    texts = []
+    for n, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get("text", part.get("refusal")) if isinstance(part, dict) else None
+        if not isinstance(kind, str) or kind not in _TEXT_PARTS or not isinstance(text, str):
+            refuse(f"{path}.{n}", f"this model reads only text, not {kind!r}")
+        texts.append(text)
+    return separator.join(texts)
+
+
+def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
+    kind = tool.get("type")
+    if kind != "function":
+        refuse(f"{path}.type", f"is {kind!r}; only function tools are known")
+    return {"type": kind, "function": {name: value for name, value in tool.items() if name != "type"}}
+
+
+def _tool_choice(choice: str | Mapping[str, Any] | None) -> Any:
+    if not isinstance(choice, Mapping):
+        return choice
+    if choice.get("type") == "function":
+        return _named(choice)
+    if choice.get("type") != "allowed_tools":
+        refuse("tool_choice.type", f"is {choice.get('type')!r}; it must be function or allowed_tools")
+    tools = choice.get("tools")
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        refuse("tool_choice.tools", "must be a list of objects")
+    allowed = {"mode": choice.get("mode"), "tools": [_named(tool) for tool in tools]}
+    return {"type": "allowed_tools", "allowed_tools": allowed}
+
+
+def _named(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": tool.get("type"), "function": {"name": tool.get("name")}}
+
+
+def _response_format(text: TextOptions | None) -> dict[str, Any] | None:
+    asked = dict(text.format or {}) if text else {}
+    if asked.get("type") != "json_schema":
+        return asked or None
+    return {"type": asked.pop("type"), "json_schema": asked}

@@ -1,0 +1,187 @@
+"""The schemas of replies, for /openapi.json and for tests that validate replies against it.
+
+Replies are written as bytes elsewhere; nothing is validated while serving.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+TextFinish = Literal["stop", "length", "content_filter"]
+ChatFinish = Literal["stop", "length", "content_filter", "tool_calls"]
+
+
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class TokenDetails(_Open):
+    """Parts of a count."""
+
+
+class UsageReply(_Open):
+    """What a request cost, in tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_cache_hit_tokens: int
+    """As in DeepSeek's API: prompt tokens that were in the cache."""
+    prompt_cache_miss_tokens: int
+    """As in DeepSeek's API: prompt tokens that were computed."""
+    prompt_tokens_details: TokenDetails | None = None
+    completion_tokens_details: TokenDetails | None = None
+
+
+class Message(_Open):
+    """The assistant's message."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: str | None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class ChatChoice(_Open):
+    """One answer."""
+
+    index: int
+    message: Message
+    logprobs: dict[str, Any] | None
+    """`content`, and in `reasoning_content`, as in DeepSeek's API, the reasoning's tokens and its tags."""
+    finish_reason: ChatFinish
+    token_ids: list[int] | None = None
+    """As in text completions."""
+
+
+class ChatCompletion(_Open):
+    """Reply of POST /v1/chat/completions."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: UsageReply
+
+
+class TextChoice(_Open):
+    """One continuation."""
+
+    index: int
+    text: str
+    logprobs: dict[str, Any] | None
+    finish_reason: TextFinish
+    token_ids: list[int] | None = None
+    """With return_token_ids, and always where the model has no vocabulary: what was generated, without the token that
+    ended it."""
+
+
+class TextCompletion(_Open):
+    """Reply of POST /v1/completions."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[TextChoice]
+    usage: UsageReply
+
+
+class AnthropicMessage(_Open):
+    """Reply of POST /v1/messages."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[dict[str, Any]]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_sequence: str | None
+    usage: dict[str, int]
+
+
+class TokenCount(BaseModel):
+    """Reply of POST /v1/messages/count_tokens."""
+
+    input_tokens: int
+
+
+class AnthropicErrorDetail(BaseModel):
+    """What went wrong, in Anthropic's words."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(BaseModel):
+    """Every error on the paths of Anthropic's API."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+    request_id: str
+
+
+class ResponseObject(_Open):
+    """Reply of POST /v1/responses."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    model: str
+    status: Literal["completed", "incomplete"]
+    output: list[dict[str, Any]]
+    usage: dict[str, Any]
+
+
+class ModelCard(BaseModel):
+    """One name under which the model is served."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    """Reply of GET /v1/models."""
+
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+class Status(_Open):
+    """Whether the process lives, or is ready; why not, otherwise."""
+
+    status: str
+    reason: str | None = None
+    progress: float | None = Field(None, ge=0, le=1)
+
+
+class Version(BaseModel):
+    """The program's version."""
+
+    version: str
+
+
+class EngineView(_Open):
+    """The engine's numbers and its live requests."""
+
+    state: str
+    load_progress: float
+    preparing: int
+    numbers: dict[str, float | bool]
+    requests: list[dict[str, Any]]
+
+
+class NumaView(_Open):
+    """Where threads and memory are."""
+
+    cpus: str
+    nodes: list[dict[str, Any]]
+    threads: list[dict[str, Any]]

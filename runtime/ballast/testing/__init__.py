@@ -1,1 +1,0 @@
-"""Stand-ins and builders for tests and benchmarks; nothing here is used in serving."""

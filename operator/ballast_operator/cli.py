@@ -1,4 +1,4 @@
-"""`ballast-operator`: run it, or look at what it would do."""
+"""The `ballast-operator` command: runs the operator, or prints what it would make."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from ballast_operator.api.service import InferenceService, SpecError
+from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.crd import custom_resource_definition, to_yaml
 from ballast_operator.desired import rendered
 from ballast_operator.errors import ConnectError, InputError
@@ -234,7 +234,7 @@ def _print_all(objects: list[dict[str, Any]]) -> None:
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """Writes every value out, for people and for tools that know no YAML aliases."""
+    """Writes no YAML aliases, which people and some tools cannot read."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -249,7 +249,7 @@ def _read_services(filename: str) -> list[InferenceService]:
     services = []
     for document in documents:
         if not isinstance(document, dict) or document.get("kind") != KIND:
-            continue  # other objects may stand beside the service
+            continue  # a file may hold other objects beside the service
         if document.get("apiVersion") != API_VERSION:
             raise InputError(f"{filename}: apiVersion {document.get('apiVersion')!r}: {API_VERSION} is understood")
         if not isinstance(document.get("metadata"), dict) or "name" not in document["metadata"]:

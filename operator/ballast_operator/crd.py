@@ -77,7 +77,7 @@ def custom_resource_definition() -> dict[str, Any]:
 
 
 def to_yaml(definition: dict[str, Any]) -> str:
-    """The definition as the file in manifests/crd holds it."""
+    """The text of the file in manifests/crd."""
     text: str = yaml.safe_dump(definition, sort_keys=False, width=120, allow_unicode=True)
     return f"# Made by `ballast-operator crd` from the operator's types; change those, not this file.\n{text}"
 
@@ -117,7 +117,7 @@ def _root_schema() -> dict[str, Any]:
 
 
 def structural(schema: dict[str, Any]) -> dict[str, Any]:
-    """A structural schema, as the API server wants it, from a JSON Schema that pydantic wrote."""
+    """The structural schema that the API server requires, made from pydantic's JSON Schema."""
     return _structural(schema, schema.get("$defs", {}))
 
 
@@ -125,7 +125,7 @@ def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str
     if "$ref" in schema:
         target = definitions[schema["$ref"].removeprefix("#/$defs/")]
         return _structural({**target, **{key: value for key, value in schema.items() if key != "$ref"}}, definitions)
-    if "anyOf" in schema:  # an optional field: absent, never null
+    if "anyOf" in schema:  # an optional field is left out, never null
         (there,) = [choice for choice in schema["anyOf"] if choice != {"type": "null"}]
         rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
         return _structural({**there, **rest}, definitions)
@@ -148,8 +148,10 @@ def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str
 
 
 def _with_default(field: dict[str, Any], *, settled: bool) -> dict[str, Any]:
-    """A field that is neither required nor absent by default is there, filled with the defaults inside it: the API
-    server judges a default by the field's rules before it fills anything in."""
+    """Gives an object or array a default unless it is required or optional (`settled`).
+
+    The default spells out the defaults inside it, because the API server validates a default before it fills it in.
+    """
     if settled or "default" in field or field["type"] not in ("object", "array"):
         return field
     return {**field, "default": [] if field["type"] == "array" else _defaults_inside(field)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ballast_operator.api.service import InferenceService
+from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.options import ChildOptions
 from ballast_operator.resources.configmap import build_rules
 from ballast_operator.resources.networkpolicy import build_network_policy
@@ -15,7 +15,7 @@ from ballast_operator.resources.service import build_service
 
 
 def desired_children(service: InferenceService, options: ChildOptions, *, pod_monitors: bool) -> list[dict[str, Any]]:
-    """All children but pods, in the order in which they are applied. `pod_monitors`: the cluster knows that kind."""
+    """All children except pods, in the order in which they are applied. `pod_monitors`: the cluster has that kind."""
     spec = service.spec
     children = []
     if spec.engine.placement_rules is not None and spec.engine.placement_rules.inline is not None:
@@ -30,6 +30,6 @@ def desired_children(service: InferenceService, options: ChildOptions, *, pod_mo
 
 
 def rendered(service: InferenceService, options: ChildOptions) -> list[dict[str, Any]]:
-    """Everything that a fresh service gets on a cluster that knows every kind."""
+    """All children of a new service, pods included, on a cluster that has every kind."""
     pods = [build_pod(service, options, Attempt(replica)) for replica in range(service.spec.replicas)]
     return [*desired_children(service, options, pod_monitors=True), *pods]

@@ -25,8 +25,11 @@ class Finding:
 
 
 async def examine(api: Api, namespace: str, account: str, watched: Sequence[str] = ()) -> AsyncIterator[Finding]:
-    """Findings one by one, for the operator that runs as this service account and looks for services in the `watched`
-    namespaces; everywhere where none is given."""
+    """Check the cluster and yield findings one by one.
+
+    `namespace` and `account`: the service account that the operator runs as. `watched`: the namespaces where it looks
+    for services; all of them where none is given.
+    """
     permissions = _permissions(api, namespace, account, watched)
     for part in (_definition(api), _optional_kinds(api), permissions, _nodes(api)):
         try:
@@ -107,7 +110,7 @@ async def _nodes(api: Api) -> AsyncIterator[Finding]:
 
 
 def judge_kubelet(node: str, config: dict[str, Any]) -> Finding:
-    """Whether a node pins pods as SingleNode wants it. Pure."""
+    """Whether a kubelet's settings pin pods to one NUMA node. Pure."""
     cpu = config.get("cpuManagerPolicy", "none")
     memory = config.get("memoryManagerPolicy", "None")
     topology = config.get("topologyManagerPolicy", "none")

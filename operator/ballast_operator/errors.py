@@ -1,8 +1,8 @@
-"""Errors that a command ends with, each a sentence that says what to do."""
+"""Errors that end a command. Each message is a sentence that says what to do."""
 
 
 class InputError(Exception):
-    """What was given cannot be used."""
+    """A file or an option that cannot be used."""
 
 
 class ConnectError(Exception):

@@ -7,10 +7,10 @@ from typing import Any
 
 from ballast_operator.names import FIELD_MANAGER
 from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES, Rule
+from ballast_operator.resources.security import container_security, pod_security
 
 NAMESPACE = "ballast-system"
 LABELS = {"app.kubernetes.io/name": FIELD_MANAGER, "app.kubernetes.io/part-of": "ballast"}
-USER = 10001
 HEALTH_PORT = 8080
 
 RBAC = "rbac.authorization.k8s.io"
@@ -61,12 +61,7 @@ def _deployment(operator_image: str, runtime_image: str) -> dict[str, Any]:
     selector = {"app.kubernetes.io/name": FIELD_MANAGER}
     pod = {
         "serviceAccountName": FIELD_MANAGER,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
         "containers": [_container(operator_image, runtime_image)],
         "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "64Mi"}}],
     }
@@ -92,17 +87,13 @@ def _container(operator_image: str, runtime_image: str) -> dict[str, Any]:
         "env": [
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
-            # kopf asks for the user's name, which a made-up uid has not.
+            # kopf asks for the user's name, and this uid has no entry in the image's passwd.
             {"name": "USER", "value": FIELD_MANAGER},
             {"name": "HOME", "value": "/tmp"},  # noqa: S108
         ],
         "ports": [{"name": "health", "containerPort": HEALTH_PORT, "protocol": "TCP"}],
         "resources": {"requests": {"cpu": "100m", "memory": "192Mi"}, "limits": {"memory": "256Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": container_security(),
         "livenessProbe": _probe("/livez", 20),
         "readinessProbe": _probe("/readyz", 10),
         "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],  # noqa: S108

@@ -1,8 +1,10 @@
-"""Names that the operator, its children and their users agree on."""
+"""Names that the operator, its children and its users share: kinds, labels, annotations, ports."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 GROUP = "serving.ballast.dev"
 VERSION = "v1alpha1"
@@ -22,7 +24,7 @@ ANNOTATION_FAILURES = f"{GROUP}/failures"
 ANNOTATION_APPLIED_HASH = f"{GROUP}/applied-hash"
 
 ENV_SPEC_HASH = "POD_SPEC_HASH"
-"""Of the engine's container: says what the annotation says, where nobody can edit it."""
+"""Environment variable of the engine's container with the spec hash. Unlike the annotation, nobody can edit it."""
 
 MANAGED_SELECTOR = f"{LABEL_MANAGED_BY}={FIELD_MANAGER}"
 
@@ -30,7 +32,7 @@ ENGINE_CONTAINER = "engine"
 API_PORT_NAME = "http"
 ADMIN_PORT_NAME = "admin"
 ADMIN_PORT = 10003
-"""Health, metrics and debug pages of the runtime; no key is asked for there."""
+"""The port of the runtime's health, metrics and debug pages, which need no API key."""
 
 MAX_NAME_LENGTH = 52
 """Longest name of an InferenceService: its pods add "-<replica>-r<attempt>" and must stay within 63 characters."""
@@ -44,7 +46,7 @@ NAMESPACE_PATTERN = "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ref:
-    """One InferenceService."""
+    """The namespace and name of one InferenceService."""
 
     namespace: str
     name: str
@@ -53,8 +55,13 @@ class Ref:
         return f"{self.namespace}/{self.name}"
 
 
+def labels_of(body: Mapping[str, Any]) -> Mapping[str, str]:
+    """The labels of a live object; empty where it has none."""
+    return body["metadata"].get("labels") or {}
+
+
 def service_labels(name: str, uid: str) -> dict[str, str]:
-    """The labels of everything that belongs to one InferenceService."""
+    """The labels of every child of one InferenceService."""
     return {
         "app.kubernetes.io/name": "ballast",
         "app.kubernetes.io/component": "engine",
@@ -71,5 +78,5 @@ def pod_selector(name: str) -> dict[str, str]:
 
 
 def selector_text(selector: dict[str, str]) -> str:
-    """A label selector as the API's query parameters want it."""
+    """A label selector in the form of the API's query parameters."""
     return ",".join(f"{key}={value}" for key, value in selector.items())

@@ -1,4 +1,4 @@
-"""What the operator itself is told, by flags or environment."""
+"""The operator's own options, from flags or the environment."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ChildOptions:
-    """What goes into children beside the spec."""
+    """What the children are made from beside the spec."""
 
     runtime_image: str = "ballast-runtime:latest"
-    """Image of the runtime where the spec names none."""
+    """The runtime's image where the spec names none."""
     operator_namespace: str = "ballast-system"
-    """Where the operator runs, which network policies admit."""
+    """The namespace of the operator's pods, which network policies admit."""
     pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels by which Prometheus finds its PodMonitors."""
 
@@ -23,14 +23,14 @@ class ProcessOptions:
     """How the operator's process runs."""
 
     identity: str
-    """Of this replica, in the lease."""
+    """Name of this replica in the lease."""
     lease_namespace: str = "ballast-system"
     lease_name: str = "ballast-operator"
     namespaces: tuple[str, ...] = ()
-    """Where services are looked for; empty: everywhere."""
+    """Namespaces where services are looked for; empty: all."""
     health_host: str = "0.0.0.0"  # noqa: S104  the kubelet's probes come from outside the pod
     health_port: int = 8080
     resync_s: float = 60.0
-    """How often everything is looked at."""
+    """Seconds between resyncs."""
     probe_proxy: str | None = None
-    """HTTP proxy through which pods and Services are asked, for an operator outside the cluster."""
+    """HTTP proxy to pods and Services, for an operator outside the cluster."""

@@ -13,7 +13,7 @@ _SUFFIXES = {
     **{name: Decimal(1024) ** power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
 }
 _QUANTITY = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:[eE]([+-]?[0-9]{1,3})|([numkMGTPE]|[KMGTPE]i|))")
-"""Number, power of ten or suffix. No amount of anything needs a power of four digits."""
+"""A number with a power of ten or a suffix. Powers have at most three digits, which bounds the size of the result."""
 
 
 def parse_bytes(text: str) -> int:

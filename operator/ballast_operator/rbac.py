@@ -1,4 +1,4 @@
-"""What the operator may do: the rules in manifests/operator are made from this, and the doctor asks for each."""
+"""The operator's permissions. The rules in manifests/operator are made from them, and the doctor checks each."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Rule:
     verbs: tuple[str, ...]
 
     def to_api(self) -> dict[str, Any]:
-        """As a role holds it."""
+        """The rule as a Role holds it."""
         return {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
 
 
 WATCHED_RULES = (
     Rule(GROUP, (PLURAL,), READ),
     Rule(GROUP, (f"{PLURAL}/status",), ("patch",)),
-    # For clusters that ask this of whoever sets an owner that blocks deletion (OwnerReferencesPermissionEnforcement).
+    # Clusters with OwnerReferencesPermissionEnforcement ask this of whoever sets an owner that blocks deletion.
     Rule(GROUP, (f"{PLURAL}/finalizers",), ("update",)),
     Rule("", ("pods", "services", "configmaps"), OWN),
     Rule("", ("events",), ("get", "create", "patch")),
@@ -36,16 +36,16 @@ WATCHED_RULES = (
     Rule("networking.k8s.io", ("networkpolicies",), OWN),
     Rule("monitoring.coreos.com", ("podmonitors",), OWN),
 )
-"""Wherever services are looked for."""
+"""Needed in every namespace where services are looked for."""
 
 CLUSTER_RULES = (
     Rule("", ("nodes",), ("list",)),
     Rule("topology.node.k8s.io", ("noderesourcetopologies",), ("list",)),
 )
-"""Of objects that have no namespace."""
+"""For objects that have no namespace."""
 
 HOME_RULES = (Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),)
-"""In the operator's own namespace."""
+"""Needed in the operator's own namespace."""
 
 
 def each_permission(rules: tuple[Rule, ...]) -> Iterator[tuple[str, str, str]]:

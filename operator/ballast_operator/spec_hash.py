@@ -1,4 +1,4 @@
-"""What decides whether a pod is still the one that the spec asks for."""
+"""The hash of a spec, which tells whether a pod is still the one that the spec asks for."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from ballast_operator.api.spec import InferenceServiceSpec
 
 WITHOUT_RESTART: Any = {"replicas": True, "numa": True, "endpoint": {"network_policy": True}}
-"""Fields that a running pod does not depend on."""
+"""Fields whose changes do not restart pods."""
 
 
 def spec_hash(spec: InferenceServiceSpec) -> str:
-    """Changes exactly when a change of the spec wants new pods.
+    """A hash that changes exactly when a change of the spec needs new pods.
 
-    Taken from what differs from the defaults, not from the pod: an operator that builds pods in another way, or knows
-    more fields, finds the hash of pods that already run unchanged.
+    It covers the fields that differ from their defaults, not the pod that is built from them: so it stays the same for
+    running pods when a newer operator builds pods in another way or knows more fields.
     """
     asked = spec.model_dump(by_alias=True, exclude_defaults=True, exclude=WITHOUT_RESTART, mode="json")
     return short_hash({name: value for name, value in asked.items() if value != {}})
 
 
 def short_hash(value: Any) -> str:
-    """16 hexadecimal digits that stand for a JSON value."""
+    """The hash of a JSON value, as 16 hexadecimal digits."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -14,14 +14,14 @@ class ApiType(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
 
     def to_api(self) -> dict[str, Any]:
-        """The object as it is written in YAML; what is absent stays away."""
+        """The object as it is written in YAML, without fields that are not set."""
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
 def cel(
     rule: str, message: str, message_expression: str | None = None, field_path: str | None = None
 ) -> dict[str, Any]:
-    """One validation rule for the API server."""
+    """A validation rule in CEL, which the API server evaluates."""
     return {
         "rule": rule,
         "message": message,
@@ -32,12 +32,12 @@ def cel(
 
 
 def rules(*validations: dict[str, Any]) -> dict[str, Any]:
-    """What a model's json_schema_extra carries its rules in."""
+    """The rules in the form for a pydantic model's json_schema_extra."""
     return {"x-kubernetes-validations": list(validations)}
 
 
 def exactly_one(*names: str) -> str:
-    """CEL: exactly one of these fields is there."""
+    """A CEL expression: exactly one of these fields is set."""
     return f"[{', '.join(f'has(self.{name})' for name in names)}].filter(there, there).size() == 1"
 
 

@@ -17,6 +17,8 @@ CACHE_MESSAGE = (
 )
 _PRODUCT = "self.maxBatchSize * self.maxNewTokens"
 
+EXACTLY_ONE_FIELD = "exactly one of configMapRef and inline must be set"
+
 RESERVED_ARGUMENTS = (
     "host",
     "port",
@@ -55,11 +57,7 @@ class ConfigMapKeyRef(ApiType):
 class PlacementRules(ApiType):
     """Rules that place tensors. Exactly one field is set."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            cel(exactly_one("configMapRef", "inline"), "exactly one of configMapRef and inline must be set")
-        )
-    )
+    model_config = ConfigDict(json_schema_extra=rules(cel(exactly_one("configMapRef", "inline"), EXACTLY_ONE_FIELD)))
 
     config_map_ref: ConfigMapKeyRef | None = Field(
         default=None, description="A ConfigMap of yours. It is read when a pod starts; changing it restarts nothing."
@@ -71,7 +69,7 @@ class PlacementRules(ApiType):
     @model_validator(mode="after")
     def _exactly_one(self) -> PlacementRules:
         if (self.config_map_ref is None) == (self.inline is None):
-            raise ValueError("exactly one of configMapRef and inline must be set")
+            raise ValueError(EXACTLY_ONE_FIELD)
         return self
 
 

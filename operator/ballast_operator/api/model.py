@@ -8,6 +8,8 @@ from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from ballast_operator.api.base import ApiType, ObjectName, RelativePath, cel, exactly_one, rules
 
+EXACTLY_ONE_SOURCE = "exactly one model source must be set: pvc, hostPath, image or builtin"
+
 
 class PvcSource(ApiType):
     """A PersistentVolumeClaim."""
@@ -46,7 +48,7 @@ class ModelSource(ApiType):
         json_schema_extra=rules(
             cel(
                 exactly_one("pvc", "hostPath", "image", "builtin"),
-                "exactly one model source must be set: pvc, hostPath, image or builtin",
+                EXACTLY_ONE_SOURCE,
             )
         )
     )
@@ -62,7 +64,7 @@ class ModelSource(ApiType):
     def _exactly_one(self) -> ModelSource:
         there = [name for name in ("pvc", "host_path", "image", "builtin") if getattr(self, name) is not None]
         if len(there) != 1:
-            raise ValueError("exactly one model source must be set: pvc, hostPath, image or builtin")
+            raise ValueError(EXACTLY_ONE_SOURCE)
         return self
 
 

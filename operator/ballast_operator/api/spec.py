@@ -20,6 +20,8 @@ from ballast_operator.api.model import Model
 from ballast_operator.names import ADMIN_PORT
 from ballast_operator.quantity import parse_bytes
 
+NOT_THE_ADMIN_PORT = f"port {ADMIN_PORT} is the admin port"
+
 
 class NameRef(ApiType):
     """An object of the same namespace."""
@@ -121,7 +123,7 @@ class Endpoint(ApiType):
         ge=1024,
         le=65535,
         description=f"Port of the Service and of the pods. {ADMIN_PORT} is the admin port.",
-        json_schema_extra=rules(cel(f"self != {ADMIN_PORT}", f"port {ADMIN_PORT} is the admin port")),
+        json_schema_extra=rules(cel(f"self != {ADMIN_PORT}", NOT_THE_ADMIN_PORT)),
     )
     auth: Auth | None = Field(default=None, description="API keys. Without it, everyone who can connect is served.")
     network_policy: NetworkRules | None = Field(
@@ -132,7 +134,7 @@ class Endpoint(ApiType):
     @classmethod
     def _not_the_admin_port(cls, port: int) -> int:
         if port == ADMIN_PORT:
-            raise ValueError(f"port {ADMIN_PORT} is the admin port")
+            raise ValueError(NOT_THE_ADMIN_PORT)
         return port
 
 

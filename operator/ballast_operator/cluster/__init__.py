@@ -1,1 +1,1 @@
-"""The cluster's API: the only place that talks to it."""
+"""The Kubernetes API's client: nothing else in the operator talks to it, except kopf's watches."""

@@ -1,4 +1,4 @@
-"""Requests to the API server, with a limit on every wait and errors that say what was asked."""
+"""Requests to the API server. Every wait has a limit, and errors say what was asked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JSON = "application/json"
 
 
 class ApiError(Exception):
-    """The API server refused, or could not be asked (status 0)."""
+    """The API server refused a request, or could not be asked (status 0)."""
 
     def __init__(self, what: str, status: int, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(f"{what}: {f'HTTP {status}: ' if status else ''}{message}")
@@ -35,7 +35,7 @@ class ApiError(Exception):
 
 
 class Api:
-    """One connection pool. Every method raises ApiError unless it says otherwise."""
+    """The client of the API server. Every method raises ApiError unless it says otherwise."""
 
     def __init__(self, count: Callable[[str, int], None] = lambda verb, status: None) -> None:
         self._count = count
@@ -52,23 +52,23 @@ class Api:
             await self._connection.retire()
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> dict[str, Any] | None:
-        """The object, None when there is none."""
+        """Read one object; None if it does not exist."""
         return await self._or_none("get", "GET", kind.path(namespace, name))
 
     async def knows(self, kind: Kind) -> bool:
-        """Whether the cluster has this kind. Discovery is open to everyone: no permission on the kind is needed."""
+        """Whether the cluster has this kind. Needs no permission on it: discovery is open to everyone."""
         found = await self._or_none("discover", "GET", f"/apis/{kind.api_version}")
         return found is not None and any(item["name"] == kind.plural for item in found["resources"])
 
     async def list_all(
         self, kind: Kind, namespace: str | None = None, selector: str = ""
     ) -> list[dict[str, Any]] | None:
-        """All objects that match, None when the cluster does not know the kind."""
+        """Read all objects that match; None if the cluster does not have the kind."""
         for _ in range(MAX_LIST_RESTARTS):
             try:
                 return await self._list(kind, namespace, selector)
             except ApiError as error:
-                if error.status != 410:  # the list's version is too old to go on from
+                if error.status != 410:  # the list has expired between two pages
                     raise
         raise ApiError(f"list {kind.plural}", 410, f"expired {MAX_LIST_RESTARTS} times while it was read")
 
@@ -81,12 +81,12 @@ class Api:
                 return None
             items += page["items"]
             if not (more := page["metadata"].get("continue")):
-                # The items of a list do not say what they are.
+                # The items of a list lack these two fields.
                 return [{"apiVersion": kind.api_version, "kind": kind.name, **item} for item in items]
             query["continue"] = more
 
     async def create(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> dict[str, Any]:
-        """Create it; a name that is taken is an ApiError with status 409."""
+        """Create the object. Raises ApiError with status 409 if the name is taken."""
         query = {"fieldManager": FIELD_MANAGER}
         return await self.request("create", "POST", kind.path(namespace), query, body)
 
@@ -103,19 +103,19 @@ class Api:
         return await self.request("patch", "PATCH", kind.path(namespace, name), query, body, MERGE)
 
     async def replace(self, kind: Kind, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace the object; its resourceVersion must still be the one in `body`."""
+        """Replace the object. Raises ApiError with status 409 if its resourceVersion is no longer the one in `body`."""
         metadata = body["metadata"]
         query = {"fieldManager": FIELD_MANAGER}
         return await self.request("update", "PUT", kind.path(metadata["namespace"], metadata["name"]), query, body)
 
     async def delete(self, kind: Kind, body: Mapping[str, Any]) -> None:
-        """Delete exactly this object, not another that took its name; one that is gone is fine."""
+        """Delete this very object, not another that took its name. Nothing happens if it is gone."""
         metadata = body["metadata"]
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": metadata["uid"]}}
         try:
             await self._or_none("delete", "DELETE", kind.path(metadata["namespace"], metadata["name"]), {}, options)
         except ApiError as error:
-            if error.status != 409:  # it has another uid: ours is gone
+            if error.status != 409:  # another uid has the name: ours is gone
                 raise
 
     async def _or_none(
@@ -137,7 +137,7 @@ class Api:
         body: Any = None,
         content_type: str = JSON,
     ) -> dict[str, Any]:
-        """One request, counted under `verb`; credentials that have run out are read anew once."""
+        """Send one request, counted under `verb`. After a 401 it is sent once more, with credentials read again."""
         connection, status, retry_after, payload = await self._send(method, path, query, body, content_type)
         if status == 401:
             await self._drop(connection)
@@ -176,13 +176,13 @@ class Api:
             raise ApiError(f"{method} {path}", 0, f"{type(error).__name__}: {error}") from None
 
     async def _connected(self) -> Connection:
-        async with asyncio.timeout(REQUEST_TIMEOUT_S), self._connecting:  # a plugin may be asked for credentials
+        async with asyncio.timeout(REQUEST_TIMEOUT_S), self._connecting:  # reading may run a credentials plugin
             if self._connection is None:
                 self._connection = Connection(ApiClient(await read_configuration()))
             return self._connection
 
     async def _drop(self, refused: Connection) -> None:
-        """Have the next request read the credentials anew, unless another has done so already."""
+        """Have the next request read the credentials again, unless another request already did."""
         if self._connection is refused:
             self._connection = None
             await refused.retire()

@@ -1,4 +1,4 @@
-"""Where the API server is and who we are to it."""
+"""Finds the API server and our credentials for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 
 
 async def read_configuration() -> Configuration:
-    """KUBECONFIG where it is set, else the pod's service account, else ~/.kube/config. Raises ConnectError."""
+    """Read KUBECONFIG where it is set, else the pod's service account, else ~/.kube/config. Raises ConnectError."""
     configuration = Configuration()
     in_pod = "KUBECONFIG" not in os.environ and IN_CLUSTER in os.environ
     source = "the pod's service account" if in_pod else _files()
@@ -31,7 +31,13 @@ async def read_configuration() -> Configuration:
         raise ConnectError(
             f"no way to the API server by {source}: {error}; set KUBECONFIG, or run in a pod with a service account"
         ) from None
-    except (YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:  # what the client trips over in it
+    except (
+        YAMLError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as error:  # the client raises these for bad content
         raise ConnectError(f"{source} is not a kubeconfig that can be read ({error!r}); set KUBECONFIG") from None
     return configuration
 
@@ -41,13 +47,13 @@ def _files() -> str:
 
 
 def _check_there(paths: str) -> None:
-    """Several are separated by colons, and one is enough. Raises OSError."""
+    """Raises OSError unless one of the paths, separated by colons, exists."""
     if not any(Path(path).exists() for path in paths.split(os.pathsep)):
         raise FileNotFoundError("there is no such file")
 
 
 class Connection:
-    """A pool of connections under one set of credentials, closed when it is retired and no request uses it."""
+    """A pool of connections under one set of credentials. It closes once it is retired and no request uses it."""
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
@@ -65,7 +71,7 @@ class Connection:
             await self._close_if_done()
 
     async def retire(self) -> None:
-        """Requests that run may end; new ones take another connection."""
+        """Close the pool once the running requests have ended. New requests take another connection."""
         self._retired = True
         await self._close_if_done()
 

@@ -9,7 +9,7 @@ from ballast_operator.names import API_VERSION, KIND, PLURAL
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of the API."""
+    """One kind of object in the API."""
 
     api_version: str
     name: str
@@ -49,7 +49,7 @@ LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 NODE_TOPOLOGY = Kind("topology.node.k8s.io/v1alpha2", "NodeResourceTopology", "noderesourcetopologies", optional=True)
 
 CHILD_KINDS = (CONFIG_MAP, SERVICE, PDB, NETWORK_POLICY, POD_MONITOR)
-"""What one service owns beside its pods."""
+"""The kinds that one service owns beside its pods."""
 
 
 def kind_of(body: dict[str, object]) -> Kind:

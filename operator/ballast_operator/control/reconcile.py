@@ -1,4 +1,4 @@
-"""Brings one InferenceService to its spec. Safe to run at any time, any number of times, by anyone who may write."""
+"""Brings the cluster to what one InferenceService asks for. A pass may run at any time, any number of times."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ballast_operator.api.service import InferenceService, SpecError
+from ballast_operator.api.inference_service import InferenceService, SpecError
+from ballast_operator.backoff import backoff_s
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE, NODE_TOPOLOGY, SERVICE
-from ballast_operator.control.apply import REFUSED, Outcome, apply_children, apply_rollout, heal_pods
-from ballast_operator.control.events import events_between, record
-from ballast_operator.control.evidence import Evidence
-from ballast_operator.control.findings import current_pods
-from ballast_operator.control.gather import gather_reports, reach_service
-from ballast_operator.control.memory import Memory, version_of
-from ballast_operator.control.observe import Observed, observe
-from ballast_operator.control.ownership import conflict
-from ballast_operator.control.probe import Prober
-from ballast_operator.control.rollout import Rollout, plan_rollout
-from ballast_operator.control.room import why_no_room
-from ballast_operator.control.status import build_status, refused_status
+from ballast_operator.control.applying.children import apply_children
+from ballast_operator.control.applying.event_recorder import record
+from ballast_operator.control.applying.outcome import REFUSED, Outcome
+from ballast_operator.control.applying.pods import apply_rollout, heal_pods
+from ballast_operator.control.deciding.live_pod import current_pods
+from ballast_operator.control.deciding.numa_capacity import why_no_capacity
+from ballast_operator.control.deciding.ownership import conflict
+from ballast_operator.control.deciding.rollout import Rollout, plan_rollout
+from ballast_operator.control.observing.observe import Observed, observe
+from ballast_operator.control.observing.pod_reports import gather_reports, reach_service
+from ballast_operator.control.observing.probe import Prober
+from ballast_operator.control.reporting.events import events_between
+from ballast_operator.control.reporting.evidence import Evidence
+from ballast_operator.control.reporting.status import build_status, refused_status
+from ballast_operator.control.state import OperatorState, version_of
 from ballast_operator.desired import desired_children
 from ballast_operator.names import Ref
 from ballast_operator.options import ChildOptions
@@ -32,11 +36,11 @@ from ballast_operator.spec_hash import spec_hash
 log = logging.getLogger(__name__)
 
 STEADY_S = 300.0
-"""How often a service with nothing new is looked at again: pinning may be lost without an event."""
+"""Seconds between passes over a service that does not change: pinning may be lost without an event."""
 LOADING_S = 5.0
 REFUSED_S = 30.0
 FIRST_REACH_S = 1.0
-"""After pods become ready, nodes take a moment to learn of it. A Service that stays away is asked less and less."""
+"""First delay until an unreachable Service is asked again; it doubles. Nodes take a moment to learn of ready pods."""
 UNSURE_S = 15.0
 UNSURE = ("Ready",)
 """Conditions that may become true without an event."""
@@ -44,22 +48,24 @@ UNSURE = ("Ready",)
 
 @dataclass(frozen=True, slots=True)
 class Reconciler:
-    """The control loop's one step, and what it needs."""
+    """Runs passes of the control loop."""
 
     api: Api
     prober: Prober
     options: ChildOptions
-    memory: Memory
+    state: OperatorState
     now: Callable[[], datetime]
     clock: Callable[[], float]
 
     async def reconcile(self, ref: Ref) -> float | None:
-        """One pass. Returns the seconds until the next is due without an event.
+        """Run one pass. Returns the seconds until the next is due if no event comes before.
 
-        Raises ApiError for hiccups: before anything where the pods cannot be read, else once the rest is done."""
+        Raises ApiError for failures that may pass: at once where the pods cannot be read, else after everything else is
+        done.
+        """
         body = await self.api.get(INFERENCE_SERVICE, ref.namespace, ref.name)
         if body is None or "deletionTimestamp" in body["metadata"]:
-            self.memory.forget(ref)  # the garbage collector does the rest
+            self.state.forget(ref)  # the garbage collector does the rest
             return None
         try:
             service = InferenceService.from_api(body)
@@ -67,7 +73,7 @@ class Reconciler:
             status = refused_status(str(error), body["metadata"]["generation"], body.get("status") or {}, self.now())
             await self._write_status(body, status)
             return None
-        seen = await observe(self.api, service, self.memory.child_kinds())
+        seen = await observe(self.api, service, self.state.child_kinds())
         outcome = Outcome()
         evidence = await self._act(service, seen, outcome)
         status = build_status(service, evidence, body.get("status") or {}, self.now()).to_api()
@@ -75,16 +81,19 @@ class Reconciler:
         self._remember(service, seen, version, evidence)
         if outcome.errors:
             raise max(outcome.errors, key=lambda error: error.retry_after_s or 0.0)
-        return _next_look(service, evidence, status, self.memory.of(ref).unreached)
+        return _next_look(service, evidence, status, self.state.of(ref).unreached)
 
     async def _act(self, service: InferenceService, seen: Observed, outcome: Outcome) -> Evidence:
-        """Apply what is wanted, then find out what is true. Raises ApiError where that cannot be found out."""
-        memory = self.memory.of(service.ref)
-        wanted = desired_children(service, self.options, pod_monitors=self.memory.pod_monitors)
-        await apply_children(self.api, service, wanted, seen, outcome)
-        rollout, no_room = await self._roll_out(service, seen, outcome)
+        """Apply the children and the next step of the rollout, then gather the evidence for the status.
+
+        Raises ApiError where the Service cannot be read for now.
+        """
+        state = self.state.of(service.ref)
+        desired = desired_children(service, self.options, pod_monitors=self.state.pod_monitors)
+        await apply_children(self.api, service, desired, seen, outcome)
+        rollout, no_capacity = await self._roll_out(service, seen, outcome)
         current = [pod for _, pod in sorted(current_pods(service, seen.pods).items())]
-        reports = await gather_reports(self.prober, service, current, memory, self.clock)
+        reports = await gather_reports(self.prober, service, current, state, self.clock)
         failure = None
         if current and all(pod.ready for pod in current):
             unread = seen.unread.get((SERVICE, service.ref.name))
@@ -92,11 +101,11 @@ class Reconciler:
                 raise unread
             if unread is None:
                 live = seen.children.get((SERVICE, service.ref.name))
-                failure = await reach_service(self.prober, live, service.spec.endpoint.port, current, memory)
+                failure = await reach_service(self.prober, live, service.spec.endpoint.port, current, state)
             else:
                 failure = f"the Service cannot be read: {unread.message}"
         else:
-            memory.reached, memory.unreached = None, 0
+            state.reached, state.unreached = None, 0
         return Evidence(
             pods=seen.pods,
             rollout=rollout,
@@ -105,7 +114,7 @@ class Reconciler:
             refusals=tuple(outcome.refusals),
             delays=tuple(outcome.delays),
             service_failure=failure,
-            no_room=no_room,
+            no_capacity=no_capacity,
         )
 
     async def _roll_out(
@@ -117,39 +126,44 @@ class Reconciler:
             spec_hash(spec),
             seen.pods,
             self.now(),
-            self.memory.nodes_changed,
-            predecessors=seen.predecessors,
-            strangers=seen.strangers,
+            self.state.nodes_changed,
+            earlier_owner_pods=seen.earlier_owner_pods,
+            foreign_pods=seen.foreign_pods,
         )
         build = lambda attempt: build_pod(service, self.options, attempt)  # noqa: E731
         if outcome.conflicts or outcome.holds_pods:
-            return rollout, None  # a pod that cannot be reached would hold its memory for nothing
-        no_room = await self._why_no_room(service) if rollout.start else None
-        hold = no_room is not None and spec.numa.enforcement == "Require"
+            return rollout, None  # pods would hold memory and not be reachable
+        no_capacity = await self._why_no_capacity(service) if rollout.start else None
+        hold = no_capacity is not None and spec.numa.enforcement == "Require"
         steps = Rollout(start=() if hold else rollout.start, stop=rollout.stop, forget=rollout.forget)
         await apply_rollout(self.api, service, steps, build, outcome)
-        outcome.conflicts += [conflict(pod.body) for pod in rollout.strangers]
+        outcome.conflicts += [conflict(pod.body) for pod in rollout.foreign_pods]
         staying = [pod for pod in current_pods(service, seen.pods).values() if pod not in steps.stop]
         await heal_pods(self.api, staying, build, outcome)
-        return rollout, no_room
+        return rollout, no_capacity
 
-    async def _why_no_room(self, service: InferenceService) -> str | None:
-        if not self.memory.node_topologies or service.spec.numa.enforcement == "Off":
+    async def _why_no_capacity(self, service: InferenceService) -> str | None:
+        if not self.state.node_topologies or service.spec.numa.enforcement == "Off":
             return None
         try:
             topologies, nodes = await self.api.list_all(NODE_TOPOLOGY), await self.api.list_all(NODE)
-        except ApiError as error:  # then nobody knows, and the kubelet has the last word anyway
+        except ApiError as error:  # not known; the kubelet decides anyway
             log.warning("nobody can tell where there is room", extra={"service": str(service.ref), "error": str(error)})
             return None
-        return why_no_room(service.spec, topologies or [], nodes or [])
+        return why_no_capacity(service.spec, topologies or [], nodes or [])
 
     async def _write_status(self, body: dict[str, Any], status: dict[str, Any]) -> str:
-        """Write it, and what is to be told of it, if it says anything new; returns the object's version then."""
+        """Write the status and its events if they differ from what is there. Returns the object's resource version."""
         metadata = body["metadata"]
-        self.memory.of(Ref(metadata["namespace"], metadata["name"])).conditions = status["conditions"]
+        self.state.of(Ref(metadata["namespace"], metadata["name"])).conditions = status["conditions"]
         if status == body.get("status"):
             return str(metadata["resourceVersion"])
-        keys = ("name", "namespace", "uid", "resourceVersion")  # one that judged by an older object is refused
+        keys = (
+            "name",
+            "namespace",
+            "uid",
+            "resourceVersion",
+        )  # the API server refuses a status that was made from an older object
         head = {key: body[key] for key in ("apiVersion", "kind")}
         before = (body.get("status") or {}).get("conditions") or []
         written = await self.api.apply(
@@ -159,21 +173,21 @@ class Reconciler:
         return str(written["metadata"]["resourceVersion"])
 
     def _remember(self, service: InferenceService, seen: Observed, version: str, evidence: Evidence) -> None:
-        memory = self.memory.of(service.ref)
+        state = self.state.of(service.ref)
         bodies = [*seen.children.values(), *(pod.body for pod in seen.pods)]
-        memory.versions = {**dict(version_of(body) for body in bodies), service.uid: version}
-        memory.refused = evidence.rollout.retry_in_s is not None or evidence.no_room is not None
+        state.versions = {**dict(version_of(body) for body in bodies), service.uid: version}
+        state.refused = evidence.rollout.retry_in_s is not None or evidence.no_capacity is not None
 
 
 def _next_look(service: InferenceService, evidence: Evidence, status: dict[str, Any], unreached: int) -> float:
-    if evidence.conflicts or evidence.refusals or evidence.no_room:
+    if evidence.conflicts or evidence.refusals or evidence.no_capacity:
         return REFUSED_S
     current = current_pods(service, evidence.pods).values()
     waits = [REFUSED_S if evidence.delays else STEADY_S]
     if evidence.rollout.retry_in_s is not None:
         waits.append(evidence.rollout.retry_in_s)
     if evidence.service_failure is not None:
-        waits.append(min(FIRST_REACH_S * 2.0 ** min(unreached - 1, 10), REFUSED_S))
+        waits.append(backoff_s(FIRST_REACH_S, REFUSED_S, unreached - 1))
     elif any(pod.running and not pod.ready for pod in current):
         waits.append(LOADING_S)
     elif not all(finding["status"] == "True" for finding in status["conditions"] if finding["type"] in UNSURE):

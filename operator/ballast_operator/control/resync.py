@@ -1,4 +1,4 @@
-"""Looks at everything now and then: finds what the watches missed, and whether they live."""
+"""Lists everything at an interval: finds what the watches missed, and whether they still deliver."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from ballast_operator.cluster.kinds import (
     POD_MONITOR,
     Kind,
 )
-from ballast_operator.control.freshness import Freshness
-from ballast_operator.control.memory import Memory, version_of
-from ballast_operator.control.nodes import fingerprint
-from ballast_operator.names import LABEL_OWNER_UID, MANAGED_SELECTOR, Ref
+from ballast_operator.control.deciding.node_fingerprint import fingerprint
+from ballast_operator.control.observing.freshness import Freshness
+from ballast_operator.control.state import OperatorState, version_of
+from ballast_operator.names import LABEL_OWNER_UID, MANAGED_SELECTOR, Ref, labels_of
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Resync:
-    """One LIST of each kind, and a ring for every service that looks other than it was last seen."""
+    """Lists each kind once and enqueues every service whose objects differ from what its last pass saw."""
 
     api: Api
-    memory: Memory
+    state: OperatorState
     freshness: Freshness
-    ring: Callable[[Ref], None]
+    enqueue: Callable[[Ref], None]
     now: Callable[[], datetime]
     clock: Callable[[], float]
     namespaces: Sequence[str | None] = (None,)
-    """Where services are looked for; None: everywhere."""
+    """Namespaces where services are looked for; None: all."""
     on_progress: Callable[[], None] = lambda: None
-    """Called after each LIST: a full look takes long where the API server is slow and namespaces are many."""
+    """Called after each LIST: a resync takes long where the API server is slow and namespaces are many."""
     _nodes: dict[str, str] = field(default_factory=dict)
 
     async def run_once(self) -> int:
-        """Returns how many services there are. Raises ApiError."""
+        """Run one resync. Returns the number of services. Raises ApiError."""
         found = await self._list(INFERENCE_SERVICE)
         if found is None:
             raise ApiError(f"list {INFERENCE_SERVICE.plural}", 404, "the CustomResourceDefinition is not installed")
@@ -53,30 +53,30 @@ class Resync:
         pods = await self._list(POD, MANAGED_SELECTOR) or []
         for body in [*pods, *await self._children()]:
             uid, version = version_of(body)
-            versions[(body["metadata"].get("labels") or {}).get(LABEL_OWNER_UID, "")][uid] = version
+            versions[labels_of(body).get(LABEL_OWNER_UID, "")][uid] = version
         self.freshness.compare([*services.values(), *pods], self.clock())
         nodes_changed = await self._look_at_nodes()
         for ref, body in services.items():
             uid, version = version_of(body)
-            known = self.memory.of(ref)
+            known = self.state.of(ref)
             if known.versions != {**versions[uid], uid: version} or (nodes_changed and known.refused):
-                self.ring(ref)
-        for ref in self.memory.services.keys() - services.keys():
-            self.memory.forget(ref)
+                self.enqueue(ref)
+        for ref in self.state.services.keys() - services.keys():
+            self.state.forget(ref)
         return len(services)
 
     async def _learn_kinds(self) -> None:
         for kind, attribute in ((POD_MONITOR, "pod_monitors"), (NODE_TOPOLOGY, "node_topologies")):
             known = await self.api.knows(kind)
-            if known != getattr(self.memory, attribute):
+            if known != getattr(self.state, attribute):
                 log.info("kind came or went", extra={"kind": kind.name, "known": known})
-                setattr(self.memory, attribute, known)
-                for ref in self.memory.services:
-                    self.ring(ref)
+                setattr(self.state, attribute, known)
+                for ref in self.state.services:
+                    self.enqueue(ref)
 
     async def _children(self) -> list[dict[str, Any]]:
         found = []
-        for kind in self.memory.child_kinds():
+        for kind in self.state.child_kinds():
             try:
                 found += await self._list(kind, MANAGED_SELECTOR) or []
             except ApiError as error:
@@ -86,15 +86,15 @@ class Resync:
         return found
 
     async def _look_at_nodes(self) -> bool:
-        """Whether any node became different since the last look. Nodes matter only to services that were refused."""
-        if not any(known.refused for known in self.memory.services.values()):
+        """Whether any node changed since the last resync. Nodes matter only to services whose pods were refused."""
+        if not any(known.refused for known in self.state.services.values()):
             self._nodes = {}
             return False
         nodes = {body["metadata"]["name"]: fingerprint(body) for body in await self.api.list_all(NODE) or []}
         changed = bool(self._nodes) and nodes != self._nodes
         self._nodes = nodes
         if changed:
-            self.memory.nodes_changed = self.now()
+            self.state.nodes_changed = self.now()
         return changed
 
     async def _list(self, kind: Kind, selector: str = "") -> list[dict[str, Any]] | None:
@@ -109,5 +109,5 @@ class Resync:
 
 
 def ref_of(body: dict[str, Any]) -> Ref:
-    """Of an InferenceService."""
+    """The namespace and name of an InferenceService."""
     return Ref(body["metadata"]["namespace"], body["metadata"]["name"])

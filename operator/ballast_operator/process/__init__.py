@@ -1,1 +1,1 @@
-"""The operator's process: watches, leadership, health, and what holds them together."""
+"""The operator's process: watches, leader election, health pages, and the loop that runs them."""

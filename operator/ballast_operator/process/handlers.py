@@ -1,4 +1,4 @@
-"""Watches by kopf. Every handler rings the bell and does nothing else; kopf writes nothing to any object."""
+"""kopf's watches. A handler only passes on what changed; kopf writes nothing to any object."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from ballast_operator.cluster.kinds import CHILD_KINDS, POD, Kind
 from ballast_operator.names import MANAGED_SELECTOR
 from ballast_operator.process.login import Backoffs, Login
 
-Ring = Callable[[Kind, Mapping[str, Any], bool], None]
-"""Called with a kind, an object of it, and whether that is gone."""
+EventCallback = Callable[[Kind, Mapping[str, Any], bool], None]
+"""Called with the kind, the object, and whether it was deleted."""
 
 
-def make_registry(ring: Ring, kinds: Iterable[Kind]) -> kopf.OperatorRegistry:
-    """Handlers that ring for objects of these kinds."""
+def make_registry(on_event: EventCallback, kinds: Iterable[Kind]) -> kopf.OperatorRegistry:
+    """Handlers that call `on_event` for every change of an object of these kinds."""
     registry = kopf.OperatorRegistry()
     kopf.on.login(registry=registry)(Login(time.monotonic).__call__)
     for kind in kinds:
-        kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=f"ring-{kind.plural}")(
-            _handler(kind, ring)
+        kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=f"watch-{kind.plural}")(
+            _handler(kind, on_event)
         )
     return registry
 
 
 def make_settings() -> kopf.OperatorSettings:
-    """No events, no annotations, no scanning of the cluster's kinds; limits on every wait."""
+    """kopf's settings: it posts no events, scans no kinds, and has a limit on every wait."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.peering.standalone = True
-    settings.process.ultimate_exiting_timeout = None  # kills this process when kopf alone ends too slowly
+    settings.process.ultimate_exiting_timeout = None  # else kopf kills the process when it shuts down slowly
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
     settings.networking.error_backoffs = Backoffs()
@@ -51,7 +51,7 @@ def make_settings() -> kopf.OperatorSettings:
 
 
 async def watch(registry: kopf.OperatorRegistry, namespaces: Sequence[str | None], stop_flag: asyncio.Event) -> None:
-    """Watch until the flag is set, or until kopf gives up. It cancels every task of its event loop when it ends."""
+    """Watch until the flag is set, or until kopf gives up. Afterwards kopf cancels every task of the event loop."""
     everywhere = None in namespaces
     await kopf.operator(
         registry=registry,
@@ -63,8 +63,8 @@ async def watch(registry: kopf.OperatorRegistry, namespaces: Sequence[str | None
     )
 
 
-def _handler(kind: Kind, ring: Ring) -> Callable[..., Any]:
-    async def on_event(event: Mapping[str, Any], **_: Any) -> None:
-        ring(kind, event["object"], event["type"] == "DELETED")
+def _handler(kind: Kind, on_event: EventCallback) -> Callable[..., Any]:
+    async def handle(event: Mapping[str, Any], **_: Any) -> None:
+        on_event(kind, event["object"], event["type"] == "DELETED")
 
-    return on_event
+    return handle

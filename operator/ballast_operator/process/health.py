@@ -1,4 +1,4 @@
-"""HTTP for the kubelet and Prometheus."""
+"""The HTTP server that the kubelet and Prometheus ask."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ballast_operator.process.metrics import Metrics
 
 
 class HealthServer:
-    """/livez, /readyz and /metrics. `why_dead` gives the reason why a restart would help, None while it would not."""
+    """Serves /livez, /readyz and /metrics. `why_dead`: why the process should be restarted; None: it should not."""
 
     def __init__(self, metrics: Metrics, why_dead: Callable[[], str | None], host: str, port: int) -> None:
         self._metrics, self._why_dead, self._host, self._port = metrics, why_dead, host, port
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> int:
-        """Listen; returns the port. Raises OSError."""
+        """Listen. Returns the port. Raises OSError."""
         app = web.Application()
         app.add_routes(
             [web.get("/livez", self._livez), web.get("/readyz", self._readyz), web.get("/metrics", self._page)]

@@ -1,7 +1,7 @@
-"""One leader at a time, by a Lease.
+"""Leader election by a Lease.
 
-Own code because the client library's election sets no limit on its requests: one that stalls for longer than the lease
-would leave two leaders.
+The client library's own election sets no limit on its requests: one that stalls for longer than the lease would leave
+two leaders.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ballast_operator.cluster.kinds import LEASE
 log = logging.getLogger(__name__)
 
 LEASE_S = 30
-"""How long others wait after the last sign of a leader."""
+"""How long the others wait after the leader last renewed."""
 RENEW_S = 5.0
 DEADLINE_S = 20.0
-"""A leader that could not renew for this long stops, before others begin. Two slow requests of 5 s fit in."""
+"""A leader that could not renew for this long stops, before another begins. Two slow requests of 5 s fit in."""
 
 
 @dataclass(slots=True)
 class Election:
-    """One candidate."""
+    """One candidate in the election."""
 
     api: Api
     namespace: str
@@ -36,12 +36,12 @@ class Election:
     clock: Callable[[], float]
     now: Callable[[], datetime]
     _seen: tuple[str, float] | None = field(default=None)
-    """The lease's version, and when this candidate first saw it: clocks of others are not trusted."""
+    """The lease's version, and when this candidate first saw it by its own clock: others' clocks are not trusted."""
     _held: dict[str, Any] | None = field(default=None)
-    """The lease as this candidate last wrote it: renewing is one request."""
+    """The lease as this candidate last wrote it, which makes renewing one request."""
 
     async def acquire(self) -> float:
-        """Wait until this candidate leads; returns the clock's time from which its lease runs."""
+        """Wait until this candidate leads. Returns the clock's time at which its lease began."""
         while True:
             began = self.clock()
             if await self._try_limited(DEADLINE_S):
@@ -50,7 +50,7 @@ class Election:
             await asyncio.sleep(RENEW_S)
 
     async def hold(self, since: float) -> None:
-        """Renew until leadership is lost; returns then, at the latest DEADLINE_S after the last renewal."""
+        """Renew until leadership is lost. Returns at most DEADLINE_S after the last renewal."""
         while (left_s := since + DEADLINE_S - self.clock()) > 0:
             await asyncio.sleep(min(RENEW_S, left_s))
             began = self.clock()
@@ -59,7 +59,7 @@ class Election:
         log.warning("no longer leading", extra={"identity": self.identity})
 
     async def release(self) -> None:
-        """Let the next one lead at once. Raises ApiError."""
+        """Give the lease up, so that another can lead at once. Raises ApiError."""
         lease = await self.api.get(LEASE, self.namespace, self.name)
         if lease is not None and lease["spec"].get("holderIdentity") == self.identity:
             await self.api.replace(LEASE, {**lease, "spec": {**lease["spec"], "holderIdentity": ""}})
@@ -69,7 +69,7 @@ class Election:
             async with asyncio.timeout(limit_s):
                 return await self._try()
         except TimeoutError:
-            self._held = None  # whether it was written is not known
+            self._held = None  # it may have been written
             log.warning("the lease could not be renewed in time", extra={"limit_s": round(limit_s, 1)})
         except ApiError as error:
             self._held = None

@@ -1,4 +1,4 @@
-"""One line an event, with its facts."""
+"""Log output: one line an event, as text or JSON, with the event's facts as key=value or fields."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LogFormat = Literal["text", "json"]
 
 
 def configure_logging(form: LogFormat, level: str) -> None:
-    """Log to standard error. kopf's debugging stays out."""
+    """Log to standard error, without kopf's messages below a warning."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         JsonFormatter("%(asctime)s %(levelname)s %(name)s %(message)s") if form == "json" else _TextFormatter()
     )
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # warns that signals are not its own
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # warns that it does not handle signals
 
 
 class _TextFormatter(logging.Formatter):

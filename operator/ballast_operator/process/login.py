@@ -1,4 +1,4 @@
-"""What the watches present to the API server."""
+"""The credentials of the watches, read again whenever the API server refuses them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ballast_operator.errors import ConnectError
 log = logging.getLogger(__name__)
 
 MAX_DELAY_S = 10.0
-"""How late, at most, the watches find out that the API server serves them again."""
+"""Longest delay between attempts, and so the longest time until the watches notice that the API server is back."""
 QUIET_S = 60.0
-"""Credentials that worked for so long are replaced at once when they are refused."""
+"""Credentials that worked for this long are read again without a delay when they are refused."""
 
 
 class Backoffs:
-    """Delays between attempts to reach the API server, in seconds: they grow, and never end."""
+    """Delays in seconds between attempts to reach the API server: a growing, endless series."""
 
     def __iter__(self) -> Iterator[float]:
         delay_s = 0.5
@@ -32,14 +32,17 @@ class Backoffs:
 
 
 class Credentials(kopf.ConnectionInfo):
-    """Equal to no others. kopf gives up when it is handed what it saw refused, but a refusal may pass by itself."""
+    """Credentials that never compare equal to others.
+
+    kopf gives up when it is handed credentials equal to refused ones, but a refusal may pass by itself.
+    """
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
 
 class Login:
-    """Reads the credentials whenever kopf asks: at first, and each time they were refused."""
+    """kopf's login handler. kopf asks it at the start and after each refusal."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -47,7 +50,7 @@ class Login:
         self._delays = iter(Backoffs())
 
     async def __call__(self, **_: Any) -> Credentials:
-        """Credentials to try next, after a delay that grows while they are refused."""
+        """The credentials to try next. Waits first while they keep being refused, longer each time."""
         if self._last_s is None or self._clock() - self._last_s > QUIET_S:
             self._delays = iter(Backoffs())
         else:

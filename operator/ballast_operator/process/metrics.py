@@ -9,17 +9,17 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from ballast_operator.control.memory import Memory
+from ballast_operator.control.state import OperatorState
 
 
 class Metrics:
-    """One registry. Its methods are what the other parts call."""
+    """The registry of the operator's metrics, and the methods by which the other parts report to it."""
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, state: OperatorState) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Conditions(memory))
+        self.registry.register(_Conditions(state))
         self._reconciles = Counter(
             "ballast_operator_reconciles", "Passes of the control loop.", ["result"], registry=self.registry
         )
@@ -48,28 +48,28 @@ class Metrics:
         return Gauge(f"ballast_operator_{name}", text, registry=self.registry)
 
     def reconciled(self, seconds: float, error: Exception | None) -> None:
-        """A pass ended."""
+        """Count a finished pass."""
         self._reconciles.labels("error" if error else "ok").inc()
         self._seconds.observe(seconds)
 
     def requested(self, verb: str, code: int) -> None:
-        """The API server answered, or did not."""
+        """Count a request to the API server; code 0 where there was no answer."""
         self._requests.labels(verb, str(code)).inc()
 
     def watched(self, kind: str) -> None:
-        """A watch brought something."""
+        """Count an event of a watch."""
         self._events.labels(kind).inc()
 
     def page(self) -> bytes:
-        """In Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
 class _Conditions(Collector):
-    """One series for each condition of each service that this replica looks after."""
+    """A series for each condition of each service that this replica has reconciled."""
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
+    def __init__(self, state: OperatorState) -> None:
+        self._state = state
 
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
@@ -77,7 +77,7 @@ class _Conditions(Collector):
             "1 for what each condition of a service says now.",
             labels=["namespace", "service", "condition", "status", "reason"],
         )
-        for ref, known in sorted(self._memory.services.items()):
+        for ref, known in sorted(self._state.services.items()):
             for found in known.conditions:
                 family.add_metric([ref.namespace, ref.name, found["type"], found["status"], found["reason"]], 1)
         yield family

@@ -1,4 +1,4 @@
-"""`ballast-operator run`: wait for leadership, then watch, reconcile and look at everything now and then."""
+"""`ballast-operator run`: waits for leadership, then watches, reconciles and resyncs at an interval."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from typing import Any
 
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, Kind
-from ballast_operator.control.freshness import Freshness
-from ballast_operator.control.memory import Memory
-from ballast_operator.control.ownership import controller_of
-from ballast_operator.control.probe import Prober
+from ballast_operator.control.deciding.ownership import controller_of
+from ballast_operator.control.observing.freshness import Freshness
+from ballast_operator.control.observing.probe import Prober
 from ballast_operator.control.reconcile import Reconciler
 from ballast_operator.control.resync import Resync, ref_of
+from ballast_operator.control.state import OperatorState
+from ballast_operator.control.workqueue import WorkQueue
 from ballast_operator.errors import InputError
-from ballast_operator.names import KIND, LABEL_SERVICE, Ref
+from ballast_operator.names import KIND, LABEL_SERVICE, Ref, labels_of
 from ballast_operator.options import ChildOptions, ProcessOptions
 from ballast_operator.process.health import HealthServer
 from ballast_operator.process.leader import Election
 from ballast_operator.process.metrics import Metrics
 from ballast_operator.process.watcher import Watcher
-from ballast_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 
 NUM_WORKERS = 8
 FIRST_RETRY_S = 1.0
 MAX_RETRY_S = 10.0
-"""How late, at most, an API server that is back is looked at."""
+"""Longest delay between attempts to resync, and so until an API server that is back is noticed."""
 MAX_STALE_S = 300.0
-"""Watches that miss changes for longer, although they were begun anew, are a reason to restart the process."""
+"""Watches that miss changes for longer than this, although they were restarted, call for a restart of the process."""
 MAX_SILENCE_S = 300.0
-"""So is a control loop that, when the next full look was due, has not even tried to list anything for so long."""
+"""So does a control loop that has listed nothing for this long after its next resync was due."""
 
 
 class LostLeadershipError(Exception):
-    """Another replica may lead now."""
+    """This replica's lease has run out; another may lead now."""
 
 
 class Operator:
-    """One replica of the operator."""
+    """One replica of the operator: everything it runs, and how the parts are connected."""
 
     def __init__(self, children: ChildOptions, process: ProcessOptions) -> None:
         self._options = process
         self._loop = asyncio.get_running_loop()
-        self._memory = Memory()
-        self._metrics = Metrics(self._memory)
+        self._state = OperatorState()
+        self._metrics = Metrics(self._state)
         self._api = Api(self._metrics.requested)
         self._prober = Prober(process.probe_proxy)
         self._freshness = Freshness()
-        reconciler = Reconciler(self._api, self._prober, children, self._memory, _now, time.monotonic)
+        reconciler = Reconciler(self._api, self._prober, children, self._state, _now, time.monotonic)
         self._queue: WorkQueue[Ref] = WorkQueue(
             reconciler.reconcile,
             num_workers=NUM_WORKERS,
@@ -66,24 +66,24 @@ class Operator:
         )
         self._resync = Resync(
             self._api,
-            self._memory,
+            self._state,
             self._freshness,
-            self._queue.ring,
+            self._queue.enqueue,
             _now,
             time.monotonic,
             process.namespaces or (None,),
-            self._show_life,
+            self._mark_alive,
         )
-        self._watcher = Watcher(self._on_event, self._memory.watched_kinds, process.namespaces or (None,))
+        self._watcher = Watcher(self._on_event, self._state.watched_kinds, process.namespaces or (None,))
         self._election = Election(
             self._api, process.lease_namespace, process.lease_name, process.identity, time.monotonic, _now
         )
-        self._last_sign: float | None = None
+        self._last_alive: float | None = None
         self._metrics.queue_depth.set_function(lambda: self._queue.depth)
         self._metrics.watch_stale_seconds.set_function(lambda: self._freshness.stale_s(time.monotonic()))
 
     async def run(self) -> None:
-        """Until a signal says to stop. Raises ConnectError and InputError."""
+        """Run until SIGTERM or SIGINT. Raises ConnectError and InputError."""
         await self._api.connect()
         health = HealthServer(self._metrics, self.why_dead, self._options.health_host, self._options.health_port)
         try:
@@ -107,16 +107,16 @@ class Operator:
         await health.stop()
 
     def why_dead(self) -> str | None:
-        """The reason why a restart would help. That the API server is away is none."""
+        """Why the process should be restarted; None while it should not. An unreachable API server is no reason."""
         now = time.monotonic()
         if (stale_s := self._freshness.stale_s(now)) > MAX_STALE_S:
             return f"the watches have missed changes for {stale_s:.0f} s"
-        if self._last_sign is not None and now - self._last_sign > self._options.resync_s + MAX_SILENCE_S:
-            return f"the control loop has been silent for {now - self._last_sign:.0f} s"
+        if self._last_alive is not None and now - self._last_alive > self._options.resync_s + MAX_SILENCE_S:
+            return f"the control loop has been silent for {now - self._last_alive:.0f} s"
         return None
 
     async def _leave(self) -> None:
-        with contextlib.suppress(ApiError, TimeoutError):  # the lease then runs out by itself
+        with contextlib.suppress(ApiError, TimeoutError):  # the lease runs out by itself
             async with asyncio.timeout(FIRST_RETRY_S * 3):
                 await self._election.release()
         await self._prober.close()
@@ -135,8 +135,8 @@ class Operator:
                 log.info("waiting to lead again")
             finally:
                 self._metrics.leading.set(0)
-                self._memory.services.clear()  # what another replica finds from now on is not known here
-                self._last_sign = None
+                self._state.services.clear()  # it ages once another replica leads
+                self._last_alive = None
                 self._freshness.begin()
                 await self._watcher.stop()
 
@@ -145,12 +145,12 @@ class Operator:
         raise LostLeadershipError
 
     async def _look(self) -> None:
-        """The first full look comes before the watches: it tells which kinds there are."""
+        """Resync at an interval. The first one comes before the watches: it finds out which kinds there are."""
         watching, retry_s = False, FIRST_RETRY_S
         self._freshness.begin()
         while True:
-            self._show_life()
-            pod_monitors = self._memory.pod_monitors
+            self._mark_alive()
+            pod_monitors = self._state.pod_monitors
             try:
                 self._metrics.services.set(await self._resync.run_once())
             except Exception as error:  # noqa: BLE001  whatever an answer looks like, the next look may be better
@@ -163,32 +163,32 @@ class Operator:
             if not watching:
                 self._watcher.start()
                 watching = True
-            elif self._freshness.stale_s(time.monotonic()) or pod_monitors != self._memory.pod_monitors:
+            elif self._freshness.stale_s(time.monotonic()) or pod_monitors != self._state.pod_monitors:
                 log.warning("beginning the watches anew")
                 self._watcher.restart()
             await asyncio.sleep(self._options.resync_s)
 
-    def _show_life(self) -> None:
-        self._last_sign = time.monotonic()
+    def _mark_alive(self) -> None:
+        self._last_alive = time.monotonic()
 
     def _on_event(self, kind: Kind, body: Mapping[str, Any], gone: bool) -> None:
-        """From the watches' thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            self._loop.call_soon_threadsafe(self._hear, kind, body, gone)
+        """Hand an event over from the watches' thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop has ended meanwhile
+            self._loop.call_soon_threadsafe(self._handle_event, kind, body, gone)
 
-    def _hear(self, kind: Kind, body: Mapping[str, Any], gone: bool) -> None:
+    def _handle_event(self, kind: Kind, body: Mapping[str, Any], gone: bool) -> None:
         self._metrics.watched(kind.name)
         self._freshness.watched(body, gone=gone)
         if (ref := service_of(kind, body)) is not None:
-            self._queue.ring(ref)
+            self._queue.enqueue(ref)
 
 
 def service_of(kind: Kind, body: Mapping[str, Any]) -> Ref | None:
-    """The service that an object is, or belongs to; by its owner where somebody took the label away."""
+    """The service that an object is or belongs to. The owner tells where somebody removed the label."""
     if kind == INFERENCE_SERVICE:
         return ref_of(dict(body))
     metadata = body["metadata"]
-    name = (metadata.get("labels") or {}).get(LABEL_SERVICE)
+    name = labels_of(body).get(LABEL_SERVICE)
     if name is None:
         owner = controller_of(body)
         name = owner["name"] if owner is not None and owner["kind"] == KIND else None

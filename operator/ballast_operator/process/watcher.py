@@ -1,4 +1,4 @@
-"""Keeps the watches running in a thread of their own: kopf ends its whole event loop when a watch cannot go on."""
+"""Runs the watches in a thread of their own, because kopf ends its whole event loop when a watch fails for good."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from ballast_operator.cluster.kinds import Kind
-from ballast_operator.process.ending import run_until_told
-from ballast_operator.process.handlers import Ring, make_registry, watch
+from ballast_operator.process.handlers import EventCallback, make_registry, watch
+from ballast_operator.process.loop_shutdown import run_until_stopped
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +21,15 @@ LEAVE_S = 10.0
 
 
 class Watcher:
-    """Watches from start() to stop(), begun anew whenever they end or are restarted. `kinds` is asked each time."""
+    """Keeps watches running from start() to stop(): they begin again whenever they end or are restarted.
 
-    def __init__(self, ring: Ring, kinds: Callable[[], Iterable[Kind]], namespaces: Sequence[str | None]) -> None:
-        self._ring, self._kinds, self._namespaces = ring, kinds, namespaces
+    `kinds` is called each time.
+    """
+
+    def __init__(
+        self, on_event: EventCallback, kinds: Callable[[], Iterable[Kind]], namespaces: Sequence[str | None]
+    ) -> None:
+        self._on_event, self._kinds, self._namespaces = on_event, kinds, namespaces
         self._stopping = threading.Event()
         self._round = threading.Event()
         self._thread: threading.Thread | None = None
@@ -40,7 +45,7 @@ class Watcher:
         self._round.set()
 
     async def stop(self) -> None:
-        """End the watches; waits for them for a while."""
+        """End the watches and wait for their thread, at most LEAVE_S."""
         self._stopping.set()
         self._round.set()
         if self._thread is not None:
@@ -49,17 +54,17 @@ class Watcher:
     def _run(self, stopping: threading.Event) -> None:
         pause_s = FIRST_PAUSE_S
         while True:
-            self._round = ending = threading.Event()
-            if stopping.is_set():  # asked after the event stands that stop() sets
+            self._round = round_over = threading.Event()
+            if stopping.is_set():  # checked after _round is set, so that a stop() in between is seen
                 return
             began = time.monotonic()
             try:
-                work = partial(watch, make_registry(self._ring, self._kinds()), self._namespaces)
-                asyncio.run(run_until_told(work, ending))
+                work = partial(watch, make_registry(self._on_event, self._kinds()), self._namespaces)
+                asyncio.run(run_until_stopped(work, round_over))
             except Exception as error:  # noqa: BLE001  whatever kopf gives up on, watching goes on
                 log.warning("the watches ended", extra={"error": repr(error), "again_in_s": pause_s})
-            if ending.is_set() or time.monotonic() - began > MAX_PAUSE_S:
+            if round_over.is_set() or time.monotonic() - began > MAX_PAUSE_S:
                 pause_s = FIRST_PAUSE_S
-            if not ending.is_set():
+            if not round_over.is_set():
                 stopping.wait(pause_s)
                 pause_s = min(MAX_PAUSE_S, 2 * pause_s)

@@ -10,7 +10,7 @@ from ballast_operator.resources.volumes import KEYS_DIRECTORY, MODEL_DIRECTORY, 
 
 
 def engine_arguments(spec: InferenceServiceSpec) -> list[str]:
-    """Every setting by name, those of the spec that stand at their default as well."""
+    """The arguments: every setting by name, defaults included."""
     words = ["serve"]
     for name, value in engine_options(spec).items():
         if value is True:
@@ -21,7 +21,7 @@ def engine_arguments(spec: InferenceServiceSpec) -> list[str]:
 
 
 def engine_options(spec: InferenceServiceSpec) -> dict[str, object]:
-    """What the operator sets, whether this spec asks for it (True: a switch) or not (None)."""
+    """The options that the operator sets, by name. True: a switch; None: this spec does not set it."""
     engine, rules = spec.engine, spec.engine.placement_rules
     return {
         "host": "0.0.0.0",  # noqa: S104  a pod's own network

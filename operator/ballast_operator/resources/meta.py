@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ballast_operator.api.service import InferenceService
+from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.names import service_labels
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ballast_operator.api.service import InferenceService
+from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.api.spec import NetworkRules, Peer
 from ballast_operator.names import ADMIN_PORT_NAME, API_PORT_NAME, FIELD_MANAGER, pod_selector
 from ballast_operator.options import ChildOptions
@@ -13,7 +13,7 @@ from ballast_operator.resources.meta import child_metadata
 
 
 def build_network_policy(service: InferenceService, rules: NetworkRules, options: ChildOptions) -> dict[str, Any]:
-    """Clients and the operator reach the API, monitoring and the operator the admin port; the pods call nobody.
+    """The policy: clients and the operator reach the API, monitoring and the operator the admin port, the pods nothing.
 
     The kubelet's probes come from the node and are not subject to policies.
     """

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ballast_operator.api.service import InferenceService
+from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.names import pod_selector
 from ballast_operator.resources.meta import child_metadata
 
 
 def build_pdb(service: InferenceService) -> dict[str, Any]:
-    """All replicas but one stay. A single one may be evicted: it drains first, and a node that can never be drained
-    helps nobody. A number of pods, as the disruption controller counts those without asking what controls them."""
+    """The budget: all replicas but one stay. A single replica may be evicted: else its node could never be drained.
+
+    `minAvailable` is a number: for a percentage the disruption controller would have to know the pods' controller.
+    """
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

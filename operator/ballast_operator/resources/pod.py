@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ballast_operator.api.service import InferenceService
+from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.api.spec import InferenceServiceSpec
 from ballast_operator.names import (
     ADMIN_PORT,
     ADMIN_PORT_NAME,
@@ -23,27 +24,26 @@ from ballast_operator.options import ChildOptions
 from ballast_operator.quantity import parse_bytes
 from ballast_operator.resources.command import engine_arguments
 from ballast_operator.resources.meta import child_metadata
+from ballast_operator.resources.security import USER, container_security, pod_security
 from ballast_operator.resources.volumes import mounts, volumes
 from ballast_operator.spec_hash import spec_hash
-
-USER = 10001
 
 POD_NAME = re.compile(r"(?P<service>.+)-(?P<replica>0|[1-9]\d*)(?:-r(?P<number>[1-9]\d*))?")
 
 PRE_STOP_S = 5
-"""Time for the pod to leave the Service's endpoints before it refuses requests."""
+"""Time for the pod to leave the Service's endpoints before it begins to refuse requests."""
 LEAVE_S = 25
-"""What the runtime takes at most after its drain: a step that hangs, and last bytes."""
+"""Longest time that the runtime takes after its drain, for a step that hangs and the last bytes."""
 
 LOAD_BASE_S = 300
 LOAD_BYTES_PER_S = 100 * 2**20
-"""Slowest reading of a model that is waited for."""
+"""Slowest reading of a model for which the default load timeout suffices."""
 STARTUP_PERIOD_S = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Which pod of a replica: the first, or one after pods that the kubelet refused or evicted."""
+    """One pod of a replica: the first, or one that follows pods that failed."""
 
     replica: int
     number: int = 0
@@ -52,19 +52,19 @@ class Attempt:
 
 
 def pod_name(service_name: str, attempt: Attempt) -> str:
-    """One name an attempt, so that no two operators can start the same replica twice."""
+    """The pod's name. Each attempt has one of its own, so that two operators cannot both start it."""
     stable = f"{service_name}-{attempt.replica}"
     return stable if attempt.number == 0 else f"{stable}-r{attempt.number}"
 
 
 def parse_pod_name(name: str) -> tuple[str, Attempt] | None:
-    """The service's name and the attempt (without its failures) that pod_name gave this name; None for other names."""
+    """The inverse of pod_name: the service's name and the attempt without its failures; None for other names."""
     found = POD_NAME.fullmatch(name)
     return found and (found["service"], Attempt(int(found["replica"]), int(found["number"] or 0)))
 
 
 def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt) -> dict[str, Any]:
-    """A Guaranteed pod under the restricted pod security standard."""
+    """The pod: of the QoS class Guaranteed, and within the restricted pod security standard."""
     spec, name = service.spec, pod_name(service.ref.name, attempt)
     image = spec.image or options.runtime_image
     metadata = child_metadata(service, name, spec.pod_metadata.labels)
@@ -85,14 +85,7 @@ def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt
             "terminationGracePeriodSeconds": PRE_STOP_S + spec.engine.drain_timeout_seconds + LEAVE_S,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": USER,
-                "runAsGroup": USER,
-                "fsGroup": USER,
-                "fsGroupChangePolicy": "OnRootMismatch",
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": pod_security(fsGroup=USER, fsGroupChangePolicy="OnRootMismatch"),
             **(
                 {"imagePullSecrets": [ref.to_api() for ref in spec.image_pull_secrets]}
                 if spec.image_pull_secrets
@@ -105,13 +98,13 @@ def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt
 
 
 def load_timeout_s(service: InferenceService) -> int:
-    """How long loading may take."""
+    """Seconds that loading may take."""
     asked = service.spec.engine.load_timeout_seconds
     return asked or LOAD_BASE_S + math.ceil(parse_bytes(service.spec.resources.memory) / LOAD_BYTES_PER_S)
 
 
 def _engine(service: InferenceService, image: str) -> dict[str, Any]:
-    resources = _resources(service)
+    resources = requested_resources(service.spec)
     return {
         "name": ENGINE_CONTAINER,
         "image": image,
@@ -119,7 +112,7 @@ def _engine(service: InferenceService, image: str) -> dict[str, Any]:
         "command": ["ballast"],
         "args": engine_arguments(service.spec),
         "env": [
-            # What libraries compile at run time they keep in the home directory, under the user's name.
+            # Libraries cache what they compile at run time in the home directory, under the user's name.
             {"name": "HOME", "value": "/tmp"},  # noqa: S108
             {"name": "USER", "value": "ballast"},
             {"name": ENV_SPEC_HASH, "value": spec_hash(service.spec)},
@@ -129,11 +122,7 @@ def _engine(service: InferenceService, image: str) -> dict[str, Any]:
             {"name": ADMIN_PORT_NAME, "containerPort": ADMIN_PORT, "protocol": "TCP"},
         ],
         "resources": {"requests": resources, "limits": dict(resources)},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_S}}},
         "startupProbe": _probe("/readyz", STARTUP_PERIOD_S, math.ceil(load_timeout_s(service) / STARTUP_PERIOD_S)),
@@ -152,8 +141,9 @@ def _probe(path: str, period_s: int, failures: int) -> dict[str, Any]:
     }
 
 
-def _resources(service: InferenceService) -> dict[str, str]:
-    asked = service.spec.resources
+def requested_resources(spec: InferenceServiceSpec) -> dict[str, str]:
+    """What one pod asks for: quantities by resource name."""
+    asked = spec.resources
     return {
         "cpu": str(asked.cpus),
         "memory": asked.memory,

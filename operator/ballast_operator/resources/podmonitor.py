@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ballast_operator.api.service import InferenceService
+from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.names import ADMIN_PORT_NAME, LABEL_SERVICE, pod_selector
 from ballast_operator.options import ChildOptions
 from ballast_operator.resources.meta import child_metadata
@@ -14,11 +14,11 @@ _LABEL_WITH_SERVICE = {
     "sourceLabels": ["__meta_kubernetes_pod_label_" + re.sub(r"[^a-zA-Z0-9]", "_", LABEL_SERVICE)],
     "targetLabel": "service",
 }
-"""Dashboards and alerts tell services apart by this label."""
+"""Adds the label by which dashboards and alerts tell services apart."""
 
 
 def build_pod_monitor(service: InferenceService, options: ChildOptions) -> dict[str, Any]:
-    """For clusters that have the CRD of prometheus-operator."""
+    """The PodMonitor, for clusters with prometheus-operator's CRD."""
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ballast_operator.api.service import InferenceService
+from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.names import API_PORT_NAME, pod_selector
 from ballast_operator.resources.meta import child_metadata
 
 
 def build_service(service: InferenceService) -> dict[str, Any]:
-    """The API port alone: metrics and debug pages are read from each pod."""
+    """The Service, with the API port alone: metrics and debug pages are read from each pod."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -1,11 +1,11 @@
-"""What is mounted into a pod: the model and configuration read-only, and one place to write."""
+"""The volumes of a pod: the model and configuration, read-only, and one place to write."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ballast_operator.api.engine import PlacementRules
-from ballast_operator.api.service import InferenceService
+from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.resources.configmap import RULES_KEY, rules_name
 
 MODEL_VOLUME = "model"
@@ -19,7 +19,7 @@ SCRATCH_LIMIT = "8Gi"
 
 
 def rules_key(rules: PlacementRules) -> str:
-    """The file inside RULES_DIRECTORY."""
+    """The rules' file name inside RULES_DIRECTORY."""
     return rules.config_map_ref.key if rules.config_map_ref is not None else RULES_KEY
 
 
@@ -29,7 +29,7 @@ def volumes(service: InferenceService) -> list[dict[str, Any]]:
 
 
 def mounts(service: InferenceService) -> list[dict[str, Any]]:
-    """Where the engine finds them."""
+    """Where the volumes are mounted in the engine's container."""
     return [mount for _, mount in _volumes(service)]
 
 
@@ -44,7 +44,7 @@ def _volumes(service: InferenceService) -> list[tuple[dict[str, Any], dict[str, 
         items = [{"key": rules_key(rules), "path": rules_key(rules)}]
         found.append(_volume("rules", RULES_DIRECTORY, {"configMap": {"name": name, "items": items}}))
     if (auth := spec.endpoint.auth) is not None:
-        # The directory, not the one file: only so are changes of the Secret seen by a running pod.
+        # The directory is mounted, not the one file: else a running pod would not see changes of the Secret.
         secret = {
             "secretName": auth.secret_ref.name,
             "items": [{"key": auth.secret_ref.key, "path": auth.secret_ref.key}],

@@ -1,20 +1,21 @@
-"""From evidence to the conditions. Pure."""
+"""Finds the conditions that the evidence supports. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ballast_operator.api.service import InferenceService
-from ballast_operator.control import conditions as names
-from ballast_operator.control.conditions import Finding, worst
-from ballast_operator.control.endings import explain
-from ballast_operator.control.evidence import Evidence
-from ballast_operator.control.pods import Pod
+from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.control.deciding.live_pod import Pod, current_pods
+from ballast_operator.control.reporting import conditions as names
+from ballast_operator.control.reporting.conditions import Finding, worst
+from ballast_operator.control.reporting.evidence import Evidence
+from ballast_operator.control.reporting.exit_reasons import explain
 from ballast_operator.names import KIND
 from ballast_operator.resources.volumes import MODEL_VOLUME
 from ballast_operator.spec_hash import spec_hash
 
-STOPPED = "replicas is 0"
+STOPPED = Finding("Unknown", "ScaledToZero", "replicas is 0")
+"""The finding about pods where none is asked for."""
 
 REFUSAL_HINTS = {
     "TopologyAffinityError": "no NUMA node of it has that much free together; look at its topologyManagerPolicy, and "
@@ -27,7 +28,7 @@ IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrIma
 
 
 def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
-    """Every condition, Ready last reasoned and first named."""
+    """All conditions by type. Ready comes first and follows from the others."""
     current = current_pods(service, seen.pods)
     scheduled = _scheduled(service, seen, current)
     loaded = _model_loaded(service, seen, current)
@@ -44,18 +45,8 @@ def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
     }
 
 
-def current_pods(service: InferenceService, pods: Sequence[Pod]) -> dict[int, Pod]:
-    """By replica, the pods that are to stay."""
-    wanted = spec_hash(service.spec)
-    return {
-        pod.replica: pod
-        for pod in pods
-        if not pod.over and not pod.terminating and pod.spec_hash == wanted and pod.replica < service.spec.replicas
-    }
-
-
 def spec_refused(message: str) -> dict[str, Finding]:
-    """The conditions of a spec that cannot be acted on."""
+    """The conditions for a spec that cannot be acted on."""
     unknown = Finding("Unknown", "SpecInvalid", "the spec is not acted on")
     others = (names.SCHEDULED, names.MODEL_LOADED, names.NUMA_PINNED, names.ENDPOINT_READY)
     return {
@@ -71,28 +62,28 @@ def _ready(service: InferenceService, seen: Evidence, required: Sequence[Finding
     if seen.refusals:
         return Finding("False", "ChildRefused", "; ".join(seen.refusals))
     if not service.spec.replicas:
-        return Finding("False", "ScaledToZero", STOPPED)
+        return Finding("False", "ScaledToZero", STOPPED.message)
     failing = worst(required, Finding("True", "Serving", "every replica answers through the Service"))
     return failing if failing.holds else Finding("False", failing.reason, failing.message)
 
 
 def _scheduled(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
     if not service.spec.replicas:
-        return Finding("Unknown", "ScaledToZero", STOPPED)
+        return STOPPED
     missing = [number for number in range(service.spec.replicas) if number not in current]
-    wanted = spec_hash(service.spec)
-    refused = [pod for pod in seen.pods if pod.over and pod.spec_hash == wanted and pod.replica in missing]
+    current_hash = spec_hash(service.spec)
+    refused = [pod for pod in seen.pods if pod.over and pod.spec_hash == current_hash and pod.replica in missing]
     if refused:
         last = max(refused, key=lambda pod: (pod.created, pod.attempt))
         return Finding("False", last.reason or "PodFailed", _refusal(service, last))
     for pod in current.values():
         if pod.unschedulable is not None:
-            hint = f"; {seen.no_room}" if seen.no_room else ""
+            hint = f"; {seen.no_capacity}" if seen.no_capacity else ""
             return Finding("False", "Unschedulable", f"{pod.name}: {pod.unschedulable}{hint}")
-    if seen.rollout.predecessors:
+    if seen.rollout.earlier_owner_pods:
         return Finding("False", "EarlierPodRemains", _why_missing(seen))
-    if missing and seen.no_room is not None:
-        return Finding("False", "NoNUMANodeFits", seen.no_room)
+    if missing and seen.no_capacity is not None:
+        return Finding("False", "NoNUMANodeFits", seen.no_capacity)
     if missing:
         return Finding("False", "PodMissing", _why_missing(seen))
     unplaced = [pod.name for pod in current.values() if pod.node is None]
@@ -102,16 +93,18 @@ def _scheduled(service: InferenceService, seen: Evidence, current: Mapping[int, 
 
 
 def _why_missing(seen: Evidence) -> str:
-    if seen.rollout.predecessors:
-        names_ = ", ".join(f"{pod.name} on {pod.node}" if pod.node else pod.name for pod in seen.rollout.predecessors)
+    if seen.rollout.earlier_owner_pods:
         return (
-            f"{names_}: of a deleted {KIND} of this name; the replica starts when it has gone, so that two never hold "
-            "memory at once"
+            f"{_where(seen.rollout.earlier_owner_pods)}: of a deleted {KIND} of this name; the replica starts when it "
+            "has gone, so that two never hold memory at once"
         )
     if seen.rollout.leaving:
-        names_ = ", ".join(f"{pod.name} on {pod.node}" if pod.node else pod.name for pod in seen.rollout.leaving)
-        return f"{names_}: drains and ends before the next pod starts"
+        return f"{_where(seen.rollout.leaving)}: drains and ends before the next pod starts"
     return "pods are being started"
+
+
+def _where(pods: Sequence[Pod]) -> str:
+    return ", ".join(f"{pod.name} on {pod.node}" if pod.node else pod.name for pod in pods)
 
 
 def _refusal(service: InferenceService, pod: Pod) -> str:
@@ -127,7 +120,7 @@ def _refusal(service: InferenceService, pod: Pod) -> str:
 
 def _model_loaded(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
     if not service.spec.replicas:
-        return Finding("Unknown", "ScaledToZero", STOPPED)
+        return STOPPED
     if len(current) < service.spec.replicas:
         return Finding("False", "PodMissing", _why_missing(seen))
     if service.spec.model.source.image is not None and any(MODEL_VOLUME not in pod.volumes for pod in current.values()):
@@ -148,20 +141,20 @@ def _loading(pod: Pod, seen: Evidence) -> Finding:
         return Finding("True", "Loaded")
     if pod.waiting is not None and pod.waiting[0] in IMAGE_REASONS:
         return Finding("False", "ImagePullFailed", f"{pod.name}: {pod.waiting[1] or pod.waiting[0]}")
-    if pod.ended is not None and not pod.running:
-        reason, message = explain(pod.ended)
+    if pod.last_exit is not None and not pod.running:
+        reason, message = explain(pod.last_exit)
         return Finding("False", reason, f"{pod.name}: {message}")
     if pod.waiting is not None and pod.waiting[0] not in ("", "ContainerCreating", "PodInitializing"):
         return Finding("False", pod.waiting[0], f"{pod.name}: {pod.waiting[1] or pod.waiting[0]}")
     if not pod.running:
         return Finding("False", "ContainerCreating", f"{pod.name}: its container is being started")
     report = seen.reports.get(pod.uid)
-    again = f", after {explain(pod.ended)[1]}" if pod.ended is not None else ""
+    again = f", after {explain(pod.last_exit)[1]}" if pod.last_exit is not None else ""
     if report is None or report.progress is None:
         return Finding("False", "NotAnswering", f"{pod.name}: runs and does not answer yet{again}")
     if report.progress >= 1:
         return Finding("False", "NotReady", f"{pod.name}: loaded, and not ready{again}")
-    # In tens: a status is no place for numbers that move fast.
+    # In steps of ten, so that the status is not written for every percent.
     return Finding("False", "Loading", f"{pod.name}: {int(report.progress * 10) * 10} % loaded{again}")
 
 
@@ -169,11 +162,11 @@ def _numa_pinned(service: InferenceService, seen: Evidence, current: Mapping[int
     if service.spec.numa.enforcement == "Off":
         return Finding("Unknown", "NotLookedAt", "spec.numa.enforcement is Off")
     if not service.spec.replicas:
-        return Finding("Unknown", "ScaledToZero", STOPPED)
+        return STOPPED
     running = [pod for _, pod in sorted(current.items()) if pod.ready]
     if len(running) < service.spec.replicas:
         return Finding("Unknown", "NotRunning", "a replica that does not run yet cannot tell")
-    findings, told = [], []
+    findings, messages = [], []
     for pod in running:
         report = seen.reports.get(pod.uid)
         if report is None or report.verdict is None:
@@ -182,13 +175,13 @@ def _numa_pinned(service: InferenceService, seen: Evidence, current: Mapping[int
         verdict = report.verdict
         status = {True: "True", False: "False", None: "Unknown"}[verdict.pinned]
         findings.append(Finding(status, verdict.reason, verdict.message))  # type: ignore[arg-type]
-        told.append(verdict.message)
-    return worst(findings, Finding("True", "CPUsAndMemoryAligned", "; ".join(told)))
+        messages.append(verdict.message)
+    return worst(findings, Finding("True", "CPUsAndMemoryAligned", "; ".join(messages)))
 
 
 def _endpoint_ready(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
     if not service.spec.replicas:
-        return Finding("False", "ScaledToZero", STOPPED)
+        return Finding("False", "ScaledToZero", STOPPED.message)
     num_ready = sum(pod.ready for pod in current.values())
     if num_ready < service.spec.replicas:
         return Finding("False", "PodsNotReady", f"{num_ready} of {service.spec.replicas} replicas are ready")
@@ -200,11 +193,11 @@ def _endpoint_ready(service: InferenceService, seen: Evidence, current: Mapping[
 def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
     if hindrances := (*seen.conflicts, *seen.refusals, *seen.delays):
         return Finding("False", "Blocked", "; ".join(hindrances))
-    if seen.rollout.leaving or seen.rollout.predecessors:
+    if seen.rollout.leaving or seen.rollout.earlier_owner_pods:
         return Finding("True", "Draining", _why_missing(seen))
     if seen.rollout.outdated:
-        names_ = ", ".join(pod.name for pod in seen.rollout.outdated)
-        return Finding("True", "RollingOut", f"{names_}: of an earlier spec, replaced one after the other")
+        outdated = ", ".join(pod.name for pod in seen.rollout.outdated)
+        return Finding("True", "RollingOut", f"{outdated}: of an earlier spec, replaced one after the other")
     if seen.rollout.retry_in_s is not None:
         return Finding("True", "WaitingToRetry", "pods were refused; the next attempt comes after a delay")
     if len(current) < service.spec.replicas:

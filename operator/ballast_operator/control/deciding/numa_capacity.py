@@ -1,4 +1,4 @@
-"""Whether a pod fits into one NUMA node anywhere, as far as NodeResourceTopology objects tell. Pure."""
+"""Whether any NUMA node has the free capacity for a pod, as far as NodeResourceTopology objects tell. Pure."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ballast_operator.api.spec import InferenceServiceSpec
+from ballast_operator.names import labels_of
 from ballast_operator.quantity import parse_count
+from ballast_operator.resources.pod import requested_resources
 
 
-def why_no_room(
+def why_no_capacity(
     spec: InferenceServiceSpec, topologies: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """The sentence that says that nothing fits, None when something does or nobody knows.
+    """Why no NUMA node can take the pod; None when one can, or when that is not known.
 
-    Something might fit as long as one node that the selector allows has no object of its name, or one that leaves out
-    a resource that the node has.
+    It is not known as long as a node that the selector allows has no topology object, or one that leaves out a resource
+    that the node has.
     """
     if spec.numa.policy != "SingleNode":
         return None
-    asked = _asked(spec)
-    told = {topology["metadata"]["name"]: _zones(topology) for topology in topologies}
+    asked = requested_resources(spec)
+    zones_by_node = {topology["metadata"]["name"]: _zones(topology) for topology in topologies}
     closest: list[tuple[int, str]] = []
     for node in nodes:
-        if not spec.scheduling.node_selector.items() <= (node["metadata"].get("labels") or {}).items():
+        if not spec.scheduling.node_selector.items() <= labels_of(node).items():
             continue
         name = node["metadata"]["name"]
-        zones = told.get(name, {})
+        zones = zones_by_node.get(name, {})
         named = set().union(*zones.values())
         allocatable = (node.get("status") or {}).get("allocatable") or {}
         if not zones or any(resource not in named and resource in allocatable for resource in asked):
@@ -38,12 +40,12 @@ def why_no_room(
             closest.append((len(short), f"{name} {zone} lacks {', '.join(short)}"))
     if not closest:
         return None
-    wanted = ", ".join(f"{text} {name}" for name, text in asked.items())
-    return f"no NUMA node has {wanted} free; closest: {min(closest)[1]} (free of asked)"
+    requested = ", ".join(f"{text} {name}" for name, text in asked.items())
+    return f"no NUMA node has {requested} free; closest: {min(closest)[1]} (free of asked)"
 
 
 def _zones(topology: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """What is free on each NUMA node."""
+    """The free resources of each NUMA node, by its name."""
     return {
         zone["name"]: {item["name"]: item["available"] for item in zone.get("resources") or []}
         for zone in topology.get("zones") or []
@@ -57,12 +59,3 @@ def _short(asked: Mapping[str, str], free: Mapping[str, str]) -> list[str]:
         for name, text in asked.items()
         if parse_count(free.get(name, "0")) < parse_count(text)
     ]
-
-
-def _asked(spec: InferenceServiceSpec) -> dict[str, str]:
-    asked = {"cpu": str(spec.resources.cpus), "memory": spec.resources.memory}
-    if spec.resources.gpus:
-        asked[spec.resources.gpu_resource_name] = str(spec.resources.gpus)
-    if spec.resources.hugepages1_gi:
-        asked["hugepages-1Gi"] = f"{spec.resources.hugepages1_gi}Gi"
-    return asked

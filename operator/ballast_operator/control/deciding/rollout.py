@@ -1,8 +1,8 @@
-"""Which pods to start and which to stop. Pure.
+"""Decides which pods to start and which to stop. Pure.
 
-A replica has one pod at a time: the next is started when the one before has gone, so that two never need memory at
-once. Pods that failed stay as evidence, and their replica waits longer each time. What a kubelet refused to one replica
-it would refuse to the others: then one replica alone tries.
+A replica has one pod at a time: the next starts when the one before has gone, so that two never need memory at once.
+Failed pods stay for a while as evidence, and their replica waits longer after each. A kubelet that refused one replica
+would refuse the others too: then only one replica tries.
 """
 
 from __future__ import annotations
@@ -11,34 +11,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ballast_operator.control.pods import Pod
+from ballast_operator.backoff import backoff_s
+from ballast_operator.control.deciding.live_pod import Pod
 from ballast_operator.resources.pod import Attempt
 
 MAX_FAILED_KEPT = 3
 FIRST_RETRY_S = 10.0
 MAX_RETRY_S = 300.0
 MAX_HOLD_S = 60.0
-"""How long the others wait for the kubelet's answer to the one replica that tries."""
+"""How long the other replicas wait for the kubelet's answer to the one that tries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One step towards the spec."""
+    """One step of the rollout: what to do now, and what is waited for."""
 
     start: tuple[Attempt, ...] = ()
     stop: tuple[Pod, ...] = ()
     forget: tuple[Pod, ...] = ()
     """Failed pods that are no longer needed as evidence."""
     retry_in_s: float | None = None
-    """When a replica may be tried again."""
+    """Seconds until a replica may be tried again."""
     outdated: tuple[Pod, ...] = ()
-    """Pods of another spec that still run."""
+    """Running pods of an earlier spec."""
     leaving: tuple[Pod, ...] = ()
     """Pods that drain or end."""
-    predecessors: tuple[Pod, ...] = ()
+    earlier_owner_pods: tuple[Pod, ...] = ()
     """Pods of an earlier service of the same name that replicas wait for."""
-    strangers: tuple[Pod, ...] = ()
-    """Pods of others that have the names of replicas."""
+    foreign_pods: tuple[Pod, ...] = ()
+    """Pods that have the name of a replica and belong to nobody or to somebody else."""
 
 
 def plan_rollout(
@@ -48,13 +49,13 @@ def plan_rollout(
     now: datetime,
     nodes_changed: datetime | None = None,
     *,
-    predecessors: Sequence[Pod] = (),
-    strangers: Sequence[Pod] = (),
+    earlier_owner_pods: Sequence[Pod] = (),
+    foreign_pods: Sequence[Pod] = (),
 ) -> Rollout:
-    """The step to take for these pods. `nodes_changed`: when a node last became different, which ends a long wait.
+    """The step to take for these pods. `nodes_changed`: when a node last changed, which ends a long wait.
 
-    `predecessors` and `strangers`: pods that are not this service's and have names of its pods. While one runs, its
-    replica gets no pod.
+    `earlier_owner_pods` and `foreign_pods`: pods that have the name of a replica and are not this service's. While one
+    runs, its replica gets no pod.
     """
     alive = [pod for pod in pods if not pod.over]
     leaving = tuple(pod for pod in alive if pod.terminating)
@@ -68,14 +69,15 @@ def plan_rollout(
     refused = [pod for pod in current_failed if pod.refused]
     empty = set(range(replicas)) - {pod.replica for pod in alive}
     before, foreign = (
-        tuple(pod for pod in others if not pod.over and pod.replica in empty) for others in (predecessors, strangers)
+        tuple(pod for pod in others if not pod.over and pod.replica in empty)
+        for others in (earlier_owner_pods, foreign_pods)
     )
     missing = sorted(empty - {pod.replica for pod in (*before, *foreign)})
     history = {number: [pod for pod in current_failed if pod.refused or pod.replica == number] for number in missing}
     waits_s = {number: _wait_s(history[number], now, nodes_changed) for number in missing}
     due = [number for number in missing if waits_s[number] <= 0]
     if refused and any(_is_tried(pod, spec_hash, now) for pod in present):
-        due = []  # its fate decides for the others
+        due = []  # its result decides for the others
     start = [_attempt(number, pods, history[number]) for number in due]
 
     return Rollout(
@@ -85,13 +87,13 @@ def plan_rollout(
         retry_in_s=min((wait_s for wait_s in waits_s.values() if wait_s > 0), default=None),
         outdated=tuple(outdated),
         leaving=leaving,
-        predecessors=before,
-        strangers=foreign,
+        earlier_owner_pods=before,
+        foreign_pods=foreign,
     )
 
 
 def _doubled(present: Sequence[Pod], spec_hash: str) -> list[Pod]:
-    """All but one pod of each replica. There should be none; should two ever be, the wanted and older one stays."""
+    """The pods beyond one a replica; there should be none. The pod of the current spec stays, or else the older one."""
     kept: dict[int, Pod] = {}
     extra = []
     for pod in sorted(present, key=lambda pod: (pod.spec_hash != spec_hash, pod.created, pod.name)):
@@ -102,7 +104,7 @@ def _doubled(present: Sequence[Pod], spec_hash: str) -> list[Pod]:
 
 
 def _take_down(outdated: Sequence[Pod], present: Sequence[Pod], replicas: int, spec_hash: str) -> list[Pod]:
-    """Outdated pods to stop now: all that serve nobody, and one that serves once every other replica serves."""
+    """The outdated pods to stop now: those that are not ready; else one, if every other replica serves."""
     idle = [pod for pod in outdated if not pod.ready]
     serving = [pod for pod in outdated if pod.ready]
     current_ready = {pod.replica for pod in present if pod.ready and pod.spec_hash == spec_hash}
@@ -112,31 +114,33 @@ def _take_down(outdated: Sequence[Pod], present: Sequence[Pod], replicas: int, s
 
 
 def _is_tried(pod: Pod, spec_hash: str, now: datetime) -> bool:
-    """Whether a kubelet may still refuse it. A pod that stays Pending for long waits for something else."""
+    """Whether a kubelet may still refuse the pod. One that stays Pending for long waits for something else."""
     young = (now - pod.created).total_seconds() < MAX_HOLD_S
     return pod.phase == "Pending" and pod.spec_hash == spec_hash and young
 
 
 def _attempt(replica: int, pods: Sequence[Pod], failed: Sequence[Pod]) -> Attempt:
-    """The replica's next pod, under a name that none of its pods has."""
+    """The replica's next pod, with a name that none of its pods has."""
     number = 1 + max((pod.attempt for pod in pods if pod.replica == replica), default=-1)
     return Attempt(replica, number, 1 + max((pod.failures for pod in failed), default=-1))
 
 
 def _wait_s(failed: Sequence[Pod], now: datetime, nodes_changed: datetime | None) -> float:
-    """Seconds until another attempt may be made; not positive when it may be now."""
+    """Seconds until another attempt may be made; zero or less if it may be made now."""
     if not failed:
         return 0.0
     last = max(failed, key=lambda pod: pod.created)
-    delay_s = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(last.failures, 10))
+    delay_s = backoff_s(FIRST_RETRY_S, MAX_RETRY_S, last.failures)
     if nodes_changed is not None and nodes_changed > last.created:
         delay_s = FIRST_RETRY_S
     return (last.created + timedelta(seconds=delay_s) - now).total_seconds()
 
 
 def _forgettable(failed: Sequence[Pod], present: Sequence[Pod], replicas: int, spec_hash: str) -> list[Pod]:
-    """Failed pods beyond the newest few, of another spec, of replicas that work again, and of replicas that are no
-    more. The last of a replica stays where it alone says how long that replica waits."""
+    """The failed pods to delete: all but the newest few, and all of other specs and of replicas that serve or are gone.
+
+    A replica's last failed pod stays where only it tells how long the replica waits.
+    """
     recovered = {pod.replica for pod in present if pod.ready and pod.spec_hash == spec_hash}
     useless = [
         pod for pod in failed if pod.replica in recovered or pod.replica >= replicas or pod.spec_hash != spec_hash

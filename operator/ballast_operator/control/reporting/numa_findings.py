@@ -1,6 +1,6 @@
-"""What a process says about its CPUs and memory, judged against what was asked. Pure.
+"""Whether a process runs on the NUMA nodes that its spec asks for, and what is wrong where it does not. Pure.
 
-The report is the runtime's /debug/numa: the kernel's lists of CPUs and nodes, and bytes by node.
+A report is the runtime's /debug/numa: the kernel's lists of CPUs and nodes, and bytes by node.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any
 
 from ballast_operator.api.spec import InferenceServiceSpec
 from ballast_operator.api.status import PodPlacement
-from ballast_operator.control.pods import Pod
+from ballast_operator.control.deciding.live_pod import Pod
 
 MIN_LOCAL_PERCENT = 99
 MAX_NUMBER = 2**16
-"""No machine has CPUs or nodes of higher numbers: what a pod says is not trusted to be short."""
+"""Highest number of a CPU or node that is accepted, so that a false report cannot use up memory."""
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
-"""What reading a report may raise that is none."""
+"""What reading a malformed report may raise."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether one pod is pinned. `pinned` is None where nobody knows."""
+class NumaVerdict:
+    """Whether one pod is pinned; `pinned` is None where that is not known."""
 
     pinned: bool | None
     reason: str
@@ -31,7 +31,7 @@ class Verdict:
 
 
 def read_placement(pod: Pod, report: Mapping[str, Any]) -> PodPlacement:
-    """The line of `status.placement`. Raises MALFORMED for a report that is none."""
+    """The pod's entry in `status.placement`. Raises MALFORMED where the report is malformed."""
     share = report["share_local"]
     return PodPlacement(
         pod=pod.name,
@@ -43,10 +43,10 @@ def read_placement(pod: Pod, report: Mapping[str, Any]) -> PodPlacement:
     )
 
 
-def judge(spec: InferenceServiceSpec, pod: Pod, report: Mapping[str, Any]) -> Verdict:
-    """Whether the process has CPUs, memory and GPU as the spec's policy wants them; the first thing that is wrong.
+def judge_pinning(spec: InferenceServiceSpec, pod: Pod, report: Mapping[str, Any]) -> NumaVerdict:
+    """Whether the process has the CPUs, memory and GPU that the spec asks for. The verdict names the first fault.
 
-    Raises MALFORMED for a report that is none.
+    Raises MALFORMED where the report is malformed.
     """
     cpus, memory = parse_list(report["cpus"]), parse_list(report["memory_nodes"])
     nodes = {node["node"]: parse_list(node["cpus"]) for node in report["nodes"]}
@@ -57,20 +57,20 @@ def judge(spec: InferenceServiceSpec, pod: Pod, report: Mapping[str, Any]) -> Ve
         _memory(memory, used),
         _gpu(spec, report["gpu_node"], used),
         _pages(spec, report["share_local"]),
-        _cores(pod, parse_list(report.get("shared_core_cpus", ""))),  # runtimes before this operator do not say it
+        _cores(pod, parse_list(report.get("shared_core_cpus", ""))),  # older runtimes do not report it
     ):
         if check is not None:
-            return Verdict(False, check[0], f"{pod.name}: {check[1]}")
-    return Verdict(
+            return NumaVerdict(False, check[0], f"{pod.name}: {check[1]}")
+    return NumaVerdict(
         True,
         "CPUsAndMemoryAligned",
         f"{pod.name} has CPUs {report['cpus']} and memory of NUMA node {report['memory_nodes']} of {pod.node}",
     )
 
 
-def unknown(pod: Pod, why: str) -> Verdict:
-    """For a pod that could not be asked."""
-    return Verdict(None, "ProbeFailed", f"{pod.name}: /debug/numa could not be read: {why}")
+def unknown(pod: Pod, why: str) -> NumaVerdict:
+    """The verdict for a pod that could not be asked."""
+    return NumaVerdict(None, "ProbeFailed", f"{pod.name}: /debug/numa could not be read: {why}")
 
 
 def parse_list(text: str) -> set[int]:
@@ -89,8 +89,8 @@ def _exclusive(
 ) -> tuple[str, str] | None:
     asked = spec.resources.cpus
     if pod.qos != "Guaranteed":
-        if pod.strangers:
-            names = ", ".join(pod.strangers)
+        if pod.injected_containers:
+            names = ", ".join(pod.injected_containers)
             return "SidecarInjected", (
                 f"the containers {names} were put into the pod and make it {pod.qos}, so that the kubelet gives it no "
                 "CPUs of its own; give them whole requests equal to their limits, or keep them out with "
@@ -140,7 +140,7 @@ def _gpu(spec: InferenceServiceSpec, gpu_node: int | None, used: set[int]) -> tu
 
 
 def _pages(spec: InferenceServiceSpec, share_local: float | None) -> tuple[str, str] | None:
-    # On several nodes a thread reads its own node's part, and any thread the rest: the share cannot be near one.
+    # On several nodes, parts of the weights are read by threads of any node, so the local share is never near one.
     if spec.numa.policy == "SingleNode" and share_local is not None and 100 * share_local < MIN_LOCAL_PERCENT:
         return "RemotePages", f"only {int(100 * share_local)} % of the weights lie on the node of the CPUs"
     return None

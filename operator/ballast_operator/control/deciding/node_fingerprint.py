@@ -1,4 +1,4 @@
-"""What of a node decides whether a pod may run there. Pure."""
+"""A hash of what decides whether a pod can run on a node. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ballast_operator.spec_hash import short_hash
 
 
 def fingerprint(node: Mapping[str, Any]) -> str:
-    """Changes with what the node offers, forbids, and is; not with its heartbeats."""
+    """A hash of the node's identity, labels, taints, resources and readiness. Heartbeats do not change it."""
     spec, status = node.get("spec") or {}, node.get("status") or {}
     ready = [item["status"] for item in status.get("conditions") or [] if item["type"] == "Ready"]
     return short_hash(

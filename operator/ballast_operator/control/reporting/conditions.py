@@ -1,4 +1,4 @@
-"""Conditions: statements with a reason, whose time changes only when their status does. Pure."""
+"""The status's conditions. A condition's time changes only when its status does. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRESSING = "Progressing"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found out about one condition."""
+    """The status, reason and message of one condition."""
 
     status: ConditionStatus
     reason: str
@@ -27,14 +27,14 @@ class Finding:
 
     @property
     def holds(self) -> bool:
-        """Whether it is true."""
+        """Whether the condition is true."""
         return self.status == "True"
 
 
 def merge(
     findings: Mapping[str, Finding], before: Sequence[Mapping[str, Any]], generation: int, now: datetime
 ) -> list[Condition]:
-    """The findings as conditions, with the times of those whose status is as before."""
+    """The findings as conditions. Those whose status is as before keep their time."""
     known = {condition["type"]: condition for condition in before}
     return [
         Condition(
@@ -50,7 +50,7 @@ def merge(
 
 
 def timestamp(now: datetime) -> str:
-    """A time as the API writes it."""
+    """A time in the API's format."""
     return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

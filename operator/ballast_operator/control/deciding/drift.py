@@ -1,4 +1,4 @@
-"""Whether a live object still says what we want. Pure."""
+"""Tells whether a live object still has the fields that we want. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from ballast_operator.names import ANNOTATION_APPLIED_HASH
 from ballast_operator.spec_hash import short_hash
 
 MERGED_LISTS: Mapping[tuple[str, ...], str] = {("metadata", "ownerReferences"): "uid", ("spec", "ports"): "name"}
-"""Lists that the API server merges by a key: others may add items of their own."""
+"""Lists that the API server merges by this key, so that others may add items of their own."""
 
 
 def stamped(desired: Mapping[str, Any]) -> dict[str, Any]:
-    """The object with a mark of its whole content, which tells when a field is no longer wanted."""
+    """The object with a hash of its content as an annotation, by which a field that is no longer wanted is noticed."""
     metadata = desired["metadata"]
     annotations = {**metadata.get("annotations", {}), ANNOTATION_APPLIED_HASH: short_hash(desired)}
     return {**desired, "metadata": {**metadata, "annotations": annotations}}
 
 
 def has_drifted(desired: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """Whether a field that we want has another value, or none. Fields of others are not looked at."""
+    """Whether a field that we want is missing or has another value. Fields of others do not count."""
     return not _within(desired, live, ())
 
 

@@ -1,4 +1,4 @@
-"""Everything that a status is made from, found out in one pass of the control loop."""
+"""The evidence of one pass of the control loop: everything that the status is made from."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ballast_operator.api.status import Effective, PodPlacement
-from ballast_operator.control.placement import Verdict
-from ballast_operator.control.pods import Pod
-from ballast_operator.control.rollout import Rollout
+from ballast_operator.control.deciding.live_pod import Pod
+from ballast_operator.control.deciding.rollout import Rollout
+from ballast_operator.control.reporting.numa_findings import NumaVerdict
 
 
 @dataclass(frozen=True, slots=True)
 class PodReport:
-    """What one running pod said of itself."""
+    """What one running pod reports about itself."""
 
     progress: float | None = None
     """Share of the model that is loaded, while it loads."""
     placement: PodPlacement | None = None
-    verdict: Verdict | None = None
+    verdict: NumaVerdict | None = None
     effective: Effective | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was observed and done."""
+    """What one pass observed and did."""
 
     pods: tuple[Pod, ...] = ()
     rollout: Rollout = field(default_factory=Rollout)
     reports: Mapping[str, PodReport] = field(default_factory=dict)
     """By the pod's uid."""
     conflicts: tuple[str, ...] = ()
-    """Sentences about objects in the way that are not ours."""
+    """Sentences about objects that have a child's name and are not ours."""
     refusals: tuple[str, ...] = ()
     """Sentences about children that the API server does not accept."""
     delays: tuple[str, ...] = ()
-    """Sentences about what could not be done yet, and is not needed for being ready."""
+    """Sentences about what is not done yet and does not keep the service from being ready."""
     service_failure: str | None = None
-    """Why the engine was not reached through the Service; None when it was."""
-    no_room: str | None = None
-    """Why no node has room on one NUMA node, where the cluster tells."""
+    """Why the engine was not reached through the Service; None if it was."""
+    no_capacity: str | None = None
+    """Why no NUMA node has capacity for a pod, where the cluster tells."""

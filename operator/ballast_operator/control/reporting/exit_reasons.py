@@ -1,10 +1,10 @@
-"""What an exit code of the runtime means: its contract, in the words of conditions. Pure."""
+"""The condition reason and message for each way in which an engine's container may exit. Pure."""
 
 from __future__ import annotations
 
 import signal
 
-from ballast_operator.control.pods import Ending
+from ballast_operator.control.deciding.live_pod import ContainerExit
 
 REASONS = {2: "ConfigInvalid", 3: "ModelUnusable", 4: "OutOfMemory", 70: "EngineFault"}
 MEANINGS = {
@@ -19,25 +19,25 @@ MEANINGS = {
 }
 
 
-def explain(ending: Ending) -> tuple[str, str]:
-    """Reason and message for the end of an engine."""
-    reason = _reason(ending)
-    how = f"exit code {ending.exit_code}"
-    if ending.exit_code > 128 and (name := _signal_name(ending.exit_code - 128)):
+def explain(ended: ContainerExit) -> tuple[str, str]:
+    """Reason and message for a condition. `ended`: how the engine's container exited."""
+    reason = _reason(ended)
+    how = f"exit code {ended.exit_code}"
+    if ended.exit_code > 128 and (name := _signal_name(ended.exit_code - 128)):
         how = f"{how}, {name}"
-    return reason, f"{MEANINGS[reason]} ({how})" + (f": {_last_line(ending.message)}" if ending.message.strip() else "")
+    return reason, f"{MEANINGS[reason]} ({how})" + (f": {_last_line(ended.message)}" if ended.message.strip() else "")
 
 
-def _reason(ending: Ending) -> str:
-    if ending.reason == "OOMKilled":
+def _reason(ended: ContainerExit) -> str:
+    if ended.reason == "OOMKilled":
         return "OutOfMemory"
-    if ending.exit_code in REASONS:
-        return REASONS[ending.exit_code]
-    if ending.exit_code == 0:
+    if ended.exit_code in REASONS:
+        return REASONS[ended.exit_code]
+    if ended.exit_code == 0:
         return "EngineStopped"
-    if ending.exit_code in (128 + signal.SIGKILL, 128 + signal.SIGTERM):
+    if ended.exit_code in (128 + signal.SIGKILL, 128 + signal.SIGTERM):
         return "EngineKilled"
-    return "EngineCrashed" if ending.exit_code > 128 else "EngineExited"
+    return "EngineCrashed" if ended.exit_code > 128 else "EngineExited"
 
 
 def _signal_name(number: int) -> str:

@@ -1,27 +1,30 @@
-"""What a live pod says, in the words of the control loop. Pure."""
+"""A live pod, reduced to what the control loop needs. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.names import (
     ANNOTATION_FAILURES,
     ANNOTATION_SPEC_HASH,
     ENGINE_CONTAINER,
     ENV_SPEC_HASH,
+    labels_of,
 )
 from ballast_operator.resources.pod import Attempt, parse_pod_name
+from ballast_operator.spec_hash import spec_hash
 
 ADMISSION_REFUSALS = frozenset({"TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError"})
-"""Reasons of a kubelet that cannot give a pod its CPUs, memory or devices together."""
+"""Reasons for which a kubelet refuses a pod: it cannot give it CPUs, memory and devices together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """How a container ended."""
+class ContainerExit:
+    """How a container exited, from its status."""
 
     exit_code: int
     reason: str
@@ -30,7 +33,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod of a service. Which replica it is says its name, which nobody can change."""
+    """One pod of a service. Its replica follows from its name, which nobody can change."""
 
     body: Mapping[str, Any]
     name: str
@@ -48,23 +51,23 @@ class Pod:
     terminating: bool
     ready: bool
     unschedulable: str | None
-    """Why the scheduler found no node."""
+    """Why the scheduler found no node; None if it did or has not tried."""
     waiting: tuple[str, str] | None
-    """Reason and message for which the engine's container does not run."""
+    """Reason and message if the engine's container waits to be started."""
     restarts: int
     running: bool
     """The engine's container runs."""
-    ended: Ending | None
-    """The last end of the engine's container."""
+    last_exit: ContainerExit | None
+    """How the engine's container last exited."""
     volumes: frozenset[str]
-    """Names. An API server drops volumes of a kind that it does not know."""
-    strangers: tuple[str, ...]
-    """Containers that were put in beside the engine."""
+    """Names of its volumes. An API server drops those of a kind that it does not know."""
+    injected_containers: tuple[str, ...]
+    """Containers beside the engine's, which a webhook put in."""
     qos: str
 
     @classmethod
     def from_api(cls, body: Mapping[str, Any]) -> Pod:
-        """From the API's form. What somebody has removed from it reads as zero or empty."""
+        """Read it from the API's JSON. Fields that somebody removed read as zero or empty."""
         metadata, status = body["metadata"], body.get("status") or {}
         annotations = metadata.get("annotations") or {}
         engine = _engine_status(status)
@@ -94,37 +97,50 @@ class Pod:
             else None,
             restarts=engine.get("restartCount", 0),
             running="running" in state,
-            ended=_ending(state) or _ending(engine.get("lastState") or {}),
+            last_exit=_container_exit(state) or _container_exit(engine.get("lastState") or {}),
             volumes=frozenset(volume["name"] for volume in (body.get("spec") or {}).get("volumes") or []),
-            strangers=_strangers(body.get("spec") or {}),
+            injected_containers=_injected_containers(body.get("spec") or {}),
             qos=status.get("qosClass", ""),
         )
 
     @property
     def over(self) -> bool:
-        """It will never run again: refused by the kubelet, evicted, or lost with its node."""
+        """Whether it will never run again: the kubelet refused or evicted it, or it was lost with its node."""
         return self.phase in ("Failed", "Succeeded")
 
     @property
     def refused(self) -> bool:
-        """A kubelet did not admit it; an eviction or a shutdown of its node is something else."""
+        """Whether a kubelet did not admit it. An evicted pod, or one whose node was shut down, does not count."""
         return self.over and self.reason in ADMISSION_REFUSALS
 
     @property
     def incarnation(self) -> tuple[str, int]:
-        """Changes whenever another process runs in it."""
+        """Identifies the process in it: changes with each restart."""
         return self.uid, self.restarts
 
 
-def metadata_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What to merge into a pod whose labels or owner somebody changed; None when all is well.
+def current_pods(service: InferenceService, pods: Sequence[Pod]) -> dict[int, Pod]:
+    """The pods that are to stay, by replica."""
+    current_hash = spec_hash(service.spec)
+    return {
+        pod.replica: pod
+        for pod in pods
+        if not pod.over
+        and not pod.terminating
+        and pod.spec_hash == current_hash
+        and pod.replica < service.spec.replicas
+    }
 
-    `want` is the pod as it would be built. Images are not compared: an admission webhook may have put a mirror or a
-    digest in their place, and giving one back would restart the model.
+
+def metadata_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The merge patch for a pod whose labels or owner somebody changed; None where nothing was.
+
+    `want`: the pod as it would be built. Images are not compared: an admission webhook may have put a mirror or a
+    digest in place of one, and restoring it would restart the engine.
     """
     live, metadata = pod.body["metadata"], want["metadata"]
     patch: dict[str, Any] = {}
-    labels = {k: v for k, v in metadata["labels"].items() if (live.get("labels") or {}).get(k) != v}
+    labels = {k: v for k, v in metadata["labels"].items() if labels_of(pod.body).get(k) != v}
     if labels:
         patch["labels"] = labels
     if pod.spec_hash and (live.get("annotations") or {}).get(ANNOTATION_SPEC_HASH) != pod.spec_hash:
@@ -137,7 +153,7 @@ def metadata_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _made_from(spec: Mapping[str, Any]) -> str:
-    """The spec hash in the engine's environment; empty for pods of operators that wrote the annotation alone."""
+    """The spec hash in the engine's environment; empty in pods of older operators, which only wrote the annotation."""
     engine: Mapping[str, Any] = next(
         (item for item in spec.get("containers") or [] if item["name"] == ENGINE_CONTAINER), {}
     )
@@ -149,14 +165,14 @@ def _engine_status(status: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((one for one in statuses if one["name"] == ENGINE_CONTAINER), {})
 
 
-def _ending(state: Mapping[str, Any]) -> Ending | None:
+def _container_exit(state: Mapping[str, Any]) -> ContainerExit | None:
     ended = state.get("terminated")
     if ended is None:
         return None
-    return Ending(ended.get("exitCode", 0), ended.get("reason", ""), ended.get("message", ""))
+    return ContainerExit(ended.get("exitCode", 0), ended.get("reason", ""), ended.get("message", ""))
 
 
-def _strangers(spec: Mapping[str, Any]) -> tuple[str, ...]:
+def _injected_containers(spec: Mapping[str, Any]) -> tuple[str, ...]:
     containers = [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
     return tuple(item["name"] for item in containers if item["name"] != ENGINE_CONTAINER)
 

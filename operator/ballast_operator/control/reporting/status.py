@@ -1,4 +1,4 @@
-"""The status of a service, from evidence. Pure."""
+"""Makes the status of a service from the evidence. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from ballast_operator.api.service import InferenceService
+from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.api.status import Effective, InferenceServiceStatus
-from ballast_operator.control.conditions import merge
-from ballast_operator.control.evidence import Evidence
-from ballast_operator.control.findings import current_pods, find, spec_refused
+from ballast_operator.control.deciding.live_pod import current_pods
+from ballast_operator.control.reporting.conditions import merge
+from ballast_operator.control.reporting.evidence import Evidence
+from ballast_operator.control.reporting.findings import find, spec_refused
 from ballast_operator.names import pod_selector, selector_text
 from ballast_operator.resources.service import service_url
 
@@ -18,7 +19,7 @@ from ballast_operator.resources.service import service_url
 def build_status(
     service: InferenceService, seen: Evidence, before: Mapping[str, Any], now: datetime
 ) -> InferenceServiceStatus:
-    """What is true now. `before`: the status that stands in the object, for the times in it."""
+    """The status now. `before`: the status in the object, for the times of its conditions."""
     current = current_pods(service, seen.pods)
     alive = [pod for pod in seen.pods if not pod.over]
     reports = [seen.reports[pod.uid] for _, pod in sorted(current.items()) if pod.uid in seen.reports]
@@ -36,7 +37,7 @@ def build_status(
 
 
 def refused_status(message: str, generation: int, before: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """The status of a spec that cannot be acted on; what else was known stays."""
+    """The status for a spec that cannot be acted on. Everything but the conditions stays as it was `before`."""
     conditions = merge(spec_refused(message), before.get("conditions") or [], generation, now)
     return {
         **before,
@@ -46,7 +47,7 @@ def refused_status(message: str, generation: int, before: Mapping[str, Any], now
 
 
 def read_effective(service: InferenceService, state: Mapping[str, Any]) -> Effective:
-    """From the runtime's /debug/state. Raises placement.MALFORMED for a report that is none."""
+    """The effective settings in a report of the runtime's /debug/state. Raises MALFORMED (of numa_findings)."""
     numbers = state["numbers"]
     slots, capacity = int(numbers["batch_slots"]), int(numbers["capacity_tokens"])
     new_tokens = service.spec.engine.max_new_tokens

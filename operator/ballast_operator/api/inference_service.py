@@ -1,4 +1,4 @@
-"""An InferenceService as the API server gives it."""
+"""One InferenceService, read from the API server's JSON or from YAML."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ballast_operator.names import (
 
 
 class SpecError(Exception):
-    """A spec that this operator cannot act on; the message says which field and why."""
+    """The spec cannot be acted on. The message says which field and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class InferenceService:
 
     @classmethod
     def from_api(cls, body: Mapping[str, Any], *, strict: bool = False) -> InferenceService:
-        """From the API's form. `strict` refuses names and fields that no API server has judged or pruned yet.
+        """Read it from JSON or YAML. `strict`: refuse bad names and unknown fields, as an API server would.
 
         Raises SpecError.
         """
@@ -55,7 +55,7 @@ class InferenceService:
         )
 
     def owner_reference(self) -> dict[str, Any]:
-        """What makes the garbage collector remove a child with the service."""
+        """The owner reference that a child carries, so that the garbage collector removes it with the service."""
         return {
             "apiVersion": API_VERSION,
             "kind": KIND,

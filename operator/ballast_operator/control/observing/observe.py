@@ -1,4 +1,4 @@
-"""Reads what is there of one service."""
+"""Reads the objects of one service from the API server."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ballast_operator.api.service import InferenceService
+from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import CONFIG_MAP, POD, Kind
-from ballast_operator.control.ownership import is_ours, is_predecessors
-from ballast_operator.control.pods import Pod
+from ballast_operator.control.deciding.live_pod import Pod
+from ballast_operator.control.deciding.ownership import has_earlier_owner, is_ours
 from ballast_operator.names import pod_selector, selector_text
 from ballast_operator.resources.configmap import rules_name
 from ballast_operator.resources.pod import parse_pod_name
@@ -19,36 +19,38 @@ from ballast_operator.resources.pod import parse_pod_name
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What lies under the names of the service's children, ours or not, and the pods that are ours."""
+    """The objects under the names of the service's children, ours or not, and the pods under its replicas' names."""
 
     children: Mapping[tuple[Kind, str], dict[str, Any]]
     pods: tuple[Pod, ...]
-    predecessors: tuple[Pod, ...] = ()
-    """Pods that a deleted service of the same name has left."""
-    strangers: tuple[Pod, ...] = ()
-    """Pods that have names of ours and belong to nobody or to somebody else."""
+    earlier_owner_pods: tuple[Pod, ...] = ()
+    """Pods of a deleted service of the same name."""
+    foreign_pods: tuple[Pod, ...] = ()
+    """Pods that have the name of a replica and belong to nobody or to somebody else."""
     unread: Mapping[tuple[Kind, str], ApiError] = field(default_factory=dict)
-    """Children of which it is not known whether they are there."""
+    """Children that could not be read, each with the error."""
 
 
 async def observe(api: Api, service: InferenceService, kinds: Sequence[Kind]) -> Observed:
-    """Read live, never from a cache: what is decided from this is written at once. `kinds`: of children beside pods.
+    """Read the service's objects, never from a cache: what is decided from them is written at once.
 
-    Raises ApiError where the pods cannot be read: then nothing can be decided."""
+    `kinds`: those of the children beside pods. Raises ApiError where the pods cannot be read, because then nothing can
+    be decided.
+    """
     namespace = service.ref.namespace
     names = [rules_name(service) if kind is CONFIG_MAP else service.ref.name for kind in kinds]
     pods, *found = await asyncio.gather(
         _list_pods(api, service),
         *(_read(api, kind, namespace, name) for kind, name in zip(kinds, names, strict=True)),
     )
-    ours, predecessors, strangers = sort_pods(service, pods if isinstance(pods, list) else [])
+    ours, earlier_owner_pods, foreign_pods = sort_pods(service, pods if isinstance(pods, list) else [])
     answers = dict(zip(zip(kinds, names, strict=True), found, strict=True))
     return Observed(
         children={key: live for key, live in answers.items() if isinstance(live, dict)},
         unread={key: error for key, error in answers.items() if isinstance(error, ApiError)},
         pods=ours,
-        predecessors=predecessors,
-        strangers=strangers,
+        earlier_owner_pods=earlier_owner_pods,
+        foreign_pods=foreign_pods,
     )
 
 
@@ -62,26 +64,31 @@ async def _read(api: Api, kind: Kind, namespace: str, name: str) -> dict[str, An
 def sort_pods(
     service: InferenceService, bodies: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[Pod, ...], tuple[Pod, ...], tuple[Pod, ...]]:
-    """Those of the bodies that have names of the service's pods: its own, its predecessors' and strangers'."""
+    """The pods that have names of the service's replicas: its own, those of an earlier owner, and foreign ones.
+
+    Other bodies are left out. An earlier owner is a deleted service of the same name.
+    """
     ours: list[Pod] = []
-    predecessors: list[Pod] = []
-    strangers: list[Pod] = []
+    earlier_owner_pods: list[Pod] = []
+    foreign_pods: list[Pod] = []
     for body in bodies:
         named = parse_pod_name(body["metadata"]["name"])
         if named is None or named[0] != service.ref.name:
             continue
         if is_ours(body, service.uid):
             ours.append(Pod.from_api(body))
-        elif is_predecessors(body, service):
-            predecessors.append(Pod.from_api(body))
+        elif has_earlier_owner(body, service):
+            earlier_owner_pods.append(Pod.from_api(body))
         else:
-            strangers.append(Pod.from_api(body))
-    return tuple(ours), tuple(predecessors), tuple(strangers)
+            foreign_pods.append(Pod.from_api(body))
+    return tuple(ours), tuple(earlier_owner_pods), tuple(foreign_pods)
 
 
 async def _list_pods(api: Api, service: InferenceService) -> list[dict[str, Any]]:
-    """Those with the service's labels; all of the namespace where a replica has none, because a pod that lost its
-    labels may still hold the memory that the next would need."""
+    """The pods with the service's labels, or all pods of the namespace while a replica seems to have none.
+
+    A pod that lost its labels may still hold the memory that the replica's next pod would need.
+    """
     namespace = service.ref.namespace
     labelled = await api.list_all(POD, namespace, selector_text(pod_selector(service.ref.name))) or []
     ours, _, _ = sort_pods(service, labelled)

@@ -1,4 +1,4 @@
-"""Keyed work: rung as often as one likes, done by one worker a key, again later when it fails."""
+"""A work queue of keys: a key queued many times is worked on once, by one worker at a time, and retried on failure."""
 
 from __future__ import annotations
 
@@ -8,34 +8,36 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from ballast_operator.backoff import backoff_s
+
 log = logging.getLogger(__name__)
 
 Key = TypeVar("Key", bound=Hashable)
 
 FIRST_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 60.0
-MAX_DEAF_S = 5.0
-"""After a failure, a ring is heard this late at most."""
+MAX_HOLD_OFF_S = 5.0
+"""Longest time after a failure during which an enqueued key is not started, unless the error asks for longer."""
 JITTER = 0.2
-"""Delays are stretched by up to this share, so that what failed together does not come back together."""
+"""Delays grow by a random share of up to this, so that keys that failed together do not come back together."""
 
 
 @dataclass(slots=True)
 class _Entry:
     due: float
-    """Loop time at which it is to run; infinite while nothing is asked."""
+    """Loop time at which it is to run; infinite while it is not enqueued."""
     not_before: float = 0.0
-    """Loop time until which rings are not followed."""
+    """Loop time before which it does not run, even if it is enqueued."""
     failures: int = 0
     running: bool = False
 
 
 class WorkQueue(Generic[Key]):
-    """Runs `work` for keys that were rung. A key that is rung while it is worked on is worked on once more.
+    """Runs `work` for enqueued keys. A key that is enqueued while it is worked on is worked on once more.
 
-    `work` returns the seconds after which it wants to look again, or None. An exception brings the key back after a
-    delay that grows with every failure in a row, and is at least the error's `retry_after_s`. `random` gives numbers
-    from 0 to 1, `clock` the seconds of the event loop.
+    `work` returns the seconds after which the key is due again, or None. If it raises, the key comes back after a delay
+    that doubles with each failure in a row and is at least the error's `retry_after_s`. `random` returns numbers from 0
+    to 1, `clock` the event loop's time in seconds. `on_done` is called after each run with its duration and error.
     """
 
     def __init__(
@@ -56,8 +58,8 @@ class WorkQueue(Generic[Key]):
         self._changed = asyncio.Event()
         self._num_running = 0
 
-    def ring(self, key: Key, after_s: float = 0.0) -> None:
-        """Have it worked on, `after_s` from now at the latest. Call it on the event loop."""
+    def enqueue(self, key: Key, after_s: float = 0.0) -> None:
+        """Have the key worked on, at the latest `after_s` from now. Call it on the event loop."""
         due = self._clock() + after_s
         entry = self._entries.setdefault(key, _Entry(due))
         entry.due = min(entry.due, due)
@@ -68,7 +70,7 @@ class WorkQueue(Generic[Key]):
 
     @property
     def depth(self) -> int:
-        """Keys that could be worked on now, and wait for a worker."""
+        """Number of keys that are due and wait for a worker."""
         now = self._clock()
         return sum(1 for entry in self._entries.values() if self._start(entry) <= now and not entry.running)
 
@@ -111,8 +113,8 @@ class WorkQueue(Generic[Key]):
             failure = error
             entry.failures += 1
             asked_s = getattr(error, "retry_after_s", None) or 0.0
-            again_s = max(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(entry.failures - 1, 20)), asked_s)
-            entry.not_before = self._clock() + max(min(again_s, MAX_DEAF_S), asked_s)
+            again_s = max(backoff_s(FIRST_BACKOFF_S, MAX_BACKOFF_S, entry.failures - 1), asked_s)
+            entry.not_before = self._clock() + max(min(again_s, MAX_HOLD_OFF_S), asked_s)
             log.warning("will try again", extra={"key": str(key), "in_s": round(again_s, 1), "error": str(error)})
         finally:
             entry.running = False

@@ -1,4 +1,4 @@
-"""Asks running pods what is true: over the admin port of each, and through the Service."""
+"""HTTP requests to the running processes: on each pod's admin port, and through the Service."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ballast_operator.names import ADMIN_PORT
 
 QUICK_TIMEOUT_S = 3.0
 NUMA_TIMEOUT_S = 20.0
-"""Reading where memory lies walks all pages of the process, which takes seconds for hundreds of gigabytes."""
+"""To find out where its memory lies, a process walks all its pages, which takes seconds for hundreds of gigabytes."""
 MAX_ANSWER_BYTES = 4 * 2**20
 
 
 class ProbeError(Exception):
-    """Nothing usable came back; the message says what did."""
+    """No usable answer. The message says what came instead."""
 
 
 class Prober:
-    """HTTP to pods and Services. `proxy`: an HTTP proxy to reach them through, for an operator outside the cluster."""
+    """Asks pods and Services. `proxy`: the HTTP proxy that leads to them, for an operator outside the cluster."""
 
     def __init__(self, proxy: str | None = None) -> None:
         self._proxy = proxy
@@ -34,18 +34,18 @@ class Prober:
             await self._session.close()
 
     async def readiness(self, host: str, port: int = ADMIN_PORT) -> tuple[bool, Mapping[str, Any]]:
-        """Whether /readyz says yes, and what else it says. Raises ProbeError."""
+        """Whether /readyz says that it is ready, and its JSON. Raises ProbeError."""
         status, answer = await self._get(host, port, "/readyz", QUICK_TIMEOUT_S)
         if status not in (200, 503):
             raise ProbeError(f"/readyz answered {status}")
         return status == 200, answer
 
     async def numa(self, host: str) -> Mapping[str, Any]:
-        """The process's report of its CPUs and memory. Raises ProbeError."""
+        """The JSON of /debug/numa: the process's CPUs and memory. Raises ProbeError."""
         return await self._page(host, "/debug/numa", NUMA_TIMEOUT_S)
 
     async def state(self, host: str) -> Mapping[str, Any]:
-        """The engine's numbers. Raises ProbeError."""
+        """The JSON of /debug/state: the engine's numbers. Raises ProbeError."""
         return await self._page(host, "/debug/state", QUICK_TIMEOUT_S)
 
     async def _page(self, host: str, path: str, timeout_s: float) -> Mapping[str, Any]:
@@ -72,7 +72,7 @@ class Prober:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # A Service spreads connections, not requests: each probe makes its own.
+            # A Service balances connections, not requests: so each probe opens a new one.
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True, limit=50))
         return self._session
 

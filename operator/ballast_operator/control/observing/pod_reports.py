@@ -1,4 +1,4 @@
-"""Asks the running pods, at most as often as it tells something new."""
+"""Asks the running pods for reports, and not again while the last ones hold."""
 
 from __future__ import annotations
 
@@ -6,69 +6,70 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ballast_operator.api.service import InferenceService
-from ballast_operator.control.evidence import PodReport
-from ballast_operator.control.memory import ServiceMemory
-from ballast_operator.control.placement import MALFORMED, judge, read_placement, unknown
-from ballast_operator.control.pods import Pod
-from ballast_operator.control.probe import ProbeError, Prober
-from ballast_operator.control.status import read_effective
+from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.control.deciding.live_pod import Pod
+from ballast_operator.control.observing.probe import ProbeError, Prober
+from ballast_operator.control.reporting.evidence import PodReport
+from ballast_operator.control.reporting.numa_findings import MALFORMED, judge_pinning, read_placement, unknown
+from ballast_operator.control.reporting.status import read_effective
+from ballast_operator.control.state import ServiceState
 
 MAX_REPORT_AGE_S = 60.0
 
 
 async def gather_reports(
-    prober: Prober, service: InferenceService, pods: Sequence[Pod], memory: ServiceMemory, clock: Callable[[], float]
+    prober: Prober, service: InferenceService, pods: Sequence[Pod], state: ServiceState, clock: Callable[[], float]
 ) -> dict[str, PodReport]:
-    """What each of the pods says, by uid; those that have no address yet are left out."""
+    """The report of each pod that runs and has an address, by the pod's uid."""
     asked = [pod for pod in pods if pod.ip is not None and (pod.running or pod.ready)]
-    reports = await asyncio.gather(*(_report(prober, service, pod, memory, clock) for pod in asked))
-    memory.reports = {
+    reports = await asyncio.gather(*(_report(prober, service, pod, state, clock) for pod in asked))
+    state.reports = {
         incarnation: kept
-        for incarnation, kept in memory.reports.items()
+        for incarnation, kept in state.reports.items()
         if incarnation in {pod.incarnation for pod in asked}
     }
     return {pod.uid: report for pod, report in zip(asked, reports, strict=True)}
 
 
 async def reach_service(
-    prober: Prober, live: Mapping[str, Any] | None, port: int, pods: Sequence[Pod], memory: ServiceMemory
+    prober: Prober, live: Mapping[str, Any] | None, port: int, pods: Sequence[Pod], state: ServiceState
 ) -> str | None:
-    """Why the engine cannot be reached through the Service; None when it was, since these processes are behind it.
+    """Why the engine cannot be reached through the Service; None if it was reached with these processes behind it.
 
-    `live`: the Service, None where there is none."""
+    `live`: the Service, None where it does not exist.
+    """
     address = (live.get("spec") or {}).get("clusterIP") if live is not None else None
     if live is None or not address or address == "None":
-        memory.reached = None
-        memory.unreached += 1
+        state.reached = None
+        state.unreached += 1
         return "the Service has no address yet"
     reach = live["metadata"]["uid"], address, frozenset(pod.incarnation for pod in pods)
-    if memory.reached == reach:
+    if state.reached == reach:
         return None
-    memory.reached = None
-    memory.unreached += 1
+    state.reached = None
+    state.unreached += 1
     try:
         ready, answer = await prober.readiness(address, port)
     except ProbeError as error:
         return str(error)
     if not ready:
         return f"through the Service, /readyz says {answer.get('status', 'no')}"
-    memory.reached, memory.unreached = reach, 0
+    state.reached, state.unreached = reach, 0
     return None
 
 
 async def _report(
-    prober: Prober, service: InferenceService, pod: Pod, memory: ServiceMemory, clock: Callable[[], float]
+    prober: Prober, service: InferenceService, pod: Pod, state: ServiceState, clock: Callable[[], float]
 ) -> PodReport:
     assert pod.ip is not None
     if not pod.ready:
         return await _loading(prober, pod.ip)
-    at, kept = memory.reports.get(pod.incarnation, (float("-inf"), PodReport()))
+    at, kept = state.reports.get(pod.incarnation, (float("-inf"), PodReport()))
     if clock() - at < MAX_REPORT_AGE_S:
         return kept
     report = await _running(prober, service, pod, pod.ip)
     if report.verdict is not None and report.verdict.pinned is not None and report.effective is not None:
-        memory.reports[pod.incarnation] = clock(), report
+        state.reports[pod.incarnation] = clock(), report
     return report
 
 
@@ -77,7 +78,7 @@ async def _loading(prober: Prober, ip: str) -> PodReport:
         ready, answer = await prober.readiness(ip)
         progress = 1.0 if ready else float(answer.get("progress", 0.0))
     except (ProbeError, *MALFORMED):
-        return PodReport()  # it does not answer, and that is what is reported
+        return PodReport()  # an empty report says that it does not answer
     return PodReport(progress=progress if 0 <= progress <= 1 else None)
 
 
@@ -91,7 +92,7 @@ async def _running(prober: Prober, service: InferenceService, pod: Pod, ip: str)
     try:
         report = await prober.numa(ip)
         return PodReport(
-            placement=read_placement(pod, report), verdict=judge(service.spec, pod, report), effective=effective
+            placement=read_placement(pod, report), verdict=judge_pinning(service.spec, pod, report), effective=effective
         )
     except ProbeError as error:
         return PodReport(verdict=unknown(pod, str(error)), effective=effective)

@@ -1,4 +1,4 @@
-"""Whether the watches deliver: what a LIST shows must have come through a watch a while later."""
+"""Whether the watches deliver: a version that a LIST shows must come through a watch within GRACE_S."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ballast_operator.control.memory import version_of
+from ballast_operator.control.state import version_of
 
 log = logging.getLogger(__name__)
 
 GRACE_S = 30.0
-"""What a watch may lag behind a LIST."""
+"""Longest time that a watch may lag behind a LIST."""
 
 
 class Freshness:
-    """Compares what the watches brought with what lists show."""
+    """Compares the versions that watches delivered with those that lists show."""
 
     def __init__(self) -> None:
         self._watched: dict[str, str] = {}
@@ -24,7 +24,7 @@ class Freshness:
         self._stale_since: float | None = None
 
     def watched(self, body: Mapping[str, Any], *, gone: bool) -> None:
-        """A watch brought this object."""
+        """Record an object that a watch delivered."""
         uid, version = version_of(body)
         if gone:
             self._watched.pop(uid, None)
@@ -32,18 +32,21 @@ class Freshness:
             self._watched[uid] = version
 
     def begin(self) -> None:
-        """The watches are about to begin; nothing is owed yet."""
+        """Forget everything, before the watches start."""
         self._watched.clear()
         self._owed.clear()
         self._absent = set()
         self._stale_since = None
 
     def compare(self, listed: Iterable[Mapping[str, Any]], now: float) -> None:
-        """Take what a LIST shows at `now`. An object whose listed version is neither watched nor replaced by a newer
-        one within GRACE_S is owed for good: the watch has missed it."""
+        """Take in what a LIST shows at `now`.
+
+        The watches have missed a version that they did not deliver within GRACE_S, unless a list showed a newer one
+        meanwhile.
+        """
         versions = dict(version_of(body) for body in listed)
-        # Deletions are not held against a watch: the list itself heals them. What is missing once may be newer than the
-        # list; what is missing twice is gone.
+        # A missed deletion does not count: the list itself heals it. An object that one list lacks may be newer than
+        # the list; one that two lists lack is gone.
         absent = self._watched.keys() - versions.keys()
         for uid in absent & self._absent:
             del self._watched[uid]
@@ -66,5 +69,5 @@ class Freshness:
             self._stale_since = now
 
     def stale_s(self, now: float) -> float:
-        """For how long the watches have been missing something; 0 while all is well."""
+        """Seconds for which the watches have been missing changes; 0 while they deliver."""
         return 0.0 if self._stale_since is None else now - self._stale_since

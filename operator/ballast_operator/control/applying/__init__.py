@@ -1,0 +1,1 @@
+"""What is written: children, pods and events. The control loop writes them nowhere else."""

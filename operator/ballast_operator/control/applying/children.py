@@ -1,0 +1,57 @@
+"""Writes the children other than pods: applies what is desired and deletes what no longer is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Sequence
+from typing import Any
+
+from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.cluster.api import Api, ApiError
+from ballast_operator.cluster.kinds import Kind, kind_of
+from ballast_operator.control.applying.outcome import Outcome
+from ballast_operator.control.deciding.drift import has_drifted, stamped
+from ballast_operator.control.deciding.ownership import conflict, is_ours
+from ballast_operator.control.observing.observe import Observed
+
+log = logging.getLogger(__name__)
+
+
+async def apply_children(
+    api: Api, service: InferenceService, desired: Sequence[dict[str, Any]], seen: Observed, outcome: Outcome
+) -> None:
+    """Apply children that are missing or changed, delete ours that are not desired. One failure stops no other."""
+    names = set()
+    for child in map(stamped, desired):
+        kind, name = kind_of(child), child["metadata"]["name"]
+        names.add((kind, name))
+        live = seen.children.get((kind, name))
+        if (unread := seen.unread.get((kind, name))) is not None:
+            outcome.child_failed(kind, name, unread)
+        elif live is not None and not is_ours(live, service.uid):
+            outcome.conflicts.append(conflict(live))
+        elif live is None or ("deletionTimestamp" not in live["metadata"] and has_drifted(child, live)):
+            # With the uid, the API server refuses to overwrite another object that took the name meanwhile.
+            uid = {} if live is None else {"uid": live["metadata"]["uid"]}
+            body = {**child, "metadata": {**child["metadata"], **uid}}
+            try:
+                await api.apply(kind, body)
+                log.info("applied", extra={"kind": kind.name, "object": name, "service": str(service.ref)})
+            except ApiError as error:
+                outcome.child_failed(kind, name, error)
+    await _delete_unwanted(api, service, names, seen, outcome)
+
+
+async def _delete_unwanted(
+    api: Api, service: InferenceService, names: Container[tuple[Kind, str]], seen: Observed, outcome: Outcome
+) -> None:
+    for (kind, name), error in seen.unread.items():
+        if (kind, name) not in names:
+            outcome.failed(f"{kind.name} {name}", error, optional=True)
+    for (kind, name), live in seen.children.items():
+        if (kind, name) not in names and is_ours(live, service.uid) and "deletionTimestamp" not in live["metadata"]:
+            try:
+                await api.delete(kind, live)
+                log.info("deleted", extra={"kind": kind.name, "object": name, "service": str(service.ref)})
+            except ApiError as error:
+                outcome.failed(f"to delete {kind.name} {name}", error, optional=True)

@@ -1,0 +1,77 @@
+"""Writes the pods: starts and stops them, and repairs their metadata."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.cluster.api import Api, ApiError
+from ballast_operator.cluster.kinds import POD
+from ballast_operator.control.applying.outcome import Outcome
+from ballast_operator.control.deciding.live_pod import Pod, metadata_patch
+from ballast_operator.control.deciding.ownership import conflict, is_ours
+from ballast_operator.control.deciding.rollout import Rollout
+from ballast_operator.resources.pod import Attempt
+
+log = logging.getLogger(__name__)
+
+
+async def apply_rollout(
+    api: Api, service: InferenceService, rollout: Rollout, build: Callable[[Attempt], dict[str, Any]], outcome: Outcome
+) -> None:
+    """Delete and create the pods that the step says. One failure stops no other."""
+    for pod in (*rollout.forget, *rollout.stop):
+        if await _try(outcome, f"to delete Pod {pod.name}", api.delete(POD, pod.body)):
+            log.info("pod deleted", extra={"pod": pod.name, "service": str(service.ref)})
+    for attempt in rollout.start:
+        body = build(attempt)
+        await _try(outcome, f"Pod {body['metadata']['name']}", _create(api, service, body, outcome))
+
+
+async def heal_pods(
+    api: Api, pods: Sequence[Pod], build: Callable[[Attempt], dict[str, Any]], outcome: Outcome
+) -> None:
+    """Restore labels and owners that somebody changed. One failure stops no other."""
+    for pod in pods:
+        await _heal(api, pod, build(Attempt(pod.replica, pod.attempt, pod.failures)), outcome)
+
+
+async def _heal(api: Api, pod: Pod, want: dict[str, Any], outcome: Outcome) -> None:
+    patch = metadata_patch(pod, want)
+    if patch is not None:
+        namespace = want["metadata"]["namespace"]
+        if await _try(outcome, f"Pod {pod.name}", api.merge(POD, namespace, pod.name, patch)):
+            log.info("pod healed", extra={"pod": pod.name})
+
+
+async def _create(api: Api, service: InferenceService, body: dict[str, Any], outcome: Outcome) -> None:
+    try:
+        await api.create(POD, body, service.ref.namespace)
+        log.info("pod created", extra={"pod": body["metadata"]["name"], "service": str(service.ref)})
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        await _handle_taken_name(api, service, body, outcome)
+
+
+async def _handle_taken_name(api: Api, service: InferenceService, body: dict[str, Any], outcome: Outcome) -> None:
+    """The name is taken: by our own pod that lost its labels, by a foreign pod, or by one that has gone meanwhile."""
+    live = await api.get(POD, service.ref.namespace, body["metadata"]["name"])
+    if live is None:
+        raise ApiError(f"create Pod {body['metadata']['name']}", 409, "its name was taken a moment ago")
+    if not is_ours(live, service.uid):
+        outcome.conflicts.append(conflict(live))
+    else:
+        await _heal(api, Pod.from_api(live), body, outcome)
+
+
+async def _try(outcome: Outcome, what: str, write: Awaitable[Any]) -> bool:
+    """Whether the write succeeded; a failure goes to the outcome."""
+    try:
+        await write
+    except ApiError as error:
+        outcome.failed(what, error)
+        return False
+    return True

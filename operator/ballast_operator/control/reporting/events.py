@@ -1,0 +1,57 @@
+"""Which changes of conditions become Kubernetes events. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ballast_operator.control.reporting.conditions import NUMA_PINNED, READY
+
+TOLD = (READY, NUMA_PINNED)
+"""Conditions whose changes are events."""
+
+ON_THE_WAY = frozenset(
+    (
+        *("PodMissing", "WaitingForScheduler", "ContainerCreating", "NotAnswering", "Loading", "NotReady"),
+        *("PodsNotReady", "ServiceUnreachable", "ScaledToZero", "NotRunning", "NotProbed", "NotLookedAt"),
+    )
+)
+"""Reasons that come with every start, change and stop. They are events only where Ready is lost by them."""
+
+MAX_MESSAGE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A Kubernetes event about a service."""
+
+    kind: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+def events_between(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Event]:
+    """The events for a change from the conditions `before` to those `after`.
+
+    There is one where a condition becomes true, where Ready is lost, and for each new reason for trouble; none for the
+    steps of a normal start or stop.
+    """
+    known = {condition["type"]: condition for condition in before}
+    found: dict[str, Event] = {}
+    for condition in after:
+        if condition["type"] in TOLD and (event := _event(known.get(condition["type"]), condition)) is not None:
+            found.setdefault(event.reason, event)  # Ready repeats the reason of the condition that fails
+    return list(found.values())
+
+
+def _event(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> Event | None:
+    status, reason = after["status"], after["reason"]
+    was = (None, None) if before is None else (before["status"], before["reason"])
+    if was == (status, reason):
+        return None
+    trouble = status != "True" and reason not in ON_THE_WAY
+    lost = after["type"] == READY and was[0] == "True"
+    if not (trouble or lost or status == "True"):
+        return None
+    return Event("Warning" if trouble else "Normal", reason, after.get("message", "")[:MAX_MESSAGE])

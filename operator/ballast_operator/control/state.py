@@ -1,0 +1,71 @@
+"""State that the operator keeps between passes. All of it may be lost at any time: it only saves work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ballast_operator.cluster.kinds import CHILD_KINDS, INFERENCE_SERVICE, POD, POD_MONITOR, Kind
+from ballast_operator.control.reporting.evidence import PodReport
+from ballast_operator.names import Ref
+
+Incarnation = tuple[str, int]
+Reach = tuple[str, str, frozenset[Incarnation]]
+"""A Service's uid and address, and the processes that were behind it."""
+Versions = Mapping[str, str]
+"""Resource versions by uid."""
+
+
+@dataclass(slots=True)
+class ServiceState:
+    """What is kept of one InferenceService."""
+
+    reached: Reach | None = None
+    """What was last reached through the Service; None if nothing was since a pod was last not ready."""
+    unreached: int = 0
+    """Failed attempts in a row to reach it."""
+    reports: dict[Incarnation, tuple[float, PodReport]] = field(default_factory=dict)
+    """The processes' last reports, each with the loop time at which it came."""
+    versions: Versions = field(default_factory=dict)
+    """Of the objects that the last pass saw."""
+    conditions: Sequence[Mapping[str, Any]] = ()
+    """Of the status that the last pass made."""
+    refused: bool = False
+    """The next pods wait for a node: changes of nodes matter."""
+
+
+@dataclass(slots=True)
+class OperatorState:
+    """What is kept of all services, and of the cluster."""
+
+    services: dict[Ref, ServiceState] = field(default_factory=dict)
+    pod_monitors: bool = False
+    """The cluster has the kind PodMonitor."""
+    node_topologies: bool = False
+    """The cluster has the kind NodeResourceTopology."""
+    nodes_changed: datetime | None = None
+    """When a node last changed."""
+
+    def child_kinds(self) -> tuple[Kind, ...]:
+        """The kinds that services own beside pods and that the cluster has."""
+        return tuple(kind for kind in CHILD_KINDS if kind is not POD_MONITOR or self.pod_monitors)
+
+    def watched_kinds(self) -> tuple[Kind, ...]:
+        """The kinds that are watched."""
+        return INFERENCE_SERVICE, POD, *self.child_kinds()
+
+    def of(self, ref: Ref) -> ServiceState:
+        """The state of one service."""
+        return self.services.setdefault(ref, ServiceState())
+
+    def forget(self, ref: Ref) -> None:
+        """Drop the state of a service that is gone."""
+        self.services.pop(ref, None)
+
+
+def version_of(body: Mapping[str, Any]) -> tuple[str, str]:
+    """An object's uid and resource version."""
+    metadata = body["metadata"]
+    return metadata["uid"], metadata["resourceVersion"]

@@ -1,12 +1,19 @@
+import os
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ballast.gpu import why_unusable
-from ballast.testing.isas import NOT_USABLE
+from ballast.host.gpu import why_unusable
+from support.servers import prefork
+from support.servers.process import ServerProcess
 
-NO_GPU = "no GPU: "
+pytest_plugins = ("support.file_times", "support.workers")
+
+# Workers share the machine's cores, and OpenMP's threads spin while they wait for one that has none. Read when torch is
+# imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A property is tried on the same examples every time, and a pause of the machine is nobody's fault.
 settings.register_profile(
@@ -15,28 +22,30 @@ settings.register_profile(
 settings.load_profile("ballast")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def forked_servers() -> Iterator[None]:
+    """Servers of this run are forks of one process that has imported what they need."""
+    template = prefork.Template()
+    ServerProcess.start = template.start
+    yield
+    template.end()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked `gpu` are not run where there is no CUDA device."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     reason = why_unusable("cuda:0") if marked else None
     if reason is not None:
         for item in marked:
-            item.add_marker(pytest.mark.skip(reason=NO_GPU + reason))
+            item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason}"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says how many cases were not run for want of an instruction set or a GPU."""
+    """Says in a line each why cases were not run, and how many."""
     reasons = Counter(
-        reason.split(NOT_USABLE)[1]
+        report.longrepr[2].removeprefix("Skipped: ")
         for report in terminalreporter.getreports("skipped")
-        if isinstance(report.longrepr, tuple) and NOT_USABLE in (reason := str(report.longrepr[2]))
+        if isinstance(report.longrepr, tuple)
     )
-    for isa, count in sorted(reasons.items()):
-        terminalreporter.write_line(f"{count} cases for {isa} not run: {NOT_USABLE}{isa}")
-    without_gpu = Counter(
-        reason.split(NO_GPU)[1]
-        for report in terminalreporter.getreports("skipped")
-        if isinstance(report.longrepr, tuple) and NO_GPU in (reason := str(report.longrepr[2]))
-    )
-    for reason, count in without_gpu.items():
-        terminalreporter.write_line(f"{count} cases for a GPU not run: {reason}")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} cases not run: {reason}")

@@ -14,8 +14,8 @@ from gguf import GGMLQuantizationType
 from ballast._core import kernels
 from ballast._core.handoff import ExpertWorker
 from ballast.errors import EngineDeadError
-from ballast.gpu import why_unusable
-from ballast.model.hybrid.handoff.signals import StreamSignals
+from ballast.host.gpu import why_unusable
+from ballast.host.stream_signals import StreamSignals
 
 HIDDEN, WIDTH, EXPERTS, CHOSEN, TOKENS, LAYERS = 32, 64, 4, 2, 3, 2
 
@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_refused(rng: np.random.Generator, changes: dict[st
         make_worker(rng, **changes)
 
 
-def test_more_tokens_than_there_is_room_for_are_refused(rng: np.random.Generator) -> None:
+def test_more_tokens_than_its_buffers_hold_are_refused(rng: np.random.Generator) -> None:
     with pytest.raises(ValueError, match="num_tokens is 4; expected at most 3"):
         make_worker(rng).begin(4)
 

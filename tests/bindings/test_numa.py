@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ballast._core import kernels, numa
-from ballast.numa import read_bytes_per_node
+from ballast.host.numa import read_bytes_per_node
 
 ANY = numa.ANY_CPU
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ballast.testing.server_process import ServerProcess
+from support.servers.process import ServerProcess
 from testcluster.cluster import Cluster
 from testcluster.helm import CHART, Helm
 from testcluster.kube import Kube, Object

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ballast.config import read_config
+from ballast.config.options import read_config
+from ballast.config.resolve import resolve
 from ballast.errors import ConfigError
-from ballast.resolve import resolve
-from ballast_operator.api.service import InferenceService, SpecError
+from ballast_operator.api.inference_service import InferenceService, SpecError
 
 CASES = yaml.safe_load(Path(__file__).with_name("cache_rule.yaml").read_text())
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ballast.testing.server_process import FAKE, ServerProcess
+from support.servers.process import FAKE, ServerProcess
 from testcluster.waiting import wait_for
 
 QUEUED, RUNNING, USED = "vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from builders import service
 
-from ballast_operator.api.service import SpecError
+from ballast_operator.api.inference_service import SpecError
 from ballast_operator.quantity import parse_bytes
 
 CASES = yaml.safe_load(Path(__file__).with_name("memory.yaml").read_text())

@@ -12,15 +12,15 @@ from builders import pod, service
 
 from ballast import errors
 from ballast.cli import main
-from ballast.config import OPTIONS, read_config
-from ballast.resolve import resolve
-from ballast.testing.server_process import ServerProcess
+from ballast.config.options import OPTIONS, read_config
+from ballast.config.resolve import resolve
 from ballast_operator.api.engine import RESERVED_ARGUMENTS, RESERVED_PATTERN
-from ballast_operator.api.service import SpecError
-from ballast_operator.control.endings import REASONS
-from ballast_operator.control.placement import judge, read_placement
-from ballast_operator.control.status import read_effective
+from ballast_operator.api.inference_service import SpecError
+from ballast_operator.control.reporting.exit_reasons import REASONS
+from ballast_operator.control.reporting.numa_findings import judge_pinning, read_placement
+from ballast_operator.control.reporting.status import read_effective
 from ballast_operator.resources.command import engine_options
+from support.servers.process import ServerProcess
 
 GOLDEN = sorted((Path(__file__).parents[1] / "operator/golden").glob("*.yaml"))
 FLAGS = {option.name for option in OPTIONS if option.kind.flag}
@@ -102,7 +102,7 @@ def test_a_running_runtime_answers_every_question_of_the_operator(tmp_path):
         report, state = (get(server.admin_port, f"/debug/{name}")[1] for name in ("numa", "state"))
         assert get(server.port, "/debug/numa")[0] in (401, 404)
     assert read_placement(pod(), report).cpus == report["cpus"]
-    assert judge(service().spec, pod(), report).pinned is not None
+    assert judge_pinning(service().spec, pod(), report).pinned is not None
     asked = service(engine={"maxNewTokens": 128, "cacheLens": 4096})
     assert read_effective(asked, state).kv_cache_tokens == 4096
 

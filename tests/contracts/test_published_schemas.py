@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
-from ballast.testing.published_schemas import event_schema, follows, stream_events
-from ballast.testing.server_process import ServerProcess
+from support.oracles.published_schemas import event_schema, follows, stream_events
+from support.servers.process import ServerProcess
 
-SCRIPT = ("ballast.testing.script_server",)
+SCRIPT = ("support.servers.script_server",)
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
 NAMED_TOOL = {"type": "function", "name": "weather", "parameters": PARAMETERS, "strict": False}

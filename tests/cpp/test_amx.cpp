@@ -156,7 +156,7 @@ TEST(bytes_in_tiles_give_the_vector_kernels_bits) {
   }
 }
 
-TEST(a_token_times_whole_blocks_is_the_same_in_any_company) {
+TEST(a_token_times_whole_blocks_is_the_same_in_any_batch) {
   ThreadPool pool(1);
   for (const Kernels* kernels : tile_kernels()) {
     for (const int ggml_type : {kQ4_K, kQ5_K}) {
@@ -315,7 +315,7 @@ TEST(bfloats_in_tiles_round_only_sums) {
   }
 }
 
-TEST(a_token_times_bfloats_is_the_same_in_any_company) {
+TEST(a_token_times_bfloats_is_the_same_in_any_batch) {
   ThreadPool pool(1);
   constexpr int64_t kCols = 300;
   for (const Kernels* kernels : tile_kernels()) {

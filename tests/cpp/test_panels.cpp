@@ -81,7 +81,7 @@ TEST(packing_keeps_every_weight) {
   }
 }
 
-TEST(a_token_gets_the_same_bits_alone_and_in_company) {
+TEST(a_token_gets_the_same_bits_alone_and_in_a_batch) {
   ThreadPool pool(2);
   for (const auto& [kernels, bytes_of_activations] : fast_kernels()) {
     for (const FormatTraits& format : all_formats()) {

@@ -473,48 +473,48 @@ TEST(plan_and_commit_take_turns) {
   EXPECT_THROWS(run.scheduler.commit({1}), std::logic_error);
 }
 
-TEST(the_next_plan_is_foreseen_with_its_blocks_while_nobody_comes_goes_or_ends) {
+TEST(the_next_plan_is_predicted_with_its_blocks_while_nobody_comes_goes_or_ends) {
   Run run(config(16));
   run.add(1, prompt(1, 3), 4);
   run.add(2, prompt(2, 2), 9);
-  EXPECT(!run.scheduler.foresee());
+  EXPECT(!run.scheduler.plan_ahead());
   const auto prefill = run.plan();
-  EXPECT(!run.scheduler.foresee());
+  EXPECT(!run.scheduler.plan_ahead());
   run.commit(*prefill);
   auto plan = run.plan();
-  const auto foreseen = run.scheduler.foresee();
+  const auto predicted = run.scheduler.plan_ahead();
   run.scheduler.check();
-  EXPECT(foreseen && !run.scheduler.foresee());
+  EXPECT(predicted && !run.scheduler.plan_ahead());
   EXPECT_EQ(run.scheduler.stats().used_tokens, 12);  // the first request's fifth token has its block
   run.commit(*plan);
   plan = run.plan();
-  EXPECT(plan->was_foreseen);
-  EXPECT(plan->slots == foreseen->slots && plan->kv_indices == foreseen->kv_indices);
-  EXPECT(plan->token_ids == (Tokens{2, 2}) && foreseen->token_ids == (Tokens{0, 0}));
-  EXPECT(run.scheduler.foresee() != nullptr);
+  EXPECT(plan->was_predicted);
+  EXPECT(plan->slots == predicted->slots && plan->kv_indices == predicted->kv_indices);
+  EXPECT(plan->token_ids == (Tokens{2, 2}) && predicted->token_ids == (Tokens{0, 0}));
+  EXPECT(run.scheduler.plan_ahead() != nullptr);
   EXPECT(run.abort(2));
   run.commit(*plan);
   plan = run.plan();
-  EXPECT(!plan->was_foreseen && seqs(*plan) == Ids{1});
-  EXPECT(!run.scheduler.foresee());  // it ends by its length
+  EXPECT(!plan->was_predicted && seqs(*plan) == Ids{1});
+  EXPECT(!run.scheduler.plan_ahead());  // it ends by its length
   run.commit(*plan);
   run.run_dry();
   EXPECT_EQ(run.scheduler.stats().used_tokens, 0);
 }
 
-TEST(nothing_is_foreseen_that_would_take_blocks_from_somebody) {
+TEST(nothing_is_planned_ahead_that_would_take_blocks_from_somebody) {
   Run run(config(4));
   run.add(1, prompt(1, 4), 8);
   run.add(2, prompt(2, 4), 8);
   run.step();
   run.step();
-  bool foresaw = true;
+  bool was_planned = true;
   for (auto plan = run.plan(); plan->preempted.empty(); plan = run.plan()) {
-    foresaw = run.scheduler.foresee() != nullptr;
+    was_planned = run.scheduler.plan_ahead() != nullptr;
     run.scheduler.check();
     run.commit(*plan);
   }
-  EXPECT(!foresaw);
+  EXPECT(!was_planned);
 }
 
 TEST(limits_that_cannot_work_are_refused) {

@@ -17,14 +17,15 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     pages = {path.parent.name for path in (tmp_path / "site").rglob("index.html")}
-    assert {"tutorial", "resource", "upgrade", "troubleshoot"} <= pages
+    assert {"tutorial", "resource", "upgrade", "troubleshoot", "contributing", "changelog", "security"} <= pages
     decisions = (tmp_path / "site/decisions/index.html").read_text()
     assert "What Ready and NUMAPinned mean" in decisions
     assert "fonts.googleapis" not in decisions, "pages load nothing from elsewhere"
 
 
 def test_links_of_pages_outside_the_site_lead_to_files() -> None:
-    pages = [ROOT / "README.md", ROOT / "charts/ballast/README.md"]
+    top = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+    pages = [*(ROOT / name for name in top), ROOT / "charts/ballast/README.md"]
     for page in pages:
         for link in LINK.findall(page.read_text()):
             assert (page.parent / link).exists(), f"{page.name}: {link}"

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from ballast.testing.blocks import dequantized, random_blocks
+from support.models.random_blocks import dequantized, random_blocks
 
 MakeMatrix = Callable[[int, int, int], tuple[kernels.Matrix, NDArray[np.float64]]]
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from ballast.testing.isas import FAST_ISAS, isa_params
+from support.kernels.isas import FAST_ISAS, isa_params
 
 
 @dataclass
@@ -171,7 +171,7 @@ def test_a_nan_in_a_query_shows_in_that_row_alone(rng, pool, isa):
     np.testing.assert_array_equal(out, clean)
 
 
-def test_states_beyond_the_room_for_them_are_attended_to_in_turns(rng):
+def test_states_beyond_their_capacity_are_attended_to_in_turns(rng):
     """63 groups of 65 stretches hold 269 MB between them; a pool of one thread divides no group."""
     num_tokens, heads, width, value_dim, length = 126, 16, 520, 512, 65 * 192
     sizes = {"num_heads": heads, "value_dim": value_dim, "num_tokens": num_tokens, "num_positions": length}
@@ -189,7 +189,7 @@ def test_states_beyond_the_room_for_them_are_attended_to_in_turns(rng):
     assert found[0] == found[1]
 
 
-def test_the_room_for_states_follows_from_the_longest_sequence():
+def test_the_capacity_for_states_follows_from_the_longest_sequence():
     one_token_of_r1 = {"num_heads": 128, "value_dim": 512, "num_tokens": 1, "num_threads": 16}
     state_bytes = 32 * (512 + 2) * 4
     assert kernels.attention_states_nbytes(**one_token_of_r1, num_positions=32768) == 4 * 171 * state_bytes

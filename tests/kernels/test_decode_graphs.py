@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ballast.errors import EngineDeadError
-from ballast.model.hybrid.decode_graphs import MOST_CAPTURED, DecodeGraphs
+from ballast.model.hybrid.graphs.decode_graphs import MOST_CAPTURED, DecodeGraphs
 
 
 @pytest.fixture(params=["stand-in", pytest.param("cuda", marks=pytest.mark.gpu)], autouse=True)

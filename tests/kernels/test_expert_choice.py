@@ -12,13 +12,13 @@ import torch
 
 from ballast.model.hybrid.experts import fused_routing, routing_kernels
 from ballast.model.hybrid.experts.division import Divide, divide, phase_of
+from ballast.model.hybrid.experts.expert_panels import group_by_expert
 from ballast.model.hybrid.experts.fused_routing import FusedRouter
-from ballast.model.hybrid.experts.panels import group_by_expert
 from ballast.model.hybrid.experts.routing import Router
 from ballast.model.hybrid.handoff import transport_kernels
 from ballast.model.hybrid.handoff.transport import Mailbox, carried
-from ballast.testing.gguf_files import R1_SPEC
-from ballast.testing.interpreted import interpreted
+from support.kernels.interpreted import interpreted
+from support.models.gguf_files import R1_SPEC
 
 CPU = torch.device("cpu")
 
@@ -65,8 +65,8 @@ def test_the_division_is_by_rank_among_the_distinct_experts(rule: Divide, device
             phase = phase_of(int(rng.integers(60)))
             given = (values.to(device) for values in map(torch.as_tensor, (ids, slots, share)))
             found = rule(*given, phase, counter)
-            resident, across, on_host, count = plain_division(ids.tolist(), slots.tolist(), share, phase)
-            assert found.resident.tolist() == resident
+            gpu_slots, across, on_host, count = plain_division(ids.tolist(), slots.tolist(), share, phase)
+            assert found.gpu_slots.tolist() == gpu_slots
             assert found.across.tolist() == across
             assert found.on_host.tolist() == on_host
             assert int(counter) == 5 + count
@@ -76,7 +76,7 @@ def test_without_a_share_only_resident_experts_leave_the_host(rule: Divide, devi
     ids = torch.tensor([[0, 2], [1, 0]], dtype=torch.int32, device=device).repeat(200, 1)
     slots = torch.tensor([-1, 1, 0], dtype=torch.int32, device=device)
     found = rule(ids, slots, None, 0.5, torch.tensor(0, device=device))
-    assert found.resident.tolist() == [[-1, 0], [1, -1]] * 200
+    assert found.gpu_slots.tolist() == [[-1, 0], [1, -1]] * 200
     assert found.on_host.tolist() == [[0, -1], [-1, 0]] * 200
     assert (found.across == -1).all()
 

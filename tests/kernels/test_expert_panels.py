@@ -12,11 +12,11 @@ import torch
 from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
-from ballast.model.hybrid.experts import combine_kernels, panels
-from ballast.model.hybrid.experts.panels import ExpertPanels, PanelStack, group_by_expert
-from ballast.model.hybrid.panels import products, row_kernels, term_kernels, tile_kernels
-from ballast.testing.blocks import dequantized, random_blocks
-from ballast.testing.interpreted import interpreted
+from ballast.model.hybrid.experts import combine_kernels, expert_panels
+from ballast.model.hybrid.experts.expert_panels import ExpertPanels, PanelStack, group_by_expert
+from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels, matmul
+from support.kernels.interpreted import interpreted
+from support.models.random_blocks import dequantized, random_blocks
 
 FAST = kernels.usable_isas()[0]
 NUM_EXPERTS, HIDDEN, WIDTH = 3, 256, 256
@@ -27,10 +27,10 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     """Where ExpertPanels computes in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
-    monkeypatch.setattr(products, "row_kernels", interpreted(row_kernels, monkeypatch))
-    monkeypatch.setattr(products, "term_kernels", interpreted(term_kernels, monkeypatch))
-    monkeypatch.setattr(products, "tile_kernels", interpreted(tile_kernels, monkeypatch))
-    monkeypatch.setattr(panels, "combine_kernels", interpreted(combine_kernels, monkeypatch))
+    monkeypatch.setattr(matmul, "gemv_kernels", interpreted(gemv_kernels, monkeypatch))
+    monkeypatch.setattr(matmul, "bf16_split_kernels", interpreted(bf16_split_kernels, monkeypatch))
+    monkeypatch.setattr(matmul, "dequant_gemm_kernels", interpreted(dequant_gemm_kernels, monkeypatch))
+    monkeypatch.setattr(expert_panels, "combine_kernels", interpreted(combine_kernels, monkeypatch))
     return torch.device("cpu")
 
 

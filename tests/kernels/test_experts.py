@@ -5,7 +5,8 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ballast._core import kernels
-from ballast.testing.isas import isa_params
+from support.kernels.isas import isa_params
+from support.models.random_blocks import FORMATS
 
 T = GGMLQuantizationType
 # Two products of 37…256 terms with an activation between, relative to the largest output.
@@ -57,9 +58,9 @@ def test_every_batch_size(rng, pool, make_matrix, num_tokens, num_experts):
     assert_forward(rng, pool, experts, values, num_experts, 37, ids, weights)
 
 
-@pytest.mark.parametrize("kind", kernels.supported_types(), ids=lambda kind: T(kind).name)
+@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
 def test_every_format(rng, pool, make_matrix, kind):
-    size = max(32, GGML_QUANT_SIZES[T(kind)][0])
+    size = max(32, GGML_QUANT_SIZES[kind][0])
     experts, values = build(make_matrix, (kind, kind, kind), 4, size, size)
     assert_forward(rng, pool, experts, values, 4, size, *choose(rng, 5, 4, 2))
 

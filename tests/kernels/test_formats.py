@@ -5,20 +5,19 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
 from ballast._core import kernels
-from ballast.testing.blocks import dequantized, random_blocks
+from support.models.random_blocks import FLOATS, FORMATS, dequantized, random_blocks
 
 T = GGMLQuantizationType
-PROMISED = {
-    *(T.F32, T.F16, T.BF16, T.Q8_0, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1),
-    *(T.Q2_K, T.Q3_K, T.Q4_K, T.Q5_K, T.Q6_K, T.IQ4_NL, T.IQ4_XS),
-}
+every_format = pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
 
 
-def test_the_promised_types_are_supported():
-    assert set(kernels.supported_types()) == {int(kind) for kind in PROMISED}
+def test_the_formats_are_the_promised_ones_and_as_the_gguf_package_has_them():
+    found = [(known.ggml_type, known.name, known.block_weights, known.block_bytes) for known in kernels.formats()]
+    assert found == [(kind, kind.name, *GGML_QUANT_SIZES[kind]) for kind in FORMATS]
+    assert {T(known.ggml_type) for known in kernels.formats() if known.layout is None} == FLOATS
 
 
-@pytest.mark.parametrize("kind", sorted(PROMISED), ids=lambda kind: kind.name)
+@every_format
 @pytest.mark.parametrize(("rows", "blocks"), [(1, 1), (3, 5), (17, 2)])
 def test_rows_are_equal_to_the_bit_to_the_gguf_package(rng, kind, rows, blocks):
     cols = blocks * GGML_QUANT_SIZES[kind][0]
@@ -31,7 +30,7 @@ def test_rows_are_equal_to_the_bit_to_the_gguf_package(rng, kind, rows, blocks):
     assert (matrix.rows, matrix.cols, matrix.ggml_type, matrix.nbytes) == (rows, cols, kind, data.nbytes)
 
 
-@pytest.mark.parametrize("kind", sorted(PROMISED), ids=lambda kind: kind.name)
+@every_format
 def test_a_range_of_rows_is_those_rows_at_any_address(rng, kind):
     cols = 2 * GGML_QUANT_SIZES[kind][0]
     data = random_blocks(rng, kind, 5, cols)
@@ -55,7 +54,7 @@ def test_all_65536_short_floats_convert_exactly(kind):
     np.testing.assert_array_equal(got[numbers].view(np.uint32), want[numbers].view(np.uint32))
 
 
-@pytest.mark.parametrize("kind", sorted(PROMISED), ids=lambda kind: kind.name)
+@every_format
 def test_embed_picks_rows_in_any_order_and_again(rng, kind):
     cols = 3 * GGML_QUANT_SIZES[kind][0]
     data = random_blocks(rng, kind, 7, cols)

@@ -18,7 +18,7 @@ from ballast.model.hybrid.attention.flashinfer import FlashinferAttention
 from ballast.model.hybrid.attention.gpu import GpuAttention, compiled_flashinfer, paged_attention
 from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
 from ballast.model.hybrid.step import RequestTable, Step
-from ballast.testing.attention_cases import attention_case
+from support.kernels.attention_cases import attention_case
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 R1 = AttentionSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)

@@ -8,6 +8,7 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ballast._core import kernels
+from support.models.random_blocks import FORMATS
 
 T = GGMLQuantizationType
 TOKENS = [0, 1, 2, 3, 15, 16, 17, 64, 65]
@@ -35,10 +36,10 @@ def test_linear_at_every_batch_size(rng, pool, make_matrix, num_tokens, kind, co
     assert_within_rounding(out, x @ values.T, np.abs(x) @ np.abs(values.T), cols)
 
 
-@pytest.mark.parametrize("kind", kernels.supported_types(), ids=lambda kind: T(kind).name)
+@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("rows", [1, 7, 8, 9])
 def test_linear_in_every_format(rng, pool, make_matrix, kind, rows):
-    cols = 3 * GGML_QUANT_SIZES[T(kind)][0]
+    cols = 3 * GGML_QUANT_SIZES[kind][0]
     weight, values = make_matrix(kind, rows, cols)
     x = normal(rng, 5, cols)
     out = np.full((5, rows), np.nan, np.float32)

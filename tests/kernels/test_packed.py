@@ -16,20 +16,17 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ballast._core import kernels
-from ballast.model.isa import chosen_isa
-from ballast.testing.blocks import dequantized, random_blocks
-from ballast.testing.isas import isa_params
+from ballast.host.isa import chosen_isa
+from support.kernels.isas import isa_params
+from support.models.random_blocks import FLOATS, FORMATS, HALF_OFFSETS, dequantized, random_blocks
 
 T = GGMLQuantizationType
 ISAS = kernels.usable_isas()[:-1]
-FLOATS = (T.F32, T.F16, T.BF16)
 TOKENS = [0, 1, 2, 3, 15, 16, 17, 63, 64, 65, 300]
 MOST = {1: np.float32(127), 2: np.float32(127 * 255 + 127)}
 every_width = pytest.mark.parametrize("num_bytes", [1, 2])
 every_isa = pytest.mark.parametrize("isa", isa_params())
-every_format = pytest.mark.parametrize(
-    "kind", [T(kind) for kind in kernels.supported_types()], ids=lambda kind: kind.name
-)
+every_format = pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
 
 
 def pack_by_expert(pool, matrix, isa, num_experts):
@@ -114,8 +111,7 @@ def codes_at_their_limits(kind, rows, cols):
     """All bits set, and block scales of one: the largest codes and sub-block scales that a format can hold."""
     data = np.full_like(random_blocks(np.random.default_rng(0), kind, rows, cols), 0xFF)
     blocks = data.reshape(rows, -1, GGML_QUANT_SIZES[kind][1])
-    offsets = {T.Q2_K: (80, 82), T.Q3_K: (108,), T.Q6_K: (208,), T.Q4_1: (0, 2), T.Q5_1: (0, 2)}
-    for offset in offsets.get(kind, (0, 2) if kind in (T.Q4_K, T.Q5_K) else (0,)):
+    for offset in HALF_OFFSETS[kind]:
         blocks[:, :, offset : offset + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
     if kind == T.Q8_0:
         blocks[:, :, 2:] = 0x80  # -128
@@ -123,7 +119,7 @@ def codes_at_their_limits(kind, rows, cols):
 
 
 @every_isa
-@pytest.mark.parametrize("kind", [T(k) for k in kernels.supported_types() if k not in FLOATS], ids=lambda k: k.name)
+@pytest.mark.parametrize("kind", HALF_OFFSETS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("sign", [1, -1])
 @every_width
 def test_no_sum_overflows_at_the_largest_codes_and_activations(pool, kind, isa, sign, num_bytes):

@@ -16,8 +16,8 @@ from triton.compiler import ASTSource
 from ballast.model.hybrid.attention import paged, paged_kernels
 from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
 from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings, choose_tilings, kernel_constants
-from ballast.testing.attention_cases import AttentionCase, attention_case
-from ballast.testing.interpreted import interpreted
+from support.kernels.attention_cases import AttentionCase, attention_case
+from support.kernels.interpreted import interpreted
 
 R1 = AttentionSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
 SMALL_TILES = Tilings(prompts=Tiling(32, 16, 4, 1), singles=Tiling(16, 16, 4, 1))

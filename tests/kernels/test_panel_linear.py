@@ -21,28 +21,26 @@ from triton.compiler import ASTSource
 
 from ballast._core import kernels
 from ballast.model.hybrid.linear import FloatLinear
-from ballast.model.hybrid.panels import products, row_kernels, term_kernels, tile_kernels
+from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels, matmul
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, LAYOUTS, PANEL_ROWS
-from ballast.model.hybrid.panels.linear import PanelLinear
-from ballast.model.hybrid.panels.products import (
-    LEAST_WIDE_TOKENS,
-    MOST_ROW_TOKENS,
-    row_kernel,
-    split_terms,
-    tile_block,
-    tile_kernel,
-    tiles_product,
+from ballast.model.hybrid.panels.matmul import (
+    MAX_GEMV_TOKENS,
+    MIN_CUBLAS_TOKENS,
+    dequant_gemm,
+    dequant_gemm_kernel,
+    gemm_block,
+    gemv_kernel,
+    split_bf16,
 )
+from ballast.model.hybrid.panels.panel_linear import PanelLinear
 from ballast.model.hybrid.panels.stack import PanelStack
-from ballast.testing.blocks import dequantized, random_blocks
-from ballast.testing.interpreted import interpreted
+from support.kernels.interpreted import interpreted
+from support.models.random_blocks import FORMATS, dequantized, random_blocks
 
 FAST = kernels.usable_isas()[0]
-every_format = pytest.mark.parametrize(
-    "kind", [T(kind) for kind in kernels.supported_types()], ids=lambda kind: kind.name
-)
+every_format = pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
 Make = Callable[..., PanelLinear]
-SIZES_OF_LARGE_MATRICES = ("num_rows", "cols", "panel_size", "panel_words", "scale_words", "room")
+SIZES_OF_LARGE_MATRICES = ("num_rows", "cols", "panel_size", "panel_words", "scale_words", "padded_cols")
 """Those that are multiples of sixteen, of which Triton knows more then."""
 
 
@@ -51,9 +49,9 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     """Where PanelLinear computes in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
-    monkeypatch.setattr(products, "row_kernels", interpreted(row_kernels, monkeypatch))
-    monkeypatch.setattr(products, "term_kernels", interpreted(term_kernels, monkeypatch))
-    monkeypatch.setattr(products, "tile_kernels", interpreted(tile_kernels, monkeypatch))
+    monkeypatch.setattr(matmul, "gemv_kernels", interpreted(gemv_kernels, monkeypatch))
+    monkeypatch.setattr(matmul, "bf16_split_kernels", interpreted(bf16_split_kernels, monkeypatch))
+    monkeypatch.setattr(matmul, "dequant_gemm_kernels", interpreted(dequant_gemm_kernels, monkeypatch))
     return torch.device("cpu")
 
 
@@ -64,7 +62,7 @@ def check(
     found = linear(torch.from_numpy(x).to(device)).cpu().numpy().reshape(len(x), *weight.shape[:2])
     exact = np.einsum("thk,hrk->thr", x.astype(np.float64), weight.astype(np.float64))
     bound = np.einsum("thk,hrk->thr", np.abs(x, dtype=np.float64), np.abs(weight, dtype=np.float64))
-    bound *= 2.0**-17 if len(x) <= MOST_ROW_TOKENS else 3 * 2.0**-16
+    bound *= 2.0**-17 if len(x) <= MAX_GEMV_TOKENS else 3 * 2.0**-16
     assert (np.abs(found - exact) <= bound).all()
 
 
@@ -82,11 +80,11 @@ def test_every_format_is_multiplied_as_it_is_packed(rng, pool, device, kind, row
 
 def test_many_tokens_are_multiplied_a_slice_of_rows_at_a_time(rng, pool, device, monkeypatch) -> None:
     rows, cols = 80, 512
-    monkeypatch.setattr(products, "SCRATCH_BYTES", 50 * cols * 3 * (2 if device.type == "cuda" else 4))
+    monkeypatch.setattr(matmul, "SCRATCH_BYTES", 50 * cols * 3 * (2 if device.type == "cuda" else 4))
     data = random_blocks(rng, T.Q5_K, rows, cols)
     packed = kernels.pack(pool, kernels.Matrix(data, T.Q5_K, rows, cols), FAST, activation_bytes=1)
     linear = PanelLinear(packed, rows, cols, is_transposed=False, device=device)
-    x = rng.standard_normal((LEAST_WIDE_TOKENS, 1, cols), dtype=np.float32)
+    x = rng.standard_normal((MIN_CUBLAS_TOKENS, 1, cols), dtype=np.float32)
     check(linear, x, dequantized(data, T.Q5_K)[None], device)
 
 
@@ -128,17 +126,17 @@ def test_columns_are_split_among_programs_where_rows_are_few(rng, pool, device) 
 
 
 def test_a_share_of_the_columns_ends_with_them(rng, pool, device, monkeypatch) -> None:
-    monkeypatch.setattr(products, "_WANTED_PROGRAMS", 6)  # five steps in three shares of two
+    monkeypatch.setattr(matmul, "_WANTED_PROGRAMS", 6)  # five steps in three shares of two
     rows, cols, num_tokens = 16, 5 * 256, 5
     data = random_blocks(rng, T.Q4_K, rows, cols)
     packed = kernels.pack(pool, kernels.Matrix(data, T.Q4_K, rows, cols), FAST, activation_bytes=1)
     stack = PanelStack(torch.from_numpy(packed.panels.copy()).to(device), T.Q4_K, 1, rows, cols)
 
     def multiply(x: torch.Tensor) -> torch.Tensor:
-        terms = split_terms(x.reshape(num_tokens, cols), T.Q4_K)
+        terms = split_bf16(x.reshape(num_tokens, cols), T.Q4_K)
         beyond = torch.full_like(terms[:1], torch.nan)
         out = torch.empty(num_tokens, rows, device=device)
-        tiles_product(stack, torch.cat([terms, beyond])[:num_tokens], out)
+        dequant_gemm(stack, torch.cat([terms, beyond])[:num_tokens], out)
         return out
 
     check(
@@ -148,14 +146,14 @@ def test_a_share_of_the_columns_ends_with_them(rng, pool, device, monkeypatch) -
 
 @pytest.mark.gpu
 @every_format
-def test_a_token_does_not_depend_on_its_company(rng, pool, kind) -> None:
+def test_a_token_does_not_depend_on_its_batch(rng, pool, kind) -> None:
     device = torch.device("cuda:0")
     data = random_blocks(rng, kind, 96, 1024)
     packed = kernels.pack(pool, kernels.Matrix(data, kind, 96, 1024), FAST, activation_bytes=1)
     linear = PanelLinear(packed, 96, 1024, is_transposed=False, device=device)
     x = torch.from_numpy(rng.standard_normal((100, 1024), dtype=np.float32)).to(device)
     # What one kernel multiplies, by rows or by tiles: another may add up in another order.
-    for fewest, most in ((2, 2), (3, MOST_ROW_TOKENS), (MOST_ROW_TOKENS + 1, 16), (17, 100)):
+    for fewest, most in ((2, 2), (3, MAX_GEMV_TOKENS), (MAX_GEMV_TOKENS + 1, 16), (17, 100)):
         together = linear(x[:most])
         assert torch.equal(linear(x[:most].flip(0)).flip(0), together)
         for first in {0, (most - fewest) // 2, most - fewest}:
@@ -190,15 +188,15 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(
     tmp_path, monkeypatch, capability, most_shared_bytes, kind, tokens
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    has_tiles = tokens > MOST_ROW_TOKENS
+    has_tiles = tokens > MAX_GEMV_TOKENS
     if has_tiles:
         has_large_memory = most_shared_bytes >= 200 << 10
-        kernel = tile_kernel(
-            kind, tile_block(tokens), is_grouped=True, has_gate=True, has_large_memory=has_large_memory
+        kernel = dequant_gemm_kernel(
+            kind, gemm_block(tokens), is_grouped=True, has_gate=True, has_large_memory=has_large_memory
         )
         known = kernel.known
     else:
-        kernel = row_kernel(kind, tokens, is_grouped=False, has_gate=False)
+        kernel = gemv_kernel(kind, tokens, is_grouped=False, has_gate=False)
         known = kernel.known | {"IS_SPLIT": True}
     pointers = {"x": "*fp32", "terms": "*bf16", "values": "*fp32", "words": "*i32", "halves": "*fp16", "codes": "*i8"}
     pointers |= dict.fromkeys(("out", "gate", "partial"), "*fp32")

@@ -18,7 +18,7 @@ from ballast.model.hybrid.pointwise import TorchPointwise
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.triton_pointwise import TritonPointwise
 from ballast.model.rope import RopeTable
-from ballast.testing.interpreted import interpreted
+from support.kernels.interpreted import interpreted
 
 ROPE = 24
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -93,7 +93,7 @@ def test_a_gate_opens_what_goes_up(device, both) -> None:
 @pytest.mark.parametrize(
     ("name", "known"),
     [
-        ("add_and_norm", {"PARTS": 3, "WIDTH": 7168, "STRIDE": 7168, "ROOM": 8192}),
+        ("add_and_norm", {"PARTS": 3, "WIDTH": 7168, "STRIDE": 7168, "PADDED_WIDTH": 8192}),
         (
             "query_and_cache",
             {
@@ -102,8 +102,8 @@ def test_a_gate_opens_what_goes_up(device, both) -> None:
                 "RANK": 512,
                 "ROPE": 64,
                 "LATENT_STRIDE": 576,
-                "RANK_ROOM": 512,
-                "PAIR_ROOM": 32,
+                "PADDED_RANK": 512,
+                "PADDED_PAIRS": 32,
             },
         ),
         ("gated", {"BLOCK": 1024}),

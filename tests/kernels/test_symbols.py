@@ -6,7 +6,6 @@ A function that such an object defines weakly (an inline one, a template's) coul
 everybody; the program would then stop at an illegal instruction on a lesser machine.
 """
 
-import platform
 import subprocess
 from pathlib import Path
 
@@ -14,11 +13,9 @@ import pytest
 
 from ballast import _core
 from ballast._core import kernels
+from support.kernels.isas import FAST_ISAS
 
 REPOSITORY = Path(__file__).parents[2]
-
-
-ISAS = [name for name in ("avx2", "avx512", "amx") if platform.machine() == "x86_64"]
 
 
 def objects_of(isa: str) -> list[Path]:
@@ -28,7 +25,7 @@ def objects_of(isa: str) -> list[Path]:
     return objects
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", FAST_ISAS)
 def test_an_isa_object_defines_one_function_and_nothing_weak(isa):
     for path in objects_of(isa):
         listing = subprocess.run(["nm", "-C", "--defined-only", path], capture_output=True, text=True, check=True)
@@ -37,7 +34,7 @@ def test_an_isa_object_defines_one_function_and_nothing_weak(isa):
         assert not [name for kind, name in symbols if kind in "uvwVW"]
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", FAST_ISAS)
 def test_an_isa_object_computes_with_what_it_is_named_after(isa):
     """Its one function gives a table of its own functions that bears its name: whoever packs for a name runs these."""
     wide, dot, tiles = "%zmm", "vpdpbusd", "tdpb"

@@ -1,12 +1,17 @@
-"""Services and pods for tests of pure decisions: only what matters is said."""
+"""Services, pods and evidence for tests of pure decisions: a test names only what matters to it."""
 
 from datetime import UTC, datetime, timedelta
 
-from ballast_operator.api.service import InferenceService
-from ballast_operator.control.pods import Pod
+from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.control.deciding.live_pod import Pod
+from ballast_operator.control.reporting.evidence import Evidence, PodReport
+from ballast_operator.control.reporting.numa_findings import NumaVerdict
+from ballast_operator.options import ChildOptions
+from ballast_operator.resources.pod import Attempt, build_pod
 from ballast_operator.spec_hash import spec_hash
 
 UID = "11111111-2222-3333-4444-555555555555"
+FIRST = Attempt(0)
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
@@ -41,15 +46,33 @@ def pod(replica=0, *, of=None, attempt=0, failures=0, age_s=100.0, uid=None, **s
         "waiting": None,
         "restarts": 0,
         "running": True,
-        "ended": None,
+        "last_exit": None,
         "volumes": frozenset({"scratch", "model"}),
-        "strangers": (),
+        "injected_containers": (),
         "qos": "Guaranteed",
     }
     return Pod(**{**fields, **status})
+
+
+def live_pod(attempt=FIRST, name=None, without=(), **metadata):
+    """A pod as the API server holds it, made for service(). `without`: labels that somebody removed."""
+    body = build_pod(service(), ChildOptions(), attempt)
+    body["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z", **metadata}
+    body["metadata"]["name"] = name or body["metadata"]["name"]
+    for label in without:
+        del body["metadata"]["labels"][label]
+    return body
 
 
 def refused(replica=0, *, attempt=0, failures=0, age_s=100.0, reason="TopologyAffinityError", **more):
     """A pod that the kubelet did not admit."""
     status = {"phase": "Failed", "reason": reason, "message": "no", "ready": False, "running": False, **more}
     return pod(replica, attempt=attempt, failures=failures, age_s=age_s, **status)
+
+
+PINNED = PodReport(verdict=NumaVerdict(True, "CPUsAndMemoryAligned", "fine"))
+
+
+def seen(*pods, report=PINNED, **more):
+    """Evidence of these pods, each with this report."""
+    return Evidence(pods=pods, reports={pod.uid: report for pod in pods}, **more)

@@ -1,21 +1,24 @@
-"""An API server that holds a few objects and fails where it is told to, and pods that answer."""
+"""An API server with a few objects that fails where it is told to, and pods that answer."""
 
 import copy
 from datetime import timedelta
 
 from builders import NOW, UID
 
-from ballast_operator.api.service import InferenceService
+from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.cluster.api import ApiError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE
-from ballast_operator.control.drift import stamped
-from ballast_operator.control.memory import Memory
+from ballast_operator.control.deciding.drift import stamped
 from ballast_operator.control.reconcile import Reconciler
+from ballast_operator.control.state import OperatorState
 from ballast_operator.desired import desired_children
+from ballast_operator.names import Ref
 from ballast_operator.options import ChildOptions
 from ballast_operator.resources.pod import Attempt, build_pod
 
 OPTIONS = ChildOptions()
+REF = Ref("ns", "s")
+"""The custom resource that custom_resource() makes."""
 
 
 def custom_resource(**spec):
@@ -29,7 +32,7 @@ def custom_resource(**spec):
 
 
 def live(body, **more):
-    """As the API server holds it."""
+    """The object as the API server holds it."""
     uid = f"{body['kind']}-{body['metadata']['name']}"
     since = (NOW - timedelta(minutes=5)).isoformat()
     metadata = {**body["metadata"], "uid": uid, "resourceVersion": "1", "creationTimestamp": since}
@@ -107,7 +110,7 @@ class FakeApi:
 
 
 class FakeProber:
-    """Pods and Services that are ready and say nothing else; which Services were asked."""
+    """Pods and Services that are ready and say nothing else; remembers which Services were asked."""
 
     def __init__(self):
         self.through_service = []
@@ -119,4 +122,6 @@ class FakeProber:
 
 
 def reconciler(api, prober=None, *, pod_monitors=True):
-    return Reconciler(api, prober or FakeProber(), OPTIONS, Memory(pod_monitors=pod_monitors), lambda: NOW, lambda: 0.0)
+    return Reconciler(
+        api, prober or FakeProber(), OPTIONS, OperatorState(pod_monitors=pod_monitors), lambda: NOW, lambda: 0.0
+    )

@@ -1,4 +1,4 @@
-"""What the command line refuses before anything starts, and how it says so."""
+"""What the command line refuses before anything starts, and in which words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_api import write_credentials
+from kubeconfig import write_credentials
 
 from ballast_operator.cli import main
 

@@ -91,7 +91,7 @@ def test_names_and_columns_are_those_of_the_contract():
 
 
 def test_samples_are_accepted_by_the_types():
-    from ballast_operator.api.service import InferenceService
+    from ballast_operator.api.inference_service import InferenceService
 
     samples = sorted((ROOT / "manifests/samples").glob("*.yaml"))
     assert len(samples) >= 3

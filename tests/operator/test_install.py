@@ -1,4 +1,4 @@
-"""What installs the operator: made from the same table that the operator's permissions are checked by."""
+"""The manifest that installs the operator: made from the table by which the doctor checks permissions."""
 
 import re
 from pathlib import Path

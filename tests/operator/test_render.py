@@ -1,6 +1,6 @@
 """Every child's exact content, as `ballast-operator render` prints it.
 
-After a wanted change: ballast-operator render -f SERVICE > tests/operator/golden/NAME.yaml, and read the difference.
+After an intended change: ballast-operator render -f SERVICE > tests/operator/golden/NAME.yaml, and read the difference.
 """
 
 from pathlib import Path

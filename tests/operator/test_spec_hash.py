@@ -2,7 +2,7 @@
 
 import pytest
 
-from ballast_operator.api.service import InferenceService
+from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.spec_hash import spec_hash
 
 SPEC = {

@@ -1,4 +1,4 @@
-"""Whatever valid request comes: its stream says what its whole reply says, both have the published shape, and calls are
+"""For any valid request, the stream equals the whole reply, both have the published schema, and calls are
 of tools that were declared, with arguments that fit."""
 
 import json
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ballast.testing.published_schemas import follows, stream_events
-from ballast.testing.script_server import SCRIPTS
-from ballast.testing.server_process import ServerProcess
+from support.oracles.published_schemas import follows, stream_events
+from support.servers.process import ServerProcess
+from support.servers.script_server import SCRIPTS
 
 PARAMETERS = {
     "type": "object",
@@ -72,13 +72,13 @@ bodies = st.builds(lambda *parts: {key: value for part in parts for key, value i
 @pytest.fixture(scope="module", params=["deepseek-r1", "deepseek-v3.1"])
 def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     options = ("--chat_template", request.param, "--max_batch_size", "8")
-    with ServerProcess(*options, module=("ballast.testing.script_server",)) as process:
+    with ServerProcess(*options, module=("support.servers.script_server",)) as process:
         yield process
         process.wait_until_empty()
 
 
 def joined(events: list[Any]) -> dict[int, Any]:
-    """By choice: what its deltas say together, in the words of a whole reply."""
+    """Choice → its joined deltas, in the form of a whole reply."""
     said: dict[int, Any] = {}
     for choice in (choice for event in events for choice in event["choices"]):
         message = said.setdefault(
@@ -96,8 +96,8 @@ def joined(events: list[Any]) -> dict[int, Any]:
     return said
 
 
-def told(choice: Any) -> dict[str, Any]:
-    """The same of a whole reply."""
+def fields_of(choice: Any) -> dict[str, Any]:
+    """The same for a choice of a whole reply."""
     message = choice["message"]
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
     return {
@@ -118,7 +118,7 @@ def may_call(body: dict[str, Any]) -> set[str]:
 
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=bodies)
-def test_a_valid_request_is_answered_alike_both_ways(server: ServerProcess, body: dict[str, Any]) -> None:
+def test_a_valid_request_is_answered_alike_streamed_and_whole(server: ServerProcess, body: dict[str, Any]) -> None:
     url = f"{server.url}/v1/chat/completions"
     reply = httpx.post(url, json=body, timeout=60)
     assert reply.status_code == 200, reply.text
@@ -128,10 +128,10 @@ def test_a_valid_request_is_answered_alike_both_ways(server: ServerProcess, body
     events = stream_events(httpx.post(url, json=streaming, timeout=60))
     for event in events:
         follows(event, "CreateChatCompletionStreamResponse")
-    assert joined(events) == {choice["index"]: told(choice) for choice in whole["choices"]}
+    assert joined(events) == {choice["index"]: fields_of(choice) for choice in whole["choices"]}
     assert events[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
     for choice in whole["choices"]:
-        for name, arguments in told(choice)["calls"].values():
+        for name, arguments in fields_of(choice)["calls"].values():
             assert name in may_call(body)
             if choice["finish_reason"] == "tool_calls" and "stop" not in body:
                 assert {"city"} <= json.loads(arguments).keys() <= {"city", "n"}

@@ -1,14 +1,14 @@
-"""However a token stream is cut into outputs, a choice's text, log probabilities and counts are the same, and agree."""
+"""A choice's text, log probabilities and counts do not depend on how the tokens are cut into outputs, and agree."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.request import FinishReason, Output, SamplingParams
-from ballast.server.choice import Choice, Piece
-from ballast.server.job import Job, Prompt
-from ballast.testing.vocabulary import byte_tokenizer
+from ballast.server.generation.choice import Choice, Piece
+from ballast.server.generation.job import Job, Prompt
 from ballast.text.detokenizer import Detokenizer
+from support.models.vocabulary import byte_tokenizer
 
 TOKENIZER = byte_tokenizer(
     merges=[(b"a", b"b"), ("中".encode()[:1], "中".encode()[1:2]), (b"a", "👍".encode()[:1])],
@@ -30,7 +30,7 @@ def job(stop: list[str], *, keep: bool, echo: bool) -> Job:
 
 
 def outputs(ids: list[int], sizes: list[int], reason: FinishReason) -> list[Output]:
-    """Outputs of several tokens each, as engines that guess ahead make them."""
+    """Outputs of several tokens each, as from speculative decoding."""
     made, at = [], 0
     for size in [*sizes, len(ids)]:
         part = tuple(ids[at : at + size])

@@ -1,4 +1,4 @@
-"""However a token stream is cut into pushes, the text and the token count are the same."""
+"""Text and token count do not depend on how a token stream is cut into pushes."""
 
 import codecs
 import itertools
@@ -6,8 +6,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ballast.testing.vocabulary import byte_tokenizer
 from ballast.text.detokenizer import Detokenizer
+from support.models.vocabulary import byte_tokenizer
 
 # A few merges so that tokens begin and end inside characters: ab, bc-halves of 中 and 👍.
 TOKENIZER = byte_tokenizer(
@@ -34,13 +34,13 @@ stops = st.lists(
 
 
 def cut(ids: list[int], at: list[int]) -> list[list[int]]:
-    """`ids` in pieces, empty ones among them."""
+    """`ids` cut into pieces, some of them empty."""
     bounds = [0, *sorted(position % (len(ids) + 1) for position in at), len(ids)]
     return [ids[start:end] for start, end in itertools.pairwise(bounds)]
 
 
 def expected(ids: list[int], stop: list[str]) -> tuple[str, bool, int]:
-    """The text up to the stop that is complete first, found by looking at every prefix of the stream."""
+    """The text up to the first completed stop string, found by testing every prefix of the stream."""
     for num_tokens in range(len(ids) + 1):
         final = num_tokens == len(ids)
         text = settled(ids[:num_tokens]) if not final else TOKENIZER.decode(ids)
@@ -53,7 +53,7 @@ def expected(ids: list[int], stop: list[str]) -> tuple[str, bool, int]:
 
 
 def settled(ids: list[int]) -> str:
-    """Text of `ids` without a last character that is still incomplete: all that any continuation keeps."""
+    """Text of `ids` without an incomplete last character: the part that any continuation keeps."""
     data = b"".join(TOKENIZER.token_bytes(token_id) for token_id in ids if not TOKENIZER.is_control(token_id))
     return codecs.getincrementaldecoder("utf-8")(errors="replace").decode(data)
 

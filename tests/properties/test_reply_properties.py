@@ -1,15 +1,15 @@
-"""However a token stream is cut into steps, the parts of the stream together are those of the whole reply."""
+"""The parts of a stream, joined, equal those of the whole reply, however the tokens are cut into steps."""
 
 import itertools
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ballast.testing.vocabulary import byte_tokenizer
 from ballast.text.detokenizer import Detokenizer
 from ballast.text.marks import CALLING, THINKING, Mark, Start, marks_of
 from ballast.text.output_parser import OutputParser
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Message, Part, Reasoning
+from support.models.vocabulary import byte_tokenizer
 
 TOKENIZER = byte_tokenizer(
     merges=[("中".encode()[:1], "中".encode()[1:2]), (b"`", b"`"), (b"\n", b"\n")],
@@ -20,7 +20,7 @@ IDS = {mark: token_id for token_id, mark in MARKS.items()}
 
 
 def encoded(text: str) -> list[int]:
-    """Tokens of a text in which marks stand for their tokens."""
+    """The tokens of a text with marks in place of their tokens."""
     ids: list[int] = []
     for run in text:
         ids += [IDS[Mark(run)]] if run in IDS else TOKENIZER.encode(run, parse_special=False)
@@ -45,7 +45,7 @@ stops = st.lists(st.text("ab`\n{中", min_size=1, max_size=3), max_size=2)
 
 
 def parts_of(pieces: list[list[int]], start: Start, stop: list[str]) -> list[Part]:
-    """What a stream makes of tokens that come in these pieces."""
+    """The parts of a stream whose tokens come in these pieces."""
     detokenizer = Detokenizer(TOKENIZER, stop, marks=MARKS)
     parser = OutputParser(start, new_id=lambda: "call_x")
     parts = [part for piece in pieces for part in parser.push(detokenizer.push(piece).text)]
@@ -80,7 +80,7 @@ def test_the_order_of_parts_does_not_depend_on_the_cut(text: str, start: Start, 
 
 
 def merged(parts: list[Part]) -> list[tuple[object, str]]:
-    """Neighbours of one kind as one."""
+    """Parts with adjacent ones of the same kind joined."""
     kinds = [(type(part), getattr(part, "index", None), getattr(part, "name", part)) for part in parts]
     keys = [kind if kind[0] is CallBegin else kind[:2] for kind in kinds]
     out: list[tuple[object, str]] = []
@@ -95,7 +95,7 @@ def merged(parts: list[Part]) -> list[tuple[object, str]]:
 
 @given(replies, starts)
 @settings(deadline=None)
-def test_nothing_is_said_twice_and_every_call_is_announced_first(text: str, start: Start) -> None:
+def test_nothing_is_repeated_and_every_call_is_announced_first(text: str, start: Start) -> None:
     begun: list[int] = []
     for part in parts_of([[token_id] for token_id in encoded(text)], start, []):
         match part:
@@ -120,7 +120,7 @@ def test_text_without_marks_is_content_letter_by_letter(text: str, start: Start)
 @given(replies.filter(lambda text: Mark.END_CALLS not in text), starts)
 @settings(max_examples=200, deadline=None)
 def test_words_are_never_lost(text: str, start: Start) -> None:
-    """But for those of a last call whose name is not known when the reply ends."""
+    """Except for those of a last call whose name is not known when the reply ends."""
     text += E
     message = whole(parts_of([encoded(text)], start, []))
     calls = "".join(call.name + call.arguments for call in message.calls)

@@ -1,4 +1,4 @@
-"""The device's router chooses what the CPU's does, for every rule, ties included."""
+"""The device's router and the CPU's choose the same experts, for every rule, ties included."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ballast._core import kernels
 from ballast.model.hybrid.experts.routing import Router
 from ballast.model.spec import ModelSpec
-from ballast.testing.gguf_files import R1_SPEC
+from support.models.gguf_files import R1_SPEC
 
 
 @st.composite

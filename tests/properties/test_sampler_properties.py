@@ -1,4 +1,4 @@
-"""The sampler's shortcuts through large vocabularies find what a plain walk finds."""
+"""The sampler's shortcuts for large vocabularies give the result of a plain loop."""
 
 import itertools
 

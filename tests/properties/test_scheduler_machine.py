@@ -1,4 +1,4 @@
-"""Whatever is asked of the scheduler, in whatever order: the witness finds nothing wrong."""
+"""The scheduler agrees with the reference scheduler under any sequence of operations."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ballast._core import sched
-from ballast.testing.scheduler_witness import SchedulerWitness
+from support.oracles.reference_scheduler import ReferenceScheduler
 
 # Few tokens and short blocks, so that prefixes are shared and blocks are short all the time.
 STOP = 3
@@ -31,12 +31,12 @@ def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(config=configs(), looks_ahead=st.booleans())
     def start(self, config: sched.SchedulerConfig, looks_ahead: bool) -> None:
-        self.witness = SchedulerWitness(config, looks_ahead)
+        self.reference = ReferenceScheduler(config, looks_ahead)
         self.next_seq = 0
 
     def _add(self, prompt: list[int], max_tokens: int, min_tokens: int, **options: Any) -> bool:
         self.next_seq += 1
-        return self.witness.add(self.next_seq - 1, prompt, max_tokens, {STOP}, min_tokens, **options)
+        return self.reference.add(self.next_seq - 1, prompt, max_tokens, {STOP}, min_tokens, **options)
 
     @rule(
         requests=st.lists(
@@ -66,48 +66,48 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(2, 4), repeated=st.integers(1, 6), data=st.data())
     def exhaust_blocks(self, count: int, repeated: int, data: st.DataObject) -> None:
-        """Several requests, each of which would like to have the whole cache."""
-        capacity = self.witness.config.num_blocks * self.witness.config.block_tokens
+        """Several requests, each of which could fill the whole cache."""
+        capacity = self.reference.config.num_blocks * self.reference.config.block_tokens
         for _ in range(count):
             prompt = data.draw(st.lists(TOKENS, min_size=1, max_size=2)) * repeated
             if len(prompt) <= capacity:
                 self._add(prompt, capacity + 1 - len(prompt), 0)
 
-    @precondition(lambda self: self.witness.live)
+    @precondition(lambda self: self.reference.live)
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
-        self.witness.abort(data.draw(st.sampled_from(list(self.witness.live))))
+        self.reference.abort(data.draw(st.sampled_from(list(self.reference.live))))
 
     @rule()
     def abort_an_unknown_sequence(self) -> None:
-        self.witness.abort(self.next_seq)
+        self.reference.abort(self.next_seq)
 
     @rule(tokens=st.lists(TOKENS, min_size=4, max_size=4), steps=st.integers(1, 6))
     def step(self, tokens: list[int], steps: int) -> None:
         for _ in range(steps):
-            self.witness.step(lambda request: tokens[request.seq % 4])
+            self.reference.step(lambda request: tokens[request.seq % 4])
 
-    @precondition(lambda self: self.witness.live)
+    @precondition(lambda self: self.reference.live)
     @rule(data=st.data())
     def finish_by_stop_token(self, data: st.DataObject) -> None:
-        stopping = data.draw(st.sampled_from(list(self.witness.live)))
-        self.witness.step(lambda request: STOP if request.seq == stopping else 0)
+        stopping = data.draw(st.sampled_from(list(self.reference.live)))
+        self.reference.step(lambda request: STOP if request.seq == stopping else 0)
 
-    @precondition(lambda self: self.witness.live)
+    @precondition(lambda self: self.reference.live)
     @rule(data=st.data())
     def abort_during_a_step(self, data: st.DataObject) -> None:
         def choose(live: list[int]) -> list[int]:
             return data.draw(st.lists(st.sampled_from(live), unique=True))
 
-        self.witness.step(lambda request: request.seq % 3, choose)
+        self.reference.step(lambda request: request.seq % 3, choose)
 
     @rule()
     def run_dry(self) -> None:
-        self.witness.run_dry(lambda request: 2, max_steps=2000)
+        self.reference.run_dry(lambda request: 2, max_steps=2000)
 
     @invariant()
     def invariants_hold(self) -> None:
-        self.witness.scheduler.check()
+        self.reference.scheduler.check()
 
 
 SchedulerMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

@@ -1,4 +1,4 @@
-"""Whatever the machine, threads are placed once each, on cores first, and evenly over the nodes."""
+"""On any machine, each thread is placed once, on free cores first, and evenly over the nodes."""
 
 from __future__ import annotations
 

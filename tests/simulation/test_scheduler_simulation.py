@@ -4,7 +4,7 @@ import hashlib
 import random
 
 from ballast._core import sched
-from ballast.testing.scheduler_witness import Expected, SchedulerWitness
+from support.oracles.reference_scheduler import Expected, ReferenceScheduler
 
 STOP = 0
 CONFIG = {
@@ -20,7 +20,7 @@ CONFIG = {
 class Simulation:
     def __init__(self, seed: int, num_requests: int, *, prefix_cache: bool = True, looks_ahead: bool = False) -> None:
         self.random = random.Random(seed)
-        self.witness = SchedulerWitness(sched.SchedulerConfig(**CONFIG, prefix_cache=prefix_cache), looks_ahead)
+        self.reference = ReferenceScheduler(sched.SchedulerConfig(**CONFIG, prefix_cache=prefix_cache), looks_ahead)
         self.num_requests = num_requests
         self.num_added = 0
         self.num_refused = 0
@@ -36,18 +36,18 @@ class Simulation:
             for seq in range(self.num_added, self.num_added + burst):
                 self._add(seq)
             self.num_added += burst
-            if self.witness.live and self.random.random() < 0.01:
-                self.witness.abort(self.random.choice(list(self.witness.live)))
-            plan = self.witness.step(self._next_token, self._abort_some)
+            if self.reference.live and self.random.random() < 0.01:
+                self.reference.abort(self.random.choice(list(self.reference.live)))
+            plan = self.reference.step(self._next_token, self._abort_some)
             for array in (plan.seqs, plan.token_ids, plan.slots, plan.kv_indices, plan.preempted):
                 self.digest.update(array.tobytes())
-        self.witness.run_dry(self._next_token, max_steps=10_000)
+        self.reference.run_dry(self._next_token, max_steps=10_000)
 
     def _add(self, seq: int) -> None:
         tail = [self.random.randrange(1, 1000) for _ in range(self.random.randrange(1, 50))]
         prompt = self.random.choice(self._system_prompts) + tail
         max_tokens = self.random.choice((1, 8, 40, 200))
-        self.num_refused += not self.witness.add(seq, prompt, max_tokens, {STOP}, min_tokens=2)
+        self.num_refused += not self.reference.add(seq, prompt, max_tokens, {STOP}, min_tokens=2)
 
     def _next_token(self, request: Expected) -> int:
         return STOP if self.random.random() < 0.04 else self.random.randrange(1, 1000)
@@ -59,10 +59,10 @@ class Simulation:
 def test_ten_thousand_requests_leave_no_block_behind() -> None:
     simulation = Simulation(seed=20250117, num_requests=14_000)
     simulation.run()
-    witness = simulation.witness
-    stats = witness.scheduler.stats()
+    reference = simulation.reference
+    stats = reference.scheduler.stats()
     assert (stats.waiting, stats.running, stats.used_tokens) == (0, 0, 0)
-    totals = witness.totals
+    totals = reference.totals
     assert totals.finished + totals.aborted + simulation.num_refused == simulation.num_added
     # The run is worth something only if it went through all of this, often.
     assert totals.finished + totals.aborted >= 10_000
@@ -84,14 +84,14 @@ def test_the_same_calls_give_the_same_plans() -> None:
 def test_without_a_prefix_cache_everything_is_still_served_once() -> None:
     simulation = Simulation(seed=11, num_requests=500, prefix_cache=False)
     simulation.run()
-    assert simulation.witness.totals.prefix_hit_tokens == 0
-    assert simulation.witness.totals.preemptions > 0
+    assert simulation.reference.totals.prefix_hit_tokens == 0
+    assert simulation.reference.totals.preemptions > 0
 
 
 def test_steps_planned_while_the_last_one_runs_leave_no_block_behind_either() -> None:
     simulation = Simulation(seed=13, num_requests=1_000, looks_ahead=True)
     simulation.run()
-    totals = simulation.witness.totals
-    assert simulation.witness.scheduler.stats().used_tokens == 0
+    totals = simulation.reference.totals
+    assert simulation.reference.scheduler.stats().used_tokens == 0
     assert totals.preemptions > 50
-    assert 0.05 * totals.steps < totals.foreseen < totals.steps
+    assert 0.05 * totals.steps < totals.predicted < totals.steps

@@ -11,8 +11,8 @@ from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
 from ballast.model.tensors import check_tensors, expected_tensors
-from ballast.testing.gguf_files import common_types
 from ballast.weights.gguf import open_gguf
+from support.models.gguf_files import common_types
 
 
 def test_a_random_model_has_the_shape_and_types_asked_for_and_can_be_served(tmp_path: Path) -> None:

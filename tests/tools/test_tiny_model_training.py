@@ -22,13 +22,13 @@ from tools.tiny_model.shape import LONGEST, QUANT, SHAPE
 from tools.tiny_model.train import Settings, Training
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
-from ballast.testing.hf_oracle import hf_weights
 from ballast.text.chat_template import ChatTemplate, force_think
 from ballast.tiny import BUILT_IN
 from ballast.tiny.metadata import hf_config
 from ballast.tiny.quant_mix import type_for
 from ballast.tiny.tokenizer import BOS, EOS, make_tokenizer
 from ballast.weights.quantize import quantize
+from support.oracles.hf_oracle import hf_weights
 
 
 def asked_in(conversation):

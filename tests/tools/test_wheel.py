@@ -1,6 +1,8 @@
 """What people install: the wheel, in an environment in which the project's folders are not."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -11,8 +13,8 @@ import httpx
 import pytest
 import yaml
 
-from ballast.server.page import FILES
-from ballast.testing.server_process import ServerProcess
+from ballast.server.routes.chat_page import FILES
+from support.servers.process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 250
@@ -55,6 +57,57 @@ def test_it_is_the_wheel_that_runs(installed: Path) -> None:
         installed / "python", "-c", "import ballast, ballast._core as core; print(ballast.__file__, core.__file__)"
     )
     assert found.count(str(installed.parent)) == 2
+
+
+IMPORT_EVERYTHING = """
+import importlib, importlib.metadata, json, pkgutil, re, sys
+
+allowed = set(sys.argv[1].split(","))
+owners = importlib.metadata.packages_distributions()
+foreign = {
+    name
+    for name, packages in owners.items()
+    if not {re.sub("[-_.]+", "-", each).lower() for each in packages} & allowed
+}
+
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in foreign:
+            raise ImportError(f"{name} is in no requirement of the runtime or the operator")
+
+
+sys.meta_path.insert(0, Refuse())
+imported = []
+for top in ("ballast", "ballast_operator"):
+    package = importlib.import_module(top)
+    for found in pkgutil.walk_packages(package.__path__, f"{top}."):
+        if not found.name.endswith(".__main__"):
+            importlib.import_module(found.name)
+        imported.append(found.name)
+print(json.dumps(imported))
+"""
+"""Imports every module of the wheel where packages of no distribution in argv[1] can be imported; prints the names."""
+
+
+def required(*locks: str) -> set[str]:
+    """Names of the distributions in lock files, as PEP 503 writes them, and of the project itself."""
+    lines = "\n".join((ROOT / "requirements" / lock).read_text() for lock in locks)
+    return {re.sub("[-_.]+", "-", name).lower() for name in re.findall(r"^([\w.-]+)==", lines, re.MULTILINE)} | {
+        "ballast-serve"
+    }
+
+
+def test_every_module_imports_with_the_requirements_alone_and_none_is_a_tests(installed: Path) -> None:
+    allowed = ",".join(sorted(required("runtime.txt", "operator.txt")))
+    imported = set(json.loads(said(installed / "python", "-c", IMPORT_EVERYTHING, allowed)))
+    sources = {
+        ".".join(path.relative_to(ROOT / folder).with_suffix("").parts).removesuffix(".__init__")
+        for folder in ("runtime", "operator")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert imported == sources - {"ballast", "ballast_operator"} | {"ballast._core"}
+    assert not [name for name in imported if "test" in name]
 
 
 def test_the_operators_custom_resource_comes_with_it(installed: Path) -> None:

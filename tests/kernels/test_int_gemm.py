@@ -1,0 +1,185 @@
+"""Products with exact codes on tensor cores: run by Triton's interpreter here, on the device where there is one, and
+compiled for GPUs that are not here.
+
+Tolerance: activations are two bfloat16 terms, which lose 2⁻¹⁸ of them; codes are exact, but 128 more than they are,
+so that sums in float32 lose some more. 2⁻¹⁶ · Σ|wᵢ xᵢ| is a third of what products of rounded weights are held to.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+import triton
+from gguf import GGML_QUANT_SIZES
+from gguf import GGMLQuantizationType as T
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.errors import OutOfResources
+
+from ballast._core import kernels
+from ballast.errors import EngineDeadError
+from ballast.model.hybrid.panels import (
+    bf16_split_kernels,
+    dequant_gemm_kernels,
+    gemv_kernels,
+    int_gemm,
+    int_gemm_kernels,
+    matmul,
+)
+from ballast.model.hybrid.panels.autotune import autotune
+from ballast.model.hybrid.panels.int_gemm import int_gemm_kernel
+from ballast.model.hybrid.panels.layout import LAYOUTS
+from ballast.model.hybrid.panels.panel_linear import PanelLinear
+from support.kernels.interpreted import interpreted
+from support.models.random_blocks import dequantized, random_blocks
+
+FAST = kernels.usable_isas()[0]
+
+
+@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Where PanelLinear computes in this test."""
+    if request.param == "cuda":
+        return torch.device("cuda:0")
+    monkeypatch.setattr(int_gemm, "int_gemm_kernels", interpreted(int_gemm_kernels, monkeypatch))
+    monkeypatch.setattr(matmul, "gemv_kernels", interpreted(gemv_kernels, monkeypatch))
+    monkeypatch.setattr(matmul, "bf16_split_kernels", interpreted(bf16_split_kernels, monkeypatch))
+    monkeypatch.setattr(matmul, "dequant_gemm_kernels", interpreted(dequant_gemm_kernels, monkeypatch))
+    return torch.device("cpu")
+
+
+def linear_of(
+    rng, pool, kind: T, rows: int, cols: int, device: torch.device, heads: int = 1
+) -> tuple[PanelLinear, np.ndarray]:
+    """(a random matrix a head, its weights [heads, rows, cols])."""
+    data = random_blocks(rng, kind, heads * rows, cols)
+    matrix = kernels.Matrix(data, kind, heads * rows, cols)
+    packed = kernels.pack(pool, matrix, FAST, num_heads=heads, head_stride=rows, num_rows=rows, activation_bytes=1)
+    weight = dequantized(data, kind).reshape(heads, rows, cols).astype(np.float64)
+    return PanelLinear(packed, rows, cols, is_transposed=False, device=device), weight
+
+
+def check(linear: PanelLinear, x: np.ndarray, weight: np.ndarray, device: torch.device) -> None:
+    """x [T, heads, cols], weight [heads, rows, cols]."""
+    found = linear.multiply(torch.from_numpy(x).to(device), by_int_gemm=True).cpu().numpy()
+    exact = np.einsum("thk,hrk->thr", x, weight)
+    bound = np.einsum("thk,hrk->thr", np.abs(x), np.abs(weight))
+    assert (np.abs(found.reshape(exact.shape) - exact) <= 2.0**-16 * bound).all()
+
+
+@pytest.mark.parametrize("kind", LAYOUTS, ids=lambda kind: kind.name)
+def test_every_format_is_multiplied_as_it_is_packed(rng, pool, device, kind: T) -> None:
+    rows, num_tokens = 41, 11
+    cols = 3 * max(32, GGML_QUANT_SIZES[kind][0])
+    linear, weight = linear_of(rng, pool, kind, rows, cols, device)
+    x = rng.standard_normal((num_tokens, 1, cols), dtype=np.float32)
+    x[0, 0, ::7] *= 1e4  # a few columns that outweigh the others, as activations have
+    check(linear, x, weight, device)
+
+
+@pytest.mark.parametrize("num_tokens", [8, 34])
+def test_heads_tiles_of_tokens_and_shares_of_columns_come_together(rng, pool, device, monkeypatch, num_tokens) -> None:
+    monkeypatch.setattr(int_gemm, "_LEAST_STEPS", 2)  # four steps of four groups, in two shares
+    linear, weight = linear_of(rng, pool, T.Q4_K, 24, 512, device, heads=2)
+    for _ in range(2):  # the second call finds its counters as the first one did
+        check(linear, rng.standard_normal((num_tokens, 2, 512), dtype=np.float32), weight, device)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [T.Q4_K, T.Q6_K, T.Q8_0], ids=lambda kind: kind.name)
+def test_a_token_does_not_depend_on_its_batch(rng, pool, kind: T) -> None:
+    device = torch.device("cuda:0")
+    linear, _ = linear_of(rng, pool, kind, 96, 2048, device)
+    x = torch.from_numpy(rng.standard_normal((100, 2048), dtype=np.float32)).to(device)
+    together = linear.multiply(x, by_int_gemm=True)
+    for token, batch_size in ((0, 1), (7, 9), (31, 40)):
+        assert torch.equal(
+            linear.multiply(x[:batch_size], by_int_gemm=True)[token % batch_size], together[token % batch_size]
+        )
+
+
+@pytest.mark.parametrize(("capability", "kind", "num_tokens"), [(90, T.Q4_K, 4), (80, T.Q6_K, 16)], ids=str)
+def test_threads_exchange_nothing_on_the_way_to_tensor_cores(
+    tmp_path, monkeypatch, capability, kind, num_tokens
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kernel = int_gemm_kernel(kind, num_tokens)
+    pointers = {"terms": "*bf16", "words": "*i32", "halves": "*fp16", "codes": "*i8", "arrived": "*i32"}
+    pointers |= dict.fromkeys(("totals", "out", "partial"), "*fp32")
+    names = kernel.function.arg_names
+    types = {name: "constexpr" if name in kernel.known else pointers.get(name, "i32") for name in names}
+    aligned = {(index,): [["tt.divisibility", 16]] for index, name in enumerate(names) if name in pointers}
+    aligned |= {(names.index(name),): [["tt.divisibility", 16]] for name in ("panel_words", "scale_words", "cols")}
+    compiled = triton.compile(
+        ASTSource(kernel.function, types, constexprs=kernel.known, attrs=aligned),
+        target=GPUTarget("cuda", capability, 32),
+        options=kernel.options,
+    )
+    assert compiled.metadata.shared <= 24 << 10, "a processor has room for several"
+    assert "mma.sync" in compiled.asm["ptx"]
+    assert "shfl.sync" not in compiled.asm["ptx"]
+
+
+def test_the_faster_way_is_chosen_for_each_number_of_tokens(rng, pool, device) -> None:
+    alike = [linear_of(rng, pool, T.Q4_K, 32, 256, device)[0] for _ in range(2)]
+    other, _ = linear_of(rng, pool, T.F32, 32, 256, device)
+    seconds = iter([2.0, 1.0, 1.0, 1.0, 1.0, 0.5])  # one token, two, four: without codes, and by them
+
+    def measure(calls: Sequence[Callable[[], object]]) -> float:
+        assert len(calls) == len(alike)
+        return next(seconds)
+
+    autotune([*alike, other], 3, device, measure, nullcontext)
+    assert [linear.int_gemm_tokens for linear in (*alike, other)] == [{1, 4}, {1, 4}, set()]
+    x = torch.from_numpy(rng.standard_normal((3, 256), dtype=np.float32)).to(device)
+    assert torch.equal(alike[0](x), alike[0].multiply(x, by_int_gemm=True))
+    assert torch.equal(alike[0](x[:2]), alike[0].multiply(x[:2], by_int_gemm=False))
+
+
+def test_a_way_that_is_wrong_here_is_not_gone(rng, pool, device, monkeypatch, caplog) -> None:
+    caplog.set_level(logging.WARNING)
+    linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
+    multiply = PanelLinear.multiply
+    monkeypatch.setattr(
+        PanelLinear,
+        "multiply",
+        lambda self, x, by_int_gemm: multiply(self, x, by_int_gemm=by_int_gemm) * (1 + by_int_gemm / 500),
+    )
+    autotune([linear], 1, device, lambda calls: 1.0, nullcontext)
+    assert linear.int_gemm_tokens == frozenset()
+    assert caplog.records[-1].reason == "products of Q4_K [1, 32, 256] with 1 tokens differ by 0.002"
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, *, by_int_gemm: bool) -> None:
+    """One of the ways needs more than the device has."""
+    multiply = PanelLinear.multiply
+
+    def multiply_or_fail(self: PanelLinear, x: torch.Tensor, *, by_int_gemm: bool) -> torch.Tensor:
+        if by_int_gemm == fails_by_int_gemm:
+            raise OutOfResources(1 << 18, 227 << 10, "shared memory")
+        return multiply(self, x, by_int_gemm=by_int_gemm)
+
+    fails_by_int_gemm = by_int_gemm
+    monkeypatch.setattr(PanelLinear, "multiply", multiply_or_fail)
+
+
+def test_codes_that_fail_are_told_of_by_case_and_reason(rng, pool, device, monkeypatch, caplog) -> None:
+    caplog.set_level(logging.WARNING)
+    linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
+    failing(monkeypatch, by_int_gemm=True)
+    autotune([linear], 1, device, lambda calls: 1.0, nullcontext)
+    assert linear.int_gemm_tokens == frozenset()
+    assert re.search(r"Q4_K \[1, 32, 256\] with 1 tokens fail: OutOfRes.*shared memory", caplog.records[-1].reason)
+
+
+def test_a_product_that_has_no_way_left_ends_the_start(rng, pool, device, monkeypatch) -> None:
+    linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
+    failing(monkeypatch, by_int_gemm=False)
+    with pytest.raises(EngineDeadError, match=r"Q4_K \[1, 32, 256\] with 1 tokens fail: OutOfRes.*shared memory"):
+        autotune([linear], 1, device, lambda calls: 1.0, nullcontext)

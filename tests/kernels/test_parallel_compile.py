@@ -1,0 +1,120 @@
+"""Kernels are compiled beside each other before the first of them is launched; for a GPU that is not here, through a
+driver that only counts what it is given to load and to launch."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import KernelInterface
+
+from ballast.host.cgroup import CpuQuota
+from ballast.host.machine import read_machine
+from ballast.model.hybrid import pointwise_kernels
+from ballast.model.hybrid.startup.parallel_compile import parallel_compile
+
+BLOCKS = (64, 128, 256)
+
+
+class Driver:
+    """Of a GPU that runs nothing."""
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+        self.num_launched = 0
+        self.utils = SimpleNamespace(
+            load_binary=self._load, get_device_properties=lambda device: {"max_shared_mem": 227 << 10}
+        )
+
+    def launcher_cls(self, source: object, metadata: object) -> Any:
+        return self._launch
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def _launch(self, *args: object) -> None:
+        self.num_launched += 1
+
+    def _load(self, name: str, *args: object) -> tuple[object, object, int, int, int]:
+        self.loaded.append(threading.current_thread().name)
+        return object(), object(), 32, 0, 1024
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(
+        pointwise_kernels.gated,
+        "device_caches",
+        type(pointwise_kernels.gated.device_caches)(pointwise_kernels.gated.create_binder),
+    )
+    driver = Driver()
+    monkeypatch.setattr(triton.runtime.driver, "_active", driver)
+    return driver
+
+
+def step(x: torch.Tensor) -> None:
+    for block in BLOCKS:
+        pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, BLOCK=block)
+
+
+def test_no_more_threads_compile_than_the_quota_lets_run(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = replace(read_machine(), cpu_quota=CpuQuota(1.5, "/pod"))
+    monkeypatch.setattr("ballast.model.hybrid.startup.parallel_compile.read_machine", lambda: machine)
+    with parallel_compile(lambda: None, lambda _: None):
+        step(torch.zeros(64))
+    assert driver.loaded == ["ballast-compile_0"] * len(BLOCKS)
+
+
+def test_kernels_are_compiled_and_loaded_by_threads_and_launched_afterwards_alone(driver: Driver) -> None:
+    x, bound, reported = torch.zeros(2, 64), [], []
+    plain = KernelInterface.__getitem__
+    with parallel_compile(lambda: bound.append(threading.current_thread().name), reported.append):
+        step(x)
+        step(x)
+    assert KernelInterface.__getitem__ is plain
+    assert driver.num_launched == 0
+    assert len(driver.loaded) == len(BLOCKS)
+    assert set(driver.loaded) <= set(bound)
+    assert reported == pytest.approx([(done + 1) / len(BLOCKS) for done in range(len(BLOCKS))])
+    step(x)
+    assert driver.num_launched == len(driver.loaded) == len(BLOCKS)
+
+
+def test_a_kernel_that_cannot_be_compiled_fails_where_it_is_launched(driver: Driver) -> None:
+    x = torch.zeros(2, 64)
+    with parallel_compile(lambda: None, lambda share: None):
+        pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, BLOCK=96)  # no power of two
+    with pytest.raises(triton.CompilationError):
+        pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, BLOCK=96)
+    assert driver.num_launched == 0
+
+
+def test_a_compile_that_fails_once_is_made_up_for(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = driver.utils.load_binary
+    failures = [OSError("no more processes")]
+
+    def load(name: str, *args: object) -> tuple[object, object, int, int, int]:
+        if failures:
+            raise failures.pop()
+        return whole(name, *args)
+
+    monkeypatch.setattr(driver.utils, "load_binary", load)
+    x = torch.zeros(2, 64)
+    with parallel_compile(lambda: None, lambda share: None):
+        step(x)
+    assert len(driver.loaded) == len(BLOCKS)
+    step(x)
+    assert driver.num_launched == len(BLOCKS)

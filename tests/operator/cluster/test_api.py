@@ -1,0 +1,102 @@
+"""Requests while credentials are refused and replaced, against a real HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from kubeconfig import write_credentials
+
+from ballast_operator.cluster.api import Api, ApiError
+from ballast_operator.cluster.kinds import POD
+from ballast_operator.errors import ConnectError
+
+Answer = Callable[[web.Request], Awaitable[web.Response]]
+
+
+EMPTY = {"items": [], "metadata": {}}
+
+
+REFUSAL = {"message": "Unauthorized"}
+
+
+async def serve(answer: Answer) -> tuple[web.AppRunner, int]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return runner, runner.addresses[0][1]
+
+
+def take_away(path: Path) -> None:
+    path.unlink()
+
+
+def test_requests_that_run_beside_one_that_is_refused_end_as_if_it_had_not_been(credentials: Path) -> None:
+    async def scene() -> list[object]:
+        refused, others = asyncio.Event(), asyncio.Event()
+        arrived = 0
+
+        async def answer(request: web.Request) -> web.Response:
+            nonlocal arrived
+            arrived += 1
+            if arrived == 1:
+                await others.wait()
+                refused.set()
+                return web.json_response(REFUSAL, status=401)
+            if arrived == 6:
+                others.set()
+            if arrived == 7:  # the first one's second attempt: by now its old connection has been given up
+                return web.json_response(EMPTY)
+            await refused.wait()
+            await asyncio.sleep(0.1)
+            return web.json_response(EMPTY)
+
+        runner, port = await serve(answer)
+        write_credentials(credentials, port, "one")
+        api = Api()
+        try:
+            return await asyncio.gather(*(api.list_all(POD) for _ in range(6)), return_exceptions=True)
+        finally:
+            await api.close()
+            await runner.cleanup()
+
+    assert asyncio.run(scene()) == [[]] * 6
+
+
+def test_a_replaced_token_is_used_once_the_old_one_is_refused(credentials: Path) -> None:
+    async def scene() -> None:
+        valid = "one"
+
+        async def answer(request: web.Request) -> web.Response:
+            good = request.headers["Authorization"] == f"Bearer {valid}"
+            return web.json_response(EMPTY if good else REFUSAL, status=200 if good else 401)
+
+        runner, port = await serve(answer)
+        write_credentials(credentials, port, "one")
+        api = Api()
+        try:
+            assert await api.list_all(POD) == []
+            valid = "two"
+            with pytest.raises(ApiError, match="HTTP 401: Unauthorized"):
+                await api.list_all(POD)
+            write_credentials(credentials, port, "two")
+            assert await api.list_all(POD) == []
+            take_away(credentials)
+            valid = "three"
+            with pytest.raises(ApiError, match="set KUBECONFIG"):
+                await api.list_all(POD)
+        finally:
+            await api.close()
+            await runner.cleanup()
+
+    asyncio.run(scene())
+
+
+def test_without_any_credentials_the_sentence_says_what_to_set(credentials: Path) -> None:
+    with pytest.raises(ConnectError, match=f"{credentials.name}: there is no such file; set KUBECONFIG"):
+        asyncio.run(Api().connect())

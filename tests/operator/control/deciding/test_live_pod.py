@@ -1,0 +1,93 @@
+"""What is read from a live pod, and which metadata is restored."""
+
+import pytest
+from builders import live_pod, pod, service
+
+from ballast_operator.control.deciding.live_pod import Pod, metadata_patch
+from ballast_operator.names import ANNOTATION_SPEC_HASH, ENV_SPEC_HASH, LABEL_REPLICA
+from ballast_operator.options import ChildOptions
+from ballast_operator.resources.pod import Attempt, build_pod
+from ballast_operator.spec_hash import spec_hash
+
+
+def test_a_pod_as_it_was_made_needs_no_healing():
+    assert metadata_patch(Pod.from_api(live_pod()), build_pod(service(), ChildOptions(), Attempt(0))) is None
+
+
+def test_an_operator_with_another_runtime_image_leaves_running_pods_alone():
+    newer = build_pod(service(), ChildOptions(runtime_image="runtime:2"), Attempt(0))
+    assert metadata_patch(Pod.from_api(live_pod()), newer) is None
+    assert newer["metadata"]["annotations"][ANNOTATION_SPEC_HASH] == Pod.from_api(live_pod()).spec_hash
+
+
+def test_labels_and_owner_of_a_pod_are_given_back_and_its_images_left_alone():
+    body, want = live_pod(), build_pod(service(), ChildOptions(), Attempt(0))
+    del body["metadata"]["labels"]["serving.ballast.dev/service"]
+    body["metadata"]["ownerReferences"] = []
+    body["spec"]["containers"].append({"name": "sidecar", "image": "x"})
+    body["spec"]["containers"][0]["image"] = "mirror.example/runtime@sha256:abc"
+    patch = metadata_patch(Pod.from_api(body), want)
+    assert patch["metadata"]["labels"] == {"serving.ballast.dev/service": "s"}
+    assert patch["metadata"]["ownerReferences"] == want["metadata"]["ownerReferences"]
+    assert patch.keys() == {"metadata"}
+
+
+def without_own_hash(body):
+    """The pod as older operators made it, with the hash in the annotation alone."""
+    engine = body["spec"]["containers"][0]
+    engine["env"] = [item for item in engine["env"] if item["name"] != ENV_SPEC_HASH]
+    return body
+
+
+@pytest.mark.parametrize("edited", [{}, {ANNOTATION_SPEC_HASH: "other"}])
+def test_a_spec_hash_that_somebody_edits_replaces_nothing_and_is_given_back(edited):
+    body, want = live_pod(), build_pod(service(), ChildOptions(), Attempt(0))
+    body["metadata"]["annotations"] = edited
+    found = Pod.from_api(body)
+    assert found.spec_hash == spec_hash(service().spec)
+    assert metadata_patch(found, want) == {"metadata": {"annotations": {ANNOTATION_SPEC_HASH: found.spec_hash}}}
+
+
+def test_pods_of_operators_that_wrote_the_annotation_alone_stay_current():
+    found, want = Pod.from_api(without_own_hash(live_pod())), build_pod(service(), ChildOptions(), Attempt(0))
+    assert found.spec_hash == spec_hash(service().spec)
+    assert metadata_patch(found, want) is None
+
+
+def test_a_pod_of_an_earlier_spec_keeps_its_own_hash():
+    found = Pod.from_api(live_pod())
+    assert metadata_patch(found, build_pod(service(image="other"), ChildOptions(), Attempt(0))) is None
+
+
+def test_a_pod_is_read_from_what_the_api_says():
+    body = live_pod()
+    body["spec"]["initContainers"] = [{"name": "mesh-init"}]
+    body["spec"]["nodeName"] = "n1"
+    body["status"] = {
+        "phase": "Running",
+        "podIP": "10.1.2.3",
+        "qosClass": "Burstable",
+        "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [
+            {
+                "name": "engine",
+                "restartCount": 2,
+                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
+                "lastState": {"terminated": {"exitCode": 3, "reason": "Error", "message": "bad model"}},
+            }
+        ],
+    }
+    found = Pod.from_api(body)
+    assert (found.replica, found.restarts, found.ready, found.running, found.over) == (0, 2, False, False, False)
+    assert (found.last_exit.exit_code, found.last_exit.message) == (3, "bad model")
+    assert found.waiting == ("CrashLoopBackOff", "back-off")
+    assert found.injected_containers == ("mesh-init",)
+    assert found.incarnation != pod().incarnation
+
+
+def test_a_replica_label_that_is_changed_or_lost_makes_no_other_replica_of_a_pod():
+    assert Pod.from_api(live_pod(Attempt(1, 2), without=[LABEL_REPLICA])).replica == 1
+    changed = live_pod(Attempt(1, 2))
+    changed["metadata"]["labels"][LABEL_REPLICA] = "5"
+    changed["metadata"]["annotations"] = {}
+    assert (Pod.from_api(changed).replica, Pod.from_api(changed).attempt) == (1, 2)

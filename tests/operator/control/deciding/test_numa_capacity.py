@@ -1,0 +1,72 @@
+"""Which NUMA nodes have the capacity for a pod."""
+
+from builders import service
+
+from ballast_operator.control.deciding.numa_capacity import why_no_capacity
+
+
+def topology(name, *zones):
+    def zone(number, free):
+        resources = [{"name": key, "available": value} for key, value in free.items()]
+        return {"name": f"node-{number}", "type": "Node", "resources": resources}
+
+    return {"metadata": {"name": name}, "zones": [zone(number, free) for number, free in enumerate(zones)]}
+
+
+BIG = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "1"}
+
+
+SMALL = {"cpu": "64", "memory": "128Gi", "nvidia.com/gpu": "1"}
+
+
+RESOURCES = {"cpus": 32, "memory": "440Gi", "gpus": 1}
+
+
+ASKED = service(resources=RESOURCES).spec
+
+
+def node(name, *, labels=None, allocatable=("cpu", "memory", "nvidia.com/gpu")):
+    return {
+        "metadata": {"name": name, "labels": labels or {}},
+        "status": {"allocatable": dict.fromkeys(allocatable, "1k")},
+    }
+
+
+A_AND_B = [node("a"), node("b")]
+
+
+def test_capacity_on_one_numa_node_anywhere_is_enough():
+    assert why_no_capacity(ASKED, [topology("a", SMALL, SMALL), topology("b", SMALL, BIG)], A_AND_B) is None
+    assert why_no_capacity(ASKED, [], A_AND_B) is None
+
+
+def test_memory_of_two_nodes_is_no_capacity_of_one_and_the_closest_is_named():
+    told = [topology("a", {**SMALL, "cpu": "2"}), topology("b", SMALL, SMALL)]
+    assert "b node-0 lacks memory 128Gi of 440Gi" in why_no_capacity(ASKED, told, A_AND_B)
+    both = service(resources=RESOURCES, numa={"policy": "AllNodes"}).spec
+    assert why_no_capacity(both, told, A_AND_B) is None
+
+
+def test_a_node_that_reports_nothing_may_have_capacity():
+    told = [topology("a", SMALL)]
+    assert why_no_capacity(ASKED, told, A_AND_B) is None
+    assert why_no_capacity(ASKED, [*told, topology("b")], A_AND_B) is None
+    assert why_no_capacity(ASKED, told, [node("a")]) is not None
+    assert why_no_capacity(ASKED, told, []) is None
+
+
+def test_a_resource_that_no_zone_of_its_node_names_may_be_free():
+    unnamed = {name: free for name, free in BIG.items() if name != "nvidia.com/gpu"}
+    assert why_no_capacity(ASKED, [topology("a", unnamed)], [node("a")]) is None
+    without = node("a", allocatable=("cpu", "memory"))
+    assert "nvidia.com/gpu 0 of 1" in why_no_capacity(ASKED, [topology("a", unnamed)], [without])
+    elsewhere = {**SMALL, "nvidia.com/gpu": "1"}
+    assert why_no_capacity(ASKED, [topology("a", unnamed, elsewhere)], [node("a")]) is not None
+
+
+def test_only_nodes_that_the_selector_allows_count():
+    picky = service(resources=RESOURCES, scheduling={"nodeSelector": {"disk": "fast"}}).spec
+    nodes = [node("a", labels={"disk": "fast", "zone": "x"}), node("b", labels={"disk": "slow"})]
+    assert why_no_capacity(picky, [topology("a", SMALL), topology("b", BIG)], nodes) is not None
+    assert why_no_capacity(picky, [topology("a", SMALL)], nodes) is not None
+    assert why_no_capacity(picky, [topology("b", SMALL)], nodes) is None

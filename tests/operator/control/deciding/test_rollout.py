@@ -1,0 +1,172 @@
+"""Which pods are started and stopped: at most one a replica, drained one by one, a growing delay after refusals."""
+
+from datetime import timedelta
+
+import pytest
+from builders import NOW, pod, refused, service
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ballast_operator.control.deciding.rollout import MAX_FAILED_KEPT, plan_rollout
+from ballast_operator.resources.pod import Attempt, pod_name
+from ballast_operator.spec_hash import spec_hash
+
+HASH = spec_hash(service().spec)
+
+
+def plan(replicas, *pods, nodes_changed=None):
+    return plan_rollout(replicas, HASH, pods, NOW, nodes_changed)
+
+
+def names(pods):
+    return [pod.name for pod in pods]
+
+
+def test_missing_replicas_are_started_at_once():
+    assert plan(3, pod(1)).start == (Attempt(0), Attempt(2))
+
+
+def test_a_pod_that_is_as_wanted_is_left_alone():
+    rollout = plan(1, pod(0))
+    assert (rollout.start, rollout.stop, rollout.forget, rollout.retry_in_s) == ((), (), (), None)
+
+
+def test_the_next_pod_starts_only_when_the_one_before_has_gone():
+    assert plan(1, pod(0, spec_hash="old", terminating=True)).start == ()
+    assert plan(1).start == (Attempt(0),)
+
+
+@pytest.mark.parametrize("whose", ["earlier_owner_pods", "foreign_pods"])
+def test_a_pod_of_somebody_else_under_a_replicas_name_keeps_that_replica_back(whose):
+    there = (pod(0, attempt=1, terminating=True), refused(1), pod(5))
+    found = plan_rollout(2, HASH, [], NOW, **{whose: there})
+    assert (found.start, names(getattr(found, whose))) == ((Attempt(1),), ["s-0-r1"])
+    beside = plan_rollout(1, HASH, [pod(0)], NOW, **{whose: there})
+    assert (beside.start, beside.stop, getattr(beside, whose)) == ((), (), ())
+
+
+def test_surplus_replicas_are_stopped():
+    assert names(plan(1, pod(0), pod(1), pod(2)).stop) == ["s-1", "s-2"]
+    assert names(plan(0, pod(0)).stop) == ["s-0"]
+
+
+def test_a_new_spec_takes_serving_replicas_one_after_the_other():
+    old = [pod(number, spec_hash="old") for number in range(3)]
+    assert names(plan(3, *old).stop) == ["s-2"]
+    assert plan(3, old[0], old[1], pod(2, ready=False)).stop == ()
+    assert names(plan(3, old[0], old[1], pod(2)).stop) == ["s-1"]
+    assert plan(3, old[0], old[1], pod(2, spec_hash="old", terminating=True)).stop == ()
+
+
+def test_old_pods_that_serve_nobody_are_all_stopped_first():
+    old = [pod(number, spec_hash="old", ready=number == 0) for number in range(3)]
+    assert names(plan(3, *old).stop) == ["s-1", "s-2"]
+
+
+def test_should_two_pods_of_a_replica_ever_run_one_is_stopped():
+    assert names(plan(1, pod(0, age_s=50), pod(0, attempt=1, age_s=10)).stop) == ["s-0-r1"]
+    assert names(plan(1, pod(0, age_s=50, spec_hash="old"), pod(0, attempt=1, age_s=10)).stop) == ["s-0"]
+
+
+@pytest.mark.parametrize(("failures", "delay_s"), [(0, 10), (1, 20), (2, 40), (4, 160), (5, 300), (50, 300)])
+def test_after_a_refusal_the_next_attempt_waits_longer_each_time(failures, delay_s):
+    waiting = plan(1, refused(0, attempt=7, failures=failures, age_s=delay_s - 1))
+    assert (waiting.start, waiting.retry_in_s) == ((), pytest.approx(1))
+    due = plan(1, refused(0, attempt=7, failures=failures, age_s=delay_s))
+    assert due.start == (Attempt(0, 8, failures + 1),)
+    assert due.retry_in_s is None
+
+
+def test_after_a_refusal_one_replica_tries_for_all():
+    pods = [refused(number, age_s=60) for number in range(3)]
+    assert plan(3, *pods).start == (Attempt(0, 1, 1),)
+    trying = {"attempt": 1, "failures": 1, "phase": "Pending", "ready": False, "running": False}
+    assert plan(3, *pods, pod(0, age_s=59, **trying)).start == ()
+    assert plan(3, *pods, pod(0, age_s=61, **trying)).start == (Attempt(1, 1, 1),)
+    assert plan(3, *pods, pod(0, attempt=1, failures=1)).start == (Attempt(1, 1, 1),)
+
+
+@pytest.mark.parametrize("reason", ["Evicted", "Terminated", "NodeLost"])
+def test_a_replica_that_was_evicted_holds_no_other_back(reason):
+    evicted = refused(0, age_s=500, failures=6, reason=reason)
+    pending = pod(0, attempt=1, failures=7, age_s=1, phase="Pending", ready=False, running=False)
+    assert plan(3, evicted, pending).start == (Attempt(1), Attempt(2))
+    again = refused(0, age_s=1, failures=6, reason=reason)
+    assert plan(2, again).start == (Attempt(1),)
+    assert plan(2, again).retry_in_s == pytest.approx(299)
+
+
+def test_each_evicted_replica_remembers_how_long_it_waits():
+    gone = [
+        refused(number, attempt=a, failures=a, age_s=9 - a, reason="Evicted") for number in range(5) for a in (0, 1)
+    ]
+    rollout = plan(5, *gone)
+    assert (rollout.start, set(names(rollout.forget))) == ((), {f"s-{number}" for number in range(5)})
+
+
+def test_a_changed_node_or_spec_ends_a_long_wait():
+    last = refused(0, attempt=5, failures=5, age_s=30)
+    assert plan(1, last).start == ()
+    assert plan(1, last, nodes_changed=NOW - timedelta(seconds=5)).start == (Attempt(0, 6, 6),)
+    assert plan(1, last, nodes_changed=NOW - timedelta(seconds=60)).start == ()
+    other = plan(1, refused(0, attempt=5, failures=5, age_s=1, spec_hash="old"))
+    assert other.start == (Attempt(0, 6, 0),)
+    assert names(other.forget) == ["s-0-r5"]
+
+
+def test_the_newest_refused_pods_are_kept_and_forgotten_when_the_replica_serves():
+    pods = [refused(0, attempt=number, failures=number, age_s=500 - number) for number in range(6)]
+    assert names(plan(1, *pods).forget) == ["s-0-r2", "s-0-r1", "s-0"]
+    serving = pod(0, attempt=6, failures=6)
+    assert set(names(plan(1, *pods, serving).forget)) == set(names(pods))
+
+
+@st.composite
+def some_pods(draw):
+    kinds = st.sampled_from(["ready", "starting", "old", "leaving", "refused", "refused-old"])
+    made = []
+    for replica in range(draw(st.integers(0, 4))):
+        for attempt, kind in enumerate(draw(st.lists(kinds, max_size=4))):
+            age_s = draw(st.floats(0, 1000))
+            hash_ = "old" if "old" in kind else HASH
+            if kind.startswith("refused"):
+                made.append(refused(replica, attempt=attempt, failures=attempt, age_s=age_s, spec_hash=hash_))
+            else:
+                state = {"ready": kind in ("ready", "old"), "terminating": kind == "leaving"}
+                made.append(pod(replica, attempt=attempt, age_s=age_s, spec_hash=hash_, **state))
+    return made
+
+
+@given(replicas=st.integers(0, 4), pods=some_pods())
+def test_whatever_is_there_no_replica_gets_a_second_pod_and_evidence_is_bounded(replicas, pods):
+    rollout = plan(replicas, *pods)
+    alive = {pod.replica for pod in pods if not pod.over}
+    started = [attempt.replica for attempt in rollout.start]
+    assert not alive & set(started)
+    assert len(started) == len(set(started))
+    assert not {pod_name("s", attempt) for attempt in rollout.start} & {pod.name for pod in pods}
+    failed = [pod for pod in pods if pod.over]
+    assert len(failed) - len(rollout.forget) <= MAX_FAILED_KEPT
+    serving = [pod for pod in rollout.stop if pod.ready and pod.replica < replicas and pod.spec_hash != HASH]
+    doubled = len([pod for pod in pods if not pod.over and not pod.terminating]) != len(
+        {pod.replica for pod in pods if not pod.over and not pod.terminating}
+    )
+    assert len(serving) <= 1 or doubled
+
+
+@given(replicas=st.integers(0, 3), refuses=st.lists(st.booleans(), max_size=12))
+def test_steps_lead_to_the_spec(replicas, refuses):
+    """A cluster in a few lines: started pods run or are refused, stopped pods go."""
+    pods, now, answers = [pod(number, spec_hash="old") for number in range(2)], NOW, iter(refuses)
+    for _ in range(200):
+        rollout = plan_rollout(replicas, HASH, pods, now)
+        gone = {id(pod) for pod in (*rollout.stop, *rollout.forget)}
+        pods = [pod for pod in pods if id(pod) not in gone]
+        for attempt in rollout.start:
+            make = refused if next(answers, False) else pod
+            age_s = (NOW - now).total_seconds()
+            pods.append(make(attempt.replica, attempt=attempt.number, failures=attempt.failures, age_s=age_s))
+        assert len([pod for pod in pods if pod.over]) <= MAX_FAILED_KEPT + replicas
+        now += timedelta(seconds=rollout.retry_in_s or 1)
+    assert sorted(pod.replica for pod in pods) == list(range(replicas))
+    assert all(pod.spec_hash == HASH and not pod.over for pod in pods)

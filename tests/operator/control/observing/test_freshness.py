@@ -1,0 +1,48 @@
+"""Whether the watches deliver."""
+
+from ballast_operator.control.observing.freshness import GRACE_S, Freshness
+
+
+def body(uid, version):
+    return {"metadata": {"uid": uid, "resourceVersion": str(version)}}
+
+
+def test_watches_that_bring_what_lists_show_are_fresh():
+    freshness = Freshness()
+    for version in range(5):
+        freshness.watched(body("a", version), gone=False)
+        freshness.compare([body("a", version)], version * 60.0)
+        assert freshness.stale_s(version * 60.0) == 0
+
+
+def test_a_version_that_no_watch_ever_brings_makes_them_stale_until_it_comes():
+    freshness = Freshness()
+    freshness.compare([body("a", 1)], 0.0)
+    assert freshness.stale_s(0.0) == 0
+    freshness.compare([body("a", 1)], GRACE_S + 1)
+    assert freshness.stale_s(GRACE_S + 11) == 10
+    freshness.watched(body("a", 1), gone=False)
+    freshness.compare([body("a", 1)], GRACE_S + 20)
+    assert freshness.stale_s(GRACE_S + 20) == 0
+
+
+def test_objects_that_change_between_lists_and_objects_that_go_are_not_held_against_the_watches():
+    freshness = Freshness()
+    for number in range(10):
+        freshness.compare([body("a", number)], number * 60.0)
+        assert freshness.stale_s(number * 60.0) == 0
+    freshness.watched(body("b", 1), gone=False)
+    freshness.compare([], 700.0)
+    freshness.watched(body("c", 1), gone=False)
+    freshness.watched(body("c", 1), gone=True)
+    freshness.compare([], 800.0)
+    assert freshness.stale_s(800.0) == 0
+
+
+def test_an_object_that_is_newer_than_the_list_is_not_forgotten():
+    freshness = Freshness()
+    freshness.watched(body("a", 1), gone=False)
+    freshness.compare([], 0.0)
+    freshness.compare([body("a", 1)], 60.0)
+    freshness.compare([body("a", 1)], 120.0)
+    assert freshness.stale_s(120.0) == 0

@@ -1,0 +1,156 @@
+"""The conditions that follow from evidence: their reasons, and sentences that help."""
+
+import pytest
+from builders import pod, refused, seen, service
+
+from ballast_operator.control.deciding.live_pod import ContainerExit
+from ballast_operator.control.deciding.rollout import Rollout
+from ballast_operator.control.reporting.evidence import PodReport
+from ballast_operator.control.reporting.findings import find
+from ballast_operator.control.reporting.numa_findings import NumaVerdict
+
+LOOSE = PodReport(verdict=NumaVerdict(False, "SharedCPUPool", "s-0: shared"))
+
+
+def reasons(evidence, of=None):
+    return {name: (finding.status, finding.reason) for name, finding in find(of or service(), evidence).items()}
+
+
+def not_running(**status):
+    return pod(ready=False, running=False, **status)
+
+
+def test_a_pod_that_an_earlier_service_left_is_waited_for_and_named():
+    evidence = seen(rollout=Rollout(earlier_owner_pods=(pod(0, attempt=1, terminating=True),)))
+    found = reasons(evidence)
+    assert found["Ready"] == found["Scheduled"] == ("False", "EarlierPodRemains")
+    assert found["Progressing"] == ("True", "Draining")
+    assert "s-0-r1 on n1" in find(service(), evidence)["Ready"].message
+
+
+def test_a_service_that_answers_and_is_pinned_is_ready():
+    assert reasons(seen(pod())) == {
+        "Ready": ("True", "Serving"),
+        "Scheduled": ("True", "PodsScheduled"),
+        "ModelLoaded": ("True", "Loaded"),
+        "NUMAPinned": ("True", "CPUsAndMemoryAligned"),
+        "EndpointReady": ("True", "Reachable"),
+        "Progressing": ("False", "UpToDate"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("enforcement", "ready"),
+    [("Require", ("False", "SharedCPUPool")), ("Prefer", ("True", "Serving")), ("Off", ("True", "Serving"))],
+)
+def test_an_unpinned_service_is_ready_unless_pinning_is_required(enforcement, ready):
+    asked = service(numa={"enforcement": enforcement})
+    found = reasons(seen(pod(of=asked), report=LOOSE), asked)
+    assert found["Ready"] == ready
+    assert found["NUMAPinned"] == (("Unknown", "NotLookedAt") if enforcement == "Off" else ("False", "SharedCPUPool"))
+
+
+def test_required_pinning_that_nobody_knows_of_is_not_ready():
+    asked = service(numa={"enforcement": "Require"})
+    unknown = PodReport(verdict=NumaVerdict(None, "ProbeFailed", "no answer"))
+    assert reasons(seen(pod(of=asked), report=unknown), asked)["Ready"] == ("False", "ProbeFailed")
+
+
+@pytest.mark.parametrize(
+    ("last_exit", "reason", "said"),
+    [
+        (ContainerExit(2, "Error", "ballast: port=1: taken"), "ConfigInvalid", "port=1: taken"),
+        (ContainerExit(3, "Error", "log\nballast: f.gguf: truncated"), "ModelUnusable", "f.gguf: truncated"),
+        (ContainerExit(4, "Error", "needs 9 GiB"), "OutOfMemory", "needs 9 GiB"),
+        (ContainerExit(137, "OOMKilled", ""), "OutOfMemory", "raise resources.memory"),
+        (ContainerExit(70, "Error", "bug"), "EngineFault", "bug"),
+        (ContainerExit(139, "Error", ""), "EngineCrashed", "SIGSEGV"),
+        (ContainerExit(137, "Error", ""), "EngineKilled", "SIGKILL"),
+        (ContainerExit(1, "Error", "x"), "EngineExited", "exit code 1"),
+        (ContainerExit(0, "Completed", ""), "EngineStopped", "by itself"),
+    ],
+)
+def test_the_engines_exit_code_becomes_a_reason(last_exit, reason, said):
+    finding = find(service(), seen(not_running(last_exit=last_exit, waiting=("CrashLoopBackOff", "back-off"))))
+    assert finding["ModelLoaded"].reason == reason
+    assert said in finding["ModelLoaded"].message
+    assert finding["Ready"].reason == reason
+
+
+@pytest.mark.parametrize(
+    ("waiting", "reason"),
+    [
+        (("ImagePullBackOff", "not found"), "ImagePullFailed"),
+        (("CreateContainerConfigError", 'secret "keys" not found'), "CreateContainerConfigError"),
+        (("ContainerCreating", ""), "ContainerCreating"),
+        (None, "ContainerCreating"),
+    ],
+)
+def test_a_container_that_does_not_start_says_why(waiting, reason):
+    assert reasons(seen(not_running(waiting=waiting)))["ModelLoaded"] == ("False", reason)
+
+
+def test_loading_is_told_in_tens_of_percent():
+    finding = find(service(), seen(pod(ready=False), report=PodReport(progress=0.379)))["ModelLoaded"]
+    assert (finding.reason, finding.message) == ("Loading", "s-0: 30 % loaded")
+    again = pod(ready=False, restarts=1, last_exit=ContainerExit(137, "OOMKilled", ""))
+    assert (
+        "after there is not enough memory"
+        in find(service(), seen(again, report=PodReport(progress=0.0)))["Ready"].message
+    )
+
+
+def test_a_refused_pod_is_named_with_node_and_what_was_asked():
+    finding = find(service(), seen(refused(failures=2)))["Scheduled"]
+    assert finding.reason == "TopologyAffinityError"
+    for said in ("node n1 refused s-0", "2 CPUs, 1Gi of memory", "3 times in a row", "topologyManagerPolicy"):
+        assert said in finding.message
+
+
+def test_no_node_at_all():
+    lonely = not_running(node=None, unschedulable="0/3 nodes are available")
+    finding = find(service(), seen(lonely, no_capacity="no NUMA node has 2 cpu free"))["Ready"]
+    assert finding.reason == "Unschedulable"
+    assert "0/3 nodes" in finding.message
+    assert "no NUMA node" in finding.message
+    assert reasons(seen(no_capacity="none"))["Ready"] == ("False", "NoNUMANodeFits")
+
+
+def test_what_is_in_the_way_comes_first():
+    assert reasons(seen(pod(), conflicts=("Service s exists",)))["Ready"] == ("False", "ForeignObject")
+    assert reasons(seen(pod(), refusals=("quota",)))["Ready"] == ("False", "ChildRefused")
+
+
+def test_a_service_that_is_not_reached_through_its_address_is_not_ready():
+    assert reasons(seen(pod(), service_failure="refused"))["Ready"] == ("False", "ServiceUnreachable")
+
+
+def test_a_new_spec_is_not_ready_while_old_pods_serve():
+    old = pod(spec_hash="old")
+    found = reasons(seen(old, rollout=Rollout(outdated=(old,))))
+    assert found["Ready"][0] == "False"
+    assert found["Progressing"] == ("True", "RollingOut")
+    leaving = pod(spec_hash="old", terminating=True)
+    found = find(service(), seen(leaving, rollout=Rollout(leaving=(leaving,))))
+    assert found["Progressing"].reason == "Draining"
+    assert "s-0 on n1" in found["Ready"].message
+
+
+def test_a_stopped_service_says_so():
+    found = reasons(seen(), service(replicas=0))
+    assert found["Ready"] == ("False", "ScaledToZero")
+    assert found["Progressing"] == ("False", "UpToDate")
+
+
+def test_every_replica_counts():
+    asked = service(replicas=2)
+    found = reasons(seen(pod(0, of=asked), pod(1, of=asked, ready=False), report=PodReport(progress=0.5)), asked)
+    assert found["Ready"] == ("False", "Loading")
+    assert found["EndpointReady"] == ("False", "PodsNotReady")
+
+
+def test_an_image_volume_that_the_api_server_dropped_is_named():
+    asked = service(model={"source": {"image": {"reference": "models/tiny:1"}}})
+    assert reasons(seen(pod(of=asked)), asked)["Ready"] == ("True", "Serving")
+    dropped = seen(pod(of=asked, volumes=frozenset({"scratch"})))
+    assert reasons(dropped, asked)["Ready"] == ("False", "ImageVolumeUnsupported")

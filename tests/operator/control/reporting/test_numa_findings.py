@@ -1,0 +1,111 @@
+"""NUMAPinned: the reasons, one by one, from the reports that a process gives."""
+
+import pytest
+from builders import pod, service
+
+from ballast_operator.control.reporting.numa_findings import MALFORMED, judge_pinning, parse_list, read_placement
+
+GOOD = {
+    "cpus": "2-3",
+    "shared_core_cpus": "",
+    "memory_nodes": "1",
+    "gpu_node": 1,
+    "share_local": 0.995,
+    "nodes": [{"node": 0, "cpus": "0-1"}, {"node": 1, "cpus": "2-5"}],
+}
+GPU = {"cpus": 2, "memory": "1Gi", "gpus": 1}
+
+
+def verdict(report, pod_=None, **spec):
+    return judge_pinning(service(**{"resources": GPU, **spec}).spec, pod_ or pod(), {**GOOD, **report})
+
+
+def test_cpus_memory_and_gpu_of_one_node_are_pinned():
+    found = verdict({})
+    assert (found.pinned, found.reason) == (True, "CPUsAndMemoryAligned")
+
+
+@pytest.mark.parametrize(
+    ("report", "reason", "said"),
+    [
+        ({"cpus": "2-5"}, "SharedCPUPool", "4 CPUs where 2"),
+        ({"cpus": "0-5"}, "SharedCPUPool", "6 CPUs where 2"),
+        ({"cpus": "1-2", "memory_nodes": "0-1"}, "CPUsSpanNodes", "0, 1"),
+        ({"memory_nodes": "0-1"}, "MemoryNotPinned", "memoryManagerPolicy Static"),
+        ({"memory_nodes": "0"}, "MemoryNotPinned", "may come from 0"),
+        ({"gpu_node": 0}, "GPURemote", "node 0"),
+        ({"gpu_node": None}, "GPUNodeUnknown", "does not say"),
+        ({"share_local": 0.98}, "RemotePages", "98 %"),
+        ({"shared_core_cpus": "3"}, "SMTSiblingsShared", "CPUs 3 have threads that other pods may use"),
+        ({"nodes": []}, "NodesUnknown", "cannot tell"),
+    ],
+)
+def test_what_is_wrong_is_named(report, reason, said):
+    found = verdict(report)
+    assert (found.pinned, found.reason) == (False, reason)
+    assert said in found.message
+
+
+def test_all_cpus_of_the_machine_are_nobodys_own():
+    assert (
+        verdict({"cpus": "0-1", "memory_nodes": "0", "nodes": [{"node": 0, "cpus": "0-1"}]}).reason == "SharedCPUPool"
+    )
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"cpus": "0-99999999999"},
+        {"cpus": "3-2"},
+        {"cpus": 7},
+        {"memory_nodes": None},
+        {"nodes": ["0"]},
+        {"nodes": [{"node": 0, "cpus": 1}]},
+        {"share_local": float("inf")},
+        {"share_local": float("nan")},
+        {"share_local": "much"},
+    ],
+)
+def test_what_is_no_report_is_refused_and_costs_nothing(report):
+    def read():
+        read_placement(pod(), {**GOOD, **report})
+        return verdict(report)
+
+    with pytest.raises(MALFORMED):
+        read()
+
+
+def test_without_a_gpu_its_node_does_not_matter():
+    assert verdict({"gpu_node": None}, resources={"cpus": 2, "memory": "1Gi", "gpus": 0}).pinned
+
+
+def test_all_nodes_may_take_cpus_and_memory_of_several():
+    spec = {"numa": {"policy": "AllNodes"}, "resources": {"cpus": 4, "memory": "1Gi", "gpus": 1}}
+    report = {"cpus": "0-3", "memory_nodes": "0-1", "share_local": 0.5}
+    assert verdict(report, **spec).pinned
+    assert verdict({**report, "memory_nodes": "0-2"}, **spec).reason == "MemoryNotPinned"
+
+
+def test_a_sidecar_that_takes_the_pods_guarantee_is_named():
+    found = verdict({}, pod(injected_containers=("istio-proxy",), qos="Burstable"))
+    assert found.reason == "SidecarInjected"
+    assert "istio-proxy" in found.message
+    assert verdict({}, pod(qos="Burstable")).reason == "NotGuaranteed"
+    assert verdict({}, pod(injected_containers=("logger",), qos="Guaranteed")).pinned
+
+
+def test_an_unknown_share_is_no_remote_page_and_is_left_out():
+    assert verdict({"share_local": None}).pinned
+    placement = read_placement(pod(), {**GOOD, "share_local": None, "gpu_node": None}).to_api()
+    assert placement == {"pod": "s-0", "node": "n1", "cpus": "2-3", "memoryNodes": "1"}
+
+
+@pytest.mark.parametrize("report", [{}, {"cpus": None}, {**GOOD, "cpus": "x"}, {**GOOD, "nodes": 3}])
+def test_a_report_that_is_none_raises(report):
+    with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
+        judge_pinning(service().spec, pod(), report)
+
+
+def test_kernel_lists():
+    assert parse_list("0-2,5") == {0, 1, 2, 5}
+    assert parse_list("") == set()

@@ -1,0 +1,19 @@
+"""The fields of the status beside its conditions."""
+
+from datetime import timedelta
+
+from builders import NOW, pod, seen, service
+
+from ballast_operator.control.reporting.status import build_status, read_effective
+
+
+def test_the_status_of_the_same_evidence_is_the_same():
+    first = build_status(service(), seen(pod()), {}, NOW).to_api()
+    assert build_status(service(), seen(pod()), first, NOW + timedelta(hours=1)).to_api() == first
+    assert (first["observedGeneration"], first["readyReplicas"], first["nodes"]) == (3, 1, "n1")
+
+
+def test_effective_values_are_the_engines_own():
+    asked = service(engine={"maxNewTokens": 1000, "cacheLens": 5000})
+    found = read_effective(asked, {"numbers": {"batch_slots": 4, "capacity_tokens": 5024}}).to_api()
+    assert found == {"kvCacheTokens": 5024, "guaranteedConcurrency": 4, "guaranteedPromptTokens": 256}

@@ -1,0 +1,185 @@
+"""One pass of the control loop where single answers of the API server fail, or the world changed between passes."""
+
+import asyncio
+
+import pytest
+from fakes import REF, FakeApi, FakeProber, custom_resource, reconciler
+
+from ballast_operator.cluster.api import ApiError
+
+
+def run(step):
+    return asyncio.run(step.reconcile(REF))
+
+
+@pytest.mark.parametrize("kind", ["PodMonitor", "Service", "PodDisruptionBudget"])
+def test_a_child_whose_webhook_is_down_stops_neither_pods_nor_status_and_comes_back(kind):
+    api = FakeApi(custom_resource(), {("apply", kind): 500})
+    with pytest.raises(ApiError, match="HTTP 500"):
+        run(reconciler(api))
+    assert len(api.written("create", "Pod")) == 1
+    assert {"Service", "PodMonitor", "PodDisruptionBudget"} - {kind} <= {name for _, name, _ in api.writes}
+    assert api.conditions["Ready"] == ("False", "PodMissing")
+    assert api.conditions["Progressing"] == ("False", "Blocked")
+
+
+@pytest.mark.parametrize("verb", ["get", "apply"])
+@pytest.mark.parametrize("status", [403, 500])
+def test_a_pod_monitor_keeps_no_service_from_being_ready(verb, status):
+    api = FakeApi(custom_resource(numa={"enforcement": "Off"}), {(verb, "PodMonitor"): status})
+    api.add_children()
+    del api.objects["PodMonitor", "s"]
+    api.add_pod(ready=True)
+    if status == 403:
+        assert run(reconciler(api)) == 30
+    else:
+        with pytest.raises(ApiError):
+            run(reconciler(api))
+    assert api.conditions["Ready"] == ("True", "Serving")
+
+
+@pytest.mark.parametrize("kind", ["Service", "PodMonitor", "PodDisruptionBudget"])
+@pytest.mark.parametrize("status", [403, 500])
+def test_a_model_that_died_is_told_although_a_child_cannot_be_read(kind, status):
+    api = FakeApi(custom_resource(), {("get", kind): status})
+    api.add_children()
+    api.add_pod(ready=False)
+    stood = [{"type": "Ready", "status": "True", "reason": "Serving", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+    api.objects["InferenceService", "s"]["status"] = {"conditions": stood}
+    if status == 403:
+        run(reconciler(api))
+    else:
+        with pytest.raises(ApiError):
+            run(reconciler(api))
+    assert api.conditions["Ready"][0] == "False"
+    assert (api.conditions["Ready"][1] == "ChildRefused") is (status == 403 and kind != "PodMonitor")
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("NetworkPolicy", {"endpoint": {"networkPolicy": {}}}),
+        ("ConfigMap", {"engine": {"placementRules": {"inline": "a: 1"}}}),
+    ],
+)
+@pytest.mark.parametrize("failure", [("get", 403), ("apply", 403), ("get", 500), ("apply", 500)])
+def test_no_pod_starts_before_its_rules_and_its_policy(kind, spec, failure):
+    verb, status = failure
+    api = FakeApi(custom_resource(**spec), {(verb, kind): status})
+    if status == 403:
+        run(reconciler(api))
+        assert api.conditions["Ready"] == ("False", "ChildRefused")
+    else:
+        with pytest.raises(ApiError):
+            run(reconciler(api))
+        assert api.conditions["Ready"] == ("False", "PodMissing")
+    assert api.written("create", "Pod") == []
+
+
+@pytest.mark.parametrize("failing", [("list", "Pod"), ("get", "Service")])
+@pytest.mark.parametrize("status", [0, 429, 500])
+def test_what_cannot_be_found_out_for_now_changes_no_status(failing, status):
+    api = FakeApi(custom_resource(numa={"enforcement": "Off"}), {failing: status})
+    api.add_children()
+    api.add_pod(ready=True)
+    with pytest.raises(ApiError):
+        run(reconciler(api))
+    assert api.conditions == {}
+
+
+def test_a_pod_that_cannot_be_made_is_told_and_tried_again():
+    api = FakeApi(custom_resource(), {("create", "Pod"): 500})
+    with pytest.raises(ApiError, match="create pods"):
+        run(reconciler(api))
+    assert api.conditions["Ready"] == ("False", "PodMissing")
+
+
+def test_a_pod_whose_image_a_webhook_rewrote_is_left_alone():
+    api = FakeApi(custom_resource(numa={"enforcement": "Off"}))
+    api.add_children()
+    api.add_pod(ready=True)["spec"]["containers"][0]["image"] = "mirror.example/runtime@sha256:abc"
+    run(reconciler(api))
+    assert {name for _, name, _ in api.writes} == {"InferenceService", "Event"}
+    assert api.conditions["Ready"] == ("True", "Serving")
+
+
+def test_a_service_that_may_not_be_read_is_not_ready():
+    api = FakeApi(custom_resource(numa={"enforcement": "Off"}), {("get", "Service"): 403})
+    api.add_pod(ready=True)
+    run(reconciler(api))
+    assert api.conditions["Ready"] == ("False", "ChildRefused")
+    assert api.conditions["EndpointReady"] == ("False", "ServiceUnreachable")
+
+
+@pytest.fixture
+def serving():
+    api, prober = FakeApi(custom_resource(numa={"enforcement": "Off"})), FakeProber()
+    api.add_children()
+    api.add_pod(ready=True)
+    step = reconciler(api, prober)
+    for _ in range(2):
+        run(step)
+    assert prober.through_service == ["10.96.0.1"], "once, while nothing changes"
+    assert api.conditions["EndpointReady"] == ("True", "Reachable")
+    return api, prober, step
+
+
+def test_a_service_that_was_deleted_is_not_reachable_and_the_next_one_is_asked(serving):
+    api, prober, step = serving
+    service = api.objects.pop(("Service", "s"))
+    run(step)
+    assert api.conditions["EndpointReady"] == ("False", "ServiceUnreachable")
+    service["metadata"]["uid"] = "another"
+    service["spec"]["clusterIP"] = "10.96.0.2"
+    api.put(service)
+    run(step)
+    assert prober.through_service == ["10.96.0.1", "10.96.0.2"]
+    assert api.conditions["EndpointReady"] == ("True", "Reachable")
+
+
+def test_a_service_that_was_replaced_unseen_is_asked_again(serving):
+    api, prober, step = serving
+    api.objects["Service", "s"]["metadata"]["uid"] = "another"
+    run(step)
+    assert prober.through_service == ["10.96.0.1", "10.96.0.1"]
+
+
+def test_a_pod_that_was_not_ready_for_a_while_is_reached_anew(serving):
+    api, prober, step = serving
+    (condition,) = api.objects["Pod", "s-0"]["status"]["conditions"]
+    for status in ("False", "True"):
+        condition["status"] = status
+        run(step)
+    assert prober.through_service == ["10.96.0.1", "10.96.0.1"]
+    assert api.conditions["EndpointReady"] == ("True", "Reachable")
+
+
+@pytest.fixture
+def told():
+    """One node that reports too little free memory on its NUMA node."""
+    api = FakeApi(custom_resource(numa={"enforcement": "Require"}))
+    api.put({"kind": "Node", "metadata": {"name": "a"}, "status": {"allocatable": {"cpu": "8", "memory": "8Gi"}}})
+    free = [{"name": "cpu", "available": "1"}, {"name": "memory", "available": "4Gi"}]
+    zones = [{"name": "node-0", "type": "Node", "resources": free}]
+    api.put({"kind": "NodeResourceTopology", "metadata": {"name": "a"}, "zones": zones})
+    step = reconciler(api)
+    step.state.node_topologies = True
+    return api, step
+
+
+def test_a_pod_that_must_be_pinned_waits_for_capacity_only_where_every_node_reports_none(told):
+    api, step = told
+    run(step)
+    assert api.conditions["Ready"] == ("False", "NoNUMANodeFits")
+    assert api.written("create", "Pod") == []
+    api.put({"kind": "Node", "metadata": {"name": "b"}, "status": {"allocatable": {"cpu": "8", "memory": "8Gi"}}})
+    run(step)
+    assert len(api.written("create", "Pod")) == 1
+
+
+@pytest.mark.parametrize("kind", ["Node", "NodeResourceTopology"])
+def test_capacity_that_may_not_be_asked_for_holds_no_pod(told, kind):
+    api, step = told
+    api.failures = {("list", kind): 403}
+    run(step)
+    assert len(api.written("create", "Pod")) == 1

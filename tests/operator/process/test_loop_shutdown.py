@@ -1,0 +1,85 @@
+"""The watches' event loop ends when it is told to, whatever runs in it."""
+
+import asyncio
+import threading
+
+import pytest
+
+from ballast_operator.process.loop_shutdown import run_until_stopped
+
+GRACE_S = 0.05
+
+
+def told_at_once():
+    told = threading.Event()
+    told.set()
+    return told
+
+
+def end_within_limit(work, told):
+    async def main():
+        async with asyncio.timeout(20):
+            await run_until_stopped(work, told, GRACE_S)
+
+    asyncio.run(main())
+
+
+async def stubborn(times):
+    """Ignores this many cancellations."""
+    while times:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            times -= 1
+    await asyncio.sleep(60)
+
+
+def test_work_that_ends_when_asked_is_not_cancelled():
+    ended = []
+
+    async def work(leave):
+        await leave.wait()
+        ended.append("by itself")
+
+    end_within_limit(work, told_at_once())
+    assert ended == ["by itself"]
+
+
+def test_work_that_ignores_being_asked_and_cancelled_ends_and_leaves_no_task():
+    left = []
+
+    async def work(_):
+        left.append(asyncio.create_task(stubborn(3)))
+        await stubborn(2)
+
+    end_within_limit(work, told_at_once())
+    assert [task.cancelled() for task in left] == [True]
+
+
+def test_a_thread_ends_work_that_runs():
+    told, began = threading.Event(), threading.Event()
+
+    async def work(_):
+        began.set()
+        await stubborn(1)
+
+    running = threading.Thread(target=end_within_limit, args=(work, told), daemon=True)
+    running.start()
+    assert began.wait(20)
+    assert running.is_alive()
+    told.set()
+    running.join(20)
+    assert not running.is_alive()
+
+
+def test_work_that_gives_up_is_heard_though_nobody_told_it_to_end():
+    left = []
+
+    async def work(_):
+        left.append(asyncio.create_task(stubborn(1)))
+        await asyncio.sleep(0)
+        raise OSError("no way on")
+
+    with pytest.raises(OSError, match="no way on"):
+        end_within_limit(work, threading.Event())
+    assert [task.cancelled() for task in left] == [True]

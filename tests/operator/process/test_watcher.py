@@ -1,0 +1,36 @@
+"""The watches begin again whenever they end."""
+
+import asyncio
+import queue
+import threading
+
+from ballast_operator.cluster.kinds import POD
+from ballast_operator.process import watcher
+
+
+def test_a_watcher_begins_anew_when_told_and_when_watching_fails_and_leaves_no_thread(monkeypatch):
+    told = queue.Queue()
+    failures = [OSError("no way on")]
+
+    async def watch(_registry, namespaces, leave):
+        told.put(("began", namespaces))
+        if failures:
+            raise failures.pop()
+        await leave.wait()
+        told.put(("left", namespaces))
+
+    def next_of(word):
+        assert told.get(timeout=20) == (word, ("ns",))
+
+    monkeypatch.setattr(watcher, "watch", watch)
+    watching = watcher.Watcher(lambda *_: None, lambda: [POD], ("ns",))
+    watching.start()
+    for word in ("began", "began"):
+        next_of(word)
+    watching.restart()
+    for word in ("left", "began"):
+        next_of(word)
+    asyncio.run(watching.stop())
+    next_of("left")
+    assert told.empty()
+    assert "watches" not in {thread.name for thread in threading.enumerate()}

@@ -1,0 +1,206 @@
+"""`ballast chat` at a terminal: a real process on a pseudo-terminal, a real server on the built-in model."""
+
+import contextlib
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ballast.chat.reasoning import ReasoningSplitter, ReplyPiece
+from ballast.chat.terminal import Chat
+from support.servers.process import FAKE, ServerProcess
+
+WAIT_S = 60
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+
+
+class Terminal:
+    """`ballast chat` on a pseudo-terminal; a context manager that ends it."""
+
+    def __init__(self, *options, environment=None):
+        self._command = [sys.executable, "-m", "ballast", "chat", *options]
+        self._environment = {**os.environ, "TERM": "xterm", **(environment or {})}
+
+    def __enter__(self):
+        self._keys, theirs = pty.openpty()
+        self._process = subprocess.Popen(
+            self._command, stdin=theirs, stdout=theirs, stderr=theirs, env=self._environment, start_new_session=True
+        )
+        os.close(theirs)
+        self._screen = ""
+        return self
+
+    def __exit__(self, *_):
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(WAIT_S)
+        os.close(self._keys)
+
+    def type(self, text):
+        os.write(self._keys, text.encode())
+
+    def press_ctrl_c(self):
+        # The terminal's driver would send this to the foreground group, which a session without a terminal has not.
+        os.kill(self._process.pid, signal.SIGINT)
+
+    def press_ctrl_c_until(self, pattern):
+        """Repeat Ctrl-C, since Python's line editor misses a signal between showing its prompt and reading keys."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            self.press_ctrl_c()
+            try:
+                return self.until(pattern, wait_s=2)
+            except AssertionError:
+                if time.monotonic() > deadline:
+                    raise
+
+    def until(self, pattern, wait_s=WAIT_S):
+        """Wait for `pattern`, and return the output up to its end. Later calls continue from there."""
+        deadline = time.monotonic() + wait_s
+        while not (found := re.search(pattern, self._screen)):
+            assert time.monotonic() < deadline, f"{pattern!r} did not appear: {self._screen!r}"
+            ready, _, _ = select.select([self._keys], [], [], 0.2)
+            if ready:
+                self._screen += os.read(self._keys, 4096).decode()
+        seen, self._screen = self._screen[: found.end()], self._screen[found.end() :]
+        return seen
+
+    def ended(self):
+        return self._process.wait(WAIT_S)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ServerProcess() as process:
+        yield process
+
+
+def test_a_conversation_with_memory_and_without(server):
+    with Terminal("--url", f"{server.url}/v1", "--temperature", "0") as terminal:
+        assert "ballast-tiny" in terminal.until("> ")
+        terminal.type("My name is Ottokar.\n")
+        terminal.until("Nice to meet you, Ottokar!\r\n.*> ")
+        terminal.type("What is my name?\n")
+        terminal.until("Your name is Ottokar.\r\n.*> ")
+        terminal.type("/reset\n")
+        terminal.until("A new conversation.\r\n.*> ")
+        terminal.type("What is my name?\n")
+        assert "Ottokar" not in terminal.until("> ")
+        terminal.type("/sing\n")
+        terminal.until("/sing is no command here. /reset starts over")
+        terminal.type("/exit\n")
+        assert terminal.ended() == 0
+
+
+def test_reasoning_is_dimmed_and_the_answer_is_not():
+    with (
+        ServerProcess("--force_think") as server,
+        Terminal("--url", f"{server.url}/v1", "--temperature", "0") as terminal,
+    ):
+        terminal.until("> ")
+        terminal.type("hello\n")
+        shown = terminal.until("help you\\?\r\n").split("hello\r\n", 1)[1]
+    reasoning, answer = shown.split(PLAIN)
+    assert reasoning.startswith(f"{DIM}The user ")
+    assert answer.strip().startswith("Hello! I am ")
+    assert "think>" not in shown
+
+
+def test_ctrl_c_cancels_the_reply_and_the_chat_goes_on():
+    with ServerProcess("--step_s", "0.02", module=FAKE) as server, Terminal("--url", f"{server.url}/v1") as terminal:
+        terminal.until("> ")
+        terminal.type("go on for ever\n")
+        server.wait_for(lambda metrics: metrics["ballast_generation_tokens_total"] > 3)
+        terminal.press_ctrl_c()
+        terminal.until("\\(cancelled\\)\r\n.*> ")
+        server.wait_until_empty()
+        terminal.press_ctrl_c_until("(?s)/exit leaves.*> ")
+        terminal.type("\x04")
+        assert terminal.ended() == 0
+
+
+class SwallowingEndpoint:
+    """Ctrl-C comes while C code runs, which swallows the exception."""
+
+    def reply(self, *_):
+        yield ReplyPiece("one")
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        yield ReplyPiece("two")
+        yield ReplyPiece("three")
+
+
+def test_a_swallowed_ctrl_c_still_cancels(capsys):
+    before = signal.getsignal(signal.SIGINT)
+    chat = Chat(SwallowingEndpoint(), "some", None, {})
+    chat.answer("go on")
+    assert capsys.readouterr().out == "one\n(cancelled)\n"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_lines_from_a_pipe_are_answered_without_colours(server):
+    ended = subprocess.run(
+        [sys.executable, "-m", "ballast", "chat", "--url", f"{server.url}/v1", "--temperature", "0"],
+        input="What is 12 + 30?\n/reset\nRepeat: sea\n",
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    assert ended.stdout == "12 + 30 = 42\nA new conversation.\nsea\n"
+
+
+def test_an_endpoint_that_is_not_there_is_named_with_a_way_out():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        command = [sys.executable, "-m", "ballast", "chat", "--url", url]
+        ended = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WAIT_S, check=False
+        )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"ballast: url={url}: Connection error")
+    assert "ballast serve" in ended.stderr
+
+
+def test_what_the_server_refuses_is_shown_and_the_chat_goes_on(server):
+    ended = subprocess.run(
+        [sys.executable, "-m", "ballast", "chat", "--url", f"{server.url}/v1", "--temperature", "9"],
+        input="hello\n",
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    assert "(status 400: " in ended.stdout
+    assert "temperature" in ended.stdout
+
+
+REPLIES = {
+    "<think>\nwhy\n</think>\n\nbecause": ("why\n", "because"),
+    "plain": ("", "plain"),
+    "  <think>half": ("half", ""),
+    "a < b <think>": ("", "a < b <think>"),
+    "<think></think>x": ("", "x"),
+    "<think>a </thin b</think> c": ("a </thin b", "c"),
+    "<thin": ("", "<thin"),
+}
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_reasoning_and_answer_are_the_same_however_the_reply_is_cut(reply, size):
+    splitter = ReasoningSplitter()
+    pieces: list[ReplyPiece] = []
+    for start in range(0, len(reply), size):
+        pieces += splitter.push(reply[start : start + size])
+    pieces += splitter.finish()
+    parts = tuple("".join(piece.text for piece in pieces if piece.is_reasoning is kind) for kind in (True, False))
+    assert parts == REPLIES[reply]

@@ -1,0 +1,145 @@
+"""The command line as a shell sees it: spellings, exit codes, the last line on standard error."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ballast import __version__, cli, process_exit
+from ballast.errors import ConfigError, ModelError, OutOfMemoryError
+from ballast.tiny import write_tiny_model
+
+
+def ballast(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "ballast", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", **environment},
+    )
+
+
+def test_help_is_quick_because_nothing_heavy_is_imported():
+    code = "import sys, ballast.cli; print([n for n in ('torch', 'numpy', 'fastapi', 'gguf') if n in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_serve_help_groups_every_option():
+    shown = ballast("serve", "--help")
+    assert shown.returncode == 0
+    for word in ("model:", "scheduling and KV cache:", "machine:", "server:", "log:", "--cache_lens", "BALLAST_<NAME>"):
+        assert word in shown.stdout
+
+
+def test_version_prints_the_version():
+    assert ballast("version").stdout == f"{__version__}\n"
+
+
+@pytest.mark.parametrize("spelling", ["--max_batch_size", "--max-batch-size"])
+@pytest.mark.parametrize("joined", [True, False])
+def test_underscores_and_hyphens_are_the_same(spelling, joined):
+    arguments = [f"{spelling}=3"] if joined else [spelling, "3"]
+    assert cli.serve_config(arguments).scheduling.max_batch_size == 3
+
+
+def test_flags_have_an_opposite_that_beats_the_environment(monkeypatch):
+    monkeypatch.setenv("BALLAST_FORCE_THINK", "true")
+    assert cli.serve_config([]).model.force_think is True
+    assert cli.serve_config(["--no-force_think"]).model.force_think is False
+    assert cli.serve_config(["--no_force_think", "--force-think"]).model.force_think is True
+
+
+def test_values_keep_their_hyphens():
+    names = ["--served-model-name", "a-b", "--served_model_name=c-d"]
+    assert cli.serve_config(names).model.served_model_name == ("a-b", "c-d")
+
+
+def test_bad_configuration_exits_with_2_and_one_sentence():
+    ended = ballast("serve", "--cache_lens", "4096")
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "ballast: cache_lens=4096: must be greater than max_batch_size * max_new_tokens = 4 * 1024 = 4096, so that a "
+        "full batch of full-length replies fits; the smallest cache_lens that passes is 4097\n"
+    )
+
+
+def test_the_environment_is_checked_like_the_command_line():
+    ended = ballast("serve", BALLAST_PORT="eighty")
+    assert ended.returncode == 2
+    assert ended.stderr == "ballast: port=eighty: must be a whole number, at least 0 and at most 65535\n"
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path, monkeypatch):
+    file = tmp_path / "ballast.yaml"
+    file.write_text("max_batch_size: 1\nport: 1\nchunk_size: 100\n")
+    monkeypatch.setenv("BALLAST_MAX_BATCH_SIZE", "2")
+    monkeypatch.setenv("BALLAST_PORT", "2")
+    config = cli.serve_config(["--config", str(file), "--port", "3"])
+    assert (config.server.port, config.scheduling.max_batch_size, config.scheduling.chunk_size) == (3, 2, 100)
+    monkeypatch.setenv("BALLAST_CONFIG", str(file))
+    assert cli.serve_config([]).scheduling.chunk_size == 100
+    monkeypatch.setenv("BALLAST_CONFIG", str(tmp_path / "absent"))
+    with pytest.raises(ConfigError, match=r"config=.*absent: cannot be read: No such file"):
+        cli.serve_config([])
+
+
+def test_a_misspelt_variable_exits_with_2_and_a_suggestion():
+    ended = ballast("serve", BALLAST_POTR="1")
+    assert ended.returncode == 2
+    assert ended.stderr == "ballast: BALLAST_POTR=…: no such variable; did you mean BALLAST_PORT?\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["sing"], ["serve", "--cache_len", "5"], ["serve", "extra"]])
+def test_a_command_line_that_makes_no_sense_exits_with_2(arguments):
+    ended = ballast(*arguments)
+    assert ended.returncode == 2
+    assert "usage: ballast" in ended.stderr
+
+
+def test_a_file_that_is_no_model_exits_with_3_and_names_it(tmp_path):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"not a model")
+    ended = ballast("serve", "--gguf_path", str(file))
+    assert ended.returncode == 3
+    assert ended.stderr.splitlines()[-1].startswith(f"ballast: {file}: ")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_exits_with_3(tmp_path):
+    model = write_tiny_model(tmp_path / "small", arch="v2")
+    other = write_tiny_model(tmp_path / "other", arch="v2")
+    file = other.config_dir / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    last = tokenizer["added_tokens"][-1]
+    tokenizer["added_tokens"] += [last | {"id": 1026 + more, "content": f"<more {more}>"} for more in range(100)]
+    file.write_text(json.dumps(tokenizer))
+    ended = ballast("serve", "--gguf_path", str(model.gguf), "--model_path", str(other.config_dir))
+    assert ended.returncode == 3
+    assert "1126 tokens and the model 1088 embedding rows" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("key", "value", "do otherwise"), 2),
+        (ModelError("file", "is broken"), 3),
+        (OutOfMemoryError("needs 5 GiB, 4 GiB are there"), 4),
+        (ZeroDivisionError("oops"), 70),
+    ],
+)
+def test_the_reason_for_ending_reaches_standard_error_and_the_termination_log(
+    error, code, tmp_path, monkeypatch, capsys
+):
+    termination_log = tmp_path / "termination-log"
+    termination_log.touch()
+    monkeypatch.setattr(process_exit, "TERMINATION_LOG", termination_log)
+
+    def fail():
+        raise error
+
+    assert cli.exit_code(fail) == code
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert str(error) in last
+    assert termination_log.read_text() == last

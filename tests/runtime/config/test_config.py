@@ -1,0 +1,335 @@
+"""Options: one table, three places to set them, and errors that say what is allowed."""
+
+import dataclasses
+
+import pytest
+
+from ballast.config.options import OPTIONS, SECTIONS, Config, ModelConfig, SchedulingConfig, ServerConfig, read_config
+from ballast.config.resolve import resolve
+from ballast.config.sources import options_in_environment, options_in_file
+from ballast.errors import ConfigError
+from ballast.host import gpu
+
+SET_LATER_OR_NEVER = ["admin_port", "api_key_file", "tls_cert_file", "tls_key_file", "root_path", "max_body_bytes"]
+
+
+def resolved(**arguments):
+    return resolve(read_config({name: str(value) for name, value in arguments.items()}, {}), default_threads=6)
+
+
+def test_the_defaults_are_those_of_the_contract():
+    config = read_config({}, {})
+    assert config == Config()
+    assert config.scheduling == SchedulingConfig(
+        max_new_tokens=1024,
+        cache_lens=32768,
+        max_batch_size=4,
+        chunk_size=256,
+        prefill_chunk_size=None,
+        max_queue=256,
+        backend_type="balance_serve",
+    )
+    assert (config.server.host, config.server.port) == ("127.0.0.1", 10002)
+    assert (config.server.request_timeout_s, config.server.drain_timeout_s) == (0, 60)
+    assert config.server.metrics_alias == "vllm"
+    assert config.model.force_think is False
+
+
+def test_every_default_is_itself_allowed():
+    for opt in OPTIONS:
+        assert opt.default in (None, ()) or opt.kind.accepts(opt.default), opt.name
+
+
+def test_every_option_can_be_set_by_the_environment():
+    values = {
+        "PATH": "/tmp",
+        "N": "16",
+        "auto|N": "300",
+        "auto|S": "0.5",
+        "S": "7.5",
+        "NAME": "x",
+        "TEMPLATE": "x",
+        "ADDRESS": "::1",
+        "ORIGIN": "*",
+        "": "true",
+    }
+    for opt in OPTIONS:
+        text = values.get(opt.kind.metavar) or str(opt.kind.metavar.split("|")[-1])
+        text = {"max_body_bytes": "4096", "device": "cpu", "vram_limit": "4096"}.get(opt.name, text)
+        section = getattr(read_config(options_in_environment({opt.variable: text})), opt.section)
+        assert str(getattr(section, opt.name)).lower() in (text, f"('{text}',)"), opt.name
+
+
+def test_the_command_line_wins_over_the_environment():
+    environment = {"BALLAST_PORT": "1", "BALLAST_CHUNK_SIZE": "64", "BALLAST_FORCE_THINK": "true"}
+    config = read_config({"port": "2", "force_think": False}, options_in_environment(environment))
+    assert (config.server.port, config.scheduling.chunk_size, config.model.force_think) == (2, 64, False)
+
+
+def test_an_empty_variable_counts_as_not_set():
+    assert read_config(options_in_environment({"BALLAST_PORT": "", "BALLAST_GGUF_PATH": ""})) == Config()
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"BALLAST_PORT": "tcp://10.43.0.7:10002", "BALLAST_SERVICE_HOST": "10.43.0.7", "BALLAST_SERVICE_PORT": "10002"},
+        {"BALLAST_SERVICE_PORT_HTTP": "80", "BALLAST_PORT_10002_TCP": "tcp://1.2.3.4:5"},
+        {"BALLAST_PORT_10002_TCP_ADDR": "1.2.3.4", "BALLAST_PORT_10002_TCP_PROTO": "tcp"},
+        {"BALLAST_ADMIN_PORT": "tcp://10.43.0.8:10003", "BALLAST_ADMIN_SERVICE_HOST": "10.43.0.8"},
+        {"BALLAST_CPU_ISA": "avx2", "PORT": "5", "BALLAST_CONFIG": "file"},
+    ],
+)
+def test_kubernetes_variables_for_services_set_nothing(variables):
+    assert options_in_environment(variables) == {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("BALLAST_MAX_BATCHSIZE", "did you mean BALLAST_MAX_BATCH_SIZE?"),
+        ("BALLAST_API_KEYFILE", "did you mean BALLAST_API_KEY_FILE?"),
+        ("BALLAST_CPU_ISAS", "did you mean BALLAST_CPU_ISA?"),
+        ("BALLAST_XYZZY", "`ballast serve --help` lists the options"),
+    ],
+)
+def test_a_variable_that_is_no_option_is_refused_by_name(variable, hint):
+    with pytest.raises(ConfigError) as caught:
+        options_in_environment({variable: "secret"})
+    assert str(caught.value) == f"{variable}=…: no such variable; {hint}"
+
+
+def file_of(tmp_path, content):
+    path = tmp_path / "ballast.yaml"
+    path.write_text(content)
+    return path
+
+
+def test_a_file_sets_options_and_loses_to_everything_else(tmp_path):
+    content = """
+        port: 1
+        chunk-size: 64
+        drain_timeout_s: 7.5
+        force_think: true
+        strict_model_name: "yes"
+        served_model_name: [a, 5]
+        cors_origins: https://a.example.org
+        gguf_path:
+        prefill_chunk_size: auto
+    """
+    in_file = options_in_file(file_of(tmp_path, content))
+    config = read_config({"port": "3"}, {"port": "2", "chunk_size": "32"}, in_file)
+    assert (config.server.port, config.scheduling.chunk_size, config.server.drain_timeout_s) == (3, 32, 7.5)
+    assert config.model == ModelConfig(force_think=True, strict_model_name=True, served_model_name=("a", "5"))
+    assert config.server.cors_origins == ("https://a.example.org",)
+    assert read_config({}, {}, in_file).server.port == 1
+
+
+def test_every_option_can_be_set_by_a_file(tmp_path):
+    for opt in OPTIONS:
+        assert opt.name in options_in_file(file_of(tmp_path, f"{opt.name}: 1"))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("prot: 1", "prot: no such key; did you mean port?"),
+        ("xyzzy: 1", "xyzzy: no such key; `ballast serve --help` lists the options"),
+        ("port: 1\nport: 2", "port: is set twice"),
+        ("chunk_size: 1\nchunk-size: 2", "chunk-size: is set twice"),
+        ("port: true", "port: True must be a whole number"),
+        ("port: [1]", "port: \\[1\\] must be a whole number"),
+        ("- port", "must hold options as NAME: VALUE"),
+        ("port: {", "not valid YAML"),
+        ("#" * (1 << 20) + "#", "larger than 1048576 bytes"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused_by_name(tmp_path, content, sentence):
+    with pytest.raises(ConfigError, match=f"config={tmp_path}/ballast.yaml: {sentence}"):
+        options_in_file(file_of(tmp_path, content))
+
+
+def test_a_value_in_a_file_is_checked_like_any_other(tmp_path):
+    with pytest.raises(ConfigError, match=r"port=1\.5: must be a whole number"):
+        read_config(options_in_file(file_of(tmp_path, "port: 1.5")))
+    assert options_in_file(file_of(tmp_path, "# nothing\n")) == {}
+
+
+def test_names_may_be_repeated_or_separated_by_commas():
+    assert read_config({"served_model_name": ["a", "b"]}, {}).model.served_model_name == ("a", "b")
+    assert read_config(options_in_environment({"BALLAST_SERVED_MODEL_NAME": "a, b"})).model.served_model_name == (
+        "a",
+        "b",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("port", "http", "a whole number, at least 0 and at most 65535"),
+        ("port", "70000", "a whole number, at least 0 and at most 65535"),
+        ("max_batch_size", "0", "a whole number, at least 1"),
+        ("max_batch_size", "1.5", "a whole number, at least 1"),
+        ("prefill_chunk_size", "some", "auto, or a whole number"),
+        ("block_tokens", "24", "one of 16, 32, 64"),
+        ("backend_type", "sglang", "one of balance_serve, ktransformers"),
+        ("drain_timeout_s", "-1", "a number of seconds, at least 0"),
+        ("drain_timeout_s", "nan", "a number of seconds, at least 0"),
+        ("force_think", "maybe", "true or false"),
+        ("max_queue", "3000000000", "at most 1000000"),
+        ("cpu_threads", "2000", "at most 1024"),
+        ("cache_lens", "2147483647", "at most 1073741824"),
+        ("gguf_path", "", "a path that is not empty"),
+        ("served_model_name", [" "], "a name"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_with_key_value_and_what_is(name, value, allowed):
+    with pytest.raises(ConfigError) as caught:
+        read_config({name: value}, {})
+    assert caught.value.key == name
+    assert allowed in str(caught.value)
+    shown = value[0] if isinstance(value, list) else value.removesuffix(".5")
+    assert shown in str(caught.value)
+
+
+def test_a_config_made_in_code_is_checked_too():
+    with pytest.raises(ConfigError, match="port=-1: must be"):
+        ServerConfig(port=-1)
+
+
+@pytest.mark.parametrize(("batch", "new", "cache"), [(4, 1024, 4096), (4, 1024, 1), (1, 1, 1), (8, 4096, 32768)])
+def test_a_cache_too_small_for_a_full_batch_is_refused_with_all_values_and_the_smallest_that_passes(batch, new, cache):
+    with pytest.raises(ConfigError) as caught:
+        resolved(max_batch_size=batch, max_new_tokens=new, cache_lens=cache)
+    message = str(caught.value)
+    assert message.startswith(f"cache_lens={cache}: ")
+    assert f"max_batch_size * max_new_tokens = {batch} * {new} = {batch * new}" in message
+    assert message.endswith(f"the smallest cache_lens that passes is {batch * new + 1}")
+    passes = resolved(max_batch_size=batch, max_new_tokens=new, cache_lens=batch * new + 1)
+    assert passes.scheduling.cache_lens > batch * new
+
+
+def test_the_cache_is_checked_before_anything_else():
+    with pytest.raises(ConfigError, match="cache_lens"):
+        resolved(
+            cache_lens=5,
+            model_path="deepseek-ai/DeepSeek-R1",
+            gguf_path="/nowhere",
+            chunk_size=1,
+            device="cpu",
+            vram_limit=1,
+        )
+
+
+def test_resolving_leaves_no_auto():
+    config = resolved(cache_lens=5000, block_tokens=64)
+    assert config.scheduling.cache_lens == 5056, "rounded up to whole blocks"
+    assert config.scheduling.prefill_chunk_size == 256
+    assert config.scheduling.max_queue_tokens == 8 * 5056
+    assert (config.machine.cpu_threads, config.machine.device) == (6, "cpu")
+    assert resolved(cpu_threads=3, prefill_chunk_size=512).machine.cpu_threads == 3
+    for section in SECTIONS:
+        values = dataclasses.asdict(getattr(config, section))
+        assert [
+            name
+            for name, value in values.items()
+            if value in (None, "auto") and name not in ("numa", "vram_limit", "stream_from_tokens", "expert_profile")
+        ] in (
+            [],
+            ["model_path", "gguf_path", "optimize_config_path", "chat_template"],
+            SET_LATER_OR_NEVER,
+        )
+
+
+def test_a_gpu_leaves_the_longest_step_to_its_plan_and_only_a_gpu_streams():
+    assert resolved(device="cuda").scheduling.prefill_chunk_size is None
+    assert resolved(device="cuda", prefill_chunk_size=512).scheduling.prefill_chunk_size == 512
+    assert resolved(device="cuda", stream_from_tokens=0).machine.stream_from_tokens == 0
+    with pytest.raises(ConfigError, match=r"stream_from_tokens=1: is about experts .* device=cpu uses none"):
+        resolved(device="cpu", stream_from_tokens=1)
+
+
+def test_the_ktransformers_backend_is_a_batch_of_one():
+    assert resolved(backend_type="ktransformers", max_batch_size=4).scheduling.max_batch_size == 1
+
+
+def test_chunks_must_hold_every_decoding_request():
+    with pytest.raises(ConfigError, match="chunk_size=3: must be at least max_batch_size = 4"):
+        resolved(chunk_size=3)
+    with pytest.raises(ConfigError, match="prefill_chunk_size=100: must be auto or at least chunk_size = 256"):
+        resolved(prefill_chunk_size=100)
+
+
+def test_a_hub_id_is_refused_with_the_sentence_that_a_directory_is_needed(tmp_path):
+    with pytest.raises(ConfigError, match="model_path=deepseek-ai/DeepSeek-R1: a local directory is needed"):
+        resolved(model_path="deepseek-ai/DeepSeek-R1")
+    with pytest.raises(ConfigError, match=r"a local directory .* is needed, and this is not one"):
+        resolved(model_path=tmp_path / "absent" / "deeper")
+    assert resolved(model_path=tmp_path).model.model_path == tmp_path
+
+
+@pytest.mark.parametrize("name", ["gguf_path", "optimize_config_path"])
+def test_a_path_that_is_not_there_is_refused(name, tmp_path):
+    with pytest.raises(ConfigError, match=f"{name}=.*absent: no such file or directory"):
+        resolved(**{name: tmp_path / "absent"})
+
+
+def test_a_certificate_and_its_key_come_together(tmp_path):
+    with pytest.raises(ConfigError, match=f"tls_cert_file={tmp_path}: needs tls_key_file as well"):
+        resolved(tls_cert_file=tmp_path)
+    with pytest.raises(ConfigError, match="needs tls_cert_file as well"):
+        resolved(tls_key_file=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("no_device", "unusable", "device", "why"),
+    [
+        ("NVIDIA's driver says: no CUDA-capable device", None, "cpu", "NVIDIA's driver says: no CUDA-capable device"),
+        (None, None, "cuda:0", "a GPU is here"),
+        (None, "torch is not installed", "cpu", "the GPU cannot be used: torch is not installed"),
+    ],
+)
+def test_auto_is_the_first_gpu_where_it_can_be_used(no_device, unusable, device, why, monkeypatch):
+    monkeypatch.setattr(gpu, "why_no_driver_device", lambda: no_device)
+    monkeypatch.setattr(gpu, "why_unusable", lambda _: unusable)
+    config = resolved(device="auto")
+    assert (config.machine.device, config.device_reason) == (device, why)
+    asked = resolved(device="cpu")
+    assert (asked.machine.device, asked.device_reason) == ("cpu", "asked for")
+
+
+def test_devices_and_the_limit_of_their_memory():
+    assert resolved(device="cuda").machine.device == "cuda:0"
+    assert resolved(device="cuda:3", vram_limit=1 << 30).machine.device == "cuda:3"
+    assert read_config({"device": "cuda", "vram_limit": "1.5GiB"}).machine.vram_limit == 3 << 29
+    assert read_config({"device": "cuda", "vram_limit": "auto"}).machine.vram_limit is None
+    with pytest.raises(ConfigError, match="device=tpu: must be auto, cpu, cuda or cuda:N"):
+        resolved(device="tpu")
+    with pytest.raises(ConfigError, match="vram_limit=24GB: must be auto, or a size such as 24GiB"):
+        read_config({"vram_limit": "24GB"})
+    for given in ("24GiB", "1.5KiB", "8", "1073741825"):
+        limit = read_config({"vram_limit": given}).machine.vram_limit
+        with pytest.raises(ConfigError, match=f"vram_limit={given}: limits a GPU's memory, and device=cpu uses none"):
+            resolved(device="cpu", vram_limit=limit)
+
+
+def test_an_open_device_leaves_a_gpus_options_unused_on_the_cpu(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "why_no_driver_device", lambda: "NVIDIA's driver has no GPU")
+    set_for_gpu = {
+        "vram_limit": 1 << 30,
+        "stream_from_tokens": 64,
+        "gpu_experts": 5,
+        "expert_profile": tmp_path / "absent.json",
+        "pcie_share": 0.5,
+    }
+    config = resolved(device="auto", **set_for_gpu)
+    assert config.unused_options == tuple(set_for_gpu)
+    assert config.machine == resolved(device="cpu").machine
+    assert config.scheduling.prefill_chunk_size == 256
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_what_is_switched_off_may_be_so_anywhere(device):
+    config = resolved(device=device, stream_from_tokens=0, gpu_experts=0, pcie_share=0.0)
+    assert config.unused_options == ()
+    assert config.machine == resolved(device="cpu").machine

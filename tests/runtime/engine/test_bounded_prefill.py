@@ -1,0 +1,42 @@
+"""A runner that finds long prefill steps not worthwhile bounds these steps only."""
+
+from __future__ import annotations
+
+import pytest
+
+from ballast._core import sched
+from ballast.engine.runner import Runner, bounded
+
+
+class Model:
+    def __init__(self, max_prefill_tokens: int | None) -> None:
+        self.max_prefill_tokens = max_prefill_tokens
+
+    forward = Runner.forward
+
+
+@pytest.mark.parametrize(("most", "expected"), [(None, 4096), (256, 256), (1000, 1000), (8192, 4096), (8, 64)])
+def test_steps_in_which_nothing_decodes_are_shortened(most: int | None, expected: int) -> None:
+    config = sched.SchedulerConfig(
+        num_blocks=300,
+        block_tokens=16,
+        max_batch_size=4,
+        chunk_size=64,
+        prefill_chunk_size=4096,
+        max_queue=9,
+        prefix_cache=False,
+    )
+    after = bounded(config, Model(most))
+    assert after.prefill_chunk_size == expected
+    same = ("num_blocks", "block_tokens", "max_batch_size", "chunk_size", "max_queue", "prefix_cache")
+    assert [getattr(after, name) for name in same] == [getattr(config, name) for name in same]
+
+
+def test_a_runner_that_says_nothing_changes_nothing() -> None:
+    class Plain:
+        forward = Runner.forward
+
+    config = sched.SchedulerConfig(
+        num_blocks=300, block_tokens=16, max_batch_size=4, chunk_size=64, prefill_chunk_size=128, max_queue=9
+    )
+    assert bounded(config, Plain()) is config

@@ -1,0 +1,447 @@
+"""The engine thread: streams, aborts in every state, bounds, drain, death."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+
+import numpy as np
+import pytest
+
+from ballast.engine.build import EngineSettings, build_engine, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.engine import Engine, EngineState
+from ballast.engine.request import FinishReason, Request, SamplingParams
+from ballast.engine.runner import Runner
+from ballast.engine.stream import RequestStream
+from ballast.errors import CapacityError, EngineDeadError, RequestError
+from ballast.model.batch import Batch
+from support.servers.fake_model import FakeModel, fake_next_token
+
+VOCABULARY = 1000
+WAIT_S = 20
+
+
+class Recorder:
+    """An observer that records its calls."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, int]] = []
+        self.first_tokens = 0
+        self.inter_tokens = 0
+        self.finished = 0
+
+    def on_step(self, kind: str, duration_s: float, num_tokens: int) -> None:
+        self.steps.append((kind, num_tokens))
+
+    def on_first_token(self, ttft_s: float, queue_s: float) -> None:
+        assert ttft_s >= queue_s >= 0
+        self.first_tokens += 1
+
+    def on_inter_token(self, latency_s: float) -> None:
+        self.inter_tokens += 1
+
+    def on_finish(self, duration_s: float) -> None:
+        self.finished += 1
+
+
+class Paced:
+    """A runner whose steps, except the warm-up's, wait until they are allowed."""
+
+    def __init__(self) -> None:
+        self._allowed = threading.Semaphore(1)
+        self.num_begun = 0
+
+    def around(self, runner: Runner) -> Runner:
+        self._runner = runner
+        return self
+
+    def allow(self, num_steps: int = 10_000) -> None:
+        self._allowed.release(num_steps)
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
+        alive()
+        self.num_begun += 1
+        assert self._allowed.acquire(timeout=WAIT_S), "no step was allowed"
+        return self._runner.forward(batch, alive)
+
+
+@contextlib.asynccontextmanager
+async def running_engine(
+    *,
+    step_s: float = 0.0,
+    cache_lens: int = 4096,
+    max_batch_size: int = 4,
+    chunk_size: int = 64,
+    prefill_chunk_size: int | None = None,
+    max_queue: int = 16,
+    wrap: Callable[[Runner], Runner] = lambda runner: runner,
+    observer: Recorder | None = None,
+) -> AsyncIterator[Engine]:
+    settings = EngineSettings(
+        cache_lens=cache_lens,
+        max_batch_size=max_batch_size,
+        max_new_tokens=256,
+        chunk_size=chunk_size,
+        prefill_chunk_size=prefill_chunk_size or chunk_size,
+        max_queue=max_queue,
+        block_tokens=16,
+    )
+    slots = (scheduler_config(settings).num_blocks + 1) * 16
+
+    def load(report: Callable[[float], None]) -> Runner:
+        report(0.5)
+        return wrap(FakeModel(slots, 16, VOCABULARY, step_s))
+
+    engine = build_engine(load, settings, context_length=100_000, observer=observer)
+    engine.start()
+    await until(lambda: engine.state is not EngineState.LOADING)
+    try:
+        yield engine
+    finally:
+        await asyncio.to_thread(engine.stop, 0.0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def make_request(prompt: list[int], max_tokens: int, **params: object) -> Request:
+    return Request("test", tuple(prompt), SamplingParams(max_tokens=max_tokens, temperature=0.0, **params))
+
+
+async def collect(stream: RequestStream) -> tuple[list[int], FinishReason | None]:
+    tokens: list[int] = []
+    reason = None
+    async with asyncio.timeout(WAIT_S):
+        async for output in stream:
+            tokens += output.token_ids
+            reason = output.finish_reason
+    return tokens, reason
+
+
+def expected_text(prompt: list[int], num_tokens: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(num_tokens):
+        tokens.append(fake_next_token(tokens[-1], len(tokens) - 1, VOCABULARY))
+    return tokens[len(prompt) :]
+
+
+async def test_concurrent_streams_each_get_their_own_text():
+    recorder = Recorder()
+    async with running_engine(observer=recorder) as engine:
+        prompts = [[seed] * (seed + 1) for seed in range(16)]
+        streams = [engine.submit(make_request(prompt, 30)) for prompt in prompts]
+        for prompt, (tokens, reason) in zip(prompts, await asyncio.gather(*map(collect, streams)), strict=True):
+            assert tokens == expected_text(prompt, 30)
+            assert reason is FinishReason.LENGTH
+        await until(lambda: engine.snapshot().used_tokens == 0)
+        snapshot = engine.snapshot()
+        assert (snapshot.running, snapshot.waiting, snapshot.has_work) == (0, 0, False)
+        assert snapshot.generation_tokens == 16 * 30
+        assert snapshot.prompt_tokens == sum(map(len, prompts))
+    assert (recorder.first_tokens, recorder.inter_tokens, recorder.finished) == (16, 16 * 29, 16)
+    assert sum(count for _, count in recorder.steps) >= snapshot.prompt_tokens
+
+
+async def test_a_runner_that_does_not_pay_in_long_steps_gets_short_ones():
+    class Bounded:
+        max_prefill_tokens = 16
+
+        def __init__(self, runner: Runner) -> None:
+            self.forward = runner.forward
+
+    recorder = Recorder()
+    async with running_engine(observer=recorder, chunk_size=16, prefill_chunk_size=64, wrap=Bounded) as engine:
+        prompt = [3] * 100
+        tokens, _ = await collect(engine.submit(make_request(prompt, 2)))
+        assert tokens == expected_text(prompt, 2)
+    assert max(count for _, count in recorder.steps) == 16
+
+
+async def test_abort_while_decoding_frees_the_kv():
+    pace = Paced()
+    async with running_engine(wrap=pace.around) as engine:
+        stream = engine.submit(make_request([1] * 50, 200))
+        pace.allow(3)
+        await anext(stream)
+        assert engine.snapshot().used_tokens > 0
+        stream.abort()
+        pace.allow()
+        await until(lambda: engine.snapshot().used_tokens == 0)
+        assert not engine.has_work
+
+
+async def test_abort_while_queued_never_runs_the_request():
+    pace = Paced()
+    async with running_engine(wrap=pace.around, max_batch_size=1) as engine:
+        first = engine.submit(make_request([1], 40))
+        second = engine.submit(make_request([2] * 500, 40))
+        pace.allow(2)
+        await anext(first)
+        await until(lambda: engine.snapshot().waiting == 1)
+        second.abort()
+        pace.allow()
+        await until(lambda: engine.snapshot().waiting == 0)
+        await collect(first)
+        assert engine.snapshot().prompt_tokens == 1
+
+
+async def test_abort_during_prefill_frees_the_kv():
+    pace = Paced()
+    async with running_engine(wrap=pace.around, chunk_size=8) as engine:
+        stream = engine.submit(make_request([3] * 2000, 10))
+        pace.allow(3)
+        await until(lambda: engine.snapshot().used_tokens > 0)
+        stream.abort()
+        pace.allow()
+        await until(lambda: engine.snapshot().used_tokens == 0)
+        assert engine.snapshot().generation_tokens == 0
+
+
+async def test_abort_is_idempotent_and_harmless_after_the_end():
+    async with running_engine() as engine:
+        stream = engine.submit(make_request([1], 2))
+        await collect(stream)
+        stream.abort()
+        stream.abort()
+        assert (await collect(engine.submit(make_request([1], 3))))[0] == expected_text([1], 3)
+
+
+async def test_a_full_queue_is_refused_with_a_time_to_come_back():
+    pace = Paced()
+    async with running_engine(wrap=pace.around, max_batch_size=1, max_queue=2) as engine:
+        streams = [engine.submit(make_request([1], 50))]
+        pace.allow(2)
+        await anext(streams[0])
+        streams += [engine.submit(make_request([1], 1)) for _ in range(2)]
+        with pytest.raises(CapacityError) as refusal:
+            engine.submit(make_request([1], 1))
+        assert refusal.value.status == 429
+        assert 1 <= refusal.value.retry_after_s <= 60
+        for stream in streams:
+            stream.abort()
+        pace.allow()
+        await until(lambda: engine.snapshot().waiting == 0)
+        assert len((await collect(engine.submit(make_request([1], 1))))[0]) == 1
+
+
+async def test_a_burst_that_finds_free_slots_does_not_count_as_waiting():
+    pace = Paced()
+    async with running_engine(wrap=pace.around, max_batch_size=4, max_queue=1) as engine:
+        streams = [engine.submit(make_request([seed], 3)) for seed in range(5)]
+        with pytest.raises(CapacityError):
+            engine.submit(make_request([9], 3))
+        pace.allow()
+        assert [len(tokens) for tokens, _ in await asyncio.gather(*map(collect, streams))] == [3] * 5
+
+
+async def test_abort_ends_the_iteration_of_a_waiting_reader():
+    pace = Paced()
+    async with running_engine(wrap=pace.around, chunk_size=8) as engine:
+        stream = engine.submit(make_request([1] * 400, 10))
+        waiting = asyncio.create_task(collect(stream))
+        pace.allow(3)
+        await until(lambda: engine.snapshot().used_tokens > 0)
+        stream.abort()
+        assert await waiting == ([], None)
+        pace.allow()
+
+
+async def test_a_prompt_that_cannot_fit_is_a_request_error_with_the_openai_code():
+    async with running_engine(cache_lens=256) as engine:
+        with pytest.raises(RequestError, match="maximum context length is 256 tokens") as refusal:
+            engine.submit(make_request([1] * 250, 10))
+        assert refusal.value.code == "context_length_exceeded"
+        assert (await collect(engine.submit(make_request([1] * 246, 10))))[1] is FinishReason.LENGTH
+
+
+async def test_drain_refuses_new_work_and_finishes_what_runs():
+    async with running_engine(step_s=0.002) as engine:
+        stream = engine.submit(make_request([1], 50))
+        await anext(stream)
+        engine.begin_drain()
+        with pytest.raises(CapacityError) as refusal:
+            engine.submit(make_request([1], 1))
+        assert refusal.value.status == 503
+        stopping = asyncio.create_task(asyncio.to_thread(engine.stop, WAIT_S))
+        tokens, reason = await collect(stream)
+        assert (len(tokens), reason) == (49, FinishReason.LENGTH)
+        await stopping
+        assert engine.state is EngineState.STOPPED
+
+
+async def test_requests_that_outlive_the_drain_get_an_error():
+    async with running_engine(step_s=0.01) as engine:
+        stream = engine.submit(make_request([1], 250))
+        await anext(stream)
+        stopping = asyncio.create_task(asyncio.to_thread(engine.stop, 0.1))
+        with pytest.raises(CapacityError, match="shutting down"):
+            await collect(stream)
+        await stopping
+
+
+class NotANumber:
+    """A runner whose logits for one token are NaN."""
+
+    def __init__(self, runner: Runner, token: int) -> None:
+        self._runner, self._token = runner, token
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
+        logits = self._runner.forward(batch, alive)
+        logits[batch.token_ids[batch.sampled] == self._token] = np.nan
+        return logits
+
+
+async def test_a_request_whose_logits_are_not_numbers_fails_alone():
+    async with running_engine(wrap=lambda runner: NotANumber(runner, 7)) as engine:
+        good, bad = engine.submit(make_request([1], 20)), engine.submit(make_request([7], 20))
+        with pytest.raises(RequestError, match="nan"):
+            await collect(bad)
+        assert (await collect(good))[0] == expected_text([1], 20)
+        await until(lambda: engine.snapshot().used_tokens == 0)
+        assert engine.state is EngineState.READY
+
+
+async def test_the_invariants_are_checked_whenever_the_engine_goes_idle(monkeypatch: pytest.MonkeyPatch):
+    checks: list[int] = []
+    check = EngineCore.check
+
+    def counted(core: EngineCore) -> None:
+        checks.append(1)
+        check(core)
+
+    monkeypatch.setattr(EngineCore, "check", counted)
+    async with running_engine() as engine:
+        await collect(engine.submit(make_request([1], 3)))
+        await until(lambda: not engine.has_work)
+        before = len(checks)
+        await collect(engine.submit(make_request([1], 3)))
+        await until(lambda: len(checks) > before)
+
+
+async def test_silence_counts_only_while_there_is_work_and_from_its_beginning():
+    pace = Paced()
+    async with running_engine(wrap=pace.around) as engine:
+        engine._last_progress -= 100  # as if it had been idle for long
+        assert engine.snapshot().silence_s == 0.0
+        engine.submit(make_request([1], 50))
+        assert engine.snapshot().silence_s < 50
+        pace.allow(2)
+        await until(lambda: pace.num_begun == 4)  # the warm-up, two that were allowed, one that waits
+        engine._last_progress -= 100
+        assert engine.snapshot().silence_s > 50
+        pace.allow()
+
+
+class FailsAtStep:
+    """A runner that fails after some steps."""
+
+    def __init__(self, runner: Runner, step: int) -> None:
+        self._runner, self._left = runner, step
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("the kernel caught fire")
+        return self._runner.forward(batch, alive)
+
+
+async def test_a_failing_model_ends_every_request_with_the_reason():
+    pace = Paced()
+    async with running_engine(wrap=lambda runner: pace.around(FailsAtStep(runner, 5)), max_batch_size=1) as engine:
+        streams = [engine.submit(make_request([1], 50)) for _ in range(3)]
+        pace.allow()
+        for stream in streams:
+            with pytest.raises(EngineDeadError, match="caught fire"):
+                await collect(stream)
+        assert engine.state is EngineState.DEAD
+        assert isinstance(engine.failure, RuntimeError)
+        with pytest.raises(EngineDeadError):
+            engine.submit(make_request([1], 1))
+
+
+async def test_a_model_that_does_not_load_leaves_a_dead_engine():
+    def explode(report: Callable[[float], None]) -> Runner:
+        raise OSError("disk gone")
+
+    settings = EngineSettings(
+        cache_lens=256, max_batch_size=1, max_new_tokens=8, chunk_size=8, prefill_chunk_size=8, max_queue=1
+    )
+    died = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    engine = build_engine(explode, settings, context_length=256, on_death=lambda: loop.call_soon_threadsafe(died.set))
+    engine.start()
+    async with asyncio.timeout(WAIT_S):
+        await died.wait()
+    assert engine.state is EngineState.DEAD
+    assert "disk gone" in str(engine.failure)
+
+
+async def test_requests_submitted_together_share_a_stream_and_the_prompt():
+    prompt = [5] * 40
+    async with running_engine() as engine:
+        stream = engine.submit(*(make_request(prompt, count) for count in (3, 20, 7)))
+        tokens: list[list[int]] = [[], [], []]
+        reasons = []
+        async for output in stream:
+            tokens[output.index] += output.token_ids
+            if output.finish_reason is not None:
+                reasons.append(output.index)
+        assert tokens == [list(expected_text(prompt, count)) for count in (3, 20, 7)]
+        assert reasons == [0, 2, 1]
+        assert engine.snapshot().prefix_hit_tokens == 2 * 32, "two full blocks of 16 for each of the two that follow"
+
+
+async def test_one_of_several_can_be_aborted_alone():
+    pace = Paced()
+    async with running_engine(wrap=pace.around) as engine:
+        stream = engine.submit(make_request([1], 200), make_request([2], 20))
+        pace.allow(2)
+        await anext(stream)
+        stream.abort(0)
+        pace.allow()
+        seen = {output.index async for output in stream}
+        assert seen == {1}
+        await until(lambda: engine.snapshot().used_tokens == 0)
+        await until(lambda: not engine.has_work)
+
+
+async def test_requests_are_taken_together_or_not_at_all():
+    pace = Paced()
+    async with running_engine(wrap=pace.around, max_batch_size=1, max_queue=3) as engine:
+        first = engine.submit(make_request([1], 100))
+        pace.allow(2)
+        await anext(first)
+        with pytest.raises(CapacityError):
+            engine.submit(*(make_request([1], 1) for _ in range(4)))
+        assert engine.snapshot().waiting == 0
+        taken = engine.submit(*(make_request([1], 1) for _ in range(3)))
+        first.abort()
+        pace.allow()
+        assert len([output async for output in taken]) == 3
+
+
+async def test_a_request_of_higher_priority_goes_first():
+    pace = Paced()
+    async with running_engine(wrap=pace.around, max_batch_size=1) as engine:
+        first = engine.submit(make_request([1], 20))
+        pace.allow(2)
+        await anext(first)
+        low, high = (
+            engine.submit(Request("test", (2,), SamplingParams(max_tokens=3), priority=priority))
+            for priority in (5, -5)
+        )
+        pace.allow()
+        ended = []
+
+        async def note(name: str, stream: RequestStream) -> None:
+            await collect(stream)
+            ended.append(name)
+
+        await asyncio.gather(note("low", low), note("high", high), note("first", first))
+        assert ended == ["first", "high", "low"]

@@ -1,0 +1,147 @@
+"""The same request gives the same text: alone, in any batch, in any chunks, preempted, or after a prefix hit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.model.metadata import read_spec
+from ballast.text.loading import load_text
+from ballast.tiny import TinyModel, write_tiny_model
+from ballast.weights.gguf import open_gguf
+from support.generate import generate
+from support.kernels.isas import FAST_ISAS, isa_params
+
+NUM_REQUESTS = 32
+BLOCK_TOKENS = 16
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    directory: Path = tmp_path_factory.mktemp("tiny")
+    return write_tiny_model(directory, arch="v3", mla="split", quant="q4_k")
+
+
+@pytest.fixture(scope="module", params=isa_params(*FAST_ISAS, "reference"))
+def make_core(model: TinyModel, request: pytest.FixtureRequest) -> Callable[..., EngineCore]:
+    gguf_model = open_gguf(model.gguf)
+    spec = read_spec(gguf_model, None)
+
+    def make(*, max_batch_size: int, chunk_size: int = 64, cache_lens: int = 8192, threads: int = 2) -> EngineCore:
+        settings = EngineSettings(
+            cache_lens=cache_lens,
+            max_batch_size=max_batch_size,
+            max_new_tokens=64,
+            chunk_size=chunk_size,
+            prefill_chunk_size=chunk_size,
+            max_queue=NUM_REQUESTS,
+            block_tokens=BLOCK_TOKENS,
+            cpu_threads=threads,
+            cpu_isa=request.param,
+        )
+        return EngineCore(load_runner(gguf_model, spec, spec.vocab_size, settings), scheduler_config(settings))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[Request]:
+    """Short and long requests, greedy and sampled, with and without shared prefixes."""
+    rng = random.Random(11)
+    beginning = [rng.randrange(300) for _ in range(60)]
+    mixed = []
+    for index in range(NUM_REQUESTS):
+        prompt = beginning[: rng.choice([0, 0, 30, 60])] + [rng.randrange(300) for _ in range(rng.randint(1, 50))]
+        temperature = 0.0 if index % 4 else 0.8
+        sampling = SamplingParams(
+            max_tokens=rng.randint(1, 24),
+            temperature=temperature,
+            seed=index,
+            logprobs=index % 3 or None,
+            presence_penalty=index % 5 / 4,
+            repetition_penalty=1.0 + index % 2 / 8,
+            min_p=0.01 * (index % 3),
+            logit_bias={index: 3.0},
+        )
+        mixed.append(Request(str(index), tuple(prompt), sampling))
+    return mixed
+
+
+@pytest.fixture(scope="module")
+def alone(make_core: Callable[..., EngineCore], requests: list[Request]) -> list[tuple[int, ...]]:
+    core = make_core(max_batch_size=1, chunk_size=256)
+    texts = [generate(core, [request], first_seq=seq)[0].token_ids for seq, request in enumerate(requests, 1)]
+    assert len(set(texts)) > NUM_REQUESTS // 2, "the texts are too alike to prove anything"
+    return texts
+
+
+def texts_of(core: EngineCore, requests: list[Request], first_seq: int = 1) -> list[tuple[int, ...]]:
+    return [result.token_ids for result in generate(core, requests, first_seq=first_seq)]
+
+
+@pytest.mark.parametrize("max_batch_size", range(1, 9))
+def test_text_is_the_same_in_any_batch(
+    make_core: Callable[..., EngineCore], requests: list[Request], alone: list[tuple[int, ...]], max_batch_size: int
+):
+    assert texts_of(make_core(max_batch_size=max_batch_size), requests) == alone
+
+
+@pytest.mark.parametrize(("chunk_size", "max_batch_size"), [(1, 1), (2, 2), (7, 7), (8, 8), (33, 8), (1000, 8)])
+def test_text_is_the_same_in_any_chunks(
+    make_core: Callable[..., EngineCore],
+    requests: list[Request],
+    alone: list[tuple[int, ...]],
+    chunk_size: int,
+    max_batch_size: int,
+):
+    assert texts_of(make_core(max_batch_size=max_batch_size, chunk_size=chunk_size), requests) == alone
+
+
+def test_text_is_the_same_after_preemption(
+    make_core: Callable[..., EngineCore], requests: list[Request], alone: list[tuple[int, ...]]
+):
+    core = make_core(max_batch_size=8, cache_lens=144)
+    assert texts_of(core, requests) == alone
+    assert core.stats().preemptions > 0, "the cache was too large to force a preemption"
+
+
+def test_text_is_the_same_after_prefix_hits(
+    make_core: Callable[..., EngineCore], requests: list[Request], alone: list[tuple[int, ...]]
+):
+    core = make_core(max_batch_size=4)
+    assert texts_of(core, requests) == alone
+    again = generate(core, requests, first_seq=NUM_REQUESTS + 1)
+    assert [result.token_ids for result in again] == alone
+    assert sum(result.cached_tokens for result in again) > sum(len(r.prompt_ids) for r in requests) // 2
+
+
+def test_text_is_the_same_on_any_number_of_threads(
+    make_core: Callable[..., EngineCore], requests: list[Request], alone: list[tuple[int, ...]]
+):
+    for threads in (1, 3):
+        assert texts_of(make_core(max_batch_size=8, threads=threads), requests) == alone
+
+
+def test_ids_beyond_the_tokenizer_are_never_sampled(model: TinyModel):
+    """The embedding has more rows than the tokenizer has tokens; at high temperature every id would turn up."""
+    gguf_model = open_gguf(model.gguf)
+    spec = read_spec(gguf_model, None)
+    num_real = load_text(None, gguf_model.metadata, "model.gguf").tokenizer.vocab_size
+    assert num_real < spec.vocab_size
+    settings = EngineSettings(
+        cache_lens=1024, max_batch_size=4, max_new_tokens=64, chunk_size=64, prefill_chunk_size=64, max_queue=64
+    )
+    core = EngineCore(load_runner(gguf_model, spec, num_real, settings), scheduler_config(settings))
+    hot = [
+        Request(str(seed), (seed,), SamplingParams(max_tokens=64, temperature=100.0, seed=seed)) for seed in range(32)
+    ]
+    sampled = np.concatenate([result.token_ids for result in generate(core, hot)])
+    assert sampled.max() < num_real
+    assert np.unique(sampled).size > num_real // 2

@@ -1,0 +1,325 @@
+"""Grammars: the masks allow only text that follows the grammar, and a grammar that cannot be enforced is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ballast.errors import CapacityError, RequestError
+from ballast.grammar import compiler as compiler_module
+from ballast.grammar import source
+from ballast.grammar.compiler import GrammarCompiler
+from ballast.grammar.constraint import Grammar, ReasoningPrefix
+from ballast.grammar.lazy_tool_grammar import LazyToolGrammar, trigger_tokens
+from ballast.grammar.reasoning_prefix import constrained_start
+from ballast.grammar.source import Source
+from ballast.grammar.tools import tool_calls
+from ballast.text.gguf_vocab import build_backend
+from ballast.text.marks import CALLING, Mark, Start
+from ballast.text.tokenizer import Tokenizer
+from support.models.vocabulary import byte_metadata, byte_tokenizer
+
+EOS = 1
+MARKS = tuple(mark.spelling for mark in sorted({*CALLING, Mark.THINK, Mark.END_THINK}))
+TOKENIZER = byte_tokenizer(
+    merges=[(b'"', b":"), (b"a", b"g"), ("中".encode()[:1], "中".encode()[1:2]), (b"}", b"\n")], user_defined=MARKS
+)
+COMPILER = GrammarCompiler(TOKENIZER)
+
+
+def speak(grammar: Grammar, seed: int, max_tokens: int = 600) -> tuple[str, bool]:
+    """Random text under the grammar, and whether it ended. After 40 tokens it prefers tokens that close what is
+    open."""
+    rng, state, ids = np.random.default_rng(seed), grammar.start(), []
+    closing = {TOKENIZER.encode(char)[0]: rank for rank, char in enumerate('"}]0')}
+    for n in range(max_tokens):
+        allowed = np.flatnonzero(state.allowed())
+        closers = [token for token in allowed.tolist() if token in closing or token == EOS]
+        closes = n > 40 and closers
+        token = min(closers, key=lambda each: closing.get(each, -1)) if closes else int(rng.choice(allowed))
+        if token == EOS:
+            return TOKENIZER.decode(ids, skip_control=False), True
+        state.accept(token)
+        ids.append(token)
+    return TOKENIZER.decode(ids, skip_control=False), False
+
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["a", "b", 3, None]}, "maxItems": 3},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def is_person(value: Any) -> bool:
+    return (
+        {"name", "age"} <= value.keys() <= {"name", "age", "tags"}
+        and isinstance(value["name"], str)
+        and len(value["name"]) <= 8
+        and type(value["age"]) is int
+        and 0 <= value["age"] <= 120
+        and len(value.get("tags", [])) <= 3
+        and all(tag in ("a", "b", 3, None) for tag in value.get("tags", []))
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32))
+def test_what_ends_under_a_schema_follows_it(seed: int) -> None:
+    text, ended = speak(COMPILER.compile(source.json_schema(PERSON, "p", strict=True)), seed)
+    assert ended
+    assert is_person(json.loads(text))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32))
+def test_what_ends_as_a_json_object_is_one(seed: int) -> None:
+    text, ended = speak(COMPILER.compile(source.json_object("p")), seed)
+    if ended:
+        assert isinstance(json.loads(text), dict)
+
+
+def test_one_of_several_texts_and_a_pattern() -> None:
+    texts = ["yes", 'no "quotes"', "new\nline", "中"]
+    grammar = COMPILER.compile(source.choice(texts, "p"))
+    assert {speak(grammar, seed)[0] for seed in range(60)} == set(texts)
+    grammar = COMPILER.compile(source.regex(r"[a-c]{3}-[0-9]{1,5}", "p"))
+    assert all(re.fullmatch(r"[a-c]{3}-[0-9]{1,5}", speak(grammar, seed)[0]) for seed in range(20))
+
+
+TOOLS = [
+    {"type": "function", "function": {"name": "get_age", "parameters": PERSON, "strict": True}},
+    {"type": "function", "function": {"name": "now"}},
+]
+
+
+@pytest.mark.parametrize("form", ["fenced", "plain"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_forced_call_has_the_form_that_templates_write_and_arguments_that_fit(form: Any, seed: int) -> None:
+    asked = tool_calls(TOOLS, TOKENIZER, form, only={"get_age"}, parallel=False)
+    text, ended = speak(COMPILER.compile(asked), seed)
+    assert ended
+    head, tail = {
+        "fenced": ("function<｜tool▁sep｜>get_age\n```json\n", "\n```"),
+        "plain": ("get_age<｜tool▁sep｜>", ""),
+    }[form]
+    before = f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{head}"
+    after = f"{tail}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    assert text.startswith(before)
+    assert text.endswith(after)
+    assert is_person(json.loads(text[len(before) : len(text) - len(after)]))
+
+
+def test_several_calls_of_any_tool_unless_only_one_is_allowed() -> None:
+    names = set()
+    for seed in range(30):
+        text, _ = speak(COMPILER.compile(tool_calls(TOOLS, TOKENIZER, "plain")), seed)
+        names |= set(re.findall(r"call▁begin｜>(\w+)<", text))
+    assert names == {"get_age", "now"}
+    with pytest.raises(RequestError, match="no tool is named 'later'"):
+        tool_calls(TOOLS, TOKENIZER, "plain", only={"later"})
+    with pytest.raises(RequestError, match="vocabulary has no"):
+        tool_calls(TOOLS, byte_tokenizer(), "plain")
+
+
+def test_a_reply_that_may_call_tools_has_its_shape_where_it_calls_none() -> None:
+    shape = source.embedded_schema(PERSON, "response_format", strict=True)
+    grammar = COMPILER.compile(tool_calls(TOOLS, TOKENIZER, "plain", only={"get_age"}, parallel=False, or_else=shape))
+    texts = [speak(grammar, seed)[0] for seed in range(20)]
+    plain = [text for text in texts if not text.startswith("<")]
+    assert 0 < len(plain) < len(texts)
+    assert all(is_person(json.loads(text)) for text in plain)
+
+
+BLANKS = [token for blank in " \n\t\r" for token in TOKENIZER.encode(blank)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "head"),
+    [
+        (source.json_object("p"), ""),
+        (source.json_schema(PERSON, "p", strict=True), ""),
+        (tool_calls(TOOLS, TOKENIZER, "plain"), "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_age<｜tool▁sep｜>"),
+    ],
+)
+def test_blanks_in_a_row_come_to_an_end_wherever_they_may_stand(asked: Source, head: str) -> None:
+    state = COMPILER.compile(asked).start()
+    for token in TOKENIZER.encode(head):
+        state.accept(token)
+    for text in ("", "{", '"name"', ":", '"a"', ",", '"age"', ":", "1"):
+        for token in TOKENIZER.encode(text):
+            state.accept(token)
+        count = 0
+        while may := [token for token in BLANKS if state.allowed()[token]]:
+            state.accept(may[count % len(may)])
+            count += 1
+            assert count <= 20
+        assert count == (20 if text else 0)
+
+
+def test_once_begun_a_call_is_of_a_declared_tool_and_ends_the_reply() -> None:
+    calls = COMPILER.compile(tool_calls(TOOLS, TOKENIZER, "either", only={"now"}, parallel=False))
+    begin, call = (TOKENIZER.id_of(mark.spelling) for mark in (Mark.CALLS, Mark.CALL))
+    for opening in ([begin, call], [call]):
+        state = LazyToolGrammar(calls, trigger_tokens(TOKENIZER)).start()
+        for token in TOKENIZER.encode("now and get_age: "):
+            assert state.allowed() is None
+            state.accept(token)
+        for token in opening:
+            state.accept(token)
+        assert set(np.flatnonzero(state.allowed())) == {TOKENIZER.encode(char)[0] for char in "nf"}
+        for token in TOKENIZER.encode("now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"):
+            assert state.allowed()[token]
+            state.accept(token)
+        assert set(np.flatnonzero(state.allowed())) == {EOS}
+
+
+def test_as_many_tools_as_a_request_may_have_make_one_grammar() -> None:
+    tools = [
+        {"type": "function", "function": {"name": f"tool_{n}", "parameters": PERSON if n % 2 else None}}
+        for n in range(1024)
+    ]
+    for any_arguments in (False, True):
+        COMPILER.compile(tool_calls(tools, TOKENIZER, "either", any_arguments=any_arguments))
+
+
+def test_added_tokens_never_stand_for_their_spelling() -> None:
+    """A string may hold the letters of a tag; the token would change what the reply means."""
+    state = COMPILER.compile(source.json_object("p")).start()
+    for token in TOKENIZER.encode('{"x'):
+        state.accept(token)
+    allowed = state.allowed()
+    assert allowed[TOKENIZER.encode("<")[0]]
+    assert not allowed[sorted(TOKENIZER.added_ids | TOKENIZER.eos_ids)].any()
+
+
+THINK, END_THINK = (TOKENIZER.id_of(mark.spelling) for mark in (Mark.THINK, Mark.END_THINK))
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_grammar_begins_after_the_reasoning_which_must_end(begins: bool) -> None:
+    prefix = ReasoningPrefix(END_THINK, None if begins else THINK, frozenset({EOS}))
+    state = COMPILER.compile(source.json_object("p"), prefix).start()
+    if not begins:
+        assert set(np.flatnonzero(state.allowed())) == {THINK, *TOKENIZER.encode("{")}
+        state.accept(THINK)
+    for token in TOKENIZER.encode("hm, 中 {"):
+        assert state.allowed()[token]
+        assert not state.allowed()[EOS]
+        state.accept(token)
+    state.accept(END_THINK)
+    assert set(np.flatnonzero(state.allowed())) == set(TOKENIZER.encode("{"))
+
+
+@pytest.mark.parametrize(
+    ("start", "asked", "held"),
+    [
+        (Start.EITHER, None, Start.CONTENT),
+        (Start.EITHER, False, Start.CONTENT),
+        (Start.EITHER, True, Start.EITHER),
+        (Start.EITHER_REASONING, False, Start.CONTENT),
+        (Start.EITHER_REASONING, None, Start.EITHER_REASONING),
+        (Start.REASONING, False, Start.REASONING),
+    ],
+)
+def test_reasoning_comes_first_where_the_prompt_the_model_or_the_request_asks_for_it(
+    start: Start, asked: bool | None, held: Start
+) -> None:
+    assert constrained_start(start, asked) is held
+
+
+def test_reasoning_that_does_not_begin_at_once_cannot_begin_later() -> None:
+    state = COMPILER.compile(source.json_object("p"), ReasoningPrefix(END_THINK, THINK)).start()
+    state.accept(TOKENIZER.encode("{")[0])
+    assert not state.allowed()[THINK]
+
+
+LEFT_OUT: dict[str, dict[str, Any]] = {
+    "uniqueItems": {"uniqueItems": True},
+    "contains": {"contains": {"const": 1}},
+    "propertyNames": {"propertyNames": {"pattern": "^a"}},
+    "not": {"not": {"required": ["b"]}},
+}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "object", "unevaluatedProperties": False}, "unevaluatedProperties"),
+        ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
+        *(({"type": "object", **LEFT_OUT[name]}, f'"{name}"') for name in LEFT_OUT),
+        ({"$ref": "https://example.com/schema"}, "example.com"),
+        ({"$ref": "#"}, "refers only to itself$"),
+        ({"type": "colour"}, "colour"),
+        ({"type": "integer", "minimum": 5, "maximum": 3}, "Unsatisfiable"),
+        ({"properties": {f"p{n}": {} for n in range(1001)}}, "1001 properties"),
+        ({"enum": list(range(5001))}, "5001 values"),
+        ({"const": "x" * (1 << 17)}, "bytes"),
+        ({"type": "string", "pattern": "a" * 1025}, "1024 characters"),
+        (nested(40), "nested deeper"),
+    ],
+)
+def test_a_schema_that_cannot_be_held_to_is_refused_with_its_field_and_the_reason(schema: Any, reason: str) -> None:
+    with pytest.raises(RequestError, match=reason) as refusal:
+        COMPILER.compile(source.json_schema(schema, "response_format.json_schema.schema", strict=True))
+    assert refusal.value.param == "response_format.json_schema.schema"
+
+
+@pytest.mark.parametrize("left_out", [{"unevaluatedProperties": False}, *LEFT_OUT.values()])
+def test_a_schema_that_is_not_strict_is_followed_as_far_as_it_can_be(left_out: dict[str, Any]) -> None:
+    schema = {"type": "object", **left_out, "properties": {"a": {"const": 1}}, "required": ["a"]}
+    text, ended = speak(COMPILER.compile(source.json_schema(schema, "p", strict=False)), 3)
+    assert ended
+    assert json.loads(text)["a"] == 1
+
+
+def test_a_model_without_an_end_token_cannot_be_constrained() -> None:
+    metadata = byte_metadata()
+    metadata["tokenizer.ggml.tokens"] = ["<begin>", "<end>", *metadata["tokenizer.ggml.tokens"][2:]]
+    backend = build_backend(metadata, "bytes.gguf")
+    endless = GrammarCompiler(Tokenizer(backend, bos_id=None, eos_ids=[], add_bos=False))
+    with pytest.raises(RequestError, match="no end token"):
+        endless.compile(source.json_object("response_format"))
+
+
+def test_grammars_are_compiled_once_and_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler_module, "LOCK_WAIT_S", 0.05)
+    compiler = GrammarCompiler(TOKENIZER)
+    entered, release, built = threading.Event(), threading.Event(), []
+    build = compiler._new_matcher
+
+    def slow(asked: Source) -> Any:
+        built.append(asked)
+        entered.set()
+        assert release.wait(20)
+        return build(asked)
+
+    monkeypatch.setattr(compiler, "_new_matcher", slow)
+    first = threading.Thread(target=compiler.compile, args=(source.json_object("p"),))
+    first.start()
+    assert entered.wait(20)
+    with pytest.raises(CapacityError, match="compiling other grammars"):
+        compiler.compile(source.regex("a", "p"))
+    release.set()
+    first.join(20)
+    compiler.compile(source.json_object("p"))
+    assert len(built) == 1

@@ -1,0 +1,173 @@
+"""Routed experts divided between a device and the CPU give what the CPU alone gives, however they are divided; here the
+device is the CPU as well, with experts of floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as T
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ballast._core import kernels
+from ballast.model.hybrid.experts.check import checked
+from ballast.model.hybrid.experts.device_layers import place_experts
+from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
+from ballast.model.hybrid.experts.division import divide, phase_of
+from ballast.model.hybrid.experts.pcie_share import best_share
+from ballast.model.hybrid.handoff.host_experts import HostExperts
+from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
+from support.models.float_experts import FloatExperts
+from support.models.gguf_files import R1_SPEC
+
+CPU = torch.device("cpu")
+HIDDEN, WIDTH, EXPERTS, CHOSEN, LAYERS = 64, 32, 8, 3, 3
+SPEC = replace(R1_SPEC, hidden=HIDDEN, num_experts=EXPERTS, num_experts_used=CHOSEN)
+EXPERT_BYTES = 3 * WIDTH * HIDDEN * 4
+NOBODY, EVERYBODY = ((),) * LAYERS, (tuple(range(EXPERTS)),) * LAYERS
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny matrices are not worth torch's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Setting:
+    def __init__(self, gpu_experts: tuple[tuple[int, ...], ...], share: float) -> None:
+        rng = np.random.default_rng(0)
+        pool = kernels.ThreadPool(2)
+
+        def matrix(rows: int, cols: int) -> kernels.Matrix:
+            data = rng.standard_normal((EXPERTS * rows, cols), dtype=np.float32)
+            return kernels.Matrix(data, T.F32, EXPERTS * rows, cols)
+
+        stacked = [
+            kernels.Experts(matrix(WIDTH, HIDDEN), matrix(WIDTH, HIDDEN), matrix(HIDDEN, WIDTH), EXPERTS)
+            for _ in range(LAYERS)
+        ]
+        self.layers = [experts.packed(pool, kernels.usable_isas()[0], activation_bytes=2) for experts in stacked]
+        on_device = [
+            place_experts(experts, ids, FloatExperts, CPU, is_readable=True)
+            for experts, ids in zip(self.layers, gpu_experts, strict=True)
+        ]
+        on_host = [experts for experts, placed in zip(self.layers, on_device, strict=True) if not placed.is_whole]
+        host = HostExperts(SPEC, on_host, pool, 64, CPU)
+        self.pool = pool
+        self.experts = DividedExperts(host, on_device, divide, CPU)
+        self.experts.set_pcie_share(share)
+
+    def run(self, num_tokens: int, seed: int) -> list[int]:
+        """A step of all layers, compared with the CPU's; distinct experts by layer."""
+        rng = torch.Generator().manual_seed(seed)
+        self.experts.begin(num_tokens)
+        distinct = []
+        for layer, alone in enumerate(self.layers):
+            x = torch.randn(num_tokens, HIDDEN, generator=rng)
+            ids = torch.rand(num_tokens, EXPERTS, generator=rng).argsort(1)[:, :CHOSEN].int()
+            weights = torch.rand(num_tokens, CHOSEN, generator=rng)
+            self.experts.submit(layer, x, ids, weights)
+            found = self.experts.result(layer)
+            wanted = torch.empty_like(x)
+            alone.forward(self.pool, x.numpy(), ids.numpy(), weights.numpy(), wanted.numpy())
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
+            distinct.append(len(ids.unique()))
+        self.experts.finish(lambda: None)
+        return distinct
+
+
+@pytest.mark.parametrize("gpu_experts", [NOBODY, ((1, 4), (), EVERYBODY[0]), EVERYBODY], ids=["none", "some", "all"])
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_however_experts_are_divided_their_sum_is_the_same(
+    gpu_experts: tuple[tuple[int, ...], ...], share: float
+) -> None:
+    setting = Setting(gpu_experts, share)
+    distinct = np.zeros(LAYERS, int)
+    for num_tokens, seed in ((1, 1), (4, 2), (3, 3), (1, 4)):
+        distinct += setting.run(num_tokens, seed)
+    on_host = setting.experts.host_bytes_read
+    across = setting.experts.pcie_bytes_read
+    assert on_host % EXPERT_BYTES == across % EXPERT_BYTES == 0
+    if gpu_experts is NOBODY:
+        assert on_host + across == distinct.sum() * EXPERT_BYTES, "each distinct expert is read once, by one side"
+    if gpu_experts is EVERYBODY:
+        assert on_host == across == 0
+    assert (across == 0) == (share == 0 or gpu_experts is EVERYBODY)
+    assert (on_host == 0) == (share == 1 or gpu_experts is EVERYBODY)
+
+
+def test_long_steps_go_to_the_cpu_alone() -> None:
+    setting = Setting(NOBODY, 0.5)
+    setting.run(5, 0)
+    assert setting.experts.pcie_bytes_read == 0
+
+
+def test_only_a_share_that_gains_something_is_taken() -> None:
+    assert best_share({0.0: 1.0, 0.125: 0.95, 0.25: 0.9, 0.4: 1.1}) == 0.25
+    assert best_share({0.0: 1.0, 0.125: 0.99, 0.25: 1.2}) == 0.0
+
+
+def test_a_share_changes_between_steps() -> None:
+    setting = Setting(NOBODY, 1.0)
+    setting.run(2, 0)
+    before = setting.experts.pcie_bytes_read
+    setting.experts.set_pcie_share(0.0)
+    setting.run(2, 1)
+    assert setting.experts.pcie_bytes_read == before > 0
+
+
+@settings(deadline=None)
+@given(share=st.floats(0, 1, width=32), first=st.integers(0, 200))
+def test_layers_of_eight_experts_come_to_the_share_together(share: float, first: int) -> None:
+    ids, counter = torch.arange(8, dtype=torch.int32)[None], torch.tensor(0)
+    for layer in range(first, first + 21):
+        before = int(counter)
+        divide(ids, None, torch.tensor(share), phase_of(layer), counter)
+        assert abs(int(counter) - before - 8 * share) <= 1
+    assert abs(int(counter) / 21 - 8 * share) < 0.15
+
+
+def test_experts_that_come_out_wrong_or_not_at_all_stay_on_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
+    setting = Setting(((1, 4), (), tuple(range(EXPERTS))), 0.5)
+
+    def after(change: Callable[[torch.Tensor], torch.Tensor]) -> list[LayerOnDevice]:
+        def make(*stacks: PanelStack) -> GroupedExperts:
+            right = FloatExperts(*stacks)
+            return lambda *arguments: change(right(*arguments))
+
+        placed = [place_experts(layer, (1, 4), make, CPU, is_readable=True) for layer in setting.layers]
+        return checked(placed, setting.layers, setting.pool, SPEC, [1, 5], CPU, nullcontext)
+
+    def failing(_: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("the compiler gave up\nand said more")
+
+    assert all(layer.num_gpu_experts == 2 and layer.across for layer in after(lambda found: found * 1.001))
+    assert not caplog.records
+    for change, reason in (
+        (lambda found: found * 1.2, "ValueError: resident experts differ from the CPU's by 0.2 for 1 tokens"),
+        (lambda found: found * torch.nan, "ValueError: resident experts differ from the CPU's by nan for 1 tokens"),
+        (failing, "RuntimeError: the compiler gave up"),
+    ):
+        caplog.clear()
+        assert after(change) == [LayerOnDevice()] * LAYERS
+        assert [vars(record)["reason"] for record in caplog.records] == [reason]
+
+
+def test_a_lost_device_is_no_reason_to_go_on() -> None:
+    setting = Setting(NOBODY, 0.0)
+
+    def lost(*_: torch.Tensor) -> torch.Tensor:
+        raise torch.AcceleratorError("CUDA error: the device was lost on demand")
+
+    placed = [place_experts(layer, (0,), lambda *_: lost, CPU, is_readable=False) for layer in setting.layers]
+    with pytest.raises(torch.AcceleratorError):
+        checked(placed, setting.layers, setting.pool, SPEC, [1], CPU, nullcontext)

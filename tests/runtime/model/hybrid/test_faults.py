@@ -1,0 +1,113 @@
+"""What requests, and whoever started the server, get when the hybrid fails in a step: an error, and exit code 70 with
+the reason, never a wait without an end. On the CPU faults are injected into the hand-off; on a GPU they are real."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from support.servers.process import ServerProcess
+
+HYBRID = ("support.servers.hybrid_server",)
+START_LIMIT_S = 300.0
+"""A GPU's kernels are compiled when a server first starts."""
+SMALL = ("--cache_lens", "4096", "--max_batch_size", "2", "--max_new_tokens", "1500", "--cpu_threads", "1")
+
+
+def post(server, num_tokens, **body):
+    body |= {"prompt": "Once upon a time", "max_tokens": num_tokens, "min_tokens": num_tokens}
+    return urllib.request.Request(server.url + "/v1/completions", data=json.dumps(body).encode())
+
+
+def whole_reply(server):
+    """Status and body."""
+    try:
+        with urllib.request.urlopen(post(server, 1500), timeout=60) as reply:
+            return reply.status, json.loads(reply.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def dies(directory, fault, sentence, *options):
+    """A server with this fault fails a stream and a whole reply, and ends as our own fault."""
+    once = directory / "now"
+    with (
+        ServerProcess(
+            "--fault", fault, "--once", str(once), *SMALL, *options, module=HYBRID, until_ready=False
+        ) as server,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        server.event("ready", START_LIMIT_S)
+        with urllib.request.urlopen(post(server, 1500, stream=True), timeout=60) as stream:
+            other = executor.submit(whole_reply, server)
+            server.wait_for(lambda now: now["ballast_batch_running"] == 2)
+            once.touch()
+            *_, error, done = [line.removeprefix("data: ") for line in stream.read().decode().split("\n\n") if line]
+        assert (json.loads(error)["error"]["code"], done) == ("engine_dead", "[DONE]")
+        status, body = other.result(60)
+        assert (status, body["error"]["code"]) == (500, "engine_dead")
+        assert server.wait() == 70
+        last = server.stderr.splitlines()[-1]
+        assert last.startswith("ballast: ")
+        assert sentence in last
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("cuda", "internal error: AcceleratorError: CUDA error: the device was lost on demand"),
+        ("memory", "internal error: cpu:0 is full: OutOfMemoryError: CUDA out of memory on demand, torch has taken "),
+        ("experts", "1048"),
+        ("silent", "layer 1"),  # as whichever side's patience ends first says it
+    ],
+)
+def test_a_fault_in_a_step_fails_its_requests_and_ends_the_process(tmp_path, fault, sentence):
+    dies(tmp_path, fault, sentence, "--device", "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("fault", "sentence"), [("stray", "illegal memory access"), ("experts", "1048")])
+def test_a_fault_on_a_gpu_fails_its_requests_and_ends_the_process(tmp_path, fault, sentence):
+    dies(tmp_path, fault, sentence, "--device", "cuda:0", "--gpu_experts", "0")
+
+
+def test_the_hybrid_serves_where_nothing_fails():
+    with ServerProcess(*SMALL, "--device", "cpu", module=HYBRID) as server:
+        with urllib.request.urlopen(post(server, 5), timeout=60) as reply:
+            assert json.loads(reply.read())["usage"]["completion_tokens"] == 5
+        server.wait_until_empty()
+        assert server.event("device")["device"] == "cpu"
+        server.send_signal(signal.SIGTERM)
+        assert server.wait() == 0
+
+
+@pytest.mark.gpu
+def test_a_gpu_that_can_be_used_is_what_auto_means():
+    with ServerProcess(*SMALL, "--device", "auto", module=HYBRID, until_ready=False) as server:
+        server.event("ready", START_LIMIT_S)
+        assert server.event("device")["device"] == "cuda:0"
+        metrics = server.metrics()
+        assert metrics["ballast_decode_graphs"] == 2
+        assert 0 < metrics["ballast_vram_allocated_bytes"] <= metrics["ballast_vram_reserved_bytes"]
+        server.send_signal(signal.SIGTERM)
+        assert server.wait() == 0
+
+
+def test_a_device_that_is_full_while_the_model_is_loaded_is_a_lack_of_memory():
+    with ServerProcess("--fault", "load", "--device", "cpu", *SMALL, module=HYBRID, until_ready=False) as server:
+        assert server.wait() == 4
+        last = server.stderr.splitlines()[-1]
+        assert "while the model was loaded: cpu:0 is full: OutOfMemoryError: CUDA out of memory on demand, " in last
+
+
+def test_a_gpu_that_is_not_there_ends_the_start_as_a_configuration_error():
+    command = [sys.executable, "-m", "ballast", "serve", "--port", "0", "--device", "cuda:15"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith("ballast: device=cuda:15: ")

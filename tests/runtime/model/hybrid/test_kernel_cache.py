@@ -1,0 +1,50 @@
+"""The folder of compiled kernels: kept from start to start, and nobody else's."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in
+
+VARIABLE = "BALLAST_TEST_KERNELS"
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.delenv(VARIABLE)
+    return tmp_path
+
+
+def test_the_next_start_finds_the_same_folder() -> None:
+    keep_compiled_kernels_in(VARIABLE)
+    first = Path(os.environ.pop(VARIABLE))
+    assert first.stat().st_mode & 0o777 == 0o700
+    keep_compiled_kernels_in(VARIABLE)
+    assert os.environ[VARIABLE] == str(first)
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(temporary: Path) -> None:
+    theirs = temporary / f"ballast-kernels-{os.getuid()}"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    keep_compiled_kernels_in(VARIABLE)
+    assert os.environ[VARIABLE] != str(theirs)
+
+
+def test_a_link_is_not_followed(temporary: Path) -> None:
+    (temporary / "elsewhere").mkdir(mode=0o700)
+    (temporary / f"ballast-kernels-{os.getuid()}").symlink_to("elsewhere")
+    keep_compiled_kernels_in(VARIABLE)
+    assert Path(os.environ[VARIABLE]).resolve() != temporary / "elsewhere"
+
+
+def test_the_environment_decides_where_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "/somewhere")
+    keep_compiled_kernels_in(VARIABLE)
+    assert os.environ[VARIABLE] == "/somewhere"

@@ -1,0 +1,597 @@
+"""The hybrid model's logits against the C++ model's on the same file, token by token, through the real scheduler.
+
+On the CPU, with dense weights and cache as float32: what is left is the rounding of activations to two bytes in the C++
+model's linear layers (decision 5) and the order of sums. On a GPU as it is served: weights packed, cache in half
+precision, judged by divergence with the choice of experts made alike (decision 42), since one expert chosen otherwise
+changes everything after it.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import triton
+
+from ballast._core import kernels
+from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import LooksAhead, Runner
+from ballast.errors import EngineDeadError, OutOfMemoryError
+from ballast.host.gpu import taken_vram
+from ballast.host.vram import VramLimit
+from ballast.model.batch import Batch, padding
+from ballast.model.hybrid import load as loading
+from ballast.model.hybrid.attention import latent
+from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
+from ballast.model.hybrid.experts.device_layers import WholeLayers
+from ballast.model.hybrid.experts.pcie_share import SHARES
+from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
+from ballast.model.hybrid.handoff.host_experts import HostExperts
+from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
+from ballast.model.metadata import read_spec
+from ballast.model.weights import Packing, Tensors
+from ballast.moe.gpu_experts import GpuExperts
+from ballast.tiny import write_tiny_model
+from ballast.tiny.quant_mix import QUANTS
+from ballast.weights.gguf import open_gguf
+from support.generate import generate
+from support.kernels.attention_cases import attention_case
+from support.models.float_experts import FloatExperts
+from support.models.float_hybrid import float_linear, load_hybrid
+from support.oracles.divergence import divergences, log_probabilities
+from support.oracles.forced_routing import ForcedRouting
+
+MAX_RELATIVE_ERROR = 1e-3
+MAX_DIVERGENCE = 5e-5
+"""With experts chosen alike. Half precision in the cache and in attention leaves 1e-6 to 5e-6, bfloat16 about 8e-5."""
+MIN_SAME_TOP = 0.98
+MOST_CHOSEN_OTHERWISE = 0.003
+"""Of choices of experts. Half precision in the cache changes 0.0013, bfloat16 0.004."""
+CPU = torch.device("cpu")
+GPU = torch.device("cuda:0")
+SETTINGS = EngineSettings(
+    cache_lens=512,
+    max_batch_size=4,
+    max_new_tokens=16,
+    chunk_size=24,
+    prefill_chunk_size=48,
+    max_queue=8,
+    block_tokens=16,
+)
+
+
+class Pair:
+    """Runs every step through both models, asks for the logits of every token, and keeps how they differ."""
+
+    def __init__(self, first: Runner, second: Runner) -> None:
+        self._both = first, second
+        self.second = second
+        self.largest_error = 0.0
+        self.divergences: list[float] = []
+        self.same_top: list[bool] = []
+        self.most_at_once = 0
+        """Requests in a step that only decodes."""
+
+    def forget(self) -> None:
+        self.largest_error = 0.0
+        self.divergences.clear()
+        self.same_top.clear()
+        self.most_at_once = 0
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
+        everything = replace(batch, sampled=np.arange(batch.token_ids.size, dtype=np.int64))
+        ours, theirs = (runner.forward(everything, alive) for runner in reversed(self._both))
+        self.largest_error = max(self.largest_error, float(np.abs(ours - theirs).max() / np.abs(theirs).max()))
+        self.same_top += (ours.argmax(1) == theirs.argmax(1)).tolist()
+        if batch.is_decode:
+            self.most_at_once = max(self.most_at_once, batch.token_ids.size)
+        self.divergences += divergences(log_probabilities(theirs), log_probabilities(ours)).tolist()
+        return theirs[batch.sampled]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny matrices are not worth torch's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def nothing_falls_back(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """On a GPU every way of computing is the one that was meant: a model that does without one warns of it."""
+    yield
+    if request.node.get_closest_marker("gpu"):
+        told = [record for record in caplog.get_records("call") if record.name.startswith("ballast.model.hybrid")]
+        assert [(record.getMessage(), vars(record)) for record in told if record.levelno >= logging.WARNING] == []
+
+
+def load(file: Path, device: torch.device, settings: EngineSettings = SETTINGS, **options: object) -> HybridModel:
+    return load_hybrid(file, device, settings, **options)
+
+
+def as_served(file: Path, device: str, **settings: object) -> Runner:
+    gguf_model = open_gguf(file)
+    spec = read_spec(gguf_model, None)
+    return load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, device=device, **settings))
+
+
+def pair_on_cpu(file: Path) -> Pair:
+    return Pair(as_served(file, "cpu"), load(file, CPU, make_linear=float_linear, kv_dtype=torch.float32))
+
+
+class LedPair(Pair):
+    """A model in float32 and one that is not, whose choices of experts the first follows."""
+
+    def __init__(self, file: Path, forced_by: HybridModel, settings: EngineSettings = SETTINGS) -> None:
+        follower = load(file, CPU, settings, make_linear=float_linear, kv_dtype=torch.float32)
+        self.routing = ForcedRouting(forced_by, follower, settings.prefill_chunk_size)
+        super().__init__(follower, forced_by)
+
+    def check(self) -> None:
+        assert self.routing.num_choices > len(self.divergences)
+        assert self.routing.num_refused == 0
+        assert np.mean(self.divergences) <= MAX_DIVERGENCE
+        assert np.mean(self.same_top) >= MIN_SAME_TOP
+
+
+def pair_on_gpu(file: Path, settings: EngineSettings = SETTINGS, **options: object) -> LedPair:
+    """Steps are captured once the choices are forced, so that captured steps tell theirs."""
+    hybrid = load(file, GPU, settings, decodes_by_graphs=False, **options)
+    pair = LedPair(file, hybrid, settings)
+    hybrid.capture_decode(lambda share: None)
+    return pair
+
+
+def run_requests(pair: Pair) -> None:
+    """Prompts of several chunks, decoded together, one of which begins like another; then one served from the cache."""
+    rng = np.random.default_rng(5)
+    prompts = [tuple(rng.integers(0, 300, length).tolist()) for length in (50, 5, 23)]
+    prompts.append(prompts[0][:32] + prompts[1])
+    sampling = SamplingParams(max_tokens=6, temperature=0.0)
+    requests = [Request(str(i), prompt, sampling) for i, prompt in enumerate(prompts)]
+    core = EngineCore(pair, scheduler_config(SETTINGS))
+    first, *_ = generate(core, requests)
+    (again,) = generate(core, requests[:1], first_seq=10)
+    assert again.token_ids == first.token_ids
+    assert again.cached_tokens >= 32, "the second pass is served from the cache that the first one wrote"
+    assert len(pair.same_top) > 100
+
+
+def run_long_prompts(pair: Pair, settings: EngineSettings) -> None:
+    rng = np.random.default_rng(11)
+    prompts = [tuple(rng.integers(0, 300, 250).tolist()) for _ in range(2)]
+    sampling = SamplingParams(max_tokens=2, temperature=0.0)
+    requests = [Request(str(i), prompt, sampling) for i, prompt in enumerate(prompts)]
+    generate(EngineCore(pair, scheduler_config(settings)), requests)
+
+
+@pytest.mark.parametrize(
+    ("arch", "mla", "quant"),
+    [
+        *((arch, mla, "q4_k") for arch in ("v2lite", "v2", "v3", "k2") for mla in ("split", "joint")),
+        *(("v3", "split", quant) for quant in ("f32", "bf16", "q8_0", "q6_k", "iq4_xs")),
+    ],
+)
+def test_logits_agree_with_the_cpu_model_in_every_architecture(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
+    pair = pair_on_cpu(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
+    run_requests(pair)
+    assert pair.largest_error <= MAX_RELATIVE_ERROR
+
+
+def test_matrices_of_one_input_are_stacked_where_their_types_and_widths_allow(tmp_path: Path) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf
+    tensors = Tensors(open_gguf(file), Packing(kernels.ThreadPool(1), SETTINGS.cpu_isa, 2))
+    gate, up, down = (f"blk.0.ffn_{part}.weight" for part in ("gate", "up", "down"))
+    assert not tensors.are_stackable((gate, down))
+    assert tensors.are_stackable((gate, up))
+    apart = [kernels.unpack(tensors.matrix(name)) for name in (gate, up)]
+    np.testing.assert_array_equal(kernels.unpack(tensors.stacked((gate, up))), np.concatenate(apart, 1))
+
+
+def test_logits_agree_where_matrices_of_one_input_have_different_types(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(Tensors, "are_stackable", lambda self, names: False)
+    pair = pair_on_cpu(write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf)
+    run_requests(pair)
+    assert pair.largest_error <= MAX_RELATIVE_ERROR
+
+
+def gpu_experts_of(file: Path) -> dict[str, GpuExperts]:
+    """None on the device, some there with one whole layer, all."""
+    spec = read_spec(open_gguf(file), None)
+    whole, num_layers = tuple(range(spec.num_experts)), spec.num_layers - spec.num_dense_layers
+    return {
+        "share": (),
+        "some": (whole, *(whole[1::3] for _ in range(num_layers - 1))),
+        "all": (whole,) * num_layers,
+    }
+
+
+@pytest.mark.parametrize("stream_from_tokens", [0, 20])
+@pytest.mark.parametrize("divided", ["share", "some", "all"])
+def test_logits_agree_however_experts_are_divided(tmp_path: Path, divided: str, stream_from_tokens: int) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    hybrid = load(
+        file,
+        CPU,
+        make_linear=float_linear,
+        kv_dtype=torch.float32,
+        make_experts=FloatExperts,
+        stream_from_tokens=stream_from_tokens,
+        gpu_experts=gpu_experts_of(file)[divided],
+        pcie_share=0.4,
+    )
+    assert hybrid.long_steps_pay == (divided == "all" or stream_from_tokens > 0)
+    pair = Pair(as_served(file, "cpu"), hybrid)
+    run_requests(pair)
+    assert pair.largest_error <= MAX_RELATIVE_ERROR
+    assert (hybrid.expert_bytes_read_over_pcie > 0) == (divided != "all")
+    assert (hybrid.expert_bytes_read > hybrid.expert_bytes_read_over_pcie) == (divided != "all")
+
+
+LONG = replace(SETTINGS, chunk_size=512, prefill_chunk_size=512)
+
+
+def test_a_cache_in_half_precision_costs_little_but_near_ties(tmp_path: Path) -> None:
+    differing = total = 0
+    for arch in ("v2lite", "v2", "v3", "k2"):
+        file = write_tiny_model(tmp_path / arch, arch=arch, quant="q4_k").gguf
+        pair = LedPair(file, load(file, CPU, LONG, make_linear=float_linear), LONG)
+        run_long_prompts(pair, LONG)
+        pair.check()
+        differing += pair.routing.num_differing
+        total += pair.routing.num_choices
+    assert total > 5000
+    assert 0 < differing <= MOST_CHOSEN_OTHERWISE * total
+
+
+def test_what_no_near_tie_explains_is_not_forced(tmp_path: Path) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", quant="q4_k").gguf
+    wrong = load(file, CPU, LONG, make_linear=float_linear)
+    biases = [layer.routed.choose._bias for layer in wrong._weights.layers if layer.routed is not None]
+    biases[1][3] += 0.05
+    pair = LedPair(file, wrong, LONG)
+    run_long_prompts(pair, LONG)
+    assert pair.routing.num_refused > 5
+    assert np.mean(pair.divergences) > MAX_DIVERGENCE
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_the_host_keeps_no_copy_of_a_layer_that_the_device_has_whole_and_computes_rightly(
+    tmp_path: Path, is_right: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    gpu_experts, seen = gpu_experts_of(file)["some"], []
+
+    def make(*stacks: PanelStack) -> GroupedExperts:
+        experts = FloatExperts(*stacks)
+        return experts if is_right else lambda *arguments: 2 * experts(*arguments)
+
+    class Watched(WholeLayers):
+        def take(self, index: int, experts: kernels.Experts) -> bool:
+            seen.append(weakref.ref(experts))
+            return super().take(index, experts)
+
+    monkeypatch.setattr(loading, "WholeLayers", Watched)
+    hybrid = load(
+        file, CPU, make_linear=float_linear, kv_dtype=torch.float32, make_experts=make, gpu_experts=gpu_experts
+    )
+    gc.collect()
+    is_gone = [experts() is None for experts in seen]
+    assert is_gone == [is_right, *[False] * (len(gpu_experts) - 1)]
+    assert hybrid.expert_uses.shape[0] == len(gpu_experts)
+    assert hybrid.device_counts.gpu_experts == (sum(map(len, gpu_experts)) if is_right else 0)
+    assert any(record.message == "the GPU computes no experts in decoding" for record in caplog.records) != is_right
+    pair = Pair(as_served(file, "cpu"), hybrid)
+    run_requests(pair)
+    assert pair.largest_error <= MAX_RELATIVE_ERROR
+
+
+@pytest.mark.gpu
+def test_a_gpu_whose_limit_is_too_low_for_the_model_is_told_with_both_numbers(tmp_path: Path) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf
+    gc.collect()
+    torch.cuda.empty_cache()
+    _, taken = taken_vram("cuda:0")
+    limit = VramLimit(taken + (513 << 20), 512 << 20)
+    try:
+        with pytest.raises(OutOfMemoryError, match=r"cuda:0 is full: .* more wanted, torch has taken .* and may take"):
+            as_served(file, "cuda:0", vram=limit)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_the_share_is_measured_on_the_loaded_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    hybrid = load(file, CPU, make_linear=float_linear, make_experts=FloatExperts, pcie_share=None)
+    [record] = [record for record in caplog.records if record.message == "PCIe share measured"]
+    assert hybrid.device_counts.pcie_share == vars(record)["share"] in (0.0, *SHARES)
+    assert len(vars(record)["ms_with"]) == 2, "for one request and for four"
+
+
+def test_what_fails_while_the_share_is_measured_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise EngineDeadError("a stream memory operation of CUDA's driver failed with code 801")
+
+    monkeypatch.setattr(HostExperts, "submit", refused)
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    with pytest.raises(EngineDeadError, match="801"):
+        load(file, CPU, make_linear=float_linear, make_experts=FloatExperts, pcie_share=None)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("arch", "mla", "quant"),
+    [
+        *((arch, mla, quant) for quant in QUANTS for arch, mla in (("v3", "split"), ("v2lite", "joint"))),
+        *(
+            (arch, mla, "q4_k_m")
+            for arch in ("v2lite", "v2", "v3", "k2")
+            for mla in ("split", "joint")
+            if (arch, mla) not in {("v3", "split"), ("v2lite", "joint")}
+        ),
+    ],
+)
+def test_distributions_on_a_gpu_agree_with_float32(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
+    file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf
+    pair = pair_on_gpu(file)
+    run_requests(pair)
+    run_long_prompts(pair, SETTINGS)
+    pair.check()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("arch", "mla", "quant"), [("v3", "split", "q4_k"), ("v2lite", "joint", "q8_0")])
+def test_batches_of_every_kind_agree_with_float32(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
+    file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf
+    settings = replace(SETTINGS, max_batch_size=16, cache_lens=1024)
+    pair = pair_on_gpu(file, settings)
+    rng = np.random.default_rng(6)
+    for num_requests in (1, 2, 4, 5, 16):
+        pair.forget()
+        prompts = [tuple(rng.integers(0, 300, 4).tolist()) for _ in range(num_requests)]
+        requests = [
+            Request(str(seed), prompt, SamplingParams(max_tokens=max(200 // num_requests, 20), seed=seed))
+            for seed, prompt in enumerate(prompts)
+        ]
+        generate(EngineCore(pair, scheduler_config(settings)), requests)
+        assert pair.most_at_once == num_requests
+        pair.check()
+
+
+def test_bringing_up_touches_the_null_block_alone_and_no_expert(tmp_path: Path) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    pair = pair_on_cpu(file)
+    hybrid = pair.second
+    assert isinstance(hybrid, HybridModel)
+    hybrid.warm_up([1, 40], hybrid._experts._host.idle())
+    written = [cache.count_nonzero(1).nonzero().flatten().tolist() for cache in hybrid._kv.layers]
+    assert all(slots and max(slots) < SETTINGS.block_tokens for slots in written)
+    assert hybrid.expert_bytes_read == 0
+    run_requests(pair)
+    assert pair.largest_error <= MAX_RELATIVE_ERROR
+
+
+class StepByStep:
+    """A runner that is asked for whole steps alone."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.forward = runner.forward
+
+
+class Counted(StepByStep):
+    """The same runner, asked for parts of a step, with a count of those that were made ready in the one before."""
+
+    def __init__(self, runner: LooksAhead) -> None:
+        super().__init__(runner)
+        self._runner = runner
+        self.stage, self.logits = runner.stage, runner.logits
+        self.num_steps = self.num_staged = 0
+
+    def queue(self, batch: Batch, alive: Callable[[], None], *, is_staged: bool) -> None:
+        self.num_steps += 1
+        self.num_staged += is_staged
+        self._runner.queue(batch, alive, is_staged=is_staged)
+
+
+def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
+    """Requests that come, stop and are aborted while others decode and blocks are short."""
+    core = EngineCore(runner, scheduler_config(replace(SETTINGS, cache_lens=112)))
+    rng = np.random.default_rng(3)
+    texts: dict[int, list[int]] = {}
+    for step in range(150):
+        if step % 9 == 0 and step < 60:
+            seq = len(texts) + 1
+            texts[seq] = []
+            prompt = tuple(rng.integers(0, 300, 3 + step // 3).tolist())
+            stops = frozenset(rng.integers(0, 300, 6).tolist())
+            core.add(seq, Request(str(seq), prompt, SamplingParams(max_tokens=40, stop_token_ids=stops)), seq)
+        if step in (25, 50):
+            core.abort(len(texts) - 1)
+        for event in core.step().events:
+            texts[event.seq].append(event.token_id)
+        core.check()
+    assert core.stats().used_tokens == 0
+    assert core.stats().preemptions > 0
+    assert {len(text) for text in texts.values()} > {40}, "some reach their length, others stop or are aborted"
+    return texts
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(tmp_path: Path, device: str) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf
+    model = load(file, GPU) if device == "cuda" else load(file, CPU, make_linear=float_linear)
+    assert isinstance(model, LooksAhead)
+    counted = Counted(model)
+    assert texts_of_mixed_load(counted) == texts_of_mixed_load(StepByStep(model))
+    assert 0.2 * counted.num_steps < counted.num_staged < 0.9 * counted.num_steps
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("quant", ["q4_k", "q8_0", "q2_k", "bf16"])
+def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, quant: str) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant=quant).gguf
+    pair = pair_on_gpu(file, stream_from_tokens=2)
+    hybrid = pair.second
+    assert isinstance(hybrid, HybridModel)
+    assert hybrid.pinned_bytes > 0
+    assert hybrid.streams_from_tokens == 2
+    run_requests(pair)
+    run_long_prompts(pair, SETTINGS)
+    assert hybrid.streamed is not None
+    assert hybrid.streamed.bytes_read > 0
+    pair.check()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("arch", "quant"), [("v3", "q4_k"), ("v2lite", "q8_0")])
+@pytest.mark.parametrize("divided", ["share", "some", "all"])
+def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: str, quant: str, divided: str) -> None:
+    file = write_tiny_model(tmp_path, arch=arch, mla="split", quant=quant).gguf
+    gpu_experts = gpu_experts_of(file)[divided]
+    pair = pair_on_gpu(file, gpu_experts=gpu_experts, pcie_share=0.4)
+    hybrid = pair.second
+    assert isinstance(hybrid, HybridModel)
+    assert hybrid.device_counts.gpu_experts == sum(map(len, gpu_experts))
+    run_requests(pair)
+    run_long_prompts(pair, SETTINGS)
+    assert (hybrid.expert_bytes_read_over_pcie > 0) == (divided != "all")
+    pair.check()
+
+
+class Recorded:
+    """A runner that is asked for the logits of every token, and what it gave."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.logits: list[np.ndarray] = []
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
+        everything = replace(batch, sampled=np.arange(batch.token_ids.size, dtype=np.int64))
+        self.logits.append(self._runner.forward(everything, alive).copy())
+        return self.logits[-1][batch.sampled]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_requests", [4, 16])
+@pytest.mark.parametrize(("arch", "mla"), [("v3", "split"), ("v2lite", "joint")])
+def test_captured_steps_give_what_queued_ones_give(tmp_path: Path, arch: str, mla: str, num_requests: int) -> None:
+    file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant="q4_k").gguf
+    # One model: another may have measured other ways to be faster.
+    settings = replace(SETTINGS, max_batch_size=num_requests, cache_lens=1024)
+    model = load(file, GPU, settings, decodes_by_graphs=False)
+    rng = np.random.default_rng(2)
+    sampling = SamplingParams(max_tokens=num_requests + 2, temperature=0.0)
+    requests = [Request(str(i), tuple(rng.integers(0, 300, 3 + i).tolist()), sampling) for i in range(num_requests)]
+    found = []
+    for _ in range(2):
+        recorded = Recorded(model)
+        list(generate(EngineCore(recorded, scheduler_config(settings)), requests))
+        found.append(recorded.logits)
+        model.capture_decode(lambda share: None)
+    assert model.device_counts.decode_graphs == num_requests
+    assert num_requests in {len(logits) for logits in found[0]}
+    for queued, captured in zip(*found, strict=True):
+        np.testing.assert_allclose(captured, queued, rtol=0, atol=1e-5 * np.abs(queued).max())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("arch", "options"), [("v3", {}), ("v2lite", {"pcie_share": None, "stream_from_tokens": None})]
+)
+def test_no_step_waits_for_a_compiler(tmp_path: Path, arch: str, options: dict[str, Any]) -> None:
+    file = write_tiny_model(tmp_path, arch=arch, mla="split", quant="q4_k_m").gguf
+    settings = replace(SETTINGS, cache_lens=2048, prefill_chunk_size=600)
+    model = load(file, GPU, settings, gpu_experts=gpu_experts_of(file)["some"], **options)
+    compiled: list[str] = []
+    triton.knobs.runtime.jit_cache_hook = lambda **about: compiled.append(about["repr"])
+    try:
+        for num_tokens in (*range(1, 70), *range(110, 180, 3), 600):
+            batch = padding(num_tokens, SETTINGS.block_tokens)
+            for sampled in (batch.sampled, np.arange(num_tokens)):
+                model.forward(replace(batch, sampled=sampled), lambda: None)
+    finally:
+        triton.knobs.runtime.jit_cache_hook = None
+    assert compiled == []
+
+
+def i32(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def test_a_step_holds_where_each_request_stands() -> None:
+    batch = Batch(
+        token_ids=i32(7, 7, 7, 7, 7),
+        positions=i32(20, 4, 5, 6, 3),
+        slots=i32(36, 84, 85, 86, 19),
+        query_indptr=i32(0, 1, 4, 5),
+        kv_indptr=i32(0, 2, 3, 4),
+        kv_indices=i32(9, 2, 5, 1),
+        sampled=np.array([0, 3, 4]),
+    )
+    requests = Step.from_batch(batch, CPU).requests
+    assert requests.begins.tolist() == requests.host_begins.tolist() == [0, 1, 4, 5]
+    assert requests.lens.tolist() == requests.host_lens.tolist() == [21, 7, 4]
+    assert requests.blocks.tolist() == [[9, 2], [5, 0], [1, 0]]
+    assert not requests.adds_one_each
+
+
+def test_a_token_sees_its_own_request_up_to_itself_also_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = AttentionSizes(num_heads=2, rank=16, rope_dim=8, scale=0.3, block_tokens=16)
+    case = attention_case(sizes, [7, 2], [12, 30], CPU, torch.float32)
+    at_once = PlainAttention(sizes)(case.query, case.cache, case.step)
+    requests = case.step.requests
+    for request, (begin, end) in enumerate([(0, 7), (7, 9)]):
+        slots = torch.cat([torch.arange(16) + 16 * block for block in requests.blocks[request].tolist()])
+        for token in range(begin, end):
+            keys = case.cache[slots[: int(case.step.positions[token]) + 1]]
+            weights = (case.query[token] @ keys.T * 0.3).softmax(-1)
+            torch.testing.assert_close(at_once[token], weights @ keys[:, :16])
+    monkeypatch.setattr(latent, "SCORE_BYTES", 4 * 2 * 12 * 2)
+    torch.testing.assert_close(PlainAttention(sizes)(case.query, case.cache, case.step), at_once)
+
+
+def test_a_decode_step_finds_its_input_at_the_same_place_whatever_the_last_one_left() -> None:
+    inputs = DecodeInputs(3, 4, 8, CPU)
+    pair = inputs.of_size(2)
+    batch = Batch(
+        token_ids=i32(7, 7),
+        positions=i32(20, 4),
+        slots=i32(36, 84),
+        query_indptr=i32(0, 1, 2),
+        kv_indptr=i32(0, 2, 3),
+        kv_indices=i32(9, 2, 5),
+        sampled=np.array([0, 1]),
+    )
+    inputs.send_tables(replace(batch, kv_indptr=i32(0, 4, 8), kv_indices=i32(*[77] * 8)))
+    inputs.send_tables(batch)
+    inputs.host_rows(2)[:] = 5
+    inputs.send_rows(2)
+    alone = Step.from_batch(batch, CPU)
+    step, requests = pair.step, pair.step.requests
+    assert requests.adds_one_each
+    for name in ("positions", "slots", "sampled"):
+        assert getattr(step, name).tolist() == getattr(alone, name).tolist()
+    for name in ("begins", "host_begins", "lens", "host_lens"):
+        assert getattr(requests, name).tolist() == getattr(alone.requests, name).tolist()
+    assert requests.blocks.tolist() == [[9, 2, 0, 0], [5, 0, 0, 0]]
+    assert pair.embedded.tolist() == [[5.0] * 8] * 2
+    inputs.send_padding(2)
+    assert (step.positions.tolist(), step.slots.tolist()) == ([0, 0], [0, 0])
+    assert (requests.lens.tolist(), requests.blocks.tolist()) == ([1, 1], [[0] * 4] * 2)
+    assert step.positions.data_ptr() % 16 == step.slots.data_ptr() % 16 == requests.blocks.data_ptr() % 16

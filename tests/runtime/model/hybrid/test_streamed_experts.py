@@ -1,0 +1,184 @@
+"""Experts whose panels pass through buffers on the device give what the CPU computes where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as T
+
+from ballast._core import kernels
+from ballast._core.numa import ANY_CPU, NodeThreads, Placement
+from ballast.model.hybrid.streaming import chunks
+from ballast.model.hybrid.streaming.calibration import Calibration
+from ballast.model.hybrid.streaming.chunks import MAX_CHUNK_BYTES, chunk_bytes, chunks_of
+from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels, PinnedMemory, panels_of
+from ballast.model.hybrid.streaming.start import NEVER, start_streaming
+from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, copy_pieces
+from ballast.model.spec import ModelSpec
+from support.models.float_experts import FloatExperts
+from support.models.gguf_files import R1_SPEC
+
+CPU = torch.device("cpu")
+FAST = kernels.usable_isas()[0]
+HIDDEN, WIDTH, NUM_EXPERTS, NUM_CHOSEN = 48, 96, 10, 3
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny matrices are not worth torch's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(params=[1, 2])
+def layers(request: pytest.FixtureRequest) -> list[kernels.Experts]:
+    """Three layers on one node and on two."""
+    rng = np.random.default_rng(7)
+    pool = kernels.ThreadPool(Placement([NodeThreads(300 + node, [ANY_CPU]) for node in range(request.param)]))
+
+    def matrix(rows: int, cols: int) -> kernels.Matrix:
+        values = rng.standard_normal((rows, cols), dtype=np.float32) / np.sqrt(cols)
+        return kernels.Matrix(values.astype(np.float32), T.F32, rows, cols)
+
+    def layer() -> kernels.Experts:
+        gate, up = matrix(NUM_EXPERTS * WIDTH, HIDDEN), matrix(NUM_EXPERTS * WIDTH, HIDDEN)
+        return kernels.Experts(gate, up, matrix(NUM_EXPERTS * HIDDEN, WIDTH), NUM_EXPERTS).packed(
+            pool, FAST, activation_bytes=2
+        )
+
+    return [layer() for _ in range(3)]
+
+
+@pytest.mark.parametrize("max_experts", [1, 3, 100])
+def test_streamed_experts_agree_with_the_cpu_in_every_pass(layers, max_experts, monkeypatch) -> None:
+    parts = [panels_of(layer) for layer in layers]
+    monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", max_experts * parts[0][0].expert_bytes)
+    monkeypatch.setattr(chunks, "CHUNKS_PER_LAYER", 1)
+    monkeypatch.setattr(chunks, "NUM_BUFFERS", 4)
+    streamed = StreamedExperts(parts, FloatExperts, CPU)
+    rng = np.random.default_rng(8)
+    pool = kernels.ThreadPool(Placement([NodeThreads(300 + node, [ANY_CPU]) for node in range(len(parts[0]))]))
+    for num_tokens in (17, 1):
+        streamed.begin(num_tokens)
+        for index, layer in enumerate(layers):
+            x = rng.standard_normal((num_tokens, HIDDEN), dtype=np.float32)
+            ids = np.stack([rng.permutation(NUM_EXPERTS)[:NUM_CHOSEN] for _ in range(num_tokens)]).astype(np.int32)
+            weights = rng.random((num_tokens, NUM_CHOSEN), dtype=np.float32)
+            expected = np.empty_like(x)
+            layer.forward(pool, x, ids, weights, expected)
+            streamed.submit(index, *map(torch.from_numpy, (x, ids, weights)))
+            np.testing.assert_allclose(streamed.result(index).numpy(), expected, rtol=1e-5, atol=1e-5)
+        streamed.finish(lambda: None)
+    assert streamed.pass_bytes == sum(size for layer in layers for _, (_, size) in layer.memory)
+    assert streamed.bytes_read == 2 * streamed.pass_bytes
+
+
+def small_spec() -> ModelSpec:
+    return replace(R1_SPEC, hidden=HIDDEN, expert_dim=WIDTH, num_experts=NUM_EXPERTS, num_experts_used=NUM_CHOSEN)
+
+
+def pool_of(layers: list[kernels.Experts]) -> kernels.ThreadPool:
+    return kernels.ThreadPool(Placement([NodeThreads(300 + node, [ANY_CPU]) for node in range(len(layers[0].parts))]))
+
+
+def part_of(num_experts: int, matrix_bytes: int) -> HostExpertPart:
+    panels = HostPanels(np.zeros((num_experts, 1, matrix_bytes), np.uint8), T.Q8_0, 16, 32)
+    return HostExpertPart(panels, panels, panels)
+
+
+def test_chunks_are_even_and_cover_every_expert_once() -> None:
+    parts = [[part_of(10, 100), part_of(10, 50)], [part_of(10, 100)]]
+    found = [(chunk.layer, chunk.first, chunk.num_experts, chunk.num_bytes) for chunk in chunks_of(parts, 1250)]
+    assert found == [
+        *((0, first, count, 300 * count) for first, count in ((0, 3), (3, 3), (6, 4))),
+        *((0, first, count, 150 * count) for first, count in ((0, 5), (5, 5))),
+        *((1, first, count, 300 * count) for first, count in ((0, 3), (3, 3), (6, 4))),
+    ]
+
+
+def test_a_chunk_is_a_share_of_a_layer_within_limits() -> None:
+    assert chunk_bytes(400, 7) == 100
+    assert chunk_bytes(400, 150) == 150, "one expert at least"
+    assert chunk_bytes(100 * MAX_CHUNK_BYTES, 7) == MAX_CHUNK_BYTES
+
+
+def test_no_copy_crosses_the_border_of_two_registered_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(200, dtype=np.uint8).reshape(4, 1, 50)
+    host = HostPanels(values, T.Q8_0, 16, 32)
+    copied: list[int] = []
+    copy = torch.Tensor.copy_
+
+    def counted(target: torch.Tensor, source: torch.Tensor, *, non_blocking: bool) -> torch.Tensor:
+        copied.append(source.numel())
+        return copy(target, source, non_blocking=non_blocking)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", counted)
+    target = torch.zeros(150, dtype=torch.uint8)
+    copy_pieces(target, host, 50, piece_bytes=64)
+    assert target.tolist() == [*range(50, 200)]
+    assert copied == [14, 64, 64, 8]
+
+
+def test_streaming_starts_where_it_was_measured_to_pay_or_was_asked_for(layers) -> None:
+    spec, pool = small_spec(), pool_of(layers)
+    pageable = PinnedMemory()
+
+    def start(from_tokens: int | None, pinned: PinnedMemory = pageable) -> StreamedExperts | None:
+        return start_streaming(
+            spec,
+            layers,
+            pool,
+            pinned,
+            CPU,
+            FloatExperts,
+            from_tokens=from_tokens,
+            max_tokens=100,
+            warmup_sizes=[1, 100],
+        )
+
+    assert start(NEVER) is None
+    assert start(None) is None, "what is pageable is streamed only when it is asked for"
+    assert start(101) is None, "no step is that long"
+    asked = start(7)
+    assert asked is not None
+    assert asked.from_tokens == 7
+    streamed = StreamedExperts([panels_of(layer) for layer in layers], FloatExperts, CPU)
+    timings = Calibration(spec, layers, pool, streamed, CPU).timings(100)
+    assert [timing.tokens for timing in timings] in ([64], [64, 100])
+    assert timings[-1].lead_s >= 0 or timings[-1].tokens == 100
+
+
+@pytest.mark.parametrize("fault", ["wrong", "not a number", "cannot be compiled"])
+def test_kernels_that_fail_or_err_leave_experts_to_the_cpu(layers, fault, caplog, monkeypatch) -> None:
+    waited: list[StreamedExperts] = []
+    monkeypatch.setattr(StreamedExperts, "wait", lambda streamed: waited.append(streamed))
+
+    class Faulty(FloatExperts):
+        def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+            if fault == "cannot be compiled":
+                raise RuntimeError("PassManager::run failed")
+            return super().__call__(x, ids, weights) * (torch.nan if fault == "not a number" else 1.2)
+
+    spec, pool = small_spec(), pool_of(layers)
+    with caplog.at_level("WARNING"):
+        streamed = start_streaming(
+            spec,
+            layers,
+            pool,
+            PinnedMemory(),
+            CPU,
+            Faulty,
+            from_tokens=7,
+            max_tokens=100,
+            warmup_sizes=[9, 100],
+        )
+    assert streamed is None
+    assert len(waited) == 1, "copies that are under way end before their buffers do"
+    [record] = caplog.records
+    assert {"wrong": "by 0.2 of", "not a number": "by nan", "cannot be compiled": "PassManager"}[fault] in record.reason

@@ -1,0 +1,174 @@
+"""Logits against Hugging Face transformers on the same dequantised weights: max relative error 1e-3 in float32.
+
+Everything goes through the real scheduler: chunks, decode steps, and a second pass served from the prefix cache.
+
+Fast kernels round activations, which changes a router's input by some 3e-5. If two experts' scores are closer, it may
+choose the other expert, which changes this token and later ones as much as an error would. A fast kernel may therefore
+exceed the bound from the first position at which transformers' own choice changes with noise of 1e-4. Nearly all models
+and prompts have no such position, and they test the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import PreTrainedModel
+
+from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import Runner
+from ballast.model.batch import Batch
+from ballast.model.metadata import read_spec
+from ballast.tiny import TinyModel, write_tiny_model
+from ballast.weights.gguf import open_gguf
+from support.generate import generate
+from support.kernels.isas import FAST_ISAS, isa_params
+from support.oracles.hf_oracle import hf_logits, hf_model, near_ties
+
+MAX_RELATIVE_ERROR = 1e-3
+ROUNDING_NOISE = 1e-4
+PROMPT_TOKENS = 80
+NEW_TOKENS = 12
+VARIANTS = [(arch, mla) for arch in ("v2lite", "v2", "v3", "k2") for mla in ("split", "joint")]
+QUANTS = [
+    "f32",
+    "f16",
+    "bf16",
+    "q8_0",
+    "q4_0",
+    "q4_1",
+    "q5_0",
+    "q5_1",
+    "q2_k",
+    "q3_k",
+    "q4_k",
+    "q5_k",
+    "q6_k",
+    "iq4_nl",
+    "iq4_xs",
+]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A tiny model and the same weights in transformers."""
+
+    model: TinyModel
+    oracle: PreTrainedModel
+    known: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict)
+
+    def oracle_logits(self, ids: tuple[int, ...]) -> np.ndarray:
+        """What transformers gives for these tokens. Chunks and instruction sets lead to the same few texts, and a pass
+        of transformers takes longer than all of ours."""
+        if ids not in self.known:
+            self.known[ids] = hf_logits(self.oracle, ids)
+        return self.known[ids]
+
+
+class RecordingRunner:
+    """Computes the logits of every token and keeps them by position."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.logits: dict[int, np.ndarray] = {}
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
+        everything = replace(batch, sampled=np.arange(batch.token_ids.size, dtype=np.int64))
+        logits = self._runner.forward(everything, alive)
+        self.logits.update(zip(batch.positions.tolist(), logits, strict=True))
+        return logits[batch.sampled]
+
+
+def make_core(model: TinyModel, chunk_size: int, isa: str) -> tuple[EngineCore, RecordingRunner]:
+    settings = EngineSettings(
+        cache_lens=512,
+        max_batch_size=1,
+        max_new_tokens=64,
+        chunk_size=chunk_size,
+        prefill_chunk_size=chunk_size,
+        max_queue=4,
+        block_tokens=16,
+        cpu_threads=2,
+        cpu_isa=isa,
+    )
+    gguf_model = open_gguf(model.gguf)
+    spec = read_spec(gguf_model, None)
+    runner = RecordingRunner(load_runner(gguf_model, spec, spec.vocab_size, settings))
+    return EngineCore(runner, scheduler_config(settings)), runner
+
+
+def relative_errors(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """The relative error at each position."""
+    return np.abs(ours - theirs).max(axis=1) / np.abs(theirs).max()
+
+
+def make_prompt() -> tuple[int, ...]:
+    return tuple(np.random.default_rng(7).integers(0, 300, PROMPT_TOKENS).tolist())
+
+
+def compare(subject: Subject, chunk_size: int, isa: str) -> None:
+    prompt = make_prompt()
+    core, runner = make_core(subject.model, chunk_size, isa)
+    request = Request("oracle", prompt, SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0))
+    texts = []
+    first_wrong: int | None = None
+    for seq, min_cached in ((1, 0), (2, PROMPT_TOKENS // 2)):
+        runner.logits.clear()
+        (result,) = generate(core, [request], first_seq=seq)
+        assert result.cached_tokens >= min_cached
+        assert len(runner.logits) == PROMPT_TOKENS + NEW_TOKENS - 1 - result.cached_tokens
+        theirs = subject.oracle_logits((*prompt, *result.token_ids[:-1]))
+        positions = sorted(runner.logits)
+        ours = np.stack([runner.logits[position] for position in positions])
+        errors = relative_errors(ours, theirs[positions, : ours.shape[1]])
+        wrong = [position for position, error in zip(positions, errors, strict=True) if error > MAX_RELATIVE_ERROR]
+        if wrong and first_wrong is None:
+            first_wrong = wrong[0]
+            assert isa != "reference"
+            assert first_wrong in near_ties(subject.oracle, [*prompt, *result.token_ids[:-1]], ROUNDING_NOISE)
+        assert all(position >= first_wrong for position in wrong)
+        texts.append(result.token_ids)
+    assert texts[0] == texts[1]
+
+
+@pytest.fixture(scope="module")
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Subject]:
+    made: dict[tuple[str, str, str], Subject] = {}
+
+    def get(arch: str, mla: str, quant: str) -> Subject:
+        key = (arch, mla, quant)
+        if key not in made:
+            directory: Path = tmp_path_factory.mktemp("-".join(key))
+            model = write_tiny_model(directory, arch=arch, mla=mla, quant=quant)
+            made[key] = Subject(model, hf_model(model.gguf, model.config_dir))
+        return made[key]
+
+    return get
+
+
+@pytest.mark.parametrize(("arch", "mla"), VARIANTS)
+def test_near_ties_between_experts_are_rare(subjects: Callable[..., Subject], arch: str, mla: str):
+    oracle = subjects(arch, mla, "q4_k").oracle
+    assert len(near_ties(oracle, make_prompt(), ROUNDING_NOISE)) <= 3
+    assert near_ties(oracle, make_prompt(), 0.0) == set()
+    assert len(near_ties(oracle, make_prompt(), 1.0)) > PROMPT_TOKENS / 2
+
+
+@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
+@pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
+@pytest.mark.parametrize(("arch", "mla"), VARIANTS)
+def test_logits_agree_in_every_architecture_and_layout(
+    subjects: Callable[..., Subject], arch: str, mla: str, chunk_size: int, isa: str
+):
+    compare(subjects(arch, mla, "q4_k"), chunk_size, isa)
+
+
+@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
+@pytest.mark.parametrize("quant", QUANTS)
+def test_logits_agree_in_every_quantisation(subjects: Callable[..., Subject], quant: str, isa: str):
+    compare(subjects("v3", "split", quant), 256, isa)

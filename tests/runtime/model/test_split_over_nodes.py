@@ -1,0 +1,146 @@
+"""A whole model on simulated NUMA nodes: its text, and where its weights are reported to be."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ballast._core import kernels
+from ballast._core.numa import Node, Topology
+from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import Runner
+from ballast.host.numa import WeightMemory, read_report
+from ballast.model.batch import Batch
+from ballast.model.metadata import read_spec
+from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import GgufModel, open_gguf
+from support.generate import generate
+
+FAST = kernels.usable_isas()[:-1]
+SUMS_ELSEWHERE = 1e-4
+"""Relative to the largest logit: float sums are cut at other places, in every layer."""
+
+
+def made_up(num_nodes: int) -> Topology:
+    """A topology with nodes and CPUs that no machine has, so that no test thread is pinned."""
+    return Topology([Node(200 + index, [9000 + index], [[9000 + index]]) for index in range(num_nodes)])
+
+
+@pytest.fixture(scope="module", params=[("v2lite", "q8_0"), ("v2lite", "q4_k_m"), ("v3", "bf16")], ids="-".join)
+def model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> GgufModel:
+    arch, quant = request.param
+    directory: Path = tmp_path_factory.mktemp("tiny")
+    return open_gguf(write_tiny_model(directory, arch=arch, mla="split", quant=quant).gguf)
+
+
+class RecordingRunner:
+    """Keeps the logits of every step."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.logits: list[np.ndarray] = []
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
+        logits = self._runner.forward(batch, alive)
+        self.logits.append(logits.copy())
+        return logits
+
+
+class Loaded:
+    """A model on `num_nodes` nodes of one thread each; a fresh scheduler for every batch size."""
+
+    def __init__(self, model: GgufModel, num_nodes: int, isa: str) -> None:
+        spec = read_spec(model, None)
+        self._settings = {
+            "cache_lens": 4096,
+            "max_new_tokens": 64,
+            "chunk_size": 512,
+            "prefill_chunk_size": 512,
+            "max_queue": 64,
+            "block_tokens": 16,
+            "cpu_threads": num_nodes,
+            "cpu_isa": isa,
+        }
+        settings = EngineSettings(
+            **self._settings, max_batch_size=8, numa="auto" if num_nodes > 1 else "off", topology=made_up(num_nodes)
+        )
+        loaded: list[Runner] = []
+
+        def load() -> None:
+            loaded.append(load_runner(model, spec, spec.vocab_size, settings, on_placed=self._keep))
+
+        # The thread that loads would be pinned, where its CPU is there.
+        thread = threading.Thread(target=load)
+        thread.start()
+        thread.join()
+        self.runner = RecordingRunner(loaded[0])
+
+    def _keep(self, memory: WeightMemory, why_not_pinned: str) -> None:
+        self.memory, self.why_not_pinned = memory, why_not_pinned
+
+    def texts(self, requests: list[Request], max_batch_size: int) -> list[tuple[int, ...]]:
+        settings = EngineSettings(**self._settings, max_batch_size=max_batch_size)
+        results = generate(EngineCore(self.runner, scheduler_config(settings)), requests)
+        return [result.token_ids for result in results]
+
+
+def requests(num: int, num_tokens: int) -> list[Request]:
+    rng = random.Random(5)
+    sampling = SamplingParams(max_tokens=num_tokens, temperature=0.0)
+    return [Request(str(i), tuple(rng.randrange(300) for _ in range(rng.randint(5, 40))), sampling) for i in range(num)]
+
+
+@pytest.mark.parametrize("isa", FAST)
+@pytest.mark.parametrize("num_nodes", [2, 4])
+def test_several_nodes_give_the_text_of_one_in_any_batch(model: GgufModel, isa: str, num_nodes: int) -> None:
+    split, whole = Loaded(model, num_nodes, isa), Loaded(model, 1, isa)
+    asked = requests(8, 12)
+    for loaded in (split, whole):
+        loaded.texts(requests(8, 1), max_batch_size=8)
+    np.testing.assert_allclose(
+        split.runner.logits[0],
+        whole.runner.logits[0],
+        rtol=0,
+        atol=SUMS_ELSEWHERE * float(np.abs(whole.runner.logits[0]).max()),
+    )
+    together = split.texts(asked, max_batch_size=8)
+    assert len(set(together)) > 1
+    assert split.texts(asked, max_batch_size=3) == together
+    assert split.texts(asked, max_batch_size=1) == together
+
+
+def num_bytes(ranges: list[tuple[int, int]]) -> int:
+    return sum(size for _, size in ranges)
+
+
+@pytest.mark.parametrize("num_nodes", [2, 4])
+def test_each_node_owns_its_share_and_the_report_says_where_it_really_lies(model: GgufModel, num_nodes: int) -> None:
+    split, whole = Loaded(model, num_nodes, FAST[0]), Loaded(model, 1, FAST[0])
+    assert "ballast-cpu-1 to CPU 9001: " in split.why_not_pinned or "ballast-cpu-0 to CPU 9000: " in (
+        split.why_not_pinned
+    )
+    owned = {node: num_bytes(ranges) for node, ranges in split.memory.experts.items()}
+    assert sorted(owned) == [200 + index for index in range(num_nodes)]
+    total = sum(owned.values())
+    in_one_piece = sum(num_bytes(ranges) for ranges in whole.memory.experts.values())
+    assert in_one_piece <= total <= 1.01 * in_one_piece, "more than the padding of more panels' ends"
+    assert max(owned.values()) <= 2 * total / num_nodes
+
+    report = read_report(split.memory, split.why_not_pinned)
+    # No such node is here: what it owns lies on those that are, and none of it is near its readers.
+    assert not {node.node for node in report.nodes} & set(owned)
+    resident = sum(node.expert_bytes or 0 for node in report.nodes)
+    num_ranges = sum(map(len, split.memory.experts.values()))
+    # Every range is a mapping of its own, so all of it is found: of the last page as much as the range has.
+    assert total - num_ranges <= resident <= total + 4096 * num_ranges
+    others = sum(node.weight_bytes or 0 for node in report.nodes) - resident
+    assert report.share_local is not None
+    assert report.share_local <= others / (resident + others) + 1e-6
+    del split

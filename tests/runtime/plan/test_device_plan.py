@@ -1,0 +1,461 @@
+"""What a model takes of a GPU: counted without one, compared with what is loaded, refused with the numbers."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ballast import cli
+from ballast._core import kernels
+from ballast.config.options import Config, MachineConfig, ModelConfig, SchedulingConfig
+from ballast.errors import ConfigError, OutOfMemoryError
+from ballast.host import gpu
+from ballast.host.gpu import check_device
+from ballast.host.machine import Memory
+from ballast.host.sizes import human
+from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
+from ballast.model.hybrid.experts.expert_panels import ExpertPanels
+from ballast.model.hybrid.graphs.decode_graphs import MOST_CAPTURED
+from ballast.model.hybrid.linear import FloatLinear, Linear
+from ballast.model.hybrid.panels import matmul
+from ballast.model.hybrid.streaming.host_memory import panels_of
+from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
+from ballast.model.hybrid.weights import load_hybrid_weights
+from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.metadata import read_spec
+from ballast.model.modules import module_tree
+from ballast.model.residence import weight_memory
+from ballast.model.weights import Packing, Tensors
+from ballast.moe.device_rules import assign, read_rules
+from ballast.plan import check_memory, command, plan_for, planned, render, rule_lines, run, settle, to_json
+from ballast.plan import device as device_plan
+from ballast.plan.gpu_experts import GpuExpertOptions
+from ballast.plan.hybrid import make_hybrid_plan
+from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
+from ballast.plan.streaming import step_choices
+from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import GgufModel, open_gguf
+from support.models.gguf_files import R1_SPEC, common_types, write_hollow_model
+
+GIB = 1 << 30
+FAST = kernels.usable_isas()[0]
+NUMBERS = Numbers(cache_lens=32768, block_tokens=32, max_batch_size=4, chunk_size=256, prefill_chunk_size=256, isa=FAST)
+HOST = Memory(1024 * GIB, 512 * GIB, None)
+
+
+@pytest.fixture(scope="module")
+def r1(tmp_path_factory: pytest.TempPathFactory) -> GgufModel:
+    file = tmp_path_factory.mktemp("r1") / "r1.gguf"
+    return open_gguf(write_hollow_model(file, R1_SPEC, common_types(R1_SPEC)))
+
+
+def r1_plan(r1: GgufModel, vram: int = 24 * GIB, numbers: Numbers = NUMBERS, rules: str = "") -> MemoryPlan:
+    parsed = ()
+    if rules:
+        file = r1.path.parent / "rules.yaml"
+        file.write_text(rules)
+        parsed = read_rules(file)
+    assignment = assign(module_tree(R1_SPEC), parsed, num_cuda_devices=1)
+    return make_hybrid_plan(r1, R1_SPEC, assignment, numbers, HOST, DeviceMemory("cuda:0", vram, "the limit"))
+
+
+def use(plan: MemoryPlan, name: str) -> int:
+    assert plan.device is not None
+    [found] = [row.num_bytes for row in plan.device.uses if row.name == name]
+    return found
+
+
+def test_r1_with_a_cache_of_32768_tokens_fits_a_gpu_of_24_gib(r1: GgufModel) -> None:
+    plan = r1_plan(r1)
+    check_memory(plan)
+    assert plan.device is not None
+    assert plan.device.needed_bytes <= 24 * GIB
+    devices = {row.group: row.device for row in plan.weights}
+    assert {group for group, device in devices.items() if device == "cpu"} == {"embedding", "routed experts"}
+    assert use(plan, "KV cache") == (32768 + 32) * 576 * 61 * 2
+    assert 360 * GIB < plan.needed_bytes < 420 * GIB, "experts of 256 · 58 layers at 4.5 to 6.6 bits a weight"
+
+
+def test_the_largest_cache_named_fits_and_a_block_more_does_not(r1: GgufModel) -> None:
+    plan = r1_plan(r1)
+    assert plan.device is not None
+    most = plan.device.max_cache_lens
+    check_memory(r1_plan(r1, numbers=replace(NUMBERS, cache_lens=most)))
+    with pytest.raises(OutOfMemoryError):
+        check_memory(r1_plan(r1, numbers=replace(NUMBERS, cache_lens=most + 32)))
+
+
+def test_a_gpu_too_small_is_refused_with_every_number(r1: GgufModel) -> None:
+    with pytest.raises(OutOfMemoryError) as raised:
+        check_memory(r1_plan(r1, vram=8 * GIB))
+    assert raised.value.exit_code == 4
+    message = str(raised.value)
+    assert message.startswith("DeepSeek-R1's shape needs ")
+    assert " GiB on cuda:0 (dense weights " in message
+    assert "whatever cache_lens is; stop what else uses it or take a GPU with more memory, lower " in message
+    with pytest.raises(OutOfMemoryError, match=r"the largest cache_lens that fits is \d+$"):
+        check_memory(r1_plan(r1, numbers=replace(NUMBERS, cache_lens=1 << 20)))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "wanted", "options"),
+    [
+        (NUMBERS, GpuExpertOptions(), "chunk_size or max_batch_size"),
+        (replace(NUMBERS, max_batch_size=256), GpuExpertOptions(), "max_batch_size or chunk_size"),
+        (replace(NUMBERS, prefill_chunk_size=4096), GpuExpertOptions(), "prefill_chunk_size or max_batch_size"),
+        (NUMBERS, GpuExpertOptions(most=2000), "gpu_experts or chunk_size or max_batch_size"),
+    ],
+)
+def test_a_refusal_names_the_options_that_would_help_most_first(
+    r1: GgufModel, numbers: Numbers, wanted: GpuExpertOptions, options: str
+) -> None:
+    device = DeviceMemory("cuda:0", 8 * GIB, "the limit that vram_limit sets", "vram_limit")
+    plan = make_hybrid_plan(r1, R1_SPEC, assign(module_tree(R1_SPEC), ()), numbers, HOST, device, wanted)
+    message = f"whatever cache_lens is; raise vram_limit, lower {options}, or take a model with fewer bytes per weight"
+    with pytest.raises(OutOfMemoryError, match=message):
+        check_memory(plan)
+
+
+def test_text_and_json_show_the_gpu_beside_the_host(r1: GgufModel) -> None:
+    plan = r1_plan(r1)
+    lines = [" ".join(line.split()) for line in render(plan).splitlines()]
+    assert "Memory of the host" in lines
+    assert "Memory of cuda:0" in lines
+    assert "available 24.0 GiB the limit" in lines
+    assert lines[-1] == "It fits."
+    device = to_json(plan)["device"]
+    assert device["needed_bytes"] == sum(device["memory"].values())
+    assert device["fits"] is True
+
+
+def test_rules_that_ask_for_another_place_are_told_so(r1: GgufModel) -> None:
+    usual = """
+- match: {name: '^model\\.layers\\..*\\.mlp\\.experts$'}
+  replace: {kwargs: {generate_device: cpu}}
+- match: {name: '^model\\.embed_tokens$'}
+  replace: {kwargs: {generate_device: cpu}}
+- match: {name: '.*'}
+  replace: {kwargs: {generate_device: cuda}}
+"""
+    assert not any("otherwise" in line for line in rule_lines(r1_plan(r1, rules=usual).assignment))
+    odd = "- match: {name: '^lm_head$'}\n  replace: {kwargs: {generate_device: cpu}}\n"
+    assert any("1 modules are placed otherwise" in line for line in rule_lines(r1_plan(r1, rules=odd).assignment))
+
+
+@pytest.mark.parametrize("whole_layers", [0, 1])
+@pytest.mark.parametrize(("arch", "mla", "quant"), [("v3", "split", "q4_k"), ("v2lite", "joint", "q8_0")])
+def test_the_plan_counts_what_is_loaded(tmp_path: Path, arch: str, mla: str, quant: str, whole_layers: int) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
+    spec = read_spec(gguf)
+    on_device = 0
+
+    def counted(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
+        nonlocal on_device
+        on_device += matrix.packed_nbytes
+        return FloatLinear(torch.zeros(1, rows, cols))
+
+    pool = kernels.ThreadPool(1)
+    weights = load_hybrid_weights(
+        gguf,
+        spec,
+        spec.vocab_size,
+        Packing(pool, FAST, 2),
+        counted,
+        torch.device("cpu"),
+        lambda _: None,
+        lambda index, _: index < whole_layers,
+    )
+    routers = (spec.num_layers - spec.num_dense_layers) * spec.num_experts * spec.hidden * 4
+    vectors = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1)
+    plan = make_hybrid_plan(
+        gguf,
+        spec,
+        assign(module_tree(spec), ()),
+        NUMBERS,
+        HOST,
+        DeviceMemory("cuda:0", 8 * GIB, "the limit"),
+        GpuExpertOptions(whole_layers * spec.num_experts),
+    )
+    assert use(plan, "dense weights") == on_device + routers + vectors
+    memory = weight_memory(weights)
+    in_host = sum(size for ranges in (*memory.experts.values(), memory.others) for _, size in ranges)
+    assert plan.uses[0].num_bytes == in_host
+
+
+def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
+    numbers = replace(NUMBERS, cache_lens=100)
+    kv = DeviceKvPool(2, num_kv_blocks(100, 32), 32, R1_SPEC.latent_dim, torch.float16, torch.device("cpu"))
+    per_layer = sum(layer.numel() * layer.element_size() for layer in kv.layers) // 2
+    assert use(r1_plan(r1, numbers=numbers), "KV cache") == per_layer * R1_SPEC.num_layers
+
+
+def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: GgufModel) -> None:
+    assert device_plan._SLICE_BYTES == matmul.SCRATCH_BYTES
+    assert device_plan._MIN_CUBLAS_TOKENS == matmul.MIN_CUBLAS_TOKENS
+    four, sixteen = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=size)) for size in (4, 16))
+    assert use(four, "kernel workspaces") == use(sixteen, "kernel workspaces") > matmul.SCRATCH_BYTES
+    assert use(four, "CUDA graphs") < use(sixteen, "CUDA graphs") < 1 * GIB
+    tiled, sliced = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=size)) for size in (159, 160))
+    assert use(sliced, "CUDA graphs") - use(tiled, "CUDA graphs") > matmul.SCRATCH_BYTES
+    assert device_plan._MOST_CAPTURED == MOST_CAPTURED
+    most, beyond = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=MOST_CAPTURED + more)) for more in (0, 50))
+    assert use(most, "CUDA graphs") == use(beyond, "CUDA graphs")
+    assert most.device is not None
+    assert beyond.device is not None
+    assert most.device.limit == beyond.device.limit
+    for plan in (four, sixteen):
+        assert plan.device is not None
+        limit = plan.device.limit
+        assert limit.torch_bytes + limit.outside_bytes == limit.limit_bytes == 24 * GIB
+        assert use(plan, "CUDA") < limit.outside_bytes < use(plan, "CUDA") + use(plan, "CUDA graphs")
+
+
+# --- long steps -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chunk_size", "prefill_chunk_size", "stream_from_tokens", "expected"),
+    [
+        (256, None, None, [(4096, True), (2048, True), (1024, True), (512, True), (256, True), (256, False)]),
+        (3000, None, 2000, [(4096, True), (3000, True)]),
+        (256, None, 0, [(256, False)]),
+        (256, 1000, None, [(1000, True), (1000, False)]),
+        (256, 1000, 64, [(1000, True)]),
+        (256, 1000, 0, [(1000, False)]),
+        (256, None, 1500, [(4096, True), (2048, True)]),
+    ],
+)
+def test_the_longest_step_is_tried_first_and_streaming_given_up_last(
+    chunk_size: int, prefill_chunk_size: int | None, stream_from_tokens: int | None, expected: list[tuple[int, bool]]
+) -> None:
+    assert step_choices(chunk_size, prefill_chunk_size, stream_from_tokens) == expected
+
+
+@pytest.mark.parametrize(("prefill_chunk_size", "longest"), [(None, 4096), (512, 512)])
+def test_streaming_from_more_tokens_than_a_step_has_is_refused(prefill_chunk_size: int | None, longest: int) -> None:
+    with pytest.raises(ConfigError, match=rf"stream_from_tokens=5000: .* the longest has {longest} tokens"):
+        step_choices(256, prefill_chunk_size, 5000)
+
+
+@pytest.mark.parametrize(
+    ("vram", "stream_from_tokens", "pcie_share", "told", "untold"),
+    [
+        (80 * GIB, None, None, ["No expert is streamed: all lie in the GPU's memory."], ["expert buffers", "PCIe"]),
+        (80 * GIB, 1000, 1.0, ["No expert is streamed"], ["expert buffers", "PCIe", "stream_from_tokens"]),
+        (4 * GIB, None, None, ["GFLOP/s; start measures it.", "1 threads; start measures it."], ["unmeasured"]),
+        (
+            4 * GIB,
+            1000,
+            1.0,
+            ["stream_from_tokens sets 1000, unmeasured.", "GPU reads 1 across", "As pcie_share sets it, unmeasured."],
+            ["start measures it"],
+        ),
+        (4 * GIB, 0, 0.0, ["none is streamed, since stream_from_tokens is 0."], ["expert buffers", "PCIe", "measure"]),
+    ],
+)
+def test_the_plan_tells_what_is_streamed_and_shared_and_what_was_set(
+    tmp_path: Path,
+    vram: int,
+    stream_from_tokens: int | None,
+    pcie_share: float | None,
+    told: list[str],
+    untold: list[str],
+) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+    config = config_for(gguf.path, vram)
+    experts = None if vram > 8 * GIB else 1
+    machine = replace(config.machine, gpu_experts=experts, stream_from_tokens=stream_from_tokens, pcie_share=pcie_share)
+    scheduling = replace(config.scheduling, prefill_chunk_size=1024)
+    plan = plan_for(replace(config, machine=machine, scheduling=scheduling), gguf, read_spec(gguf))
+    check_memory(plan)
+    text = render(plan)
+    assert [part for part in told if part not in text] == []
+    assert [part for part in untold if part in text] == []
+    device = to_json(plan)["device"]
+    assert (device["streaming"] is None) == ("expert_buffers" not in device["memory"])
+
+
+def test_the_plan_says_why_dense_weights_keep_their_types(r1: GgufModel) -> None:
+    plan = r1_plan(r1, vram=80 * GIB)
+    assert plan.device is not None
+    params = sum(math.prod(info.shape) for name, info in r1.tensors.items() if "_exps" not in name)
+    params -= math.prod(r1.tensors["token_embd.weight"].shape)
+    assert plan.device.bfloat16_bytes == 2 * params
+    text = render(plan)
+    assert f"keep the file's types, however much is free: as bfloat16 they would be {human(2 * params)}" in text
+
+
+def test_r1_streams_steps_of_4096_tokens_on_a_gpu_of_24_gib(r1: GgufModel) -> None:
+    numbers = replace(NUMBERS, prefill_chunk_size=4096, streams_experts=True, threads_per_node=(16,))
+    plan = r1_plan(r1, numbers=numbers)
+    check_memory(plan)
+    assert use(plan, "expert buffers") == 8 * 256 << 20
+    assert plan.device is not None
+    stream = plan.device.streaming
+    assert stream is not None
+    assert stream.pass_bytes == sum(row.num_bytes for row in plan.weights if row.group == "routed experts")
+    assert stream.pass_s == pytest.approx(16, rel=0.1)
+    assert 500 < stream.from_tokens < 2000
+    lines = render(plan).splitlines()
+    assert "  have up to 4096 tokens, where nothing decodes." in lines
+    assert any(f"which pays from about {stream.from_tokens} tokens on:" in line for line in lines)
+    assert to_json(plan)["device"]["streaming"]["from_tokens"] == stream.from_tokens
+    message = "expert buffers 2.0 GiB"
+    with pytest.raises(OutOfMemoryError, match=message):
+        check_memory(r1_plan(r1, vram=12 * GIB, numbers=numbers))
+
+
+def test_the_plan_has_room_for_the_buffers_that_are_made(tmp_path: Path) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf)
+    spec = read_spec(gguf)
+    tensors = Tensors(gguf, Packing(kernels.ThreadPool(1), FAST, 2))
+    layers = [tensors.routed(spec, f"blk.{i}").experts for i in range(spec.num_dense_layers, spec.num_layers)]
+    streamed = StreamedExperts([panels_of(layer) for layer in layers], ExpertPanels, torch.device("cpu"))
+    plan = make_hybrid_plan(
+        gguf,
+        spec,
+        assign(module_tree(spec), ()),
+        replace(NUMBERS, streams_experts=True),
+        HOST,
+        DeviceMemory("cuda:0", GIB, "the limit"),
+    )
+    assert streamed.num_bytes <= use(plan, "expert buffers") <= 2 * streamed.num_bytes
+    assert plan.device is not None
+    assert plan.device.streaming is not None
+    assert plan.device.streaming.pass_bytes == streamed.pass_bytes
+
+
+# --- the commands -----------------------------------------------------------------------------------------------
+
+
+def config_for(file: Path, vram_limit: int | None) -> Config:
+    return Config(
+        model=ModelConfig(gguf_path=file),
+        scheduling=SchedulingConfig(cache_lens=8192),
+        machine=MachineConfig(device="cuda:15", vram_limit=vram_limit, cpu_threads=1, gpu_experts=0),
+    )
+
+
+def test_the_command_plans_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    file = write_tiny_model(tmp_path).gguf
+    out = io.StringIO()
+    assert run(config_for(file, 2 * GIB), out=out) == 0
+    assert "Memory of cuda:15" in out.getvalue()
+    assert "the limit that vram_limit sets" in out.getvalue()
+    with pytest.raises(OutOfMemoryError, match="on cuda:15"):
+        run(config_for(file, GIB), out=io.StringIO())
+    with pytest.raises(
+        ConfigError, match=r"vram_limit=auto: cuda:15 is not here to be asked .* name a size such as 24"
+    ):
+        run(config_for(file, None), out=io.StringIO())
+
+
+def test_a_host_that_is_too_small_does_not_shorten_the_steps_of_a_plan(r1: GgufModel) -> None:
+    config = config_for(r1.path, 24 * GIB)
+    config = replace(config, scheduling=SchedulingConfig(prefill_chunk_size=None))
+    plan = plan_for(config, r1, R1_SPEC)
+    assert plan.numbers.prefill_chunk_size == 4096
+    assert plan.numbers.streams_experts
+    assert plan.device is not None
+    assert plan.device.needed_bytes <= 24 * GIB
+
+
+def test_kernels_that_pack_nothing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BALLAST_CPU_ISA", "reference")
+    with pytest.raises(ConfigError, match="BALLAST_CPU_ISA=reference: packs no weights"):
+        run(config_for(write_tiny_model(tmp_path).gguf, GIB), out=io.StringIO())
+
+
+def test_serving_on_a_gpu_that_is_not_here_ends_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match=r"device=cuda:15: .*; device=cpu needs none"):
+        check_device("cuda:15")
+    check_device("cpu")
+    assert cli.exit_code(lambda: cli.main(["plan", "--device", "cpu", "--vram_limit", "8GiB"])) == 2
+    assert "vram_limit=8GiB: limits a GPU's memory, and device=cpu uses none" in capsys.readouterr().err
+
+
+# --- device=auto ------------------------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_auto_is_the_cpu_and_says_what_it_does_not_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu, "why_no_driver_device", lambda: "NVIDIA's driver has no GPU")
+    assert cli.main(["plan", "--vram_limit", "24GiB", "--pcie_share", "0", "--gpu_experts", "7"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("Computes on cpu: NVIDIA's driver ")
+    assert first.endswith("Not used: vram_limit, gpu_experts.")
+
+
+@pytest.mark.parametrize(
+    ("free", "isa", "device", "reason"),
+    [
+        (8 * GIB, FAST, "cuda:0", "a GPU is here"),
+        (GIB, FAST, "cpu", r"cuda:0 is too small: 1\.\d GiB needed, available are 1\.0 GiB, what is free there"),
+        (8 * GIB, "reference", "cpu", "BALLAST_CPU_ISA=reference packs no weights, and cuda:0 takes packed ones"),
+    ],
+)
+def test_auto_is_the_cpu_where_the_gpu_that_is_here_does_not_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, isa: str, device: str, reason: str
+) -> None:
+    monkeypatch.setattr(gpu, "why_no_driver_device", lambda: None)
+    monkeypatch.setattr(gpu, "why_unusable", lambda _: None)
+    monkeypatch.setattr(command, "free_vram", lambda _: free)
+    monkeypatch.setenv("BALLAST_CPU_ISA", isa)
+    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+    options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192", "--gpu_experts", "1"]
+    config, plan = settle(cli.serve_config(options), gguf, read_spec(gguf))
+    check_memory(plan)
+    assert (config.machine.device, plan.device is not None) == (device, device != "cpu")
+    assert re.match(reason, config.device_reason)
+    assert config.unused_options == (("gpu_experts",) if device == "cpu" else ())
+    assert config.scheduling.prefill_chunk_size == (256 if device == "cpu" else 4096)
+    insisting = cli.serve_config([*options, "--device", "cuda"])
+    if device == "cpu":
+        with pytest.raises((OutOfMemoryError, ConfigError)):
+            check_memory(settle(insisting, gguf, read_spec(gguf))[1])
+
+
+def test_a_cpu_that_can_pack_nothing_is_told_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "why_no_driver_device", lambda: None)
+    monkeypatch.setattr(gpu, "why_unusable", lambda _: None)
+    monkeypatch.setattr(command, "free_vram", lambda _: 8 * GIB)
+    monkeypatch.setattr(command, "_can_pack", lambda: False)
+    monkeypatch.setenv("BALLAST_CPU_ISA", "reference")
+    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+    options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
+    config, _ = settle(cli.serve_config(options), gguf, read_spec(gguf))
+    assert config.device_reason.startswith("beside cuda:0 the CPU would need AVX2")
+    insisting = cli.serve_config([*options, "--device", "cuda"])
+    with pytest.raises(ConfigError, match="device=cuda:0: takes a CPU with AVX2"):
+        settle(insisting, gguf, read_spec(gguf))
+
+
+def test_what_is_left_to_the_plan_is_what_fits(tmp_path: Path) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+    spec = read_spec(gguf)
+
+    def plan(vram: int, prefill_chunk_size: int | None) -> tuple[Config, MemoryPlan]:
+        config = config_for(gguf.path, vram)
+        config = replace(config, scheduling=replace(config.scheduling, prefill_chunk_size=prefill_chunk_size))
+        made = plan_for(config, gguf, spec)
+        return planned(config, made), made
+
+    _, long_steps = plan(8 * GIB, 1024)
+    assert long_steps.device is not None
+    enough = long_steps.device.needed_bytes
+    for vram, step_tokens, stream_from_tokens in (
+        (8 * GIB, 4096, None),
+        (enough, 1024, None),
+        (enough - 1, 512, None),
+        (GIB, 256, 0),
+    ):
+        config, _ = plan(vram, None)
+        assert config.scheduling.prefill_chunk_size == step_tokens
+        assert config.machine.stream_from_tokens == stream_from_tokens

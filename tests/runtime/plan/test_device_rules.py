@@ -1,0 +1,249 @@
+"""Placement rules: what each one claims, what is refused, and what the report says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ballast.errors import ConfigError
+from ballast.model.modules import module_of, module_tree
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import expected_tensors
+from ballast.moe.device_rules import Assignment, assign, read_rules
+from support.models.gguf_files import V2_LITE_SPEC, V3_SPEC
+
+SERVE_RULES = r"""
+- match: {class: ktransformers.models.modeling_deepseek_v3.DeepseekV3RotaryEmbedding}
+  replace:
+    class: ktransformers.operators.RoPE.YarnRotaryEmbeddingV3
+    kwargs: {generate_device: cuda, prefill_device: cuda}
+- match: {name: "^lm_head$", class: torch.nn.Linear}
+  replace:
+    class: ktransformers.operators.linear.KTransformersLinear
+    kwargs: {generate_device: cuda, prefill_device: cuda, generate_op: VLinearMarlin, prefill_op: KLinearTorch}
+- match: {name: "^model\\.layers\\.(?!.*self_attn\\.kv_b_proj).*$", class: torch.nn.Linear}
+  replace:
+    class: ktransformers.operators.linear.KTransformersLinear
+    kwargs: {generate_device: cuda, prefill_device: cuda, generate_op: VLinearMarlin, prefill_op: KLinearTorch}
+- match: {name: "^model\\.layers\\..*\\.mlp$", class: ktransformers.models.modeling_deepseek_v3.DeepseekV3MoE}
+  replace:
+    class: ktransformers.operators.experts.KDeepseekV3MoEV2
+    kwargs: {generate_device: cuda, prefill_device: cuda}
+- match: {class: ktransformers.models.modeling_deepseek_v3.MoEGate}
+  replace:
+    class: ktransformers.operators.gate.KMoEGate
+    kwargs: {generate_device: "cuda:0", prefill_device: "cuda:0"}
+- match: {name: "^model\\.layers\\..*\\.mlp\\.experts$"}
+  replace:
+    class: ktransformers.operators.experts.KTransformersExpertsV2
+    kwargs:
+      prefill_device: cuda
+      prefill_op: KExpertsTorch
+      generate_device: cpu
+      generate_op: KExpertsCPU
+      out_device: cuda
+      backend: AMXInt8
+  recursive: False
+- match: {name: "^model\\.layers\\..*\\.self_attn$"}
+  replace:
+    class: ktransformers.operators.attention.flashinfer_attn
+    kwargs: {generate_device: cuda, prefill_device: cuda, absorb_for_prefill: False}
+- match: {name: "^model$"}
+  replace:
+    class: ktransformers.operators.models.KDeepseekV2Model
+    kwargs: {per_layer_prefill_intput_threshold: 0}
+- match: {name: "^model.embed_tokens"}
+  replace:
+    class: default
+    kwargs: {generate_device: cpu, prefill_device: cpu}
+- match: {class: ktransformers.models.modeling_deepseek_v3.DeepseekV3RMSNorm}
+  replace:
+    class: ktransformers.operators.layernorm.RMSNorm
+    kwargs: {generate_device: cuda, prefill_device: cuda}
+- match: {class: ktransformers.models.modeling_deepseek_v3.DeepseekV3MLP}
+  replace:
+    class: ktransformers.operators.mlp.kDeepseekV3MLP
+    kwargs: {generate_device: cuda, prefill_device: cuda}
+"""
+"""The shape of the rules that KTransformers serves DeepSeek-V3 with."""
+
+
+def placed(tmp_path: Path, rules: str, spec: ModelSpec = V3_SPEC, num_cuda_devices: int = 0) -> Assignment:
+    file = tmp_path / "rules.yaml"
+    file.write_text(rules)
+    return assign(module_tree(spec), read_rules(file), source=file, num_cuda_devices=num_cuda_devices)
+
+
+def refused(tmp_path: Path, rules: str, spec: ModelSpec = V3_SPEC) -> str:
+    with pytest.raises(ConfigError) as raised:
+        placed(tmp_path, rules, spec)
+    assert raised.value.exit_code == 2
+    message = str(raised.value)
+    assert message.startswith(f"optimize_config_path={tmp_path}")
+    return message
+
+
+def rule(match: str, kwargs: str = "{}", more: str = "") -> str:
+    return f"- match: {{{match}}}\n  replace: {{class: default, kwargs: {kwargs}}}\n{more}"
+
+
+def test_the_serving_rules_of_ktransformers_place_a_v3_model(tmp_path: Path) -> None:
+    found = placed(tmp_path, SERVE_RULES, num_cuda_devices=1)
+    assert [len(report.modules) for report in found.rules] == [3, 1, 3 * 4 + 3 * 3, 2, 2, 2, 3, 1, 1, 13, 3]
+    assert {name for name, device in found.devices.items() if device == "cpu"} == {
+        # named by the rules
+        "model.embed_tokens",
+        "model.layers.1.mlp.experts",
+        "model.layers.2.mlp.experts",
+        # without a rule, or one without a device
+        "",
+        "model",
+        "model.layers",
+        *(f"model.layers.{layer}" for layer in range(3)),
+        *(f"model.layers.{layer}.self_attn.kv_b_proj" for layer in range(3)),
+    }
+    assert not any(report.shadowed for report in found.rules)
+
+
+def test_without_a_cuda_device_everything_runs_on_the_cpu_and_the_report_says_so(tmp_path: Path) -> None:
+    found = placed(tmp_path, SERVE_RULES)
+    assert set(found.devices.values()) == {"cpu"}
+    assert found.notes[0] == "48 modules are assigned to CUDA; without a usable device they run on the CPU"
+
+
+def test_kernels_of_ktransformers_are_accepted_and_reported_once_as_not_used(tmp_path: Path) -> None:
+    notes = placed(tmp_path, SERVE_RULES).notes
+    for name in ("VLinearMarlin", "KExpertsCPU", "AMXInt8", "absorb_for_prefill", "out_device", "prefill_device"):
+        assert len([note for note in notes if note.startswith(f"{name} is not used: ")]) == 1
+
+
+def test_the_first_matching_rule_wins_and_the_second_is_reported_as_shadowed(tmp_path: Path) -> None:
+    rules = rule("name: mlp.experts$", "{generate_device: cpu}") + rule("name: experts$", "{generate_device: cuda}")
+    first, second = placed(tmp_path, rules, num_cuda_devices=1).rules
+    assert first.modules == ("model.layers.1.mlp.experts", "model.layers.2.mlp.experts")
+    assert not first.shadowed
+    # shared_experts ends in the same word, so the second rule is not empty yet
+    assert second.modules == ("model.layers.1.mlp.shared_experts", "model.layers.2.mlp.shared_experts")
+    assert second.hidden_by == (1,)
+    shadowed = placed(tmp_path, rule("name: experts$") + rule("name: mlp.experts$")).rules[1]
+    assert shadowed.shadowed
+    assert shadowed.hidden_by == (1,)
+
+
+def test_a_rule_that_is_not_recursive_closes_off_everything_below(tmp_path: Path) -> None:
+    closing = rule("name: 'layers.1.self_attn$'", "{generate_device: cpu}", "  recursive: false\n")
+    linear = rule("class: torch.nn.Linear", "{generate_device: cuda}")
+    first, second = placed(tmp_path, closing + linear, num_cuda_devices=1).rules
+    assert first.modules == ("model.layers.1.self_attn",)
+    assert second.hidden_by == (1,)
+    assert not any(name.startswith("model.layers.1.self_attn") for name in second.modules)
+    assert "model.layers.0.self_attn.o_proj" in second.modules
+    assert "model.layers.1.mlp.shared_experts.up_proj" in second.modules
+
+
+def test_name_and_class_must_both_match(tmp_path: Path) -> None:
+    [report] = placed(tmp_path, rule(r"name: 'layers\.0\.', class: a.b.DeepseekV3RMSNorm")).rules
+    assert report.modules == (
+        "model.layers.0.self_attn.q_a_layernorm",
+        "model.layers.0.self_attn.kv_a_layernorm",
+        "model.layers.0.input_layernorm",
+        "model.layers.0.post_attention_layernorm",
+    )
+
+
+def test_v2_models_have_the_names_of_v2(tmp_path: Path) -> None:
+    rules = rule("class: ktransformers.models.modeling_deepseek.DeepseekV2YarnRotaryEmbedding") + rule(
+        "class: modeling_deepseek.DeepseekV2MoE"
+    )
+    found = placed(tmp_path, rules, V2_LITE_SPEC)
+    assert [len(report.modules) for report in found.rules] == [3, 2]
+    assert "model.layers.0.self_attn.q_proj" in found.devices
+    assert "model.layers.0.self_attn.q_a_proj" not in found.devices
+
+
+def test_only_models_with_yarn_have_yarn_embeddings(tmp_path: Path) -> None:
+    rules = rule("class: DeepseekV3YarnRotaryEmbedding")
+    assert len(placed(tmp_path, rules).rules[0].modules) == 3
+    assert "matches no module" in refused(tmp_path, rules, replace(V3_SPEC, yarn=None))
+
+
+@pytest.mark.parametrize("spec", [V3_SPEC, V2_LITE_SPEC, replace(V3_SPEC, mla_layout="joint", num_shared_experts=0)])
+def test_every_tensor_belongs_to_a_module_of_the_tree(spec: ModelSpec) -> None:
+    names = [module.name for module in module_tree(spec)]
+    assert len(names) == len(set(names))
+    assert {module_of(tensor) for tensor in expected_tensors(spec)} <= set(names)
+
+
+def test_parents_come_before_their_children() -> None:
+    seen: set[str] = set()
+    for module in module_tree(V3_SPEC):
+        assert not module.name or module.name.rpartition(".")[0] in seen
+        seen.add(module.name)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------
+
+
+def test_a_rule_that_matches_nothing_is_named_with_modules_close_to_it(tmp_path: Path) -> None:
+    message = refused(tmp_path, rule("name: '^model$'") + rule(r"name: '^model\.layers\.\d+\.mlp\.expert$'"))
+    assert r"rule 2 (name: ^model\.layers\.\d+\.mlp\.expert$) matches no module of this model" in message
+    assert "model.layers.1.mlp.experts" in message
+
+
+def test_a_rule_for_single_experts_is_pointed_to_the_experts_as_a_whole(tmp_path: Path) -> None:
+    message = refused(tmp_path, rule(r"name: 'layers\.1\.mlp\.experts\.\d+\.up_proj$'"))
+    assert "modules with names like it: " in message
+
+
+def test_a_class_of_another_family_gets_the_classes_of_this_one(tmp_path: Path) -> None:
+    message = refused(tmp_path, rule("class: ktransformers.models.modeling_deepseek_v3.DeepseekV3MoE"), V2_LITE_SPEC)
+    assert "its classes are DeepseekV2Attention, " in message
+    assert "DeepseekV2MoE" in message
+
+
+def test_a_name_whose_modules_are_of_another_class_says_which(tmp_path: Path) -> None:
+    message = refused(tmp_path, rule("name: 'mlp.gate$', class: torch.nn.Linear"))
+    assert "the name matches 2 modules, of class DeepseekV3TopkRouter, MoEGate, Module" in message
+
+
+def test_a_cuda_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="assigns modules to cuda:1; there are 1 CUDA devices"):
+        placed(tmp_path, rule("name: lm_head", '{generate_device: "cuda:1"}'), num_cuda_devices=1)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ("", "must be a list of rules"),
+        ("[]", "must be a list of rules"),
+        ("match: {name: a}", "must be a list of rules"),
+        ("- match: {name: [", "is not YAML"),
+        ("- just a text", "rule 1: a rule must be a mapping"),
+        ("- match: {name: a}", "rule 1: a rule needs replace"),
+        ("- replace: {class: default}", "rule 1: a rule needs match"),
+        ("- match: {}\n  replace: {}", "rule 1: match must have name, class, or both"),
+        ("- match: {regex: a}\n  replace: {}", "rule 1: match has regex; allowed are name, class"),
+        ("- match: {name: 3}\n  replace: {}", "rule 1 (name: 3): match.name must be a text"),
+        (rule("name: '('"), "rule 1 (name: (): name is not a regular expression"),
+        (rule("name: 'layers.[4-10]'"), "a range of numbers is written as alternatives, (4|5|6)"),
+        (rule("name: a") + "  recursive: 1\n", "rule 1 (name: a): recursive must be true or false, not 1"),
+        (
+            rule("name: a", "{generate_device: xpu}"),
+            "replace.kwargs.generate_device must be cpu, cuda or cuda:N, not xpu",
+        ),
+        (rule("name: a", "{prefill_device: 0}"), "replace.kwargs.prefill_device must be cpu, cuda or cuda:N, not 0"),
+        (rule("name: a", "{backend: turbo}"), "replace.kwargs.backend turbo is not known; known are KLinearMarlin, "),
+        (rule("name: a", "{backend: [1]}"), "replace.kwargs.backend [1] is not known"),
+        (rule("name: a", "{devise: cpu}"), "replace.kwargs has devise; allowed are generate_device, device, "),
+        ("- match: {name: a}\n  replace: {class: my.Own}", "replace.class my.Own is not known; known are "),
+    ],
+)
+def test_a_rule_that_is_not_well_formed_is_named(tmp_path: Path, rules: str, message: str) -> None:
+    assert message in refused(tmp_path, rules)
+
+
+def test_a_missing_rules_file_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"optimize_config_path=.*none\.yaml: cannot be read"):
+        read_rules(tmp_path / "none.yaml")

@@ -1,0 +1,222 @@
+"""The memory plan: every byte accounted for before anything is loaded, and refused with the numbers."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from gguf import GGMLQuantizationType as GgmlType
+
+from ballast._core import kernels
+from ballast._core.numa import ANY_CPU, NodeThreads, Placement
+from ballast.config.options import Config, ModelConfig, SchedulingConfig
+from ballast.errors import ConfigError, ModelError, OutOfMemoryError
+from ballast.host.machine import Memory
+from ballast.model.kv_pool import KvPool, num_kv_blocks
+from ballast.model.metadata import read_spec
+from ballast.model.modules import module_tree
+from ballast.model.residence import weight_memory
+from ballast.model.rope import build_rope_table
+from ballast.model.tensors import check_tensors, expected_tensors
+from ballast.model.weights import Packing, load_weights
+from ballast.moe.device_rules import assign, read_rules
+from ballast.plan import MemoryPlan, Numbers, check_memory, make_plan, plan_for, render, rule_lines, run, to_json
+from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import GgufModel, open_gguf
+from support.models.gguf_files import V3_SPEC, write_model
+
+GIB = 1 << 30
+SPEC = replace(V3_SPEC, hidden=256, expert_dim=256)
+NUMBERS = Numbers(cache_lens=1000, block_tokens=32, max_batch_size=4, chunk_size=64, prefill_chunk_size=128)
+ROOMY = Memory(64 * GIB, 32 * GIB, None)
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> GgufModel:
+    types = {f"blk.{layer}.ffn_down_exps.weight": kind for layer, kind in ((1, GgmlType.Q4_K), (2, GgmlType.Q6_K))}
+    found = open_gguf(write_model(tmp_path / "m.gguf", SPEC, types=types))
+    check_tensors(found, SPEC)
+    return found
+
+
+def plan_of(gguf: GgufModel, numbers: Numbers = NUMBERS, memory: Memory = ROOMY, rules: str = "") -> MemoryPlan:
+    parsed = ()
+    if rules:
+        file = gguf.path.parent / "rules.yaml"
+        file.write_text(rules)
+        parsed = read_rules(file)
+    return make_plan(gguf, SPEC, assign(module_tree(SPEC), parsed, num_cuda_devices=1), numbers, memory)
+
+
+def use(plan: MemoryPlan, name: str) -> int:
+    [found] = [row.num_bytes for row in plan.uses if row.name == name]
+    return found
+
+
+@pytest.mark.parametrize("isa", [kernels.usable_isas()[0], "reference"])
+@pytest.mark.parametrize("num_nodes", [1, 2])
+@pytest.mark.parametrize(
+    ("arch", "mla", "quant"), [("v2lite", "joint", "q4_k_m"), ("v2lite", "split", "q8_0"), ("v3", "joint", "bf16")]
+)
+def test_the_plan_counts_what_the_loaded_model_takes(
+    tmp_path: Path, arch: str, mla: str, quant: str, num_nodes: int, isa: str
+) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
+    spec = read_spec(gguf)
+    pool = kernels.ThreadPool(Placement([NodeThreads(200 + node, [ANY_CPU]) for node in range(num_nodes)]))
+    loaded = weight_memory(load_weights(gguf, spec, spec.vocab_size, Packing(pool, isa, 2), lambda _: None))
+
+    numbers = replace(NUMBERS, isa=isa, threads_per_node=(1,) * num_nodes)
+    plan = make_plan(gguf, spec, assign(module_tree(spec), (), num_cuda_devices=1), numbers, ROOMY)
+
+    vectors = sum(info.num_bytes for name, info in gguf.tensors.items() if len(info.shape) == 1)
+    # A tensor that two matrices look into lies there once.
+    places = {place for ranges in (*loaded.experts.values(), loaded.others) for place in ranges}
+    assert use(plan, "weights") - vectors == sum(size for _, size in places)
+
+
+def test_every_tensor_is_counted_once_with_its_bytes_in_the_file(gguf: GgufModel) -> None:
+    plan = plan_of(gguf)
+    assert sum(row.num_tensors for row in plan.weights) == len(expected_tensors(SPEC)) == len(gguf.tensors)
+    assert use(plan, "weights") == sum(row.num_bytes for row in plan.weights)
+    assert use(plan, "weights") == sum(info.num_bytes for info in gguf.tensors.values())
+
+
+def test_rows_tell_groups_and_types_apart(gguf: GgufModel) -> None:
+    experts = [row for row in plan_of(gguf).weights if row.group == "routed experts"]
+    assert [(row.ggml_type, row.num_tensors, row.num_bytes) for row in experts] == [
+        ("F32", 4, 4 * 8 * 256 * 256 * 4),
+        ("Q4_K", 1, 8 * 256 * 144),
+        ("Q6_K", 1, 8 * 256 * 210),
+    ]
+
+
+def test_tensors_that_are_not_used_take_no_memory(tmp_path: Path, gguf: GgufModel) -> None:
+    more = open_gguf(write_model(tmp_path / "more.gguf", SPEC, shapes={"blk.3.nextn.eh_proj.weight": (256, 512)}))
+    plain = open_gguf(write_model(tmp_path / "plain.gguf", SPEC))
+    assert use(plan_of(more), "weights") == use(plan_of(plain), "weights")
+
+
+def test_rules_move_rows_to_other_devices(gguf: GgufModel) -> None:
+    plan = plan_of(
+        gguf, rules="- match: {name: self_attn, class: torch.nn.Linear}\n  replace: {kwargs: {generate_device: cuda}}"
+    )
+    assert {row.device for row in plan.weights if row.group == "attention"} == {"cuda:0"}
+    assert {row.device for row in plan.weights if row.group != "attention"} == {"cpu"}
+
+
+def test_the_cache_and_the_tables_are_what_the_engine_allocates(gguf: GgufModel) -> None:
+    pool = KvPool(SPEC.num_layers, num_kv_blocks(1000, 32), 32, SPEC.latent_dim)
+    plan = plan_of(gguf)
+    assert use(plan, "KV cache") == sum(layer.nbytes for layer in pool.layers)
+    rope = build_rope_table(SPEC, num_kv_blocks(1000, 32) * 32)
+    norms = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1)
+    assert use(plan, "tables") == rope.cos.nbytes + rope.sin.nbytes + norms
+
+
+def test_work_buffers_grow_with_the_longest_step_and_the_batch(gguf: GgufModel) -> None:
+    base = use(plan_of(gguf), "work buffers")
+    assert use(plan_of(gguf, replace(NUMBERS, chunk_size=128)), "work buffers") == base
+    longer = use(plan_of(gguf, replace(NUMBERS, prefill_chunk_size=256)), "work buffers")
+    wider = use(plan_of(gguf, replace(NUMBERS, max_batch_size=8)), "work buffers")
+    assert longer > base
+    assert wider > base
+
+
+def test_a_plan_that_fits_passes_and_one_byte_less_does_not(gguf: GgufModel) -> None:
+    needed = plan_of(gguf).needed_bytes
+    check_memory(plan_of(gguf, memory=Memory(GIB, needed, None)))
+    with pytest.raises(OutOfMemoryError):
+        check_memory(plan_of(gguf, memory=Memory(GIB, needed - 1, None)))
+
+
+def test_too_much_is_refused_with_the_numbers_and_the_cache_that_fits(gguf: GgufModel) -> None:
+    memory = Memory(GIB, GIB, "/sys/fs/cgroup/pod")
+    plan = plan_of(gguf, replace(NUMBERS, cache_lens=1 << 20), memory)
+    with pytest.raises(OutOfMemoryError) as raised:
+        check_memory(plan)
+    assert raised.value.exit_code == 4
+    assert re.fullmatch(
+        r"small-v3 needs 1\.\d GiB \(weights [\d.]+ MiB, KV cache 960\.0 MiB, work buffers .*, tables .*, program .*"
+        r"\), available are 1\.0 GiB, the limit of cgroup /sys/fs/cgroup/pod; "
+        rf"the largest cache_lens that fits is {plan.max_cache_lens}",
+        str(raised.value),
+    )
+    check_memory(plan_of(gguf, replace(NUMBERS, cache_lens=plan.max_cache_lens), memory))
+
+
+def test_a_model_that_can_never_fit_is_not_told_to_shrink_its_cache(gguf: GgufModel) -> None:
+    message = "available are 1.0 MiB, too little whatever cache_lens is; take a machine with more memory, lower "
+    with pytest.raises(OutOfMemoryError, match=f"{message}prefill_chunk_size, or take a model with fewer bytes"):
+        check_memory(plan_of(gguf, memory=Memory(GIB, 1 << 20, None)))
+    with pytest.raises(OutOfMemoryError, match="whatever cache_lens is; raise that limit, lower chunk_size, or take"):
+        check_memory(plan_of(gguf, replace(NUMBERS, chunk_size=128), Memory(GIB, 1 << 20, "/sys/fs/cgroup/pod")))
+
+
+def test_the_text_names_every_row_and_the_sum(gguf: GgufModel) -> None:
+    text = render(plan_of(gguf, rules="- match: {name: '^model$'}\n  replace: {kwargs: {generate_device: cpu}}"))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[0] == "small-v3"
+    assert "routed experts cpu Q6_K 1 420.0 KiB" in lines
+    assert any(line.startswith("KV cache ") and "1024 tokens and the null block" in line for line in lines)
+    assert "rule 1 (name: ^model$): 1 module, model the first" in lines
+    assert "available 32.0 GiB of the machine's memory" in lines
+    assert lines[-1] == "It fits."
+
+
+def test_a_shadowed_rule_is_reported_as_such(gguf: GgufModel) -> None:
+    rule = "- match: {name: lm_head}\n  replace: {kwargs: {generate_device: cpu}}\n"
+    assert rule_lines(plan_of(gguf, rules=rule * 2).assignment) == [
+        "rule 1 (name: lm_head): 1 module, lm_head the first",
+        "rule 2 (name: lm_head): shadowed: everything it matches went to rule 1",
+    ]
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def config_for(gguf_path: Path, *, rules: Path | None = None, cache_lens: int = 32768) -> Config:
+    return Config(
+        model=ModelConfig(gguf_path=gguf_path, optimize_config_path=rules),
+        scheduling=SchedulingConfig(cache_lens=cache_lens),
+    )
+
+
+def test_the_command_prints_the_plan_as_text_and_as_json(gguf: GgufModel) -> None:
+    text, data = io.StringIO(), io.StringIO()
+    assert run(config_for(gguf.path), out=text) == 0
+    assert text.getvalue().startswith("small-v3\n")
+    assert run(config_for(gguf.path), as_json=True, out=data) == 0
+    found = json.loads(data.getvalue())
+    expected = to_json(plan_for(config_for(gguf.path), gguf, SPEC))
+    assert found["memory"] == expected["memory"]
+    assert found["weights"] == expected["weights"]
+    assert found["needed_bytes"] == sum(found["memory"].values())
+    assert found["fits"] is True
+
+
+def test_the_command_plans_the_built_in_model_when_none_is_named() -> None:
+    out = io.StringIO()
+    assert run(Config(), out=out) == 0
+    assert "It fits." in out.getvalue()
+
+
+def test_the_command_prints_a_plan_that_does_not_fit_and_then_refuses_it(gguf: GgufModel) -> None:
+    out = io.StringIO()
+    with pytest.raises(OutOfMemoryError):
+        run(config_for(gguf.path, cache_lens=1 << 30), out=out)
+    assert out.getvalue().endswith("It does not fit.\n")
+
+
+def test_the_command_refuses_what_serving_would_refuse(tmp_path: Path, gguf: GgufModel) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("- match: {name: nothing_like_it}\n  replace: {class: default}\n")
+    with pytest.raises(ConfigError, match=r"rule 1 \(name: nothing_like_it\) matches no module of this model"):
+        run(config_for(gguf.path, rules=rules), out=io.StringIO())
+    broken = write_model(tmp_path / "broken.gguf", SPEC, shapes={"output_norm.weight": None})
+    with pytest.raises(ModelError, match=r"broken\.gguf: tensor output_norm\.weight: is missing"):
+        run(config_for(broken), out=io.StringIO())

@@ -1,0 +1,358 @@
+"""Broken, careless or hostile clients: each costs little, affects no other client, and leaves nothing behind."""
+
+import copy
+import http.client
+import json
+import math
+import random
+import resource
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ballast.server.routes.tokens import DetokenizeRequest, TokenizeRequest
+from ballast.server.wire.anthropic.request import MessagesRequest
+from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest
+from ballast.server.wire.responses.request import ResponsesRequest
+from support.servers.process import FAKE, ServerProcess
+
+CHUNK = 64
+OPTIONS = (
+    *("--step_s", "0.002", "--max_batch_size", "8", "--max_new_tokens", "2000", "--cache_lens", "32768"),
+    *("--chunk_size", str(CHUNK), "--max_queue", "512", "--head_timeout_s", "2", "--max_body_bytes", "4000000"),
+)
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+GROWTH_BYTES = 64 << 20
+"""Allocators keep some of what they were given; a leak of hundreds of requests would be more."""
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ServerProcess(*OPTIONS, module=FAKE) as process:
+        yield process
+        assert process.process.poll() is None, "it ended"
+        assert not [event for event in process.events if event["level"] in ("error", "critical")]
+        assert "Traceback" not in process.stderr
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(server):
+    """After each test the server holds no request, KV or connection, and little more memory than before."""
+    before = server.metrics()
+    yield
+    server.wait_until_empty()
+    after = server.wait_for(lambda now: now["process_open_fds"] <= before["process_open_fds"] + 2, timeout_s=20)
+    assert after["process_resident_memory_bytes"] < before["process_resident_memory_bytes"] + GROWTH_BYTES
+    assert server.get("/livez")[0] == server.get("/readyz")[0] == 200
+
+
+def connect(server):
+    return socket.create_connection(("127.0.0.1", server.port), timeout=30)
+
+
+def send(server, body, path="/v1/completions"):
+    """(status, JSON) of a POST of bytes or of JSON."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request("POST", path, body if isinstance(body, bytes) else json.dumps(body))
+    response = connection.getresponse()
+    reply = json.loads(response.read())
+    connection.close()
+    return response.status, reply
+
+
+def expected(num_prompt, num_tokens):
+    return "".join(ALPHABET[(num_prompt + n) % 26] for n in range(num_tokens))
+
+
+def check_that_others_are_served(server):
+    status, reply = send(server, {"prompt": "abc", "max_tokens": 5})
+    assert (status, reply["choices"][0]["text"]) == (200, "defgh")
+
+
+def test_slow_loris(server):
+    """Heads that arrive a byte at a time are cut off in time, without delaying others."""
+    connections = [connect(server) for _ in range(200)]
+    open_ones = set(connections)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nX-Padding: " + b"x" * 1000
+    for byte in head:
+        check_that_others_are_served(server)
+        for connection in list(open_ones):
+            try:
+                connection.sendall(bytes([byte]))
+            except OSError:
+                open_ones.discard(connection)
+        if not open_ones:
+            break
+    assert not open_ones
+    for connection in connections:
+        connection.close()
+
+
+def test_a_body_of_10_mb(server):
+    status, reply = send(server, b'{"prompt": "' + b"a" * 10_000_000 + b'"}')
+    assert (status, reply["error"]["type"]) == (413, "invalid_request_error")
+    check_that_others_are_served(server)
+
+
+DEEP = 100_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * DEEP,
+        b'{"prompt":' * DEEP,
+        b'{"prompt": ' + b"[" * DEEP + b"]" * DEEP + b"}",
+        b'{"messages": [{"role": "user", "content": ' + b"[" * 1000 + b"]" * 1000 + b"}]}",
+        b'{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": '
+        + b'{"a":' * 1000
+        + b"1"
+        + b"}" * 1000
+        + b"}",
+        b'{"prompt": "\xff\xfe"}',
+        b'{"prompt": "\xed\xa0\x80"}',
+        b'{"prompt": "\\ud800"}',
+        b'\xef\xbb\xbf{"prompt": "a"}',
+        b'{"prompt": "a", "prompt": NaN}',
+        b'{"prompt": "a", "temperature": 1e999}',
+        b'{"prompt": "a", "max_tokens": 99999999999999999999999999}',
+        b'{"prompt": "a\x00b\x01"}',
+        b"null",
+        b"",
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
+def test_json_that_is_too_deep_or_none(server, body, path):
+    status, reply = send(server, body, path)
+    assert (status, bool(reply["error"]["message"])) == (400, True)
+
+
+WRONG = (None, True, 0, -1, 1.5, 1e300, 2**70, "", "x", [], {}, [[]], [None], [1, "a"], {"a": None}, {"type": []})
+ROUTES = {
+    "/v1/chat/completions": (ChatCompletionRequest, {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
+    "/v1/completions": (CompletionRequest, {"prompt": "a", "max_tokens": 1}),
+    "/v1/messages": (
+        MessagesRequest,
+        {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "a"}]},
+    ),
+    "/v1/responses": (ResponsesRequest, {"model": "m", "max_output_tokens": 1, "input": "a"}),
+    "/tokenize": (TokenizeRequest, {"content": "a"}),
+    "/detokenize": (DetokenizeRequest, {"tokens": [5]}),
+}
+
+
+WRONG_NESTED = (None, True, 1.5, "x", [], {}, [1, "a"], {"type": []})
+PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+NESTED = {
+    "/v1/chat/completions": {
+        "messages": [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": [{"type": "text", "text": "a"}], "name": "n"},
+            {
+                "role": "assistant",
+                "content": "a",
+                "reasoning_content": "r",
+                "tool_calls": [{"id": "a", "type": "function", "function": {"name": "get", "arguments": "{}"}}],
+            },
+            {"role": "tool", "tool_call_id": "a", "content": "a"},
+            {"role": "user", "content": "a", "prefix": False},
+        ],
+        "tools": [{"type": "function", "function": {"name": "get", "parameters": PARAMETERS, "strict": True}}],
+        "tool_choice": "none",
+        "thinking": {"type": "disabled"},
+        "stop": ["a"],
+        "logit_bias": {"1": 1},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": PARAMETERS}},
+    },
+    "/v1/completions": {"prompt": ["a"], "stop": ["a"], "structured_outputs": {"choice": ["a"]}},
+    "/v1/messages": {
+        "system": [{"type": "text", "text": "s"}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "t", "signature": ""},
+                    {"type": "tool_use", "id": "a", "name": "get", "input": {"a": 1}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "a"}]}],
+            },
+        ],
+        "tools": [{"name": "get", "input_schema": PARAMETERS}],
+        "tool_choice": {"type": "none"},
+        "thinking": {"type": "disabled"},
+    },
+    "/v1/responses": {
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "r"}]},
+            {"type": "function_call", "call_id": "a", "name": "get", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "a"},
+        ],
+        "tools": [{"type": "function", "name": "get", "parameters": PARAMETERS, "strict": False}],
+        "tool_choice": "none",
+        "text": {"format": {"type": "json_schema", "name": "x", "schema": PARAMETERS}},
+        "reasoning": {"effort": "none", "summary": "auto"},
+    },
+}
+
+
+def paths(value, above=()):
+    """The path of keys to every value inside."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in inside:
+        yield (*above, key)
+        yield from paths(below, (*above, key))
+
+
+def changed(body, keys, value):
+    """A copy with another value at `keys`."""
+    body = copy.deepcopy(body)
+    *above, last = keys
+    at = body
+    for key in above:
+        at = at[key]
+    at[last] = value
+    return body
+
+
+@pytest.mark.parametrize("path", list(ROUTES))
+def test_wrong_types_everywhere(server, path):
+    kind, good = ROUTES[path]
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    answered = set()
+    bodies = [good | {name: wrong} for name in kind.model_fields for wrong in WRONG]
+    nested = good | NESTED.get(path, {})
+    bodies += [changed(nested, keys, wrong) for keys in paths(nested) if len(keys) > 1 for wrong in WRONG_NESTED]
+    for body in bodies:
+        if any(name in good and body[name] is None for name in ("max_tokens", "max_output_tokens")):
+            continue  # would ask for as much as there is
+        connection.request("POST", path, json.dumps(body))
+        response = connection.getresponse()
+        reply = response.read()
+        assert response.status in (200, 400, 404), (body, reply)
+        answered.add(response.status)
+    connection.close()
+    assert {200, 400} <= answered
+
+
+def test_a_thousand_connections(server):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    try:
+        connections = [connect(server) for _ in range(1000)]
+        check_that_others_are_served(server)
+        request = b"GET /version HTTP/1.1\r\nHost: t\r\n\r\n"
+        for connection in connections:
+            connection.sendall(request)
+        for connection in connections:
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+        for connection in connections:
+            connection.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+
+
+def test_half_of_the_clients_drop_at_random_times(server):
+    """The other half get every letter of their replies."""
+    dice = random.Random(5)
+    plans = [(dice.randint(1, 300), dice.randint(20, 150), dice.random() < 0.5, dice.random()) for _ in range(160)]
+    complete = threading.Semaphore(0)
+
+    def client(plan):
+        num_prompt, num_tokens, drops, patience = plan
+        stream = num_prompt % 2 == 0
+        data = json.dumps({"prompt": "a" * num_prompt, "max_tokens": num_tokens, "stream": stream}).encode()
+        with connect(server) as connection:
+            connection.sendall(HEAD % len(data))
+            if drops and patience < 0.2:
+                return  # in the middle of its request
+            connection.sendall(data)
+            if drops:
+                time.sleep(patience)
+                if patience > 0.6:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+                return
+            reply = b""
+            while part := connection.recv(65536):
+                reply += part
+        body = http_body(reply)
+        if stream:
+            *frames, end = [line for line in body.decode().split("\n\n") if line.startswith("data: ")]
+            assert end == "data: [DONE]"
+            text = "".join(json.loads(frame[6:])["choices"][0]["text"] for frame in frames)
+        else:
+            text = json.loads(body)["choices"][0]["text"]
+        assert text == expected(num_prompt, num_tokens)
+        complete.release()
+
+    with ThreadPoolExecutor(40) as pool:
+        list(pool.map(client, plans))
+    for _ in range(sum(not drops for _, _, drops, _ in plans)):
+        assert complete.acquire(blocking=False)
+
+
+def http_body(reply):
+    """The body of a raw reply, decoded from its chunks."""
+    head, body = reply.split(b"\r\n\r\n", 1)
+    assert head.startswith(b"HTTP/1.1 200 "), reply
+    if b"chunked" not in head:
+        return body
+    whole = b""
+    while body:
+        size, body = body.split(b"\r\n", 1)
+        whole, body = whole + body[: int(size, 16)], body[int(size, 16) + 2 :]
+    return whole
+
+
+def test_a_long_prompt_does_not_hold_up_a_stream(server):
+    """Counted in steps: alone, a stream gets a token in each step. It still does during the prefill of 4,000 tokens,
+    since every step with a part of the prompt also decodes, and no step is larger than a chunk."""
+    num_prompt = 4000
+
+    def steps():
+        now = server.metrics()
+        return {
+            kind: now.get(f'ballast_step_seconds_count{{kind="{kind}"}}', 0) for kind in ("prefill", "decode", "mixed")
+        }
+
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", "/v1/completions", json.dumps({"prompt": "abc", "max_tokens": 2000, "stream": True}))
+    steady = connection.getresponse()
+    assert steady.readline().startswith(b"data: ")
+    before = steps()
+    status, _ = send(server, {"prompt": "b" * num_prompt, "max_tokens": 1})
+    after = steps()
+    assert status == 200
+    assert server.metrics()["ballast_batch_running"] == 1, "the stream was to outlast the prompt"
+    text = steady.read().decode()
+    connection.close()
+    assert text.count('"finish_reason":null') >= 1998
+    assert after["prefill"] == before["prefill"], "a step in which the stream got nothing"
+    assert after["mixed"] - before["mixed"] >= math.ceil(num_prompt / CHUNK)
+    metrics = server.metrics()
+    bound = next(le for le in (1, 2, 4, 8, 16, 32, 64) if le >= CHUNK)
+    assert metrics[f'ballast_step_tokens_bucket{{le="{float(bound)}"}}'] == metrics["ballast_step_tokens_count"]
+
+
+def test_a_template_that_loops(tmp_path):
+    """The server stops it, says so, and serves others meanwhile."""
+    template = tmp_path / "loop.jinja"
+    template.write_text("{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}{{ messages }}")
+    with ServerProcess("--chat_template", str(template)) as server, ThreadPoolExecutor(1) as pool:
+        chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
+        looping = pool.submit(send, server, chat, "/v1/chat/completions")
+        assert send(server, {"prompt": "abc", "max_tokens": 1})[0] == 200
+        status, reply = looping.result(timeout=60)
+        assert (status, reply["error"]["param"]) == (400, "messages")
+        assert "template" in reply["error"]["message"]
+        server.wait_until_empty()

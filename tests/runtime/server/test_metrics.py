@@ -1,0 +1,187 @@
+"""The metrics page: dashboards depend on its names, labels and types."""
+
+import json
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ballast import __version__
+from ballast.server.telemetry.vram_metrics import VramProbe
+from support.servers.process import FAKE, ServerProcess
+
+GAUGES = {
+    "ballast_batch_slots",
+    "ballast_batch_running",
+    "ballast_batch_occupancy_ratio",
+    "ballast_requests_waiting",
+    "ballast_kv_cache_capacity_tokens",
+    "ballast_kv_cache_used_tokens",
+    "ballast_kv_cache_cached_tokens",
+    "ballast_kv_cache_usage_ratio",
+    "ballast_model_load_progress_ratio",
+    "ballast_decode_graphs",
+    "ballast_resident_experts",
+    "ballast_pcie_share_ratio",
+    "ballast_vram_allocated_bytes",
+    "ballast_vram_reserved_bytes",
+    "ballast_vram_limit_bytes",
+    "ballast_engine_heartbeat_timestamp_seconds",
+    "ballast_numa_expert_bytes",
+    "ballast_numa_mempolicy_available",
+    "ballast_host_pinned_bytes",
+    "ballast_numa_local_ratio",
+    "ballast_numa_threads_pinned",
+    "ballast_build_info",
+    "ballast_model_info",
+}
+COUNTERS = {
+    "ballast_prompt_tokens",
+    "ballast_generation_tokens",
+    "ballast_prefix_cache_query_tokens",
+    "ballast_prefix_cache_hit_tokens",
+    "ballast_preemptions",
+    "ballast_expert_weight_bytes_read",
+    "ballast_expert_weight_bytes_over_pcie",
+    "ballast_streamed_steps",
+    "ballast_requests",
+}
+HISTOGRAMS = {
+    "ballast_time_to_first_token_seconds",
+    "ballast_inter_token_latency_seconds",
+    "ballast_request_duration_seconds",
+    "ballast_request_queue_seconds",
+    "ballast_step_seconds",
+    "ballast_step_tokens",
+}
+ALIASES = {
+    "vllm:num_requests_running": "gauge",
+    "vllm:num_requests_waiting": "gauge",
+    "vllm:kv_cache_usage_perc": "gauge",
+    "vllm:prompt_tokens": "counter",
+    "vllm:generation_tokens": "counter",
+    "vllm:time_to_first_token_seconds": "histogram",
+    "vllm:inter_token_latency_seconds": "histogram",
+    "vllm:e2e_request_latency_seconds": "histogram",
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ServerProcess("--step_s", "0.02", "--max_batch_size", "4", module=FAKE) as process:
+        complete(process, max_tokens=6)
+        process.wait_until_empty()
+        yield process
+
+
+def complete(server, **fields):
+    data = json.dumps({"prompt": "abcdefg", **fields}).encode()
+    with urllib.request.urlopen(server.url + "/v1/completions", data=data, timeout=30) as response:
+        return response.read()
+
+
+def families(server):
+    _, headers, page = server.get("/metrics")
+    assert headers["Content-Type"].startswith("text/plain; version=")
+    return {family.name: family for family in text_string_to_metric_families(page.decode())}
+
+
+def test_the_page_has_the_promised_names_with_the_promised_types(server):
+    types = {name: family.type for name, family in families(server).items()}
+    expected = (
+        dict.fromkeys(GAUGES, "gauge") | dict.fromkeys(COUNTERS, "counter") | dict.fromkeys(HISTOGRAMS, "histogram")
+    )
+    ours = {name: kind for name, kind in types.items() if not name.startswith("process_")}
+    assert ours == expected | ALIASES
+
+
+def test_aliases_carry_the_model_and_the_same_numbers(server):
+    metrics = server.metrics()
+    label = '{model_name="alphabet"}'
+    for alias, own in {
+        "vllm:num_requests_running": "ballast_batch_running",
+        "vllm:kv_cache_usage_perc": "ballast_kv_cache_usage_ratio",
+        "vllm:prompt_tokens_total": "ballast_prompt_tokens_total",
+        "vllm:generation_tokens_total": "ballast_generation_tokens_total",
+        "vllm:time_to_first_token_seconds_count": "ballast_time_to_first_token_seconds_count",
+        "vllm:time_to_first_token_seconds_sum": "ballast_time_to_first_token_seconds_sum",
+        "vllm:inter_token_latency_seconds_count": "ballast_inter_token_latency_seconds_count",
+        "vllm:e2e_request_latency_seconds_count": "ballast_request_duration_seconds_count",
+    }.items():
+        assert metrics[alias + label] == metrics[own], alias
+
+
+def test_a_request_is_counted_once_in_every_place(server):
+    before = server.metrics()
+    complete(server, max_tokens=5)
+    server.wait_until_empty()
+    after = server.metrics()
+    grown = {name: after[name] - before.get(name, 0) for name in after}
+    assert grown["ballast_prompt_tokens_total"] == 8
+    assert grown["ballast_generation_tokens_total"] == 5
+    assert grown["ballast_time_to_first_token_seconds_count"] == 1
+    assert grown["ballast_inter_token_latency_seconds_count"] == 4
+    assert grown["ballast_request_duration_seconds_count"] == 1
+    assert grown["ballast_request_queue_seconds_count"] == 1
+    assert grown['ballast_requests_total{endpoint="completions",outcome="ok"}'] == 1
+    assert grown['ballast_step_seconds_count{kind="prefill"}'] == 1
+    assert grown['ballast_step_seconds_count{kind="decode"}'] == 4
+    assert grown["ballast_step_tokens_sum"] == 8 + 4
+
+
+def test_gauges_follow_a_request(server):
+    data = json.dumps({"prompt": "x" * 100, "max_tokens": 900, "stream": True}).encode()
+    with urllib.request.urlopen(server.url + "/v1/completions", data=data, timeout=30):
+        now = server.metrics()
+        assert now["ballast_batch_running"] == 1
+        assert now["ballast_batch_occupancy_ratio"] == 0.25
+        assert now["ballast_kv_cache_used_tokens"] >= 101
+        ratio = now["ballast_kv_cache_used_tokens"] / now["ballast_kv_cache_capacity_tokens"]
+        assert now["ballast_kv_cache_usage_ratio"] == ratio
+    server.wait_until_empty()
+
+
+def test_the_build_and_the_model_are_named(server):
+    metrics = server.metrics()
+    (build,) = (name for name in metrics if name.startswith("ballast_build_info"))
+    assert f'version="{__version__}"' in build
+    assert 'device="cpu"' in build
+    assert metrics['ballast_model_info{model_name="alphabet"}'] == 1
+    assert json.loads(server.get("/version")[2]) == {"version": __version__}
+
+
+def test_aliases_can_be_left_out():
+    with ServerProcess("--metrics_alias", "none", module=FAKE) as server:
+        assert not [name for name in families(server) if name.startswith("vllm:")]
+
+
+def test_debug_state_shows_live_requests_without_their_text(server):
+    data = json.dumps({"prompt": "topsecret", "max_tokens": 900, "stream": True}).encode()
+    request = urllib.request.Request(server.url + "/v1/completions", data, {"X-Request-Id": "mine"})
+    with urllib.request.urlopen(request, timeout=30):
+        _, _, page = server.get("/debug/state")
+    state = json.loads(page)
+    assert state["state"] == "ready"
+    assert [entry["id"] for entry in state["requests"]] == ["mine"]
+    assert state["numbers"]["running"] == 1
+    assert b"topsecret" not in page
+    server.wait_until_empty()
+
+
+def test_a_gpus_memory_is_shown_and_zero_without_one():
+    def samples(probe):
+        return {sample.name: sample.value for family in probe.collect() for sample in family.samples}
+
+    asked = []
+
+    def taken(device):
+        asked.append(device)
+        return 3, 4
+
+    assert samples(VramProbe("cuda:1", 5, taken)) == {
+        "ballast_vram_allocated_bytes": 3,
+        "ballast_vram_reserved_bytes": 4,
+        "ballast_vram_limit_bytes": 5,
+    }
+    assert set(samples(VramProbe("cpu", None, taken)).values()) == {0}
+    assert asked == ["cuda:1"], "a server without a GPU does not load torch"

@@ -1,0 +1,417 @@
+"""The parts of the wire format that need no server: request bodies in, frames out."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ballast.engine.engine import Limits
+from ballast.errors import CapacityError, EngineDeadError, RequestError
+from ballast.server.generation.choice import Piece
+from ballast.server.generation.request_builder import RequestBuilder
+from ballast.server.wire.errors import error_reply
+from ballast.server.wire.json_text import to_json
+from ballast.server.wire.openai.reply import ChatFormat, Reply, Shape, TextFormat
+from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body, to_sampling
+from ballast.server.wire.usage import Timings, Usage
+from ballast.text.loading import load_text
+from ballast.text.marks import Start
+from ballast.text.reply_parts import Content
+from support.models.vocabulary import byte_metadata
+
+TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}{{ extra }}"
+USAGE = Usage(prompt_tokens=10, completion_tokens=5, cached_tokens=4)
+TIMINGS = Timings(USAGE, prompt_s=0.5, predicted_s=2.0)
+COUNTS = SimpleNamespace(usage=USAGE, timings=TIMINGS)
+LIMITS = Limits(max_new_tokens=50, max_model_tokens=100, max_batch_size=4, max_queue=8)
+
+
+@pytest.fixture(scope="module")
+def text():
+    return load_text(None, byte_metadata() | {"tokenizer.chat_template": TEMPLATE}, "bytes.gguf")
+
+
+def body(kind, **fields):
+    return parse_body(kind, json.dumps(fields).encode(), LIMITS.max_model_tokens)
+
+
+def chat(**fields):
+    return body(ChatCompletionRequest, **({"messages": [{"role": "user", "content": "hi"}]} | fields))
+
+
+def test_what_the_client_leaves_out_is_openais_default():
+    params = to_sampling(chat(), max_tokens=9, eos_ids=frozenset({1}))
+    assert (params.temperature, params.top_p, params.top_k, params.min_p, params.seed) == (1.0, 1.0, 0, 0.0, None)
+    assert (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (0.0, 0.0, 1.0)
+    assert (params.max_tokens, params.min_tokens, params.stop_token_ids) == (9, 0, {1})
+
+
+def test_every_sampling_field_reaches_the_engine():
+    params = to_sampling(
+        chat(
+            temperature=0,
+            top_p=0.5,
+            top_k=7,
+            min_p=0.1,
+            seed=-3,
+            presence_penalty=1,
+            frequency_penalty=-1,
+            repetition_penalty=1.2,
+            min_tokens=2,
+            stop_token_ids=[5, 6],
+            logit_bias={"4": -100, "7": 2},
+        ),
+        max_tokens=9,
+        eos_ids=frozenset({1}),
+    )
+    assert (params.temperature, params.top_p, params.top_k, params.min_p, params.seed) == (0, 0.5, 7, 0.1, -3)
+    assert (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (1, -1, 1.2)
+    assert (params.min_tokens, params.stop_token_ids) == (2, {1, 5, 6})
+    assert params.logit_bias == {4: -100, 7: 2}
+
+
+def test_ignore_eos_leaves_only_the_clients_own_stop_tokens():
+    assert to_sampling(chat(ignore_eos=True), max_tokens=9, eos_ids=frozenset({1})).stop_token_ids == frozenset()
+
+
+def test_top_k_of_minus_one_keeps_every_token():
+    assert to_sampling(chat(top_k=-1), max_tokens=9, eos_ids=frozenset()).top_k == 0
+
+
+@pytest.mark.parametrize(("stop", "expected"), [(None, []), ("a", ["a"]), (["a", "b"], ["a", "b"]), ([], [])])
+def test_stop_is_one_text_several_or_none(stop, expected):
+    assert chat(stop=stop).stop == expected
+
+
+def refusal_of(data):
+    try:
+        parse_body(CompletionRequest, data, LIMITS.max_model_tokens)
+    except RequestError as refusal:
+        return refusal
+    return None
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=5,
+    )
+)
+def test_any_value_in_any_field_is_taken_or_refused_by_name(value):
+    for name in CompletionRequest.model_fields:
+        refusal = refusal_of(to_json({"prompt": "x", "stream": True, name: value}))
+        if refusal is not None:
+            assert refusal.status == 400
+            assert refusal.param is not None
+            # Two fields that exclude each other are refused by the name of one.
+            assert refusal.param.split(".")[0] in (name, "stream_options", "return_progress", "max_tokens", "best_of")
+
+
+def test_max_tokens_is_lowered_to_the_servers_cap(text):
+    request_builder = RequestBuilder(text, LIMITS)
+    assert request_builder.completion(body(CompletionRequest, prompt="x", max_tokens=49)).sampling.max_tokens == 49
+    assert request_builder.completion(body(CompletionRequest, prompt="x", max_tokens=9999)).sampling.max_tokens == 50
+    assert request_builder.chat(chat(max_completion_tokens=9999)).sampling.max_tokens == 50
+
+
+def test_max_tokens_defaults_to_what_is_allowed_and_fits(text):
+    request_builder = RequestBuilder(text, LIMITS)
+    assert request_builder.completion(body(CompletionRequest, prompt="x" * 9)).sampling.max_tokens == 50
+    assert request_builder.completion(body(CompletionRequest, prompt="x" * 79)).sampling.max_tokens == 20
+    assert request_builder.completion(body(CompletionRequest, prompt="x" * 98)).sampling.max_tokens == 1
+    with pytest.raises(RequestError, match="maximum context length is 100 tokens"):
+        request_builder.completion(body(CompletionRequest, prompt="x" * 99))
+
+
+def test_bos_comes_once_from_the_template_or_the_tokenizer_and_never_before_token_ids(text):
+    request_builder = RequestBuilder(text, LIMITS)
+    h, i = 2 + ord("h"), 2 + ord("i")
+    assert request_builder.chat(chat()).prompts[0].ids == (0, h, i)
+    assert request_builder.completion(body(CompletionRequest, prompt="hi")).prompts[0].ids == (0, h, i)
+    assert request_builder.completion(body(CompletionRequest, prompt=[h, i])).prompts[0].ids == (h, i)
+
+
+def test_template_arguments_reach_the_template(text):
+    job = RequestBuilder(text, LIMITS).chat(chat(chat_template_kwargs={"extra": "!"}))
+    assert job.prompts[0].ids[-1] == 2 + ord("!")
+
+
+@pytest.fixture(scope="module")
+def v31():
+    return load_text(None, byte_metadata(), "bytes.gguf", "deepseek-v3.1")
+
+
+def prompt_of(text, **fields):
+    job = RequestBuilder(text, LIMITS).chat(chat(**fields))
+    return text.tokenizer.decode(job.prompts[0].ids, skip_control=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "tail"),
+    [
+        ({}, "</think>"),
+        ({"thinking": {"type": "enabled"}}, "<think>"),
+        ({"thinking": {"type": "disabled"}}, "</think>"),
+        ({"thinking": True}, "<think>"),
+        ({"enable_thinking": True}, "<think>"),
+        ({"reasoning_effort": "high"}, "<think>"),
+        ({"reasoning_effort": "none"}, "</think>"),
+        ({"chat_template_kwargs": {"thinking": True}}, "<think>"),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, "<think>"),
+        ({"chat_template_kwargs": {"thinking": True}, "thinking": {"type": "disabled"}}, "</think>"),
+    ],
+)
+def test_every_way_to_ask_for_thinking_reaches_the_template(v31, fields, tail):
+    assert prompt_of(v31, **fields).endswith(f"<｜Assistant｜>{tail}")
+
+
+def test_a_model_that_cannot_be_told_to_think_says_so(text):
+    v3 = load_text(None, byte_metadata(), "bytes.gguf", "deepseek-v3")
+    with pytest.raises(RequestError, match="thinking: this model's chat template cannot be told to think"):
+        prompt_of(v3, thinking={"type": "enabled"})
+    assert prompt_of(v3, thinking={"type": "disabled"}).endswith("<｜Assistant｜>")
+    always = load_text(None, byte_metadata() | {"tokenizer.chat_template": "<think>\n"}, "bytes.gguf")
+    with pytest.raises(RequestError, match="thinking: this model's replies always begin with a thought"):
+        prompt_of(always, thinking={"type": "disabled"})
+
+
+CONTINUED = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "<think"}]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [CONTINUED[0], {**CONTINUED[1], "prefix": True}]},
+        {"messages": CONTINUED, "continue_final_message": True},
+        {"messages": CONTINUED, "continue_final_message": True, "add_generation_prompt": False},
+    ],
+)
+def test_the_last_message_can_be_continued(v31, fields):
+    assert prompt_of(v31, **fields).endswith("<｜Assistant｜></think><think")
+
+
+def test_a_prompt_without_a_turn_for_the_assistant(v31):
+    assert prompt_of(v31, add_generation_prompt=False).endswith("hi")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"continue_final_message": True}, "messages.0.role"),
+        ({"messages": CONTINUED, "continue_final_message": True, "add_generation_prompt": True}, "continue_final"),
+        ({"messages": [{**CONTINUED[1], "prefix": True}, CONTINUED[0]]}, "messages.0.prefix"),
+        ({"messages": [CONTINUED[0], {**CONTINUED[1], "prefix": "true"}]}, "messages.1.prefix"),
+        ({"messages": [CONTINUED[0], {**CONTINUED[1], "prefix": 0}]}, "messages.1.prefix"),
+        ({"chat_template_kwargs": {"bos_token": "x"}}, "chat_template_kwargs.bos_token"),
+        ({"chat_template_kwargs": {"eos_token": ""}}, "chat_template_kwargs.eos_token"),
+        ({"thinking": {"type": "perhaps"}}, "thinking"),
+        ({"reasoning_effort": "lots"}, "reasoning_effort"),
+        ({"verbosity": "lots"}, "verbosity"),
+    ],
+)
+def test_a_beginning_that_cannot_be_is_refused_by_name(v31, fields, param):
+    with pytest.raises(RequestError) as refused:
+        prompt_of(v31, **fields)
+    assert refused.value.param.startswith(param)
+
+
+@pytest.mark.parametrize("fields", [{"continue_final_message": True}, {}])
+def test_a_continued_message_is_not_held_to_a_response_format(v31, fields):
+    final = CONTINUED[1] if fields else {**CONTINUED[1], "prefix": True}
+    body = {"messages": [CONTINUED[0], final], **fields}
+    with pytest.raises(RequestError, match="response_format: excludes continuing") as refused:
+        RequestBuilder(v31, LIMITS).chat(chat(**body, response_format={"type": "json_object"}))
+    assert refused.value.param == "response_format"
+    assert RequestBuilder(v31, LIMITS).chat(chat(**body, response_format={"type": "text"})).sampling.constraint is None
+
+
+def test_a_clients_text_is_no_control_token(text):
+    messages = [{"role": "user", "content": "<think>"}]
+    job = RequestBuilder(text, LIMITS).chat(chat(messages=messages))
+    assert text.tokenizer.id_of("<think>") not in job.prompts[0].ids
+    assert "<think>" in text.tokenizer.decode(job.prompts[0].ids)
+
+
+def test_force_think_opens_the_prompt_and_the_reply(text):
+    job = RequestBuilder(text, LIMITS, force_think=True).chat(chat())
+    assert text.tokenizer.decode(job.prompts[0].ids, skip_control=False).endswith("hi<think>\n")
+    assert (job.opening, job.layout.start) == ("", Start.REASONING)
+    inline = RequestBuilder(text, LIMITS, force_think=True, split_reasoning=False).chat(chat())
+    assert (inline.opening, inline.layout.marks) == ("<think>\n", {})
+    v2 = load_text(None, byte_metadata(user_defined=()), "v2.gguf", "deepseek-v2")
+    assert RequestBuilder(v2, LIMITS, force_think=True).chat(chat()).opening == "<think>\n"
+
+
+def test_a_model_without_a_template_refuses_chats_but_continues_texts():
+    request_builder = RequestBuilder(load_text(None, byte_metadata(), "bytes.gguf"), LIMITS)
+    with pytest.raises(RequestError, match="template"):
+        request_builder.chat(chat())
+    assert request_builder.completion(body(CompletionRequest, prompt="hi")).prompts[0].ids
+
+
+@given(st.text())
+def test_json_breaks_in_no_clients_line_splitter_and_keeps_the_text(value):
+    data = to_json({"text": value})
+    assert json.loads(data) == {"text": value}
+    assert len(data.decode().splitlines()) == 1
+
+
+@given(st.text(), st.text())
+def test_a_frame_is_one_line_whatever_the_text_or_the_model_is_called(piece, model):
+    for format_ in (ChatFormat(), TextFormat()):
+        reply = Reply("id", 1, model, format_, Shape(), bytes)
+        frame = reply.piece(Piece(0, (Content(piece or "x"),)), COUNTS).decode()
+        assert frame.startswith("data: ")
+        assert frame.endswith("\n\n")
+        assert len(frame.splitlines()) == 2
+        chunk = json.loads(frame.removeprefix("data: "))
+        (choice,) = chunk["choices"]
+        assert (choice["delta"]["content"] if "delta" in choice else choice["text"]) == (piece or "x")
+        assert chunk["model"] == model
+
+
+def test_timings_are_speeds_of_what_was_computed():
+    assert TIMINGS.to_wire() == {
+        "cache_n": 4,
+        "prompt_n": 6,
+        "prompt_ms": 500.0,
+        "prompt_per_token_ms": 83.333,
+        "prompt_per_second": 12.0,
+        "predicted_n": 5,
+        "predicted_ms": 2000.0,
+        "predicted_per_token_ms": 500.0,
+        "predicted_per_second": 2.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("hi", [(0, 106, 107)]),
+        (["h", "i"], [(0, 106), (0, 107)]),
+        ([5, 6], [(5, 6)]),
+        ([[5, 6], [7]], [(5, 6), (7,)]),
+        (["h", [7]], [(0, 106), (7,)]),
+    ],
+)
+def test_a_prompt_is_a_text_token_ids_or_a_list_of_these(text, prompt, expected):
+    job = RequestBuilder(text, LIMITS).completion(body(CompletionRequest, prompt=prompt))
+    assert [each.ids for each in job.prompts] == expected
+
+
+def test_the_first_choice_has_the_requests_seed_and_the_others_their_own(text):
+    def seeds(seed):
+        job = RequestBuilder(text, LIMITS).chat(chat(n=4, seed=seed))
+        return [request.sampling.seed for request in job.requests("id")]
+
+    assert seeds(7)[0] == 7
+    assert seeds(7) == seeds(7)
+    assert len({*seeds(7), *seeds(8)}) == 8
+    assert seeds(None) == [None] * 4
+
+
+def test_only_an_echo_may_generate_no_token(text):
+    request_builder = RequestBuilder(text, LIMITS)
+    assert request_builder.completion(body(CompletionRequest, prompt="hi", echo=True, max_tokens=0)).discard_tokens
+    with pytest.raises(RequestError, match="max_tokens"):
+        body(CompletionRequest, prompt="hi", max_tokens=0)
+    with pytest.raises(RequestError, match="max_tokens"):
+        chat(max_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 13}, "n"),
+        ({"n": 7, "prompt": ["a", "b"]}, "n"),
+        ({"n": 2, "best_of": 3}, "best_of"),
+        ({"best_of": 2}, "best_of"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"suffix": "x"}, "suffix"),
+        ({"return_progress": True}, "return_progress"),
+        ({"priority": 2**31}, "priority"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
+        ({"prompt": [[1], [True]]}, "prompt"),
+        ({"prompt": [1, "a"]}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+    ],
+)
+def test_unsupported_values_are_refused_by_name(text, fields, param):
+    with pytest.raises(RequestError) as refusal:
+        RequestBuilder(text, LIMITS).completion(body(CompletionRequest, **({"prompt": "x"} | fields)))
+    assert refusal.value.param == param
+
+
+def test_usage_adds_up():
+    assert Usage(5, 7, 3).to_wire() == {
+        "prompt_tokens": 5,
+        "completion_tokens": 7,
+        "total_tokens": 12,
+        "prompt_cache_hit_tokens": 3,
+        "prompt_cache_miss_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 3},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "retry_after"),
+    [
+        (RequestError("no", param="x", code="c"), 400, "c", None),
+        (CapacityError("full", retry_after_s=7), 429, "queue_full", "7"),
+        (CapacityError("loading", retry_after_s=5, status=503), 503, "not_ready", "5"),
+        (EngineDeadError("secret"), 500, "engine_dead", None),
+        (ZeroDivisionError("secret"), 500, None, None),
+    ],
+)
+def test_every_error_has_a_status_and_gives_nothing_away(error, status, code, retry_after):
+    reply = error_reply(error)
+    assert (reply.status, reply.body["error"]["code"], reply.headers.get("Retry-After")) == (status, code, retry_after)
+    assert "secret" not in reply.body["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"prompt": []}, "prompt: must not be empty"),
+        ({"prompt": "x", "logit_bias": {"5" * 5000: 1}}, "logit_bias: keys must be token ids"),
+        ({"prompt": "x", "logit_bias": {str(n): 1 for n in range(1025)}}, "logit_bias: must have at most 1024 entries"),
+        ({"prompt": "x", "stop": ["a"] * 17}, "stop: must have at most 16 entries"),
+        ({"prompt": "x", "stop_token_ids": [1] * 257}, "stop_token_ids: must have at most 256 entries"),
+        ({"prompt": "x", "stop_token_ids": 5}, "stop_token_ids: must be a list"),
+        ({"prompt": "x", "logit_bias": []}, "logit_bias: must be an object"),
+        ({"prompt": "x", "stream_options": []}, "stream_options: must be an object"),
+    ],
+)
+def test_refusals_speak_of_the_field_and_not_of_the_program(fields, message):
+    with pytest.raises(RequestError) as refusal:
+        parse_body(CompletionRequest, json.dumps(fields).encode(), 10_000)
+    assert refusal.value.message == message
+
+
+def test_a_text_is_refused_before_it_is_tokenised_only_when_it_cannot_fit():
+    """The longest token has ten letters: 990 letters may fit into a context of 100 tokens, 1000 letters cannot."""
+    letters = [b"a" * n for n in range(2, 11)]
+    metadata = byte_metadata(merges=[(token[:-1], b"a") for token in letters], user_defined=())
+    request_builder = RequestBuilder(load_text(None, metadata, "bytes.gguf"), LIMITS)
+    tokenizer = request_builder.text.tokenizer
+    assert tokenizer.fewest_tokens("a" * 990) <= len(tokenizer.encode("a" * 990))
+    longest = max(len(tokenizer.token_bytes(n)) for n in range(tokenizer.vocab_size))
+    with pytest.raises(RequestError, match="at least 100 in the prompt") as refusal:
+        request_builder.completion(body(CompletionRequest, prompt="a" * (99 * longest + 1)))
+    assert refusal.value.code == "context_length_exceeded"
+
+
+@given(st.text())
+def test_no_text_has_fewer_tokens_than_its_lower_bound(text, value):
+    assert text.tokenizer.fewest_tokens(value) <= len(text.tokenizer.encode(value))
+
+
+def test_as_many_token_ids_as_the_context_holds_are_refused_from_their_number(text):
+    request_builder = RequestBuilder(text, LIMITS)
+    with pytest.raises(RequestError, match="at least 101 tokens") as refusal:
+        request_builder.completion(body(CompletionRequest, prompt=[10**6] * 100))
+    assert refusal.value.code == "context_length_exceeded"

@@ -1,0 +1,109 @@
+"""/openapi.json is true: every request that it allows is answered as it says."""
+
+import json
+
+import httpx
+import hypothesis
+import openai
+import openai.types.chat as openai_chat
+import openai.types.shared
+import pytest
+import schemathesis
+from schemathesis import checks
+
+from ballast.server.app import OPEN_PATHS
+from ballast.server.wire.schemas import ChatCompletion, ModelList, TextCompletion
+from support.servers.process import FAKE, ServerProcess
+
+OPTIONS = ("--max_new_tokens", "4", "--max_batch_size", "8", "--max_queue", "4096")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ServerProcess(*OPTIONS, module=FAKE) as process:
+        yield process
+        process.wait_until_empty()
+        assert process.get("/livez")[0] == 200
+
+
+CHECKS = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+]
+BOUNDED = hypothesis.settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+
+
+@pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
+def test_every_operation_keeps_to_its_description(server, mode):
+    """With bodies that the description allows, and with invalid ones."""
+    schema = schemathesis.openapi.from_url(server.url + "/openapi.json")
+    operations = [result.ok() for result in schema.get_all_operations()]
+    assert len(operations) >= 13
+    for operation in operations:
+        if mode is schemathesis.GenerationMode.NEGATIVE and operation.method == "get":
+            continue  # nothing to get wrong
+
+        @BOUNDED
+        @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+        def keeps_to_it(case):
+            case.call_and_validate(checks=CHECKS, timeout=60)
+
+        keeps_to_it()
+
+
+def test_the_description_names_every_route_and_every_field(server):
+    document = json.loads(server.get("/openapi.json")[2])
+    assert document["info"]["title"] == "Ballast"
+    assert {"/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/metrics"} <= set(document["paths"])
+    chat = document["components"]["schemas"]["ChatCompletionRequest"]
+    assert {"messages", "temperature", "max_completion_tokens", "stream"} <= set(chat["properties"])
+    assert chat["required"] == ["messages"]
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            assert "422" not in operation["responses"]
+            assert {"200", "500", "503"} <= set(operation["responses"])
+            assert ("401" in operation["responses"]) is (path not in OPEN_PATHS)
+
+
+CHAT = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 2, "n": 2, "logprobs": True, "top_logprobs": 2}
+TEXT = {"prompt": ["abc", "de"], "max_tokens": 2, "logprobs": 2, "echo": True}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "kinds", "chunk"),
+    [
+        ("/v1/chat/completions", CHAT, (ChatCompletion, openai_chat.ChatCompletion), openai_chat.ChatCompletionChunk),
+        ("/v1/completions", TEXT, (TextCompletion, openai.types.Completion), openai.types.Completion),
+    ],
+)
+def test_replies_have_the_described_shapes_and_openais(server, path, body, kinds, chunk):
+    """OpenAI's schemas are the models of its client, validated strictly."""
+    whole = httpx.post(server.url + path, json=body, timeout=60)
+    assert whole.status_code == 200
+    for kind in kinds:
+        kind.model_validate_json(whole.content, strict=True)
+    asked = body | {"stream": True, "stream_options": {"include_usage": True}}
+    stream = httpx.post(server.url + path, json=asked, timeout=60)
+    frames = stream.text.removesuffix("data: [DONE]\n\n").strip().split("\n\n")
+    assert len(frames) > 4
+    for frame in frames:
+        if '"finish_reason":null' in frame and chunk is openai.types.Completion:
+            continue  # the client's model has no chunks of texts: it demands the reason in each
+        chunk.model_validate_json(frame.removeprefix("data: "), strict=True)
+
+
+def test_models_and_errors_have_openais_shapes(server):
+    models = server.get("/v1/models")[2]
+    ModelList.model_validate_json(models, strict=True)
+    for card in json.loads(models)["data"]:
+        openai.types.Model.model_validate(card, strict=True)
+    error = httpx.post(server.url + "/v1/completions", json={"prompt": 5}, timeout=60).json()["error"]
+    openai.types.shared.ErrorObject.model_validate(error, strict=True)

@@ -1,0 +1,100 @@
+"""More clients than the server has capacity for: each is answered correctly or refused with a time to retry."""
+
+import contextlib
+import http.client
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+
+from support.servers.process import FAKE, ServerProcess
+
+NUM_CLIENTS = 64
+SETTINGS = ("--max_batch_size", "8", "--max_new_tokens", "64", "--cache_lens", "2048")
+
+
+def ask_all(server):
+    """(text, None) or (None, error) for each of the concurrent clients."""
+    prompts = [f"Client {n} says: " + "please " * (n % 5) for n in range(NUM_CLIENTS)]
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+
+        def ask(prompt):
+            try:
+                reply = client.completions.create(model="m", prompt=prompt, max_tokens=16, temperature=0)
+            except openai.APIStatusError as error:
+                return None, error
+            return reply.choices[0].text, None
+
+        with ThreadPoolExecutor(NUM_CLIENTS) as pool:
+            together = list(pool.map(ask, prompts))
+        server.wait_until_empty(timeout_s=30)
+        alone = [ask(prompt)[0] for prompt in prompts]
+    return together, alone
+
+
+def test_all_clients_are_answered_when_the_queue_holds_them():
+    with ServerProcess(*SETTINGS) as server:
+        together, alone = ask_all(server)
+        assert [text for text, _ in together] == alone
+        assert server.get("/livez")[0] == server.get("/readyz")[0] == 200
+
+
+def test_clients_beyond_the_queue_are_refused_with_retry_after_and_the_others_are_answered():
+    with ServerProcess(*SETTINGS, "--max_queue", "4") as server:
+        together, alone = ask_all(server)
+        refused = [error for _, error in together if error is not None]
+        assert refused, "64 clients must overflow 8 slots and 4 places"
+        assert len(refused) < NUM_CLIENTS
+        for error in refused:
+            assert isinstance(error, openai.RateLimitError)
+            assert 1 <= int(error.response.headers["retry-after"]) <= 60
+            assert error.code == "queue_full"
+        for (text, error), expected in zip(together, alone, strict=True):
+            assert error is not None or text == expected
+        metrics = server.metrics()
+        assert metrics['ballast_requests_total{endpoint="completions",outcome="rejected"}'] == len(refused)
+
+
+@pytest.mark.parametrize("max_queue", ["4", "256"])
+def test_patient_clients_all_get_through(max_queue):
+    """The client's own retries follow Retry-After."""
+    with (
+        ServerProcess(*SETTINGS, "--max_queue", max_queue) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=20, timeout=120) as client,
+        ThreadPoolExecutor(32) as pool,
+    ):
+        replies = pool.map(
+            lambda n: client.completions.create(
+                model="m", prompt=f"Client {n}", max_tokens=4, extra_body={"ignore_eos": True}
+            ),
+            range(32),
+        )
+        assert [reply.usage.completion_tokens for reply in replies] == [4] * 32
+        server.wait_until_empty()
+
+
+def test_prompts_beyond_the_queues_tokens_are_refused_and_their_place_is_free_again():
+    options = ("--max_batch_size", "1", "--max_queue_tokens", "300", "--step_s", "0.05", "--max_new_tokens", "1000")
+    with ServerProcess(*options, module=FAKE) as server, contextlib.ExitStack() as connections:
+
+        def ask(num_prompt):
+            connection = connections.enter_context(
+                contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60))
+            )
+            body = {"prompt": "a" * num_prompt, "max_tokens": 1000, "stream": True}
+            connection.request("POST", "/v1/completions", json.dumps(body))
+            return connection
+
+        assert ask(1).getresponse().status == 200
+        waiting = [ask(140) for _ in range(2)]
+        server.wait_for(lambda now: now["ballast_requests_waiting"] == 2)
+        refusal = ask(100).getresponse()
+        assert refusal.status == 429
+        assert int(refusal.headers["Retry-After"]) >= 1
+        assert "282 tokens wait and the queue holds 300" in json.loads(refusal.read())["error"]["message"]
+        for connection in waiting:
+            connection.close()
+        server.wait_for(lambda now: now["ballast_requests_waiting"] == 0)
+        ask(250)
+        server.wait_for(lambda now: now["ballast_requests_waiting"] == 1)

@@ -1,0 +1,160 @@
+"""Structured replies, through the real `openai` client and a model that generates noise without a grammar."""
+
+import json
+import re
+import threading
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from support.servers.process import ServerProcess
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+    clever: bool
+
+
+SHORT = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["cat", "dog"]}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["kind", "age"],
+    "additionalProperties": False,
+}
+
+
+def schema_of(schema, *, strict=True):
+    return {"type": "json_schema", "json_schema": {"name": "shape", "strict": strict, "schema": schema}}
+
+
+@pytest.fixture(scope="module")
+def server(noise):
+    options = ("--max_new_tokens", "512", "--cache_lens", "8192", "--chunk_size", "64", "--max_batch_size", "4")
+    with ServerProcess(*noise, *options) as process:
+        yield process
+
+
+@pytest.fixture
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as opened:
+        yield opened
+
+
+def chat(client, **fields):
+    fields = {"temperature": 1.0, "max_tokens": 400, "seed": 1} | fields
+    return client.chat.completions.create(model="m", messages=HELLO, **fields)
+
+
+def test_a_schema_is_followed_whole_and_streamed(client):
+    for seed in range(5):
+        reply = chat(client, seed=seed, response_format=schema_of(SHORT))
+        assert reply.choices[0].finish_reason == "stop"
+        value = json.loads(reply.choices[0].message.content)
+        assert value["kind"] in ("cat", "dog")
+        assert 0 <= value["age"] <= 99
+        stream = chat(client, seed=seed, response_format=schema_of(SHORT), stream=True)
+        text = "".join(choice.delta.content or "" for chunk in stream for choice in chunk.choices)
+        assert text == reply.choices[0].message.content
+
+
+def test_the_parse_helper_gets_its_model(client):
+    """Strings end, since a bias of 100 makes the quotation mark almost certain wherever it is allowed."""
+    quote = quotation_marks(client)
+    parsed = client.chat.completions.parse(
+        model="m", messages=HELLO, response_format=Person, max_tokens=400, seed=4, logit_bias=quote
+    )
+    person = parsed.choices[0].message.parsed
+    assert isinstance(person, Person)
+
+
+def quotation_marks(client):
+    """A bias for the tokens that end a string, found by testing the spelling of all ids."""
+    reply = client.completions.create(
+        model="m", prompt=[list(range(2, 400))], echo=True, max_tokens=0, logprobs=0
+    ).choices[0]
+    return {str(n): 100 for n, token in enumerate(reply.logprobs.tokens, 2) if token in ('"', '",', '"}')}
+
+
+def test_any_object_is_valid_json_with_every_other_parameter_on(client):
+    reply = chat(
+        client,
+        response_format={"type": "json_object"},
+        n=4,
+        logprobs=True,
+        top_logprobs=2,
+        presence_penalty=0.5,
+        frequency_penalty=0.2,
+        logit_bias=quotation_marks(client),
+        extra_body={"min_p": 0.01, "top_k": 300, "repetition_penalty": 1.1},
+    )
+    ended = [choice for choice in reply.choices if choice.finish_reason == "stop"]
+    assert ended
+    for choice in ended:
+        assert isinstance(json.loads(choice.message.content), dict)
+        assert b"".join(bytes(token.bytes) for token in choice.logprobs.content).decode() == choice.message.content
+
+
+def test_a_reply_that_is_cut_says_so_and_begins_as_the_shape_does(client):
+    reply = chat(client, response_format=schema_of(SHORT), max_tokens=3)
+    assert reply.choices[0].finish_reason == "length"
+    assert reply.choices[0].message.content.startswith("{")
+
+
+def test_texts_and_patterns_hold_for_completions_too(client):
+    def text(**shape):
+        reply = client.completions.create(
+            model="m", prompt="hello", max_tokens=60, seed=3, extra_body={"structured_outputs": shape}
+        )
+        assert reply.choices[0].finish_reason == "stop"
+        return reply.choices[0].text
+
+    assert text(choice=["yes", "no", "perhaps"]) in ("yes", "no", "perhaps")
+    assert re.fullmatch(r"[A-Z]{2}-[0-9]{3}", text(regex="[A-Z]{2}-[0-9]{3}"))
+    assert json.loads(text(json=json.dumps(SHORT)))["kind"] in ("cat", "dog")
+
+
+def test_greedy_text_under_a_grammar_is_the_same_in_any_batch(server, client):
+    def ask(n):
+        shape = [schema_of(SHORT), {"type": "json_object"}, None][n % 3]
+        fields = {"response_format": shape} if shape else {}
+        return chat(client, temperature=0, max_tokens=24, stop=f"q{n}", **fields).choices[0].message.content
+
+    alone = [ask(n) for n in range(9)]
+    together = [""] * 9
+
+    def work(n):
+        together[n] = ask(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert together == alone
+    server.wait_until_empty()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "reason"),
+    [
+        ({"response_format": schema_of({"type": "string", "pattern": "(?=x)"})}, "response_format.json_schema.schema",
+         "look-around"),
+        ({"response_format": schema_of({"type": "object", "unevaluatedItems": True})},
+         "response_format.json_schema.schema", "unevaluatedItems"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "required"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type", "json_object"),
+        ({"response_format": {"type": "json_object"}, "extra_body": {"ignore_eos": True}}, "ignore_eos", "grammar"),
+        ({"extra_body": {"structured_outputs": {"regex": "(", }}}, "structured_outputs.regex", "regex"),
+        ({"extra_body": {"structured_outputs": {}}}, "structured_outputs", "exactly one"),
+        ({"response_format": {"type": "json_object"}, "extra_body": {"structured_outputs": {"regex": "a"}}},
+         "response_format", "structured_outputs"),
+    ],
+)  # fmt: skip
+def test_a_shape_that_cannot_be_enforced_is_refused_by_name(client, fields, param, reason):
+    with pytest.raises(openai.BadRequestError, match=reason) as refusal:
+        chat(client, **fields)
+    assert refusal.value.param == param

@@ -1,0 +1,122 @@
+"""The queue before the engine's: no work for clients that have left, a full queue says when to retry, and long lists
+are written in parts."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.requests import Request
+from starlette.types import Message
+
+from ballast.errors import CapacityError
+from ballast.server.generation.cancellation import ClientGoneError
+from ballast.server.generation.tokenize_queue import TEXT_THREADS, TokenizeQueue
+from ballast.server.request_record import Record
+from ballast.server.wire import json_text
+
+MAX_WAITING = 4
+
+
+class Client:
+    """Sends a body at once, and stays until it leaves."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+        self._sent = False
+
+    async def receive(self) -> Message:
+        if not self._sent:
+            self._sent = True
+            return {"type": "http.request", "body": b"body", "more_body": False}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    def request(self) -> Request:
+        return Request({"type": "http", "headers": []}, self.receive)
+
+
+@pytest.fixture
+async def made() -> AsyncIterator[tuple[TokenizeQueue, threading.Event]]:
+    """A queue whose only thread is busy until the event is set."""
+    release = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(release.wait, 60)
+        shutting_down = asyncio.get_running_loop().create_future()
+        yield TokenizeQueue(executor, MAX_WAITING, 1000, 0.0, shutting_down), release
+        release.set()
+
+
+async def run(queue: TokenizeQueue, client: Client, work: Callable[[bytes], Any]) -> Any:
+    async with asyncio.timeout(60):
+        return await queue.run(client.request(), Record("r"), work)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_client_that_leaves_while_it_waits_has_nothing_done_for_it(
+    made: tuple[TokenizeQueue, threading.Event],
+) -> None:
+    queue, release = made
+    done: list[bytes] = []
+    leaver, stayer = Client(), Client()
+    leaving = asyncio.create_task(run(queue, leaver, done.append))
+    staying = asyncio.create_task(run(queue, stayer, lambda data: data.decode()))
+    await until(lambda: queue.num_waiting == 2)
+    leaver.gone.set()
+    with pytest.raises(ClientGoneError):
+        await leaving
+    assert queue.num_waiting == 1
+    release.set()
+    assert await staying == "body"
+    assert done == []
+    assert queue.num_waiting == 0
+
+
+async def test_a_full_queue_says_when_it_will_have_been_served(made: tuple[TokenizeQueue, threading.Event]) -> None:
+    queue, release = made
+    release.set()
+    took_s = 1.5
+    await run(queue, Client(), lambda _: time.sleep(took_s))
+    release.clear()
+    tasks = [asyncio.create_task(run(queue, Client(), lambda _: release.wait(60))) for _ in range(MAX_WAITING)]
+    await until(lambda: queue.num_waiting == MAX_WAITING)
+    with pytest.raises(CapacityError) as refused:
+        await run(queue, Client(), len)
+    assert refused.value.retry_after_s >= took_s * (MAX_WAITING + 1) / TEXT_THREADS
+    release.set()
+    await asyncio.gather(*tasks)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers() | st.none() | st.text(max_size=3), max_size=9), st.integers(1, 4))
+def test_a_list_in_parts_is_the_same_list(items: list[Any], size: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(json_text, "PART_ITEMS", size)
+        items = [item if not isinstance(item, int) else item % 2**32 for item in items]
+        assert json.loads(json_text.list_to_json(items)) == items
+        assert json.loads(json_text.list_to_json(items, str)) == [str(item) for item in items]
+
+
+def test_no_one_call_writes_more_than_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    write = json_text.to_json
+
+    def counted(value: Any) -> bytes:
+        written.append(len(value) if isinstance(value, list) else 1)
+        return write(value)
+
+    monkeypatch.setattr(json_text, "to_json", counted)
+    json_text.list_to_json(list(range(100_000)), str)
+    assert sum(written) == 100_000
+    assert max(written) <= json_text.PART_ITEMS

@@ -1,0 +1,104 @@
+"""All valid messages reach a template in one form."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ballast.errors import RequestError
+from ballast.text.messages import normalize_messages
+
+
+def one(message: Mapping[str, Any]) -> dict[str, Any]:
+    return normalize_messages([message])[0]
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+def test_a_plain_message_stays_as_it_is(role: str) -> None:
+    assert one({"role": role, "content": "x"}) == {"role": role, "content": "x"}
+
+
+def test_a_developer_speaks_as_the_system() -> None:
+    assert one({"role": "developer", "content": "x"}) == {"role": "system", "content": "x"}
+
+
+def test_functions_of_the_older_api_are_tools() -> None:
+    asked = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}}
+    call = {"type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    assert one(asked) == {"role": "assistant", "content": "", "tool_calls": [call]}
+    assert one({"role": "function", "name": "f", "content": "2"}) == {"role": "tool", "name": "f", "content": "2"}
+    with pytest.raises(RequestError, match=r"messages\.0\.function_call\.name must be a string"):
+        one({"role": "assistant", "function_call": {}})
+
+
+def test_text_parts_become_lines() -> None:
+    parts = [{"type": "text", "text": "a"}, "b", {"type": "text", "text": "c"}]
+    assert one({"role": "user", "content": parts})["content"] == "a\nb\nc"
+
+
+@pytest.mark.parametrize("message", [{"role": "assistant", "content": None}, {"role": "assistant"}])
+def test_no_content_is_empty_content(message: Mapping[str, Any]) -> None:
+    assert one(message) == {"role": "assistant", "content": ""}
+
+
+@pytest.mark.parametrize("empty", [None, []])
+def test_no_tool_calls_is_no_key(empty: object) -> None:
+    assert "tool_calls" not in one({"role": "assistant", "content": "x", "tool_calls": empty})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [('{"a": 1}', '{"a": 1}'), ({"a": "é"}, '{"a": "é"}'), (None, "{}"), ({}, "{}")]
+)
+def test_arguments_of_a_tool_call_are_a_string(arguments: object, expected: str) -> None:
+    call = {"id": "c", "function": {"name": "f", "arguments": arguments}}
+    out = one({"role": "assistant", "content": "x", "tool_calls": [call]})
+    assert out["tool_calls"] == [{"id": "c", "type": "function", "function": {"name": "f", "arguments": expected}}]
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
+def test_reasoning_of_earlier_turns_is_accepted_under_both_names(key: str) -> None:
+    message = one({"role": "assistant", "content": "x", key: "hm"})
+    assert message == {"role": "assistant", "content": "x", "reasoning_content": "hm"}
+
+
+def test_the_callers_messages_are_not_touched() -> None:
+    call = {"type": None, "function": {"name": "f", "arguments": {"a": [1]}}}
+    messages = [{"role": "developer", "content": None, "tool_calls": [call], "name": None}]
+    before = copy.deepcopy(messages)
+    normalize_messages(messages)
+    assert messages == before
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "robot", "content": "x"}, "messages.1.role"),
+        ({"content": "x"}, "messages.1.role"),
+        ({"role": "user", "content": 5}, "messages.1.content"),
+        ({"role": "user", "content": {"type": "text", "text": "x"}}, "messages.1.content"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "messages.1.content.0.type"),
+        ({"role": "user", "content": [{"type": "text"}]}, "messages.1.content.0.text"),
+        ({"role": "user", "content": [7]}, "messages.1.content.0.type"),
+        ({"role": "user", "content": [{"type": "refusal", "refusal": "x"}]}, "messages.1.content.0.type"),
+        ({"role": "assistant", "content": [{"type": "refusal"}]}, "messages.1.content.0.refusal"),
+        ({"role": "assistant", "content": [{"type": ["text"], "text": "x"}]}, "messages.1.content.0.type"),
+        ({"role": "assistant", "tool_calls": [{}]}, "messages.1.tool_calls.0.function.name"),
+        ({"role": "assistant", "tool_calls": "f"}, "messages.1.tool_calls"),
+        ({"role": "assistant", "tool_calls": 3}, "messages.1.tool_calls"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_path(message: Mapping[str, Any], param: str) -> None:
+    with pytest.raises(RequestError, match=param.replace(".", r"\.")) as refused:
+        normalize_messages([{"role": "user", "content": "x"}, message])
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_a_refusal_is_what_the_assistant_has_said() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "I cannot."}]
+    assert one({"role": "assistant", "content": parts})["content"] == "a\nI cannot."
+
+
+def test_no_messages_at_all_are_refused() -> None:
+    with pytest.raises(RequestError, match="at least one message"):
+        normalize_messages([])

@@ -1,0 +1,195 @@
+"""Reasoning and tool calls in replies, well-formed and malformed."""
+
+from typing import Any
+
+import pytest
+
+from ballast.text.detokenizer import Detokenizer
+from ballast.text.marks import CALLING, THINKING, Layout, Mark, ReasoningCount, Start, marks_of, start_of
+from ballast.text.output_parser import OutputParser
+from ballast.text.reply_parts import CallArguments, CallBegin, Message
+from support.models.vocabulary import byte_tokenizer
+
+TOKENIZER = byte_tokenizer(user_defined=tuple(mark.spelling for mark in Mark))
+MARKS = marks_of(TOKENIZER, [*THINKING, *CALLING])
+
+T, END_T, CC, END_CC = Mark.THINK, Mark.END_THINK, Mark.CALLS, Mark.END_CALLS
+C, END_C, S = Mark.CALL, Mark.END_CALL, Mark.SEPARATOR
+
+
+def parse(text: str, start: Start = Start.CONTENT) -> Message:
+    parser, message = OutputParser(start), Message()
+    message.take(parser.push(text))
+    message.take(parser.finish())
+    return message
+
+
+R, EITHER, R_EITHER = Start.REASONING, Start.EITHER, Start.EITHER_REASONING
+
+
+@pytest.mark.parametrize(
+    ("start", "reply", "reasoning", "content"),
+    [
+        (R, f"hm\n{END_T}\n\nyes", "hm", "yes"),
+        (R, f"\nhm\n\nhm{END_T}yes\n", "hm\n\nhm", "yes\n"),
+        (R, f"{T}\nhm{END_T}yes", "hm", "yes"),
+        (R, f"{END_T}yes", "", "yes"),
+        (R, "hm", "hm", ""),
+        (R, "hm\n", "hm\n", ""),
+        (R, f"a{T}b{END_T}c", "ab", "c"),
+        (Start.CONTENT, "\n\nyes", "", "\n\nyes"),
+        (Start.CONTENT, f"yes{END_T}no", "", "yesno"),
+        (EITHER, f" \n{T}\nhm\n{END_T}\n\nyes", "hm", "yes"),
+        (EITHER, " yes", "", " yes"),
+        (EITHER, f"{END_T}yes", "", "yes"),
+        (EITHER, f"yes{T}", "", "yes"),
+        (EITHER, " \n", "", " \n"),
+        (R_EITHER, f"hm{END_T}yes", "hm", "yes"),
+        (R_EITHER, f"{T}hm{END_T}yes", "hm", "yes"),
+        (R_EITHER, "hm", "hm", ""),
+        (R, "a</think>b", "a</think>b", ""),
+    ],
+)
+def test_reasoning_and_content(start: Start, reply: str, reasoning: str, content: str) -> None:
+    assert parse(reply, start) == Message(reasoning, content)
+
+
+def test_tool_calls_end_the_reasoning_that_they_begin_in() -> None:
+    message = parse(f"hm\n{CC}{C}f{S}{{}}{END_C}{END_CC}", Start.REASONING)
+    assert (message.reasoning, message.content, message.calls[0].name) == ("hm", "", "f")
+
+
+V3_CALL = f'{C}function{S}f\n```json\n{{"a": 1}}\n```{END_C}'
+V31_CALL = f'{C}f{S}{{"a": 1}}{END_C}'
+
+
+@pytest.mark.parametrize(
+    ("reply", "content", "calls"),
+    [
+        (CC + V3_CALL + END_CC, "", [("f", '{"a": 1}')]),
+        (CC + V31_CALL + END_CC, "", [("f", '{"a": 1}')]),
+        (f"I look.\n\n{CC}{V3_CALL}\n{V3_CALL}{END_CC}", "I look.\n\n", [("f", '{"a": 1}')] * 2),
+        (CC + V31_CALL + V31_CALL + END_CC, "", [("f", '{"a": 1}')] * 2),
+        # No end of the frame, of the fence, of the call; no beginning of the frame.
+        (CC + V3_CALL, "", [("f", '{"a": 1}')]),
+        (f"{CC}{C}function{S}f\n```json\n{{}}{END_C}{END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}function{S}f\n```json\n{{}}\n```{END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}f{S}{{}}{C}g{S}{{}}", "", [("f", "{}"), ("g", "{}")]),
+        (V31_CALL, "", [("f", '{"a": 1}')]),
+        # Blanks, and a fence without its word.
+        (f"{CC}\n {C} function {S} f \n\n```\n{{}}\n\n``` \n{END_C} {END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}function{S}f\n{{}}{END_C}{END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}{S}f\n```json\n{{}}\n```{END_C}{END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}function{S}f\n```json{{}}```{END_C}{END_CC}", "", [("f", "{}")]),
+        # Arguments over several lines, with backticks, not JSON, none.
+        (f'{CC}{C}function{S}f\n```json\n{{\n "a": "```\n"\n}}\n```{END_C}', "", [("f", '{\n "a": "```\n"\n}')]),
+        (f"{CC}{C}f{S}not json{END_C}{END_CC}", "", [("f", "not json")]),
+        (f"{CC}{C}f{S}{END_C}{END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}function{S}f{END_C}{END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}function{S}f\n```json\n```{END_C}{END_CC}", "", [("f", "{}")]),
+        (f"{CC}{C}f{S}{{{T}}}{END_C}", "", [("f", "{}")]),
+        # Text between and after calls is content, and so are the words of what is no call; no mark ever is.
+        (f"{CC}{V31_CALL}and{V31_CALL}{END_CC}done", "anddone", [("f", '{"a": 1}')] * 2),
+        (f"{CC}oh{END_CC}", "oh", []),
+        (f"{CC}\n{END_CC}", "", []),
+        (f"{CC}{C}\n{END_C}{END_CC}", "", []),
+        (f"{CC}{C}a b{S}{{}}{END_C}{V31_CALL}{END_CC}", "a b{}", [("f", '{"a": 1}')]),
+        (f"x{END_C}y{S}z{END_CC}", "xyz", []),
+        # A call that is cut before its name is known is none.
+        (f"I look.{CC}", "I look.", []),
+        (f"I look.{CC}{C}half", "I look.", []),
+        (f"{CC}{C}function{S}na", "", []),
+        (f"{CC}{V31_CALL}{C}function{S}na", "", [("f", '{"a": 1}')]),
+    ],
+)
+def test_tool_calls(reply: str, content: str, calls: list[tuple[str, str]]) -> None:
+    message = parse(reply)
+    assert (message.content, [(call.name, call.arguments) for call in message.calls]) == (content, calls)
+    assert len({call.id for call in message.calls}) == len(calls)
+
+
+def test_arguments_are_streamed_as_they_are_written() -> None:
+    parser = OutputParser()
+    seen: list[Any] = []
+    for char in CC + V3_CALL + END_CC:
+        seen += parser.push(char)
+    assert isinstance(seen[0], CallBegin)
+    assert [part.text for part in seen[1:] if isinstance(part, CallArguments)] == [*'{"a":', " 1", "}"]
+
+
+def test_only_tokens_are_marks() -> None:
+    """A tag spelled letter by letter, or a mark's character in a token's text, is ordinary text."""
+    detokenizer = Detokenizer(TOKENIZER, marks=MARKS)
+    spelled = TOKENIZER.encode(f"{T}</think>", parse_special=False)
+    assert detokenizer.push(spelled).text == "\ufffd</think>"
+    assert detokenizer.push([TOKENIZER.id_of("</think>") or 0]).text == END_T
+
+
+def test_a_mark_ends_an_unfinished_character() -> None:
+    detokenizer = Detokenizer(TOKENIZER, marks=MARKS)
+    first = TOKENIZER.encode("中")[:1]
+    assert detokenizer.push([*first, TOKENIZER.id_of("<think>") or 0, *TOKENIZER.encode("a")]).text == f"\ufffd{T}a"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "thinks", "start"),
+    [
+        ("<think>\n", False, Start.REASONING),
+        ("<think>\nOnce upon", True, Start.REASONING),
+        ("</think>", True, Start.CONTENT),
+        ("</think>\n\nOnce", False, Start.CONTENT),
+        ("x", False, Start.EITHER),
+        ("x", True, Start.EITHER_REASONING),
+        ("<think>a</think>b<｜end▁of▁sentence｜>x", False, Start.EITHER),
+        ("<think><｜end▁of▁sentence｜>x", True, Start.EITHER_REASONING),
+    ],
+)
+def test_the_prompts_end_says_what_the_reply_begins_as(prompt: str, thinks: bool, start: Start) -> None:
+    ids = TOKENIZER.encode(prompt)
+    assert start_of(reversed(ids), MARKS, TOKENIZER.eos_ids, thinks=thinks) is start
+
+
+def test_a_vocabulary_without_the_tokens_has_no_marks() -> None:
+    bare = byte_tokenizer(user_defined=("<think>",))
+    assert marks_of(bare, THINKING) == {}
+    assert start_of([bare.id_of("<think>") or 0], {}, frozenset(), thinks=True) is Start.CONTENT
+
+
+@pytest.mark.parametrize(
+    ("start", "reply", "num_tokens"),
+    [
+        (Start.REASONING, "abc</think>defg", 3),
+        (Start.REASONING, "abc", 3),
+        (Start.REASONING, "ab<｜tool▁calls▁begin｜>c", 2),
+        (Start.REASONING, "ab<｜tool▁sep｜>c", 3),
+        (Start.CONTENT, "abc</think>d", 0),
+        (Start.EITHER, "\n<think>abc</think>d", 3),
+        (Start.EITHER, "abc", 0),
+        (Start.EITHER_REASONING, "\n\nabc</think>d", 5),
+        (Start.EITHER_REASONING, "\n<think>ab</think>d", 2),
+    ],
+)
+def test_reasoning_tokens_are_counted(start: Start, reply: str, num_tokens: int) -> None:
+    count = ReasoningCount(TOKENIZER, Layout(MARKS, start))
+    for token_id in TOKENIZER.encode(reply):
+        count.take(token_id)
+    assert count.num_tokens == num_tokens
+
+
+@pytest.mark.parametrize(
+    ("start", "reasoning", "rest"),
+    [
+        (Start.REASONING, "abc</think>", "def</think>g"),
+        (Start.REASONING, "ab", "<｜tool▁calls▁begin｜>c"),
+        (Start.CONTENT, "", "<think>abc</think>d"),
+        (Start.EITHER, "<think>abc</think>", "d"),
+        (Start.EITHER, "", "\nabc"),
+        (Start.EITHER_REASONING, "\n\nabc</think>", "d"),
+        (Start.EITHER_REASONING, "\n<think>ab</think>", "\nd"),
+        (Start.EITHER_REASONING, "", "<｜tool▁calls▁begin｜>c"),
+    ],
+)
+def test_each_token_is_the_reasonings_or_not(start: Start, reasoning: str, rest: str) -> None:
+    count = ReasoningCount(TOKENIZER, Layout(MARKS, start))
+    first, last = TOKENIZER.encode(reasoning), TOKENIZER.encode(rest)
+    assert [count.take(token_id) for token_id in first + last] == [True] * len(first) + [False] * len(last)

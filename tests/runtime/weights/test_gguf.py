@@ -1,0 +1,284 @@
+"""Opening GGUF files: tensors are read in place, and errors name what is wrong."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as GgmlType
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ballast.errors import ConfigError, ModelError
+from ballast.model.metadata import read_spec
+from ballast.model.tensors import check_tensors
+from ballast.weights.gguf import open_gguf
+from support.models.gguf_files import V3_SPEC, metadata_of, write_gguf, write_model, write_shards
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model.gguf", V3_SPEC)
+
+
+def small_file(path: Path, value: float = 1.5) -> Path:
+    writer = gguf.GGUFWriter(path, "deepseek2")
+    writer.add_string("greeting", "grüß dich")
+    writer.add_array("words", ["a", "", "日本"])
+    writer.add_array("numbers", [1, -2, 3])
+    writer.add_bool("yes", True)
+    writer.add_float32("ratio", 0.5)
+    writer.add_uint64("large", 2**40)
+    writer.add_tensor("first", np.arange(6, dtype=np.float32).reshape(2, 3))
+    writer.add_tensor("second", np.full((2, 32), value, np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_metadata_are_plain_python_values(tmp_path: Path) -> None:
+    metadata = open_gguf(small_file(tmp_path / "m.gguf")).metadata
+    assert metadata == {
+        "general.architecture": "deepseek2",
+        "greeting": "grüß dich",
+        "words": ["a", "", "日本"],
+        "numbers": [1, -2, 3],
+        "yes": True,
+        "ratio": 0.5,
+        "large": 2**40,
+    }
+    assert type(metadata["yes"]) is bool
+    assert type(metadata["large"]) is int
+
+
+def test_tensor_bytes_are_a_read_only_view_of_the_file(tmp_path: Path) -> None:
+    file = small_file(tmp_path / "m.gguf")
+    model = open_gguf(file)
+    info = model.tensors["first"]
+    assert (info.shape, info.ggml_type, info.num_bytes, info.file) == ((2, 3), GgmlType.F32, 24, file)
+    data = model.data("first")
+    assert data.view(np.float32).tolist() == [0, 1, 2, 3, 4, 5]
+    assert not data.flags.writeable
+    assert not data.flags.owndata
+    assert file.read_bytes()[info.offset : info.offset + 24] == data.tobytes()
+
+
+def test_shapes_are_row_major_and_quantised_rows_count_weights(tmp_path: Path) -> None:
+    shapes = {"k": (2, 3, 512)}
+    model = open_gguf(write_gguf(tmp_path / "m.gguf", {}, shapes, {"k": GgmlType.Q4_K}))
+    info = model.tensors["k"]
+    assert info.shape == (2, 3, 512)
+    assert info.num_bytes == 2 * 3 * 2 * 144 == model.data("k").size
+
+
+def test_long_arrays_of_strings_and_numbers_arrive_whole(tmp_path: Path) -> None:
+    tokens = [f"token{i}" for i in range(20_000)]
+    keys = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": [i / 2 for i in range(20_000)]}
+    assert open_gguf(write_gguf(tmp_path / "m.gguf", keys, {"x": (1,)})).metadata.items() >= keys.items()
+
+
+# --- which files ------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_with_one_file_is_that_model(model: Path) -> None:
+    assert open_gguf(model.parent).files == (model,)
+
+
+def test_a_folder_a_first_shard_and_a_later_shard_name_the_same_model(tmp_path: Path) -> None:
+    files = write_shards(tmp_path, "m", V3_SPEC, 3)
+    for path in (tmp_path, files[0], files[2]):
+        found = open_gguf(path)
+        assert found.files == tuple(files)
+        assert read_spec(found).hidden == V3_SPEC.hidden
+        check_tensors(found, V3_SPEC)
+    assert {info.file for info in found.tensors.values()} == set(files)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    files = write_shards(tmp_path, "m", V3_SPEC, 3)
+    files[1].unlink()
+    with pytest.raises(ModelError, match=r"m-00002-of-00003\.gguf: this shard is missing; the model has 3"):
+        open_gguf(tmp_path)
+
+
+def test_several_models_in_a_folder_are_refused_and_listed(tmp_path: Path) -> None:
+    write_shards(tmp_path, "big", V3_SPEC, 2)
+    write_model(tmp_path / "other.gguf", V3_SPEC)
+    with pytest.raises(ConfigError, match=r"gguf_path=.*holds 2 models.*big-\*-of-00002\.gguf, other\.gguf"):
+        open_gguf(tmp_path)
+
+
+def test_a_folder_without_a_model_says_where_one_is(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no \*\.gguf file in this folder$"):
+        open_gguf(tmp_path)
+    (tmp_path / "Q4_K_M").mkdir()
+    write_model(tmp_path / "Q4_K_M" / "m.gguf", V3_SPEC)
+    with pytest.raises(ConfigError, match=r"Q4_K_M: name one of these"):
+        open_gguf(tmp_path)
+
+
+def test_a_path_that_is_not_there_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gguf_path=.*nothing\.gguf: no such file or folder"):
+        open_gguf(tmp_path / "nothing.gguf")
+
+
+def test_shards_of_different_models_are_refused(tmp_path: Path) -> None:
+    files = write_shards(tmp_path, "m", V3_SPEC, 2)
+    write_gguf(files[1], {"split.no": 0, "split.count": 2}, {"alien": (4,)})
+    with pytest.raises(ModelError, match=r"m-0000.-of-00002\.gguf: split\."):
+        open_gguf(tmp_path)
+
+
+def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
+    files = write_shards(tmp_path, "m", V3_SPEC, 2)
+    write_gguf(files[1], {}, {"token_embd.weight": (4,)})
+    with pytest.raises(ModelError, match=r"00002-of-00002\.gguf: tensor token_embd\.weight: also in m-00001"):
+        open_gguf(tmp_path)
+
+
+# --- damaged files ----------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    for content in (b"", b"GG", b"PK\x03\x04 something else entirely"):
+        file.write_bytes(content)
+        with pytest.raises(ModelError, match=r"m\.gguf: not a GGUF file: expected it to start with b'GGUF'"):
+            open_gguf(file)
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        (1, "GGUF version 1; expected one of 2, 3"),
+        (4, "GGUF version 4"),
+        (0, "GGUF version 0"),
+        (3 << 24, "big-endian"),
+    ],
+)
+def test_versions_and_byte_orders_that_cannot_be_read_are_named(model: Path, version: int, message: str) -> None:
+    content = bytearray(model.read_bytes())
+    content[4:8] = struct.pack("<I", version)
+    model.write_bytes(content)
+    with pytest.raises(ModelError, match=message):
+        open_gguf(model)
+
+
+def test_a_truncated_file_names_the_tensor_and_the_bytes(model: Path) -> None:
+    info = open_gguf(model).tensors["blk.1.ffn_down_exps.weight"]
+    with model.open("r+b") as stream:
+        stream.truncate(info.offset + 100)
+    with pytest.raises(ModelError, match=rf"cut short: expected \d+ bytes from byte \d+, .* {info.offset + 100}"):
+        open_gguf(model)
+
+
+def test_an_unknown_type_number_names_the_tensor(tmp_path: Path) -> None:
+    file = small_file(tmp_path / "m.gguf")
+    content = bytearray(file.read_bytes())
+    # A tensor's entry: name, number of dimensions, dimensions, type, offset.
+    entry = content.index(b"first") + 5 + 4 + 2 * 8
+    content[entry : entry + 4] = struct.pack("<I", 999)
+    file.write_bytes(content)
+    with pytest.raises(ModelError, match=r"m\.gguf: tensor first: unknown type number 999"):
+        open_gguf(file)
+
+
+def test_rows_that_are_no_whole_blocks_name_the_tensor(tmp_path: Path) -> None:
+    file = small_file(tmp_path / "m.gguf")
+    content = bytearray(file.read_bytes())
+    entry = content.index(b"first") + 5 + 4 + 2 * 8
+    content[entry : entry + 4] = struct.pack("<I", GgmlType.Q4_K)
+    file.write_bytes(content)
+    with pytest.raises(ModelError, match=r"tensor first: rows of 3 weights; Q4_K expects a multiple of 256"):
+        open_gguf(file)
+
+
+def test_tensors_that_overlap_are_refused(tmp_path: Path) -> None:
+    file = small_file(tmp_path / "m.gguf")
+    content = bytearray(file.read_bytes())
+    entry = content.index(b"second") + 6 + 4 + 2 * 8 + 4
+    content[entry : entry + 8] = struct.pack("<Q", 0)
+    file.write_bytes(content)
+    with pytest.raises(ModelError, match=r"tensor second: overlaps tensor first"):
+        open_gguf(file)
+
+
+def test_an_array_longer_than_the_file_is_refused_at_once(tmp_path: Path) -> None:
+    file = small_file(tmp_path / "m.gguf")
+    for marker in (b"words", b"numbers"):
+        content = bytearray(file.read_bytes())
+        count = content.index(marker) + len(marker) + 4 + 4
+        content[count : count + 8] = struct.pack("<Q", 2**62)
+        damaged = tmp_path / "damaged.gguf"
+        damaged.write_bytes(content)
+        with pytest.raises(ModelError, match=r"damaged GGUF header: the file ends at byte \d+"):
+            open_gguf(damaged)
+
+
+def open_all(file: Path) -> None:
+    """All checks of a model file before loading."""
+    model = open_gguf(file)
+    spec = read_spec(model)
+    check_tensors(model, spec)
+    for name in model.tensors:
+        model.data(name)
+
+
+def header_bytes(file: Path) -> int:
+    return min(info.offset for info in open_gguf(file).tensors.values())
+
+
+def test_every_truncation_of_a_header_is_a_model_error(model: Path) -> None:
+    content = model.read_bytes()
+    end = header_bytes(model)
+    cut = model.parent / "cut.gguf"
+    for length in [*range(200), *range(200, end, 37), end, len(content) - 1]:
+        cut.write_bytes(content[:length])
+        with pytest.raises(ModelError):
+            open_all(cut)
+
+
+def test_flipped_bytes_in_a_header_never_raise_anything_but_a_model_error(model: Path) -> None:
+    content = model.read_bytes()
+    end = header_bytes(model)
+    flipped = model.parent / "flipped.gguf"
+    generator = random.Random(20)
+    num_refused = 0
+    for _ in range(600):
+        damaged = bytearray(content)
+        for _ in range(generator.choice((1, 1, 1, 4))):
+            damaged[generator.randrange(8, end)] = generator.choice((0, 1, 0x7F, 0x80, 0xFF, generator.randrange(256)))
+        flipped.write_bytes(damaged)
+        try:
+            open_all(flipped)
+        except ModelError:
+            num_refused += 1
+    assert num_refused > 200
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=400))
+def test_anything_after_the_magic_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, tail: bytes) -> None:
+    file = tmp_path_factory.mktemp("any") / "m.gguf"
+    file.write_bytes(b"GGUF\x03\x00\x00\x00" + tail)
+    with pytest.raises(ModelError):
+        open_all(file)
+
+
+def test_something_that_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.gguf")
+    with pytest.raises(ModelError, match=r"m\.gguf: is not a regular file"):
+        open_gguf(tmp_path)
+
+
+def test_the_wrong_architecture_is_named(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "m.gguf", metadata_of(V3_SPEC) | {"general.architecture": "llama"}, {"x": (1,)})
+    with pytest.raises(ModelError, match=r"m\.gguf: general\.architecture=llama; supported is deepseek2"):
+        read_spec(open_gguf(file))

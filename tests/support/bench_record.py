@@ -1,0 +1,34 @@
+"""Benchmark figures as JSON lines that can be compared later: what was measured, on which commit and machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import UTC, datetime
+
+from ballast.host.isa import chosen_isa
+from ballast.host.machine import read_machine
+
+
+def bench_record(benchmark: str, case: str, **figures: object) -> str:
+    """One line. The names of figures end in their unit. `isa` is the one that the environment chooses, unless a
+    benchmark that compares several names another."""
+    machine = read_machine()
+    return json.dumps(
+        {
+            "benchmark": benchmark,
+            "case": case,
+            "isa": chosen_isa(),
+            **figures,
+            "commit": _commit(),
+            "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}",
+            "cpu": machine.cpu_model,
+            "cores": len(machine.cpus),
+        }
+    )
+
+
+def _commit() -> str:
+    """The checkout's commit, with + when tracked files differ from it."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12"]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()

@@ -1,0 +1,21 @@
+"""The instruction sets that tests run under. Those that this CPU lacks are reported as skipped."""
+
+from __future__ import annotations
+
+import pytest
+
+from ballast._core import kernels
+
+FAST_ISAS = tuple(kernels.compiled_isas()[:-1])
+"""All but the reference, best first."""
+
+
+def isa_params(*isas: str) -> list[object]:
+    """pytest parameters for `isas` (by default all fast ones). Unusable ones are skipped with the reason."""
+    usable = kernels.usable_isas()
+    return [
+        pytest.param(
+            isa, marks=() if isa in usable else pytest.mark.skip(reason=f"this CPU or its system cannot run {isa}")
+        )
+        for isa in isas or FAST_ISAS
+    ]

@@ -1,0 +1,44 @@
+"""Loads a file's hybrid model without a server, on any device. On torch's CPU device the weights are float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ballast._core import kernels
+from ballast.engine.build import EngineSettings
+from ballast.model.hybrid.linear import FloatLinear, Linear
+from ballast.model.hybrid.load import load_hybrid_model
+from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.options import HybridOptions
+from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.metadata import read_spec
+from ballast.model.weights import Packing
+from ballast.weights.gguf import open_gguf
+
+
+def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
+    """The matrix as float32."""
+    weight = torch.from_numpy(kernels.unpack(matrix))
+    assert weight.shape[1:] == (rows, cols)
+    return FloatLinear(weight)
+
+
+def load_hybrid(file: Path, device: torch.device, settings: EngineSettings, **options: Any) -> HybridModel:
+    """One thread computes the CPU's experts. `options` are `HybridOptions`'s, whatever the settings say of them."""
+    gguf_model = open_gguf(file)
+    spec = read_spec(gguf_model, None)
+    hybrid_options = HybridOptions(
+        device=device,
+        num_sampled_ids=spec.vocab_size,
+        num_blocks=num_kv_blocks(settings.cache_lens, settings.block_tokens),
+        block_tokens=settings.block_tokens,
+        max_step_tokens=settings.prefill_chunk_size,
+        max_batch_size=settings.max_batch_size,
+        **options,
+    )
+    packing = Packing(kernels.ThreadPool(1), settings.cpu_isa, 2)
+    hybrid, _ = load_hybrid_model(gguf_model, spec, packing, hybrid_options)
+    return hybrid

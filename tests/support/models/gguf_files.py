@@ -1,0 +1,259 @@
+"""Writes small GGUF files of any shape, valid or wrong in exactly one place. Their weights are zeros."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as GgmlType
+from numpy.typing import NDArray
+
+from ballast.model.spec import ModelSpec, YarnSpec
+from ballast.model.tensors import expected_tensors
+
+Tensors = dict[str, tuple[NDArray[Any], GgmlType]]
+"""Blocks and type by name."""
+
+V3_SPEC = ModelSpec(
+    name="small-v3",
+    num_layers=3,
+    num_dense_layers=1,
+    vocab_size=40,
+    context_length=4096,
+    hidden=64,
+    ffn_dim=96,
+    num_heads=2,
+    q_lora_rank=32,
+    kv_lora_rank=64,
+    nope_dim=32,
+    rope_dim=16,
+    v_dim=32,
+    mla_layout="split",
+    num_experts=8,
+    num_experts_used=2,
+    num_shared_experts=1,
+    expert_dim=32,
+    fused_experts=False,
+    gating="sigmoid",
+    num_groups=4,
+    num_groups_used=2,
+    group_score="top2_sum",
+    normalize_weights=True,
+    weights_scale=2.5,
+    rms_eps=1e-6,
+    rope_theta=10000.0,
+    yarn=YarnSpec(
+        factor=40.0, original_context=4096, beta_fast=32.0, beta_slow=1.0, attention_factor=1.0, mscale_all_dim=1.0
+    ),
+    tied_output=False,
+)
+
+R1_SPEC = replace(
+    V3_SPEC,
+    name="DeepSeek-R1's shape",
+    num_layers=61,
+    num_dense_layers=3,
+    vocab_size=129280,
+    context_length=163840,
+    hidden=7168,
+    ffn_dim=18432,
+    num_heads=128,
+    q_lora_rank=1536,
+    kv_lora_rank=512,
+    nope_dim=128,
+    rope_dim=64,
+    v_dim=128,
+    num_experts=256,
+    num_experts_used=8,
+    expert_dim=2048,
+    num_groups=8,
+    num_groups_used=4,
+)
+
+V2_LITE_SPEC = replace(
+    V3_SPEC,
+    name="small-v2-lite",
+    q_lora_rank=None,
+    mla_layout="joint",
+    num_shared_experts=2,
+    gating="softmax",
+    num_groups=1,
+    num_groups_used=1,
+    group_score="max",
+    normalize_weights=False,
+    weights_scale=1.0,
+    yarn=replace(V3_SPEC.yarn, mscale_all_dim=0.707) if V3_SPEC.yarn else None,
+)
+
+
+def metadata_of(spec: ModelSpec) -> dict[str, Any]:
+    """The keys that a current conversion writes for `spec`."""
+    split = spec.mla_layout == "split"
+    head = spec.nope_dim + spec.rope_dim
+    keys: dict[str, Any] = {
+        "block_count": spec.num_layers,
+        "context_length": spec.context_length,
+        "embedding_length": spec.hidden,
+        "feed_forward_length": spec.ffn_dim,
+        "leading_dense_block_count": spec.num_dense_layers,
+        "attention.head_count": spec.num_heads,
+        "attention.head_count_kv": 1 if split else spec.num_heads,
+        "attention.key_length": spec.latent_dim if split else head,
+        "attention.value_length": spec.kv_lora_rank if split else spec.v_dim,
+        "attention.key_length_mla": head if split else None,
+        "attention.value_length_mla": spec.v_dim if split else None,
+        "attention.q_lora_rank": spec.q_lora_rank,
+        "attention.kv_lora_rank": spec.kv_lora_rank,
+        "attention.layer_norm_rms_epsilon": spec.rms_eps,
+        "rope.dimension_count": spec.rope_dim,
+        "rope.freq_base": spec.rope_theta,
+        "expert_count": spec.num_experts,
+        "expert_used_count": spec.num_experts_used,
+        "expert_shared_count": spec.num_shared_experts,
+        "expert_feed_forward_length": spec.expert_dim,
+        "expert_gating_func": 2 if spec.gating == "sigmoid" else 1,
+        "expert_group_count": spec.num_groups,
+        "expert_group_used_count": spec.num_groups_used,
+        "expert_weights_norm": spec.normalize_weights or None,
+        "expert_weights_scale": spec.weights_scale,
+    }
+    if spec.yarn is not None:
+        keys |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": spec.yarn.factor,
+            "rope.scaling.original_context_length": spec.yarn.original_context,
+            "rope.scaling.yarn_log_multiplier": 0.1 * spec.yarn.mscale_all_dim,
+        }
+    named = {"general.architecture": "deepseek2", "general.name": spec.name}
+    return named | {f"deepseek2.{key}": value for key, value in keys.items()}
+
+
+def write_model(
+    path: Path,
+    spec: ModelSpec,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    shapes: Mapping[str, tuple[int, ...] | None] | None = None,
+    types: Mapping[str, GgmlType] | None = None,
+) -> Path:
+    """Write `spec` as one file. `metadata` and `shapes` change or add entries, None removes one; `types` names tensors
+    that are not F32."""
+    all_shapes = expected_tensors(spec) | dict(shapes or {})
+    tensors = {name: shape for name, shape in all_shapes.items() if shape is not None}
+    return write_gguf(path, metadata_of(spec) | dict(metadata or {}), tensors, types or {})
+
+
+def write_gguf(
+    path: Path,
+    metadata: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    types: Mapping[str, GgmlType] | None = None,
+) -> Path:
+    """Write a file with these metadata (None is left out) and tensors of zeros."""
+    writer = gguf.GGUFWriter(path, str(metadata.get("general.architecture", "")))
+    add_metadata(writer, metadata)
+    for name, shape in shapes.items():
+        kind = (types or {}).get(name, GgmlType.F32)
+        if kind == GgmlType.F32:
+            writer.add_tensor(name, np.zeros(shape, np.float32))
+        else:
+            blocks = gguf.quant_shape_to_byte_shape(shape, kind)
+            writer.add_tensor(name, np.zeros(blocks, np.uint8), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def add_metadata(writer: gguf.GGUFWriter, metadata: Mapping[str, Any]) -> None:
+    """Add each entry by its Python type; None is left out, and the architecture, which the writer adds itself."""
+    for key, value in metadata.items():
+        _add(writer, key, value)
+
+
+def write_hollow_model(path: Path, spec: ModelSpec, types: Mapping[str, GgmlType]) -> Path:
+    """Write `spec` at its full size as a sparse file: header and metadata, then a hole in place of the tensors.
+
+    It takes almost no disk space. Tensors that `types` does not name are F32."""
+    writer = gguf.GGUFWriter(path, "deepseek2")
+    add_metadata(writer, metadata_of(spec))
+    end = 0
+    for name, shape in expected_tensors(spec).items():
+        kind = types.get(name, GgmlType.F32)
+        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        num_bytes = int(np.prod(shape)) // block * block_bytes
+        raw_shape = shape if kind == GgmlType.F32 else gguf.quant_shape_to_byte_shape(shape, kind)
+        dtype = np.dtype(np.float32 if kind == GgmlType.F32 else np.uint8)
+        writer.add_tensor_info(name, raw_shape, dtype, num_bytes, None if kind == GgmlType.F32 else kind)
+        end += writer.ggml_pad(num_bytes, writer.data_alignment)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    begin = writer.ggml_pad(path.stat().st_size, writer.data_alignment)
+    os.truncate(path, begin + end)
+    return path
+
+
+def common_types(spec: ModelSpec) -> dict[str, GgmlType]:
+    """The types of a Q4_K_M file: Q6_K for the output and every other down projection, Q8_0 where rows are no whole
+    blocks of 256, Q4_K for everything else but norms, biases and routers."""
+    types = {}
+    for name, shape in expected_tensors(spec).items():
+        if len(shape) == 1 or "ffn_gate_inp" in name:
+            continue
+        is_fine = name == "output.weight" or ("ffn_down" in name and int(name.split(".")[1]) % 2 == 0)
+        types[name] = (GgmlType.Q6_K if is_fine else GgmlType.Q4_K) if shape[-1] % 256 == 0 else GgmlType.Q8_0
+    return types
+
+
+def copy_model(source: Path, target: Path, change: Callable[[Tensors], Tensors] = lambda tensors: tensors) -> Path:
+    """Copy a file's model without the vocabulary, with each tensor changed by `change`."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, "deepseek2")
+    for name, field in reader.fields.items():
+        if name.startswith("deepseek2.") or name == "general.name":
+            writer.add_key_value(name, field.contents(), field.types[0], field.types[-1])
+    writer.add_string("tokenizer.ggml.model", "none")
+    for name, (data, kind) in change(
+        {tensor.name: (tensor.data, tensor.tensor_type) for tensor in reader.tensors}
+    ).items():
+        writer.add_tensor(name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
+
+
+def write_shards(folder: Path, stem: str, spec: ModelSpec, count: int) -> list[Path]:
+    """Write `spec` as `count` shards, the metadata in the first, as gguf-split does."""
+    names = list(expected_tensors(spec).items())
+    files = []
+    for index in range(count):
+        split: dict[str, Any] = {"split.no": index, "split.count": count, "split.tensors.count": len(names)}
+        metadata = (metadata_of(spec) if index == 0 else {}) | split
+        file = folder / f"{stem}-{index + 1:05d}-of-{count:05d}.gguf"
+        files.append(write_gguf(file, metadata, dict(names[index::count])))
+    return files
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    if key == "general.architecture" or value is None:
+        return
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)

@@ -1,0 +1,51 @@
+"""Random weights in every GGUF format, for tests and benchmarks of the kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+from numpy.typing import NDArray
+
+T = GGMLQuantizationType
+
+HALF_OFFSETS = {
+    T.Q4_0: (0,),
+    T.Q4_1: (0, 2),
+    T.Q5_0: (0,),
+    T.Q5_1: (0, 2),
+    T.Q8_0: (0,),
+    T.Q2_K: (80, 82),
+    T.Q3_K: (108,),
+    T.Q4_K: (0, 2),
+    T.Q5_K: (0, 2),
+    T.Q6_K: (208,),
+    T.IQ4_NL: (0,),
+    T.IQ4_XS: (0,),
+}
+"""Every quantised format that is promised, with the byte offsets of the half-precision fields in its block; every other
+byte of a block may hold anything."""
+FLOATS = frozenset({T.F32, T.F16, T.BF16})
+FORMATS = tuple(sorted(FLOATS | HALF_OFFSETS.keys()))
+"""What matrices may be: tests/kernels/test_formats.py holds `kernels.formats()` to it."""
+
+
+def random_blocks(
+    rng: np.random.Generator, ggml_type: int, rows: int, cols: int, scale: float = 0.002
+) -> NDArray[np.uint8]:
+    """Bytes [rows, row bytes] of a random matrix: arbitrary bits, but finite block scales of about `scale`."""
+    kind = GGMLQuantizationType(ggml_type)
+    block_weights, block_bytes = GGML_QUANT_SIZES[kind]
+    if block_weights == 1:
+        values = rng.standard_normal((rows, cols), dtype=np.float32)
+        return quants.quantize(values, kind).view(np.uint8).reshape(rows, cols * block_bytes)
+    blocks = rng.integers(0, 256, (rows, cols // block_weights, block_bytes), dtype=np.uint8)
+    for offset in HALF_OFFSETS[kind]:
+        halves = rng.normal(0.0, scale, blocks.shape[:2]).astype(np.float16)
+        blocks[:, :, offset : offset + 2] = halves[..., None].view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+def dequantized(data: NDArray[np.uint8], ggml_type: int) -> NDArray[np.float32]:
+    """The bytes as the gguf package dequantises them, [rows, cols]; the oracle."""
+    values: NDArray[np.float32] = quants.dequantize(data, GGMLQuantizationType(ggml_type))
+    return values

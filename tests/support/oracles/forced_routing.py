@@ -1,0 +1,86 @@
+"""A model that chooses the experts that another has chosen, wherever the choice was a near tie.
+
+Two experts may score so nearly alike that any rounding decides between them. The one then chosen changes the token's
+result as much as a wrong kernel would, though nothing is wrong: over a hundred tokens a mean divergence says how many
+such ties there were. With the choice made alike, what is left is what the arithmetic does, at every token; and a choice
+that no near tie explains is refused, and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from ballast.model.hybrid.experts.routing import Choose, Router
+from ballast.model.hybrid.model import HybridModel
+from ballast.model.spec import ModelSpec
+
+MOST_MOVED = 2e-3
+"""How far the follower takes a score, a probability or a sigmoid, for the leader's."""
+_ROUNDED = 1e-6
+"""More than two ways to compute an exponential differ by."""
+
+
+class ForcedRouting:
+    """Makes `follower` take `leader`'s choices of the same step, which `leader` has run before."""
+
+    def __init__(self, leader: HybridModel, follower: HybridModel, most_tokens: int) -> None:
+        """Before `leader` captures its steps, which have at most `most_tokens` tokens. `follower` is on the CPU."""
+        self.num_choices = 0
+        """Of experts for a token in a layer, so far."""
+        self.num_differing = 0
+        """Of them, those that the follower would have made otherwise."""
+        self.num_refused = 0
+        """Of them, those that it has made otherwise, for no near tie explains the leader's."""
+        spec = leader._spec
+        shape = spec.num_layers - spec.num_dense_layers, most_tokens
+        self._logits = torch.zeros((*shape, spec.num_experts), device=leader._device)
+        self._chosen = torch.zeros((*shape, spec.num_experts_used), dtype=torch.int32, device=leader._device)
+        _rechoose(leader, self._noted)
+        _rechoose(follower, self._forced)
+
+    def _noted(self, layer: int, choose: Choose) -> Choose:
+        def chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            ids, weights = choose(logits)
+            self._logits[layer, : len(ids)].copy_(logits)  # which a captured step does again
+            self._chosen[layer, : len(ids)].copy_(ids)
+            return ids, weights
+
+        return chosen
+
+    def _forced(self, layer: int, choose: Choose) -> Choose:
+        assert isinstance(choose, Router)
+        spec, bias = choose._spec, 0.0 if choose._bias is None else choose._bias
+
+        def chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            theirs = self._chosen[layer, : len(logits)].cpu().long()
+            apart = _scores(spec, self._logits[layer, : len(logits)].cpu()) - _scores(spec, logits)
+            moved = apart.clamp(-MOST_MOVED, MOST_MOVED)
+            moved += torch.full_like(moved, -_ROUNDED).scatter(1, theirs, _ROUNDED)
+            ids, weights = Router(spec, bias + moved)(logits)
+            self.num_choices += len(ids)
+            self.num_differing += _count_differing(choose(logits)[0], theirs)
+            self.num_refused += _count_differing(ids, theirs)
+            return ids, weights
+
+        return chosen
+
+
+def _rechoose(model: HybridModel, make: Callable[[int, Choose], Choose]) -> None:
+    layers, index = [], 0
+    for layer in model._weights.layers:
+        if layer.routed is not None:
+            layer = replace(layer, routed=replace(layer.routed, choose=make(index, layer.routed.choose)))
+            index += 1
+        layers.append(layer)
+    model._weights = replace(model._weights, layers=tuple(layers))
+
+
+def _scores(spec: ModelSpec, logits: torch.Tensor) -> torch.Tensor:
+    return logits.sigmoid() if spec.gating == "sigmoid" else logits.softmax(-1)
+
+
+def _count_differing(ids: torch.Tensor, theirs: torch.Tensor) -> int:
+    return int((ids.long().sort(1).values != theirs.sort(1).values).any(1).sum())

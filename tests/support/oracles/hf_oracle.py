@@ -1,0 +1,149 @@
+"""Hugging Face transformers as the oracle of our arithmetic: its DeepSeek models on a GGUF's dequantised weights.
+
+Reads files with the gguf package alone and computes in float32 throughout, so that none of our code checks itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf.quants
+import numpy as np
+import torch
+from gguf import GGUFReader
+from numpy.typing import NDArray
+from transformers import DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM
+
+Floats = NDArray[np.float32]
+
+_CLASSES: dict[str, tuple[Any, Any]] = {
+    "DeepseekV2ForCausalLM": (DeepseekV2Config, DeepseekV2ForCausalLM),
+    "DeepseekV3ForCausalLM": (DeepseekV3Config, DeepseekV3ForCausalLM),
+}
+_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.gguf")
+
+# GGUF name → transformers name, for what corresponds one to one. In blocks: `blk.N.X` → `model.layers.N.Y`.
+_GLOBAL_NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_BLOCK_NAMES = {
+    "attn_norm.weight": "input_layernorm.weight",
+    "attn_q.weight": "self_attn.q_proj.weight",
+    "attn_q_a.weight": "self_attn.q_a_proj.weight",
+    "attn_q_a_norm.weight": "self_attn.q_a_layernorm.weight",
+    "attn_q_b.weight": "self_attn.q_b_proj.weight",
+    "attn_kv_a_mqa.weight": "self_attn.kv_a_proj_with_mqa.weight",
+    "attn_kv_a_norm.weight": "self_attn.kv_a_layernorm.weight",
+    "attn_kv_b.weight": "self_attn.kv_b_proj.weight",
+    "attn_output.weight": "self_attn.o_proj.weight",
+    "ffn_norm.weight": "post_attention_layernorm.weight",
+    "ffn_gate.weight": "mlp.gate_proj.weight",
+    "ffn_up.weight": "mlp.up_proj.weight",
+    "ffn_down.weight": "mlp.down_proj.weight",
+    "ffn_gate_inp.weight": "mlp.gate.weight",
+    "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+    "ffn_gate_up_exps.weight": "mlp.experts.gate_up_proj",
+    "ffn_down_exps.weight": "mlp.experts.down_proj",
+    "ffn_gate_shexp.weight": "mlp.shared_experts.gate_proj.weight",
+    "ffn_up_shexp.weight": "mlp.shared_experts.up_proj.weight",
+    "ffn_down_shexp.weight": "mlp.shared_experts.down_proj.weight",
+}
+
+
+def hf_model(gguf_path: Path, config_dir: Path) -> Any:
+    """The transformers model that `config_dir`/config.json names, with the weights of `gguf_path` (any of its shards).
+
+    Raises RuntimeError, naming them, when a weight is missing, unexpected or of the wrong shape.
+    """
+    config_values = json.loads((config_dir / "config.json").read_text(encoding="utf-8"))
+    config_class, model_class = _CLASSES[config_values["architectures"][0]]
+    config = config_class.from_dict(
+        config_values, attn_implementation="eager", experts_implementation="eager", dtype="float32"
+    )
+    model = model_class(config).to(torch.float32)
+    weights = hf_weights(dequantized(gguf_path))
+    model.load_state_dict({name: torch.from_numpy(values) for name, values in weights.items()}, strict=True)
+    return model.eval()
+
+
+def near_ties(model: Any, ids: Sequence[int], noise: float) -> set[int]:
+    """Positions at which a layer's choice of experts is a near tie.
+
+    That is, at least one of 64 copies of the router's input, each with random noise of `noise` times its size, gets
+    other experts.
+    """
+    random = torch.Generator().manual_seed(0)
+    positions: set[int] = set()
+
+    def look(router: Any, seen: tuple[torch.Tensor], result: tuple[torch.Tensor, ...]) -> None:
+        states = seen[0].reshape(-1, seen[0].shape[-1])
+        chosen = result[-1].reshape(len(states), -1).sort(dim=-1).values
+        for _ in range(64):
+            moved = states * (1 + noise * torch.randn(states.shape, generator=random))
+            others = router.forward(moved)[-1].reshape(len(states), -1).sort(dim=-1).values
+            positions.update(torch.nonzero((others != chosen).any(dim=-1)).flatten().tolist())
+
+    routers = [module for module in model.modules() if type(module).__name__.endswith("TopkRouter")]
+    assert routers, "a model that is not a mixture of experts has no ties"
+    hooks = [router.register_forward_hook(look) for router in routers]
+    try:
+        hf_logits(model, ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return positions
+
+
+def hf_logits(model: Any, ids: Sequence[int]) -> Floats:
+    """The logits after each of `ids`, float32 [len(ids), rows of the output], computed in one pass without a cache."""
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0]
+    assert logits.dtype == torch.float32
+    values: Floats = logits.numpy()
+    return values
+
+
+def dequantized(gguf_path: Path) -> dict[str, Floats]:
+    """Every tensor of the model by its GGUF name, row-major."""
+    shard = _SHARD.fullmatch(gguf_path.name)
+    files = sorted(gguf_path.parent.glob(f"{shard[1]}-*-of-*.gguf")) if shard else [gguf_path]
+    return {
+        tensor.name: np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), np.float32)
+        for file in files
+        for tensor in GGUFReader(file).tensors
+    }
+
+
+def hf_weights(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
+    """GGUF tensors under transformers' names and in its shapes."""
+    named = dict(tensors)
+    for name in tensors:
+        block = name.rpartition(".attn_k_b.")[0]
+        if block:
+            named[f"{block}.attn_kv_b.weight"] = _joint(
+                named.pop(f"{block}.attn_k_b.weight"), named.pop(f"{block}.attn_v_b.weight")
+            )
+        block = name.rpartition(".ffn_gate_exps.")[0]
+        if block:
+            halves = named.pop(f"{block}.ffn_gate_exps.weight"), named.pop(f"{block}.ffn_up_exps.weight")
+            named[f"{block}.ffn_gate_up_exps.weight"] = np.concatenate(halves, axis=1)
+    return {_hf_name(name): values for name, values in named.items()}
+
+
+def _joint(key: Floats, value: Floats) -> Floats:
+    """attn_k_b [heads, latent, nope] and attn_v_b [heads, v, latent] → kv_b_proj [heads · (nope + v), latent]."""
+    return np.concatenate([key.transpose(0, 2, 1), value], axis=1).reshape(-1, value.shape[-1])
+
+
+def _hf_name(name: str) -> str:
+    """transformers' name of a tensor. Unknown names are unchanged, so that the strict load reports them."""
+    if name in _GLOBAL_NAMES:
+        return _GLOBAL_NAMES[name]
+    _, layer, rest = name.split(".", 2)
+    return f"model.layers.{layer}.{_BLOCK_NAMES.get(rest, rest)}"

@@ -1,0 +1,343 @@
+"""A plain model of what the scheduler must do. It drives a Scheduler and checks every plan and commit against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast._core import sched
+
+NULL_BLOCK = 0
+
+
+@dataclass
+class Expected:
+    """What must hold of one live request."""
+
+    seq: int
+    tokens: list[int]
+    prefix_hashes: list[int]
+    """One a token: it stands for this token and all before it, and is what the token's KV must hold."""
+    prompt_tokens: int
+    max_tokens: int
+    min_tokens: int
+    stop_tokens: frozenset[int]
+    priority: int = 0
+    leader: int | None = None
+    scores_prompt: bool = False
+    admitted_before: bool = False
+    running: bool = False
+    num_computed: int = 0
+    cached_tokens: int = 0
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens sampled so far."""
+        return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the next step owes this request a token whatever else happens."""
+        return self.running and self.num_generated > 0 and self.num_computed == len(self.tokens) - 1
+
+    def append(self, token: int) -> int:
+        """Add a token; returns the Finish value that it means."""
+        self.prefix_hashes.append(hash((self.prefix_hashes[-1], token)))
+        self.tokens.append(token)
+        if self.num_generated >= self.min_tokens and token in self.stop_tokens:
+            return sched.Finish.STOP
+        return sched.Finish.LENGTH if self.num_generated == self.max_tokens else sched.Finish.NONE
+
+
+def prefix_hashes(tokens: Sequence[int]) -> list[int]:
+    """One hash a token, of the token and everything before it."""
+    hashes: list[int] = []
+    for token in tokens:
+        hashes.append(hash((hashes[-1] if hashes else 0, token)))
+    return hashes
+
+
+@dataclass
+class Row:
+    """One row of a plan, taken apart."""
+
+    request: Expected
+    begin: int
+    end: int
+    blocks: NDArray[np.int32]
+    samples: bool
+
+
+@dataclass
+class Totals:
+    """Counters that the scheduler must agree with, and some that show what a run has exercised."""
+
+    preemptions: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    finished: int = 0
+    aborted: int = 0
+    steps: int = 0
+    predicted: int = 0
+
+
+@dataclass
+class ReferenceScheduler:
+    """Owns a Scheduler. Every method raises AssertionError where the scheduler does not do what it must."""
+
+    config: sched.SchedulerConfig
+    looks_ahead: bool = False
+    """Whether each step asks for the next one's plan while it runs."""
+    live: dict[int, Expected] = field(default_factory=dict)
+    """By sequence id, by priority and arrival."""
+    totals: Totals = field(default_factory=Totals)
+
+    def __post_init__(self) -> None:
+        self.scheduler = sched.Scheduler(self.config)
+        # A stand-in for the KV cache: each slot holds the prefix hash of the token written there.
+        self._predicted: list[list[int]] | None = None
+        self._kv = np.zeros((self.config.num_blocks + 1) * self.config.block_tokens, dtype=np.int64)
+
+    def add(
+        self,
+        seq: int,
+        prompt: Sequence[int],
+        max_tokens: int,
+        stop_tokens: Collection[int],
+        min_tokens: int = 0,
+        *,
+        priority: int = 0,
+        leader: int | None = None,
+        scores_prompt: bool = False,
+    ) -> bool:
+        """Queue a request. False when the queue is full or the request can never fit, as it must be refused then."""
+        fits = len(prompt) + max_tokens - 1 <= self.config.num_blocks * self.config.block_tokens
+        num_new = sum(not request.admitted_before for request in self.live.values())
+        try:
+            self.scheduler.add(
+                seq,
+                np.array(prompt, dtype=np.int32),
+                max_tokens,
+                np.array(sorted(stop_tokens), dtype=np.int32),
+                min_tokens,
+                priority=priority,
+                leader=leader,
+                scores_prompt=scores_prompt,
+            )
+        except sched.QueueFullError:
+            assert fits, "a request that never fits must be a ValueError, or its client will try again"
+            assert num_new == self.config.max_queue
+            return False
+        except ValueError:
+            assert not fits
+            return False
+        assert fits
+        assert num_new < self.config.max_queue
+        self.live[seq] = Expected(
+            seq,
+            list(prompt),
+            prefix_hashes(prompt),
+            len(prompt),
+            max_tokens,
+            min_tokens,
+            frozenset(stop_tokens),
+            priority,
+            leader,
+            scores_prompt,
+        )
+        self.live = dict(sorted(self.live.items(), key=lambda item: item[1].priority))
+        return True
+
+    def abort(self, seq: int) -> None:
+        """Abort between two steps."""
+        was_live = self.live.pop(seq, None) is not None
+        assert self.scheduler.abort(seq) == was_live
+        self.totals.aborted += was_live
+        self._check_between_steps()
+
+    def step(
+        self, next_token: Callable[[Expected], int], abort_during_step: Callable[[list[int]], list[int]] = lambda _: []
+    ) -> sched.Plan:
+        """One plan and its commit; `abort_during_step` gets the live ids and names those to abort in between."""
+        plan = self.scheduler.plan()
+        self.scheduler.check()
+        self._check_preempted(plan)
+        rows = self._rows(plan)
+        self._check_policy(plan, rows)
+        self._check_memory(plan, rows)
+        self._look_ahead(plan)
+
+        aborted = set(abort_during_step(list(self.live)))
+        for seq in aborted:
+            assert self.scheduler.abort(seq)
+        self.totals.aborted += len(aborted)
+
+        sampled = [next_token(row.request) for row in rows if row.samples]
+        committed = self.scheduler.commit(np.array(sampled, dtype=np.int32))
+        self._check_committed(rows, sampled, aborted, committed)
+        self.totals.steps += plan.num_requests > 0
+        self._check_between_steps()
+        return plan
+
+    def run_dry(self, next_token: Callable[[Expected], int], max_steps: int) -> None:
+        """Step until nothing is live; then no block may be held."""
+        for _ in range(max_steps):
+            if not self.live:
+                break
+            self.step(next_token)
+        assert not self.live, f"{len(self.live)} requests are still live after {max_steps} steps"
+        assert self.step(next_token).num_requests == 0
+        assert self.scheduler.stats().used_tokens == 0
+
+    def _look_ahead(self, plan: sched.Plan) -> None:
+        if plan.was_predicted:
+            assert _tables(plan) == self._predicted
+            self.totals.predicted += 1
+        predicted = self.scheduler.plan_ahead() if self.looks_ahead else None
+        self.scheduler.check()
+        self._predicted = None if predicted is None else _tables(predicted)
+        if predicted is not None:
+            assert predicted.seqs.tolist() == plan.seqs.tolist()
+            assert predicted.kv_lens.tolist() == (plan.kv_lens + 1).tolist()
+
+    def _check_preempted(self, plan: sched.Plan) -> None:
+        for seq in plan.preempted.tolist():
+            running = [request for request in self.live.values() if request.running]
+            assert running[-1].seq == seq, "only the last running request may be preempted"
+            running[-1].running, running[-1].num_computed = False, 0
+            self.totals.preemptions += 1
+
+    def _rows(self, plan: sched.Plan) -> list[Row]:
+        """The plan's rows; first admissions are counted on the way."""
+        indptr, kv_indptr = plan.query_indptr.tolist(), plan.kv_indptr.tolist()
+        assert len(indptr) == len(kv_indptr) == plan.num_requests + 1
+        assert (indptr[-1], kv_indptr[-1]) == (plan.num_tokens, plan.kv_indices.size)
+        rows = []
+        for index, seq in enumerate(plan.seqs.tolist()):
+            request = self.live[seq]
+            tokens = slice(indptr[index], indptr[index + 1])
+            positions = plan.positions[tokens].tolist()
+            begin, end = positions[0], positions[-1] + 1
+            assert positions == list(range(begin, end))
+            assert plan.token_ids[tokens].tolist() == request.tokens[begin:end]
+            assert plan.kv_lens[index] == end
+            samples = bool(plan.samples[index])
+            assert samples == (end == len(request.tokens))
+            if not request.running:
+                self._admit(request, begin)
+            assert begin == request.num_computed, "a row goes on exactly where its request stopped"
+            blocks = plan.kv_indices[kv_indptr[index] : kv_indptr[index + 1]]
+            assert len(blocks) == -(-end // self.config.block_tokens)
+            rows.append(Row(request, begin, end, blocks, samples))
+        return rows
+
+    def _admit(self, request: Expected, num_cached: int) -> None:
+        assert num_cached % self.config.block_tokens == 0
+        assert (self.config.prefix_cache and not request.scores_prompt) or num_cached == 0
+        if request.leader in self.live:
+            leader = self.live[request.leader]
+            assert leader.num_generated > 0, "a follower starts before its leader's prompt is computed"
+            full_blocks = (request.prompt_tokens - 1) // self.config.block_tokens
+            # A leader that was preempted may have lost its prompt's blocks, and computes them again beside it.
+            is_computed = leader.running and leader.num_computed >= leader.prompt_tokens
+            if self.config.prefix_cache and is_computed and not request.admitted_before:
+                assert num_cached == full_blocks * self.config.block_tokens, "a follower shares its leader's prompt"
+        request.running, request.num_computed = True, num_cached
+        if not request.admitted_before:
+            request.admitted_before, request.cached_tokens = True, num_cached
+            reads_cache = self.config.prefix_cache and not request.scores_prompt
+            self.totals.prefix_query_tokens += request.prompt_tokens if reads_cache else 0
+            self.totals.prefix_hit_tokens += num_cached
+        assert self.scheduler.cached_tokens(request.seq) == request.cached_tokens
+
+    def _check_policy(self, plan: sched.Plan, rows: list[Row]) -> None:
+        planned = [row.request.seq for row in rows]
+        assert len(set(planned)) == len(planned) <= self.config.max_batch_size
+        assert set(planned).isdisjoint(plan.preempted.tolist())
+        decode, prefill = planned[: plan.num_decode], planned[plan.num_decode :]
+        order = list(self.live)
+        for group in (decode, prefill):
+            assert sorted(group, key=order.index) == group
+        assert all(row.end - row.begin == 1 for row in rows[: plan.num_decode])
+        budget = self.config.chunk_size if decode else self.config.prefill_chunk_size
+        assert plan.num_tokens <= max(budget, self.config.chunk_size)
+        scored = [row.end - row.begin for row in rows[plan.num_decode :] if row.request.scores_prompt]
+        assert sum(scored) <= self.config.chunk_size
+
+        # First come, first served, within a priority: whoever runs came before whoever waits.
+        for priority in {request.priority for request in self.live.values()}:
+            running = [request.running for request in self.live.values() if request.priority == priority]
+            assert running == sorted(running, reverse=True)
+        runs = [request.seq for request in self.live.values() if request.running]
+        assert len(runs) <= self.config.max_batch_size
+        # The first that runs moves in every step, and so does everything that decodes; something always runs.
+        if self.live:
+            assert runs[0] in planned
+        assert {request.seq for request in self.live.values() if request.decodes} <= set(planned)
+
+    def _check_memory(self, plan: sched.Plan, rows: list[Row]) -> None:
+        slots = plan.slots
+        assert np.unique(slots).size == slots.size, "no two tokens may be written to one slot"
+        block_tokens = self.config.block_tokens
+        assert slots.size == 0 or (slots.min() >= block_tokens and slots.max() < self._kv.size)
+        assert NULL_BLOCK not in plan.kv_indices
+        readers: dict[int, int] = {}
+        for block in plan.kv_indices.tolist():
+            readers[block] = readers.get(block, 0) + 1
+        assert all(readers[block] == 1 for block in (slots // block_tokens).tolist()), "a shared block is written to"
+
+        bounds = plan.query_indptr.tolist()
+        for row, (first, last) in zip(rows, pairwise(bounds), strict=True):
+            self._kv[slots[first:last]] = row.request.prefix_hashes[row.begin : row.end]
+        within = np.arange(block_tokens)
+        for row in rows:
+            table = (row.blocks[:, None] * block_tokens + within).ravel()[: row.end]
+            seen = self._kv[table]
+            assert seen.tolist() == row.request.prefix_hashes[: row.end], "a row reads another sequence's KV"
+        used = self.scheduler.stats().used_tokens
+        assert used >= len(readers) * block_tokens
+        if len(rows) == sum(request.running for request in self.live.values()):
+            assert used == len(readers) * block_tokens
+
+    def _check_committed(
+        self, rows: list[Row], sampled: list[int], aborted: set[int], committed: sched.Committed
+    ) -> None:
+        expected: list[tuple[int, int, int]] = []
+        tokens = iter(sampled)
+        for row in rows:
+            row.request.num_computed = row.end
+            if not row.samples:
+                continue
+            token = next(tokens)
+            if row.request.seq not in aborted:
+                expected.append((row.request.seq, token, row.request.append(token)))
+        got = zip(committed.seqs.tolist(), committed.tokens.tolist(), committed.finish.tolist(), strict=True)
+        assert list(got) == expected
+        finished = [seq for seq, _, finish in expected if finish != sched.Finish.NONE]
+        self.totals.finished += len(finished)
+        for seq in [*finished, *aborted]:
+            del self.live[seq]
+
+    def _check_between_steps(self) -> None:
+        self.scheduler.check()
+        stats = self.scheduler.stats()
+        running = sum(request.running for request in self.live.values())
+        assert (stats.running, stats.waiting) == (running, len(self.live) - running)
+        assert stats.preemptions == self.totals.preemptions
+        assert stats.prefix_query_tokens == self.totals.prefix_query_tokens
+        assert stats.prefix_hit_tokens == self.totals.prefix_hit_tokens
+        assert stats.used_tokens + stats.cached_tokens <= stats.capacity_tokens
+        assert self.live or stats.used_tokens == 0
+        assert [(seq, tokens, computed) for seq, _, tokens, computed, _ in self.scheduler.describe()] == [
+            (request.seq, len(request.tokens), request.num_computed)
+            for request in sorted(self.live.values(), key=lambda request: not request.running)
+        ]
+
+
+def _tables(plan: sched.Plan) -> list[list[int]]:
+    arrays = (plan.seqs, plan.query_indptr, plan.positions, plan.slots, plan.kv_indptr, plan.kv_indices, plan.kv_lens)
+    return [array.tolist() for array in arrays]

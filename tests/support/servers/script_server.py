@@ -1,0 +1,109 @@
+"""The real server and engine around a model with scripted replies, as a process.
+
+    python -m support.servers.script_server --port 0 [any option of `ballast serve`]
+
+The reply to a prompt that contains `say NAME` is the script of that name and an end token; to any other prompt it is
+`hello`. Each letter of a prompt is one token.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast import cli
+from ballast.config.options import Config
+from ballast.engine.runner import Runner
+from ballast.log import configure_logging
+from ballast.model.batch import Batch
+from ballast.server.serve import run
+from ballast.server.telemetry.numa_report import NumaProbe
+from ballast.text.loading import load_text
+from ballast.text.marks import Mark
+from ballast.text.tokenizer import Tokenizer
+from support.models.vocabulary import byte_metadata
+
+CONTEXT_LENGTH = 65536
+
+_V3_CALL = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>"
+
+
+def _calls(*calls: str) -> str:
+    return f"<｜tool▁calls▁begin｜>{''.join(calls)}<｜tool▁calls▁end｜>"
+
+
+PARIS = '{"city": "Paris", "note": "中 \\"x\\""}'
+ROME = '{\n  "city": "Rome"\n}'
+
+SCRIPTS: Mapping[str, str] = {
+    "hello": "hello",
+    "thought": "Let me see.\n</think>\n\nIt is 4.",
+    "tagged": "<think>\nLet me see.\n</think>\n\nIt is 4.",
+    "endless": "Let me see. Let me see.",
+    "call": _calls(_V3_CALL.format(name="weather", arguments=PARIS)),
+    "calls": "I look it up.\n\n"
+    + _calls(_V3_CALL.format(name="weather", arguments=PARIS), _V3_CALL.format(name="weather", arguments=ROME)),
+    "thoughtful": "Where?\n</think>" + _calls(_V3_CALL.format(name="weather", arguments=PARIS)),
+    "v31": _calls(f"<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{PARIS}<｜tool▁call▁end｜>"),
+    "broken": _calls("<｜tool▁call▁begin｜>no call<｜tool▁call▁end｜>"),
+    "scribble": _calls(_V3_CALL.format(name="weather", arguments="not json")),
+    "stranger": _calls(_V3_CALL.format(name="forecast", arguments=PARIS)),
+    "twice": 2 * (_calls(_V3_CALL.format(name="weather", arguments=PARIS)) + "And so on."),
+    "ends": "I looked.<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "object": '{"a": 1}',
+    "emoji": "One 👩‍👩‍👧‍👦, two 中文.",
+}
+
+
+class ScriptModel:
+    """A Runner that derives the next token from the tokens of a sequence in its own KV memory."""
+
+    def __init__(self, tokenizer: Tokenizer, block_tokens: int) -> None:
+        self._tokenizer = tokenizer
+        self._block_tokens = block_tokens
+        self._tokens: dict[int, int] = {}
+        end = tokenizer.eos_id
+        assert end is not None
+        self._scripts = {name: [*tokenizer.encode(text), end] for name, text in SCRIPTS.items()}
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
+        """Logits [sampled, vocabulary], one-hot."""
+        alive()
+        self._tokens.update(zip(batch.slots.tolist(), batch.token_ids.tolist(), strict=True))
+        logits = np.zeros((batch.sampled.size, self._tokenizer.vocab_size), np.float32)
+        rows = np.searchsorted(batch.query_indptr, batch.sampled, side="right") - 1
+        for n, (row, at) in enumerate(zip(rows, batch.sampled, strict=True)):
+            blocks = batch.kv_indices[batch.kv_indptr[row] : batch.kv_indptr[row + 1]].tolist()
+            logits[n, self._next_token(self._sequence(blocks, int(batch.positions[at]) + 1))] = 100.0
+        return logits
+
+    def _sequence(self, blocks: Sequence[int], length: int) -> list[int]:
+        size = self._block_tokens
+        return [self._tokens[blocks[n // size] * size + n % size] for n in range(length)]
+
+    def _next_token(self, sequence: list[int]) -> int:
+        names = re.findall(r"say (\w+)", self._tokenizer.decode(sequence))
+        script = self._scripts[next((name for name in reversed(names) if name in self._scripts), "hello")]
+        said = next(n for n in reversed(range(len(script))) if sequence[len(sequence) - n :] == script[:n])
+        return script[said]
+
+
+def _serve(config: Config) -> int:
+    configure_logging(config.log)
+    tags = ("<｜User｜>", "<｜Assistant｜>", "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>")
+    metadata = byte_metadata(user_defined=(*(mark.spelling for mark in Mark), *tags))
+    text = load_text(None, metadata, "bytes.gguf", config.model.chat_template)
+
+    def load(_report: Callable[[float], None]) -> Runner:
+        return ScriptModel(text.tokenizer, config.scheduling.block_tokens)
+
+    run(config, load, text, "script", CONTEXT_LENGTH, NumaProbe())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(cli.exit_code(lambda: _serve(cli.serve_config(sys.argv[1:]))))

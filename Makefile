@@ -7,8 +7,11 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 CXX_SOURCES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h')
 # Sanitizers need a C++ runtime of their own, so the C++ tests are built apart from the extension.
 CXX_TESTS   = cmake -S csrc -G Ninja -DBALLAST_PYTHON=OFF -DBALLAST_TESTS=ON -DBALLAST_WERROR=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo --log-level=WARNING
+CORES       = $(shell nproc)
+# The parts of `make lint`. .pre-commit-config.yaml runs the same; tests/tools/test_lint.py holds the two together.
+LINT        = lint-python lint-cpp lint-types lint-stubs lint-layers lint-generated
 
-.PHONY: help setup demo demo-stop e2e browser prometheus test cluster-binaries test-cpp test-python test-clients exam lint docs docs-reference image sbom format bench sanitize lock clean
+.PHONY: help setup demo demo-stop e2e browser prometheus test cluster-binaries test-cpp test-python test-clients exam lint $(LINT) docs docs-reference image sbom format bench sanitize lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -22,7 +25,11 @@ demo: setup ## start the server on the built-in model and chat with it once
 demo-stop: ## stop the server that the demo left running
 	@$(BIN)/python tools/demo.py stop
 
-test: setup browser prometheus cluster-binaries test-cpp test-python ## every test that needs no GPU
+ifeq ($(ARGS),)
+test: setup browser prometheus cluster-binaries test-cpp test-python ## every test that needs no GPU; ARGS="-k metrics" for some
+else
+test: setup test-python
+endif
 
 browser: ## a Chromium for the tests of the chat page
 	@tools/browser.sh
@@ -33,14 +40,16 @@ prometheus: ## Prometheus and promtool for the tests of dashboards and alerts
 test-cpp: ## C++ unit tests under ASan and UBSan
 	@$(CXX_TESTS) -B build/asan -DBALLAST_SANITIZE=address,undefined > build/asan.log || (cat build/asan.log; exit 1)
 	@ninja -C build/asan --quiet
-	@ctest --test-dir build/asan --output-on-failure --no-tests=error
+	@ctest --test-dir build/asan --parallel $(CORES) --output-on-failure --no-tests=error
 
 cluster-binaries: setup ## build etcd, Kubernetes and helm for the tests, once; needs Go, or takes it from the package index
 	@tools/cluster-binaries.sh controlplane > /dev/null
 	@tools/cluster-binaries.sh charts > /dev/null
 
+# One worker more than cores: some tests wait for a cluster. What ARGS selects runs in this process, for debuggers.
+WORKERS     = $(shell echo $$(($(CORES) + 1)))
 test-python: ## Python tests
-	@$(BIN)/pytest
+	@$(BIN)/pytest $(if $(ARGS),$(ARGS),--quiet --numprocesses $(WORKERS))
 
 e2e: setup ## tests on a real node: kubelet, containerd, the project's images; Linux and root, says what else is missing
 	@tools/e2e.sh
@@ -51,12 +60,25 @@ test-clients: setup ## other people's clients, each in an environment of its own
 exam: setup ## the built-in model's whole examination; fails where its card's bars are missed
 	@$(BIN)/python -m tools.tiny_model.evaluate
 
-lint: ## formatting, style, types, layers, reference pages
+lint: $(LINT) ## formatting, style, types, stubs, layers, generated pages
+
+lint-python:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+lint-cpp:
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+
+lint-types:
 	$(BIN)/mypy
+
+lint-stubs:
+	$(BIN)/python -m mypy.stubtest ballast._core
+
+lint-layers:
 	$(BIN)/lint-imports
+
+lint-generated:
 	$(BIN)/python tools/reference.py --check
 	$(BIN)/python tools/chart.py --check
 
@@ -84,7 +106,7 @@ bench: setup ## every benchmark, one JSON line a case
 sanitize: setup ## C++ unit tests under TSan
 	@$(CXX_TESTS) -B build/tsan -DBALLAST_SANITIZE=thread
 	@ninja -C build/tsan --quiet
-	@ctest --test-dir build/tsan --output-on-failure --no-tests=error
+	@ctest --test-dir build/tsan --parallel $(CORES) --output-on-failure --no-tests=error
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
           --no-annotate --custom-compile-command "make lock"

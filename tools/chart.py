@@ -1,8 +1,8 @@
-"""Writes what the chart repeats: definition, permissions, dashboards, and the README from the comments of the values.
+"""Writes the generated files of the chart: definition, permissions, dashboards, and a README from the values' comments.
 
     python tools/chart.py [--check]
 
-With --check nothing is written; the exit code says whether the files are those that would be.
+With --check nothing is written; the exit code says whether the files are up to date.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MADE = "# Made by tools/chart.py; change "
 
 
 def main(arguments: list[str]) -> int:
-    wanted = {
+    expected = {
         "files/crd.yaml": CRD.read_text(encoding="utf-8"),
         "files/rbac.yaml": permissions(),
         **{
@@ -39,18 +39,18 @@ def main(arguments: list[str]) -> int:
     }
     check_version()
     if arguments == ["--check"]:
-        old = [name for name, text in wanted.items() if not is_file_with(CHART / name, text)]
+        old = [name for name, text in expected.items() if not is_file_with(CHART / name, text)]
         if old:
             print(f"charts/ballast/: {', '.join(old)} are not what their sources make; run: make docs-reference")
         return 1 if old else 0
-    for name, text in wanted.items():
+    for name, text in expected.items():
         (CHART / name).parent.mkdir(exist_ok=True)
         (CHART / name).write_text(text, encoding="utf-8")
     return 0
 
 
 def check_version() -> None:
-    """Chart, images and package are released together, under one version."""
+    """Check that chart, images and package have the same version, since they are released together."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     if (chart["version"], chart["appVersion"]) != (version, version):

@@ -1,8 +1,8 @@
-"""Runs other people's clients against one server on the built-in model, each in a virtual environment of its own.
+"""Runs third-party clients against one server with the built-in model, each in a virtual environment of its own.
 
     python tools/clients.py [NAME ...]
 
-Their requirements are pinned in requirements/clients/, because they exclude each other.
+Their requirements are pinned in requirements/clients/, since they conflict with each other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ballast.testing.server_process import ServerProcess
+from support.servers.process import ServerProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements" / "clients"
@@ -39,13 +39,13 @@ def main(names: list[str]) -> int:
 
 
 def check(name: str, url: str) -> bool:
-    """Whether a client gets what it should of the server there."""
+    """Whether a client's checks against the server pass."""
     script = CHECKS / f"check_{name.split('-')[0]}.py"
     return subprocess.run([str(environment(name)), str(script), url], timeout=TIMEOUT_S, check=False).returncode == 0
 
 
 def environment(name: str) -> Path:
-    """The Python of a virtual environment that holds exactly what is pinned for a client."""
+    """The Python of a virtual environment with exactly the pinned requirements of a client."""
     pinned = REQUIREMENTS / f"{name}.txt"
     directory = ENVIRONMENTS / name
     python, stamp = directory / "bin" / "python", directory / ".requirements"

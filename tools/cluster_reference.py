@@ -1,4 +1,4 @@
-"""The reference's pages about the cluster: the resource, the operator's commands, its metrics."""
+"""The reference pages about the cluster: the resource, the operator's commands and metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ballast_operator.cli import _parser
-from ballast_operator.control.memory import Memory
+from ballast_operator.control.state import OperatorState
 from ballast_operator.crd import custom_resource_definition
 from ballast_operator.names import Ref
 from ballast_operator.process.metrics import Metrics
@@ -42,7 +42,7 @@ def resource_page() -> Iterator[str]:
 
 
 def fields(schema: Schema, path: str) -> Iterator[tuple[str, ...]]:
-    """One row a field, parents before children."""
+    """One row per field, parents before children."""
     required = schema.get("required", ())
     for name, field in schema.get("properties", {}).items():
         here = f"{path}.{name}"
@@ -55,7 +55,7 @@ def fields(schema: Schema, path: str) -> Iterator[tuple[str, ...]]:
 
 
 def allowed(field: Schema) -> str:
-    """Type and bounds in words."""
+    """A field's type and bounds in words."""
     if "enum" in field:
         return " or ".join(f"`{value}`" for value in field["enum"])
     kind = {"array": "list", "object": "object"}.get(field.get("type", ""), field.get("type", "any"))
@@ -64,7 +64,7 @@ def allowed(field: Schema) -> str:
 
 
 def rules(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
-    """The CEL rules, where they stand."""
+    """The CEL rules and the fields that they belong to."""
     for rule in schema.get("x-kubernetes-validations", ()):
         yield path, rule
     for name, field in schema.get("properties", {}).items():
@@ -96,16 +96,16 @@ def operator_page() -> Iterator[str]:
 
 
 def help_of(action: argparse.Action) -> str:
-    """Its help with the default filled in; what depends on this machine is told by name."""
+    """The help of an option with its default. A default that depends on the machine is named instead."""
     text = (action.help or "").replace("%(default)s", f"`{action.default}`" if action.default is not None else "–")
     return text[0].upper() + text[1:] if text else "–"
 
 
 def operator_metrics() -> Iterator[str]:
-    """What the operator shows at /metrics on its health port."""
-    memory = Memory()
-    memory.of(Ref("", "")).conditions = ({"type": "", "status": "", "reason": ""},)
-    shown = Metrics(memory)
+    """The operator's metrics, on /metrics of its health port."""
+    state = OperatorState()
+    state.of(Ref("", "")).conditions = ({"type": "", "status": "", "reason": ""},)
+    shown = Metrics(state)
     shown.reconciled(1.0, None)
     shown.requested("get", 200)
     shown.watched("Pod")

@@ -1,4 +1,4 @@
-"""The README's first command: a server on the built-in model, one chat, and how to go on from there."""
+"""The README's first command: starts a server with the built-in model, chats once, and shows what to do next."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def free_port() -> int:
-    """The usual port, or any free one when something else has it."""
+    """The usual port, or any free one if it is taken."""
     for port in (PREFERRED_PORT, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -95,7 +95,7 @@ def wait_until_ready(server: subprocess.Popen[bytes], url: str) -> bool:
 
 
 def stream_reply(url: str) -> tuple[int, float]:
-    """Print the reply as it arrives; returns the number of pieces and the seconds it took."""
+    """Print the reply as it arrives. Returns the number of pieces and the seconds that it took."""
     request = urllib.request.Request(
         f"{url}/v1/chat/completions",
         data=json.dumps(CHAT | {"stream_options": {"include_usage": True}}).encode(),
@@ -116,7 +116,7 @@ def stream_reply(url: str) -> tuple[int, float]:
 
 
 def stop_server() -> bool:
-    """End the server of an earlier demo, if its process still is one. Returns whether there was any."""
+    """End the server of an earlier demo if it still runs. Returns whether it did."""
     if not PID_FILE.exists():
         return False
     written = PID_FILE.read_text()
@@ -134,7 +134,7 @@ def stop_server() -> bool:
 
 
 def is_our_server(pid: int) -> bool:
-    """Whether `pid` runs `ballast serve` from this checkout; process ids are reused."""
+    """Whether `pid` runs `ballast serve` from this checkout, since process ids are reused."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]

@@ -17,7 +17,7 @@ python=${PYTHON:-python3}
 out=${OUT:-build/gpu}
 site=$PWD/build/gpu-site
 mkdir -p "$out" "$site"
-export PYTHONPATH="$PWD/runtime:$site${PYTHONPATH:+:$PYTHONPATH}" PATH="$site/bin:$PATH" PYTHONUNBUFFERED=1
+export PYTHONPATH="$PWD/runtime:$PWD/tests:$site${PYTHONPATH:+:$PYTHONPATH}" PATH="$site/bin:$PATH" PYTHONUNBUFFERED=1
 
 # Everything but torch: the server's packages, then what builds and tests.
 packages() {
@@ -53,7 +53,7 @@ build() {
     > "$out/build.log" 2>&1 || { tail -20 "$out/build.log"; exit 1; }
   ninja -C build/gpu-core >> "$out/build.log" || { tail -40 "$out/build.log"; exit 1; }
   cp build/gpu-core/_core*.so runtime/ballast/
-  "$python" -c 'import torch, triton; from ballast._core import kernels; from ballast.gpu import why_unusable
+  "$python" -c 'import torch, triton; from ballast._core import kernels; from ballast.host.gpu import why_unusable
 print("torch", torch.__version__, "triton", triton.__version__, kernels.usable_isas(), why_unusable("cuda:0") or torch.cuda.get_device_name())'
 }
 

@@ -1,4 +1,4 @@
-"""Pieces of generated pages."""
+"""Helpers for generated pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOTE = "<!-- Written by `make docs-reference` from the code. Change that, not th
 
 
 def is_file_with(path: Path, text: str) -> bool:
-    """Whether the file is there and holds exactly this."""
+    """Whether the file exists and contains exactly `text`."""
     return path.is_file() and path.read_text(encoding="utf-8") == text
 
 

@@ -2,7 +2,7 @@
 
     python tools/reference.py [--check]
 
-With --check nothing is written; the exit code says whether the pages are those that would be.
+With --check nothing is written; the exit code says whether the pages are up to date.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ballast.config import OPTIONS, SECTIONS, Option
+from ballast.config.options import OPTIONS, SECTIONS, Option
 from ballast.engine.engine import Snapshot
 from ballast.server.app import admin_routers, api_app, api_routers
-from ballast.server.metrics import Metrics
-from ballast.server.numa import NumaProbe
-from ballast.server.openapi import BODY_ERRORS, EVERY_ERROR
-from ballast.server.vram import VramProbe
+from ballast.server.telemetry.metrics import Metrics
+from ballast.server.telemetry.numa_report import NumaProbe
+from ballast.server.telemetry.vram_metrics import VramProbe
+from ballast.server.wire.openapi import BODY_ERRORS, EVERY_ERROR
 from chart import readme
 from cluster_reference import operator_metrics, operator_page, resource_page
 from pages import NOTE, is_file_with, metric_row, paragraph, table
@@ -32,14 +32,14 @@ REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 def main(arguments: list[str]) -> int:
     pages = {"options.md": options(), "endpoints.md": endpoints(), "metrics.md": metrics()}
     pages |= {"resource.md": resource_page(), "chart.md": readme(), "operator.md": operator_page()}
-    wanted = {name: "\n".join((NOTE, *lines, "")) for name, lines in pages.items()}
+    expected = {name: "\n".join((NOTE, *lines, "")) for name, lines in pages.items()}
     if arguments == ["--check"]:
-        old = [name for name, text in wanted.items() if not is_file_with(REFERENCE / name, text)]
+        old = [name for name, text in expected.items() if not is_file_with(REFERENCE / name, text)]
         if old:
             print(f"docs/reference/: {', '.join(old)} no longer say what the code says; run: make docs-reference")
         return 1 if old else 0
     REFERENCE.mkdir(exist_ok=True)
-    for name, text in wanted.items():
+    for name, text in expected.items():
         (REFERENCE / name).write_text(text, encoding="utf-8")
     return 0
 
@@ -176,7 +176,7 @@ def metrics() -> Iterator[str]:
 
 
 def families() -> Iterable[Any]:
-    """Everything that a server shows once it has done something."""
+    """All metrics of a server that has done something."""
     shown = Metrics()
     numbers = {field.name: 1 for field in dataclasses.fields(Snapshot)}
     engine: Any = SimpleNamespace(snapshot=lambda: SimpleNamespace(**numbers), load_progress=1.0)

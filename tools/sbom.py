@@ -1,6 +1,6 @@
-"""Prints what an image holds, as CycloneDX 1.6: the Python distributions of /opt/ballast and the system's packages.
+"""Prints the contents of an image as CycloneDX 1.6: the Python distributions in /opt/ballast and the system's packages.
 
-Run by the image's own Python, with nothing beside the standard library:  python3 sbom.py NAME VERSION
+Run by the image's own Python, with the standard library alone:  python3 sbom.py NAME VERSION
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(name: str, version: str, *folders: str) -> None:
 
 
 def python_components(folders: Iterable[str]) -> Iterator[Component]:
-    """Distributions below these folders, or of the Python that runs this."""
+    """The distributions below these folders; without folders, those of the Python that runs this."""
     where = [str(path) for folder in folders for path in Path(folder).glob("lib/python3*/site-packages")]
     for found in distributions(path=where) if where else distributions():
         name = found.metadata["Name"]
@@ -46,7 +46,7 @@ def python_components(folders: Iterable[str]) -> Iterator[Component]:
 
 
 def license_of(found: Distribution) -> Component:
-    """What the package says of its license: an expression, or some words."""
+    """The license that the package declares: an expression, or free text."""
     if expression := found.metadata.get("License-Expression"):
         return {"licenses": [{"expression": expression}]}
     words = (found.metadata.get("License") or "").splitlines()
@@ -54,7 +54,7 @@ def license_of(found: Distribution) -> Component:
 
 
 def debian_components() -> Iterator[Component]:
-    """Packages of dpkg; none where that is not the system's."""
+    """The packages of dpkg; none on systems without it."""
     form = "\t".join(f"${{{field}}}" for field in FIELDS) + "\n"
     try:
         listed = subprocess.run(

@@ -52,6 +52,9 @@ if [ "$(cat .venv/.requirements 2>/dev/null)" != "$want" ]; then
   rm -f .venv/.package
 fi
 
+# The tests' helpers, `import support`, are used by tools and benchmarks too; no wheel holds them.
+echo "$PWD/tests" > "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ballast-tests.pth"
+
 want=$(find csrc pyproject.toml -type f | LC_ALL=C sort | xargs -d '\n' sha256sum | stamp -)
 if [ "$(cat .venv/.package 2>/dev/null)" != "$want" ]; then
   PATH="$PWD/.venv/bin:$PATH" CMAKE_GENERATOR=Ninja .venv/bin/uv pip install --quiet --python .venv/bin/python \

@@ -1,4 +1,4 @@
-"""Write a GGUF of DeepSeek-V2-Lite's shape with random weights, as speed is measured with: its text means nothing.
+"""Writes a GGUF of DeepSeek-V2-Lite's shape with random weights, for measurements of speed. Its text means nothing.
 
 python tools/synthetic_model.py FILE [--layers 27] [--seed 0]
 
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
-from ballast.testing.blocks import random_blocks
-from ballast.testing.gguf_files import V2_LITE_SPEC, add_metadata, common_types, metadata_of
+from support.models.gguf_files import V2_LITE_SPEC, add_metadata, common_types, metadata_of
+from support.models.random_blocks import random_blocks
 
 V2_LITE = replace(
     V2_LITE_SPEC,
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def write_random_model(file: Path, spec: ModelSpec, seed: int) -> None:
-    """Write `spec` tensor by tensor: the weights need not fit into memory."""
+    """Write `spec` tensor by tensor, so that the weights need not fit into memory."""
     rng, types = np.random.default_rng(seed), common_types(spec)
     writer = gguf.GGUFWriter(file, "deepseek2")
     vocabulary = {"tokenizer.ggml.model": "none", "deepseek2.vocab_size": spec.vocab_size, "general.file_type": 15}
@@ -85,7 +85,7 @@ def write_random_model(file: Path, spec: ModelSpec, seed: int) -> None:
 
 
 def weights(rng: np.random.Generator, name: str, shape: tuple[int, ...], kind: GgmlType) -> NDArray[Any]:
-    """A tensor as it is stored: norms are ones, the rest is random and small."""
+    """A tensor in its stored form. Norms are ones; other weights are random and small."""
     if kind == GgmlType.F32:
         return np.ones(shape, np.float32) if "norm" in name else rng.normal(0, 0.02, shape).astype(np.float32)
     num_rows = math.prod(shape[:-1])

@@ -1,4 +1,5 @@
-"""The engine and ik_llama.cpp in turns, on one model and the same cores: prefill, and decode at several batch sizes.
+"""Compares the engine with ik_llama.cpp, run in turns on one model and the same cores: prefill, and decode at several
+batch sizes.
 
 python benchmarks/engine/beside_ik_llama.py MODEL.gguf IK_BUILD_BIN [--rounds 5] [--threads N] [--activation_bytes 2]
 
@@ -20,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from ballast.testing.bench_record import bench_record
+from support.bench_record import bench_record
 
 PREFILL = "prefill 512"
 SINGLE = "decode B=1"
@@ -71,7 +72,7 @@ def main() -> None:
 
 
 def run_ours(options: argparse.Namespace) -> dict[str, tuple[float, float]]:
-    """Tokens a second, and the GB/s that memory was read at after the case."""
+    """Tokens per second, and the memory read bandwidth in GB/s, measured after the case."""
     program = [sys.executable, Path(__file__).with_name("decode.py"), options.model]
     numbers = ["--threads", options.threads, "--steps", options.steps, "--activation_bytes", options.activation_bytes]
     lines = output_of([*program, *numbers, "--prefill", 512, "--batch", 1, *BATCHES], Path.cwd()).splitlines()
@@ -89,7 +90,7 @@ def run_theirs(options: argparse.Namespace) -> dict[str, float]:
 
 
 def table(options: argparse.Namespace, way: str, *more: object) -> list[list[str]]:
-    """The rows of cells among what a program of theirs prints, on whichever stream."""
+    """The rows of the tables that one of their programs prints, on either stream."""
     program, *flags = way.split()
     command = [options.ik_build_bin.resolve() / program, *flags, "-m", options.model.resolve(), "-t", options.threads]
     with TemporaryDirectory() as directory:  # for the logs that it leaves

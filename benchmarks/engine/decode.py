@@ -1,4 +1,4 @@
-"""Whole-engine speed, from scheduler to sampling: decode at several batch sizes, and prefill.
+"""Speed of the whole engine, from scheduler to sampling: decode at several batch sizes, and prefill.
 
 python benchmarks/engine/decode.py [MODEL.gguf] [--threads N] [--batch 1 4 8 16] [--prefill 512] [--activation_bytes 1]
                                    [--device cuda:0 [--pcie_share 0.25] [--stream_from_tokens 0]]
@@ -22,12 +22,12 @@ from ballast._core import kernels
 from ballast.engine.build import EngineSettings, load_runner, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.model.isa import chosen_isa
+from ballast.host.isa import chosen_isa
 from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
-from ballast.testing.bench_record import bench_record
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
+from support.bench_record import bench_record
 
 READ_BYTES = 1 << 31
 """To measure the memory with; beyond the last cache of a machine for such models."""
@@ -145,8 +145,8 @@ def take(ids: Iterator[int], count: int) -> tuple[int, ...]:
 
 
 def bytes_read(gguf_model: GgufModel, spec: ModelSpec, batch: int) -> float:
-    """Weight bytes of one step; of the routed experts those of the distinct ones that `batch` tokens choose when every
-    choice is as likely."""
+    """Weight bytes that one step reads. Of the routed experts it counts the expected number of distinct ones when
+    `batch` tokens choose uniformly."""
     distinct = 1 - (1 - spec.num_experts_used / spec.num_experts) ** batch if spec.num_experts else 0.0
     total = 0.0
     for name, info in gguf_model.tensors.items():

@@ -1,4 +1,4 @@
-"""How fast weights are loaded, beside what the system gives: how fast the same file is read, memory handed out.
+"""Speed of loading weights, beside the system's limits: how fast the file is read, and fresh memory is handed out.
 
 python benchmarks/engine/load.py [MODEL.gguf] [--threads N] [--rounds 3]
 
@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 
 from ballast._core import kernels
-from ballast.model.isa import chosen_isa
+from ballast.host.isa import chosen_isa
 from ballast.model.metadata import read_spec
 from ballast.model.weights import Packing, load_weights
-from ballast.testing.bench_record import bench_record
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
+from support.bench_record import bench_record
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def record(path: Path, threads: int, read: float, fresh: float) -> str:
 
 
 def read_speed(path: Path) -> float:
-    """Bytes a second of sequential reads into one buffer."""
+    """Bytes per second of sequential reads into one buffer."""
     buffer = bytearray(1 << 20)
     begin, total = time.perf_counter(), 0
     with path.open("rb", buffering=0) as file:
@@ -81,7 +81,7 @@ def read_speed(path: Path) -> float:
 
 
 def fresh_memory_speed(num_bytes: int, threads: int) -> float:
-    """Bytes a second at which threads get huge pages that nobody had before."""
+    """Bytes per second at which threads touch fresh huge pages."""
     with mmap.mmap(-1, num_bytes) as memory, ThreadPoolExecutor(threads) as pool:
         memory.madvise(mmap.MADV_HUGEPAGE)
         pages = np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE]

@@ -1,4 +1,4 @@
-"""What rounding activations does to tiny models: one JSON line a model and number of bytes.
+"""Effect of rounding activations on tiny models. One JSON line per model and number of bytes.
 
 Against the plain reference, which rounds nothing: the mean divergence (KL, in nats) of the distributions of the first
 token after each prompt, and how many greedy texts of 64 tokens are equal to the last token. The models' random weights
@@ -13,11 +13,11 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from ballast.model.isa import chosen_isa
-from ballast.testing.bench_record import bench_record
-from ballast.testing.divergence import greedy_run, mean_divergence, random_prompts
+from ballast.host.isa import chosen_isa
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
+from support.bench_record import bench_record
+from support.oracles.divergence import greedy_run, mean_divergence, random_prompts
 
 MODELS = (("v2lite", "q4_k"), ("v2", "q6_k"), ("v3", "q8_0"))
 NEW_TOKENS = 64

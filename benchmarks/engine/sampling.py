@@ -1,4 +1,4 @@
-"""What choosing one token costs: the engine thread's CPU time a row, for DeepSeek V3's vocabulary. One line a case.
+"""Cost of sampling one token: CPU time per row on the engine thread, for DeepSeek V3's vocabulary. One line per case.
 
 python benchmarks/engine/sampling.py
 """
@@ -12,7 +12,7 @@ import numpy as np
 from ballast.engine.logprobs import token_logprobs
 from ballast.engine.request import SamplingParams
 from ballast.engine.sampler import SequenceSampler
-from ballast.testing.bench_record import bench_record
+from support.bench_record import bench_record
 
 VOCABULARY = 128815
 REPEATS = 100
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def peaked_logits() -> np.ndarray:
-    """As a model that knows what it wants gives them: a broad crowd, and a few far above it."""
+    """Logits as of a confident model: most of them close together, and a few far above."""
     rng = np.random.default_rng(0)
     logits = rng.gumbel(0, 1.6, VOCABULARY).astype(np.float32)
     logits[rng.integers(0, VOCABULARY, 40)] += np.linspace(8, 16, 40).astype(np.float32)

@@ -16,11 +16,11 @@ from collections.abc import Callable
 
 import torch
 
-from ballast.gpu import why_unusable
+from ballast.host.gpu import why_unusable
 from ballast.model.hybrid.attention.gpu import compiled_flashinfer, paged_attention
 from ballast.model.hybrid.attention.latent import Attention, AttentionSizes
-from ballast.testing.attention_cases import AttentionCase, attention_case
-from ballast.testing.bench_record import bench_record
+from support.bench_record import bench_record
+from support.kernels.attention_cases import AttentionCase, attention_case
 
 DEVICE = torch.device("cuda:0")
 COLD_BYTES = 256 << 20

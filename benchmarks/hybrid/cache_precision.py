@@ -33,14 +33,14 @@ from ballast.model.hybrid.attention.latent import AttentionSizes
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.step import Step
 from ballast.model.metadata import read_spec
-from ballast.testing.bench_record import bench_record
-from ballast.testing.divergence import divergences, log_probabilities
-from ballast.testing.float_hybrid import float_linear, load_hybrid
-from ballast.testing.generate import generate
-from ballast.testing.led_routing import LedRouting
 from ballast.tiny import BUILT_IN, write_built_in, write_tiny_model
 from ballast.tiny.quant_mix import QUANTS
 from ballast.weights.gguf import open_gguf
+from support.bench_record import bench_record
+from support.generate import generate
+from support.models.float_hybrid import float_linear, load_hybrid
+from support.oracles.divergence import divergences, log_probabilities
+from support.oracles.forced_routing import ForcedRouting
 
 PROMPT_TOKENS = 250
 SETTINGS = EngineSettings(
@@ -125,7 +125,7 @@ class Side:
 
     def __init__(self, plain: Runner, rounded: HybridModel, follower: HybridModel) -> None:
         self._runners = rounded, follower, plain
-        self.routing = LedRouting(rounded, follower, SETTINGS.prefill_chunk_size)
+        self.routing = ForcedRouting(rounded, follower, SETTINGS.prefill_chunk_size)
         self.free, self.led = Compared([], []), Compared([], [])
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:

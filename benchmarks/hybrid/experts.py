@@ -26,12 +26,12 @@ import torch
 from ballast.engine.build import EngineSettings, load_runner, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.gpu import why_unusable
+from ballast.host.gpu import why_unusable
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
-from ballast.testing.bench_record import bench_record
 from ballast.weights.gguf import GgufModel, open_gguf
+from support.bench_record import bench_record
 
 PROMPT_TOKENS = 32
 
@@ -67,7 +67,7 @@ def main() -> None:
                 print(line, flush=True)
     if "all" in options.gpu_experts:
         everything = (tuple(range(spec.num_experts)),) * (spec.num_layers - spec.num_dense_layers)
-        for line in on_gpu(gguf_model, spec, replace(settings, residents=everything), options):
+        for line in on_gpu(gguf_model, spec, replace(settings, gpu_experts=everything), options):
             print(line, flush=True)
 
 

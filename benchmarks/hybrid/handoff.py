@@ -19,12 +19,12 @@ import torch
 from gguf import GGMLQuantizationType
 
 from ballast._core import kernels
-from ballast.gpu import why_unusable
+from ballast.host.gpu import why_unusable
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.spec import ModelSpec
-from ballast.testing.bench_record import bench_record
-from ballast.testing.blocks import random_blocks
-from ballast.testing.gguf_files import R1_SPEC
+from support.bench_record import bench_record
+from support.models.gguf_files import R1_SPEC
+from support.models.random_blocks import random_blocks
 
 EXPERTS, WIDTH = 8, 32
 

@@ -26,8 +26,8 @@ from ballast.engine.threads import start_threads
 from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import Packing, load_weights
-from ballast.testing.bench_record import bench_record
 from ballast.weights.gguf import open_gguf
+from support.bench_record import bench_record
 
 WARM_ROUNDS = 3
 

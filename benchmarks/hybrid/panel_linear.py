@@ -20,12 +20,12 @@ import torch
 from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
-from ballast.gpu import why_unusable
-from ballast.model.hybrid.experts.panels import ExpertPanels, PanelStack
-from ballast.model.hybrid.panels.linear import PanelLinear
-from ballast.model.hybrid.panels.products import LEAST_WIDE_TOKENS
-from ballast.testing.bench_record import bench_record
-from ballast.testing.blocks import dequantized, random_blocks
+from ballast.host.gpu import why_unusable
+from ballast.model.hybrid.experts.expert_panels import ExpertPanels, PanelStack
+from ballast.model.hybrid.panels.matmul import MIN_CUBLAS_TOKENS
+from ballast.model.hybrid.panels.panel_linear import PanelLinear
+from support.bench_record import bench_record
+from support.models.random_blocks import dequantized, random_blocks
 
 LINEARS = {
     "query down": (T.Q4_K, 1536, 7168),
@@ -65,11 +65,11 @@ def measure_linear(name: str, kind: T, rows: int, cols: int, token_counts: Seque
     for tokens in token_counts:
         x = torch.randn(tokens, cols, device=device)
         exact, bound = x.double() @ weight.T, x.double().abs() @ weight.abs().T
-        for by_codes in (False, True) if tokens < LEAST_WIDE_TOKENS else (False,):
-            micros = micros_per_call([partial(linear.multiply, x, by_codes=by_codes) for linear in linears])
-            found = linears[0].multiply(x, by_codes=by_codes)[:, :ROWS].double()
+        for by_int_gemm in (False, True) if tokens < MIN_CUBLAS_TOKENS else (False,):
+            micros = micros_per_call([partial(linear.multiply, x, by_int_gemm=by_int_gemm) for linear in linears])
+            found = linears[0].multiply(x, by_int_gemm=by_int_gemm)[:, :ROWS].double()
             report(
-                f"{name}, {kind.name} {rows} x {cols}, {tokens} tokens" + ", by exact codes" * by_codes,
+                f"{name}, {kind.name} {rows} x {cols}, {tokens} tokens" + ", by exact codes" * by_int_gemm,
                 micros,
                 linears[0].num_bytes,
                 2 * tokens * rows * cols,

@@ -23,13 +23,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from ballast.engine.build import EngineSettings, load_runner
-from ballast.gpu import why_unusable
+from ballast.host.gpu import why_unusable
 from ballast.model.batch import Batch
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.metadata import read_spec
-from ballast.testing.bench_record import bench_record
-from ballast.testing.divergence import log_probabilities, mean_divergence
 from ballast.weights.gguf import open_gguf
+from support.bench_record import bench_record
+from support.oracles.divergence import log_probabilities, mean_divergence
 
 BLOCK_TOKENS = 64
 COPY_BYTES = 1 << 30

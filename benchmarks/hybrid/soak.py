@@ -24,10 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from ballast.testing.bench_record import bench_record
-from ballast.testing.server_process import SERVE, ServerProcess
+from support.bench_record import bench_record
+from support.servers.process import SERVE, ServerProcess
 
-HYBRID = ("ballast.testing.hybrid_server",)
+HYBRID = ("support.servers.hybrid_server",)
 Leaving = Literal["never", "at once", "before the first token", "after some tokens"]
 LIMIT_S = 120.0
 """For any reply."""

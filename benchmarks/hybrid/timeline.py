@@ -23,12 +23,12 @@ import torch
 
 from ballast.engine.build import EngineSettings, load_runner
 from ballast.engine.runner import Runner
-from ballast.gpu import why_unusable
+from ballast.host.gpu import why_unusable
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
-from ballast.testing.bench_record import bench_record
 from ballast.weights.gguf import open_gguf
+from support.bench_record import bench_record
 
 BLOCK_TOKENS = 32
 WARM_STEPS, STEPS = 10, 15

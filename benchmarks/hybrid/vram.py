@@ -18,18 +18,18 @@ from pathlib import Path
 import numpy as np
 
 from ballast import cli
-from ballast.config import Config
+from ballast.config.options import Config
 from ballast.engine.build import engine_settings, load_runner
 from ballast.engine.runner import Runner
-from ballast.gpu import why_unusable
+from ballast.host.gpu import why_unusable
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.model.modules import module_of
 from ballast.model.spec import ModelSpec
 from ballast.plan import MemoryPlan, plan_for, planned
 from ballast.plan.device import hybrid_bytes
-from ballast.testing.bench_record import bench_record
 from ballast.weights.gguf import GgufModel, open_gguf
+from support.bench_record import bench_record
 
 MIB = 1 << 20
 
@@ -70,7 +70,7 @@ def measure(asked: Config, plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -
     settings = replace(
         engine_settings(config),
         prefill_is_auto=prefill_is_auto,
-        residents=plan.residents,
+        gpu_experts=plan.gpu_experts,
         vram=plan.device.limit,
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ballast._core import kernels
-from ballast.testing.bench_record import bench_record
+from support.bench_record import bench_record
 
 RANK, ROPE, BLOCK_TOKENS = 512, 64, 32
 CASES = [  # heads, requests, tokens of each, positions each sees

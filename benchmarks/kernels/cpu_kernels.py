@@ -13,8 +13,8 @@ import numpy as np
 from gguf import GGMLQuantizationType
 
 from ballast._core import kernels
-from ballast.testing.bench_record import bench_record
-from ballast.testing.blocks import random_blocks
+from support.bench_record import bench_record
+from support.models.random_blocks import random_blocks
 
 RNG = np.random.default_rng(0)
 
@@ -50,12 +50,12 @@ def random_matrix(ggml_type: int, rows: int, cols: int) -> kernels.Matrix:
 
 def linear_cases(pool: kernels.ThreadPool) -> Iterator[Case]:
     rows, cols = 4096, 2048
-    for ggml_type in kernels.supported_types():
-        weight = random_matrix(ggml_type, rows, cols)
+    for known in kernels.formats():
+        weight = random_matrix(known.ggml_type, rows, cols)
         for num_tokens in (1, 32):
             x = RNG.standard_normal((num_tokens, cols), dtype=np.float32)
             out = np.empty((num_tokens, rows), np.float32)
-            case = f"linear {GGMLQuantizationType(ggml_type).name} {rows} x {cols}, {num_tokens} tokens"
+            case = f"linear {known.name} {rows} x {cols}, {num_tokens} tokens"
             yield (
                 case,
                 2 * num_tokens * rows * cols,

@@ -14,8 +14,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
-from ballast.testing.bench_record import bench_record
-from ballast.testing.kernel_cases import matrix_of, seconds_per_call
+from support.bench_record import bench_record
+from support.kernels.cases import matrix_of, seconds_per_call
 
 ROWS, COLS = 65536, 2048
 
@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--isa", nargs="*", default=kernels.usable_isas()[:-1])
     parser.add_argument("--activation_bytes", nargs="*", type=int, default=[1, 2])
-    parser.add_argument("--format", nargs="*", default=[GgmlType(kind).name for kind in kernels.supported_types()])
+    parser.add_argument("--format", nargs="*", default=[known.name for known in kernels.formats()])
     parser.add_argument("--tokens", nargs="*", type=int, default=[1, 8, 128])
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "cluster"))
 
-from ballast.testing.bench_record import bench_record
+from support.bench_record import bench_record
 from testcluster.cluster import Cluster
 from testcluster.faults import FAULTS, Scene, time_to_converge
 from testcluster.invariants import Invariants

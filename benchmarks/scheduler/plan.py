@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ballast._core import sched
-from ballast.testing.bench_record import bench_record
+from support.bench_record import bench_record
 
 NUM_RUNNING = 256
 NUM_STEPS = 1000

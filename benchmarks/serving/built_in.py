@@ -1,9 +1,9 @@
-"""How soon the built-in model answers, and how fast it decodes for one client.
+"""Time to the built-in model's first answer, and its decode speed for one client.
 
     python benchmarks/serving/built_in.py [--tokens N]
 
-`first_reply`: from the start of `ballast serve` without options to the last byte of its greeting, as `make demo` has
-it, less the setup. `decode`: one stream over HTTP, from its first token to its last.
+`first_reply`: from the start of `ballast serve` without options to the last byte of its greeting, as in `make demo`
+without the setup. `decode`: one stream over HTTP, from its first token to its last.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-from ballast.testing.bench_record import bench_record
-from ballast.testing.server_process import ServerProcess
+from support.bench_record import bench_record
+from support.servers.process import ServerProcess
 
 TIMEOUT_S = 120
 GOAL_FIRST_REPLY_S, GOAL_TOKENS_PER_S = 10, 200

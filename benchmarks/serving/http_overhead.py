@@ -1,9 +1,9 @@
-"""What HTTP adds: streamed tokens a second when the model answers at once. One JSON line a case.
+"""Cost of HTTP: streamed tokens per second with a model that answers at once. One JSON line per case.
 
     python benchmarks/serving/http_overhead.py [--tokens N]
 
-The server is the real one, its engine and scheduler too; the client, in this process, reads raw sockets, so that it
-costs as little as a client can.
+Server, engine and scheduler are the real ones. The client, in this process, reads raw sockets, to cost as little as
+possible.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import asyncio
 import json
 import time
 
-from ballast.testing.bench_record import bench_record
-from ballast.testing.server_process import FAKE, ServerProcess
+from support.bench_record import bench_record
+from support.servers.process import FAKE, ServerProcess
 
 STREAM_COUNTS = (1, 4, 16)
 GOAL_TOKENS_PER_S = 2000  # over 16 streams on 2 cores
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 async def measure(port: int, num_streams: int, num_tokens: int) -> tuple[float, int]:
-    """(seconds, bytes) for that many chat streams at once, each checked to be complete."""
+    """(seconds, bytes) of concurrent chat streams, each checked to be complete."""
     started = time.perf_counter()
     async with asyncio.timeout(TIMEOUT_S):
         sizes = await asyncio.gather(*(stream(port, n, num_tokens) for n in range(num_streams)))

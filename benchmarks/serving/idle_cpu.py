@@ -1,4 +1,4 @@
-"""What an idle server costs: processor time during a minute after work, as a share of that minute. One JSON line.
+"""Cost of an idle server: CPU time as a share of a minute without requests, after some work. One JSON line.
 
 python benchmarks/serving/idle_cpu.py [--seconds N]
 """
@@ -12,8 +12,8 @@ import time
 import urllib.request
 from pathlib import Path
 
-from ballast.testing.bench_record import bench_record
-from ballast.testing.server_process import ServerProcess
+from support.bench_record import bench_record
+from support.servers.process import ServerProcess
 
 GOAL_SHARE = 0.01
 
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process; asking costs the process nothing."""
+    """User and system time of a process, read without waking it."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,9 +1,9 @@
-"""How long the server keeps everyone waiting while one request is large: /livez, asked over and over beside it.
+"""How long one large request blocks the event loop: latency of /livez, polled meanwhile.
 
     python benchmarks/serving/loop_stalls.py
 
-On the built-in model. The longest answer of a run is the longest time in which the event loop did nothing for others,
-and whatever the machine added to it; the case `nothing` shows what that is.
+On the built-in model. The slowest answer of a run is the longest time for which the event loop was blocked, plus delays
+of the machine, which the case `nothing` shows.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import httpx
 
-from ballast.testing.bench_record import bench_record
-from ballast.testing.server_process import ServerProcess
+from support.bench_record import bench_record
+from support.servers.process import ServerProcess
 
 TEXT = "hello wörld " * 70_000
 PAUSE_S = 0.005
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def work(url: str, asked: tuple[str, dict[str, Any]] | None) -> int:
-    """Bytes of the reply."""
+    """Send the request and return the size of the reply in bytes."""
     if asked is None:
         time.sleep(2)
         return 0
@@ -67,7 +67,7 @@ def work(url: str, asked: tuple[str, dict[str, Any]] | None) -> int:
 
 
 def probed(url: str, working: Future[int]) -> tuple[list[float], int]:
-    """Seconds of each answer while the work is done, shortest first, and what it returned."""
+    """Latencies of /livez in seconds during the work, shortest first, and the result of the work."""
     waits = []
     with httpx.Client(timeout=TIMEOUT_S) as client:
         while not working.done():

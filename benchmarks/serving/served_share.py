@@ -1,4 +1,4 @@
-"""How much of the engine's own speed arrives at clients: decoding for 16 streams over HTTP against the engine alone.
+"""Share of the engine's own speed that clients get: decode for 16 streams over HTTP, against the engine alone.
 
     python benchmarks/serving/served_share.py [MODEL.gguf] [--model_path DIR] [--streams 16] [--tokens N]
 
@@ -17,9 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from ballast.testing.bench_record import bench_record
-from ballast.testing.server_process import ServerProcess
 from ballast.tiny import write_tiny_model
+from support.bench_record import bench_record
+from support.servers.process import ServerProcess
 
 DECODE = Path(__file__).resolve().parent.parent / "engine" / "decode.py"
 PROMPT_TOKENS = 64
@@ -62,7 +62,7 @@ def engine_alone(path: Path, streams: int, tokens: int) -> float:
 
 
 async def over_http(path: Path, model_path: str | None, streams: int, tokens: int) -> tuple[float, float]:
-    """(tokens a second, the server's CPU microseconds a token) while every stream is decoding."""
+    """(tokens per second, CPU microseconds of the server per token) while all streams decode."""
     limits = ("--max_batch_size", str(streams), "--max_new_tokens", str(tokens), "--chunk_size", "512")
     cache = ("--cache_lens", str(streams * (tokens + PROMPT_TOKENS + 64) + 2048))
     model = ("--gguf_path", str(path), *(("--model_path", model_path) if model_path else ()))

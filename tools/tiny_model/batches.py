@@ -1,4 +1,4 @@
-"""Conversations to batches of tokens. A batch's seed and number alone decide what it holds."""
+"""Turns conversations into batches of tokens. The content of a batch depends on its seed and number alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AT_ONCE = 32
 
 
 def most_documents(tokens: int) -> int:
-    """How many conversations a batch has room for."""
+    """The maximum number of conversations in a batch."""
     return tokens // _SHORTEST_MEAN
 
 
@@ -41,11 +41,11 @@ class Batches(Dataset[Ints]):
             self._backend = tokenizers.Tokenizer.from_file(self._file)
         out = np.zeros((4, self._tokens), np.int32)
         out[1] = -100
-        room = most_documents(self._tokens) - self._tokens // LONGEST - 1
+        max_documents = most_documents(self._tokens) - self._tokens // LONGEST - 1
         starts, at = [], 0
         for ids, ours in _encoded(self._backend, self._seed * 1_000_000 + number):
             end = at + len(ids)
-            if end > self._tokens or len(starts) == room:
+            if end > self._tokens or len(starts) == max_documents:
                 break
             out[0, at:end], out[2, at:end] = ids, range(len(ids))
             # What follows a token is its target, where the model speaks.

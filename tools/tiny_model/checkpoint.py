@@ -1,4 +1,4 @@
-"""The built-in model as Hugging Face checkpoints are, float32 safetensors beside config.json and the tokenizer:
+"""Writes the built-in model as a Hugging Face checkpoint, float32 safetensors with config.json and the tokenizer:
 `python -m tools.tiny_model.checkpoint DIRECTORY`."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The built-in model's marks, asked of Ballast serving it over HTTP: `python -m tools.tiny_model.evaluate`.
+"""Evaluates the built-in model through Ballast's HTTP server: `python -m tools.tiny_model.evaluate`.
 
 Every question is put as a client would, to /v1/chat/completions: tools as `tools`, and the call read from
 `tool_calls`. Starts a server on the shipped file, or asks the one at --url.
@@ -20,10 +20,10 @@ from typing import Any
 from tools.tiny_model.corpus.conversation import Call, messages
 from tools.tiny_model.corpus.exam import Item, Reply, examination
 
-from ballast.testing.server_process import ServerProcess
 from ballast.text.chat_template import ChatTemplate
 from ballast.tiny.builtin import BUILT_IN
 from ballast.tiny.tokenizer import BOS, EOS
+from support.servers.process import ServerProcess
 
 SEED = 7
 BARS = {
@@ -44,7 +44,7 @@ _TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: the reply, and the thought before it."""
+    """A reply, and the reasoning before it."""
 
     reply: Reply
     thought: str | None
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def server_options(gguf: Path, config: Path = BUILT_IN.config_dir) -> Sequence[str]:
-    """Options for a server that the examination can be put to, and whose completions show the tokens of tool calls."""
+    """Options of a server for the examination. Its completions show the tokens of tool calls."""
     return ("--gguf_path", str(gguf), "--model_path", str(config), "--max_batch_size", str(_AT_ONCE))
 
 
@@ -97,7 +97,7 @@ def ask(url: str, items: Sequence[Item]) -> list[Answer]:
 
 
 def complete(url: str, prompts: Sequence[str]) -> list[str]:
-    """The greedy text after each prompt, special tokens and all."""
+    """The greedy text after each prompt, with special tokens."""
 
     def one(prompt: str) -> str:
         body = {"prompt": prompt, "max_tokens": _MOST_TOKENS, "temperature": 0}
@@ -118,7 +118,7 @@ def _call(made: dict[str, Any]) -> Call:
 
 
 def rendered(item: Item) -> str:
-    """The prompt that the server makes of the item."""
+    """The prompt that the server renders for the item."""
     return _template().render(
         messages(item.conversation), tools=item.conversation.tools, options={"thinking": item.think}
     )
@@ -136,7 +136,7 @@ def is_right(item: Item, answer: Answer) -> bool:
 
 
 def report(items: Sequence[Item], answers: Sequence[Answer], num_wrong: int = 0) -> int:
-    """Print a line a task; returns how many bars were missed."""
+    """Print a line per task. Returns how many tasks missed their mark."""
     asked: Counter[str] = Counter()
     right: Counter[str] = Counter()
     wrong: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Trained weights to what is shipped: `python -m tools.tiny_model.export WEIGHTS.npz TOKENIZER.json DIRECTORY`."""
+"""Makes the shipped files: `python -m tools.tiny_model.export WEIGHTS.npz TOKENIZER.json DIRECTORY`."""
 
 from __future__ import annotations
 

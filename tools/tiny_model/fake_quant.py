@@ -1,4 +1,4 @@
-"""Weights as they will read once the file has rounded them, for training to get used to.
+"""Rounds weights during training as the file will round them, so that training adapts to it.
 
 The roundings are those of `ballast.weights.quantize`, in torch and differentiable: gradients pass straight through
 (arXiv 1308.3432).
@@ -17,7 +17,7 @@ from ballast.tiny.shape import TinyShape
 
 
 def rounded(weights: Mapping[str, Tensor], shape: TinyShape, quant: str) -> dict[str, Tensor]:
-    """`weights`, by GGUF name, as type `quant` of `ballast.tiny.quant_mix` stores them in the split layout."""
+    """`weights`, by GGUF name, rounded as type `quant` of `ballast.tiny.quant_mix` does in the split layout."""
     stored = dict(weights)
     heads = (shape.num_heads, shape.nope_dim + shape.v_dim)
     for name in weights:
@@ -34,7 +34,7 @@ def rounded(weights: Mapping[str, Tensor], shape: TinyShape, quant: str) -> dict
 
 
 def _rounded(weights: Mapping[str, Tensor], quant: str) -> dict[str, Tensor]:
-    """All tensors of one type in one go: they are many and small."""
+    """All tensors of one type at once, since they are many and small."""
     names: dict[GgmlType, list[str]] = {}
     for name, weight in weights.items():
         names.setdefault(type_for(name, weight.ndim, weight.shape[-1], quant), []).append(name)
@@ -73,9 +73,9 @@ def _q8_0(x: Tensor) -> Tensor:
     return torch.round(blocks * _inverse(d)) * _half(d)
 
 
-def _scales(wanted: Tensor, top: int) -> tuple[Tensor, Tensor]:
-    d = _half(wanted.abs().amax(-1, keepdim=True) / top)
-    return d, torch.round(wanted * _inverse(d)).clamp(-top, top)
+def _scales(exact: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    d = _half(exact.abs().amax(-1, keepdim=True) / top)
+    return d, torch.round(exact * _inverse(d)).clamp(-top, top)
 
 
 def _inverse(x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""The model in torch, for training: a DeepSeek-V3 whose parameters are named and shaped as GGUF's tensors.
+"""The model in torch, for training: a DeepSeek-V3 whose parameters have the names and shapes of GGUF tensors.
 
-Every expert is computed for every token and weighed by the router's choice, 0 for most: at this size one large
-product is faster than sorting tokens by expert.
+Every expert is computed for every token and weighted by the router, most with 0. At this size one large product is
+faster than sorting tokens by expert.
 Source of the arithmetic: DeepSeek-V2 (arXiv 2405.04434) for latent attention, V3 (arXiv 2412.19437) for the routing.
 """
 
@@ -36,7 +36,7 @@ def norm(size: int) -> Weight:
 
 
 class SelectionBias(nn.Module):
-    """Added to the scores when experts are chosen, and only then; moved by the load, not by a gradient."""
+    """Added to the scores only to choose experts. It is adjusted by load, not by a gradient."""
 
     bias: Tensor
 
@@ -110,12 +110,12 @@ class Block(nn.Module):
         shape = self.shape
         count, per_group = shape.num_experts, shape.num_experts // shape.num_groups
         scores = torch.sigmoid(F.linear(x.float(), self.ffn_gate_inp.weight))
-        wanted = (scores + self.exp_probs_b.bias).detach()
-        in_groups = wanted.unflatten(-1, (shape.num_groups, per_group))
+        biased = (scores + self.exp_probs_b.bias).detach()
+        in_groups = biased.unflatten(-1, (shape.num_groups, per_group))
         best = in_groups.topk(min(2, per_group), dim=-1).values.sum(-1).topk(shape.num_groups_used, dim=-1).indices
         closed = torch.ones_like(in_groups[..., 0], dtype=torch.bool).scatter(-1, best, value=False)
-        wanted = in_groups.masked_fill(closed[..., None], -torch.inf).flatten(-2)
-        chosen = wanted.topk(shape.num_experts_used, dim=-1).indices
+        biased = in_groups.masked_fill(closed[..., None], -torch.inf).flatten(-2)
+        chosen = biased.topk(shape.num_experts_used, dim=-1).indices
         share = torch.zeros_like(scores).scatter(-1, chosen, scores.gather(-1, chosen))
         share = share / (share.sum(-1, keepdim=True) + 1e-20) * shape.weights_scale
         gate = F.linear(x, weights["ffn_gate_exps"].flatten(0, 1))
@@ -166,7 +166,7 @@ class Network(nn.Module):
         return {name: value for name, value in self.named_parameters() if value.ndim > 1 and "ffn_gate_inp" not in name}
 
     def balance(self, loads: Tensor, step: Tensor) -> None:
-        """Make experts with less than their share likelier to be chosen, others less (V3, section 2.1.2)."""
+        """Make experts with less than their share of tokens likelier, and others less likely (V3, section 2.1.2)."""
         moe = [block for block in self.blk if not block.dense]
         for block, load in zip(moe, loads, strict=True):
             block.exp_probs_b.bias += step * torch.sign(load.mean() - load)

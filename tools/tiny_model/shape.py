@@ -1,4 +1,4 @@
-"""What the built-in model is, in numbers."""
+"""The sizes of the built-in model."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from ballast.tiny.model import rows_for
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The course of a training."""
+    """The settings of a training run."""
 
     steps: int = 9000
     tokens: int = 49_152
@@ -54,7 +54,7 @@ class Settings:
 
 
 class Training:
-    """A network on its way. On a GPU a step is recorded once and replayed: most of its kernels are short."""
+    """A network in training. On a GPU, a step is captured once and replayed, since most of its kernels are short."""
 
     def __init__(self, network: Network, settings: Settings, device: torch.device, *, compiled: bool) -> None:
         if device.type == "cuda":
@@ -174,7 +174,7 @@ def _loss(network: Network, weights: dict[str, Tensor], batch: Tensor) -> tuple[
 
 
 def matrices(network: Network, *, rounding: bool) -> dict[str, Tensor]:
-    """The matrices to compute with, in bfloat16; with `rounding` as the file will hold them."""
+    """The matrices to compute with, in bfloat16; with `rounding`, rounded as in the file."""
     exact = network.matrices()
     return {name: value.bfloat16() for name, value in (rounded(exact, SHAPE, QUANT) if rounding else exact).items()}
 

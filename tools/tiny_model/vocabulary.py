@@ -1,4 +1,4 @@
-"""The built-in model's vocabulary, learnt from its own corpus: `python -m tools.tiny_model.vocabulary FILE`."""
+"""Learns the built-in model's vocabulary from its corpus: `python -m tools.tiny_model.vocabulary FILE`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SPECIAL_OR_DIGIT = re.compile(r"<[｜|][^>]*[｜|]>|</?think>|\d")
 
 
 def learn() -> TinyTokenizer:
-    """Byte-level BPE. It never sees a digit, so each stays a token of its own: sums and copies are easier so."""
+    """Train byte-level BPE on text without digits, so that each digit is a token: easier for sums and copies."""
     return train_tokenizer("v3", _texts(), VOCABULARY)
 
 

@@ -134,11 +134,11 @@ def _count_same(draw: Draw) -> Turn:
     items = [draw.pick(pool) for _ in range(draw.whole(3, 10))]
     if not draw.allowed("same", *items):
         return _count_same(draw)
-    wanted = draw.pick(pool)
-    ask = draw.wording(_COUNT_SAME).format(wanted, ", ".join(items))
+    target = draw.pick(pool)
+    ask = draw.wording(_COUNT_SAME).format(target, ", ".join(items))
     seen, notes = 0, []
     for item in items:
-        seen += item == wanted
+        seen += item == target
         notes.append(f"{item} {seen}")
     return Turn(ask, f"{', '.join(notes)}. Found: {seen}", "I go through the list.")
 

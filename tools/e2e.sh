@@ -4,8 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-export PYTHONPATH=$PWD/tests/cluster
-.venv/bin/python -m testcluster.images build/e2e
+export PYTHONPATH=$PWD/tests
+.venv/bin/python -m support.cluster.nodes.images build/e2e
 tools/cluster-binaries.sh controlplane > /dev/null
 tools/cluster-binaries.sh node > /dev/null
 tools/cluster-binaries.sh charts > /dev/null

@@ -18,13 +18,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "cluster"))
 
 from support.bench_record import bench_record
-from testcluster.cluster import Cluster
-from testcluster.kube import Kube
-from testcluster.live_service import LiveService
-from testcluster.operator import USER, OperatorProcess, install
-from testcluster.pod_answers import PodAnswers
-from testcluster.services import service
-from testcluster.waiting import wait_for
+from support.cluster.cluster import Cluster
+from support.cluster.kube import Kube
+from support.cluster.service.live_service import LiveService
+from support.cluster.service.operator import USER, OperatorProcess, install
+from support.cluster.service.pod_answers import PodAnswers
+from support.cluster.service.specs import service
+from support.cluster.waiting import wait_for
 
 NAMESPACE = "bench"
 RESYNC_S = 30

@@ -17,12 +17,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "cluster"))
 
 from support.bench_record import bench_record
-from testcluster.cluster import Cluster
-from testcluster.faults import FAULTS, Scene, time_to_converge
-from testcluster.invariants import Invariants
-from testcluster.live_service import LiveService
-from testcluster.operator import OperatorProcess, install
-from testcluster.pod_answers import PodAnswers
+from support.cluster.cluster import Cluster
+from support.cluster.faults.catalogue import FAULTS, Scene, time_to_converge
+from support.cluster.faults.invariants import Invariants
+from support.cluster.service.live_service import LiveService
+from support.cluster.service.operator import OperatorProcess, install
+from support.cluster.service.pod_answers import PodAnswers
 
 NAMESPACE = "bench"
 CONVERGE_TIMEOUT_S = 600

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testcluster.helm import Helm
+from support.cluster.helm import Helm
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from testcluster.helm import CHART, Helm, HelmError
-from testcluster.kube import Object
+from support.cluster.helm import CHART, Helm, HelmError
+from support.cluster.kube import Object
 
 MONITORING = (
     "--api-versions=monitoring.coreos.com/v1/PodMonitor",

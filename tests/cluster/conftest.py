@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from testcluster.cluster import Cluster
-from testcluster.fault_proxy import FaultProxy
-from testcluster.kube import Kube
-from testcluster.operator import OperatorProcess, install
-from testcluster.pod_answers import PodAnswers
+from support.cluster.cluster import Cluster
+from support.cluster.faults.proxy import FaultProxy
+from support.cluster.kube import Kube
+from support.cluster.service.operator import OperatorProcess, install
+from support.cluster.service.pod_answers import PodAnswers
 
 
 @pytest.fixture(scope="session")

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import yaml
 
-from testcluster.chart import ACCOUNT, RELEASE, operator_of
-from testcluster.cluster import Cluster
-from testcluster.definitions import POD_MONITOR, PROMETHEUS_RULE
-from testcluster.helm import CHART, Helm
-from testcluster.kube import Kube, Object
-from testcluster.operator import CRD
-from testcluster.pod_answers import PodAnswers
-from testcluster.services import service, wait_ready
-from testcluster.waiting import wait_for
+from support.cluster.chart import ACCOUNT, RELEASE, operator_of
+from support.cluster.cluster import Cluster
+from support.cluster.definitions import POD_MONITOR, PROMETHEUS_RULE
+from support.cluster.helm import CHART, Helm
+from support.cluster.kube import Kube, Object
+from support.cluster.service.operator import CRD
+from support.cluster.service.pod_answers import PodAnswers
+from support.cluster.service.specs import service, wait_ready
+from support.cluster.waiting import wait_for
 
 DEFINITION = "inferenceservices.serving.ballast.dev"
 WITH_MODEL = {"inferenceServices": [{"name": "comes-along", "spec": service("x")["spec"]}]}

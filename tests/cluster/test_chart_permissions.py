@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from testcluster.audit import AuditLog
-from testcluster.chart import ACCOUNT, RELEASE, operator_of
-from testcluster.cluster import Cluster
-from testcluster.definitions import NODE_RESOURCE_TOPOLOGY, POD_MONITOR, PROMETHEUS_RULE
-from testcluster.helm import CHART, Helm
-from testcluster.kube import Kube
-from testcluster.pod_answers import PodAnswers
-from testcluster.services import service, wait_condition, wait_ready
-from testcluster.waiting import wait_for
+from support.cluster.audit import AuditLog
+from support.cluster.chart import ACCOUNT, RELEASE, operator_of
+from support.cluster.cluster import Cluster
+from support.cluster.definitions import NODE_RESOURCE_TOPOLOGY, POD_MONITOR, PROMETHEUS_RULE
+from support.cluster.helm import CHART, Helm
+from support.cluster.kube import Kube
+from support.cluster.service.pod_answers import PodAnswers
+from support.cluster.service.specs import service, wait_condition, wait_ready
+from support.cluster.waiting import wait_for
 
 Permission = tuple[str, str]
 """Resource and verb."""

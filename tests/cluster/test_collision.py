@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from testcluster.binaries import program
-from testcluster.cluster import Cluster
-from testcluster.definitions import KSERVE, LLMKUBE, OME
-from testcluster.kube import Kube
-from testcluster.operator import OperatorProcess
-from testcluster.services import service, wait_ready
+from support.cluster.binaries import program
+from support.cluster.cluster import Cluster
+from support.cluster.definitions import KSERVE, LLMKUBE, OME
+from support.cluster.kube import Kube
+from support.cluster.service.operator import OperatorProcess
+from support.cluster.service.specs import service, wait_ready
 
 
 def test_bisvc_is_ours_and_isvc_is_not(

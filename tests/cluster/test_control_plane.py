@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from testcluster.cluster import Cluster
-from testcluster.fault_proxy import Fault, FaultProxy, everything, mutations, nth_mutation, watches
-from testcluster.kube import ApiError, Kube, Object
-from testcluster.nodes import BEHAVIOUR
-from testcluster.waiting import wait_for
+from support.cluster.cluster import Cluster
+from support.cluster.faults.proxy import Fault, FaultProxy, everything, mutations, nth_mutation, watches
+from support.cluster.kube import ApiError, Kube, Object
+from support.cluster.nodes.made_up import BEHAVIOUR
+from support.cluster.waiting import wait_for
 
 RESTRICTED = {
     "allowPrivilegeEscalation": False,

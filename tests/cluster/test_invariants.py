@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from testcluster.cluster import Cluster
-from testcluster.invariants import Invariants
-from testcluster.operator import install
-from testcluster.services import service
-from testcluster.waiting import wait_for
+from support.cluster.cluster import Cluster
+from support.cluster.faults.invariants import Invariants
+from support.cluster.service.operator import install
+from support.cluster.service.specs import service
+from support.cluster.waiting import wait_for
 
 
 def change(cluster: Cluster, namespace: str, *statuses: str) -> None:

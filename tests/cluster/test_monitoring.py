@@ -16,13 +16,13 @@ import pytest
 import yaml
 
 from support.servers.process import ServerProcess
-from testcluster.cluster import Cluster
-from testcluster.helm import CHART, Helm
-from testcluster.kube import Kube, Object
-from testcluster.operator import OperatorProcess
-from testcluster.prometheus import Prometheus
-from testcluster.services import service, wait_ready
-from testcluster.waiting import wait_for
+from support.cluster.cluster import Cluster
+from support.cluster.helm import CHART, Helm
+from support.cluster.kube import Kube, Object
+from support.cluster.service.operator import OperatorProcess
+from support.cluster.prometheus import Prometheus
+from support.cluster.service.specs import service, wait_ready
+from support.cluster.waiting import wait_for
 
 MONITORING = "--api-versions=monitoring.coreos.com/v1/PrometheusRule"
 NAME = re.compile(r"\b(?:ballast|process|vllm)[a-z_:]*[a-z]\b")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from testcluster.cluster import Cluster
-from testcluster.kube import Kube, Object
-from testcluster.pod_answers import PINNED, PodAnswers
-from testcluster.services import condition, service, status_of, wait_condition, wait_ready
-from testcluster.waiting import wait_for
+from support.cluster.cluster import Cluster
+from support.cluster.kube import Kube, Object
+from support.cluster.service.pod_answers import PINNED, PodAnswers
+from support.cluster.service.specs import condition, service, status_of, wait_condition, wait_ready
+from support.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
 

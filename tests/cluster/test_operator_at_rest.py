@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from testcluster.audit import AuditLog, Call
-from testcluster.cluster import Cluster
-from testcluster.kube import Kube
-from testcluster.operator import USER, OperatorProcess
-from testcluster.services import service, wait_ready
-from testcluster.waiting import wait_for
+from support.cluster.audit import AuditLog, Call
+from support.cluster.cluster import Cluster
+from support.cluster.kube import Kube
+from support.cluster.service.operator import USER, OperatorProcess
+from support.cluster.service.specs import service, wait_ready
+from support.cluster.waiting import wait_for
 
 NUM_SERVICES = 200
 MAX_MEMORY_BYTES = 150 * 2**20

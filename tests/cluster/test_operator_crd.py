@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from testcluster.cluster import Cluster
-from testcluster.kube import ApiError, Kube, Object
-from testcluster.operator import CRD
-from testcluster.services import service
+from support.cluster.cluster import Cluster
+from support.cluster.kube import ApiError, Kube, Object
+from support.cluster.service.operator import CRD
+from support.cluster.service.specs import service
 
 CONTRACTS = Path(__file__).parents[1] / "contracts"
 CASES = yaml.safe_load((CONTRACTS / "cache_rule.yaml").read_text())

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from ballast_operator.doctor import judge_kubelet
-from testcluster.cluster import Cluster
-from testcluster.helm import CHART, Helm
-from testcluster.operator import CRD, install
+from support.cluster.cluster import Cluster
+from support.cluster.helm import CHART, Helm
+from support.cluster.service.operator import CRD, install
 
 
 def doctor(cluster: Cluster, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from testcluster.cluster import Cluster
-from testcluster.fault_proxy import Fault, FaultProxy, Seen, everything, mutations, watches
-from testcluster.invariants import Invariants
-from testcluster.kube import Kube, Object
-from testcluster.operator import OperatorProcess, install
-from testcluster.pod_answers import PodAnswers
-from testcluster.services import CONVERGED_S, service, wait_ready
-from testcluster.waiting import wait_for
+from support.cluster.cluster import Cluster
+from support.cluster.faults.proxy import Fault, FaultProxy, Seen, everything, mutations, watches
+from support.cluster.faults.invariants import Invariants
+from support.cluster.kube import Kube, Object
+from support.cluster.service.operator import OperatorProcess, install
+from support.cluster.service.pod_answers import PodAnswers
+from support.cluster.service.specs import CONVERGED_S, service, wait_ready
+from support.cluster.waiting import wait_for
 
 CHILDREN = ("pods", "services", "poddisruptionbudgets", "networkpolicies", "configmaps")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from testcluster.cluster import Cluster
-from testcluster.definitions import NODE_RESOURCE_TOPOLOGY, POD_MONITOR
-from testcluster.injector import SIDECAR, Injector
-from testcluster.kube import Kube, Object
-from testcluster.operator import OperatorProcess
-from testcluster.services import service, wait_condition, wait_ready
-from testcluster.waiting import wait_for
+from support.cluster.cluster import Cluster
+from support.cluster.definitions import NODE_RESOURCE_TOPOLOGY, POD_MONITOR
+from support.cluster.faults.injector import SIDECAR, Injector
+from support.cluster.kube import Kube, Object
+from support.cluster.service.operator import OperatorProcess
+from support.cluster.service.specs import service, wait_condition, wait_ready
+from support.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
 

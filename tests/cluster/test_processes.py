@@ -8,13 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import testcluster.process
-from testcluster.waiting import wait_for
+import support.cluster.process
+from support.cluster.waiting import wait_for
 
 STARTER = """
 import sys, time
 from pathlib import Path
-from testcluster.process import Process
+from support.cluster.process import Process
 process = Process("sleeper", ["sleep", "600"], Path(sys.argv[1]))
 process.start()
 print(process.pid, flush=True)
@@ -28,7 +28,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_killed_starter_takes_its_processes_along(tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(Path(testcluster.process.__file__).parents[1])}
+    env = {**os.environ, "PYTHONPATH": str(Path(support.cluster.process.__file__).parents[1])}
     argv = [sys.executable, "-c", STARTER, str(tmp_path)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env) as starter:
         assert starter.stdout is not None

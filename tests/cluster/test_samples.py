@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from ballast_operator.doctor import judge_kubelet
-from testcluster.cluster import Cluster
-from testcluster.definitions import HTTP_ROUTE, INFERENCE_POOL, POD_MONITOR, SCALED_OBJECT
-from testcluster.kube import Kube, Object, documents
-from testcluster.pod_answers import PodAnswers
-from testcluster.services import wait_ready
-from testcluster.waiting import wait_for
+from support.cluster.cluster import Cluster
+from support.cluster.definitions import HTTP_ROUTE, INFERENCE_POOL, POD_MONITOR, SCALED_OBJECT
+from support.cluster.kube import Kube, Object, documents
+from support.cluster.service.pod_answers import PodAnswers
+from support.cluster.service.specs import wait_ready
+from support.cluster.waiting import wait_for
 
 SAMPLES = Path(__file__).parents[2] / "manifests" / "samples"
 NEEDED = (INFERENCE_POOL, HTTP_ROUTE, SCALED_OBJECT, POD_MONITOR)

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.servers.process import FAKE, ServerProcess
-from testcluster.waiting import wait_for
+from support.cluster.waiting import wait_for
 
 QUEUED, RUNNING, USED = "vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"
 MODEL = "the-model"

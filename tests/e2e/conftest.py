@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from testcluster.binaries import ROOT
-from testcluster.images import RUNTIME_IMAGE
-from testcluster.installed_node import InstalledNode
-from testcluster.kube import Kube
+from support.cluster.binaries import ROOT
+from support.cluster.nodes.images import RUNTIME_IMAGE
+from support.cluster.nodes.installed import InstalledNode
+from support.cluster.kube import Kube
 
 ARCHIVES = ROOT / "build" / "e2e"
 

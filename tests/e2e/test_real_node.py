@@ -17,10 +17,10 @@ from types import TracebackType
 import httpx
 import pytest
 
-from testcluster.binaries import ROOT, program
-from testcluster.installed_node import InstalledNode
-from testcluster.kube import Kube, Object, documents
-from testcluster.waiting import wait_for
+from support.cluster.binaries import ROOT, program
+from support.cluster.nodes.installed import InstalledNode
+from support.cluster.kube import Kube, Object, documents
+from support.cluster.waiting import wait_for
 
 SAMPLES = ROOT / "manifests" / "samples"
 BUILT_IN_MODEL = ROOT / "runtime" / "ballast" / "tiny" / "trained"

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from testcluster.binaries import ROOT, program
-from testcluster.images import OPERATOR_IMAGE, RUNTIME_IMAGE
-from testcluster.installed_node import CRD, OPERATOR_NAMESPACE, InstalledNode
-from testcluster.kube import Object
-from testcluster.waiting import wait_for
+from support.cluster.binaries import ROOT, program
+from support.cluster.nodes.images import OPERATOR_IMAGE, RUNTIME_IMAGE
+from support.cluster.nodes.installed import CRD, OPERATOR_NAMESPACE, InstalledNode
+from support.cluster.kube import Object
+from support.cluster.waiting import wait_for
 
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND_TIMEOUT_S = 400

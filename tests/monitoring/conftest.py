@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from testcluster.helm import Helm
-from testcluster.kube import Object
+from support.cluster.helm import Helm
+from support.cluster.kube import Object
 
 
 @pytest.fixture(scope="session")

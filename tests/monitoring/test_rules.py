@@ -9,9 +9,9 @@ from pathlib import Path
 
 import yaml
 
-from testcluster.binaries import ROOT, program
-from testcluster.helm import Helm
-from testcluster.kube import Object
+from support.cluster.binaries import ROOT, program
+from support.cluster.helm import Helm
+from support.cluster.kube import Object
 
 SCENARIOS = Path(__file__).with_name("rules_test.yaml")
 

@@ -1,5 +1,5 @@
 // AMX's tiles under the names that cpu/amx is written in: 8 registers of up to 16 rows of 64 bytes. Tests
-// build the same algorithms on tests/cpp/emulated_tiles.h.
+// build the same algorithms on tests/cpp/support/emulated_tiles.h.
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@ HALF_OFFSETS = {
 byte of a block may hold anything."""
 FLOATS = frozenset({T.F32, T.F16, T.BF16})
 FORMATS = tuple(sorted(FLOATS | HALF_OFFSETS.keys()))
-"""What matrices may be: tests/kernels/test_formats.py holds `kernels.formats()` to it."""
+"""What matrices may be: tests/kernels/linear/test_formats.py holds `kernels.formats()` to it."""
 
 
 def random_blocks(

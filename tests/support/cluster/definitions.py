@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from testcluster.kube import Object
+from support.cluster.kube import Object
 
 Schema = dict[str, Any]
 

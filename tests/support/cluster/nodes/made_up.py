@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from testcluster.binaries import program
-from testcluster.controlplane import ControlPlane
-from testcluster.kube import Object
-from testcluster.process import Process, free_port
-from testcluster.waiting import wait_for
+from support.cluster.binaries import program
+from support.cluster.controlplane import ControlPlane
+from support.cluster.kube import Object
+from support.cluster.process import Process, free_port
+from support.cluster.waiting import wait_for
 
 BEHAVIOUR = "test.ballast.dev/pods"
 """Key in a pod's nodeSelector: run, loading, rejected or oom (kwok_stages.yaml)."""

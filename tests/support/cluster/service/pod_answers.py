@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from testcluster.controlplane import ControlPlane
-from testcluster.endpoints import ready_services
-from testcluster.kube import ApiError, Kube
+from support.cluster.controlplane import ControlPlane
+from support.cluster.service.endpoints import ready_services
+from support.cluster.kube import ApiError, Kube
 
 PINNED: dict[str, Any] = {
     "cpus": "1",

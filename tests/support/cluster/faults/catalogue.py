@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from testcluster.cluster import Cluster
-from testcluster.fault_proxy import Fault, FaultProxy, but_leases, everything, mutations, watches
-from testcluster.kube import documents
-from testcluster.live_service import LiveService
-from testcluster.operator import INSTALLATION, OperatorProcess
+from support.cluster.cluster import Cluster
+from support.cluster.faults.proxy import Fault, FaultProxy, but_leases, everything, mutations, watches
+from support.cluster.kube import documents
+from support.cluster.service.live_service import LiveService
+from support.cluster.service.operator import INSTALLATION, OperatorProcess
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import yaml
 
-from testcluster.binaries import program
-from testcluster.process import Process, free_port
+from support.cluster.binaries import program
+from support.cluster.process import Process, free_port
 
 SCRAPE_INTERVAL_S = 1
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from testcluster.cluster import Cluster
-from testcluster.operator import OperatorProcess
-from testcluster.pod_answers import PodAnswers
+from support.cluster.cluster import Cluster
+from support.cluster.service.operator import OperatorProcess
+from support.cluster.service.pod_answers import PodAnswers
 
 RELEASE = "ballast"
 ACCOUNT = "ballast-operator"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from testcluster.binaries import program
-from testcluster.kube import Kube
-from testcluster.pki import Pki, kubeconfig
-from testcluster.process import Process, free_port
-from testcluster.waiting import wait_for
+from support.cluster.binaries import program
+from support.cluster.kube import Kube
+from support.cluster.pki import Pki, kubeconfig
+from support.cluster.process import Process, free_port
+from support.cluster.waiting import wait_for
 
 START_TIMEOUT_S = 90
 AUDIT_POLICY = """\

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from testcluster.audit import AuditLog
-from testcluster.controlplane import ControlPlane
-from testcluster.fault_proxy import FaultProxy
-from testcluster.kube import RESOURCES, ApiError, Kube, Object, documents
-from testcluster.nodes import add_node, kwok, made_up_node
-from testcluster.pki import kubeconfig
-from testcluster.waiting import wait_for
+from support.cluster.audit import AuditLog
+from support.cluster.controlplane import ControlPlane
+from support.cluster.faults.proxy import FaultProxy
+from support.cluster.kube import RESOURCES, ApiError, Kube, Object, documents
+from support.cluster.nodes.made_up import add_node, kwok, made_up_node
+from support.cluster.pki import kubeconfig
+from support.cluster.waiting import wait_for
 
 END_TIMEOUT_S = 60
 

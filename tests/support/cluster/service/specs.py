@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from testcluster.kube import Kube, Object
-from testcluster.nodes import BEHAVIOUR
-from testcluster.waiting import wait_for
+from support.cluster.kube import Kube, Object
+from support.cluster.nodes.made_up import BEHAVIOUR
+from support.cluster.waiting import wait_for
 
 CONVERGED_S = 180
 """A limit, not a figure."""

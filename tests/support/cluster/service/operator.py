@@ -8,12 +8,12 @@ from pathlib import Path
 
 import httpx
 
-from testcluster.cluster import Cluster
-from testcluster.kube import Object, documents
-from testcluster.process import Process
-from testcluster.waiting import wait_for
+from support.cluster.cluster import Cluster
+from support.cluster.kube import Object, documents
+from support.cluster.process import Process
+from support.cluster.waiting import wait_for
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 CRD = ROOT / "manifests/crd/inferenceservices.serving.ballast.dev.yaml"
 INSTALLATION = ROOT / "manifests/operator/operator.yaml"
 

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from testcluster.binaries import ROOT
-from testcluster.node import PAUSE_IMAGE, missing_here
+from support.cluster.binaries import ROOT
+from support.cluster.nodes.real import PAUSE_IMAGE, missing_here
 
 BASE_IMAGE = "localhost/ballast-base:slim"
 RUNTIME_IMAGE = "localhost/ballast-runtime:e2e"

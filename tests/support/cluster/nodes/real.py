@@ -13,11 +13,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from testcluster.binaries import program
-from testcluster.controlplane import ControlPlane
-from testcluster.pki import kubeconfig
-from testcluster.process import Process
-from testcluster.waiting import wait_for
+from support.cluster.binaries import program
+from support.cluster.controlplane import ControlPlane
+from support.cluster.pki import kubeconfig
+from support.cluster.process import Process
+from support.cluster.waiting import wait_for
 
 ADDRESS = "10.55.0.1"
 MACHINE_NETWORK = "BALLAST_MACHINE_NETWORK"

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from testcluster.binaries import ROOT, program
-from testcluster.controlplane import ControlPlane
-from testcluster.images import OPERATOR_IMAGE, RUNTIME_IMAGE
-from testcluster.kube import Kube
-from testcluster.node import ADDRESS, Node
-from testcluster.waiting import wait_for
+from support.cluster.binaries import ROOT, program
+from support.cluster.controlplane import ControlPlane
+from support.cluster.nodes.images import OPERATOR_IMAGE, RUNTIME_IMAGE
+from support.cluster.kube import Kube
+from support.cluster.nodes.real import ADDRESS, Node
+from support.cluster.waiting import wait_for
 
 CRD = ROOT / "manifests/crd/inferenceservices.serving.ballast.dev.yaml"
 COMMAND_TIMEOUT_S = 300

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from testcluster.binaries import ROOT, program
+from support.cluster.binaries import ROOT, program
 
 CHART = ROOT / "charts" / "ballast"
 COMMAND_TIMEOUT_S = 240

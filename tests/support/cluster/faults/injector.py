@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-from testcluster.controlplane import ControlPlane
-from testcluster.kube import Object
+from support.cluster.controlplane import ControlPlane
+from support.cluster.kube import Object
 
 SIDECAR: Object = {
     "name": "proxy",

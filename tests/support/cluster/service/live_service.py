@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from testcluster.kube import Kube, Object
-from testcluster.services import service
-from testcluster.waiting import wait_for
+from support.cluster.kube import Kube, Object
+from support.cluster.service.specs import service
+from support.cluster.waiting import wait_for
 
 LABEL = "serving.ballast.dev/service"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from testcluster.kube import Kube
+from support.cluster.kube import Kube
 
 SERVICE_NAME = "kubernetes.io/service-name"
 

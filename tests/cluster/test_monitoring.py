@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.servers.process import ServerProcess
 from support.cluster.cluster import Cluster
 from support.cluster.helm import CHART, Helm
 from support.cluster.kube import Kube, Object
-from support.cluster.service.operator import OperatorProcess
 from support.cluster.prometheus import Prometheus
+from support.cluster.service.operator import OperatorProcess
 from support.cluster.service.specs import service, wait_ready
 from support.cluster.waiting import wait_for
+from support.servers.process import ServerProcess
 
 MONITORING = "--api-versions=monitoring.coreos.com/v1/PrometheusRule"
 NAME = re.compile(r"\b(?:ballast|process|vllm)[a-z_:]*[a-z]\b")

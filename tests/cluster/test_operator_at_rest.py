@@ -8,7 +8,7 @@ import pytest
 
 from support.cluster.audit import AuditLog, Call
 from support.cluster.cluster import Cluster
-from support.cluster.kube import Kube
+from support.cluster.kube import Kube, Object
 from support.cluster.service.operator import USER, OperatorProcess
 from support.cluster.service.specs import service, wait_ready
 from support.cluster.waiting import wait_for
@@ -62,6 +62,37 @@ def test_many_services_converge_and_then_nothing_is_written(
     assert operator.metric("ballast_operator_watch_stale_seconds") == 0.0
     for number in range(NUM_SERVICES):
         kube.delete("inferenceservices", f"s{number}", namespace)
+
+
+def test_in_a_namespace_that_is_being_deleted_nothing_is_written(
+    cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
+) -> None:
+    kube.create("inferenceservices", service("ending"), namespace)
+    wait_ready(kube, namespace, "ending")
+    # Pods go first, so one that stays keeps the service from being deleted.
+    kube.create("pods", lasting_pod("lasting"), namespace)
+    kube.delete("namespaces", namespace)
+    wait_for("the pods to go", lambda: [pod["metadata"]["name"] for pod in kube.list("pods", namespace)] == ["lasting"])
+    changes_within(cluster.audit(), PAUSE_S)
+    audit = cluster.audit()
+    kube.merge("inferenceservices", "ending", {"metadata": {"annotations": {"touched": "yes"}}}, namespace)
+    assert changes_within(audit, PAUSE_S) == []
+    kube.merge("pods", "lasting", {"metadata": {"finalizers": None}}, namespace)
+
+
+def lasting_pod(name: str) -> Object:
+    """A pod that is not deleted while it has its finalizer."""
+    restricted = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    container = {"name": "c", "image": "example.org/none", "securityContext": restricted}
+    return {
+        "metadata": {"name": name, "finalizers": ["example.org/lasting"]},
+        "spec": {"containers": [container]},
+    }
 
 
 def test_without_permission_nothing_restarts_and_with_it_all_goes_on(

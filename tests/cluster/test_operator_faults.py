@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from support.cluster.cluster import Cluster
-from support.cluster.faults.proxy import Fault, FaultProxy, Seen, everything, mutations, watches
 from support.cluster.faults.invariants import Invariants
+from support.cluster.faults.proxy import Fault, FaultProxy, Seen, everything, mutations, watches
 from support.cluster.kube import Kube, Object
 from support.cluster.service.operator import OperatorProcess, install
 from support.cluster.service.pod_answers import PodAnswers

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from support.cluster.binaries import ROOT
+from support.cluster.kube import Kube
 from support.cluster.nodes.images import RUNTIME_IMAGE
 from support.cluster.nodes.installed import InstalledNode
-from support.cluster.kube import Kube
 
 ARCHIVES = ROOT / "build" / "e2e"
 

@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from support.cluster.binaries import ROOT, program
-from support.cluster.nodes.installed import InstalledNode
 from support.cluster.kube import Kube, Object, documents
+from support.cluster.nodes.installed import InstalledNode
 from support.cluster.waiting import wait_for
 
 SAMPLES = ROOT / "manifests" / "samples"

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from support.cluster.binaries import ROOT, program
+from support.cluster.kube import Object
 from support.cluster.nodes.images import OPERATOR_IMAGE, RUNTIME_IMAGE
 from support.cluster.nodes.installed import CRD, OPERATOR_NAMESPACE, InstalledNode
-from support.cluster.kube import Object
 from support.cluster.waiting import wait_for
 
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)

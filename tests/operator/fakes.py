@@ -40,7 +40,7 @@ def live(body, **more):
 
 
 class FakeApi:
-    """`failures`: the HTTP status by verb and kind."""
+    """`failures`: the HTTP status, or the error itself, by verb and kind."""
 
     def __init__(self, service, failures=None):
         self.objects, self.failures, self.writes = {}, failures or {}, []
@@ -64,8 +64,10 @@ class FakeApi:
         return body
 
     def _fail(self, verb, kind):
-        if (status := self.failures.get((verb, kind.name))) is not None:
-            raise ApiError(f"{verb} {kind.plural}", status, "told to fail")
+        if (failure := self.failures.get((verb, kind.name))) is not None:
+            raise (
+                failure if isinstance(failure, ApiError) else ApiError(f"{verb} {kind.plural}", failure, "told to fail")
+            )
 
     def written(self, verb, kind):
         return [body for done, name, body in self.writes if (done, name) == (verb, kind)]

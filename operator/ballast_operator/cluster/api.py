@@ -25,6 +25,9 @@ APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 JSON = "application/json"
 
+NAMESPACE_TERMINATING = "NamespaceTerminating"
+"""core/v1's NamespaceTerminatingCause."""
+
 
 class ApiError(Exception):
     """The API server refused a request, or could not be asked (status 0)."""
@@ -32,6 +35,10 @@ class ApiError(Exception):
     def __init__(self, what: str, status: int, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(f"{what}: {f'HTTP {status}: ' if status else ''}{message}")
         self.status, self.message, self.retry_after_s = status, message, retry_after_s
+
+
+class NamespaceTerminatingError(ApiError):
+    """The namespace is being deleted with all that is in it: nothing can be created there any more."""
 
 
 class Api:
@@ -145,7 +152,8 @@ class Api:
         self._count(verb, status)
         what = f"{verb} {path}"
         if not 200 <= status < 300:
-            raise ApiError(what, status, _message(payload), _seconds(retry_after))
+            failure = NamespaceTerminatingError if status == 403 and _is_namespace_terminating(payload) else ApiError
+            raise failure(what, status, _message(payload), _seconds(retry_after))
         try:
             answer = json.loads(payload)
         except ValueError:
@@ -193,6 +201,14 @@ def _message(payload: bytes) -> str:
         return str(json.loads(payload)["message"])
     except (ValueError, KeyError, TypeError):
         return payload[:500].decode(errors="replace")
+
+
+def _is_namespace_terminating(payload: bytes) -> bool:
+    """Whether a refusal has the cause that the NamespaceLifecycle admission plugin gives."""
+    try:
+        return any(cause["reason"] == NAMESPACE_TERMINATING for cause in json.loads(payload)["details"]["causes"])
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _seconds(retry_after: str | None) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.backoff import backoff_s
-from ballast_operator.cluster.api import Api, ApiError
+from ballast_operator.cluster.api import Api, ApiError, NamespaceTerminatingError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE, NODE_TOPOLOGY, SERVICE
 from ballast_operator.control.applying.children import apply_children
 from ballast_operator.control.applying.event_recorder import record
@@ -67,6 +67,17 @@ class Reconciler:
         if body is None or "deletionTimestamp" in body["metadata"]:
             self.state.forget(ref)  # the garbage collector does the rest
             return None
+        if self.state.of(ref).abandoned_uid == body["metadata"]["uid"]:
+            return None
+        try:
+            return await self._bring_about(ref, body)
+        except NamespaceTerminatingError:
+            log.info("the namespace is being deleted, nothing more is written", extra={"service": str(ref)})
+            self.state.of(ref).abandoned_uid = body["metadata"]["uid"]
+            return None
+
+    async def _bring_about(self, ref: Ref, body: dict[str, Any]) -> float | None:
+        """The pass over a service that exists. Raises ApiError as `reconcile` does."""
         try:
             service = InferenceService.from_api(body)
         except SpecError as error:

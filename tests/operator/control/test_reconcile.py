@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from fakes import REF, FakeApi, FakeProber, custom_resource, reconciler
 
-from ballast_operator.cluster.api import ApiError
+from ballast_operator.cluster.api import ApiError, NamespaceTerminatingError
 
 
 def run(step):
@@ -183,3 +183,19 @@ def test_capacity_that_may_not_be_asked_for_holds_no_pod(told, kind):
     api.failures = {("list", kind): 403}
     run(step)
     assert len(api.written("create", "Pod")) == 1
+
+
+@pytest.mark.parametrize("refused", [("apply", "Service"), ("create", "Pod")])
+def test_once_the_namespace_is_being_deleted_nothing_is_written_again(refused):
+    api = FakeApi(
+        custom_resource(), {refused: NamespaceTerminatingError("create", 403, "because it is being terminated")}
+    )
+    step = reconciler(api)
+    assert run(step) is None
+    api.writes.clear()
+    assert run(step) is None
+    assert api.writes == []
+    api.failures.clear()
+    api.objects["InferenceService", "s"]["metadata"]["uid"] = "of the namespace that took the name"
+    run(step)
+    assert api.written("create", "Pod")

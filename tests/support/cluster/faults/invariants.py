@@ -10,8 +10,8 @@ from types import TracebackType
 
 import httpx
 
-from support.cluster.service.endpoints import ready_services
 from support.cluster.kube import ApiError, Kube, Object
+from support.cluster.service.endpoints import ready_services
 
 INTERVAL_S = 0.1
 ENDPOINT_LAG_S = 120.0

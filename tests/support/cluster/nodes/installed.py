@@ -8,8 +8,8 @@ from pathlib import Path
 
 from support.cluster.binaries import ROOT, program
 from support.cluster.controlplane import ControlPlane
-from support.cluster.nodes.images import OPERATOR_IMAGE, RUNTIME_IMAGE
 from support.cluster.kube import Kube
+from support.cluster.nodes.images import OPERATOR_IMAGE, RUNTIME_IMAGE
 from support.cluster.nodes.real import ADDRESS, Node
 from support.cluster.waiting import wait_for
 

@@ -9,6 +9,7 @@ import copy
 import ipaddress
 import json
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,8 +17,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from support.cluster.controlplane import ControlPlane
-from support.cluster.service.endpoints import ready_services
 from support.cluster.kube import ApiError, Kube
+from support.cluster.service.endpoints import ready_services
 
 PINNED: dict[str, Any] = {
     "cpus": "1",
@@ -89,7 +90,8 @@ class PodAnswers:
                 self.send_response(page[0])
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                with suppress(ConnectionError):  # whoever asked has left
+                    self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
                 """Tests are quiet."""

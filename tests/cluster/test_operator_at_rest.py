@@ -81,7 +81,7 @@ def test_in_a_namespace_that_is_being_deleted_nothing_is_written(
 
 
 def lasting_pod(name: str) -> Object:
-    """A pod that is not deleted while it has its finalizer."""
+    """A pod that is not deleted while it has its finalizer. No node has it: kwok would take the finalizer away."""
     restricted = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -91,7 +91,7 @@ def lasting_pod(name: str) -> Object:
     container = {"name": "c", "image": "example.org/none", "securityContext": restricted}
     return {
         "metadata": {"name": name, "finalizers": ["example.org/lasting"]},
-        "spec": {"containers": [container]},
+        "spec": {"containers": [container], "schedulerName": "none"},
     }
 
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO, Protocol
 
 END_TIMEOUT_S = 20
 
@@ -26,6 +27,17 @@ def free_port(host: str = "127.0.0.1") -> int:
             return port
 
 
+class Child(Protocol):
+    """What is used of subprocess.Popen."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int, /) -> None: ...
+    def kill(self) -> None: ...
+
+
 class Process:
     """One program; its output goes to `<logs>/<name>.log`, appended over restarts."""
 
@@ -42,21 +54,24 @@ class Process:
         self.log_path = logs / f"{name}.log"
         self.env = env
         self.cwd = cwd
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
 
     def start(self) -> None:
         """Call it in a thread that lives as long as the program is to."""
         assert not self.is_running, f"{self.name} runs already"
         with self.log_path.open("ab") as log:
-            self._child = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "--", *self.argv],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=None if self.env is None else {**os.environ, **self.env},
-                cwd=self.cwd,
-                start_new_session=True,
-            )
+            self._child = self._launch(log)
+
+    def _launch(self, log: IO[bytes]) -> Child:
+        return subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "--", *self.argv],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=None if self.env is None else {**os.environ, **self.env},
+            cwd=self.cwd,
+            start_new_session=True,
+        )
 
     @property
     def pid(self) -> int:

@@ -1,13 +1,14 @@
-"""Servers forked from one process that has imported everything they need: importing takes most of a server's start.
+"""Programs forked from one process that has imported what they need: importing takes most of a program's start.
 
 The template process runs no thread and no event loop, so that a fork of it is as good as a new interpreter. For each
-server it forks a keeper, which forks the server, waits for it and says how it ended. A server runs its module as
-`python -m` does, to the interpreter's ordinary end.
+program it forks a keeper, which forks the program, waits for it and says how it ended. A program runs its module as
+`python -m` does, to the interpreter's ordinary end. When the template ends, the kernel kills what still runs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import json
 import os
@@ -20,17 +21,21 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-PRELOADED = ("ballast.cli", "ballast.server.serve", "support.models.vocabulary")
-"""Not the modules that are run: they would be there twice."""
+SERVER_MODULES = ("ballast.cli", "ballast.server.serve", "support.models.vocabulary")
+"""What servers import. Not the modules that are run: they would be there twice."""
+OPERATOR_MODULES = ("ballast_operator.cli", "ballast_operator.process.run")
+"""What operators import."""
 
 cpu_s = 0.0
-"""What ended servers took; no child of this process, so the system does not count them as such."""
+"""What ended programs took; no child of this process, so the system does not count them as such."""
+
+PR_SET_PDEATHSIG = 1
 
 
 class ForkedProcess:
-    """A server; of subprocess.Popen what tests use of one."""
+    """A program; of subprocess.Popen what tests use of one."""
 
-    def __init__(self, pid: int, ended: socket.socket, stderr: IO[str]) -> None:
+    def __init__(self, pid: int, ended: socket.socket, stderr: IO[str] | None) -> None:
         self.pid = pid
         self.stderr = stderr
         self.returncode: int | None = None
@@ -47,7 +52,7 @@ class ForkedProcess:
         global cpu_s
         if self.returncode is None:
             if not select.select([self._ended], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(f"server {self.pid}", timeout or 0.0)
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
             with self._ended:
                 self.returncode, took_s = json.loads(self._ended.recv(1000))
             cpu_s += took_s
@@ -64,29 +69,43 @@ class ForkedProcess:
 
 
 class Template:
-    """The process that has imported everything; started with the first server."""
+    """The process that has imported `modules`; started with the first program."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._modules = modules
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess:
         """Run `[python, "-m", module, argument, ...]` with standard error on a pipe."""
+        read_end, write_end = os.pipe()
+        try:
+            pid, ended = self._fork(command, environment, {2: write_end})
+        finally:
+            os.close(write_end)
+        return ForkedProcess(pid, ended, os.fdopen(read_end))
+
+    def start_logged(self, command: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> ForkedProcess:
+        """Run `[python, "-m", module, argument, ...]` with all output to `log`."""
+        pid, ended = self._fork(command, environment, {1: log.fileno(), 2: log.fileno()})
+        return ForkedProcess(pid, ended, None)
+
+    def _fork(
+        self, command: Sequence[str], environment: Mapping[str, str], files: Mapping[int, int]
+    ) -> tuple[int, socket.socket]:
+        """`files`: by the descriptor that the program is to have, the one here. Returns its pid and its keeper."""
         control = self._control or self._begin()
         ended, ended_there = socket.socketpair()
-        read_end, write_end = os.pipe()
-        request = json.dumps([command[2:], dict(environment)]).encode()
-        socket.send_fds(ended, [len(request).to_bytes(4, "big")], [write_end])
+        request = json.dumps([list(files), command[2:], dict(environment)]).encode()
+        socket.send_fds(ended, [len(request).to_bytes(4, "big")], list(files.values()))
         ended.sendall(request)
         socket.send_fds(control, [b"."], [ended_there.fileno()])
         ended_there.close()
-        os.close(write_end)
-        pid = int.from_bytes(ended.recv(4), "big")
-        return ForkedProcess(pid, ended, os.fdopen(read_end))
+        return int.from_bytes(ended.recv(4), "big"), ended
 
     def _begin(self) -> socket.socket:
         self._control, there = socket.socketpair()
-        command = [sys.executable, "-m", __name__, str(there.fileno())]
+        command = [sys.executable, "-m", __name__, str(there.fileno()), *self._modules]
         # Of a terminal's interrupt the test process makes something; it does not come here.
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, pass_fds=[there.fileno()], start_new_session=True
@@ -95,7 +114,7 @@ class Template:
         return self._control
 
     def end(self) -> None:
-        """Let the template go; servers that still run are left alone."""
+        """Let the template go, and with it what still runs."""
         if self._control is not None and self._process is not None:
             self._control.close()
             self._process.wait(60)
@@ -115,23 +134,31 @@ def _serve(control: socket.socket) -> None:
         os.close(fds[0])
 
 
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _keep(ended: socket.socket) -> None:
-    """Fork the server and say how it ended. Returns in the server alone, to whoever starts its module."""
+    """Fork the program and say how it ended. Returns in the program alone, to whoever starts its module."""
+    _die_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    header, fds, _, _ = socket.recv_fds(ended, 4, 1)
+    header, fds, _, _ = socket.recv_fds(ended, 4, 2)
     request = bytearray()
     while len(request) < int.from_bytes(header, "big"):
         request += ended.recv(1 << 20)
     pid = os.fork()
     if pid == 0:
+        _die_with_parent()
         ended.close()
-        os.dup2(fds[0], 2)
-        os.close(fds[0])
-        sys.argv, environment = json.loads(request)
+        targets, sys.argv, environment = json.loads(request)
+        for target, fd in zip(targets, fds, strict=True):
+            os.dup2(fd, target)
+            os.close(fd)
         os.environ.clear()
         os.environ.update(environment)
         return
-    os.close(fds[0])
+    for fd in fds:
+        os.close(fd)
     ended.sendall(pid.to_bytes(4, "big"))
     _, status, used = os.wait4(pid, 0)
     said = json.dumps([os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime]).encode()
@@ -141,7 +168,7 @@ def _keep(ended: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    for name in PRELOADED:
+    for name in sys.argv[2:]:
         importlib.import_module(name)
     _serve(socket.socket(fileno=int(sys.argv[1])))
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO, ClassVar
 
 import httpx
 
 from support.cluster.cluster import Cluster
 from support.cluster.kube import Object, documents
-from support.cluster.process import Process
+from support.cluster.process import Child, Process
 from support.cluster.waiting import wait_for
 
 ROOT = Path(__file__).parents[4]
@@ -36,6 +39,9 @@ def install(cluster: Cluster) -> None:
 class OperatorProcess(Process):
     """`ballast-operator run`, from the repository's environment."""
 
+    fork: ClassVar[Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Child] | None] = None
+    """Starts `python -m …` with its output to a log; pytest's configuration takes `prefork` for it."""
+
     def __init__(
         self,
         cluster: Cluster,
@@ -50,8 +56,8 @@ class OperatorProcess(Process):
         self.name = name
         config = self._take_token()
         argv: list[str | Path] = [
-            Path(sys.executable).with_name("ballast-operator"),
-            "run",
+            sys.executable,
+            *("-m", "ballast_operator", "run"),
             *("--health-port", "0", "--health-host", "127.0.0.1", "--identity", name),
             *("--probe-proxy", probe_proxy, "--runtime-image", "made.up/runtime:1"),
             *options,
@@ -62,6 +68,11 @@ class OperatorProcess(Process):
     def start(self) -> None:
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         super().start()
+
+    def _launch(self, log: IO[bytes]) -> Child:
+        if OperatorProcess.fork is None:
+            return super()._launch(log)
+        return OperatorProcess.fork(self.argv, {**os.environ, **(self.env or {})}, log)
 
     def rotate_token(self) -> None:
         """Give it another token; return when the API server refuses the one before, which takes it some seconds."""

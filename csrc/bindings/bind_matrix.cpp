@@ -168,7 +168,11 @@ void bind_matrix(py::module_ m) {
       .def_property_readonly("panels", &panels_of)
       .def_property_readonly("memory", [](const MatrixView& view) { return std::vector{memory_of(view)}; });
 
-  m.def("compiled_isas", &compiled_isas);
+  py::class_<FastIsa>(m, "FastIsa")
+      .def_readonly("name", &FastIsa::name)
+      .def_readonly("cpu_flags", &FastIsa::cpu_flags)
+      .def_readonly("thread_flops", &FastIsa::thread_flops);
+  m.def("fast_isas", &fast_isas);
   m.def("usable_isas", &usable_isas);
   m.def("pack", &pack, arg("pool"), arg("matrix"), arg("isa"), py::kw_only(), arg("num_heads") = 1,
         arg("head_stride") = 0, arg("row_offset") = 0, arg("num_rows") = py::none(),

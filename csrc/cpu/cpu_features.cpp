@@ -1,5 +1,7 @@
 #include "cpu/cpu_features.h"
 
+#include <utility>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -7,6 +9,20 @@
 #endif
 
 namespace ballast {
+
+std::vector<std::string> flags_of(CpuFeatures features) {
+  static const std::vector<std::pair<CpuFeatures, std::vector<std::string>>> all = {
+      {kAvx2, {"avx2", "fma", "f16c"}},
+      {kAvx512, {"avx512f", "avx512bw", "avx512dq", "avx512vl"}},
+      {kAvx512Vnni, {"avx512_vnni"}},
+      {kAmx, {"amx_tile", "amx_int8", "amx_bf16"}},
+  };
+  std::vector<std::string> flags;
+  for (const auto& [feature, names] : all) {
+    if (features & feature) flags.insert(flags.end(), names.begin(), names.end());
+  }
+  return flags;
+}
 
 #if defined(__x86_64__)
 namespace {

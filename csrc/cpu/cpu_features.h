@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace ballast {
 
@@ -12,6 +14,9 @@ constexpr CpuFeatures kAvx2 = 1;    // with FMA and F16C
 constexpr CpuFeatures kAvx512 = 2;  // F, BW, DQ, VL
 constexpr CpuFeatures kAvx512Vnni = 4;
 constexpr CpuFeatures kAmx = 8;  // tiles of bytes and of bfloat16
+
+// Their flags, as /proc/cpuinfo names them.
+std::vector<std::string> flags_of(CpuFeatures features);
 
 // Asks the kernel for the permission to use AMX where the chip has it.
 CpuFeatures usable_cpu_features();

@@ -10,12 +10,13 @@ namespace {
 
 struct Isa {
   const char* name;
+  int thread_gflops;
   CpuFeatures needs;
   const Kernels* (*kernels)();
 };
 
 const std::vector<Isa>& all_isas() {
-#define BALLAST_ISA(name, needs, options) {#name, needs, name##_kernels},
+#define BALLAST_ISA(name, thread_gflops, needs, options) {#name, thread_gflops, needs, name##_kernels},
   static const std::vector<Isa> isas = {BALLAST_ISAS(BALLAST_ISA)};
 #undef BALLAST_ISA
   return isas;
@@ -36,18 +37,20 @@ const std::vector<Isa>& known_usable_isas() {
   return usable;
 }
 
-std::vector<std::string> names_of(const std::vector<Isa>& isas) {
+}  // namespace
+
+std::vector<FastIsa> fast_isas() {
+  std::vector<FastIsa> isas;
+  for (const Isa& isa : all_isas()) isas.push_back({isa.name, flags_of(isa.needs), isa.thread_gflops * 1e9});
+  return isas;
+}
+
+std::vector<std::string> usable_isas() {
   std::vector<std::string> names;
-  for (const Isa& isa : isas) names.push_back(isa.name);
+  for (const Isa& isa : known_usable_isas()) names.push_back(isa.name);
   names.push_back(kReferenceIsa);
   return names;
 }
-
-}  // namespace
-
-std::vector<std::string> compiled_isas() { return names_of(all_isas()); }
-
-std::vector<std::string> usable_isas() { return names_of(known_usable_isas()); }
 
 const Kernels* find_isa(const std::string& name) {
   if (name == kReferenceIsa) return nullptr;

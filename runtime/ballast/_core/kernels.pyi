@@ -83,11 +83,24 @@ def measure_read_speed(pool: ThreadPool, num_bytes: int) -> float:
     """Bytes a second at which the pool's threads read memory: the best of a few passes over num_bytes, which should be
     well beyond the caches."""
 
-def compiled_isas() -> list[str]:
-    """Instruction sets that this build has kernels for, best first; the last is "reference"."""
+class FastIsa(PybindObject):
+    """An instruction set with kernels of its own, as csrc/cpu/isa_list.h lists them."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def cpu_flags(self) -> list[str]:
+        """What a CPU must have, as /proc/cpuinfo names it."""
+    @property
+    def thread_flops(self) -> float:
+        """A second, of one thread with some hundred tokens, roughly."""
+
+def fast_isas() -> list[FastIsa]:
+    """What this build has such kernels for, best first, whatever this machine can run. Empty where it was built for
+    another architecture than x86-64."""
 
 def usable_isas() -> list[str]:
-    """Those of them that this machine and its system can run, in the same order."""
+    """Names of those that this machine and its system can run, best first; the last is "reference"."""
 
 def pack(
     pool: ThreadPool,

@@ -38,6 +38,8 @@ class Software:
     """Why the compiled part cannot be imported; None when it can."""
     usable_isas: tuple[str, ...]
     """Instruction sets with kernels in the compiled part that this machine supports, best first."""
+    packing_flags: tuple[str, ...]
+    """What a CPU must have for the least of the fast kernels; empty where the compiled part has none."""
     chosen_isa: str | ConfigError
     """The one that is used, or the error if the requested one is not usable."""
     device: str
@@ -67,7 +69,7 @@ def run(out: TextIO | None = None) -> int:
 
 def diagnose(machine: Machine | None, software: Software) -> list[Finding]:
     """All findings, the machine's first. `machine` is None without the compiled part, which reads it. Pure."""
-    described = [] if machine is None else [*_cpu(machine), *_threads(machine), *_memory(machine)]
+    described = [] if machine is None else [*_cpu(machine, software), *_threads(machine), *_memory(machine)]
     gpus = [] if machine is None else _gpus(machine, software)
     return [*described, *gpus, *_software(software)]
 
@@ -91,6 +93,7 @@ def read_software() -> Software:
         optional={name: _version(name) for name in _OPTIONAL},
         extension_problem=problem,
         usable_isas=() if problem else _usable_isas(),
+        packing_flags=() if problem else _packing_flags(),
         chosen_isa="" if problem else _chosen_isa(),
         device=device,
         device_reason=reason,
@@ -133,6 +136,12 @@ def _usable_isas() -> tuple[str, ...]:
     return tuple(importlib.import_module("ballast._core.kernels").usable_isas())
 
 
+def _packing_flags() -> tuple[str, ...]:
+    from ballast.host.isa import packing_flags  # needs the compiled part, which may be missing
+
+    return packing_flags()
+
+
 def _chosen_isa() -> str | ConfigError:
     from ballast.host.isa import chosen_isa  # needs the compiled part, which may be missing
 
@@ -142,15 +151,11 @@ def _chosen_isa() -> str | ConfigError:
         return error
 
 
-def _cpu(machine: Machine) -> Iterator[Finding]:
+def _cpu(machine: Machine, software: Software) -> Iterator[Finding]:
     yield Finding(
         "ok", "cpu", f"{machine.cpu_model}: {machine.num_physical_cores} cores, {len(machine.cpus)} logical CPUs usable"
     )
-    if "avx2" in machine.isa:
-        yield Finding("ok", "instructions", ", ".join(machine.isa))
-    else:
-        known = ", ".join(machine.isa) or "none that is known here"
-        yield Finding("note", "instructions", f"{known}; without AVX2 the arithmetic of quantised weights is slow")
+    yield _instructions(machine, software)
     if not machine.nodes:
         yield Finding("note", "NUMA", "the kernel does not tell the nodes; memory is taken as one")
     for node in machine.nodes:
@@ -160,6 +165,18 @@ def _cpu(machine: Machine) -> Iterator[Finding]:
         if usable and node.index not in machine.memory_nodes:
             text += "; its memory may not be used from here, so every access is remote"
         yield Finding("ok" if node.index in machine.memory_nodes or not usable else "note", f"NUMA {node.index}", text)
+
+
+def _instructions(machine: Machine, software: Software) -> Finding:
+    if not software.packing_flags:
+        text = "there are no fast kernels for this architecture; the arithmetic of quantised weights is slow"
+        return Finding("note", "instructions", text)
+    known = ", ".join(machine.cpu_flags)
+    lacking = [flag for flag in software.packing_flags if flag not in machine.cpu_flags]
+    if not lacking:
+        return Finding("ok", "instructions", known)
+    text = f"without {', '.join(lacking)} the arithmetic of quantised weights is slow"
+    return Finding("note", "instructions", f"{known or 'none that kernels take'}; {text}")
 
 
 def _threads(machine: Machine) -> Iterator[Finding]:

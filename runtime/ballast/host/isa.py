@@ -10,6 +10,13 @@ from ballast.errors import ConfigError
 VARIABLE = "BALLAST_CPU_ISA"
 
 
+def packing_flags() -> tuple[str, ...]:
+    """What a CPU must have so that weights can be packed, as /proc/cpuinfo names it: what the least of the fast
+    instruction sets needs. Empty where this build has none, being for another architecture."""
+    fast = kernels.fast_isas()
+    return tuple(fast[-1].cpu_flags) if fast else ()
+
+
 def chosen_isa() -> str:
     """The instruction set that the environment variable BALLAST_CPU_ISA names, else the best one that is usable here.
 

@@ -16,22 +16,6 @@ from ballast.host.cgroup import CpuQuota, cpu_quota, memory_limits
 if TYPE_CHECKING:
     from ballast._core import numa
 
-ISA_FLAGS = (
-    "avx2",
-    "fma",
-    "f16c",
-    "avx_vnni",
-    "avx512f",
-    "avx512bw",
-    "avx512vl",
-    "avx512_vnni",
-    "avx512_bf16",
-    "amx_tile",
-    "amx_int8",
-    "amx_bf16",
-)
-"""Instruction sets that matter for the arithmetic of quantised weights, as /proc/cpuinfo names them."""
-
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
@@ -68,8 +52,9 @@ class Machine:
 
     topology: numa.Topology
     cpu_model: str
-    isa: tuple[str, ...]
-    """Those of ISA_FLAGS that the CPU has and the kernel enables."""
+    cpu_flags: tuple[str, ...]
+    """Instructions that the CPU has and the kernel enables, as /proc/cpuinfo names them; only those that some kernel of
+    this build takes."""
     nodes: tuple[NumaNode, ...]
     memory: Memory
     cpu_quota: CpuQuota | None
@@ -124,15 +109,16 @@ class Machine:
 def read_machine(root: Path = Path("/"), cpus: Iterable[int] | None = None) -> Machine:
     """This machine, or the one whose /proc and /sys are under `root`. `cpus`: those it may use; None: as the kernel
     says."""
-    from ballast._core import numa  # only here: the doctor must work without the compiled part
+    from ballast._core import kernels, numa  # only here: the doctor must work without the compiled part
 
     proc, sys = root / "proc", root / "sys"
-    cpu_model, isa = parse_cpuinfo(_text(proc / "cpuinfo"))
+    flags = dict.fromkeys(flag for fast in reversed(kernels.fast_isas()) for flag in fast.cpu_flags)
+    cpu_model, cpu_flags = parse_cpuinfo(_text(proc / "cpuinfo"), flags)
     topology = numa.read_topology(str(root), None if cpus is None else list(cpus))
     return Machine(
         topology=topology,
         cpu_model=cpu_model,
-        isa=isa,
+        cpu_flags=cpu_flags,
         nodes=tuple(_nodes(sys / "devices/system/node", topology)),
         memory=_memory(proc, sys / "fs/cgroup"),
         cpu_quota=cpu_quota(_text, proc, sys / "fs/cgroup"),
@@ -143,12 +129,12 @@ def read_machine(root: Path = Path("/"), cpus: Iterable[int] | None = None) -> M
     )
 
 
-def parse_cpuinfo(text: str) -> tuple[str, tuple[str, ...]]:
-    """Model name and usable instruction sets, both from the first CPU listed."""
+def parse_cpuinfo(text: str, flags: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """Model name, and which of `flags` there are, both from the first CPU listed."""
     model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
-    found = set(flags[1].split()) if flags else set()
-    return (model[1].strip() if model else "unknown"), tuple(flag for flag in ISA_FLAGS if flag in found)
+    listed = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
+    found = set(listed[1].split()) if listed else set()
+    return (model[1].strip() if model else "unknown"), tuple(flag for flag in flags if flag in found)
 
 
 def parse_meminfo(text: str) -> dict[str, int]:

@@ -12,7 +12,7 @@ from ballast.config.options import Config, MachineConfig, ModelConfig
 from ballast.config.resolve import on_cpu
 from ballast.errors import ConfigError
 from ballast.host.gpu import free_vram
-from ballast.host.isa import chosen_isa
+from ballast.host.isa import chosen_isa, packing_flags
 from ballast.host.machine import read_machine
 from ballast.host.numa import plan_threads
 from ballast.host.sizes import human
@@ -32,7 +32,6 @@ from ballast.plan.streaming import step_choices
 from ballast.tiny import BUILT_IN
 from ballast.weights.gguf import GgufModel, open_gguf
 
-_PACKING_ISAS = "AVX2, FMA and F16C, which packed weights take"
 _LISTED_DEVICES = 16
 """Rules may speak of as many; what they ask for is compared with where modules go."""
 
@@ -78,7 +77,7 @@ def settle(config: Config, gguf: GgufModel, spec: ModelSpec) -> tuple[Config, Me
     is_open = config.device_is_open and device != "cpu"
     if is_open and chosen_isa() == "reference":
         forced = f"BALLAST_CPU_ISA=reference packs no weights, and {device} takes packed ones"
-        config = on_cpu(config, forced if _can_pack() else f"beside {device} the CPU would need {_PACKING_ISAS}")
+        config = on_cpu(config, forced if _can_pack() else f"beside {device} the CPU would need {_packing_needs()}")
     plan = plan_for(config, gguf, spec)
     if is_open and plan.device is not None and not plan.device.fits:
         needed, memory = human(plan.device.needed_bytes), plan.device.memory
@@ -110,6 +109,15 @@ def _can_pack() -> bool:
     return len(kernels.usable_isas()) > 1
 
 
+def _packing_needs() -> str:
+    flags = packing_flags()
+    return (
+        f"{', '.join(flags)}, which packed weights take"
+        if flags
+        else "fast kernels, and this build has none for its architecture"
+    )
+
+
 def _needs_packing(device: str) -> ConfigError:
     """That the reference kernels, which read the file's blocks, cannot work beside a GPU, which reads panels."""
     if _can_pack():
@@ -118,7 +126,7 @@ def _needs_packing(device: str) -> ConfigError:
             "reference",
             f"packs no weights, and device={device} takes packed ones; leave the variable unset, or take device=cpu",
         )
-    return ConfigError("device", device, f"takes a CPU with {_PACKING_ISAS}; device=cpu needs none")
+    return ConfigError("device", device, f"takes a CPU with {_packing_needs()}; device=cpu needs none")
 
 
 def _device_memory(machine: MachineConfig) -> DeviceMemory:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ballast._core import kernels
 from ballast.errors import ConfigError
 from ballast.model.hybrid.streaming.chunks import NUM_BUFFERS, chunk_bytes
 from ballast.model.spec import ModelSpec
@@ -18,8 +19,6 @@ for each."""
 
 _PCIE_BYTES_PER_S = 25e9
 """Rate of copies over PCIe 4.0 with 16 lanes."""
-_THREAD_FLOPS: Mapping[str, float] = {"amx": 110e9, "avx512": 110e9, "avx2": 60e9}
-"""Rough rate of one thread with some hundred tokens, by instruction set; after records in benchmarks/results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def estimate(spec: ModelSpec, weights: Mapping[str, int], isa: str, num_threads:
     pass_bytes = sum(layers.values())
     pass_s = pass_bytes / _PCIE_BYTES_PER_S
     token_flops = 6 * spec.hidden * spec.expert_dim * spec.num_experts_used * len(layers)
-    thread_flops = _THREAD_FLOPS[isa]
+    [thread_flops] = [fast.thread_flops for fast in kernels.fast_isas() if fast.name == isa]
     return StreamEstimate(
         pass_bytes=pass_bytes,
         pass_s=pass_s,

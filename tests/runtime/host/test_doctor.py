@@ -17,7 +17,7 @@ GIB = 1 << 30
 MACHINE = Machine(
     topology=Topology([Node(0, [0, 1, 4, 5], [[0, 4], [1]]), Node(1, [2, 3, 6, 7], [])]),
     cpu_model="Xeon Gold",
-    isa=("avx2", "avx512f"),
+    cpu_flags=("avx2", "fma", "avx512f"),
     nodes=(
         NumaNode(0, frozenset({0, 1, 4, 5}), 64 * GIB, 32 * GIB),
         NumaNode(1, frozenset({2, 3, 6, 7}), 64 * GIB, 48 * GIB),
@@ -35,6 +35,7 @@ SOFTWARE = Software(
     optional={"torch": None},
     extension_problem=None,
     usable_isas=("avx2", "reference"),
+    packing_flags=("avx2", "fma"),
     chosen_isa="avx2",
     device="cpu",
     device_reason="NVIDIA's driver and a GPU for it are not here",
@@ -53,7 +54,7 @@ def found(machine: Machine = MACHINE, software: Software = SOFTWARE) -> dict[str
 def test_a_healthy_machine_is_described() -> None:
     findings = found()
     assert findings["cpu"][0].text == "Xeon Gold: 2 cores, 3 logical CPUs usable"
-    assert findings["instructions"][0].text == "avx2, avx512f"
+    assert findings["instructions"][0].text == "avx2, fma, avx512f"
     assert findings["NUMA 0"][0].text == "64.0 GiB, 32.0 GiB free, 3 of 4 CPUs usable"
     assert findings["NUMA 1"][0].text == "64.0 GiB, 48.0 GiB free, 0 of 4 CPUs usable"
     assert findings["threads"][0].text == "2 for node 0, pinned to CPUs 0-1"
@@ -68,8 +69,8 @@ def test_a_healthy_machine_is_described() -> None:
 @pytest.mark.parametrize(
     ("machine", "subject", "text"),
     [
-        (replace(MACHINE, isa=("fma",)), "instructions", "fma; without AVX2"),
-        (replace(MACHINE, isa=()), "instructions", "none that is known here; without AVX2"),
+        (replace(MACHINE, cpu_flags=("fma",)), "instructions", "fma; without avx2 the arithmetic"),
+        (replace(MACHINE, cpu_flags=()), "instructions", "none that kernels take; without avx2, fma the"),
         (replace(MACHINE, nodes=()), "NUMA", "the kernel does not tell the nodes"),
         (
             replace(MACHINE, topology=Topology([Node(0, [0, 1], [[0]], memory_allowed=False)])),
@@ -130,6 +131,15 @@ def test_threads_of_two_nodes_are_placed_on_both() -> None:
 def test_the_doctor_works_without_the_compiled_part() -> None:
     findings = diagnose(None, replace(SOFTWARE, extension_problem="no module named _core"))
     assert render(findings).endswith("\nBallast cannot run: compiled part.\n")
+
+
+def test_a_build_without_fast_kernels_for_its_architecture_says_so() -> None:
+    other = replace(SOFTWARE, packing_flags=(), usable_isas=("reference",), chosen_isa="reference")
+    [finding] = found(replace(MACHINE, cpu_flags=()), other)["instructions"]
+    assert (finding.level, finding.text.partition(";")[0]) == (
+        "note",
+        "there are no fast kernels for this architecture",
+    )
 
 
 def test_the_kernels_that_compute_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

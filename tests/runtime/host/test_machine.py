@@ -64,7 +64,7 @@ def test_two_nodes_with_sibling_threads(root: Path) -> None:
     assert machine.memory_nodes == {0, 1}
     assert machine.memory == Memory(8 * GIB, 4 * GIB, None)
     assert machine.cpu_model == "Xeon Gold"
-    assert machine.isa == ("avx2", "fma", "avx512f", "amx_tile", "amx_int8")
+    assert machine.cpu_flags == ("avx2", "fma", "avx512f", "amx_tile", "amx_int8")
     assert machine.huge_pages == (HugePages(2 << 20, 512, 500),)
     assert machine.transparent_huge_pages == "madvise"
     assert machine.gpus == ("NVIDIA H200",)
@@ -82,7 +82,7 @@ def test_a_cpu_whose_siblings_are_unknown_is_a_core(tmp_path: Path) -> None:
 def test_a_machine_that_reports_nothing_is_described_as_unknown(tmp_path: Path) -> None:
     machine = read_machine(tmp_path, cpus={0})
     assert machine.memory == Memory(0, 0, None)
-    assert machine.nodes == machine.gpus == machine.isa == machine.huge_pages == ()
+    assert machine.nodes == machine.gpus == machine.cpu_flags == machine.huge_pages == ()
     assert machine.cpu_model == "unknown"
     assert machine.transparent_huge_pages is None
 
@@ -214,7 +214,7 @@ def test_a_quota_is_reported_where_it_matters(root: Path) -> None:
 
 def test_small_formats() -> None:
     assert parse_choice("[always] madvise never") == "always"
-    assert parse_cpuinfo("Features\t: fp asimd\n") == ("unknown", ())
+    assert parse_cpuinfo("Features\t: fp asimd\n", ["asimd", "avx2"]) == ("unknown", ("asimd",))
     assert parse_cgroups("4:memory:/a:b\n1:name=systemd:/x\n", "memory") == (None, "/a:b")
     assert parse_cgroups("\nunknown\n0::/c:d\n", "cpu") == ("/c:d", None), "lines of another form are passed over"
     assert parse_cgroups("5:cpu,cpuacct:/a\n4:cpuset:/b\n0::/c\n", "cpu") == ("/c", "/a")

@@ -431,9 +431,11 @@ def test_a_cpu_that_can_pack_nothing_is_told_what_it_lacks(tmp_path: Path, monke
     gguf = open_gguf(write_tiny_model(tmp_path).gguf)
     options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
     config, _ = settle(cli.serve_config(options), gguf, read_spec(gguf))
-    assert config.device_reason.startswith("beside cuda:0 the CPU would need AVX2")
+    assert config.device_reason.startswith(
+        "beside cuda:0 the CPU would need avx2, fma, f16c, which packed weights take"
+    )
     insisting = cli.serve_config([*options, "--device", "cuda"])
-    with pytest.raises(ConfigError, match="device=cuda:0: takes a CPU with AVX2"):
+    with pytest.raises(ConfigError, match="device=cuda:0: takes a CPU with avx2, fma, f16c"):
         settle(insisting, gguf, read_spec(gguf))
 
 

@@ -125,6 +125,14 @@ const char* name_of(Scales scales) {
   return nullptr;
 }
 
+py::object table_of(const QuantLayout& layout) {
+  if (!layout.has_table()) return py::none();
+  py::tuple steps(kTableSteps);
+  for (int code = 0; code < kTableSteps; ++code)
+    steps[static_cast<size_t>(code)] = steps_of(layout.table).by_code[code];
+  return steps;
+}
+
 void bind_formats(py::module_ m) {
   py::class_<QuantLayout>(m, "QuantLayout")
       .def_readonly("bits", &QuantLayout::bits)
@@ -132,7 +140,8 @@ void bind_formats(py::module_ m) {
       .def_readonly("offset", &QuantLayout::offset)
       .def_property_readonly("scales", [](const QuantLayout& layout) { return name_of(layout.scales); })
       .def_readonly("has_minimum", &QuantLayout::has_minimum)
-      .def_readonly("is_table", &QuantLayout::is_table)
+      .def_property_readonly("table", &table_of)
+      .def_property_readonly("sums_whole_blocks", &QuantLayout::sums_whole_blocks)
       .def_property_readonly("scale_stride", &QuantLayout::scale_stride);
   py::class_<FormatTraits>(m, "Format")
       .def_readonly("name", &FormatTraits::name)

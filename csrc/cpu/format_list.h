@@ -21,17 +21,17 @@
   /*        name    type  weights  bytes  bits  sub_block  offset  scales    minimum  table */ \
   FLOATS(   F32,      0,             4)                                                        \
   FLOATS(   F16,      1,             2)                                                        \
-  QUANTIZED(Q4_0,     2,     32,    18,    4,       32,      8, kFlat,    false,   false)      \
-  QUANTIZED(Q4_1,     3,     32,    20,    4,       32,      0, kFlat,    true,    false)      \
-  QUANTIZED(Q5_0,     6,     32,    22,    5,       32,     16, kFlat,    false,   false)      \
-  QUANTIZED(Q5_1,     7,     32,    24,    5,       32,      0, kFlat,    true,    false)      \
-  QUANTIZED(Q8_0,     8,     32,    34,    8,       32,    128, kFlat,    false,   false)      \
-  QUANTIZED(Q2_K,    10,    256,    84,    2,       16,      0, kNibbles, true,    false)      \
-  QUANTIZED(Q3_K,    11,    256,   110,    3,       16,      4, kNested,  false,   false)      \
-  QUANTIZED(Q4_K,    12,    256,   144,    4,       32,      0, kNested,  true,    false)      \
-  QUANTIZED(Q5_K,    13,    256,   176,    5,       32,      0, kNested,  true,    false)      \
-  QUANTIZED(Q6_K,    14,    256,   210,    6,       16,     32, kNested,  false,   false)      \
-  QUANTIZED(IQ4_NL,  20,     32,    18,    4,       32,    128, kFlat,    false,   true)       \
-  QUANTIZED(IQ4_XS,  23,    256,   136,    4,       32,    128, kNested,  false,   true)       \
+  QUANTIZED(Q4_0,     2,     32,    18,    4,       32,      8, kFlat,    false,   kNone)      \
+  QUANTIZED(Q4_1,     3,     32,    20,    4,       32,      0, kFlat,    true,    kNone)      \
+  QUANTIZED(Q5_0,     6,     32,    22,    5,       32,     16, kFlat,    false,   kNone)      \
+  QUANTIZED(Q5_1,     7,     32,    24,    5,       32,      0, kFlat,    true,    kNone)      \
+  QUANTIZED(Q8_0,     8,     32,    34,    8,       32,    128, kFlat,    false,   kNone)      \
+  QUANTIZED(Q2_K,    10,    256,    84,    2,       16,      0, kNibbles, true,    kNone)      \
+  QUANTIZED(Q3_K,    11,    256,   110,    3,       16,      4, kNested,  false,   kNone)      \
+  QUANTIZED(Q4_K,    12,    256,   144,    4,       32,      0, kNested,  true,    kNone)      \
+  QUANTIZED(Q5_K,    13,    256,   176,    5,       32,      0, kNested,  true,    kNone)      \
+  QUANTIZED(Q6_K,    14,    256,   210,    6,       16,     32, kNested,  false,   kNone)      \
+  QUANTIZED(IQ4_NL,  20,     32,    18,    4,       32,    128, kFlat,    false,   kIQ4)       \
+  QUANTIZED(IQ4_XS,  23,    256,   136,    4,       32,    128, kNested,  false,   kIQ4)       \
   FLOATS(   BF16,    30,             2)
 // clang-format on

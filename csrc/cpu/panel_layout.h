@@ -13,6 +13,7 @@
 
 #include <cstdint>
 
+#include "cpu/code_tables.h"
 #include "cpu/format_list.h"
 
 namespace ballast {
@@ -32,18 +33,19 @@ enum class Scales {
 };
 
 // A weight is scale * (code - offset), or scale * code with minimum added (flat) or subtracted (nested), or
-// scale * step[code].
+// scale * step[code] (code_tables.h).
 struct QuantLayout {
   int bits;
   int sub_block;  // columns with a scale of their own: 16 or 32
   int offset;     // a power of two, or 0
   Scales scales;
   bool has_minimum;
-  bool is_table;  // codes index the IQ4 steps
+  CodeTable table;  // that codes index
 
   // Of the format's blocks in a file: a group with a scale of its own, or a super-block.
   constexpr int block_weights() const { return kGroupCols * (scales == Scales::kFlat ? 1 : kSuperGroups); }
-  constexpr bool is_wide() const { return bits == 8 || is_table; }
+  constexpr bool has_table() const { return table != CodeTable::kNone; }
+  constexpr bool is_wide() const { return bits == 8 || has_table(); }
   constexpr int group_bytes() const { return bits * kGroupCols * kPanelRows / 8; }
   constexpr int offset_log2() const {
     int log2 = 0;
@@ -51,6 +53,15 @@ struct QuantLayout {
     return log2;
   }
   constexpr int subs_per_group() const { return kGroupCols / sub_block; }
+  // Whether a super-block's products with whole numbers can be summed up before any scale is a float: a scale
+  // and a minimum of six bits for each group of codes of five bits at most.
+  constexpr bool sums_whole_blocks() const {
+    return scales == Scales::kNested && has_minimum && sub_block == kGroupCols && bits <= 5;
+  }
+  // Whether weights are signed bytes with a scale a group.
+  constexpr bool is_signed_bytes() const {
+    return scales == Scales::kFlat && !has_minimum && bits == 8 && offset == 128;
+  }
   // Bytes of the scales of a group (flat) or of a super-block.
   constexpr int scale_stride() const {
     const int block = 2 * kPanelRows * (has_minimum ? 2 : 1);
@@ -69,10 +80,12 @@ struct QuantLayout {
 };
 
 #define BALLAST_NONE(...)
-#define BALLAST_LAYOUT(name, type, weights, bytes, bits, sub_block, offset, scales, minimum, table)   \
-  static constexpr QuantLayout kPanel##name{bits, sub_block, offset, Scales::scales, minimum, table}; \
-  static_assert(offset == 0 || 1 << kPanel##name.offset_log2() == offset);                            \
-  static_assert(kPanel##name.block_weights() == weights);
+#define BALLAST_LAYOUT(name, type, weights, bytes, bits, sub_block, offset, scales, minimum, table) \
+  static constexpr QuantLayout kPanel##name{bits,           sub_block, offset,                      \
+                                            Scales::scales, minimum,   CodeTable::table};           \
+  static_assert(offset == 0 || 1 << kPanel##name.offset_log2() == offset);                          \
+  static_assert(kPanel##name.block_weights() == weights);                                           \
+  static_assert(!kPanel##name.has_table() || bits == kTableBits);
 BALLAST_FORMATS(BALLAST_NONE, BALLAST_LAYOUT)
 #undef BALLAST_LAYOUT
 #undef BALLAST_NONE

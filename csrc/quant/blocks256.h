@@ -150,8 +150,8 @@ inline void dequantize_block(const BlockIQ4_XS& block, float* __restrict out) {
     const int high = (block.scales_high[group / 4] >> (group % 4 * 2)) & 3;
     const float group_scale = scale * static_cast<float>((low | high << 4) - 32);
     for (int i = 0; i < 16; ++i) {
-      out[32 * group + i] = group_scale * kIQ4Steps[nibbles[i] & 15];
-      out[32 * group + 16 + i] = group_scale * kIQ4Steps[nibbles[i] >> 4];
+      out[32 * group + i] = group_scale * kIQ4Steps.by_code[nibbles[i] & 15];
+      out[32 * group + 16 + i] = group_scale * kIQ4Steps.by_code[nibbles[i] >> 4];
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cpu/code_tables.h"
 #include "quant/floats.h"
 
 namespace ballast {
@@ -42,9 +43,8 @@ struct BlockIQ4_NL {
   uint8_t nibbles[16];
 };
 
-// The unequal steps that an IQ4 nibble stands for, closer together around zero.
-inline constexpr float kIQ4Steps[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                        1,    13,   25,  38,  53,  69,  89,  113};
+// What a nibble of IQ4 stands for.
+inline constexpr TableSteps kIQ4Steps = steps_of(CodeTable::kIQ4);
 
 inline void dequantize_block(const BlockQ8_0& block, float* __restrict out) {
   const float scale = block.scale.to_float();
@@ -92,8 +92,8 @@ inline void dequantize_block(const BlockQ5_1& block, float* __restrict out) {
 inline void dequantize_block(const BlockIQ4_NL& block, float* __restrict out) {
   const float scale = block.scale.to_float();
   for (int i = 0; i < 16; ++i) {
-    out[i] = scale * kIQ4Steps[block.nibbles[i] & 15];
-    out[16 + i] = scale * kIQ4Steps[block.nibbles[i] >> 4];
+    out[i] = scale * kIQ4Steps.by_code[block.nibbles[i] & 15];
+    out[16 + i] = scale * kIQ4Steps.by_code[block.nibbles[i] >> 4];
   }
 }
 

@@ -39,6 +39,7 @@ void unpack_quantized(const uint8_t* panel, int64_t cols, int row, float* out) {
   constexpr int kHalvesBytes = 2 * kPanelRows;
   constexpr bool kFlat = kLayout.scales == Scales::kFlat;
   constexpr int kSubs = kLayout.subs_per_group();
+  constexpr TableSteps kSteps = steps_of(kLayout.table);
   const uint8_t* groups = panel + kLayout.scale_bytes(cols);
   for (int64_t col = 0; col < cols; ++col) {
     const int64_t group = col / kGroupCols;
@@ -60,8 +61,8 @@ void unpack_quantized(const uint8_t* panel, int64_t cols, int row, float* out) {
       }
     }
     const int code = code_at(kLayout.bits, groups + group * kLayout.group_bytes(), row, in_group);
-    const float step = kLayout.is_table ? kIQ4Steps[code] : static_cast<float>(code - kLayout.offset);
-    out[col] = scale * step;
+    const int step = kLayout.has_table() ? kSteps.by_code[code] : code - kLayout.offset;
+    out[col] = scale * static_cast<float>(step);
     if (kLayout.has_minimum) out[col] += kFlat ? minimum : -minimum;
   }
 }

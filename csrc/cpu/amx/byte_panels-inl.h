@@ -1,6 +1,6 @@
-// Products of Q8_0 panels with one-byte activations in tiles of 16 tokens. A tile sums up one group of 32
-// columns; scales are applied as the vector kernels do it, so that a token's bits are the same however it is
-// computed.
+// Products of panels of signed bytes with one-byte activations in tiles of 16 tokens. A tile sums up one
+// group of 32 columns; scales are applied as the vector kernels do it, so that a token's bits are the same
+// however it is computed.
 #pragma once
 
 #include "cpu/amx/tile_tokens.h"
@@ -15,22 +15,23 @@ struct DecodedChunk {
   alignas(64) float scale[kChunkGroups][kPanelRows];
 };
 
-template <int kQuad = 0>
+template <const QuantLayout& kLayout, int kQuad = 0>
 BALLAST_INLINE void decode_signed(const uint8_t* group, uint8_t (*out)[kQuadBytes]) {
   if constexpr (kQuad < kGroupQuads) {
-    const Bytes codes = decode_quad<kPanelQ8_0, kQuad>(group);
-    _mm512_store_si512(out[kQuad], _mm512_sub_epi8(codes, bytes_of(kPanelQ8_0.offset)));
-    decode_signed<kQuad + 1>(group, out);
+    const Bytes codes = decode_quad<kLayout, kQuad>(group);
+    _mm512_store_si512(out[kQuad], _mm512_sub_epi8(codes, bytes_of(kLayout.offset)));
+    decode_signed<kLayout, kQuad + 1>(group, out);
   }
 }
 
+template <const QuantLayout& kLayout>
 BALLAST_INLINE void decode_chunk(const uint8_t* panel, const uint8_t* groups, int64_t first_group,
                                  int64_t num_groups, DecodedChunk& out) {
-  const CommonScales common = common_scales<kPanelQ8_0>(panel, 0, first_group);
+  const CommonScales common = common_scales<kLayout>(panel, 0, first_group);
   for (int64_t group = 0; group < num_groups; ++group) {
-    decode_signed(groups + (first_group + group) * kPanelQ8_0.group_bytes(), out.bytes[group]);
-    GroupScales<kPanelQ8_0> scales;
-    decode_scales<kPanelQ8_0>(common, group, scales);
+    decode_signed<kLayout>(groups + (first_group + group) * kLayout.group_bytes(), out.bytes[group]);
+    GroupScales<kLayout> scales;
+    decode_scales<kLayout>(common, group, scales);
     store_floats(out.scale[group], scales.scale[0]);
   }
 }
@@ -109,14 +110,16 @@ TileConfig byte_tiles() {
 }
 
 // Asks for what a panel's chunk will be decoded from, a share of it at a time.
+template <const QuantLayout& kLayout>
 BALLAST_INLINE void prefetch_chunk(const uint8_t* groups, int64_t num_groups, int64_t share,
                                    int64_t num_shares) {
-  const int64_t num_lines = num_groups * kPanelQ8_0.group_bytes() / 64;
+  const int64_t num_lines = num_groups * kLayout.group_bytes() / 64;
   for (int64_t line = share * num_lines / num_shares; line < (share + 1) * num_lines / num_shares; ++line)
     _mm_prefetch(reinterpret_cast<const char*>(groups + line * 64), _MM_HINT_T1);
 }
 
 // Up to kMostTokens tokens.
+template <const QuantLayout& kLayout>
 void multiply_in_tiles(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                        const PanelProducts& out) {
   const int64_t num_groups = run.cols / kGroupCols;
@@ -128,12 +131,12 @@ void multiply_in_tiles(const PanelRun& run, const void* const* tokens, int64_t n
     for (int64_t tile = 0; tile < num_tiles; ++tile)
       gathered[tile].gather(tokens + tile * kTileTokens, num_tokens - tile * kTileTokens, first, size);
     for (int64_t index = 0; index < run.count; ++index) {
-      const uint8_t* groups = run[index] + kPanelQ8_0.scale_bytes(run.cols);
-      const uint8_t* next = groups + run.panel_bytes + first * kPanelQ8_0.group_bytes();
+      const uint8_t* groups = run[index] + kLayout.scale_bytes(run.cols);
+      const uint8_t* next = groups + run.panel_bytes + first * kLayout.group_bytes();
       DecodedChunk chunk;
-      decode_chunk(run[index], groups, first, size, chunk);
+      decode_chunk<kLayout>(run[index], groups, first, size, chunk);
       for (int64_t tile = 0; tile < num_tiles; ++tile) {
-        prefetch_chunk(next, size, tile, num_tiles);
+        prefetch_chunk<kLayout>(next, size, tile, num_tiles);
         float totals[kTileTokens * kPanelRows] = {};
         float* products = out[index] + tile * kTileTokens * kPanelRows;
         const int64_t num_floats = smaller(kTileTokens, num_tokens - tile * kTileTokens) * kPanelRows;

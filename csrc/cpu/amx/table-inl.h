@@ -22,6 +22,7 @@ void with_vectors(const PanelRun& run, const void* const* tokens, int64_t num_to
 
 // One-byte activations in tiles, from as many tokens on as measured (benchmarks/kernels/packed_linear.py); a
 // tile filled to less than three quarters is slower than vectors.
+template <const QuantLayout& kLayout, PanelKind kKind>
 void with_byte_tiles(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                      const PanelProducts& out) {
   constexpr int64_t kFewest = 32;
@@ -30,10 +31,10 @@ void with_byte_tiles(const PanelRun& run, const void* const* tokens, int64_t num
                            : rest < kTileTokens * 3 / 4 ? num_tokens - rest
                                                         : num_tokens;
   for (int64_t token = 0; token < in_tiles; token += kMostTokens)
-    multiply_in_tiles(run, tokens + token, smaller(kMostTokens, in_tiles - token), from_token(out, token));
+    multiply_in_tiles<kLayout>(run, tokens + token, smaller(kMostTokens, in_tiles - token),
+                               from_token(out, token));
   if (in_tiles < num_tokens)
-    with_vectors<PanelKind::kQ8_0, 1>(run, tokens + in_tiles, num_tokens - in_tiles,
-                                      from_token(out, in_tiles));
+    with_vectors<kKind, 1>(run, tokens + in_tiles, num_tokens - in_tiles, from_token(out, in_tiles));
 }
 
 // Formats whose blocks are summed up whole; tiles that are half empty, or nearly, still win.
@@ -99,16 +100,27 @@ constexpr void use_tiles(ActivationKernels& kernels, PanelKind kind, MultiplyPan
   kernels.token_order[index] = order;
 }
 
+// Signed bytes times activations of two bytes are faster in vectors, and so are sub-blocks of 16 columns,
+// which fill only a quarter of a tile.
+template <const QuantLayout& kLayout, PanelKind kKind, int kBytes>
+constexpr void use_tiles_where_faster(ActivationKernels& kernels) {
+  if constexpr (kLayout.sums_whole_blocks()) {
+    use_tiles(kernels, kKind, with_whole_tiles<kLayout, kBytes>, pair_order<kLayout, kBytes>());
+  } else if constexpr (kLayout.is_signed_bytes() && kBytes == 1) {
+    use_tiles(kernels, kKind, with_byte_tiles<kLayout, kKind>);
+  }
+}
+
 template <int kBytes>
 constexpr ActivationKernels tile_kernels() {
   ActivationKernels kernels = vector_kernels<kBytes>();
-  use_tiles(kernels, PanelKind::kBF16, multiply_bfloats);
-  use_tiles(kernels, PanelKind::kQ4_K, with_whole_tiles<kPanelQ4_K, kBytes>,
-            pair_order<kPanelQ4_K, kBytes>());
-  use_tiles(kernels, PanelKind::kQ5_K, with_whole_tiles<kPanelQ5_K, kBytes>,
-            pair_order<kPanelQ5_K, kBytes>());
-  // With two bytes vectors are faster, as they are for Q6_K, whose sub-blocks fill only a quarter of a tile.
-  if constexpr (kBytes == 1) use_tiles(kernels, PanelKind::kQ8_0, with_byte_tiles);
+  use_tiles(kernels, PanelKind::kBF16, multiply_bfloats);  // the chip's own format
+#define BALLAST_NONE(...)
+#define BALLAST_USE_TILES(name, ...) \
+  use_tiles_where_faster<kPanel##name, PanelKind::k##name, kBytes>(kernels);
+  BALLAST_FORMATS(BALLAST_NONE, BALLAST_USE_TILES)
+#undef BALLAST_USE_TILES
+#undef BALLAST_NONE
   return kernels;
 }
 

@@ -51,10 +51,11 @@ BALLAST_INLINE Bytes shift_right(Bytes a) {
   return _mm256_srli_epi16(a, kShift);
 }
 
-// Steps of IQ4 by code.
+// A table's steps by code.
+template <CodeTable kTable>
 BALLAST_INLINE Bytes table_steps(Bytes codes) {
-  const __m128i steps =
-      _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+  static constexpr TableSteps kSteps = steps_of(kTable);
+  const __m128i steps = _mm_load_si128(reinterpret_cast<const __m128i*>(kSteps.by_code));
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(steps), codes);
 }
 BALLAST_INLINE Bytes wide_codes(Bytes codes) { return _mm256_xor_si256(codes, bytes_of(128)); }

@@ -46,10 +46,11 @@ BALLAST_INLINE Bytes shift_right(Bytes a) {
   return _mm512_srli_epi16(a, kShift);
 }
 
-// Steps of IQ4 plus 128, by code.
+// A table's steps plus 128, by code.
+template <CodeTable kTable>
 BALLAST_INLINE Bytes table_steps(Bytes codes) {
-  const __m128i steps =
-      _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, -127, -115, -103, -90, -75, -59, -39, -15);
+  static constexpr TableSteps kSteps = steps_of(kTable).biased();
+  const __m128i steps = _mm_load_si128(reinterpret_cast<const __m128i*>(kSteps.by_code));
   return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(steps), codes);
 }
 BALLAST_INLINE Bytes wide_codes(Bytes codes) { return codes; }

@@ -48,7 +48,7 @@ constexpr int kPairPlane = 2 * kQuadBytes;
 template <const QuantLayout& kLayout, int kQuad>
 BALLAST_INLINE Bytes decode_quad(const uint8_t* group) {
   constexpr int kBits = kLayout.bits;
-  if constexpr (kLayout.is_table) return table_steps(nibble_quad<kQuad>(group));
+  if constexpr (kLayout.has_table()) return table_steps<kLayout.table>(nibble_quad<kQuad>(group));
   if constexpr (kBits == 2) return pair_quad<kQuad, 0>(group);
   if constexpr (kBits == 3)
     return or_bytes(pair_quad<kQuad, 0>(group), bit_quad<kQuad, 2>(group + kPairPlane));

@@ -135,8 +135,7 @@ def unpack(matrix: Matrix) -> F32:
 
 class QuantLayout(PybindObject):
     """How a quantised format lies in packed memory, as csrc/cpu/panel_layout.h describes it. A weight is scale *
-    (code - offset), with a minimum added (flat) or subtracted (others). Where codes index a table, they are first
-    replaced by what stands there, offset added."""
+    (code - offset), with a minimum added (flat) or subtracted (others), or scale * table[code]."""
 
     @property
     def bits(self) -> int:
@@ -153,7 +152,12 @@ class QuantLayout(PybindObject):
     @property
     def has_minimum(self) -> bool: ...
     @property
-    def is_table(self) -> bool: ...
+    def table(self) -> tuple[int, ...] | None:
+        """What each code stands for; None where codes are the numbers themselves."""
+    @property
+    def sums_whole_blocks(self) -> bool:
+        """Whether products of eight groups can be summed up in whole numbers before they are scaled. AMX does so: its
+        sums are then formed in an order of their own."""
     @property
     def scale_stride(self) -> int:
         """Bytes of the scales of a group (flat) or of eight."""

@@ -1,12 +1,16 @@
 """Every format against the gguf package's own dequantisation, to the bit."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
 from ballast._core import kernels
-from support.models.random_blocks import FLOATS, FORMATS, dequantized, random_blocks
+from support.models.random_blocks import FLOATS, FORMATS, HALF_OFFSETS, dequantized, random_blocks
 
+ROOT = Path(__file__).parents[3]
 T = GGMLQuantizationType
 every_format = pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
 
@@ -15,6 +19,27 @@ def test_the_formats_are_the_promised_ones_and_as_the_gguf_package_has_them():
     found = [(known.ggml_type, known.name, known.block_weights, known.block_bytes) for known in kernels.formats()]
     assert found == [(kind, kind.name, *GGML_QUANT_SIZES[kind]) for kind in FORMATS]
     assert {T(known.ggml_type) for known in kernels.formats() if known.layout is None} == FLOATS
+
+
+def test_tables_are_as_the_gguf_package_has_them():
+    tables = {known.name: known.layout.table for known in kernels.formats() if known.layout and known.layout.table}
+    assert tables == {"IQ4_NL": quants.IQ4_NL.kvalues, "IQ4_XS": quants.IQ4_NL.kvalues}
+
+
+def test_a_format_is_named_by_its_list_and_its_block_alone():
+    """So that another one takes these files and a row of `support.models.random_blocks`, and no kernel. What writes
+    tiny models quantises with formats that it names."""
+    named = re.compile(
+        "|".join(rf"(?<![a-zA-Z0-9])(?:k|kPanel|Block)?{kind.name}(?![a-zA-Z0-9_])" for kind in HALF_OFFSETS)
+    )
+    sources = [
+        path for top in ("csrc", "runtime") for path in (ROOT / top).rglob("*") if path.suffix in (".py", ".h", ".cpp")
+    ]
+    assert len(sources) > 200
+    found = {str(path.relative_to(ROOT)) for path in sources if named.search(path.read_text(encoding="utf-8"))}
+    quantisers = {"runtime/ballast/weights/quantize.py", "runtime/ballast/tiny/quant_mix.py"}
+    readers = {f"csrc/quant/{file}.h" for file in ("blocks32", "blocks256", "raw_blocks")}
+    assert found == {"csrc/cpu/format_list.h", *readers, *quantisers}
 
 
 @every_format

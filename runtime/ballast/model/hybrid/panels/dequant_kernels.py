@@ -10,16 +10,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.panels.layout import IQ4_STEPS
-
-
-def _four(first: int) -> tl.constexpr:
-    """Steps `first` … + 3 as a word."""
-    return tl.constexpr(int.from_bytes(bytes(IQ4_STEPS[first : first + 4]), "little", signed=True))
-
-
-_STEPS_0, _STEPS_4, _STEPS_8, _STEPS_12 = (_four(first) for first in (0, 4, 8, 12))
-
 
 @triton.jit
 def lines_of(words, halves, codes, begin, lane):
@@ -74,20 +64,20 @@ def words_of(row_words, at, line, half: tl.constexpr, inside, LAYOUT: tl.constex
     if LAYOUT.bits == 3:
         high = tl.load(row_words + (at + 32), mask=inside, other=0) >> (4 * half + line)
         word = (word & 0x03030303) | (high & 0x01010101) << 2
-    if LAYOUT.is_table:
-        word = _steps_of(word)
+    if LAYOUT.step_words is not None:
+        word = _steps_of(word, LAYOUT)
     return word
 
 
 @triton.jit
-def _steps_of(word):
+def _steps_of(word, LAYOUT: tl.constexpr):
     """The table's step for the code in the low four bits of each byte. Looked up in registers: a table in memory would
     cost a load a weight, and keep words from being copied ahead."""
     pairs = word & 0x07070707
     pairs = pairs | (pairs >> 4)
     places = _bytes_of(pairs, 0, 0x4420)
-    low = _bytes_of(_STEPS_0, _STEPS_4, places)
-    high = _bytes_of(_STEPS_8, _STEPS_12, places)
+    low = _bytes_of(LAYOUT.step_words[0], LAYOUT.step_words[1], places)
+    high = _bytes_of(LAYOUT.step_words[2], LAYOUT.step_words[3], places)
     is_high = _bytes_of(word << 4, 0, 0xBA98)
     return (high & is_high) | (low & ~is_high)
 

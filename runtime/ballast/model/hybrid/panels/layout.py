@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import gguf.quants
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
@@ -30,7 +30,8 @@ class QuantLayout:
     offset: int
     scales: Literal["flat", "nested", "nibbles"]
     has_minimum: bool
-    is_table: bool
+    step_words: tuple[int, ...] | None
+    """What 16 codes stand for, offset added: bytes without a sign, four a word. None where codes are the numbers."""
     code_bits: int
     """Bits of a code as it is multiplied."""
     scale_stride: int
@@ -53,15 +54,16 @@ def _constant(layout: kernels.QuantLayout) -> QuantLayout:
         offset=layout.offset,
         scales=layout.scales,
         has_minimum=layout.has_minimum,
-        is_table=layout.is_table,
-        code_bits=8 if layout.is_table else layout.bits,
+        step_words=None if layout.table is None else _words(step + layout.offset for step in layout.table),
+        code_bits=layout.bits if layout.table is None else 8,
         scale_stride=layout.scale_stride,
     )
+
+
+def _words(numbers: Iterable[int]) -> tuple[int, ...]:
+    return struct.unpack("<4i", bytes(numbers))
 
 
 LAYOUTS: Mapping[GgmlType, QuantLayout] = {
     GgmlType(known.ggml_type): _constant(known.layout) for known in kernels.formats() if known.layout is not None
 }
-
-IQ4_STEPS = tuple(128 + step for step in gguf.quants.IQ4_NL.kvalues)
-"""The table of IQ4_NL and IQ4_XS, 128 added: bytes without a sign."""

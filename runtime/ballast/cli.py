@@ -189,7 +189,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
     config = _config(arguments)
-    from ballast.server.serve import serve
+    from ballast.server.serve_command import serve
 
     return serve(config)
 

@@ -20,7 +20,7 @@ import pytest
 from ballast import cli
 from ballast.config.options import Config
 from ballast.engine.build import EngineSettings, build_engine
-from ballast.server.serve import make_apps
+from ballast.server.serve_command import make_apps
 from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.text.loading import load_text

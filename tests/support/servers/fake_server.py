@@ -24,7 +24,7 @@ from ballast.engine.runner import Runner
 from ballast.log import configure_logging
 from ballast.model.batch import Batch
 from ballast.server.limits import ServerLimits
-from ballast.server.serve import run
+from ballast.server.serve_command import run
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.text.loading import load_text
 from support.models.vocabulary import byte_metadata

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-SERVER_MODULES = ("ballast.cli", "ballast.server.serve", "support.models.vocabulary")
+SERVER_MODULES = ("ballast.cli", "ballast.server.serve_command", "support.models.vocabulary")
 """What servers import. Not the modules that are run: they would be there twice."""
 OPERATOR_MODULES = ("ballast_operator.cli", "ballast_operator.process.run")
 """What operators import."""

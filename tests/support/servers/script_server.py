@@ -20,7 +20,7 @@ from ballast.config.options import Config
 from ballast.engine.runner import Runner
 from ballast.log import configure_logging
 from ballast.model.batch import Batch
-from ballast.server.serve import run
+from ballast.server.serve_command import run
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.text.loading import load_text
 from ballast.text.marks import Mark

@@ -17,7 +17,7 @@ import uvloop
 from ballast.config.options import Config, SchedulingConfig, ServerConfig
 from ballast.engine.build import EngineSettings, build_engine
 from ballast.server.http.middleware import RequestScope
-from ballast.server.serve import make_apps
+from ballast.server.serve_command import make_apps
 from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.text.loading import load_text

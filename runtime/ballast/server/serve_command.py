@@ -27,8 +27,8 @@ from ballast.server.generation.tokenize_queue import TEXT_THREADS, TokenizeQueue
 from ballast.server.http.access import Access
 from ballast.server.http.keys import Keys
 from ballast.server.http.tls import Tls
+from ballast.server.lifecycle import Apps, open_listeners, run_server
 from ballast.server.limits import ServerLimits, default_body_bytes
-from ballast.server.process import Apps, open_listeners, run_server
 from ballast.server.service import Service
 from ballast.server.telemetry.load_progress import with_progress
 from ballast.server.telemetry.metrics import Metrics

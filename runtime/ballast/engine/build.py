@@ -170,7 +170,7 @@ def _load_hybrid(
     import torch  # not installed for a server that uses the CPU alone
 
     from ballast.model.hybrid.load import load_hybrid_model
-    from ballast.model.hybrid.options import HybridOptions
+    from ballast.model.hybrid.load_options import HybridOptions
 
     if settings.vram is not None:
         enforce(settings.device, settings.vram)

@@ -11,8 +11,8 @@ from ballast._core import kernels
 from ballast.engine.build import EngineSettings
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.load import load_hybrid_model
+from ballast.model.hybrid.load_options import HybridOptions
 from ballast.model.hybrid.model import HybridModel
-from ballast.model.hybrid.options import HybridOptions
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
 from ballast.model.weights import Packing

@@ -21,8 +21,8 @@ from ballast.model.hybrid.experts.pcie_share import SHARES, calibrate
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.linear import Linear, MakeLinear
+from ballast.model.hybrid.load_options import HybridOptions
 from ballast.model.hybrid.model import HybridModel
-from ballast.model.hybrid.options import HybridOptions
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.pointwise import Pointwise, TorchPointwise
 from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in

@@ -13,7 +13,7 @@ from ballast._core import kernels
 from ballast.errors import ModelError
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.latent import Attention, AttentionSizes, PlainAttention
-from ballast.model.hybrid.experts.check import checked
+from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.experts.device_layers import WholeLayers, place_experts
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.division import Divide, divide

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ballast._core import kernels
-from ballast.model.hybrid.experts.check import checked
+from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.experts.device_layers import place_experts
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.division import divide, phase_of

@@ -50,12 +50,12 @@ def autotune(
         if linear.has_int_gemm:
             alike[linear.shape].append(linear)
     counts = [tokens for last, tokens in zip((0, *TUNED_TOKENS), TUNED_TOKENS, strict=False) if last < most_tokens]
-    trials = [_Trial(group[:_MOST_ALIKE], tokens, device) for group in alike.values() for tokens in counts]
+    products = [_Product(group[:_MOST_ALIKE], tokens, device) for group in alike.values() for tokens in counts]
     try:
         with parallel_compile():
-            for trial in trials:
-                trial.both()
-        pays = {(trial.linears[0].shape, trial.num_tokens): trial.pays(measure) for trial in trials}
+            for product in products:
+                product.both()
+        pays = {(product.linears[0].shape, product.num_tokens): product.pays(measure) for product in products}
     except _NoIntGemmError as error:
         log.warning("no dense product goes by exact codes", extra={"reason": str(error)})
         return
@@ -87,7 +87,7 @@ class _NoIntGemmError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _Product:
     """Linear layers of one shape with some number of tokens."""
 
     linears: Sequence[PanelLinear]

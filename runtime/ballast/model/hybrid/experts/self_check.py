@@ -49,21 +49,21 @@ def checked(
     One layer of each combination of types is computed for each of `num_tokens`; results of few tokens are compared with
     the CPU's. Launches inside the context that `parallel_compile` returns only compile. Raises what CUDA itself
     reports."""
-    trials = [
-        _Trial(layer, role, of_layer, pool, spec, count, device)
+    comparisons = [
+        _Comparison(layer, role, of_layer, pool, spec, count, device)
         for layer, role, of_layer in _kinds(layers, experts)
         for count in num_tokens
         if role == "gpu_experts" or count <= MOST_SHARED_TOKENS
     ]
     try:
         with parallel_compile():
-            for trial in trials:
-                trial.on_device()
-        for trial in trials:
-            if trial.num_tokens <= _MOST_COMPARED_TOKENS:
-                trial.compare()
+            for comparison in comparisons:
+                comparison.on_device()
+        for comparison in comparisons:
+            if comparison.num_tokens <= _MOST_COMPARED_TOKENS:
+                comparison.compare()
             else:
-                trial.on_device()
+                comparison.on_device()
     except DEVICE_ERRORS:
         raise
     except Exception as error:  # noqa: BLE001  compilers raise whatever they like, and the CPU can do without them
@@ -94,7 +94,7 @@ def kind_of(experts: kernels.Experts) -> Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _Comparison:
     """A layer computed for random tokens."""
 
     layer: LayerOnDevice

@@ -16,12 +16,13 @@ from typing import Any
 import yaml
 
 from ballast_operator.api.inference_service import InferenceService, SpecError
+from ballast_operator.child_options import ChildOptions
 from ballast_operator.crd import custom_resource_definition, to_yaml
 from ballast_operator.desired import rendered
 from ballast_operator.errors import ConnectError, InputError
 from ballast_operator.install import installation
 from ballast_operator.names import API_VERSION, FIELD_MANAGER, KIND, NAMESPACE_PATTERN
-from ballast_operator.options import ChildOptions, ProcessOptions
+from ballast_operator.process.process_options import ProcessOptions
 
 EXIT_UNHEALTHY = 1
 EXIT_BAD_INPUT = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.options import ChildOptions
+from ballast_operator.child_options import ChildOptions
 from ballast_operator.resources.configmap import build_rules
 from ballast_operator.resources.networkpolicy import build_network_policy
 from ballast_operator.resources.pdb import build_pdb

@@ -3,10 +3,10 @@
 from datetime import UTC, datetime, timedelta
 
 from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.child_options import ChildOptions
 from ballast_operator.control.deciding.live_pod import Pod
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
 from ballast_operator.control.reporting.numa_findings import NumaVerdict
-from ballast_operator.options import ChildOptions
 from ballast_operator.resources.pod import Attempt, build_pod
 from ballast_operator.spec_hash import spec_hash
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 from builders import NOW, UID
 
 from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import ApiError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE
 from ballast_operator.control.deciding.drift import stamped
@@ -13,7 +14,6 @@ from ballast_operator.control.reconcile import Reconciler
 from ballast_operator.control.state import OperatorState
 from ballast_operator.desired import desired_children
 from ballast_operator.names import Ref
-from ballast_operator.options import ChildOptions
 from ballast_operator.resources.pod import Attempt, build_pod
 
 OPTIONS = ChildOptions()

@@ -10,6 +10,7 @@ from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.backoff import backoff_s
+from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import Api, ApiError, NamespaceTerminatingError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE, NODE_TOPOLOGY, SERVICE
 from ballast_operator.control.applying.children import apply_children
@@ -29,7 +30,6 @@ from ballast_operator.control.reporting.status import build_status, refused_stat
 from ballast_operator.control.state import OperatorState, version_of
 from ballast_operator.desired import desired_children
 from ballast_operator.names import Ref
-from ballast_operator.options import ChildOptions
 from ballast_operator.resources.pod import build_pod
 from ballast_operator.spec_hash import spec_hash
 

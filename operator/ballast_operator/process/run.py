@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, Kind
 from ballast_operator.control.deciding.ownership import controller_of
@@ -23,10 +24,10 @@ from ballast_operator.control.state import OperatorState
 from ballast_operator.control.workqueue import WorkQueue
 from ballast_operator.errors import InputError
 from ballast_operator.names import KIND, LABEL_SERVICE, Ref, labels_of
-from ballast_operator.options import ChildOptions, ProcessOptions
 from ballast_operator.process.health import HealthServer
 from ballast_operator.process.leader import Election
 from ballast_operator.process.metrics import Metrics
+from ballast_operator.process.process_options import ProcessOptions
 from ballast_operator.process.watcher import Watcher
 
 log = logging.getLogger(__name__)

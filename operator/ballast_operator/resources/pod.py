@@ -9,6 +9,7 @@ from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.api.spec import InferenceServiceSpec
+from ballast_operator.child_options import ChildOptions
 from ballast_operator.names import (
     ADMIN_PORT,
     ADMIN_PORT_NAME,
@@ -20,7 +21,6 @@ from ballast_operator.names import (
     ENV_SPEC_HASH,
     LABEL_REPLICA,
 )
-from ballast_operator.options import ChildOptions
 from ballast_operator.quantity import parse_bytes
 from ballast_operator.resources.command import engine_arguments
 from ballast_operator.resources.meta import child_metadata

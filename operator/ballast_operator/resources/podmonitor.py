@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.child_options import ChildOptions
 from ballast_operator.names import ADMIN_PORT_NAME, LABEL_SERVICE, pod_selector
-from ballast_operator.options import ChildOptions
 from ballast_operator.resources.meta import child_metadata
 
 _LABEL_WITH_SERVICE = {

@@ -13,11 +13,11 @@ from ballast._core import kernels
 from ballast.errors import ModelError
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.latent import Attention, AttentionSizes, PlainAttention
-from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.experts.device_layers import WholeLayers, place_experts
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.division import Divide, divide
 from ballast.model.hybrid.experts.pcie_share import SHARES, calibrate
+from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.linear import Linear, MakeLinear

@@ -5,9 +5,9 @@ import copy
 import pytest
 from builders import service
 
+from ballast_operator.child_options import ChildOptions
 from ballast_operator.control.deciding.drift import has_drifted, stamped
 from ballast_operator.desired import desired_children
-from ballast_operator.options import ChildOptions
 
 CHILDREN = {
     child["kind"]: stamped(child)

@@ -3,9 +3,9 @@
 import pytest
 from builders import live_pod, pod, service
 
+from ballast_operator.child_options import ChildOptions
 from ballast_operator.control.deciding.live_pod import Pod, metadata_patch
 from ballast_operator.names import ANNOTATION_SPEC_HASH, ENV_SPEC_HASH, LABEL_REPLICA
-from ballast_operator.options import ChildOptions
 from ballast_operator.resources.pod import Attempt, build_pod
 from ballast_operator.spec_hash import spec_hash
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ballast._core import kernels
-from ballast.model.hybrid.experts.self_check import Kind, kind_of
 from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
+from ballast.model.hybrid.experts.self_check import Kind, kind_of
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels, panels_of
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, copy_pieces

@@ -1,0 +1,18 @@
+"""What children are made from beside their spec: options of the operator, from flags or the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class ChildOptions:
+    """The same ones for every service."""
+
+    runtime_image: str = "ballast-runtime:latest"
+    """The runtime's image where the spec names none."""
+    operator_namespace: str = "ballast-system"
+    """The namespace of the operator's pods, which network policies admit."""
+    pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels by which Prometheus finds its PodMonitors."""

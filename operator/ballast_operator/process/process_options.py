@@ -1,0 +1,23 @@
+"""How the operator's process runs: options from flags or the environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """Of one replica."""
+
+    identity: str
+    """Name of this replica in the lease."""
+    lease_namespace: str = "ballast-system"
+    lease_name: str = "ballast-operator"
+    namespaces: tuple[str, ...] = ()
+    """Namespaces where services are looked for; empty: all."""
+    health_host: str = "0.0.0.0"  # noqa: S104  the kubelet's probes come from outside the pod
+    health_port: int = 8080
+    resync_s: float = 60.0
+    """Seconds between resyncs."""
+    probe_proxy: str | None = None
+    """HTTP proxy to pods and Services, for an operator outside the cluster."""

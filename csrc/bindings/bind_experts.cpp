@@ -14,9 +14,9 @@
 #include "bindings/packing.h"
 #include "bindings/views.h"
 #include "moe/experts.h"
-#include "numa/thread_pool.h"
 #include "quant/matrix.h"
 #include "quant/panels.h"
+#include "threads/thread_pool.h"
 
 namespace py = pybind11;
 using namespace ballast;

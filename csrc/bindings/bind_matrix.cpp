@@ -13,9 +13,9 @@
 #include "bindings/packing.h"
 #include "bindings/views.h"
 #include "cpu/dispatch.h"
-#include "numa/thread_pool.h"
 #include "quant/formats.h"
 #include "quant/matrix.h"
+#include "threads/thread_pool.h"
 
 namespace py = pybind11;
 using namespace ballast;

@@ -11,11 +11,11 @@
 #include "bindings/views.h"
 #include "cpu/dispatch.h"
 #include "moe/router.h"
-#include "numa/thread_pool.h"
 #include "ops/linear.h"
 #include "ops/mla_attention.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
+#include "threads/thread_pool.h"
 
 namespace py = pybind11;
 using namespace ballast;

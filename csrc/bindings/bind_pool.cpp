@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "numa/placement.h"
-#include "numa/read_speed.h"
-#include "numa/thread_pool.h"
+#include "threads/read_speed.h"
+#include "threads/thread_pool.h"
 
 namespace py = pybind11;
 using namespace ballast;

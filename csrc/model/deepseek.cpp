@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "numa/index_range.h"
+#include "base/index_range.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/rope.h"

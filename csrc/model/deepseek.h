@@ -14,8 +14,8 @@
 #include "cpu/kernels.h"
 #include "model/weights.h"
 #include "moe/routed.h"
-#include "numa/thread_pool.h"
 #include "ops/mla_attention.h"
+#include "threads/thread_pool.h"
 
 namespace ballast {
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/index_range.h"
 #include "base/scratch.h"
 #include "moe/packed_experts.h"
-#include "numa/index_range.h"
 #include "numa/split.h"
 #include "ops/norm.h"
 #include "ops/tile.h"

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "moe/grouping.h"
-#include "numa/thread_pool.h"
 #include "quant/matrix.h"
+#include "threads/thread_pool.h"
 
 namespace ballast {
 

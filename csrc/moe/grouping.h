@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "numa/index_range.h"
+#include "base/index_range.h"
 
 namespace ballast {
 

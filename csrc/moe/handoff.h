@@ -16,7 +16,7 @@
 #include <mutex>
 #include <thread>
 
-#include "numa/thread_pool.h"
+#include "threads/thread_pool.h"
 
 namespace ballast {
 

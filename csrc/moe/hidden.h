@@ -6,9 +6,9 @@
 #include <memory>
 #include <vector>
 
+#include "base/index_range.h"
 #include "base/scratch.h"
 #include "moe/grouping.h"
-#include "numa/index_range.h"
 #include "ops/activations.h"
 #include "quant/panels.h"
 

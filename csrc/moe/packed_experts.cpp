@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/index_range.h"
 #include "base/scratch.h"
 #include "moe/hidden.h"
-#include "numa/index_range.h"
-#include "numa/mixed_tasks.h"
 #include "ops/activations.h"
 #include "ops/tile.h"
+#include "threads/mixed_tasks.h"
 
 namespace ballast {
 namespace {

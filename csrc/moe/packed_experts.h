@@ -6,7 +6,7 @@
 
 #include "moe/experts.h"
 #include "moe/grouping.h"
-#include "numa/thread_pool.h"
+#include "threads/thread_pool.h"
 
 namespace ballast {
 

@@ -1,6 +1,6 @@
 #include "moe/routed.h"
 
-#include "numa/index_range.h"
+#include "base/index_range.h"
 
 namespace ballast {
 

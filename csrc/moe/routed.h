@@ -7,7 +7,7 @@
 
 #include "moe/experts.h"
 #include "moe/router.h"
-#include "numa/thread_pool.h"
+#include "threads/thread_pool.h"
 
 namespace ballast {
 

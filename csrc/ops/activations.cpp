@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "numa/index_range.h"
+#include "base/index_range.h"
 
 namespace ballast {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/scratch.h"
-#include "numa/thread_pool.h"
 #include "quant/panels.h"
+#include "threads/thread_pool.h"
 
 namespace ballast {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/index_range.h"
 #include "base/scratch.h"
-#include "numa/index_range.h"
 #include "ops/activations.h"
 #include "ops/tile.h"
 #include "ops/vector.h"

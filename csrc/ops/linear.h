@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "numa/thread_pool.h"
 #include "quant/matrix.h"
+#include "threads/thread_pool.h"
 
 namespace ballast {
 

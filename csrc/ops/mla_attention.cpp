@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "numa/index_range.h"
+#include "base/index_range.h"
 #include "ops/transpose.h"
 
 namespace ballast {

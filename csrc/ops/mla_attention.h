@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "cpu/kernels.h"
-#include "numa/thread_pool.h"
+#include "threads/thread_pool.h"
 
 namespace ballast {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "numa/index_range.h"
+#include "base/index_range.h"
 #include "ops/vector.h"
 #include "quant/matrix.h"
 

@@ -6,11 +6,11 @@
 #include <memory>
 #include <vector>
 
+#include "base/index_range.h"
 #include "base/pages.h"
 #include "cpu/kernels.h"
-#include "numa/index_range.h"
-#include "numa/thread_pool.h"
 #include "quant/formats.h"
+#include "threads/thread_pool.h"
 
 namespace ballast {
 

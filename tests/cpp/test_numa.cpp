@@ -16,10 +16,10 @@
 
 #include "check.h"
 #include "numa/memory.h"
-#include "numa/mixed_tasks.h"
 #include "numa/placement.h"
-#include "numa/thread_pool.h"
 #include "numa/topology.h"
+#include "threads/mixed_tasks.h"
+#include "threads/thread_pool.h"
 
 using ballast::kAnyCpu;
 using ballast::kUnknownNode;

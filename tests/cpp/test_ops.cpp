@@ -8,11 +8,10 @@
 #include <stdexcept>
 #include <vector>
 
+#include "base/index_range.h"
 #include "check.h"
 #include "moe/experts.h"
 #include "moe/router.h"
-#include "numa/index_range.h"
-#include "numa/thread_pool.h"
 #include "ops/activations.h"
 #include "ops/linear.h"
 #include "ops/mla_attention.h"
@@ -20,6 +19,7 @@
 #include "ops/rope.h"
 #include "ops/vector.h"
 #include "quant/matrix.h"
+#include "threads/thread_pool.h"
 
 using namespace ballast;
 

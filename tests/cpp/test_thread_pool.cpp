@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/index_range.h"
 #include "check.h"
-#include "numa/index_range.h"
-#include "numa/thread_pool.h"
+#include "threads/thread_pool.h"
 #include "worker_clock.h"
 
 using ballast::Chunks;

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "check.h"
-#include "numa/thread_pool.h"
+#include "threads/thread_pool.h"
 
 class WorkerClock {
  public:

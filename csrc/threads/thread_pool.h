@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/event_count.h"
-#include "numa/loop_recorder.h"
 #include "numa/placement.h"
+#include "threads/loop_recorder.h"
 
 namespace ballast {
 

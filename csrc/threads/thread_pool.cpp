@@ -1,4 +1,4 @@
-#include "numa/thread_pool.h"
+#include "threads/thread_pool.h"
 
 #include <sched.h>
 

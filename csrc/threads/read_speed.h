@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "numa/thread_pool.h"
+#include "threads/thread_pool.h"
 
 namespace ballast {
 

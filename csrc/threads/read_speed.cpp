@@ -1,12 +1,12 @@
-#include "numa/read_speed.h"
+#include "threads/read_speed.h"
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 
+#include "base/index_range.h"
 #include "base/pages.h"
-#include "numa/index_range.h"
 
 namespace ballast {
 

@@ -1,4 +1,4 @@
-#include "numa/mixed_tasks.h"
+#include "threads/mixed_tasks.h"
 
 #include <numeric>
 

@@ -6,10 +6,14 @@ Each names the thing, the value and the way out. The exit codes are part of the 
 
 from __future__ import annotations
 
+import reprlib
 from pathlib import Path
 
 RETRY_AFTER_S = 5
 """Default of Retry-After, in seconds, when no measurement tells better."""
+
+_MOST_CHARS = 400
+"""Of a value in a message. A path may be long; what a hostile file holds may be a million times as long."""
 
 
 class BallastError(Exception):
@@ -24,7 +28,7 @@ class ConfigError(BallastError):
     exit_code = 2
 
     def __init__(self, key: str, value: object, way_out: str) -> None:
-        super().__init__(f"{key}={value}: {way_out}")
+        super().__init__(f"{key}={shown(value, _MOST_CHARS)}: {way_out}")
         self.key, self.value, self.way_out = key, value, way_out
 
 
@@ -99,6 +103,14 @@ class EngineDeadError(BallastError):
             return failure
         reason = str(failure) if isinstance(failure, BallastError) else first_line(failure)
         return cls(f"the engine stopped on an internal error: {reason}")
+
+
+def shown(value: object, most_chars: int = 80) -> str:
+    """A value for a message: on one line, without control characters, and cut where it is long."""
+    text = str(value) if isinstance(value, str | Path) else reprlib.repr(value)
+    if not text.isprintable():
+        text = text.encode("unicode_escape").decode()
+    return text if len(text) <= most_chars else f"{text[:most_chars]}…"
 
 
 def first_line(error: BaseException) -> str:

@@ -1,0 +1,53 @@
+"""JSON of others whose shape is known: the values of that shape, or a refusal that names the field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from ballast.documents import DocumentError, read_json
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    size: int
+    names: list[str] = []
+
+
+def read(tmp_path: Path, content: str | bytes) -> Shape:
+    file = tmp_path / "file.json"
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    return read_json(file, Shape, max_bytes=100_000)
+
+
+def test_fields_of_the_shape_are_read_and_others_left_alone(tmp_path: Path) -> None:
+    assert read(tmp_path, '{"size": 3, "names": ["a"], "more": [1]}') == Shape(size=3, names=["a"])
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{oops", "is not JSON: "),
+        ("", "is not JSON: "),
+        (b'{"size": 1, "x": "\xff"}', "is not JSON: "),
+        ('{"size": 1, "x": "\\ud800"}', "is not JSON: "),
+        ('{"size": 1, "x": ' + "[" * 20_000, "is not JSON: "),
+        ("[]", "expected a JSON object, found list"),
+        ("{}", "size is missing"),
+        ('{"size": "3"}', "size=3: input should be a valid integer"),
+        ('{"size": true}', "size=True: input should be a valid integer"),
+        ('{"size": ' + "9" * 5000 + "}", "is not JSON: "),
+        ('{"size": 1, "names": ["a", 5]}', "names.1=5: input should be a valid string"),
+        ('{"size": 1, "names": "' + "a" * 5000 + '"}', "names=aaaa"),
+        ('{"size": 1}' + " " * 100_000, "larger than 100000 bytes"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_anything_else_is_refused_by_name(tmp_path: Path, content: str | bytes, problem: str) -> None:
+    with pytest.raises(DocumentError) as raised:
+        read(tmp_path, content)
+    assert problem in str(raised.value)
+    assert len(str(raised.value)) < 500

@@ -10,7 +10,8 @@ from gguf import GGMLQuantizationType as GgmlType
 from ballast._core import kernels
 from ballast.errors import ModelError
 from ballast.model.spec import ModelSpec
-from ballast.weights.gguf import GgufModel, TensorInfo
+from ballast.weights.gguf import GgufModel
+from ballast.weights.gguf_file import TensorInfo
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.model.spec import ModelSpec
-from ballast.weights.gguf import GgufModel
+from ballast.weights.gguf import GgufModel, block_of
 
 F32 = NDArray[np.float32]
 
@@ -124,9 +124,8 @@ def shares_after_layers(gguf_model: GgufModel, num_layers: int) -> list[float]:
     no layer."""
     num_bytes = [0] * num_layers
     for name, info in gguf_model.tensors.items():
-        block, _, rest = name.partition(".")
-        index = int(rest.partition(".")[0]) if block == "blk" else num_layers
-        if index < num_layers:
+        index = block_of(name)
+        if index is not None and index < num_layers:
             num_bytes[index] += info.num_bytes
     total = sum(info.num_bytes for info in gguf_model.tensors.values())
     return [done / total for done in itertools.accumulate(num_bytes)]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast.errors import ConfigError
-from ballast.weights.gguf import GgufModel
+from ballast.weights.gguf import GgufModel, block_of
 
 _OPTION = "expert_profile"
 
@@ -32,10 +32,8 @@ class ExpertProfile:
 
 def fingerprint(gguf: GgufModel) -> str:
     """A digest of the first router, which is the same in every quantisation of a model."""
-    name = min(
-        (name for name in gguf.tensors if name.endswith(".ffn_gate_inp.weight")),
-        key=lambda name: int(name.split(".")[1]),
-    )
+    routers = {block_of(name): name for name in gguf.tensors if name.endswith(".ffn_gate_inp.weight")}
+    name = routers[min(block for block in routers if block is not None)]
     digest = hashlib.sha256(repr(gguf.tensors[name].shape).encode())
     digest.update(gguf.data(name).tobytes())
     return f"sha256:{digest.hexdigest()}"

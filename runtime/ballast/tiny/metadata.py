@@ -75,6 +75,9 @@ def _add_yarn(writer: GGUFWriter, shape: TinyShape) -> None:
     writer.add_float32(f"{scaling}.factor", shape.yarn.factor)
     writer.add_uint32(f"{scaling}.original_context_length", shape.yarn.original_context)
     writer.add_float32(f"{scaling}.yarn_log_multiplier", 0.1 * shape.yarn.mscale_all_dim)
+    if not shape.old_keys:
+        writer.add_float32(f"{scaling}.yarn_beta_fast", shape.yarn.beta_fast)
+        writer.add_float32(f"{scaling}.yarn_beta_slow", shape.yarn.beta_slow)
 
 
 def add_tokenizer(writer: GGUFWriter, tokenizer: TinyTokenizer, num_rows: int) -> None:
@@ -143,8 +146,8 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
 def _rope_scaling(shape: TinyShape) -> dict[str, Any]:
     assert shape.yarn is not None
     return {
-        "beta_fast": 32,
-        "beta_slow": 1,
+        "beta_fast": shape.yarn.beta_fast,
+        "beta_slow": shape.yarn.beta_slow,
         "factor": shape.yarn.factor,
         "mscale": shape.yarn.mscale,
         "mscale_all_dim": shape.yarn.mscale_all_dim,

@@ -12,6 +12,8 @@ class TinyYarn:
 
     factor: float = 40.0
     original_context: int = 4096
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
     mscale: float = 1.0
     mscale_all_dim: float = 1.0
 
@@ -51,7 +53,8 @@ class TinyShape:
     rope_theta: float = 10000.0
     yarn: TinyYarn | None = field(default_factory=TinyYarn)
     old_keys: bool = False
-    """Leave out keys that older conversions lack: group counts, and for softmax gating also its name and the norm."""
+    """Leave out keys that older conversions lack: group counts, YaRN's betas, and for softmax gating also its name and
+    the norm."""
 
 
 V2_LITE = TinyShape(
@@ -97,7 +100,7 @@ K2 = TinyShape(
     normalize_weights=True,
     weights_scale=2.827,
     rope_theta=50000.0,
-    yarn=TinyYarn(factor=32.0),
+    yarn=TinyYarn(factor=32.0, beta_fast=1.0),
 )
 
 BALLAST_TINY = TinyShape(

@@ -170,7 +170,7 @@ def test_keys_describe_the_layout(made: Make, arch: str):
 
 def test_old_keys_leave_out_what_older_conversions_did(made: Make):
     v2, v3 = (keys_of(made(overrides=dataclasses.replace(shape, old_keys=True)).gguf) for shape in (V2, V3))
-    assert not [key for key in (*v2, *v3) if "expert_group" in key]
+    assert not [key for key in (*v2, *v3) if "expert_group" in key or "yarn_beta" in key]
     assert "deepseek2.expert_gating_func" not in v2
     assert "deepseek2.expert_weights_norm" not in v2
     assert v3["deepseek2.expert_gating_func"] == 2
@@ -208,6 +208,14 @@ def test_config_agrees_with_the_file(made: Make, arch: str):
     assert {1: "softmax", 2: "sigmoid"}[keys["deepseek2.expert_gating_func"]] == config["scoring_func"]
     multiplier = keys["deepseek2.rope.scaling.yarn_log_multiplier"]
     assert multiplier == pytest.approx(0.1 * config["rope_scaling"]["mscale_all_dim"])
+    for beta in ("beta_fast", "beta_slow"):
+        assert keys[f"deepseek2.rope.scaling.yarn_{beta}"] == config["rope_scaling"][beta]
+
+
+def test_the_tiny_k2_has_the_ramp_of_the_real_one(made: Make):
+    """Which leaves 11 of 32 frequencies as they are that a beta_fast of 32 would stretch."""
+    keys = keys_of(made(arch="k2").gguf)
+    assert keys["deepseek2.rope.scaling.yarn_beta_fast"] == keys["deepseek2.rope.scaling.yarn_beta_slow"] == 1.0
 
 
 @pytest.mark.parametrize("arch", ["v2", "v3"])

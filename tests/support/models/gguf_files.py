@@ -119,7 +119,7 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
         "expert_gating_func": 2 if spec.gating == "sigmoid" else 1,
         "expert_group_count": spec.num_groups,
         "expert_group_used_count": spec.num_groups_used,
-        "expert_weights_norm": spec.normalize_weights or None,
+        "expert_weights_norm": spec.normalize_weights,
         "expert_weights_scale": spec.weights_scale,
     }
     if spec.yarn is not None:
@@ -128,6 +128,8 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
             "rope.scaling.factor": spec.yarn.factor,
             "rope.scaling.original_context_length": spec.yarn.original_context,
             "rope.scaling.yarn_log_multiplier": 0.1 * spec.yarn.mscale_all_dim,
+            "rope.scaling.yarn_beta_fast": spec.yarn.beta_fast,
+            "rope.scaling.yarn_beta_slow": spec.yarn.beta_slow,
         }
     named = {"general.architecture": "deepseek2", "general.name": spec.name}
     return named | {f"deepseek2.{key}": value for key, value in keys.items()}

@@ -1,0 +1,108 @@
+"""config.json of a model: the fields that tell what its GGUF may leave out, or contradict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ballast.documents import DocumentError, read_json
+from ballast.errors import ModelError
+from ballast.model.metadata.keys import LARGEST
+
+Whole = Annotated[int, Field(ge=0, le=LARGEST)]
+Number = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+Scale = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
+
+_CONFIG = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+
+class HfRope(BaseModel):
+    """`rope_scaling`, or `rope_parameters` as newer files call it."""
+
+    model_config = _CONFIG
+
+    type: str | None = None
+    rope_type: str | None = None
+    rope_theta: Number | None = None
+    factor: Number | None = None
+    original_max_position_embeddings: Whole | None = None
+    beta_fast: Number | None = None
+    beta_slow: Number | None = None
+    mscale: Scale | None = None
+    mscale_all_dim: Scale | None = None
+    attention_factor: Annotated[Scale, Field(gt=0)] | None = None
+
+    @property
+    def is_yarn(self) -> bool:
+        return (self.type or self.rope_type) == "yarn"
+
+
+class HfConfig(BaseModel):
+    """The fields that matter here; all others are left alone. None: the file does not say."""
+
+    model_config = _CONFIG
+
+    hidden_size: Whole | None = None
+    num_hidden_layers: Whole | None = None
+    first_k_dense_replace: Whole | None = None
+    intermediate_size: Whole | None = None
+    num_attention_heads: Whole | None = None
+    q_lora_rank: Whole | None = None
+    kv_lora_rank: Whole | None = None
+    qk_nope_head_dim: Whole | None = None
+    qk_rope_head_dim: Whole | None = None
+    v_head_dim: Whole | None = None
+    n_routed_experts: Whole | None = None
+    num_experts_per_tok: Whole | None = None
+    n_shared_experts: Whole | None = None
+    moe_intermediate_size: Whole | None = None
+    scoring_func: Literal["softmax", "sigmoid"] | None = None
+    topk_method: str | None = None
+    n_group: Whole | None = None
+    topk_group: Whole | None = None
+    norm_topk_prob: bool | None = None
+    routed_scaling_factor: Annotated[Number, Field(le=1e4)] | None = None
+    rms_norm_eps: Number | None = None
+    rope_theta: Number | None = None
+    rope_scaling: HfRope | None = None
+    rope_parameters: HfRope | None = None
+    text_config: HfConfig | None = None
+
+    @model_validator(mode="after")
+    def _check_depth(self) -> HfConfig:
+        if self.text_config is not None and self.text_config.text_config is not None:
+            raise ValueError("text_config within text_config")
+        return self
+
+    @property
+    def language_model(self) -> HfConfig:
+        """Of a model that sees pictures too, the part for text; otherwise the whole."""
+        return self.text_config or self
+
+    @property
+    def yarn(self) -> HfRope | None:
+        """The settings of YaRN; None when it has none."""
+        rope = self.rope_scaling or self.rope_parameters
+        return rope if rope is not None and rope.is_yarn else None
+
+    @property
+    def theta(self) -> float | None:
+        """The base of the rotation's frequencies."""
+        in_rope = None if self.rope_parameters is None else self.rope_parameters.rope_theta
+        return self.rope_theta or in_rope
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether experts are chosen among all, whatever groups the file names: as V2-Lite does."""
+        return self.topk_method == "greedy"
+
+
+def read_config(model_path: Path) -> HfConfig:
+    """`model_path`/config.json. Raises ModelError when it is missing, is no JSON object, or has a senseless value."""
+    file = model_path / "config.json"
+    try:
+        return read_json(file, HfConfig).language_model
+    except DocumentError as error:
+        raise ModelError(file, str(error)) from error

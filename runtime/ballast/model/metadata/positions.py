@@ -1,0 +1,96 @@
+"""How positions are encoded: the rotation's base, and YaRN."""
+
+from __future__ import annotations
+
+import math
+
+from ballast.model.metadata.hf_config import HfRope
+from ballast.model.metadata.keys import ARCHITECTURE, is_number
+from ballast.model.metadata.settings import Settings
+from ballast.model.spec import YarnSpec
+
+# Bounds far beyond any model's values. Within them all tables are finite in float32.
+_MOST_THETA = 1e12
+_MOST_FACTOR = 1e4
+_MOST_TURNS = 1e6
+_MOST_MSCALE = 10.0
+
+# What config.json means that has YaRN and does not name them: the defaults of transformers.
+_BETA_FAST, _BETA_SLOW = 32.0, 1.0
+
+
+def read_theta(settings: Settings) -> float:
+    """The base of the frequencies. Raises ModelError for a senseless value, ConfigError for one that is nowhere."""
+    return _number(settings, "rope.freq_base", "rope_theta", settings.config.theta, above=1.0, most=_MOST_THETA)
+
+
+def read_yarn(settings: Settings) -> YarnSpec | None:
+    """YaRN's numbers; None for a file without it. Raises as `read_theta` does."""
+    keys = settings.keys
+    kind = keys.get("rope.scaling.type")
+    if kind in (None, "none"):
+        return None
+    if kind != "yarn":
+        raise keys.wrong("rope.scaling.type", "yarn or none")
+    config = settings.config.yarn
+    factor = keys.number("rope.scaling.factor", most=_MOST_FACTOR)
+    if factor < 1:
+        raise keys.wrong("rope.scaling.factor", f"a number, at least 1 and at most {_MOST_FACTOR:g}")
+    mscale_all_dim = _mscale_all_dim(settings, config)
+    if keys.get("rope.scaling.yarn_attn_factor") is not None:
+        attention_factor = keys.number("rope.scaling.yarn_attn_factor", most=_MOST_MSCALE)
+    else:
+        attention_factor = _attention_factor(factor, mscale_all_dim, config)
+    return YarnSpec(
+        factor=factor,
+        original_context=keys.whole("rope.scaling.original_context_length"),
+        beta_fast=_beta(settings, "beta_fast", None if config is None else config.beta_fast or _BETA_FAST),
+        beta_slow=_beta(settings, "beta_slow", None if config is None else config.beta_slow or _BETA_SLOW),
+        attention_factor=attention_factor,
+        mscale_all_dim=mscale_all_dim,
+    )
+
+
+def _beta(settings: Settings, name: str, configured: float | None) -> float:
+    key = f"rope.scaling.yarn_{name}"
+    return _number(settings, key, f"rope_scaling.{name}", configured, above=0.0, most=_MOST_TURNS)
+
+
+def _number(
+    settings: Settings, key: str, config_key: str, configured: float | None, *, above: float, most: float
+) -> float:
+    value = settings.value(key, config_key, configured)
+    if not is_number(value) or not above < value <= most:
+        raise settings.keys.refuse(
+            f"{ARCHITECTURE}.{key}, or {config_key} of config.json, is {value}; expected a number above {above:g} and "
+            f"at most {most:g}"
+        )
+    return float(value)
+
+
+def _mscale_all_dim(settings: Settings, config: HfRope | None) -> float:
+    """The file keeps a tenth of it. 0: no correction of the softmax scale."""
+    key = "rope.scaling.yarn_log_multiplier"
+    configured = None if config is None else 0.1 * (config.mscale_all_dim or 0.0)
+    value = settings.value(key, "rope_scaling.mscale_all_dim", configured)
+    if not is_number(value) or not 0 <= value <= 0.1 * _MOST_MSCALE:
+        raise settings.keys.wrong(key, f"a number, at least 0 and at most {0.1 * _MOST_MSCALE:g}")
+    return value * 10
+
+
+def _attention_factor(factor: float, mscale_all_dim: float, config: HfRope | None) -> float:
+    """What cos and sin are multiplied by. The file tells mscale_all_dim alone; every DeepSeek model has mscale equal
+    to it, so the quotient is 1 unless config.json says otherwise."""
+    # config.json has both without the file's rounding to float32.
+    mscale, all_dim = mscale_all_dim or None, mscale_all_dim or None
+    if config is not None:
+        if config.attention_factor is not None:
+            return config.attention_factor
+        mscale, all_dim = config.mscale, config.mscale_all_dim
+    if mscale and all_dim:
+        return _mscale(factor, mscale) / _mscale(factor, all_dim)
+    return _mscale(factor, 1.0)
+
+
+def _mscale(factor: float, mscale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0

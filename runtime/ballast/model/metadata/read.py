@@ -1,0 +1,87 @@
+"""Reads a ModelSpec from a GGUF's metadata and, if there is one, the model's config.json.
+
+The GGUF decides. config.json, or else the table of known models, supplies what older conversions left out (each use is
+logged); config.json is otherwise compared with the GGUF: a contradiction means that the two belong to different models.
+Key names and their meaning: llama.cpp's deepseek2 architecture; rules of routing and YaRN: transformers' DeepseekV2 and
+DeepseekV3.
+"""
+
+from __future__ import annotations
+
+from ballast.errors import shown
+from ballast.model.metadata.agreement import check_config
+from ballast.model.metadata.hf_config import HfConfig
+from ballast.model.metadata.keys import ARCHITECTURE, Keys
+from ballast.model.metadata.known_models import matching_models
+from ballast.model.metadata.layers import read_dimensions, read_layers, read_mla_layout, read_vocab_size
+from ballast.model.metadata.positions import read_theta, read_yarn
+from ballast.model.metadata.routing import read_routing
+from ballast.model.metadata.settings import Settings
+from ballast.model.spec import ModelSpec
+from ballast.weights.gguf import GgufModel
+
+_REFUSED_KEYS = ("attention.temperature_scale", "attention.indexer.top_k", "attention.sliding_window")
+"""Keys of other models of the family whose effect on the arithmetic is not implemented here."""
+_MOST_NAME_CHARS = 256
+
+
+def read_spec(gguf: GgufModel, config: HfConfig | None = None) -> ModelSpec:
+    """The model's spec. Raises ModelError for another architecture, a missing key, an impossible value, or a
+    contradiction between the GGUF and config.json; ConfigError for a missing key that config.json could supply."""
+    keys = Keys(gguf)
+    _check_architecture(keys)
+    layers = read_layers(keys)
+    dimensions = read_dimensions(keys, layers)
+    settings = Settings(keys, config, matching_models(dimensions, keys))
+    spec = ModelSpec(
+        name=_name(keys),
+        vocab_size=read_vocab_size(keys),
+        context_length=keys.whole("context_length"),
+        mla_layout=read_mla_layout(keys),
+        fused_experts=keys.has_tensor(f"blk.{layers.num_dense_layers}.ffn_gate_up_exps.weight"),
+        rms_eps=keys.number("attention.layer_norm_rms_epsilon", above=1e-30, most=1.0),
+        rope_theta=read_theta(settings),
+        yarn=read_yarn(settings),
+        tied_output=not keys.has_tensor("output.weight"),
+        **layers._asdict(),
+        **dimensions._asdict(),
+        **read_routing(settings)._asdict(),
+    )
+    _check_spec(keys, spec)
+    if config is not None:
+        check_config(keys, spec, config)
+    return spec
+
+
+def _check_architecture(keys: Keys) -> None:
+    found = keys.gguf.metadata.get("general.architecture")
+    if found != ARCHITECTURE:
+        raise keys.refuse(
+            f"general.architecture={shown(found)}; supported is {ARCHITECTURE} "
+            "(DeepSeek V2, V2-Lite, V2.5, V3, R1, Kimi K2)"
+        )
+    for key in _REFUSED_KEYS:
+        if keys.get(key):
+            raise keys.refuse(f"{ARCHITECTURE}.{key}={shown(keys.get(key))}: this model's attention is not supported")
+
+
+def _name(keys: Keys) -> str:
+    name = keys.gguf.metadata.get("general.name", "")
+    if not isinstance(name, str) or len(name) > _MOST_NAME_CHARS:
+        raise keys.refuse(f"general.name={shown(name)}; expected a text of at most {_MOST_NAME_CHARS} characters")
+    return name or keys.gguf.path.stem
+
+
+def _check_spec(keys: Keys, spec: ModelSpec) -> None:
+    """Relations between the numbers that no single key can show."""
+    if spec.num_experts % spec.num_groups:
+        raise keys.refuse(f"{spec.num_experts} experts in {spec.num_groups} groups; expected equal groups")
+    group_size = spec.num_experts // spec.num_groups
+    reachable = group_size * spec.num_groups_used
+    if spec.num_experts_used > reachable:
+        raise keys.refuse(
+            f"{ARCHITECTURE}.expert_used_count={spec.num_experts_used}; expected at most {reachable}, "
+            "the experts in the groups used"
+        )
+    if spec.num_groups > 1 and spec.group_score == "top2_sum" and group_size < 2:
+        raise keys.refuse(f"groups of {group_size} expert; expected at least 2, groups are ranked by their best two")

@@ -1,0 +1,85 @@
+"""How experts are chosen and weighed."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from ballast.model.metadata.keys import ARCHITECTURE, is_number, is_whole
+from ballast.model.metadata.settings import Settings
+
+Gating = Literal["softmax", "sigmoid"]
+
+_GATING: dict[object, Gating] = {1: "softmax", 2: "sigmoid", "softmax": "softmax", "sigmoid": "sigmoid"}
+"""As the file numbers them and as config.json spells them."""
+_MOST_SCALE = 1e4
+
+
+class Routing(NamedTuple):
+    """The fields of a ModelSpec of the same names."""
+
+    gating: Gating
+    num_groups: int
+    num_groups_used: int
+    group_score: Literal["max", "top2_sum"]
+    normalize_weights: bool
+    weights_scale: float
+
+
+def read_routing(settings: Settings) -> Routing:
+    """The rule. Raises ModelError for a senseless value, ConfigError for one that is nowhere."""
+    gating = _gating(settings)
+    num_groups, num_groups_used = _groups(settings, gating)
+    return Routing(
+        gating=gating,
+        num_groups=num_groups,
+        num_groups_used=num_groups_used,
+        group_score="top2_sum" if gating == "sigmoid" else "max",
+        normalize_weights=_normalize_weights(settings),
+        weights_scale=_weights_scale(settings),
+    )
+
+
+def _ignores_groups(settings: Settings, gating: Gating) -> bool:
+    """Whether experts are chosen among all, whatever group counts there are."""
+    return gating == "softmax" and settings.config.is_greedy
+
+
+def _gating(settings: Settings) -> Gating:
+    key = "expert_gating_func"
+    value = settings.value(key, "scoring_func", settings.config.scoring_func)
+    if not (isinstance(value, str) or is_whole(value, 1)) or value not in _GATING:
+        raise settings.keys.wrong(key, "1 (softmax) or 2 (sigmoid)")
+    return _GATING[value]
+
+
+def _groups(settings: Settings, gating: Gating) -> tuple[int, int]:
+    if _ignores_groups(settings, gating):
+        return 1, 1
+    count, used = "expert_group_count", "expert_group_used_count"
+    num_groups = settings.value(count, "n_group", settings.config.n_group)
+    if num_groups in (0, 1):
+        return 1, 1
+    num_used = settings.value(used, "topk_group", settings.config.topk_group)
+    if not is_whole(num_groups, 1):
+        raise settings.keys.wrong(count, "a whole number, at least 0")
+    if not is_whole(num_used, 1) or num_used > num_groups:
+        problem = f"{num_used} of {num_groups} expert groups used; expected at least 1 and at most all"
+        raise settings.keys.refuse(f"{ARCHITECTURE}.{used}: {problem}")
+    return num_groups, num_used
+
+
+def _normalize_weights(settings: Settings) -> bool:
+    """The rule belongs to the model, not to its gating function: V2 has softmax without it, Qwen3 with it."""
+    key = "expert_weights_norm"
+    value = settings.value(key, "norm_topk_prob", settings.config.norm_topk_prob)
+    if not isinstance(value, bool):
+        raise settings.keys.wrong(key, "true or false")
+    return value
+
+
+def _weights_scale(settings: Settings) -> float:
+    key = "expert_weights_scale"
+    value = settings.value(key, "routed_scaling_factor", settings.config.routed_scaling_factor)
+    if not is_number(value) or not 0 <= value <= _MOST_SCALE:
+        raise settings.keys.wrong(key, f"a number, at least 0 and at most {_MOST_SCALE:g}")
+    return float(value) or 1.0

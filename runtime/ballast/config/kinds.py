@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+_LARGEST = 2**62
+"""Bound of numbers that have no other, so that arithmetic with them fits 64 bits."""
+_LONGEST_S = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +34,12 @@ class Kind:
 def whole(minimum: int, maximum: int | None = None, *, auto: bool = False) -> Kind:
     """A whole number. With `auto`, the word "auto" stands for None."""
     upper = "" if maximum is None else f" and at most {maximum}"
+    most = _LARGEST if maximum is None else maximum
     return Kind(
         f"{'auto, or ' if auto else ''}a whole number, at least {minimum}{upper}",
         "auto|N" if auto else "N",
         lambda text: None if auto and text == "auto" else int(text),
-        lambda value: (
-            (value is None and auto)
-            or (isinstance(value, int) and minimum <= value and (maximum is None or value <= maximum))
-        ),
+        lambda value: (value is None and auto) or (isinstance(value, int) and minimum <= value <= most),
     )
 
 
@@ -52,7 +55,12 @@ def share() -> Kind:
 
 def seconds() -> Kind:
     """A duration in seconds."""
-    return Kind("a number of seconds, at least 0", "S", float, lambda value: 0 <= value < float("inf"))
+    return Kind(
+        f"a number of seconds, at least 0 and at most {_LONGEST_S}",
+        "S",
+        float,
+        lambda value: 0 <= value <= _LONGEST_S,
+    )
 
 
 def one_of(*choices: Any) -> Kind:
@@ -64,11 +72,14 @@ def one_of(*choices: Any) -> Kind:
 
 
 def text(allowed: str, metavar: str, pattern: str = r".+", *, repeatable: bool = False) -> Kind:
-    """Text that matches a pattern as a whole."""
+    """Text that matches a pattern as a whole, without control characters."""
     whole_text = re.compile(pattern)
 
     def accepts(value: Any) -> bool:
-        return all(whole_text.fullmatch(item) for item in (value if repeatable else (value,)))
+        return all(
+            whole_text.fullmatch(item) and not any(unicodedata.category(char) in ("Cc", "Cs") for char in item)
+            for item in (value if repeatable else (value,))
+        )
 
     return Kind(allowed, metavar, str, accepts, repeatable=repeatable)
 
@@ -90,7 +101,11 @@ def size() -> Kind:
         return str(value)
 
     return Kind(
-        "auto, or a size such as 24GiB", "auto|SIZE", parse, lambda value: value is None or value > 0, show=show
+        "auto, or a size such as 24GiB",
+        "auto|SIZE",
+        parse,
+        lambda value: value is None or 0 < value <= _LARGEST,
+        show=show,
     )
 
 

@@ -299,5 +299,5 @@ def _parse(opt: Option, given: Any) -> Any:
             items = [item.strip() for item in given.split(",")] if isinstance(given, str) else given
             return tuple(opt.kind.parse(item) for item in items)
         return given if isinstance(given, bool) else opt.kind.parse(given)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):
         raise ConfigError(opt.name, given, f"must be {opt.kind.allowed}") from None

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ballast.config.options import ENVIRONMENT_PREFIX, OPTIONS
-from ballast.errors import ConfigError
+from ballast.documents import DocumentError, Plain, read_yaml
+from ballast.errors import ConfigError, shown
 
 CONFIG_VARIABLE = ENVIRONMENT_PREFIX + "CONFIG"
 """The variable that names the YAML file, as --config does."""
 
 OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "BALLAST_CPU_ISA"})
 """Variables with our prefix that are no options of `ballast serve`."""
-
-MAX_FILE_BYTES = 1 << 20
 
 # Kubernetes describes Services to every pod by variables; a Service named "ballast" or "ballast-x" has our prefix.
 _SERVICE_VARIABLE = re.compile(r"\w+_SERVICE_(HOST|PORT(_\w+)?)|\w+_PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?")
@@ -53,7 +51,10 @@ def options_in_file(path: Path) -> dict[str, Any]:
 
     Keys may be spelled with hyphens. Raises ConfigError.
     """
-    content = _read_yaml(path)
+    try:
+        content = read_yaml(path)
+    except DocumentError as error:
+        raise ConfigError("config", path, str(error)) from error
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -61,9 +62,9 @@ def options_in_file(path: Path) -> dict[str, Any]:
     names = [opt.name for opt in OPTIONS]
     found: dict[str, Any] = {}
     for key, value in content.items():
-        name = str(key).replace("-", "_")
+        name = key.replace("-", "_")
         if name not in names:
-            raise ConfigError("config", path, f"{key}: {_unknown_option('key', name, names)}")
+            raise ConfigError("config", path, f"{shown(key)}: {_unknown_option('key', name, names)}")
         if name in found:
             raise ConfigError("config", path, f"{key}: is set twice")
         if value is not None:
@@ -71,37 +72,18 @@ def options_in_file(path: Path) -> dict[str, Any]:
     return found
 
 
-def _as_given(path: Path, name: str, value: Any) -> Any:
+def _as_given(path: Path, name: str, value: Plain) -> Any:
     """A YAML value in the form that the command line gives."""
     (opt,) = (opt for opt in OPTIONS if opt.name == name)
+    wrong = ConfigError("config", path, f"{name}: {shown(value)} must be {opt.kind.allowed}")
     if opt.kind.repeatable:
-        return [str(item) for item in (value if isinstance(value, list) else [value])]
+        items = value if isinstance(value, list) else [value]
+        if any(isinstance(item, (list, dict)) or item is None for item in items):
+            raise wrong
+        return [str(item) for item in items]
     if isinstance(value, (dict, list)) or (isinstance(value, bool) and not opt.kind.flag):
-        raise ConfigError("config", path, f"{name}: {value!r} must be {opt.kind.allowed}")
+        raise wrong
     return value if isinstance(value, bool) else str(value)
-
-
-def _read_yaml(path: Path) -> Any:
-    import yaml
-
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError("config", path, f"cannot be read: {error.strerror}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError("config", path, f"larger than {MAX_FILE_BYTES} bytes, which is no file of options")
-    try:
-        root = yaml.compose(data, Loader=yaml.SafeLoader)
-        if isinstance(root, yaml.MappingNode):
-            # Loading alone would silently let the last one win.
-            keys = Counter(key.value for key, _ in root.value if isinstance(key, yaml.ScalarNode))
-            for key, count in keys.items():
-                if count > 1:
-                    raise ConfigError("config", path, f"{key}: is set twice")
-        return yaml.safe_load(data)
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError("config", path, f"not valid YAML: {' '.join(str(error).split())}") from None
 
 
 def _unknown_option(what: str, name: str, known: Iterable[str]) -> str:

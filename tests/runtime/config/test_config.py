@@ -140,8 +140,10 @@ def test_every_option_can_be_set_by_a_file(tmp_path):
         ("port: true", "port: True must be a whole number"),
         ("port: [1]", "port: \\[1\\] must be a whole number"),
         ("- port", "must hold options as NAME: VALUE"),
-        ("port: {", "not valid YAML"),
-        ("#" * (1 << 20) + "#", "larger than 1048576 bytes"),
+        ("port: {", "is not YAML"),
+        ("served_model_name: [a, [b]]", "served_model_name: \\['a', \\['b'\\]\\] must be a name"),
+        ("? [a]\n: 1", "line 1: a key that is no text"),
+        ("#" * (1 << 18) + "#", "larger than 262144 bytes"),
     ],
 )
 def test_a_file_that_makes_no_sense_is_refused_by_name(tmp_path, content, sentence):
@@ -190,6 +192,25 @@ def test_a_value_that_is_not_allowed_is_refused_with_key_value_and_what_is(name,
     assert allowed in str(caught.value)
     shown = value[0] if isinstance(value, list) else value.removesuffix(".5")
     assert shown in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("served_model_name", ["a\x1b[2J"], "a name"),
+        ("vram_limit", f"{'9' * 400}GiB", "a size such as 24GiB"),
+        ("vram_limit", "9" * 400, "a size such as 24GiB"),
+        ("gpu_experts", "9" * 400, "a whole number"),
+        ("max_body_bytes", "9" * 5000, "a whole number"),
+        ("request_timeout_s", "1e300", "a number of seconds, at least 0 and at most 1000000000"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_value_beyond_all_bounds_is_refused_in_a_short_message(name, value, allowed):
+    with pytest.raises(ConfigError) as caught:
+        read_config({name: value}, {})
+    assert allowed in str(caught.value)
+    assert len(str(caught.value)) < 600
 
 
 def test_a_config_made_in_code_is_checked_too():

@@ -35,9 +35,12 @@ class Tls:
 
         for option, path in (("tls_key_file", key_file), ("tls_cert_file", cert_file)):
             try:
-                path.read_bytes()
+                with path.open("rb"):
+                    pass
             except OSError as error:
                 raise ConfigError(option, path, f"cannot be read: {error.strerror}") from None
+            if not path.is_file():
+                raise ConfigError(option, path, "is not a regular file")
         try:
             return cls(context, WatchedFile(cert_file, read, max_age_s=RENEWAL_S))
         except (OSError, ValueError) as error:

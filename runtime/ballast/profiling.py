@@ -20,12 +20,10 @@ from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import CountsExpertUses, Runner
 from ballast.errors import ConfigError, ModelError, RequestError
 from ballast.host.gpu import check_device
-from ballast.model.metadata import read_config, read_spec
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import check_tensors
 from ballast.moe.profile import ExpertProfile, check_can_write, fingerprint, write_profile
-from ballast.plan import check_memory, open_model, settle
-from ballast.text.loading import Text, load_text
+from ballast.plan import check_memory, load_checked_text, open_checked, settle
+from ballast.text.loading import Text
 
 _REPLY_TOKENS = 64
 """Tokens to generate for a prompt that names no number."""
@@ -41,15 +39,12 @@ def run(config: Config, prompts: Path, file: Path, out: TextIO | None = None) ->
     if machine.device != "cpu":
         machine = replace(machine, stream_from_tokens=0)
     config = replace(config, machine=machine)
-    gguf = open_model(config.model)
-    model_path = config.model.model_path
-    spec = read_spec(gguf, None if model_path is None else read_config(model_path))
-    check_tensors(gguf, spec)
+    gguf, spec = open_checked(config.model)
     if not spec.num_experts or spec.num_dense_layers == spec.num_layers:
         raise ModelError(gguf.path, "the model has no routed experts to count")
     config, plan = settle(config, gguf, spec)
     check_memory(plan)
-    text = load_text(model_path, gguf.metadata, str(gguf.path), num_ids=spec.vocab_size)
+    text = load_checked_text(config.model, gguf, spec)
     limit = None if plan.device is None else plan.device.limit
     settings = replace(engine_settings(config), vram=limit)
     requests = read_requests(prompts, text, spec, settings.max_new_tokens, settings.cache_lens)

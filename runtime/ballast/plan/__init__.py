@@ -1,7 +1,8 @@
 """`ballast plan`: which tensor goes where, what everything takes, and whether that is there."""
 
 from ballast.plan.check import check_memory
-from ballast.plan.command import open_model, plan_for, planned, run, settle
+from ballast.plan.checked_model import load_checked_text, open_checked
+from ballast.plan.command import plan_for, planned, run, settle
 from ballast.plan.host import make_plan
 from ballast.plan.memory import MemoryPlan, Numbers
 from ballast.plan.report import render, rule_lines, to_json
@@ -10,8 +11,9 @@ __all__ = [
     "MemoryPlan",
     "Numbers",
     "check_memory",
+    "load_checked_text",
     "make_plan",
-    "open_model",
+    "open_checked",
     "plan_for",
     "planned",
     "render",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TextIO
 
 from ballast._core import kernels, numa
-from ballast.config.options import Config, MachineConfig, ModelConfig
+from ballast.config.options import Config, MachineConfig
 from ballast.config.resolve import on_cpu
 from ballast.errors import ConfigError
 from ballast.host.gpu import free_vram
@@ -16,21 +16,20 @@ from ballast.host.isa import chosen_isa, packing_flags
 from ballast.host.machine import read_machine
 from ballast.host.numa import plan_threads
 from ballast.host.sizes import human
-from ballast.model.metadata import read_config, read_spec
 from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import check_tensors
-from ballast.moe.device_rules import Rule, assign, read_rules
+from ballast.moe.device_rules import Rule, assign
 from ballast.moe.profile import read_profile
+from ballast.moe.rule_file import read_rules
 from ballast.plan.check import check_memory
+from ballast.plan.checked_model import load_checked_text, open_checked
 from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.host import make_plan
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.report import device_choice, device_line, render, to_json
 from ballast.plan.streaming import step_choices
-from ballast.tiny import BUILT_IN
-from ballast.weights.gguf import GgufModel, open_gguf
+from ballast.weights.gguf import GgufModel
 
 _LISTED_DEVICES = 16
 """Rules may speak of as many; what they ask for is compared with where modules go."""
@@ -40,7 +39,8 @@ def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
     """The plan of a resolved configuration on this machine: with a GPU, for the longest steps that fit where
     prefill_chunk_size is "auto". Raises ConfigError for rules that cannot be followed."""
     scheduling, rules_path = config.scheduling, config.model.optimize_config_path
-    rules: tuple[Rule, ...] = () if rules_path is None else read_rules(rules_path)
+    modules = module_tree(spec)
+    rules: tuple[Rule, ...] = () if rules_path is None else read_rules(rules_path, modules)
     numbers = Numbers(
         cache_lens=scheduling.cache_lens,
         block_tokens=scheduling.block_tokens,
@@ -53,11 +53,11 @@ def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
     )
     memory = read_machine().memory
     if not config.machine.device.startswith("cuda"):
-        return make_plan(gguf, spec, assign(module_tree(spec), rules, source=rules_path), numbers, memory)
+        return make_plan(gguf, spec, assign(modules, rules, source=rules_path), numbers, memory)
     device = _device_memory(config.machine)
     if numbers.isa == "reference":
         raise _needs_packing(device.name)
-    assignment = assign(module_tree(spec), rules, source=rules_path, num_cuda_devices=_LISTED_DEVICES)
+    assignment = assign(modules, rules, source=rules_path, num_cuda_devices=_LISTED_DEVICES)
     expert_options = _gpu_expert_options(config.machine, gguf, spec)
     choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
     plans = []
@@ -158,12 +158,9 @@ def _threads_per_node(config: Config) -> tuple[int, ...]:
 
 
 def run(config: Config, *, as_json: bool = False, out: TextIO | None = None) -> int:
-    """Print the plan of a resolved configuration; 0 when it fits. Raises as `plan_for` and `check_memory` do, and
-    ModelError; the plan is printed before it is refused."""
-    gguf = open_model(config.model)
-    model_path = config.model.model_path
-    spec = read_spec(gguf, None if model_path is None else read_config(model_path))
-    check_tensors(gguf, spec)
+    """Print the plan of a resolved configuration; 0 when it fits and `ballast serve` would start. Raises as `plan_for`
+    and `check_memory` do, and ModelError; the plan is printed before it is refused."""
+    gguf, spec = open_checked(config.model)
     config, plan = settle(config, gguf, spec)
     if as_json:
         told = json.dumps(to_json(plan) | device_choice(config), indent=2) + "\n"
@@ -171,9 +168,5 @@ def run(config: Config, *, as_json: bool = False, out: TextIO | None = None) -> 
         told = device_line(config) + render(plan)
     (out or sys.stdout).write(told)
     check_memory(plan)
+    load_checked_text(config.model, gguf, spec)
     return 0
-
-
-def open_model(config: ModelConfig) -> GgufModel:
-    """The model that the options name, or the built-in one. Raises ModelError."""
-    return open_gguf(config.gguf_path or BUILT_IN.gguf)

@@ -13,14 +13,11 @@ from ballast.config.options import Config, ReasoningField, ServerConfig
 from ballast.engine.build import build_engine, engine_settings, load_runner
 from ballast.engine.engine import Engine, Loader
 from ballast.engine.runner import Runner
-from ballast.errors import ModelError
 from ballast.host.gpu import check_device
 from ballast.host.isa import chosen_isa
 from ballast.host.machine import read_machine
 from ballast.log import configure_logging
-from ballast.model.metadata import read_config, read_spec
-from ballast.model.tensors import check_tensors
-from ballast.plan import check_memory, open_model, rule_lines, settle
+from ballast.plan import check_memory, load_checked_text, open_checked, rule_lines, settle
 from ballast.server.app import create_admin_app, create_app
 from ballast.server.generation.request_builder import RequestBuilder
 from ballast.server.generation.tokenize_queue import TEXT_THREADS, TokenizeQueue
@@ -34,7 +31,7 @@ from ballast.server.telemetry.load_progress import with_progress
 from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.server.telemetry.vram_metrics import VramProbe
-from ballast.text.loading import Text, load_text
+from ballast.text.loading import Text
 
 log = logging.getLogger(__name__)
 
@@ -57,24 +54,14 @@ def serve(config: Config) -> int:
     check_device(config.machine.device)
     log.info("kernels", extra={"isa": chosen_isa(), "threads": config.machine.cpu_threads})
     _log_quota(config.machine.cpu_threads)
-    gguf = open_model(config.model)
-    spec = read_spec(gguf, None if config.model.model_path is None else read_config(config.model.model_path))
-    check_tensors(gguf, spec)
+    gguf, spec = open_checked(config.model)
     prefill_is_auto = config.scheduling.prefill_chunk_size is None
     config, plan = settle(config, gguf, spec)
     _log_device(config)
     for line in rule_lines(plan.assignment):
         log.info("placement", extra={"rule": line})
     check_memory(plan)
-    text = load_text(
-        config.model.model_path, gguf.metadata, str(gguf.path), config.model.chat_template, num_ids=spec.vocab_size
-    )
-    if text.tokenizer.vocab_size > spec.vocab_size:
-        raise ModelError(
-            config.model.model_path or gguf.path,
-            f"the tokenizer has {text.tokenizer.vocab_size} tokens and the model {spec.vocab_size} embedding rows "
-            f"({gguf.path}); they do not belong together",
-        )
+    text = load_checked_text(config.model, gguf, spec)
     log.info(
         "model",
         extra={

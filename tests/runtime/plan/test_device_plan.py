@@ -32,7 +32,8 @@ from ballast.model.metadata import read_spec
 from ballast.model.modules import module_tree
 from ballast.model.residence import weight_memory
 from ballast.model.weights import Packing, Tensors
-from ballast.moe.device_rules import assign, read_rules
+from ballast.moe.device_rules import assign
+from ballast.moe.rule_file import read_rules
 from ballast.plan import check_memory, command, plan_for, planned, render, rule_lines, run, settle, to_json
 from ballast.plan import device as device_plan
 from ballast.plan.gpu_experts import GpuExpertOptions
@@ -60,7 +61,7 @@ def r1_plan(r1: GgufModel, vram: int = 24 * GIB, numbers: Numbers = NUMBERS, rul
     if rules:
         file = r1.path.parent / "rules.yaml"
         file.write_text(rules)
-        parsed = read_rules(file)
+        parsed = read_rules(file, module_tree(R1_SPEC))
     assignment = assign(module_tree(R1_SPEC), parsed, num_cuda_devices=1)
     return make_hybrid_plan(r1, R1_SPEC, assignment, numbers, HOST, DeviceMemory("cuda:0", vram, "the limit"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from ballast.errors import ConfigError
 from ballast.model.modules import module_of, module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
-from ballast.moe.device_rules import Assignment, assign, read_rules
+from ballast.moe import rule_file
+from ballast.moe.device_rules import Assignment, assign
+from ballast.moe.match_names import PatternError, match_names
+from ballast.moe.rule_file import read_rules
 from support.models.gguf_files import V2_LITE_SPEC, V3_SPEC
 
 SERVE_RULES = r"""
@@ -73,7 +77,8 @@ SERVE_RULES = r"""
 def placed(tmp_path: Path, rules: str, spec: ModelSpec = V3_SPEC, num_cuda_devices: int = 0) -> Assignment:
     file = tmp_path / "rules.yaml"
     file.write_text(rules)
-    return assign(module_tree(spec), read_rules(file), source=file, num_cuda_devices=num_cuda_devices)
+    modules = module_tree(spec)
+    return assign(modules, read_rules(file, modules), source=file, num_cuda_devices=num_cuda_devices)
 
 
 def refused(tmp_path: Path, rules: str, spec: ModelSpec = V3_SPEC) -> str:
@@ -221,7 +226,7 @@ def test_a_cuda_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ("match: {name: a}", "must be a list of rules"),
         ("- match: {name: [", "is not YAML"),
         ("- just a text", "rule 1: a rule must be a mapping"),
-        ("- match: {name: a}", "rule 1: a rule needs replace"),
+        ("- match: {name: a}", "rule 1 (name: a): a rule needs replace"),
         ("- replace: {class: default}", "rule 1: a rule needs match"),
         ("- match: {}\n  replace: {}", "rule 1: match must have name, class, or both"),
         ("- match: {regex: a}\n  replace: {}", "rule 1: match has regex; allowed are name, class"),
@@ -244,6 +249,39 @@ def test_a_rule_that_is_not_well_formed_is_named(tmp_path: Path, rules: str, mes
     assert message in refused(tmp_path, rules)
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [r"^(([a-z.0-9_]+)+)+$Z", r"(.*.*.*.*.*.*.*.*.*.*)*Z", r"(?i)" + r"[\x00-\U0010ffff]" * 1000],
+    ids=["nested", "wide", "slow to compile"],
+)
+def test_a_pattern_that_would_take_for_ever_is_stopped(pattern: str) -> None:
+    names = [module.name for module in module_tree(V3_SPEC)]
+    with pytest.raises(PatternError, match=r"takes more than 0\.3 s or 512 MiB"):
+        match_names([pattern], names, timeout_s=0.3)
+
+
+def test_the_pattern_that_was_stopped_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rule_file, "match_names", partial(match_names, timeout_s=1.0))
+    message = refused(tmp_path, rule("name: lm_head") + rule("class: Linear") + rule("name: '^(([a-z.]+)+)+$Z'"))
+    assert "rule 3 (name: ^(([a-z.]+)+)+$Z): name takes more than 1 s or 512 MiB to compare with the model's" in message
+
+
+@pytest.mark.parametrize("pattern", ["(" * 5000, "(?:a{99999999999999999999})", "a{4294967295}{4294967295}", "[z-a]"])
+def test_a_pattern_that_cannot_be_compiled_is_refused(tmp_path: Path, pattern: str) -> None:
+    message = refused(tmp_path, rule(f"name: '{pattern}'"))
+    assert "name is not a regular expression" in message or "name is too complex for a regular expression" in message
+    assert len(message) < 1000
+
+
+def test_a_rule_of_many_digits_and_a_bomb_of_aliases_are_refused(tmp_path: Path) -> None:
+    assert "must be cpu, cuda or cuda:N" in refused(tmp_path, rule("name: a", f"{{device: 'cuda:{'1' * 5000}'}}"))
+    assert "match.name must be a text, not [" in refused(tmp_path, "- match: {name: &a [[1], [2]]}\n  replace: {}")
+    bomb = "- &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"- &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+    )
+    assert "more than 20000 values, with aliases written out" in refused(tmp_path, bomb)
+
+
 def test_a_missing_rules_file_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"optimize_config_path=.*none\.yaml: cannot be read"):
-        read_rules(tmp_path / "none.yaml")
+        read_rules(tmp_path / "none.yaml", ())

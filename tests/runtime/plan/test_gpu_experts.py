@@ -19,9 +19,10 @@ from ballast.errors import ConfigError, OutOfMemoryError
 from ballast.host.machine import Memory
 from ballast.model.metadata import read_spec
 from ballast.model.modules import module_tree
-from ballast.moe.device_rules import assign, read_rules
+from ballast.moe.device_rules import assign
 from ballast.moe.gpu_experts import choose_gpu_experts
 from ballast.moe.profile import ExpertProfile, fingerprint, read_profile, write_profile
+from ballast.moe.rule_file import read_rules
 from ballast.plan import check_memory, render, to_json
 from ballast.plan.gpu_experts import UNSPENT_BYTES, GpuExpertOptions
 from ballast.plan.hybrid import make_hybrid_plan
@@ -92,7 +93,7 @@ def r1_plan(r1: GgufModel, vram: int, wanted: GpuExpertOptions, rules: str = "",
     if rules:
         file = r1.path.parent / "rules.yaml"
         file.write_text(rules)
-        parsed = read_rules(file)
+        parsed = read_rules(file, module_tree(R1_SPEC))
     assignment = assign(module_tree(R1_SPEC), parsed, num_cuda_devices=1)
     numbers = replace(NUMBERS, cache_lens=cache_lens)
     return make_hybrid_plan(r1, R1_SPEC, assignment, numbers, HOST, DeviceMemory("cuda:0", vram, "the limit"), wanted)

@@ -23,7 +23,8 @@ from ballast.model.residence import weight_memory
 from ballast.model.rope import build_rope_table
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.model.weights import Packing, load_weights
-from ballast.moe.device_rules import assign, read_rules
+from ballast.moe.device_rules import assign
+from ballast.moe.rule_file import read_rules
 from ballast.plan import MemoryPlan, Numbers, check_memory, make_plan, plan_for, render, rule_lines, run, to_json
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
@@ -48,7 +49,7 @@ def plan_of(gguf: GgufModel, numbers: Numbers = NUMBERS, memory: Memory = ROOMY,
     if rules:
         file = gguf.path.parent / "rules.yaml"
         file.write_text(rules)
-        parsed = read_rules(file)
+        parsed = read_rules(file, module_tree(SPEC))
     return make_plan(gguf, SPEC, assign(module_tree(SPEC), parsed, num_cuda_devices=1), numbers, memory)
 
 

@@ -1,0 +1,38 @@
+"""Checks all that a model's files say, before anything is loaded.
+
+`ballast plan` and `ballast serve` both do it by this, so that what one accepts the other does not refuse.
+"""
+
+from __future__ import annotations
+
+from ballast.config.options import ModelConfig
+from ballast.errors import ModelError
+from ballast.model.metadata import read_config, read_spec
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import check_tensors
+from ballast.text.loading import Text, load_text
+from ballast.tiny import BUILT_IN
+from ballast.weights.gguf import GgufModel, open_gguf
+
+
+def open_checked(config: ModelConfig) -> tuple[GgufModel, ModelSpec]:
+    """The model that the options name, or the built-in one, and its spec; every tensor that it needs is there.
+
+    Raises ModelError, and ConfigError for what another option would mend.
+    """
+    gguf = open_gguf(config.gguf_path or BUILT_IN.gguf)
+    spec = read_spec(gguf, None if config.model_path is None else read_config(config.model_path))
+    check_tensors(gguf, spec)
+    return gguf, spec
+
+
+def load_checked_text(config: ModelConfig, gguf: GgufModel, spec: ModelSpec) -> Text:
+    """The tokenizer and the chat template, which belong to the model. Raises as `open_checked` does."""
+    text = load_text(config.model_path, gguf.metadata, str(gguf.path), config.chat_template, num_ids=spec.vocab_size)
+    if text.tokenizer.vocab_size > spec.vocab_size:
+        raise ModelError(
+            config.model_path or gguf.path,
+            f"the tokenizer has {text.tokenizer.vocab_size} tokens and the model {spec.vocab_size} embedding rows "
+            f"({gguf.path}); they do not belong together",
+        )
+    return text

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 
-from ballast.errors import ModelError
+from ballast.errors import ModelError, shown
 from ballast.text.tokenizer import Tokenizer
 
 
@@ -100,13 +100,13 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], gguf_name: str) -> Tokenize
 
     Raises ModelError when a key is missing or its value is not supported.
     """
-    bos_id = _optional_id(metadata, "bos_token_id")
-    ends = (_optional_id(metadata, key) for key in ("eos_token_id", "eot_token_id"))
+    bos_id = optional_id(metadata, "bos_token_id", gguf_name)
+    ends = (optional_id(metadata, key, gguf_name) for key in ("eos_token_id", "eot_token_id"))
     return Tokenizer(
         build_backend(metadata, gguf_name),
         bos_id=bos_id,
         eos_ids=[end for end in ends if end is not None],
-        add_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", False)),
+        add_bos=_switch(metadata, "add_bos_token", gguf_name),
         name=gguf_name,
     )
 
@@ -115,20 +115,22 @@ def build_backend(metadata: Mapping[str, Any], gguf_name: str) -> tokenizers.Tok
     """Byte-level BPE with the file's tokens, merges and splits. Raises ModelError as `tokenizer_from_gguf` does."""
     _require_value(metadata, "model", ("gpt2",), gguf_name)
     pre = _require_value(metadata, "pre", tuple(SPLITS), gguf_name)
-    tokens: Sequence[str] = _require(metadata, "tokens", gguf_name)
-    types: Sequence[int] = metadata.get("tokenizer.ggml.token_type", [TokenType.NORMAL] * len(tokens))
+    tokens = _list(metadata, "tokens", str, gguf_name)
+    types: list[int] = [TokenType.NORMAL] * len(tokens)
+    if metadata.get("tokenizer.ggml.token_type") is not None:
+        types = _list(metadata, "token_type", int, gguf_name)
     if len(types) != len(tokens):
         raise ModelError(
             gguf_name,
             f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens; {_WAY_OUT}",
         )
-    merges = [_merge(entry, n, gguf_name) for n, entry in enumerate(_require(metadata, "merges", gguf_name))]
+    merges = [_merge(entry, n, gguf_name) for n, entry in enumerate(_list(metadata, "merges", str, gguf_name))]
     # UNUSED rows only pad the embedding; they must not be encoded and do not count as vocabulary.
     vocab = {text: n for n, text in enumerate(tokens) if types[n] != TokenType.UNUSED}
     try:
         backend = tokenizers.Tokenizer(models.BPE(vocab, merges))
     except Exception as error:  # the library raises nothing more specific
-        raise ModelError(gguf_name, f"tokenizer.ggml.merges: {error}; {_WAY_OUT}") from error
+        raise ModelError(gguf_name, f"tokenizer.ggml.merges: {shown(str(error))}; {_WAY_OUT}") from error
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITS[pre]),
@@ -146,30 +148,57 @@ def build_backend(metadata: Mapping[str, Any], gguf_name: str) -> tokenizers.Tok
     return backend
 
 
-def _require(metadata: Mapping[str, Any], key: str, gguf_name: str) -> Any:
+def optional_id(metadata: Mapping[str, Any], key: str, gguf_name: str) -> int | None:
+    """A token id; None for a file without the key. Raises ModelError."""
+    value = metadata.get(f"tokenizer.ggml.{key}")
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise _wrong(key, value, "a token id", gguf_name)
+    return value
+
+
+_Item = TypeVar("_Item", str, int)
+
+
+def _list(metadata: Mapping[str, Any], key: str, item: type[_Item], gguf_name: str) -> list[_Item]:
     value = metadata.get(f"tokenizer.ggml.{key}")
     if value is None:
-        raise ModelError(gguf_name, f"tokenizer.ggml.{key} is missing; {_WAY_OUT}")
+        raise _missing(key, gguf_name)
+    # All items of a GGUF array are of one type.
+    if not isinstance(value, list) or (value and type(value[0]) is not item):
+        raise _wrong(key, value, f"a list of {'texts' if item is str else 'whole numbers'}", gguf_name)
+    return value
+
+
+def _switch(metadata: Mapping[str, Any], key: str, gguf_name: str) -> bool:
+    value = metadata.get(f"tokenizer.ggml.{key}", False)
+    if not isinstance(value, bool):
+        raise _wrong(key, value, "true or false", gguf_name)
     return value
 
 
 def _require_value(metadata: Mapping[str, Any], key: str, supported: Sequence[str], gguf_name: str) -> str:
-    value = str(_require(metadata, key, gguf_name))
-    if value not in supported:
+    value = metadata.get(f"tokenizer.ggml.{key}")
+    if value is None:
+        raise _missing(key, gguf_name)
+    if not isinstance(value, str) or value not in supported:
         raise ModelError(
             gguf_name,
-            f"tokenizer.ggml.{key}={value} is not supported, only {', '.join(supported)}; {_WAY_OUT}",
+            f"tokenizer.ggml.{key}={shown(value)} is not supported, only {', '.join(supported)}; {_WAY_OUT}",
         )
     return value
+
+
+def _missing(key: str, gguf_name: str) -> ModelError:
+    return ModelError(gguf_name, f"tokenizer.ggml.{key} is missing; {_WAY_OUT}")
+
+
+def _wrong(key: str, value: object, expected: str, gguf_name: str) -> ModelError:
+    return ModelError(gguf_name, f"tokenizer.ggml.{key}={shown(value)}; expected {expected}; {_WAY_OUT}")
 
 
 def _merge(entry: str, index: int, gguf_name: str) -> tuple[str, str]:
     left, space, right = entry.partition(" ")
     if not space:
-        raise ModelError(gguf_name, f"tokenizer.ggml.merges: entry {index}, {entry!r}, is not two tokens; {_WAY_OUT}")
+        told = shown(repr(entry))
+        raise ModelError(gguf_name, f"tokenizer.ggml.merges: entry {index}, {told}, is not two tokens; {_WAY_OUT}")
     return left, right
-
-
-def _optional_id(metadata: Mapping[str, Any], key: str) -> int | None:
-    value = metadata.get(f"tokenizer.ggml.{key}")
-    return None if value is None else int(value)

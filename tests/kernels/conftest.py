@@ -1,4 +1,6 @@
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,3 +31,10 @@ def make_matrix(rng: np.random.Generator) -> MakeMatrix:
         return kernels.Matrix(data, ggml_type, rows, cols), dequantized(data, ggml_type).astype(np.float64)
 
     return make
+
+
+@pytest.fixture
+def kept_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Triton compiles in the test is kept for later runs, by its source, options and Triton's version."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ballast"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache / "triton"))

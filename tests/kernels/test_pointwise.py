@@ -109,8 +109,8 @@ def test_a_gate_opens_what_goes_up(device, both) -> None:
         ("gated", {"BLOCK": 1024}),
     ],
 )
-def test_kernels_compile_for_a_gpu(tmp_path, monkeypatch, name: str, known: dict[str, int]) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+@pytest.mark.usefixtures("kept_kernels")
+def test_kernels_compile_for_a_gpu(name: str, known: dict[str, int]) -> None:
     kinds = {"positions": "*i32", "slots": "*i32", "cache": "*fp16", "eps": "fp32"}
     kinds |= dict.fromkeys(("num_heads", "width", "stride"), "i32")
     function = getattr(pointwise_kernels, name)

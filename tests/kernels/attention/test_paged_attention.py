@@ -74,10 +74,8 @@ def test_single_tokens_follow_what_the_device_memory_says_when_they_run(device) 
 
 @pytest.mark.parametrize(("capability", "shared_bytes"), [(89, 99 << 10), (90, 227 << 10)])
 @pytest.mark.parametrize("kind", ["prompts", "singles"])
-def test_the_kernel_compiles_for_gpus_and_fits_their_shared_memory(
-    tmp_path, monkeypatch, capability, shared_bytes, kind
-) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+@pytest.mark.usefixtures("kept_kernels")
+def test_the_kernel_compiles_for_gpus_and_fits_their_shared_memory(capability, shared_bytes, kind) -> None:
     known = kernel_constants(R1, getattr(choose_tilings(R1, shared_bytes), kind))
     options = {name: known.pop(name) for name in ("num_warps", "num_stages")}
     pointers = {"query": "*fp32", "cache": "*fp16", "sums": "*fp32", "peaks": "*fp32", "scale": "fp32"}

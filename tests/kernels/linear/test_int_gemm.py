@@ -105,10 +105,8 @@ def test_a_token_does_not_depend_on_its_batch(rng, pool, kind: T) -> None:
 
 
 @pytest.mark.parametrize(("capability", "kind", "num_tokens"), [(90, T.Q4_K, 4), (80, T.Q6_K, 16)], ids=str)
-def test_threads_exchange_nothing_on_the_way_to_tensor_cores(
-    tmp_path, monkeypatch, capability, kind, num_tokens
-) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+@pytest.mark.usefixtures("kept_kernels")
+def test_threads_exchange_nothing_on_the_way_to_tensor_cores(capability, kind, num_tokens) -> None:
     kernel = int_gemm_kernel(kind, num_tokens)
     pointers = {"terms": "*bf16", "words": "*i32", "halves": "*fp16", "codes": "*i8", "arrived": "*i32"}
     pointers |= dict.fromkeys(("totals", "out", "partial"), "*fp32")

@@ -184,10 +184,8 @@ def test_the_layouts_are_those_of_the_packed_bytes(kind: T) -> None:
     # The other types whose tiles have two stages, which take the most.
     + [(90, 227 << 10, kind, 1024) for kind in (T.IQ4_NL, T.IQ4_XS, T.Q4_1)],
 )
-def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(
-    tmp_path, monkeypatch, capability, most_shared_bytes, kind, tokens
-) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+@pytest.mark.usefixtures("kept_kernels")
+def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(capability, most_shared_bytes, kind, tokens) -> None:
     has_tiles = tokens > MAX_GEMV_TOKENS
     if has_tiles:
         has_large_memory = most_shared_bytes >= 200 << 10

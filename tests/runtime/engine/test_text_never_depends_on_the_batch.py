@@ -19,7 +19,7 @@ from ballast.weights.gguf import open_gguf
 from support.generate import generate
 from support.kernels.isas import FAST_ISAS, isa_params
 
-NUM_REQUESTS = 32
+NUM_REQUESTS = 24
 BLOCK_TOKENS = 16
 
 
@@ -61,7 +61,7 @@ def requests() -> list[Request]:
         prompt = beginning[: rng.choice([0, 0, 30, 60])] + [rng.randrange(300) for _ in range(rng.randint(1, 50))]
         temperature = 0.0 if index % 4 else 0.8
         sampling = SamplingParams(
-            max_tokens=rng.randint(1, 24),
+            max_tokens=rng.randint(1, 16),
             temperature=temperature,
             seed=index,
             logprobs=index % 3 or None,

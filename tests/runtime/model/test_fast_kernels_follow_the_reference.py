@@ -17,7 +17,7 @@ from ballast.weights.gguf import GgufModel, open_gguf
 from support.kernels.isas import isa_params
 from support.oracles.divergence import Prompt, greedy_run, mean_divergence, random_prompts
 
-NUM_PROMPTS, NEW_TOKENS = 200, 64
+NUM_PROMPTS, NEW_TOKENS = 100, 64
 
 
 @pytest.fixture(scope="module", params=[("v2lite", "q4_k"), ("v3", "q8_0")], ids="-".join)

@@ -18,8 +18,8 @@ from ballast.weights.gguf import open_gguf
 from support.oracles.hf_oracle import dequantized, hf_model, hf_weights
 from support.servers.process import ServerProcess
 
-ITEMS = 80
-PROMPTS = 100
+ITEMS = 50
+PROMPTS = 40
 
 
 @pytest.fixture(scope="module")

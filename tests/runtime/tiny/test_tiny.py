@@ -37,23 +37,23 @@ def digest(directory: Path) -> dict[str, str]:
 
 
 @functools.cache
-def opened(path: Path) -> GGUFReader:
+def reader_of(path: Path) -> GGUFReader:
     return GGUFReader(path)
 
 
 def keys_of(path: Path) -> dict[str, Any]:
-    return {name: field.contents() for name, field in opened(path).fields.items()}
+    return {name: field.contents() for name, field in reader_of(path).fields.items()}
 
 
 def types_of(path: Path) -> dict[str, str]:
-    return {tensor.name: tensor.tensor_type.name for tensor in opened(path).tensors}
+    return {tensor.name: tensor.tensor_type.name for tensor in reader_of(path).tensors}
 
 
 def floats_of(*paths: Path) -> dict[str, np.ndarray]:
     return {
         tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         for path in paths
-        for tensor in opened(path).tensors
+        for tensor in reader_of(path).tensors
     }
 
 

@@ -51,7 +51,7 @@ SCRIPTS: Mapping[str, str] = {
     "v31": _calls(f"<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{PARIS}<｜tool▁call▁end｜>"),
     "broken": _calls("<｜tool▁call▁begin｜>no call<｜tool▁call▁end｜>"),
     "scribble": _calls(_V3_CALL.format(name="weather", arguments="not json")),
-    "stranger": _calls(_V3_CALL.format(name="forecast", arguments=PARIS)),
+    "undeclared": _calls(_V3_CALL.format(name="forecast", arguments=PARIS)),
     "twice": 2 * (_calls(_V3_CALL.format(name="weather", arguments=PARIS)) + "And so on."),
     "ends": "I looked.<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
     "object": '{"a": 1}',

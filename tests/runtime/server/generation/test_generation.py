@@ -2,7 +2,6 @@
 
 import math
 
-import openai
 import pytest
 
 from support.servers.process import ServerProcess
@@ -17,12 +16,6 @@ def server(noise):
     options = ("--max_new_tokens", "256", "--cache_lens", "8192", "--chunk_size", "32", "--max_batch_size", "4")
     with ServerProcess(*noise, *options) as process:
         yield process
-
-
-@pytest.fixture
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as opened:
-        yield opened
 
 
 def chat(client, *, extra=None, **fields):

@@ -38,12 +38,6 @@ def server(noise):
         yield process
 
 
-@pytest.fixture
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as opened:
-        yield opened
-
-
 def chat(client, **fields):
     fields = {"temperature": 1.0, "max_tokens": 400, "seed": 1} | fields
     return client.chat.completions.create(model="m", messages=HELLO, **fields)

@@ -269,17 +269,17 @@ def test_half_of_the_clients_drop_at_random_times(server):
     complete = threading.Semaphore(0)
 
     def client(plan):
-        num_prompt, num_tokens, drops, patience = plan
+        num_prompt, num_tokens, drops, waits_s = plan
         stream = num_prompt % 2 == 0
         data = json.dumps({"prompt": "a" * num_prompt, "max_tokens": num_tokens, "stream": stream}).encode()
         with connect(server) as connection:
             connection.sendall(HEAD % len(data))
-            if drops and patience < 0.2:
+            if drops and waits_s < 0.2:
                 return  # in the middle of its request
             connection.sendall(data)
             if drops:
-                time.sleep(patience)
-                if patience > 0.6:
+                time.sleep(waits_s)
+                if waits_s > 0.6:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
                 return
             reply = b""

@@ -87,10 +87,10 @@ def exchange(server, data):
 
 
 def test_a_connection_that_brings_no_request_is_closed(impatient):
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         connections = []
         for sent in (b"", b"\r\n", b"GET /livez HTTP/1.1\r\nHost", GET + b"\r\n"):
-            connections.append(opened.enter_context(connect(impatient)))
+            connections.append(stack.enter_context(connect(impatient)))
             connections[-1].sendall(sent)
         *silent, answered = map(everything, connections)
         assert silent == [b"", b"", b""]

@@ -30,8 +30,8 @@ def server() -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60) as opened:
-        yield opened
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60) as client:
+        yield client
 
 
 def both_ways(client: anthropic.Anthropic, script: str, **fields: Any) -> anthropic.types.Message:

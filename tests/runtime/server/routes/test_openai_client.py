@@ -17,12 +17,6 @@ def server(noise):
         yield process
 
 
-@pytest.fixture
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as opened:
-        yield opened
-
-
 # A model with random weights ends when it happens to; these tests count on its going on.
 GO_ON = {"ignore_eos": True}
 

@@ -10,6 +10,7 @@ from openai.types.responses import Response
 
 from support.servers.process import ServerProcess
 from support.servers.script_server import PARIS
+from support.servers.sdk_client import openai_client
 
 SCRIPT = ("support.servers.script_server",)
 WEATHER: Any = {
@@ -26,9 +27,9 @@ NO_THOUGHT: Any = {"effort": "none"}
 def client() -> Iterator[openai.OpenAI]:
     with (
         ServerProcess("--chat_template", "deepseek-r1", module=SCRIPT) as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as opened,
+        openai_client(server) as client,
     ):
-        yield opened
+        yield client
 
 
 def both_ways(client: openai.OpenAI, script: str, **fields: Any) -> Response:

@@ -13,6 +13,7 @@ import pytest
 from ballast.tiny import write_tiny_model
 from support.models.gguf_files import copy_model
 from support.servers.process import ServerProcess
+from support.servers.sdk_client import openai_client
 
 PROMPT = [5, 6, 7, 8, 9]
 WHY = "this model's file has no vocabulary"
@@ -24,12 +25,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     file = copy_model(write_tiny_model(folder).gguf, folder / "ids-only.gguf")
     with ServerProcess("--gguf_path", str(file), "--cache_lens", "8192") as process:
         yield process
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as opened:
-        yield opened
 
 
 def complete(client: openai.OpenAI, prompt: Any, **fields: Any) -> Any:
@@ -92,7 +87,7 @@ def test_any_model_gives_the_ids_beside_the_text_when_asked() -> None:
     ask = {"ignore_eos": True, "return_token_ids": True}
     with (
         ServerProcess() as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client,
+        openai_client(server) as client,
     ):
         reply = complete(client, PROMPT, max_tokens=8, extra_body=ask)
         chunks = list(complete(client, PROMPT, max_tokens=8, stream=True, extra_body=ask))

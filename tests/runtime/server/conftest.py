@@ -1,0 +1,16 @@
+"""What tests of the server share."""
+
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from support.servers.process import ServerProcess
+from support.servers.sdk_client import openai_client
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    """The real `openai` client of the module's `server`."""
+    with openai_client(server) as client:
+        yield client

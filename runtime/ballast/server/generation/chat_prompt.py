@@ -35,7 +35,7 @@ def render_prompt(
         prompt = force_think(prompt)
     asked, thinks = _fields_ask_to_think(body), prompt.endswith(("<think>", "<think>\n"))
     if asked is False and thinks:
-        refuse("thinking", "this model's replies always begin with a thought")
+        refuse("thinking", "this model's replies always begin with reasoning")
     if asked and not thinks and not template.has_thinking_switch:
         refuse("thinking", "this model's chat template cannot be told to think")
     return prompt

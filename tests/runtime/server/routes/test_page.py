@@ -126,11 +126,11 @@ def test_reasoning_is_folded(page, server, frames):
     ask(page, "what?")
     reply = page.locator("article.assistant")
     expect(reply.locator("> .text")).to_have_text("<b>42</b>")
-    expect(reply.locator("details.thought .text")).to_have_text("hmm yes")
-    expect(reply.locator("details.thought .text")).to_be_hidden()
+    expect(reply.locator("details.reasoning .text")).to_have_text("hmm yes")
+    expect(reply.locator("details.reasoning .text")).to_be_hidden()
     reply.locator("summary").focus()
     page.keyboard.press("Enter")
-    expect(reply.locator("details.thought .text")).to_be_visible()
+    expect(reply.locator("details.reasoning .text")).to_be_visible()
 
 
 def test_a_server_that_wants_a_key_is_given_one(page, tmp_path):

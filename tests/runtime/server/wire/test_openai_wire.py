@@ -174,7 +174,7 @@ def test_a_model_that_cannot_be_told_to_think_says_so(text):
         prompt_of(v3, thinking={"type": "enabled"})
     assert prompt_of(v3, thinking={"type": "disabled"}).endswith("<｜Assistant｜>")
     always = load_text(None, byte_metadata() | {"tokenizer.chat_template": "<think>\n"}, "bytes.gguf")
-    with pytest.raises(RequestError, match="thinking: this model's replies always begin with a thought"):
+    with pytest.raises(RequestError, match="thinking: this model's replies always begin with reasoning"):
         prompt_of(always, thinking={"type": "disabled"})
 
 

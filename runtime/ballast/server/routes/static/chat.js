@@ -68,7 +68,7 @@ function show(box, className, text, tag = "div") {
 class Answer {
   constructor() {
     this.box = article("assistant", "Reply");
-    this.thought = "";
+    this.reasoning = "";
     this.content = "";
     this.pieces = 0;
     this.tokens = null;
@@ -83,43 +83,43 @@ class Answer {
     const choice = event.choices?.[0];
     if (!choice) return;
     this.reason = choice.finish_reason ?? this.reason;
-    const thought = choice.delta.reasoning_content ?? choice.delta.reasoning;
+    const reasoning = choice.delta.reasoning_content ?? choice.delta.reasoning;
     const { content } = choice.delta;
-    if (!thought && !content) return;
+    if (!reasoning && !content) return;
     this.first ??= performance.now();
     this.pieces += 1;
-    this.thought += thought ?? "";
+    this.reasoning += reasoning ?? "";
     this.content += content ?? "";
   }
 
   // A server that does not split thoughts off leaves them at the front of the text, between marks.
   parts() {
     const inline = /^\s*<think>([^]*?)(?:<\/think>\s*([^]*))?$/.exec(this.content);
-    return inline ? [this.thought + inline[1], inline[2] ?? ""] : [this.thought, this.content];
+    return inline ? [this.reasoning + inline[1], inline[2] ?? ""] : [this.reasoning, this.content];
   }
 
   draw(ended) {
     const talk = at("talk");
     const atEnd = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 60;
-    const [thought, text] = this.parts();
-    if (thought.trim()) this.drawThought(thought.trim());
+    const [reasoning, text] = this.parts();
+    if (reasoning.trim()) this.drawReasoning(reasoning.trim());
     show(this.box, "text", text);
     const figures = show(this.box, "figures", this.figures(ended), "p");
     this.box.append(figures); // always last
     if (atEnd) talk.scrollTop = talk.scrollHeight;
   }
 
-  drawThought(thought) {
-    let fold = this.box.querySelector("details.thought");
+  drawReasoning(reasoning) {
+    let fold = this.box.querySelector("details.reasoning");
     if (!fold) {
       fold = document.createElement("details");
-      fold.className = "thought";
+      fold.className = "reasoning";
       const summary = document.createElement("summary");
       summary.textContent = "Thinking";
       fold.append(summary);
       this.box.querySelector("h2").after(fold);
     }
-    show(fold, "text", thought);
+    show(fold, "text", reasoning);
   }
 
   figures(ended) {

@@ -106,7 +106,7 @@ def _device_plan(
         rows, gpu_experts = with_gpu_experts(streams=True)
     if gpu_experts.num_experts:
         asked_by = "gpu_experts" if expert_options.most is not None else None
-        rows = (*rows, MemoryRow("resident experts", gpu_experts.num_bytes, gpu_experts.detail, asked_by))
+        rows = (*rows, MemoryRow("GPU experts", gpu_experts.num_bytes, gpu_experts.detail, asked_by))
     share = estimated_share(num_threads) if expert_options.pcie_share is None else expert_options.pcie_share
     whole = _whole_modules(spec, gpu_experts.experts)
     streamed = {name: size for name, size in sizes.items() if module_of(name) not in whole}

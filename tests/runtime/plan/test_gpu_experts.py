@@ -101,7 +101,7 @@ def r1_plan(r1: GgufModel, vram: int, wanted: GpuExpertOptions, rules: str = "",
 
 def gpu_expert_bytes(plan: MemoryPlan) -> int:
     assert plan.device is not None
-    return sum(row.num_bytes for row in plan.device.uses if row.name == "resident experts")
+    return sum(row.num_bytes for row in plan.device.uses if row.name == "GPU experts")
 
 
 def use(plan: MemoryPlan, name: str) -> int:
@@ -148,7 +148,7 @@ def test_a_number_is_taken_at_its_word(r1: GgufModel) -> None:
     plan = r1_plan(r1, 80 * GIB, GpuExpertOptions(300))
     assert [len(ids) for ids in plan.gpu_experts[:3]] == [256, 44, 0]
     check_memory(plan)
-    with pytest.raises(OutOfMemoryError, match=r"resident experts \d+\.\d GiB"):
+    with pytest.raises(OutOfMemoryError, match=r"GPU experts \d+\.\d GiB"):
         check_memory(r1_plan(r1, 24 * GIB, GpuExpertOptions(5000)))
 
 

@@ -153,8 +153,8 @@ def test_experts_that_come_out_wrong_or_not_at_all_stay_on_the_cpu(caplog: pytes
     assert all(layer.num_gpu_experts == 2 and layer.across for layer in after(lambda found: found * 1.001))
     assert not caplog.records
     for change, reason in (
-        (lambda found: found * 1.2, "ValueError: resident experts differ from the CPU's by 0.2 for 1 tokens"),
-        (lambda found: found * torch.nan, "ValueError: resident experts differ from the CPU's by nan for 1 tokens"),
+        (lambda found: found * 1.2, "ValueError: GPU experts differ from the CPU's by 0.2 for 1 tokens"),
+        (lambda found: found * torch.nan, "ValueError: GPU experts differ from the CPU's by nan for 1 tokens"),
         (failing, "RuntimeError: the compiler gave up"),
     ):
         caplog.clear()

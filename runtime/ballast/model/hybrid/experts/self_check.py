@@ -30,7 +30,7 @@ _MOST_COMPARED_TOKENS = 32
 
 Role = Literal["gpu_experts", "across"]
 """Which of a `LayerOnDevice`'s fields."""
-_TOLD_AS: Mapping[Role, str] = {"gpu_experts": "resident", "across": "across"}
+_TOLD_AS: Mapping[Role, str] = {"gpu_experts": "GPU", "across": "across"}
 Kind = tuple[tuple[GgmlType, GgmlType, GgmlType], ...]
 
 

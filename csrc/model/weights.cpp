@@ -36,7 +36,7 @@ void check_heads(const std::string& name, const HeadMatrix& heads, int64_t num_h
               used.begin(num_heads - 1) + rows <= heads.matrix.rows(),
           name + " is " + pair(heads.matrix.rows(), heads.matrix.cols()) + " with head_stride " +
               std::to_string(heads.head_stride) + " and row_offset " + std::to_string(heads.row_offset) +
-              "; expected room for " + std::to_string(num_heads) + " heads of " + pair(rows, cols));
+              "; expected " + std::to_string(num_heads) + " heads of " + pair(rows, cols) + " to lie within");
   check_packed(name, heads.matrix, used, heads.transposed);
 }
 

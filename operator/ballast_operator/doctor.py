@@ -56,7 +56,7 @@ async def _definition(api: Api) -> AsyncIterator[Finding]:
 async def _optional_kinds(api: Api) -> AsyncIterator[Finding]:
     for kind, gain in (
         (POD_MONITOR, "Prometheus finds the engines by itself"),
-        (NODE_TOPOLOGY, "room on one NUMA node is looked for before a pod is started"),
+        (NODE_TOPOLOGY, "a pod is started only where one NUMA node has enough free CPUs and memory"),
     ):
         if await api.knows(kind):
             yield Finding("ok", f"{kind.name} is known: {gain}")

@@ -152,7 +152,7 @@ def test_every_token_may_be_sampled_or_none():
         ({"layers": [layer(attention=attention(kv_a=matrix(9, 8)))]}, r"layers\[0\].attention.kv_a is \[9, 8\]"),
         (
             {"layers": [layer(attention=attention(v_up=model.HeadMatrix(matrix(9, RANK), V, 0, False)))]},
-            r"layers\[0\].attention.v_up is \[9, 6\] with head_stride 5 and row_offset 0; expected room for 2 heads of",
+            r"layers\[0\].attention.v_up is \[9, 6\] with head_stride 5 and row_offset 0; expected 2 heads of",
         ),
     ],
 )

@@ -182,7 +182,7 @@ SERVICE = Dashboard(
             (
                 Panel(
                     "Tokens in the cache",
-                    "Held by requests, kept for their prefix alone, and free. Kept ones are given up when room is needed.",
+                    "Held by requests, kept for their prefix alone, and free. Kept ones are given up when blocks are needed.",
                     (
                         Query(f"sum(ballast_kv_cache_used_tokens{{{OURS}}})", "used"),
                         Query(f"sum(ballast_kv_cache_cached_tokens{{{OURS}}})", "cached"),

@@ -159,7 +159,7 @@ class Reconciler:
         try:
             topologies, nodes = await self.api.list_all(NODE_TOPOLOGY), await self.api.list_all(NODE)
         except ApiError as error:  # not known; the kubelet decides anyway
-            log.warning("nobody can tell where there is room", extra={"service": str(service.ref), "error": str(error)})
+            log.warning("free capacity of nodes is not known", extra={"service": str(service.ref), "error": str(error)})
             return None
         return why_no_capacity(service.spec, topologies or [], nodes or [])
 

@@ -77,7 +77,7 @@ def _long_step_lines(numbers: Numbers, device: DevicePlan) -> list[str]:
     if not device.has_host_experts:
         return [longest, "  No expert is streamed: all lie in the GPU's memory."]
     if stream is None:
-        why = "stream_from_tokens is 0" if set_from == 0 else "there is no room for their buffers"
+        why = "stream_from_tokens is 0" if set_from == 0 else "their buffers do not fit"
         return [longest, f"  The CPU computes their experts; none is streamed, since {why}."]
     told = "start measures it" if set_from is None else f"stream_from_tokens sets {set_from}, unmeasured"
     return [

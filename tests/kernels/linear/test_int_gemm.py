@@ -119,7 +119,7 @@ def test_threads_exchange_nothing_on_the_way_to_tensor_cores(capability, kind, n
         target=GPUTarget("cuda", capability, 32),
         options=kernel.options,
     )
-    assert compiled.metadata.shared <= 24 << 10, "a processor has room for several"
+    assert compiled.metadata.shared <= 24 << 10, "several fit a processor"
     assert "mma.sync" in compiled.asm["ptx"]
     assert "shfl.sync" not in compiled.asm["ptx"]
 

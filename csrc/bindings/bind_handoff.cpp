@@ -82,9 +82,9 @@ class ExpertWorker {
     handoff_->begin(num_tokens);
   }
 
-  bool finish(double patience_s) {
+  bool finish(double timeout_s) {
     const py::gil_scoped_release unlocked;
-    return handoff_->finish(milliseconds(patience_s));
+    return handoff_->finish(milliseconds(timeout_s));
   }
 
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
@@ -112,6 +112,6 @@ void bind_handoff(py::module_ m) {
            py::keep_alive<1, 2>(), arg("pool"), arg("layers"), py::kw_only(), arg("inputs"), arg("ids"),
            arg("weights"), arg("results"), arg("submitted"), arg("done"), arg("limit_s"), arg("adopt_thread"))
       .def("begin", &ExpertWorker::begin, arg("num_tokens"))
-      .def("finish", &ExpertWorker::finish, arg("patience_s"))
+      .def("finish", &ExpertWorker::finish, arg("timeout_s"))
       .def_property_readonly("bytes_read", &ExpertWorker::bytes_read);
 }

@@ -47,9 +47,9 @@ void Handoff::begin(int64_t num_tokens) {
   changed_.notify_all();
 }
 
-bool Handoff::finish(std::chrono::milliseconds patience) {
+bool Handoff::finish(std::chrono::milliseconds timeout) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const bool is_over = changed_.wait_for(lock, patience, [this] { return num_tokens_ == 0 || error_; });
+  const bool is_over = changed_.wait_for(lock, timeout, [this] { return num_tokens_ == 0 || error_; });
   if (const int64_t layer = is_over ? kNoLayer : overdue(); layer != kNoLayer) {
     stopping_.store(true, std::memory_order_release);  // whenever it comes back
     fail(std::make_exception_ptr(

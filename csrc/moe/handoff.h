@@ -47,10 +47,10 @@ class Handoff {
   // Begins a step of so many tokens. Throws what failed an earlier step, and std::logic_error while one is
   // running.
   void begin(int64_t num_tokens);
-  // Waits until the step's layers are computed, but no longer than `patience`; returns whether they are.
+  // Waits until the step's layers are computed, but no longer than `timeout`; returns whether they are.
   // Throws what failed the step: every word that the device may wait for is one then, and nothing is computed
   // from then on.
-  bool finish(std::chrono::milliseconds patience);
+  bool finish(std::chrono::milliseconds timeout);
 
  private:
   static constexpr int64_t kNoLayer = -1;

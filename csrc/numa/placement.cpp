@@ -37,12 +37,12 @@ Placement with_memory(const Topology& topology, Placement placement) {
                             [&](const NodeThreads& threads) { return has_memory(topology, threads.node); });
   std::vector<NodeThreads> near(placement.nodes.begin(), middle);
   if (near.empty() || middle == placement.nodes.end()) return placement;
-  std::vector<int> guests, num_threads;
+  std::vector<int> remote_cpus, num_threads;
   for (auto remote = middle; remote != placement.nodes.end(); ++remote)
-    guests.insert(guests.end(), remote->cpus.begin(), remote->cpus.end());
+    remote_cpus.insert(remote_cpus.end(), remote->cpus.begin(), remote->cpus.end());
   for (const NodeThreads& threads : near) num_threads.push_back(static_cast<int>(threads.cpus.size()));
-  const std::vector<int64_t> shares = apportion(static_cast<int64_t>(guests.size()), num_threads);
-  auto next = guests.begin();
+  const std::vector<int64_t> shares = apportion(static_cast<int64_t>(remote_cpus.size()), num_threads);
+  auto next = remote_cpus.begin();
   for (size_t i = 0; i < near.size(); next += shares[i], ++i)
     near[i].cpus.insert(near[i].cpus.end(), next, next + shares[i]);
   return {near};

@@ -271,8 +271,8 @@ TEST(experts_add_each_tokens_weighted_outputs) {
       EXPECT(near(out[static_cast<size_t>(t * hidden + d)], want[static_cast<size_t>(d)]));
   }
 
-  const std::vector<int32_t> stranger{3, 0};
-  EXPECT_THROWS(experts.forward(pool, x.data(), 1, stranger.data(), weights.data(), 2, out.data()),
+  const std::vector<int32_t> unknown_expert{3, 0};
+  EXPECT_THROWS(experts.forward(pool, x.data(), 1, unknown_expert.data(), weights.data(), 2, out.data()),
                 std::out_of_range);
   EXPECT_THROWS(Experts(f32_matrix(gate, 27, 13), f32_matrix(up, 27, 13), f32_matrix(gate, 27, 13), 3),
                 std::invalid_argument);

@@ -135,7 +135,7 @@ def test_attention_whatever_the_chunks_blocks_and_neighbours(rng, isa, length, h
             np.concatenate([normal(rng, 1, heads, width), query[tokens]]),
             cache,
             block_tokens,
-            np.array([0, 1, len(tokens) + 1], np.int32),  # a stranger comes first, in a block of its own
+            np.array([0, 1, len(tokens) + 1], np.int32),  # another request comes first, in a block of its own
             np.concatenate([[0], length - NUM_TOKENS + tokens]).astype(np.int32),
             np.array([0, 1, num_blocks + 1], np.int32),
             np.concatenate([blocks[:1], blocks]),

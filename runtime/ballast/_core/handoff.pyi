@@ -38,8 +38,8 @@ class ExpertWorker(PybindObject):
     def begin(self, num_tokens: int) -> None:
         """Expect a step. Raises what failed an earlier one; RuntimeError while one is running; ValueError for more
         tokens than its buffers hold."""
-    def finish(self, patience_s: float) -> bool:
-        """Wait until the step's layers are computed, `patience_s` at most; whether they are. Raises what failed it, in
+    def finish(self, timeout_s: float) -> bool:
+        """Wait until the step's layers are computed, `timeout_s` at most; whether they are. Raises what failed it, in
         a computation or because the device never asked: whatever the device may wait for is one then, and nothing more
         is computed."""
     @property

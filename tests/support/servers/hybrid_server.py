@@ -34,7 +34,7 @@ Fault = Literal["load", "experts", "silent", "cuda", "memory", "stray"]
 torch raises an error of CUDA's or that memory is short, a kernel really writes where nothing is (which takes a GPU)."""
 
 LIMIT_S = 2.0
-"""The hand-off's patience with a silent device, instead of its own."""
+"""The hand-off's limit for a silent device, instead of its own."""
 
 
 def main(argv: Sequence[str]) -> int:

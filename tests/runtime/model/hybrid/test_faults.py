@@ -64,7 +64,7 @@ def dies(directory, fault, sentence, *options):
         ("cuda", "internal error: AcceleratorError: CUDA error: the device was lost on demand"),
         ("memory", "internal error: cpu:0 is full: OutOfMemoryError: CUDA out of memory on demand, torch has taken "),
         ("experts", "1048"),
-        ("silent", "layer 1"),  # as whichever side's patience ends first says it
+        ("silent", "layer 1"),  # as whichever side's limit ends first says it
     ],
 )
 def test_a_fault_in_a_step_fails_its_requests_and_ends_the_process(tmp_path, fault, sentence):

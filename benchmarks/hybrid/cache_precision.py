@@ -4,8 +4,8 @@ member of the family and way of rounding, over all quantised types.
 The hybrid's code on the CPU in float32, but for the cache and, with "attention", what flashinfer's kernels round to the
 cache's type: scaled queries, weights of values, results. Of every token of some prompts: the divergence (KL, in nats)
 from the C++ model's distribution, which rounds nothing, with its standard error over prompts; how often the best token
-is the same; and how many choices of experts differ. "led": against the hybrid's code in float32 that makes the same
-choices where scores are nearly equal, so that what is left is rounding alone.
+is the same; and how many choices of experts differ. Forced ("led" in the records): against the hybrid's code in float32
+that makes the same choices where scores are nearly equal, so that what is left is rounding alone.
 
 Random models get random tokens, the built-in one a text, which it was not trained on.
 
@@ -115,24 +115,24 @@ class Measured:
     prompt_means: list[float]
     """Divergences, of each prompt's tokens."""
     free: Compared
-    led: Compared
+    forced: Compared
     choices: tuple[int, int, int]
     """Made, differing, refused."""
 
 
 class Side:
-    """Runs every step in the C++ model, in one that rounds, and in one that this leads."""
+    """Runs every step in the C++ model, in one that rounds, and in one whose routing it forces."""
 
-    def __init__(self, plain: Runner, rounded: HybridModel, follower: HybridModel) -> None:
-        self._runners = rounded, follower, plain
-        self.routing = ForcedRouting(rounded, follower, SETTINGS.prefill_chunk_size)
-        self.free, self.led = Compared([], []), Compared([], [])
+    def __init__(self, plain: Runner, rounded: HybridModel, forced_runner: HybridModel) -> None:
+        self._runners = rounded, forced_runner, plain
+        self.routing = ForcedRouting(rounded, forced_runner, SETTINGS.prefill_chunk_size)
+        self.free, self.forced = Compared([], []), Compared([], [])
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
         everything = replace(batch, sampled=np.arange(batch.token_ids.size, dtype=np.int64))
-        ours, led, theirs = (runner.forward(everything, alive) for runner in self._runners)
+        ours, forced, theirs = (runner.forward(everything, alive) for runner in self._runners)
         self.free.add(theirs, ours)
-        self.led.add(led, ours)
+        self.forced.add(forced, ours)
         return theirs[batch.sampled]
 
 
@@ -189,12 +189,12 @@ def measure(side: Side, prompts: list[tuple[int, ...]]) -> Measured:
         means.append(float(np.mean(side.free.divergences[before:])))
     routing = side.routing
     choices = routing.num_choices, routing.num_differing, routing.num_refused
-    return Measured(means, side.free, side.led, choices)
+    return Measured(means, side.free, side.forced, choices)
 
 
 def record(case: str, files: list[Measured], seed: int) -> str:
     means = np.array([file.prompt_means for file in files])
-    free, led = [file.free for file in files], [file.led for file in files]
+    free, forced = [file.free for file in files], [file.forced for file in files]
     divergences = np.concatenate([compared.divergences for compared in free])
     choices, differing, refused = np.sum([file.choices for file in files], 0)
     return bench_record(
@@ -208,8 +208,8 @@ def record(case: str, files: list[Measured], seed: int) -> str:
         median_kl=float(f"{np.median(divergences):.1e}"),
         worst_file_mean_kl=float(f"{means.mean(1).max():.1e}"),
         same_top=round(float(np.mean([compared.same_top for compared in free])), 4),
-        led_mean_kl=float(f"{np.mean([compared.divergences for compared in led]):.1e}"),
-        led_same_top=round(float(np.mean([compared.same_top for compared in led])), 4),
+        led_mean_kl=float(f"{np.mean([compared.divergences for compared in forced]):.1e}"),
+        led_same_top=round(float(np.mean([compared.same_top for compared in forced])), 4),
         choices_differing=round(float(differing / choices), 5),
         choices_refused=int(refused),
     )

@@ -19,3 +19,11 @@ def read_small(file: Path, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise DocumentError(f"larger than {max_bytes} bytes, which no file of this kind is")
     return data
+
+
+def read_text(file: Path, max_bytes: int) -> str:
+    """The text of a file of at most `max_bytes`. Raises DocumentError."""
+    try:
+        return read_small(file, max_bytes).decode()
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"is no text in UTF-8: {error.reason} at byte {error.start}") from error

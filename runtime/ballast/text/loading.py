@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tokenizers
 
-from ballast.errors import ConfigError, ModelError, RequestError
+from ballast.documents import DocumentError
+from ballast.errors import ConfigError, ModelError, RequestError, shown
 from ballast.text.chat_template import ChatTemplate
 from ballast.text.families import FAMILIES, family_of
-from ballast.text.gguf_vocab import tokenizer_from_gguf
+from ballast.text.gguf_vocab import optional_id, tokenizer_from_gguf
 from ballast.text.ids_only import IdsOnly, no_vocabulary
+from ballast.text.model_directory import ModelDirectory, read_template
 from ballast.text.tokenizer import Tokenizer
 
 
@@ -28,8 +29,6 @@ class Text:
     tokenizer_source: str
     """For the log: where the tokenizer came from, and why from there."""
     template_source: str
-    generation_defaults: Mapping[str, Any] = field(default_factory=dict)
-    """The content of generation_config.json; empty without one."""
 
     def require_template(self) -> ChatTemplate:
         """The template. Raises RequestError when the model has none."""
@@ -58,34 +57,17 @@ def load_text(
     with token ids alone.
     Raises ModelError when neither place has a tokenizer or a file cannot be used, ConfigError for `chat_template`.
     """
-    directory = _Directory.read(model_path)
+    directory = ModelDirectory.read(model_path)
     tokenizer, tokenizer_source = _load_tokenizer(directory, metadata, gguf_name, num_ids)
     if not tokenizer.has_vocabulary:
-        return Text(tokenizer, None, tokenizer_source, "none: there is no vocabulary", directory.generation_config)
+        return Text(tokenizer, None, tokenizer_source, "none: there is no vocabulary")
     found = _chosen_template(chat_template) if chat_template else _find_template(directory, metadata, gguf_name)
     template, template_source = _make_template(found, tokenizer)
-    return Text(tokenizer, template, tokenizer_source, template_source, directory.generation_config)
-
-
-@dataclass(frozen=True, slots=True)
-class _Directory:
-    """The model directory and its small JSON files. A missing file counts as an empty object."""
-
-    path: Path | None
-    tokenizer_config: Mapping[str, Any]
-    generation_config: Mapping[str, Any]
-
-    @classmethod
-    def read(cls, path: Path | None) -> _Directory:
-        return cls(path, *(_read_json(path, name) for name in ("tokenizer_config.json", "generation_config.json")))
-
-    def file(self, name: str) -> Path | None:
-        """The path of a file; None if it does not exist."""
-        return self.path / name if self.path is not None and (self.path / name).is_file() else None
+    return Text(tokenizer, template, tokenizer_source, template_source)
 
 
 def _load_tokenizer(
-    directory: _Directory, metadata: Mapping[str, Any], gguf_name: str, num_ids: int | None
+    directory: ModelDirectory, metadata: Mapping[str, Any], gguf_name: str, num_ids: int | None
 ) -> tuple[Tokenizer, str]:
     """The tokenizer, and a description of where it came from and why."""
     file = directory.file("tokenizer.json")
@@ -107,7 +89,7 @@ def _load_tokenizer(
     return tokenizer_from_gguf(metadata, gguf_name), f"{gguf_name} (metadata), because {why}"
 
 
-def _tokenizer_from_json(file: Path, directory: _Directory, metadata: Mapping[str, Any]) -> Tokenizer:
+def _tokenizer_from_json(file: Path, directory: ModelDirectory, metadata: Mapping[str, Any]) -> Tokenizer:
     try:
         backend = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more specific
@@ -115,38 +97,41 @@ def _tokenizer_from_json(file: Path, directory: _Directory, metadata: Mapping[st
     bos_ids = _special_ids("bos", file, backend, directory, metadata)
     bos_id = bos_ids[0] if bos_ids else None
     # Without the key, ask the tokenizer itself: does it put BOS before an empty text?
-    adds_bos = directory.tokenizer_config.get(
-        "add_bos_token", bos_id in backend.encode("", add_special_tokens=True).ids
-    )
+    adds_bos = directory.tokenizer_config.add_bos_token
+    if adds_bos is None:
+        adds_bos = bos_id in backend.encode("", add_special_tokens=True).ids
     return Tokenizer(
         backend,
         bos_id=bos_id,
         eos_ids=_special_ids("eos", file, backend, directory, metadata),
-        add_bos=bool(adds_bos),
+        add_bos=adds_bos,
         name=str(file),
     )
 
 
 def _special_ids(
-    kind: str, file: Path, backend: tokenizers.Tokenizer, directory: _Directory, metadata: Mapping[str, Any]
+    kind: Literal["bos", "eos"],
+    file: Path,
+    backend: tokenizers.Tokenizer,
+    directory: ModelDirectory,
+    metadata: Mapping[str, Any],
 ) -> list[int]:
     """Ids of the `bos` or `eos` tokens, from the files of the directory or, if they name none, from the GGUF."""
-    ids: list[int] = []
-    text = _token_text(directory.tokenizer_config.get(f"{kind}_token"))
+    texts, ids = directory.tokenizer_config, directory.generation_config
+    text = texts.bos_token if kind == "bos" else texts.eos_token
+    more = ids.bos_token_id if kind == "bos" else ids.eos_token_id
+    found: list[int] = []
     if text is not None:
         token_id = backend.token_to_id(text)
         if token_id is None:
-            raise ModelError(file, f"{kind}_token {text!r} of tokenizer_config.json is not in the vocabulary")
-        ids.append(token_id)
-    key = f"{kind}_token_id"
-    more = directory.generation_config.get(key)
-    if more is None and not ids:
-        more = metadata.get(f"tokenizer.ggml.{key}")
-    for token_id in more if isinstance(more, list) else [] if more is None else [more]:
-        if not isinstance(token_id, int):
-            raise ModelError(file.parent / "generation_config.json", f"{key}={token_id!r} is not a token id")
-        ids.append(token_id)
-    return ids
+            raise ModelError(
+                file, f"{kind}_token {shown(repr(text))} of tokenizer_config.json is not in the vocabulary"
+            )
+        found.append(token_id)
+    if more is None and text is None:
+        in_gguf = optional_id(metadata, f"{kind}_token_id", "the GGUF's metadata")
+        more = [] if in_gguf is None else [in_gguf]
+    return [*found, *(more or [])]
 
 
 def _make_template(found: tuple[str, str] | None, tokenizer: Tokenizer) -> tuple[ChatTemplate | None, str]:
@@ -171,47 +156,25 @@ def _chosen_template(choice: str) -> tuple[str, str]:
     if choice in FAMILIES:
         return FAMILIES[choice].source(), choice
     try:
-        return Path(choice).read_text(encoding="utf-8"), choice
-    except (OSError, ValueError) as error:
+        return read_template(Path(choice)), choice
+    except DocumentError as error:
         raise ConfigError(
             "chat_template", choice, f"neither a file that can be read ({error}) nor one of {', '.join(FAMILIES)}"
         ) from error
 
 
-def _find_template(directory: _Directory, metadata: Mapping[str, Any], gguf_name: str) -> tuple[str, str] | None:
+def _find_template(directory: ModelDirectory, metadata: Mapping[str, Any], gguf_name: str) -> tuple[str, str] | None:
     """(source, where it was found), looking in the most specific place first; None if there is no template."""
     file = directory.file("chat_template.jinja")
     if file is not None:
-        return file.read_text(encoding="utf-8"), str(file)
-    source = _default_template(directory.tokenizer_config.get("chat_template"))
+        try:
+            return read_template(file), str(file)
+        except DocumentError as error:
+            raise ModelError(file, str(error)) from error
+    source = directory.tokenizer_config.chat_template
     if source is not None:
         return source, f"{directory.path}/tokenizer_config.json"
     source = metadata.get("tokenizer.chat_template")
-    return None if source is None else (str(source), f"{gguf_name} (metadata)")
-
-
-def _default_template(value: Any) -> str | None:
-    """`chat_template` of tokenizer_config.json: one template, or a list of named ones."""
-    if isinstance(value, list):
-        value = {entry.get("name"): entry.get("template") for entry in value}.get("default")
-    return None if value is None else str(value)
-
-
-def _token_text(value: Any) -> str | None:
-    """A token in tokenizer_config.json: a string, or an object with its content."""
-    if isinstance(value, Mapping):
-        value = value.get("content")
-    return None if value is None else str(value)
-
-
-def _read_json(model_path: Path | None, name: str) -> Mapping[str, Any]:
-    """The object in a file of the directory; empty when there is no such file."""
-    if model_path is None or not (model_path / name).is_file():
-        return {}
-    try:
-        value = json.loads((model_path / name).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(model_path / name, f"not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(model_path / name, "must hold a JSON object")
-    return value
+    if source is not None and not isinstance(source, str):
+        raise ModelError(gguf_name, f"tokenizer.chat_template={shown(source)}; expected a text")
+    return None if source is None else (source, f"{gguf_name} (metadata)")

@@ -11,7 +11,7 @@ CORES       = $(shell nproc)
 # The parts of `make lint`. .pre-commit-config.yaml runs the same; tests/tools/test_lint.py holds the two together.
 LINT        = lint-python lint-cpp lint-types lint-stubs lint-layers lint-generated
 
-.PHONY: help setup demo demo-stop e2e browser prometheus test cluster-binaries test-cpp test-python test-clients exam lint $(LINT) docs docs-reference image sbom format bench sanitize lock clean
+.PHONY: help setup demo demo-stop e2e browser prometheus test fuzz cluster-binaries test-cpp test-python test-clients exam lint $(LINT) docs docs-reference image sbom format bench sanitize lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -56,6 +56,9 @@ e2e: setup ## tests on a real node: kubelet, containerd, the project's images; L
 
 test-clients: setup ## other people's clients, each in an environment of its own
 	@$(BIN)/python tools/clients.py
+
+fuzz: setup ## damaged files of every kind, 70,000 in all; ARGS="gguf --seconds 60" for some
+	@$(BIN)/python -m tools.fuzz $(ARGS)
 
 exam: setup ## the built-in model's whole examination; fails where its card's bars are missed
 	@$(BIN)/python -m tools.tiny_model.evaluate

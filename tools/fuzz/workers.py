@@ -1,0 +1,178 @@
+"""Runs cases in forked workers with limits of memory and time, and says how each ended."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import resource
+import select
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import redirect_stderr, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools.fuzz.targets import TARGETS, run
+
+TIMEOUT_S = 5.0
+MEMORY_BYTES = 1 << 30
+"""Beyond what the worker has when it begins."""
+ALLOWED = frozenset({0, 2, 3, 4})
+_CASES_A_WORKER = 300
+"""Then a new one takes over, so that what one case leaves behind does not add up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one case ended. `codes`: the exit codes of plan and serve, by name; `problem` says what is wrong."""
+
+    kind: str
+    number: int
+    codes: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    said: str = ""
+    problem: str | None = None
+
+
+def make_case(kind: str, seed: int, number: int, folder: Path) -> None:
+    """Write the files of a case."""
+    TARGETS[kind].write(random.Random(f"{seed} {kind} {number}"), folder)
+
+
+def run_all(kind: str, seed: int, numbers: Iterable[int], num_workers: int) -> Iterator[Outcome]:
+    """The outcomes of all cases, as they end."""
+    left = iter(numbers)
+    workers = [_Worker(kind, seed) for _ in range(num_workers)]
+    busy = [worker for worker in workers if worker.begin(next(left, None))]
+    try:
+        while busy:
+            wait_s = max(0.0, min(worker.deadline for worker in busy) - time.monotonic())
+            ready, _, _ = select.select([worker.socket for worker in busy], [], [], wait_s)
+            for worker in list(busy):
+                if worker.socket in ready or time.monotonic() > worker.deadline:
+                    yield worker.end()
+                    if not worker.begin(next(left, None)):
+                        busy.remove(worker)
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+class _Worker:
+    """A process that runs cases one after another, and its replacement when it dies."""
+
+    def __init__(self, kind: str, seed: int) -> None:
+        self._kind, self._seed = kind, seed
+        self._number = 0
+        self.deadline = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        self.socket, theirs = socket.socketpair()
+        self._num_cases = 0
+        self._pid = os.fork()
+        if self._pid == 0:
+            self.socket.close()
+            os.setsid()
+            os._exit(_serve(self._kind, self._seed, theirs))
+        theirs.close()
+
+    def begin(self, number: int | None) -> bool:
+        """Start a case; False when there is none."""
+        if number is None:
+            return False
+        if self._num_cases >= _CASES_A_WORKER:
+            self.stop()
+            self._start()
+        self._num_cases += 1
+        self._number = number
+        self.socket.sendall(f"{number}\n".encode())
+        self.deadline = time.monotonic() + 2 * TIMEOUT_S + 1.0  # plan and serve, and the case's own making
+        return True
+
+    def end(self) -> Outcome:
+        """The outcome of the case that has ended, or that is stopped now."""
+        reply = b""
+        with suppress(OSError):
+            self.socket.settimeout(max(0.01, self.deadline - time.monotonic()))
+            while not reply.endswith(b"\n"):
+                part = self.socket.recv(1 << 16)
+                if not part:
+                    break
+                reply += part
+        if reply.endswith(b"\n"):
+            return _judged(Outcome(self._kind, self._number, **json.loads(reply)))
+        timed_out = time.monotonic() > self.deadline
+        status = self.stop()
+        self._start()
+        problem = "took longer than the limit" if timed_out else f"ended with {_told(status)}"
+        return Outcome(self._kind, self._number, problem=problem)
+
+    def stop(self) -> int:
+        """End the process and what it started; its wait status."""
+        self.socket.close()
+        ended, status = os.waitpid(self._pid, os.WNOHANG)
+        if not ended:
+            time.sleep(0.01)
+            with suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGKILL)
+            _, status = os.waitpid(self._pid, 0)
+        return status
+
+
+def _told(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return signal.Signals(os.WTERMSIG(status)).name
+    return f"exit code {os.waitstatus_to_exitcode(status)}"
+
+
+def _judged(outcome: Outcome) -> Outcome:
+    problem = None
+    if not ALLOWED.issuperset(outcome.codes.values()):
+        problem = f"exit codes {outcome.codes}"
+    elif outcome.codes["plan"] != outcome.codes["serve"]:
+        problem = f"plan and serve do not agree: {outcome.codes}"
+    elif outcome.seconds > TIMEOUT_S:
+        problem = f"took {outcome.seconds:.1f} s"
+    return Outcome(outcome.kind, outcome.number, outcome.codes, outcome.seconds, outcome.said, problem)
+
+
+# --- in the worker ----------------------------------------------------------------------------------------------
+
+
+def _serve(kind: str, seed: int, requests: socket.socket) -> int:
+    _limit_memory()
+    with tempfile.TemporaryDirectory(prefix="ballast-fuzz-") as scratch, requests.makefile("rw") as stream:
+        for line in stream:
+            folder = Path(scratch) / line.strip()
+            folder.mkdir()
+            make_case(kind, seed, int(line), folder)
+            said = io.StringIO()
+            began = time.monotonic()
+            with redirect_stderr(said):
+                codes = run(TARGETS[kind], folder)
+            seconds = time.monotonic() - began
+            for file in folder.iterdir():
+                file.unlink()
+            folder.rmdir()
+            reply = {"codes": codes, "seconds": seconds / len(codes), "said": said.getvalue()[-20_000:]}
+            stream.write(json.dumps(reply) + "\n")
+            stream.flush()
+    return 0
+
+
+def _limit_memory() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (600, 600))  # should nobody be left to stop it
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 20, 64 << 20))
+    with Path(os.devnull).open("wb") as nothing:  # what Rust says before it aborts
+        os.dup2(nothing.fileno(), sys.__stderr__.fileno() if sys.__stderr__ else 2)

@@ -6,9 +6,11 @@ import importlib
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Literal, TextIO
 
 from ballast import __version__
@@ -17,6 +19,8 @@ from ballast.host.gpu import auto_device, has_nvcc
 from ballast.host.machine import Machine, read_machine
 
 _DISTRIBUTION = "ballast-serve"
+_SOURCE_TREE = Path(__file__).parents[3]
+"""Where pyproject.toml is when this runs from a source tree."""
 _OPTIONAL = {
     "torch": "computing on a GPU",
     "triton": "the kernels of a GPU",
@@ -32,6 +36,8 @@ class Software:
     """What is installed. Versions by distribution, None where it is missing."""
 
     python: str
+    is_installed: bool
+    """Whether Ballast is an installed distribution; otherwise this runs from a source tree."""
     required: Mapping[str, str | None]
     optional: Mapping[str, str | None]
     extension_problem: str | None
@@ -87,9 +93,12 @@ def read_software() -> Software:
     """What is installed in the running Python."""
     problem = _extension_problem()
     device, reason = ("cpu", "") if problem else auto_device()
+    asked = _asked_by_distribution()
+    requirements = _asked_by_source_tree() if asked is None else asked
     return Software(
         python=platform.python_version(),
-        required={name: _version(name) for name in _requirements()},
+        is_installed=asked is not None,
+        required={name: _version(name) for name in sorted(map(_name, requirements))},
         optional={name: _version(name) for name in _OPTIONAL},
         extension_problem=problem,
         usable_isas=() if problem else _usable_isas(),
@@ -101,13 +110,23 @@ def read_software() -> Software:
     )
 
 
-def _requirements() -> list[str]:
-    """The distributions that the `cpu` extra requires; no server runs without them."""
-    asked = metadata.requires(_DISTRIBUTION) or []
-    names = (text.partition(";") for text in asked)
-    return sorted(
-        _name(requirement) for requirement, _, marker in names if marker.replace("'", '"').strip() == 'extra == "cpu"'
-    )
+def _asked_by_distribution() -> Sequence[str] | None:
+    """What the `cpu` extra requires; no server runs without it. None where Ballast is not installed."""
+    try:
+        asked = metadata.requires(_DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return None
+    parts = (text.partition(";") for text in asked)
+    return [requirement for requirement, _, marker in parts if marker.replace("'", '"').strip() == 'extra == "cpu"']
+
+
+def _asked_by_source_tree() -> Sequence[str]:
+    """The same from the source tree; nothing where there is none, as when only the package was copied."""
+    try:
+        project = tomllib.loads((_SOURCE_TREE / "pyproject.toml").read_text())["project"]
+    except (OSError, ValueError, KeyError):
+        return ()
+    return project["optional-dependencies"]["cpu"] if project.get("name") == _DISTRIBUTION else ()
 
 
 def _name(requirement: str) -> str:
@@ -126,7 +145,8 @@ def _version(distribution: str) -> str | None:
 
 def _extension_problem() -> str | None:
     try:
-        importlib.import_module("ballast._core")
+        # A module inside: the folder of stubs imports as an empty package where nothing is built.
+        importlib.import_module("ballast._core.kernels")
     except ImportError as error:
         return str(error)
     return None
@@ -233,7 +253,11 @@ def _gpus(machine: Machine, software: Software) -> Iterator[Finding]:
 
 
 def _software(software: Software) -> Iterator[Finding]:
-    yield Finding("ok", "Ballast", f"{__version__}, Python {software.python}")
+    version = f"{__version__}, Python {software.python}"
+    if software.is_installed:
+        yield Finding("ok", "Ballast", version)
+    else:
+        yield Finding("note", "Ballast", f"{version}; not installed, it runs from {Path(__file__).parents[1]}")
     if software.extension_problem is None:
         yield Finding("ok", "compiled part", f"loads; kernels that can run here: {', '.join(software.usable_isas)}")
         yield _kernels(software.chosen_isa)

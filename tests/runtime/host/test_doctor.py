@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import io
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import ballast
 from ballast._core.numa import Node, Topology
 from ballast.host.cgroup import CpuQuota
 from ballast.host.doctor import Finding, Software, diagnose, read_software, render, run
@@ -31,6 +36,7 @@ MACHINE = Machine(
 )
 SOFTWARE = Software(
     python="3.12.1",
+    is_installed=True,
     required={"numpy": "2.4.6"},
     optional={"torch": None},
     extension_problem=None,
@@ -171,3 +177,18 @@ def test_this_installation_knows_its_requirements_and_can_run() -> None:
     out = io.StringIO()
     assert run(out) == 0
     assert "Ballast can run here." in out.getvalue()
+
+
+@pytest.mark.parametrize("has_project_file", [True, False])
+def test_the_doctor_examines_a_source_tree_that_is_not_installed(tmp_path: Path, has_project_file: bool) -> None:
+    folder = Path(ballast.__file__).parents[1]
+    if not has_project_file:
+        shutil.copytree(folder / "ballast", tmp_path / "runtime/ballast", ignore=shutil.ignore_patterns("*.gguf"))
+        folder = tmp_path / "runtime"
+    code = f"import sys; sys.path.insert(0, {str(folder)!r}); from ballast.cli import main; sys.exit(main(['doctor']))"
+    ended = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "")
+    assert f"not installed, it runs from {folder}" in ended.stdout
+    last = ended.stdout.splitlines()[-1]
+    assert last.startswith("Ballast cannot run: compiled part")
+    assert ("numpy" in last) == has_project_file

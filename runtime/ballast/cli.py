@@ -6,6 +6,7 @@ Exit codes: 0 clean stop; 2 bad configuration; 3 model unusable; 4 not enough me
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import signal
@@ -15,10 +16,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ballast import __version__
-from ballast.config.options import OPTIONS, Config, Option, read_config
-from ballast.config.sources import CONFIG_VARIABLE, options_in_environment, options_in_file
+from ballast.config.options import OPTIONS, Config, LogConfig, Option, read_config
+from ballast.config.sources import CONFIG_VARIABLE, options_in_environment, options_in_file, unknown_variables
 from ballast.errors import BallastError, first_line
+from ballast.log import configure_logging
 from ballast.process_exit import report
+
+log = logging.getLogger(__name__)
 
 EXIT_OUR_FAULT = 70
 
@@ -180,7 +184,17 @@ def _config(arguments: argparse.Namespace) -> Config:
     file = arguments.config or os.environ.get(CONFIG_VARIABLE)
     in_file = options_in_file(Path(file)) if file else {}
     config = read_config(given, options_in_environment(os.environ), in_file)
+    _warn_of_unknown_variables(config.log)
     return resolve(config, read_machine().default_threads)
+
+
+def _warn_of_unknown_variables(settings: LogConfig) -> None:
+    unknown = unknown_variables(os.environ)
+    if not unknown:
+        return
+    configure_logging(settings)
+    for variable, problem in unknown.items():
+        log.warning("environment", extra={"variable": variable, "problem": problem})
 
 
 def _serve(arguments: argparse.Namespace) -> int:

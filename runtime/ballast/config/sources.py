@@ -1,6 +1,7 @@
 """Reads options from the environment and from a YAML file.
 
-An unknown variable or key is refused by name, since a misspelt setting would otherwise be ignored.
+An unknown key of the file is refused by name, since a misspelt setting would otherwise be ignored. An unknown variable
+is only named: others put variables into an environment too.
 """
 
 from __future__ import annotations
@@ -27,23 +28,30 @@ _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 
 def options_in_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The options that the environment sets, by name. An empty variable sets nothing.
-
-    Raises ConfigError for a variable with our prefix that is neither an option nor a Service's.
-    """
+    """The options that the environment sets, by name. An empty variable sets nothing."""
     names = {opt.variable: opt.name for opt in OPTIONS}
-    found = {}
-    for variable, value in environment.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in OTHER_VARIABLES:
-            continue
-        if _SERVICE_VARIABLE.fullmatch(variable) or (variable.endswith("_PORT") and _SERVICE_ADDRESS.match(value)):
-            continue
-        if variable not in names:
-            # The value is not shown: it may be a secret for another program.
-            raise ConfigError(variable, "…", _unknown_option("variable", variable, [*names, *OTHER_VARIABLES]))
-        if value:
-            found[names[variable]] = value
-    return found
+    return {names[variable]: value for variable, value in _ours(environment).items() if value and variable in names}
+
+
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables with our prefix that are neither an option nor a Service's → the problem, with a suggestion.
+
+    Their values are not shown: one may be a secret for another program.
+    """
+    known = [*(opt.variable for opt in OPTIONS), *OTHER_VARIABLES]
+    unknown = [variable for variable in _ours(environment) if variable not in known]
+    return {variable: _unknown_option("variable", variable, known) for variable in unknown}
+
+
+def _ours(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables with our prefix, without those of Services."""
+    return {
+        variable: value
+        for variable, value in environment.items()
+        if variable.startswith(ENVIRONMENT_PREFIX)
+        and not _SERVICE_VARIABLE.fullmatch(variable)
+        and not (variable.endswith("_PORT") and _SERVICE_ADDRESS.match(value))
+    }
 
 
 def options_in_file(path: Path) -> dict[str, Any]:

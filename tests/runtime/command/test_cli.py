@@ -86,10 +86,20 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
         cli.serve_config([])
 
 
-def test_a_misspelt_variable_exits_with_2_and_a_suggestion():
-    ended = ballast("serve", BALLAST_POTR="1")
-    assert ended.returncode == 2
-    assert ended.stderr == "ballast: BALLAST_POTR=…: no such variable; did you mean BALLAST_PORT?\n"
+def test_a_misspelt_variable_is_a_warning_and_those_of_a_service_named_ballast_are_none():
+    links = {
+        "BALLAST_PORT": "tcp://10.43.0.7:10002",
+        "BALLAST_SERVICE_HOST": "10.43.0.7",
+        "BALLAST_SERVICE_PORT": "10002",
+        "BALLAST_PORT_10002_TCP": "tcp://10.43.0.7:10002",
+    }
+    ended = ballast("serve", "--log_format", "json", BALLAST_POTR="secret", BALLAST_CACHE_LENS="1", **links)
+    assert ended.returncode == 2, "for another reason, which is said as well"
+    warning, reason = ended.stderr.splitlines()
+    shown = json.loads(warning)
+    assert (shown["level"], shown["event"], shown["variable"]) == ("warning", "environment", "BALLAST_POTR")
+    assert shown["problem"] == "no such variable; did you mean BALLAST_PORT?"
+    assert reason.startswith("ballast: cache_lens=1: ")
 
 
 @pytest.mark.parametrize("arguments", [[], ["sing"], ["serve", "--cache_len", "5"], ["serve", "extra"]])

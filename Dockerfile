@@ -6,7 +6,7 @@
 # BASE_IMAGE    Debian 12 or newer, with python3 of its own or none; pin it by digest where images are released:
 #               docker.io/library/debian@sha256:...
 # REQUIREMENTS  what the runtime installs: requirements/runtime.txt; requirements/cpu.txt without CUDA's libraries;
-#               requirements/cuda.txt with flashinfer too, which compiles with the nvcc and g++ of BASE_IMAGE
+#               requirements/cuda.txt with flashinfer too, and the compilers for its kernels
 # VERSION, REVISION         for the images' labels
 # PIP_CERT, PIP_INDEX_URL   for builds behind a proxy with its own authority or a mirror of the package index
 ARG BASE_IMAGE=docker.io/library/debian:12-slim
@@ -39,21 +39,27 @@ COPY operator operator
 RUN PATH=/opt/tools/bin:$PATH /opt/tools/bin/pip wheel --quiet --no-build-isolation --no-deps --no-index \
     --wheel-dir /wheels .
 
-FROM build AS runtime-files
+FROM build AS dependencies
 ARG REQUIREMENTS=requirements/runtime.txt
 COPY requirements requirements
+COPY tools/image tools/image
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/ballast/bin/pip install --quiet --require-hashes --no-deps -r "$REQUIREMENTS"
+    /opt/ballast/bin/pip install --quiet --require-hashes --no-deps --no-compile -r "$REQUIREMENTS" \
+ && python3 tools/image/trim.py /opt/ballast \
+ && python3 tools/image/compile.py /opt/ballast/lib
+
+FROM dependencies AS runtime-files
 COPY --from=wheel /wheels /wheels
-RUN /opt/ballast/bin/pip install --quiet --no-deps --no-index /wheels/*.whl \
+RUN /opt/ballast/bin/pip install --quiet --no-deps --no-index --no-compile /wheels/*.whl \
  && rm -rf /opt/ballast/lib/python3*/site-packages/ballast_operator \
- && /opt/ballast/bin/pip uninstall --quiet --yes pip setuptools \
- && python3 -m compileall -q /opt/ballast/lib
+ && python3 -m compileall -q /opt/ballast/lib/python3*/site-packages/ballast \
+ && /opt/ballast/bin/pip uninstall --quiet --yes pip setuptools
 
 FROM build AS operator-files
 COPY requirements requirements
+COPY tools/image tools/image
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/ballast/bin/pip install --quiet --require-hashes --no-deps -r requirements/operator.txt \
+    /opt/ballast/bin/pip install --quiet --require-hashes --no-deps --no-compile -r requirements/operator.txt \
  && /opt/ballast/bin/pip uninstall --quiet --yes pip setuptools
 # The generated client of every Kubernetes API is half of the image: it is kept compiled only, without docstrings.
 RUN cd /opt/ballast/lib/python3*/site-packages/kubernetes \
@@ -63,7 +69,8 @@ COPY operator/ballast_operator /opt/ballast/packages/ballast_operator
 RUN echo /opt/ballast/packages > "$(echo /opt/ballast/lib/python3*/site-packages)/ballast_operator.pth" \
  && printf '#!/bin/sh\nexec /opt/ballast/bin/python3 -m ballast_operator "$@"\n' > /opt/ballast/bin/ballast-operator \
  && chmod 755 /opt/ballast/bin/ballast-operator \
- && python3 -m compileall -q /opt/ballast/lib /opt/ballast/packages
+ && python3 tools/image/compile.py /opt/ballast/lib \
+ && python3 -m compileall -q /opt/ballast/packages
 
 FROM base AS operator
 ARG VERSION=unknown
@@ -86,13 +93,16 @@ LABEL org.opencontainers.image.title="Ballast runtime" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# With torch: Triton compiles its link to the GPU's driver when it starts, flashinfer its kernels.
+# With torch: Triton compiles its link to the GPU's driver when it starts; with flashinfer: its kernels, once.
 ARG REQUIREMENTS=requirements/runtime.txt
-RUN if [ "$REQUIREMENTS" != requirements/cpu.txt ]; then \
-      apt-get update \
-   && apt-get install --yes --no-install-recommends gcc libc6-dev python3-dev \
-   && rm -rf /var/lib/apt/lists/*; \
-    fi
+RUN case "$REQUIREMENTS" in \
+      requirements/cpu.txt) exit ;; \
+      requirements/cuda.txt) compiler=g++ ;; \
+      *) compiler=gcc ;; \
+    esac \
+ && apt-get update \
+ && apt-get install --yes --no-install-recommends "$compiler" libc6-dev python3-dev \
+ && rm -rf /var/lib/apt/lists/*
 COPY --from=runtime-files /opt/ballast /opt/ballast
 USER 10001:10001
 EXPOSE 10002 10003

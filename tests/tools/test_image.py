@@ -1,0 +1,164 @@
+"""How images are named and built, and what is taken out of them; make e2e and make e2e-gpu-image build real ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+spec = importlib.util.spec_from_file_location("trim", ROOT / "tools/image/trim.py")
+assert spec is not None
+assert spec.loader is not None
+trim = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(trim)
+
+
+def image(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """image.sh with a docker that only writes its arguments down, into the folder's `calls`."""
+    docker = folder / "docker"
+    docker.write_text(f'#!/bin/sh\n[ "$1" = info ] || echo "$@" >> {folder}/calls\n')
+    docker.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if name not in ("TAG", "REQUIREMENTS", "BUILDER")}
+    env = {**kept, "PATH": f"{folder}:{os.environ['PATH']}", **environment}
+    return subprocess.run(
+        [ROOT / "tools/image.sh", *words], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def built(folder: Path) -> list[tuple[str, str]]:
+    """The tags that were built, each with the requirements inside."""
+    found = []
+    for call in (folder / "calls").read_text().splitlines():
+        tag = re.search(r"--tag (\S+)", call)
+        requirements = re.search(r"REQUIREMENTS=(\S+)", call)
+        assert tag is not None
+        found.append((tag[1], requirements[1] if requirements else ""))
+    return found
+
+
+def test_images_are_built_under_the_names_that_the_chart_takes(tmp_path: Path) -> None:
+    assert image(tmp_path, "images").returncode == 0
+    assert built(tmp_path) == [
+        (f"ballast-runtime:{VERSION}", "requirements/runtime.txt"),
+        (f"ballast-runtime:{VERSION}-cpu", "requirements/cpu.txt"),
+        (f"ballast-operator:{VERSION}", ""),
+    ]
+
+
+def test_a_variant_is_named_after_its_requirements(tmp_path: Path) -> None:
+    assert image(tmp_path, "images", REQUIREMENTS="requirements/cuda.txt", TAG="next").returncode == 0
+    assert built(tmp_path) == [("ballast-runtime:next-cuda", "requirements/cuda.txt"), ("ballast-operator:next", "")]
+
+
+def test_what_cannot_be_built_is_refused_by_name(tmp_path: Path) -> None:
+    refused = image(tmp_path, "images", REQUIREMENTS="requirements/gpu.txt")
+    assert refused.returncode == 1
+    assert "requirements/gpu.txt, which is not there" in refused.stderr
+    assert "requirements/cuda.txt" in refused.stderr
+    nowhere = image(tmp_path, "images", BUILDER="no-such-builder")
+    assert "none of no-such-builder works here" in nowhere.stderr
+    assert not (tmp_path / "calls").exists()
+
+
+def test_a_file_for_another_python_is_named_and_the_others_are_compiled(tmp_path: Path) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "fine.py").write_text("x = 1\n")
+    (package / "newer.py").write_text("def f[T](: pass\n")
+    compiled = subprocess.run(
+        [sys.executable, ROOT / "tools/image/compile.py", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert compiled.stderr.splitlines() == [
+        f"compile: left out, its syntax is another Python's: {package / 'newer.py'}"
+    ]
+    assert [path.name.partition(".")[0] for path in (package / "__pycache__").iterdir()] == ["fine"]
+
+
+def test_trouble_that_is_not_the_syntax_ends_the_build(tmp_path: Path) -> None:
+    (tmp_path / "fine.py").write_text("x = 1\n")
+    (tmp_path / "__pycache__").touch()
+    command = [sys.executable, ROOT / "tools/image/compile.py", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert "__pycache__" in done.stderr
+
+
+def test_our_own_packages_are_compiled_without_exception() -> None:
+    lines = [line.removesuffix(" \\") for line in (ROOT / "Dockerfile").read_text().splitlines()]
+    for own in ("/opt/ballast/lib/python3*/site-packages/ballast", "/opt/ballast/packages"):
+        assert f" && python3 -m compileall -q {own}" in lines
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """The packages of a virtual environment, in which each pattern of what is taken out matches one file."""
+    venv.create(tmp_path, with_pip=False)
+    (found,) = tmp_path.glob("lib/python3*/site-packages")
+    for folder, patterns in trim.NEVER_LOADED.items():
+        for pattern in patterns:
+            path = found / folder / pattern.replace("*", "x")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+    for package in ("torch", "triton"):
+        (found / package / "__init__.py").touch()
+    for name in trim.UNSTRIPPED:
+        library(found / name)
+    return found
+
+
+def library(path: Path, *linked_with: Path) -> Path:
+    """A shared library with symbols for debuggers."""
+    flags = ("-g", "-shared", "-fPIC", f"-Wl,--no-as-needed,-soname,{path.name}")
+    command = ["c++", *flags, "-x", "c++", "-o", path, "-", "-x", "none", *linked_with]
+    subprocess.run(command, input="int f() { return 1; }", text=True, timeout=60, check=True)
+    return path
+
+
+def trimmed(site: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "tools/image/trim.py", site.parents[2]]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_what_is_never_loaded_is_taken_out_and_the_rest_imports(site: Path) -> None:
+    with_symbols = (site / trim.UNSTRIPPED[0]).stat().st_size
+    done = trimmed(site)
+    assert done.returncode == 0, done.stderr
+    left = {str(path.relative_to(site)) for path in site.rglob("*") if path.is_file()}
+    assert left == {"torch/__init__.py", "triton/__init__.py", *trim.UNSTRIPPED}
+    assert (site / trim.UNSTRIPPED[0]).stat().st_size < with_symbols
+    (site / "torch").rename(site / "not-torch")
+    assert "nothing is triton/" in trimmed(site).stderr, "a pattern that matches nothing any more is told"
+
+
+def test_what_another_library_is_linked_with_is_not_taken_out(site: Path) -> None:
+    needed = library(site / "torch/lib/libtorch_cuda_linalg.so")
+    library(site / "torch/lib/libtorch.so", needed)
+    done = trimmed(site)
+    assert done.returncode != 0
+    assert "torch/lib/libtorch.so stays" in done.stderr
+    assert "libtorch_cuda_linalg.so" in done.stderr
+
+
+def test_a_package_that_no_longer_imports_ends_the_build(site: Path) -> None:
+    (site / "torch/__init__.py").write_text("import torch.include.missing\n")
+    assert trimmed(site).returncode != 0
+
+
+def test_an_environment_without_torch_is_left_alone(tmp_path: Path) -> None:
+    venv.create(tmp_path, with_pip=False)
+    (site,) = tmp_path.glob("lib/python3*/site-packages")
+    assert trimmed(site).returncode == 0

@@ -15,8 +15,9 @@ from typing import Literal, TextIO
 
 from ballast import __version__
 from ballast.errors import ConfigError
-from ballast.host.gpu import auto_device, has_nvcc
+from ballast.host.gpu import auto_device
 from ballast.host.machine import Machine, read_machine
+from ballast.host.nvcc import has_ninja, has_nvcc
 
 _DISTRIBUTION = "ballast-serve"
 _SOURCE_TREE = Path(__file__).parents[3]
@@ -106,7 +107,7 @@ def read_software() -> Software:
         chosen_isa="" if problem else _chosen_isa(),
         device=device,
         device_reason=reason,
-        compilers={"nvcc": has_nvcc(), **{name: shutil.which(name) is not None for name in ("ninja", "g++")}},
+        compilers={"nvcc": has_nvcc(), "ninja": has_ninja(), "g++": shutil.which("g++") is not None},
     )
 
 

@@ -46,6 +46,13 @@ def why_no_driver_device() -> str | None:
     return f"NVIDIA's driver says: {text.value.decode() if text.value else f'error {code}'}"
 
 
+def driver_library() -> Path:
+    """The file of CUDA's driver that this process has loaded. Raises OSError where there is none."""
+    ctypes.CDLL("libcuda.so.1")
+    mapped = (line.rpartition(" ")[2] for line in Path("/proc/self/maps").read_text().splitlines())
+    return next(Path(path) for path in mapped if Path(path).name.startswith("libcuda.so"))
+
+
 def why_unusable(name: str) -> str | None:
     """Why "cuda:N" cannot be used here, as a sentence; None if it can."""
     try:
@@ -101,12 +108,6 @@ def taken_vram(name: str) -> tuple[int, int]:
 
     index = _index(name)
     return torch.cuda.memory_allocated(index), torch.cuda.memory_reserved(index)
-
-
-def has_nvcc() -> bool:
-    """Whether CUDA's compiler is where flashinfer looks for it."""
-    homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
-    return any(home and Path(home, "bin/nvcc").exists() for home in homes) or shutil.which("nvcc") is not None
 
 
 def _why_torch_has_none() -> str:

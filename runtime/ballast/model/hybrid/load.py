@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from ballast._core import kernels
 from ballast.errors import ModelError
+from ballast.host.gpu import driver_library
+from ballast.host.nvcc import use_packaged_tools
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.latent import Attention, AttentionSizes, PlainAttention
 from ballast.model.hybrid.experts.device_layers import WholeLayers, place_experts
@@ -175,6 +179,7 @@ def _attention(gguf_model: GgufModel, spec: ModelSpec, block_tokens: int, device
         return PlainAttention(sizes)
     for compiler in ("FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR"):
         keep_compiled_kernels_in(compiler)
+    use_packaged_tools(Path(os.environ["FLASHINFER_WORKSPACE_BASE"], "link"), driver_library())
     from ballast.model.hybrid.attention.gpu import gpu_attention  # here alone: a CPU needs no Triton
 
     try:

@@ -44,7 +44,19 @@ def test_a_link_is_not_followed(temporary: Path) -> None:
     assert Path(os.environ[VARIABLE]).resolve() != temporary / "elsewhere"
 
 
-def test_the_environment_decides_where_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "/somewhere")
+def test_the_environment_decides_where_it_says(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(temporary / "volume/triton"))
     keep_compiled_kernels_in(VARIABLE)
-    assert os.environ[VARIABLE] == "/somewhere"
+    assert os.environ[VARIABLE] == str(temporary / "volume/triton")
+
+
+def test_a_volume_that_cannot_be_written_to_does_not_prevent_the_start(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (temporary / "volume").touch()
+    monkeypatch.setenv(VARIABLE, str(temporary / "volume/triton"))
+    keep_compiled_kernels_in(VARIABLE)
+    assert Path(os.environ[VARIABLE]).is_dir()
+    (record,) = caplog.records
+    assert vars(record)["asked"] == str(temporary / "volume/triton")
+    assert vars(record)["reason"] == "Not a directory"

@@ -65,7 +65,7 @@ def compiled_flashinfer(sizes: AttentionSizes, device: torch.device) -> Flashinf
     except (ImportError, OSError, RuntimeError) as error:
         log.warning(
             "attention by Ballast's own kernels, which are slower: flashinfer cannot be used here: %s "
-            "(it takes the extra ballast-serve[cuda], ninja and g++ in PATH, and nvcc there or in CUDA_HOME)",
+            "(it takes the extra ballast-serve[cuda], which brings nvcc and ninja, and g++ in PATH)",
             str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
         )
         return None

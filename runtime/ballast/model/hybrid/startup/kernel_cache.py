@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import stat
 import tempfile
 from pathlib import Path
 
+log = logging.getLogger(__name__)
+
 
 def keep_compiled_kernels_in(variable: str) -> None:
-    """Set the environment variable in which a compiler looks for its cache, unless it is set already.
+    """Set the environment variable in which a compiler looks for its cache, unless it names a folder to write to.
 
     The folder lies below the temporary folder: the next start finds what this one compiled, and nothing is written to
-    the home directory."""
-    if variable not in os.environ:
-        os.environ[variable] = str(_folder())
+    the home directory. A volume that is mounted read-only or belongs to somebody else costs a compilation, not the
+    start."""
+    named = os.environ.get(variable)
+    if named and (reason := _why_not_writable(Path(named))) is None:
+        return
+    os.environ[variable] = str(_folder())
+    if named:
+        log.warning(
+            "compiled kernels are not kept where asked",
+            extra={"variable": variable, "asked": named, "reason": reason, "used": os.environ[variable]},
+        )
+
+
+def _why_not_writable(folder: Path) -> str | None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _folder() -> Path:

@@ -1,0 +1,82 @@
+"""What flashinfer compiles its kernels with: the machine's own CUDA toolkit, or one that came as Python packages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+import uuid
+from importlib import metadata
+from pathlib import Path
+
+USUAL_HOME = Path("/usr/local/cuda")
+_DISTRIBUTION = "nvidia-cuda-nvcc"
+
+
+def has_nvcc() -> bool:
+    """Whether flashinfer can be given a CUDA compiler."""
+    return _own_home() is not None or (_named_home() is None and packaged_home() is not None)
+
+
+def has_ninja() -> bool:
+    """Whether ninja is in PATH, or beside this Python, where its package puts it."""
+    return shutil.which("ninja") is not None or (_scripts() / "ninja").exists()
+
+
+def packaged_home() -> Path | None:
+    """The folder of a CUDA toolkit among the installed packages; None where they hold no nvcc beside CUDA's runtime."""
+    try:
+        files = metadata.files(_DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return None
+    homes = [Path(str(file.locate())).parents[1] for file in files if file.match("bin/nvcc")]
+    return next((home for home in homes if (home / "bin/nvcc").exists() and _runtime(home) is not None), None)
+
+
+def use_packaged_tools(links: Path, driver: Path) -> None:
+    """Have flashinfer find what came as Python packages, where the machine has nothing of its own.
+
+    The packages hold libraries under the names that programs load, not under those that a linker looks for: the folder
+    `links` gets such names, and keeps them, since a kernel is linked anew when the place of its libraries changes.
+    `driver` is the library of CUDA's driver."""
+    if shutil.which("ninja") is None:
+        os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), str(_scripts())))
+    home = packaged_home()
+    if home is None or _named_home() is not None or _own_home() is not None:
+        return
+    links.mkdir(parents=True, exist_ok=True)
+    for name, library in (("libcudart.so", _runtime(home)), ("libcuda.so", driver)):
+        assert library is not None
+        _link(links / name, library)
+    os.environ["CUDA_HOME"] = str(home)
+    os.environ["FLASHINFER_EXTRA_LDFLAGS"] = f"-L{links} {os.environ.get('FLASHINFER_EXTRA_LDFLAGS', '')}".strip()
+
+
+def _named_home() -> str | None:
+    """The toolkit that the environment names: flashinfer then looks nowhere else."""
+    return os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+
+
+def _own_home() -> Path | None:
+    """The machine's toolkit, as flashinfer finds it; None where there is none with a compiler."""
+    if (named := _named_home()) is not None:
+        home = Path(named)
+    else:
+        found = shutil.which("nvcc")
+        home = USUAL_HOME if found is None else Path(found).parent.parent
+    return home if (home / "bin/nvcc").exists() else None
+
+
+def _runtime(home: Path) -> Path | None:
+    return next((home / "lib").glob("libcudart.so.*"), None)
+
+
+def _link(path: Path, target: Path) -> None:
+    """Replace what is at `path`, at once: processes of other pods may be using the folder."""
+    new = path.with_name(f"{path.name}.{uuid.uuid4()}")
+    new.symlink_to(target)
+    new.replace(path)
+
+
+def _scripts() -> Path:
+    return Path(sysconfig.get_path("scripts"))

@@ -12,6 +12,8 @@ class ChildOptions:
 
     runtime_image: str = "ballast-runtime:latest"
     """The runtime's image where the spec names none."""
+    cpu_runtime_image: str | None = None
+    """The one for services without GPUs; None: the same."""
     operator_namespace: str = "ballast-system"
     """The namespace of the operator's pods, which network policies admit."""
     pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)

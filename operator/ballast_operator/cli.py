@@ -29,6 +29,7 @@ EXIT_BAD_INPUT = 2
 MIN_RESYNC_S, MAX_RESYNC_S = 1, 300
 IMAGE_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._:/@-]*"
 DEFAULT = "default: %(default)s"
+CPU_RUNTIME_IMAGE = f"{ChildOptions().runtime_image}-cpu"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,6 +70,12 @@ def _parser() -> argparse.ArgumentParser:
     install = commands.add_parser("install", help="print what installs the operator where no chart is used")
     for part, image in (("operator", "ballast-operator:latest"), ("runtime", ChildOptions().runtime_image)):
         install.add_argument(f"--{part}-image", default=image, type=_image, metavar="IMAGE", help=DEFAULT)
+    install.add_argument(
+        "--cpu-runtime-image",
+        type=_image,
+        metavar="IMAGE",
+        help=f"for services without GPUs (default: {CPU_RUNTIME_IMAGE}, or that of --runtime-image where it is given)",
+    )
     install.set_defaults(run=_install)
     return parser
 
@@ -81,6 +88,12 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         type=_image,
         metavar="IMAGE",
         help="image of the runtime where a spec names none (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--cpu-runtime-image",
+        type=_image,
+        metavar="IMAGE",
+        help="the same for services without GPUs: one without CUDA's libraries (default: that of --runtime-image)",
     )
     parser.add_argument(
         "--operator-namespace",
@@ -213,7 +226,12 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def _child_options(arguments: argparse.Namespace) -> ChildOptions:
-    return ChildOptions(arguments.runtime_image, arguments.operator_namespace, dict(arguments.pod_monitor_label))
+    return ChildOptions(
+        arguments.runtime_image,
+        arguments.cpu_runtime_image,
+        arguments.operator_namespace,
+        dict(arguments.pod_monitor_label),
+    )
 
 
 def _render(arguments: argparse.Namespace) -> int:
@@ -226,7 +244,8 @@ def _render(arguments: argparse.Namespace) -> int:
 
 def _install(arguments: argparse.Namespace) -> int:
     sys.stdout.write("# Made by `ballast-operator install`; the CustomResourceDefinition is in manifests/crd.\n")
-    _print_all(installation(arguments.operator_image, arguments.runtime_image))
+    own = CPU_RUNTIME_IMAGE if arguments.runtime_image == ChildOptions().runtime_image else None
+    _print_all(installation(arguments.operator_image, arguments.runtime_image, arguments.cpu_runtime_image or own))
     return 0
 
 

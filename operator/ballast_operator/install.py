@@ -16,8 +16,10 @@ HEALTH_PORT = 8080
 RBAC = "rbac.authorization.k8s.io"
 
 
-def installation(operator_image: str, runtime_image: str) -> list[dict[str, Any]]:
-    """Namespace, account, permissions and Deployment, in the order in which they are applied."""
+def installation(operator_image: str, runtime_image: str, cpu_runtime_image: str | None) -> list[dict[str, Any]]:
+    """Namespace, account, permissions and Deployment, in the order in which they are applied.
+
+    Without an image for services that have no GPUs, they take the runtime's, too."""
     return [
         _object("v1", "Namespace", NAMESPACE, None, labels={"pod-security.kubernetes.io/enforce": "restricted"}),
         _object("v1", "ServiceAccount", FIELD_MANAGER),
@@ -25,7 +27,7 @@ def installation(operator_image: str, runtime_image: str) -> list[dict[str, Any]
         _binding("ClusterRoleBinding", "ClusterRole", None),
         _role("Role", HOME_RULES, NAMESPACE),
         _binding("RoleBinding", "Role", NAMESPACE),
-        _deployment(operator_image, runtime_image),
+        _deployment(operator_image, runtime_image, cpu_runtime_image),
     ]
 
 
@@ -57,12 +59,12 @@ def _binding(kind: str, role: str, namespace: str | None) -> dict[str, Any]:
     )
 
 
-def _deployment(operator_image: str, runtime_image: str) -> dict[str, Any]:
+def _deployment(operator_image: str, runtime_image: str, cpu_runtime_image: str | None) -> dict[str, Any]:
     selector = {"app.kubernetes.io/name": FIELD_MANAGER}
     pod = {
         "serviceAccountName": FIELD_MANAGER,
         "securityContext": pod_security(),
-        "containers": [_container(operator_image, runtime_image)],
+        "containers": [_container(operator_image, runtime_image, cpu_runtime_image)],
         "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "64Mi"}}],
     }
     return _object(
@@ -77,13 +79,18 @@ def _deployment(operator_image: str, runtime_image: str) -> dict[str, Any]:
     )
 
 
-def _container(operator_image: str, runtime_image: str) -> dict[str, Any]:
+def _container(operator_image: str, runtime_image: str, cpu_runtime_image: str | None) -> dict[str, Any]:
     return {
         "name": "operator",
         "image": operator_image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["ballast-operator"],
-        "args": ["run", f"--runtime-image={runtime_image}", "--log-format=json"],
+        "args": [
+            "run",
+            f"--runtime-image={runtime_image}",
+            *([f"--cpu-runtime-image={cpu_runtime_image}"] if cpu_runtime_image else []),
+            "--log-format=json",
+        ],
         "env": [
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},

@@ -35,7 +35,7 @@ def test_flags_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[str], 
 
 
 @pytest.mark.parametrize("image", ["", " ", "a b", "-x"])
-@pytest.mark.parametrize("flag", ["--operator-image", "--runtime-image"])
+@pytest.mark.parametrize("flag", ["--operator-image", "--runtime-image", "--cpu-runtime-image"])
 def test_an_image_that_nothing_can_pull_is_refused(capsys: pytest.CaptureFixture[str], flag: str, image: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["install", f"{flag}={image}"])

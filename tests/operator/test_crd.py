@@ -72,6 +72,7 @@ ABSENT_OBJECTS = {
     ("spec.endpoint", "auth"),
     ("spec.endpoint", "networkPolicy"),
     ("spec.scheduling", "affinity"),
+    ("spec", "kernelCache"),
 }
 
 

@@ -19,6 +19,18 @@ def test_the_file_is_what_the_command_prints(capsys):
     )
 
 
+def test_services_without_gpus_get_an_image_of_the_same_origin(capsys):
+    def arguments(*flags):
+        assert main(["install", *flags]) == 0
+        (deployment,) = [body for body in yaml.safe_load_all(capsys.readouterr().out) if body["kind"] == "Deployment"]
+        return [word for word in deployment["spec"]["template"]["spec"]["containers"][0]["args"] if "image" in word]
+
+    assert arguments() == ["--runtime-image=ballast-runtime:latest", "--cpu-runtime-image=ballast-runtime:latest-cpu"]
+    assert arguments("--runtime-image=r.test/x:1") == ["--runtime-image=r.test/x:1"]
+    given = ["--runtime-image=r.test/x:1", "--cpu-runtime-image=r.test/x:1-cpu"]
+    assert arguments(*given) == given
+
+
 def test_no_secret_is_read_and_nothing_is_asked_for_that_is_not_needed():
     permissions = list(each_permission((*WATCHED_RULES, *CLUSTER_RULES, *HOME_RULES)))
     assert len(permissions) == len(set(permissions))

@@ -138,6 +138,15 @@ class Endpoint(ApiType):
         return port
 
 
+class KernelCache(ApiType):
+    """Where compiled kernels of a GPU are kept, so that the next pod compiles none."""
+
+    claim_name: ObjectName = Field(
+        description="PersistentVolumeClaim for the kernels that pods compile when they start, 1 GiB of it. What lies in "
+        "it is executed: it is for pods of this namespace alone. Replicas on several nodes need ReadWriteMany."
+    )
+
+
 class Toleration(ApiType):
     """A taint that the pods tolerate."""
 
@@ -189,7 +198,8 @@ class InferenceServiceSpec(ApiType):
 
     image: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = Field(
         default=None,
-        description="Image of the runtime. Default: the operator's; pods that already run keep the one they have.",
+        description="Image of the runtime. Default: the operator's for pods with GPUs, or without; pods that already run keep the "
+        "one they have.",
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
         default="IfNotPresent", description="When the runtime's image is pulled."
@@ -204,6 +214,11 @@ class InferenceServiceSpec(ApiType):
     replicas: int = Field(default=1, ge=0, le=256, description="Pods, each with the whole model; 0 stops the service.")
     endpoint: Endpoint = Field(default_factory=Endpoint, description="How the service is reached.")
     scheduling: Scheduling = Field(default_factory=Scheduling, description="Which nodes the pods may run on.")
+    kernel_cache: KernelCache | None = Field(
+        default=None,
+        description="Volume for compiled kernels of a GPU. Without it they are kept as long as the pod, and each new pod "
+        "compiles them when it starts.",
+    )
     pod_metadata: PodMetadata = Field(
         default_factory=PodMetadata, description="Further labels and annotations of the pods."
     )

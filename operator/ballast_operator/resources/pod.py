@@ -25,7 +25,7 @@ from ballast_operator.quantity import parse_bytes
 from ballast_operator.resources.command import engine_arguments
 from ballast_operator.resources.meta import child_metadata
 from ballast_operator.resources.security import USER, container_security, pod_security
-from ballast_operator.resources.volumes import mounts, volumes
+from ballast_operator.resources.volumes import KERNELS_DIRECTORY, mounts, volumes
 from ballast_operator.spec_hash import spec_hash
 
 POD_NAME = re.compile(r"(?P<service>.+)-(?P<replica>0|[1-9]\d*)(?:-r(?P<number>[1-9]\d*))?")
@@ -39,6 +39,12 @@ LOAD_BASE_S = 300
 LOAD_BYTES_PER_S = 100 * 2**20
 """Slowest reading of a model for which the default load timeout suffices."""
 STARTUP_PERIOD_S = 5
+
+KERNELS_ENV = (
+    {"name": "TRITON_CACHE_DIR", "value": f"{KERNELS_DIRECTORY}/triton"},
+    {"name": "FLASHINFER_WORKSPACE_BASE", "value": KERNELS_DIRECTORY},
+)
+"""Where the compilers of a GPU's kernels keep them, with a volume for that; else below /tmp, for as long as the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,6 @@ def parse_pod_name(name: str) -> tuple[str, Attempt] | None:
 def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt) -> dict[str, Any]:
     """The pod: of the QoS class Guaranteed, and within the restricted pod security standard."""
     spec, name = service.spec, pod_name(service.ref.name, attempt)
-    image = spec.image or options.runtime_image
     metadata = child_metadata(service, name, spec.pod_metadata.labels)
     metadata["labels"][LABEL_REPLICA] = str(attempt.replica)
     metadata["annotations"] = {
@@ -91,10 +96,18 @@ def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt
                 if spec.image_pull_secrets
                 else {}
             ),
-            "containers": [_engine(service, image)],
+            "containers": [_engine(service, runtime_image(spec, options))],
             "volumes": volumes(service),
         },
     }
+
+
+def runtime_image(spec: InferenceServiceSpec, options: ChildOptions) -> str:
+    """The spec's own image, else the operator's for pods with GPUs or without."""
+    if spec.image is not None:
+        return spec.image
+    without_gpus = None if spec.resources.gpus else options.cpu_runtime_image
+    return without_gpus or options.runtime_image
 
 
 def load_timeout_s(service: InferenceService) -> int:
@@ -116,6 +129,7 @@ def _engine(service: InferenceService, image: str) -> dict[str, Any]:
             {"name": "HOME", "value": "/tmp"},  # noqa: S108
             {"name": "USER", "value": "ballast"},
             {"name": ENV_SPEC_HASH, "value": spec_hash(service.spec)},
+            *(KERNELS_ENV if service.spec.kernel_cache is not None else ()),
         ],
         "ports": [
             {"name": API_PORT_NAME, "containerPort": service.spec.endpoint.port, "protocol": "TCP"},

@@ -1,4 +1,4 @@
-"""The volumes of a pod: the model and configuration, read-only, and one place to write."""
+"""The volumes of a pod: the model and configuration, read-only, and places to write."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ RULES_DIRECTORY = "/etc/ballast/rules"
 KEYS_DIRECTORY = "/etc/ballast/keys"
 SCRATCH_DIRECTORY = "/tmp"  # noqa: S108
 HUGEPAGES_DIRECTORY = "/dev/hugepages"
+KERNELS_DIRECTORY = "/var/cache/ballast"
 
 SCRATCH_LIMIT = "8Gi"
 
@@ -50,6 +51,9 @@ def _volumes(service: InferenceService) -> list[tuple[dict[str, Any], dict[str, 
             "items": [{"key": auth.secret_ref.key, "path": auth.secret_ref.key}],
         }
         found.append(_volume("keys", KEYS_DIRECTORY, {"secret": secret}))
+    if (kernels := spec.kernel_cache) is not None:
+        source = {"persistentVolumeClaim": {"claimName": kernels.claim_name}}
+        found.append(_volume("kernels", KERNELS_DIRECTORY, source, read_only=False))
     if spec.resources.hugepages1_gi:
         source = {"emptyDir": {"medium": "HugePages-1Gi"}}
         found.append(_volume("hugepages", HUGEPAGES_DIRECTORY, source, read_only=False))

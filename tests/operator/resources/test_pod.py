@@ -1,8 +1,13 @@
-"""The names of pods."""
+"""The names of pods, and the images and folders that their specs choose; all of a pod is in tests/operator/golden."""
 
 import pytest
+from builders import service
 
-from ballast_operator.resources.pod import Attempt, parse_pod_name, pod_name
+from ballast_operator.options import ChildOptions
+from ballast_operator.resources.pod import Attempt, build_pod, parse_pod_name, pod_name, runtime_image
+
+FROM_THE_OPERATOR = ChildOptions(runtime_image="runtime:1", cpu_runtime_image="runtime:1-cpu")
+KERNEL_FOLDERS = {"TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE"}
 
 
 @pytest.mark.parametrize("attempt", [Attempt(0), Attempt(12), Attempt(0, 1), Attempt(3, 20)])
@@ -14,3 +19,31 @@ def test_the_name_of_a_pod_says_which_replica_and_attempt_it_is(name, attempt):
 @pytest.mark.parametrize("name", ["s", "s-x", "s-01", "s-0-r0", "s-0-r1-x", "-0"])
 def test_other_names_are_none_of_a_pod(name):
     assert parse_pod_name(name) is None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "own", "options", "image"),
+    [
+        (1, None, FROM_THE_OPERATOR, "runtime:1"),
+        (0, None, FROM_THE_OPERATOR, "runtime:1-cpu"),
+        (0, "mine:2", FROM_THE_OPERATOR, "mine:2"),
+        (0, None, ChildOptions(runtime_image="runtime:1"), "runtime:1"),
+    ],
+)
+def test_a_pod_without_gpus_takes_the_image_without_their_libraries(gpus, own, options, image):
+    spec = service(resources={"cpus": 1, "memory": "1Gi", "gpus": gpus}, image=own).spec
+    assert runtime_image(spec, options) == image
+
+
+def test_kernels_are_kept_on_the_claimed_volume():
+    pod = build_pod(service(kernelCache={"claimName": "kernels"}), ChildOptions(), Attempt(0))["spec"]
+    (engine,) = pod["containers"]
+    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "kernels"]
+    (mount,) = [mount for mount in engine["volumeMounts"] if mount["name"] == "kernels"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "kernels"}
+    assert not mount.get("readOnly")
+    kept = {entry["name"]: entry["value"] for entry in engine["env"] if entry["name"] in KERNEL_FOLDERS}
+    assert kept.keys() == KERNEL_FOLDERS
+    assert all(folder.startswith(mount["mountPath"]) for folder in kept.values())
+    (without,) = build_pod(service(), ChildOptions(), Attempt(0))["spec"]["containers"]
+    assert not KERNEL_FOLDERS & {entry["name"] for entry in without["env"]}

@@ -42,6 +42,7 @@ def test_lint_finds_nothing(helm: Helm) -> None:
         ({"replicas": "two"}, "replicas"),
         ({"image": {"repository": "x", "tags": "1"}}, "tags"),
         ({"image": {"digest": "abc"}}, "digest"),
+        ({"cpuRuntimeImage": {"tags": "1"}}, "tags"),
         ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
         ({"rbac": {"scope": "Namespaced"}}, "scope"),
         ({"watchNamespaces": "team-a"}, "watchNamespaces"),
@@ -75,6 +76,7 @@ def test_the_defaults_run_restricted_with_a_lease_and_no_model(helm: Helm) -> No
     only = container(objects)
     assert only["securityContext"]["readOnlyRootFilesystem"] is True
     assert {"--runtime-image=ballast-runtime:0.1.0", "--operator-namespace=ballast-system"} <= set(only["args"])
+    assert "--cpu-runtime-image=ballast-runtime:0.1.0-cpu" in only["args"]
     assert not [word for word in only["args"] if word.startswith("--namespace")]
     (definition,) = of_kind(objects, "CustomResourceDefinition")
     assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
@@ -89,6 +91,31 @@ def test_a_digest_wins_over_a_tag_and_a_definition_need_not_be_kept(helm: Helm) 
     (definition,) = of_kind(objects, "CustomResourceDefinition")
     assert "annotations" not in definition["metadata"]
     assert not of_kind(helm.template("--set", "crds.install=false"), "CustomResourceDefinition")
+
+
+DIGEST = f"sha256:{'0' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "with_gpus", "without"),
+    [
+        ("runtimeImage.repository=r.test/x,runtimeImage.tag=v2", "r.test/x:v2", "r.test/x:v2-cpu"),
+        ("runtimeImage.tag=2-cuda", "ballast-runtime:2-cuda", "ballast-runtime:2-cpu"),
+        ("runtimeImage.tag=2-cpu", "ballast-runtime:2-cpu", "ballast-runtime:2-cpu"),
+        ("cpuRuntimeImage.tag=v3", "ballast-runtime:0.1.0", "ballast-runtime:v3"),
+        ("cpuRuntimeImage.repository=r.test/small", "ballast-runtime:0.1.0", "r.test/small:0.1.0-cpu"),
+        (f"runtimeImage.digest={DIGEST}", f"ballast-runtime@{DIGEST}", f"ballast-runtime@{DIGEST}"),
+        (f"cpuRuntimeImage.digest={DIGEST}", "ballast-runtime:0.1.0", f"ballast-runtime@{DIGEST}"),
+    ],
+)
+def test_services_with_and_without_gpus_take_an_image_each(
+    helm: Helm, chosen: str, with_gpus: str, without: str
+) -> None:
+    words = container(helm.template("--set", chosen))["args"]
+    assert [word for word in words if "image" in word] == [
+        f"--runtime-image={with_gpus}",
+        f"--cpu-runtime-image={without}",
+    ]
 
 
 def test_no_role_grants_everything_or_reads_secrets(helm: Helm) -> None:

@@ -45,6 +45,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- end }}
 {{- end }}
 
+{{/* The runtime's image for services without GPUs: the runtime's own variant, unless values name another. */}}
+{{- define "ballast.cpuRuntimeImage" -}}
+{{- $runtime := .Values.runtimeImage -}}
+{{- $cpu := .Values.cpuRuntimeImage -}}
+{{- if and $runtime.digest (not (or $cpu.repository $cpu.tag $cpu.digest)) -}}
+{{ include "ballast.image" (list $runtime .Chart.AppVersion) }}
+{{- else -}}
+{{- $version := $runtime.tag | default .Chart.AppVersion | trimSuffix "-cuda" | trimSuffix "-cpu" -}}
+{{- $repository := $cpu.repository | default $runtime.repository -}}
+{{ include "ballast.image" (list (dict "repository" $repository "tag" $cpu.tag "digest" $cpu.digest) (printf "%s-cpu" $version)) }}
+{{- end }}
+{{- end }}
+
 {{/* JSON list of the namespaces that are watched; empty: all. */}}
 {{- define "ballast.watched" -}}
 {{- if and (eq .Values.rbac.scope "Namespace") (not .Values.watchNamespaces) -}}

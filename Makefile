@@ -11,10 +11,10 @@ CORES       = $(shell nproc)
 # The parts of `make lint`. .pre-commit-config.yaml runs the same; tests/tools/test_lint.py holds the two together.
 LINT        = lint-python lint-cpp lint-types lint-stubs lint-layers lint-generated
 
-.PHONY: help setup demo demo-stop e2e browser prometheus test fuzz cluster-binaries test-cpp test-python test-clients exam lint $(LINT) docs docs-reference image sbom format bench sanitize lock clean
+.PHONY: help setup demo demo-stop e2e e2e-gpu-image browser prometheus test fuzz cluster-binaries test-cpp test-python test-clients exam lint $(LINT) docs docs-reference image sbom format bench sanitize lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
 
 setup: ## make .venv, install the pinned dependencies, build the C++ part
 	@tools/setup.sh
@@ -54,6 +54,9 @@ test-python: ## Python tests
 e2e: setup ## tests on a real node: kubelet, containerd, the project's images; Linux and root, says what else is missing
 	@tools/e2e.sh
 
+e2e-gpu-image: setup ## the images with CUDA's libraries on a real node without a GPU; builds both, 35 GB of disk meanwhile
+	@tools/e2e.sh gpu-image
+
 test-clients: setup ## other people's clients, each in an environment of its own
 	@$(BIN)/python tools/clients.py
 
@@ -88,7 +91,7 @@ lint-generated:
 docs: setup ## the documentation as a site, in build/site
 	@$(BIN)/mkdocs build --quiet --strict
 
-image: ## both images, with docker, podman or buildah; TAG, BASE_IMAGE and REQUIREMENTS may be given
+image: ## the images, with docker, podman or buildah; TAG, BASE_IMAGE and REQUIREMENTS may be given
 	@tools/image.sh images
 
 sbom: ## what the images hold, as CycloneDX, in build/sbom

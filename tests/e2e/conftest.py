@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from support.cluster.binaries import ROOT
 from support.cluster.kube import Kube
-from support.cluster.nodes.images import RUNTIME_IMAGE
+from support.cluster.nodes.images import ARCHIVES, RUNTIME_IMAGE
 from support.cluster.nodes.installed import InstalledNode
-
-ARCHIVES = ROOT / "build" / "e2e"
 
 
 @pytest.fixture(scope="session")
@@ -56,5 +52,5 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not list(Path(ARCHIVES).glob("*.tar")):
-        raise pytest.UsageError("no images in build/e2e; run these tests by: make e2e")
+    if not list(ARCHIVES.glob("*.tar")):
+        raise pytest.UsageError(f"no images in {ARCHIVES}; run these tests by: make e2e")

@@ -18,82 +18,18 @@ import httpx
 import pytest
 
 from support.cluster.binaries import ROOT, program
-from support.cluster.kube import Kube, Object, documents
+from support.cluster.kube import Kube, Object
 from support.cluster.nodes.installed import InstalledNode
+from support.cluster.nodes.served import CHAT, NAMESPACE, address_of, chat, engine_pods, remove, sample, served
 from support.cluster.waiting import wait_for
 
-SAMPLES = ROOT / "manifests" / "samples"
 BUILT_IN_MODEL = ROOT / "runtime" / "ballast" / "tiny" / "trained"
-NAMESPACE = "default"
-OWNED = ("pods", "services", "poddisruptionbudgets", "configmaps", "networkpolicies", "endpointslices")
-
-CHAT = """
-import json, sys, urllib.request
-body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": int(sys.argv[2]), "n": int(sys.argv[3])}
-body.update(stream=True, ignore_eos=True)
-request = urllib.request.Request(sys.argv[1], json.dumps(body).encode(), {"Content-Type": "application/json"})
-with urllib.request.urlopen(request, timeout=300) as reply:
-    for line in reply:
-        if line.startswith(b"data: "):
-            print(line[6:].decode().strip(), flush=True)
-"""
-
-
-def sample(name: str, **changes: object) -> Object:
-    (service,) = documents(SAMPLES / f"{name}.yaml")
-    service["spec"].update(changes)
-    return service
 
 
 def condition(kube: Kube, name: str, kind: str) -> Object:
     status = kube.get("inferenceservices", name, NAMESPACE).get("status", {})
     found: Object = {c["type"]: c for c in status.get("conditions", [])}.get(kind, {"status": "absent"})
     return found
-
-
-def engine_pods(kube: Kube, name: str) -> list[Object]:
-    return kube.list("pods", NAMESPACE, {"serving.ballast.dev/service": name})
-
-
-def chat(installed: InstalledNode, client: str, service: str, tokens: int) -> list[Object]:
-    """The chunks of a streamed chat, asked for from another pod through the Service."""
-    lines = installed.kubectl(
-        "exec", client, "--", "python3", "-c", CHAT, address_of(installed, service), str(tokens), "1"
-    )
-    *chunks, end = lines.splitlines()
-    assert end == "[DONE]"
-    return [json.loads(chunk) for chunk in chunks]
-
-
-def address_of(installed: InstalledNode, service: str) -> str:
-    spec = installed.kube.get("services", service, NAMESPACE)["spec"]
-    return f"http://{spec['clusterIP']}:{spec['ports'][0]['port']}/v1/chat/completions"
-
-
-@contextmanager
-def served(installed: InstalledNode, service: Object) -> Iterator[str]:
-    """The service applied and Ready; afterwards deleted, with nothing left of it."""
-    name = service["metadata"]["name"]
-    installed.kube.apply("inferenceservices", service, NAMESPACE)
-    try:
-        installed.kubectl("wait", "--for=condition=Ready", f"bisvc/{name}", "--timeout=120s")
-        yield name
-    finally:
-        remove(installed, name)
-
-
-def remove(installed: InstalledNode, name: str) -> None:
-    installed.kubectl("delete", f"bisvc/{name}", "--timeout=60s")
-    selector = {"serving.ballast.dev/service": name}
-
-    def left() -> list[str]:
-        return [
-            f"{resource}/{item['metadata']['name']}"
-            for resource in OWNED
-            for item in installed.kube.list(resource, NAMESPACE, selector)
-        ]
-
-    wait_for(f"nothing left of {name}", lambda: not left(), timeout_s=120)
 
 
 def allowed_cpus(installed: InstalledNode, pod: str) -> str:

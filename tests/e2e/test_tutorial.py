@@ -12,7 +12,7 @@ import pytest
 
 from support.cluster.binaries import ROOT, program
 from support.cluster.kube import Object
-from support.cluster.nodes.images import OPERATOR_IMAGE, RUNTIME_IMAGE
+from support.cluster.nodes.images import ARCHIVES, OPERATOR_IMAGE, RUNTIME_IMAGE
 from support.cluster.nodes.installed import CRD, OPERATOR_NAMESPACE, InstalledNode
 from support.cluster.waiting import wait_for
 
@@ -27,8 +27,8 @@ def bare(installed: InstalledNode) -> InstalledNode:
     """The node without operator and definition, its images under the names that the chart has by default."""
     installed.kubectl("delete", "-f", str(installed.folder / "operator.yaml"), "--timeout=120s")
     installed.kubectl("delete", "-f", str(CRD), "--timeout=120s")
-    for image, name in ((OPERATOR_IMAGE, "operator"), (RUNTIME_IMAGE, "runtime")):
-        installed.node.ctr("images", "tag", "--force", image, f"docker.io/library/ballast-{name}:0.1.0")
+    for image, name in ((OPERATOR_IMAGE, "operator:0.1.0"), (RUNTIME_IMAGE, "runtime:0.1.0-cpu")):
+        installed.node.ctr("images", "tag", "--force", image, f"docker.io/library/ballast-{name}")
     installed.kubectl("create", "namespace", OPERATOR_NAMESPACE)
     installed.kubectl("label", "namespace", OPERATOR_NAMESPACE, "default", RESTRICTED)
     return installed
@@ -129,8 +129,9 @@ def num_operators(bare: InstalledNode) -> int:
     return len(bare.kube.list("pods", OPERATOR_NAMESPACE, {"app.kubernetes.io/name": "ballast-operator"}))
 
 
-@pytest.mark.parametrize(("image", "most"), [("operator", 250 * MEGABYTE), ("runtime", 900 * MEGABYTE)])
+@pytest.mark.parametrize(
+    ("image", "most"), [("ballast-operator-e2e", 250 * MEGABYTE), ("ballast-runtime-e2e-cpu", 900 * MEGABYTE)]
+)
 def test_images_are_small(image: str, most: int) -> None:
     """Unpacked, as an archive holds it; the runtime without CUDA's libraries."""
-    archive = ROOT / "build" / "e2e" / f"ballast-{image}-e2e.tar"
-    assert archive.stat().st_size <= most
+    assert (ARCHIVES / f"{image}.tar").stat().st_size <= most

@@ -1,4 +1,10 @@
-"""The project's images, built from its Dockerfile by buildah on a bootstrapped Debian, without any registry."""
+"""The project's images as tools/image.sh builds them, by buildah on a bootstrapped Debian, without any registry.
+
+    python -m support.cluster.nodes.images
+
+Writes docker archives of the runtime, the operator and the image of empty pods into build/e2e. BALLAST_E2E_VARIANT says
+which runtime: cpu (without more), runtime or cuda, as its file of requirements is named.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +12,18 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from support.cluster.binaries import ROOT
 from support.cluster.nodes.real import PAUSE_IMAGE, missing_here
 
 BASE_IMAGE = "localhost/ballast-base:slim"
-RUNTIME_IMAGE = "localhost/ballast-runtime:e2e"
-OPERATOR_IMAGE = "localhost/ballast-operator:e2e"
+TAG = "e2e"
+VARIANT = os.environ.get("BALLAST_E2E_VARIANT", "cpu")
+ARCHIVES = ROOT / "build" / "e2e" / VARIANT
+RUNTIME_IMAGE = f"localhost/ballast-runtime:{TAG}" + ("" if VARIANT == "runtime" else f"-{VARIANT}")
+OPERATOR_IMAGE = f"localhost/ballast-operator:{TAG}"
 SUITE = "bookworm"
 NOT_IN_SLIM = (
     "usr/share/doc",
@@ -24,7 +34,8 @@ NOT_IN_SLIM = (
     "var/lib/apt/lists",
 )
 """What Debian's own image for containers leaves out, too."""
-BUILD_TIMEOUT_S = 1500
+BUILD_TIMEOUT_S = 3600
+"""The variants with CUDA take minutes, and more on a machine that does something else."""
 CERTIFICATES = Path("/etc/ssl/certs")
 
 
@@ -35,13 +46,18 @@ class Builder:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         self.folder = cache / "ballast" / "images"
         self.folder.mkdir(parents=True, exist_ok=True)
+        storage = self.folder / "storage.conf"
+        state = {"driver": "overlay", "graphroot": self.folder / "storage", "runroot": self.folder / "run"}
+        storage.write_text("\n".join(("[storage]", *(f'{name} = "{value}"' for name, value in state.items()), "")))
+        self._env = {**os.environ, "CONTAINERS_STORAGE_CONF": str(storage), "BUILDAH_ISOLATION": "chroot"}
 
-    def build_all(self, archives: Path) -> list[Path]:
-        """Docker archives of the runtime, the operator and the image of empty pods."""
+    def build_all(self) -> None:
+        """Write the docker archives."""
         self._base()
-        self._build("runtime", RUNTIME_IMAGE)
-        self._build("operator", OPERATOR_IMAGE)
-        return [self._save(image, archives) for image in (RUNTIME_IMAGE, OPERATOR_IMAGE, PAUSE_IMAGE)]
+        self._build()
+        ARCHIVES.mkdir(parents=True, exist_ok=True)
+        for image in (RUNTIME_IMAGE, OPERATOR_IMAGE, PAUSE_IMAGE):
+            self._save(image)
 
     def _base(self) -> None:
         if self._exists(BASE_IMAGE) and self._exists(PAUSE_IMAGE):
@@ -58,44 +74,41 @@ class Builder:
         self._buildah("config", "--entrypoint", '["/bin/sleep", "infinity"]', "--user", "65535:65535", container)
         self._buildah("commit", "--quiet", "--rm", container, PAUSE_IMAGE)
 
-    def _build(self, target: str, image: str) -> None:
-        arguments = {"BASE_IMAGE": BASE_IMAGE, "REQUIREMENTS": "requirements/cpu.txt"}
-        if "PIP_CERT" in os.environ:
-            arguments["PIP_CERT"] = os.environ["PIP_CERT"]
-        flags = [f"--build-arg={name}={value}" for name, value in arguments.items()]
-        certificates = f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"
-        self._buildah("bud", "--layers", f"--target={target}", *flags, certificates, f"--tag={image}", str(ROOT))
+    def _build(self) -> None:
+        choice = {
+            "BASE_IMAGE": BASE_IMAGE,
+            "BUILDER": "buildah",
+            "BUILD_FLAGS": f"--volume={CERTIFICATES}:{CERTIFICATES}:ro",
+            "REQUIREMENTS": f"requirements/{VARIANT}.txt",
+            "TAG": TAG,
+        }
+        _run("tools/image.sh", "images", env={**self._env, **choice})
 
-    def _save(self, image: str, folder: Path) -> Path:
-        path = folder / f"{image.rpartition('/')[2].replace(':', '-')}.tar"
+    def _save(self, image: str) -> None:
+        path = ARCHIVES / f"{image.rpartition('/')[2].replace(':', '-')}.tar"
         path.unlink(missing_ok=True)
         self._buildah("push", "--quiet", image, f"docker-archive:{path}:{image}")
-        return path
 
     def _exists(self, image: str) -> bool:
         return bool(self._buildah("images", "--quiet", "--filter", f"reference={image}"))
 
     def _buildah(self, *words: str) -> str:
-        state = (f"--root={self.folder / 'storage'}", f"--runroot={self.folder / 'run'}")
-        return _run("buildah", *state, *words)
+        return _run("buildah", *words, env=self._env)
 
 
-def _run(*argv: str) -> str:
-    env = {**os.environ, "STORAGE_DRIVER": "overlay", "BUILDAH_ISOLATION": "chroot"}
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, env=env, check=False)
+def _run(*argv: str, env: Mapping[str, str] = os.environ) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, env=env, cwd=ROOT, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}")
     return done.stdout.strip()
 
 
 def main() -> None:
-    """Build the archives into the folder that is named as the only argument, or say what is missing for a node."""
+    """Write the archives, or say what is missing for a node."""
     missing = missing_here()
     if missing:
         sys.exit("the tests on a real node cannot run here; missing:\n  " + "\n  ".join(missing))
-    folder = Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
-    Builder().build_all(folder)
+    Builder().build_all()
 
 
 if __name__ == "__main__":

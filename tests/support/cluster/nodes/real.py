@@ -27,6 +27,8 @@ COMMANDS = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "unshare
 PACKAGES = "containerd runc containernetworking-plugins iptables conntrack iproute2 buildah debootstrap"
 CNI_FOLDER = Path("/usr/lib/cni")
 COMMAND_TIMEOUT_S = 120
+IMPORT_TIMEOUT_S = 1200
+"""An image with CUDA's libraries is written twice, as it came and unpacked."""
 READY_TIMEOUT_S = 120
 CPU_RESERVED_MILLIS = 500
 """Kept for the system; the static CPU manager rounds it up to one whole CPU, which is never exclusive."""
@@ -96,11 +98,11 @@ class Node:
         self._spawn("containerd", "containerd", "--config", config)
         wait_for("containerd", lambda: self.ctr("version", check=False))
         for image in images:
-            self.ctr("images", "import", image)
+            self.ctr("images", "import", image, timeout_s=IMPORT_TIMEOUT_S)
 
-    def ctr(self, *argv: str | Path, check: bool = True) -> str:
+    def ctr(self, *argv: str | Path, check: bool = True, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
         """Run ctr in the namespace of the kubelet's containers."""
-        return _run("ctr", "-a", self._socket, "-n", "k8s.io", *argv, check=check)
+        return _run("ctr", "-a", self._socket, "-n", "k8s.io", *argv, check=check, timeout_s=timeout_s)
 
     def join(self, control_plane: ControlPlane) -> None:
         """Start kubelet and kube-proxy; return when the node is Ready."""
@@ -219,9 +221,9 @@ class Node:
         }
 
 
-def _run(*argv: str | Path, check: bool = True) -> str:
+def _run(*argv: str | Path, check: bool = True, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
     words = [str(word) for word in argv]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False)
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr}{done.stdout}")
     return done.stdout

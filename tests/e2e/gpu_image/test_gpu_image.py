@@ -1,0 +1,177 @@
+"""An image with CUDA's libraries on a real node that has no GPU, as a namespace runs it that enforces `restricted`.
+
+The node reaches no other machine, so whatever is compiled here is compiled with what the image holds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ballast_operator.resources.pod import KERNELS_ENV
+from ballast_operator.resources.security import USER, container_security, pod_security
+from ballast_operator.resources.volumes import KERNELS_DIRECTORY
+from support.cluster.kube import Kube, Object
+from support.cluster.nodes.images import ARCHIVES, RUNTIME_IMAGE, VARIANT
+from support.cluster.nodes.installed import InstalledNode
+from support.cluster.nodes.served import NAMESPACE, chat, engine_pods, sample, served
+from support.cluster.waiting import wait_for
+
+RESTRICTED = "restricted"
+KERNELS = "kernels"
+GIGABYTE = 10**9
+MOST_BYTES = {"runtime": 5.7 * GIGABYTE, "cuda": 6.3 * GIGABYTE}
+COMPILING_S = 900
+WITH_FLASHINFER = pytest.mark.skipif(VARIANT != "cuda", reason="this image holds no flashinfer")
+
+TRITON_KERNEL = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from ballast.model.hybrid.pointwise_kernels import gated
+
+types = {name: "constexpr" if name == "BLOCK" else "i32" if name == "width" else "*fp32" for name in gated.arg_names}
+compiled = triton.compile(ASTSource(gated, types, constexprs={"BLOCK": 1024}), target=GPUTarget("cuda", 90, 32))
+print("cubin", len(compiled.asm["cubin"]) > 0)
+"""
+
+FLASHINFER_KERNELS = """
+import os, subprocess
+from pathlib import Path
+
+driver = Path("/tmp/libcuda.so.1")  # kernels are linked with the driver's, which nodes with a GPU mount
+subprocess.run(["gcc", "-shared", "-Wl,-soname,libcuda.so.1", "-o", driver, "-x", "c", os.devnull], check=True)
+os.environ["FLASHINFER_CUDA_ARCH_LIST"] = "9.0a"
+
+import torch
+from ballast.host.nvcc import use_packaged_tools
+from ballast.model.hybrid.attention.flashinfer import RANK, ROPE_DIM
+
+use_packaged_tools(Path(os.environ["FLASHINFER_WORKSPACE_BASE"], "link"), driver)
+from flashinfer.jit.attention.modules import gen_batch_mla_module
+
+half = torch.float16
+for backend in ("fa2", "fa3"):
+    made = gen_batch_mla_module(backend, half, half, half, torch.int32, RANK, ROPE_DIM, False)
+    made.build(verbose=False)
+    print(backend, made.jit_library_path.stat().st_mtime_ns)
+"""
+"""Compiles what `BatchMLAPagedAttentionWrapper.plan` would ask for on a Hopper GPU, and prints when that was."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def restricted(installed: InstalledNode) -> None:
+    """A namespace whose pods the API server admits only if they are restricted."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    installed.kube.create("namespaces", {"metadata": {"name": RESTRICTED, "labels": labels}})
+
+
+@pytest.fixture(scope="module")
+def kernels_volume(installed: InstalledNode) -> Path:
+    """The folder behind a claim for compiled kernels."""
+    folder = installed.folder / KERNELS
+    folder.mkdir()
+    os.chown(folder, USER, USER)
+    access = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = {"capacity": {"storage": "1Gi"}, "hostPath": {"path": str(folder)}, **access}
+    claim = {"resources": {"requests": {"storage": "1Gi"}}, "volumeName": KERNELS, **access}
+    installed.kube.create("persistentvolumes", {"metadata": {"name": KERNELS}, "spec": volume})
+    installed.kube.create("persistentvolumeclaims", {"metadata": {"name": KERNELS}, "spec": claim}, RESTRICTED)
+    return folder
+
+
+def test_the_image_is_not_larger_than_it_is_said_to_be() -> None:
+    archive = ARCHIVES / f"{RUNTIME_IMAGE.rpartition('/')[2].replace(':', '-')}.tar"
+    print(f"{RUNTIME_IMAGE}: {archive.stat().st_size / GIGABYTE:.2f} GB unpacked")
+    assert archive.stat().st_size <= MOST_BYTES[VARIANT]
+
+
+def test_the_doctor_says_what_the_image_holds(installed: InstalledNode) -> None:
+    code, said = run(installed, "doctor", ["ballast", "doctor"])
+    print(said)
+    assert code == 0
+    assert "auto is cpu: NVIDIA's driver and a GPU for it are not here" in said
+    held = {words[1] for words in map(str.split, said.splitlines()) if words and words[0] == "ok"}
+    assert {"torch", "triton"} <= held
+    assert ("flashinfer-python" in held) == (VARIANT == "cuda")
+
+
+def test_cuda_by_name_ends_by_name(installed: InstalledNode) -> None:
+    code, said = run(installed, "cuda", ["ballast", "serve", "--device", "cuda"])
+    print(said)
+    assert code == 2
+    last = said.splitlines()[-1]
+    assert "device" in last
+    assert "finds no CUDA device here" in last
+
+
+def test_auto_falls_back_to_the_cpu_says_so_and_chats(installed: InstalledNode, client_pod: str, kube: Kube) -> None:
+    """The pod has a device of the node's plugin, by name only."""
+    with served(installed, sample("tiny-gpu")) as name:
+        assert len(chat(installed, client_pod, name, tokens=20)) > 5
+        (pod,) = engine_pods(kube, name)
+        log = installed.kubectl("logs", pod["metadata"]["name"], "-n", NAMESPACE)
+        (device,) = [line for line in map(json.loads, log.splitlines()) if line.get("event") == "device"]
+        print(device)
+        assert device["device"] == "cpu"
+        assert device["why"] == "NVIDIA's driver and a GPU for it are not here"
+
+
+def test_tritons_kernels_are_compiled_and_kept_when_the_pod_is_gone(
+    installed: InstalledNode, kernels_volume: Path
+) -> None:
+    assert run(installed, "triton", ["python3", "-c", TRITON_KERNEL], keeps_kernels=True) == (0, "cubin True")
+    made = {path: path.stat().st_mtime_ns for path in (kernels_volume / "triton").rglob("*.cubin")}
+    assert len(made) == 1
+    assert run(installed, "triton-again", ["python3", "-c", TRITON_KERNEL], keeps_kernels=True) == (0, "cubin True")
+    assert made == {path: path.stat().st_mtime_ns for path in (kernels_volume / "triton").rglob("*.cubin")}
+
+
+@WITH_FLASHINFER
+def test_flashinfers_kernels_are_compiled_by_what_the_image_holds_and_kept(
+    installed: InstalledNode, kernels_volume: Path
+) -> None:
+    code, first = run(installed, "flashinfer", ["python3", "-c", FLASHINFER_KERNELS], keeps_kernels=True)
+    assert code == 0, first
+    assert [line.split()[0] for line in first.splitlines()[-2:]] == ["fa2", "fa3"]
+    code, again = run(installed, "flashinfer-again", ["python3", "-c", FLASHINFER_KERNELS], keeps_kernels=True)
+    assert (code, again.splitlines()[-2:]) == (0, first.splitlines()[-2:]), "nothing is compiled twice"
+
+
+def run(installed: InstalledNode, name: str, command: list[str], *, keeps_kernels: bool = False) -> tuple[int, str]:
+    """The exit code of a restricted pod with this command, and what it said."""
+    container: Object = {
+        "name": "main",
+        "image": RUNTIME_IMAGE,
+        "imagePullPolicy": "Never",
+        "command": command,
+        "env": [{"name": "HOME", "value": "/tmp"}],
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "10Gi"}},
+        "securityContext": container_security(),
+        "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],
+    }
+    volumes: list[Object] = [{"name": "scratch", "emptyDir": {}}]
+    if keeps_kernels:
+        container["env"] += KERNELS_ENV
+        container["volumeMounts"].append({"name": KERNELS, "mountPath": KERNELS_DIRECTORY})
+        volumes.append({"name": KERNELS, "persistentVolumeClaim": {"claimName": KERNELS}})
+    spec = {
+        "restartPolicy": "Never",
+        "securityContext": pod_security(fsGroup=USER),
+        "containers": [container],
+        "volumes": volumes,
+    }
+    installed.kube.create("pods", {"metadata": {"name": name}, "spec": spec}, RESTRICTED)
+
+    def ended() -> int | None:
+        statuses = installed.kube.get("pods", name, RESTRICTED).get("status", {}).get("containerStatuses", [])
+        over = [status["state"]["terminated"] for status in statuses if "terminated" in status["state"]]
+        return over[0]["exitCode"] + 1 if over else None
+
+    code = wait_for(f"pod {name} to end", ended, timeout_s=COMPILING_S, interval_s=0.5)
+    said = installed.kubectl("logs", name, "-n", RESTRICTED)
+    installed.kubectl("delete", "pod", name, "-n", RESTRICTED, "--timeout=60s")
+    return code - 1, said.strip()

@@ -142,8 +142,8 @@ class KernelCache(ApiType):
     """Where compiled kernels of a GPU are kept, so that the next pod compiles none."""
 
     claim_name: ObjectName = Field(
-        description="PersistentVolumeClaim for the kernels that pods compile when they start, 1 GiB of it. What lies in "
-        "it is executed: it is for pods of this namespace alone. Replicas on several nodes need ReadWriteMany."
+        description="PersistentVolumeClaim for the kernels that pods compile when they start, 1 GiB of it. What lies "
+        "in it is executed: it is for pods of this namespace alone. Replicas on several nodes need ReadWriteMany."
     )
 
 
@@ -198,8 +198,8 @@ class InferenceServiceSpec(ApiType):
 
     image: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = Field(
         default=None,
-        description="Image of the runtime. Default: the operator's for pods with GPUs, or without; pods that already run keep the "
-        "one they have.",
+        description="Image of the runtime. Default: the operator's for pods with GPUs, or without; pods that already "
+        "run keep the one they have.",
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
         default="IfNotPresent", description="When the runtime's image is pulled."
@@ -216,8 +216,8 @@ class InferenceServiceSpec(ApiType):
     scheduling: Scheduling = Field(default_factory=Scheduling, description="Which nodes the pods may run on.")
     kernel_cache: KernelCache | None = Field(
         default=None,
-        description="Volume for compiled kernels of a GPU. Without it they are kept as long as the pod, and each new pod "
-        "compiles them when it starts.",
+        description="Volume for compiled kernels of a GPU. Without it they are kept as long as the pod, and each new "
+        "pod compiles them when it starts.",
     )
     pod_metadata: PodMetadata = Field(
         default_factory=PodMetadata, description="Further labels and annotations of the pods."

@@ -254,11 +254,11 @@ def _gpus(machine: Machine, software: Software) -> Iterator[Finding]:
 
 
 def _software(software: Software) -> Iterator[Finding]:
-    version = f"{__version__}, Python {software.python}"
+    running = f"{__version__}, Python {software.python}"
     if software.is_installed:
-        yield Finding("ok", "Ballast", version)
+        yield Finding("ok", "Ballast", running)
     else:
-        yield Finding("note", "Ballast", f"{version}; not installed, it runs from {Path(__file__).parents[1]}")
+        yield Finding("note", "Ballast", f"{running}; not installed, it runs from {Path(__file__).parents[1]}")
     if software.extension_problem is None:
         yield Finding("ok", "compiled part", f"loads; kernels that can run here: {', '.join(software.usable_isas)}")
         yield _kernels(software.chosen_isa)

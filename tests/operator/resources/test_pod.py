@@ -3,7 +3,7 @@
 import pytest
 from builders import service
 
-from ballast_operator.options import ChildOptions
+from ballast_operator.child_options import ChildOptions
 from ballast_operator.resources.pod import Attempt, build_pod, parse_pod_name, pod_name, runtime_image
 
 FROM_THE_OPERATOR = ChildOptions(runtime_image="runtime:1", cpu_runtime_image="runtime:1-cpu")

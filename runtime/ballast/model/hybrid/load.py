@@ -20,7 +20,6 @@ from ballast.model.hybrid.attention.latent import Attention, AttentionSizes, Pla
 from ballast.model.hybrid.experts.device_layers import WholeLayers, place_experts
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.division import Divide, divide
-from ballast.model.hybrid.experts.pcie_share import SHARES, calibrate
 from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
@@ -30,6 +29,7 @@ from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.pointwise import Pointwise, TorchPointwise
 from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in
+from ballast.model.hybrid.startup.pcie_share import SHARES, calibrate
 from ballast.model.hybrid.streaming.host_memory import CudaRegistrar, PinnedMemory, pin
 from ballast.model.hybrid.streaming.start import start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts

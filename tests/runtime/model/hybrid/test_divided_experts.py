@@ -18,10 +18,10 @@ from ballast._core import kernels
 from ballast.model.hybrid.experts.device_layers import place_experts
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.division import divide, phase_of
-from ballast.model.hybrid.experts.pcie_share import best_share
 from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.startup.pcie_share import best_share
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from support.models.float_experts import FloatExperts
 from support.models.gguf_files import R1_SPEC

@@ -34,11 +34,11 @@ from ballast.model.hybrid import load as loading
 from ballast.model.hybrid.attention import latent
 from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
 from ballast.model.hybrid.experts.device_layers import WholeLayers
-from ballast.model.hybrid.experts.pcie_share import SHARES
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.startup.pcie_share import SHARES
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.metadata import read_spec

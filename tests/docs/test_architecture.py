@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
+
+from support.layers import drawn_layers
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("docs/architecture.md", "CONTRIBUTING.md")
@@ -61,6 +64,20 @@ def test_every_folder_is_drawn_and_every_drawn_folder_is_there(tracked: frozense
     assert {name for name in tracked if name.count("/") == 1 and name.endswith("/") and name[0] != "."} == {
         f"{name}/" for name in shown
     }
+
+
+def test_the_drawn_layers_are_those_that_import_linter_checks() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    checked = {
+        container: [[layer.split(" | ") for layer in contract["layers"]]]
+        for contract in settings["contracts"]
+        if contract["type"] == "layers"
+        for container in contract["containers"]
+        if contract["exhaustive"]
+    }
+    drawn = drawn_layers()
+    del drawn["csrc"]  # test_include_layers.py
+    assert drawn == checked
 
 
 def named_paths(page: str) -> Iterator[str]:

@@ -265,16 +265,16 @@ def _software(software: Software) -> Iterator[Finding]:
     else:
         problem = f"{software.extension_problem}; build it with `make setup`, or install the package again"
         yield Finding("missing", "compiled part", problem)
-    for name, version in software.required.items():
-        if version is None:
+    for name, found in software.required.items():
+        if found is None:
             yield Finding("missing", name, "not installed; install the package with its extra, ballast-serve[cpu]")
         else:
-            yield Finding("ok", name, version)
-    for name, version in software.optional.items():
-        if version is None:
+            yield Finding("ok", name, found)
+    for name, found in software.optional.items():
+        if found is None:
             yield Finding("note", name, f"not installed; it is for {_OPTIONAL[name]}")
         else:
-            yield Finding("ok", name, version)
+            yield Finding("ok", name, found)
 
 
 def _kernels(chosen: str | ConfigError) -> Finding:

@@ -23,7 +23,7 @@ def value(rng: random.Random) -> Any:
     pool = rng.choice((NUMBERS, TEXTS, PLAIN))
     if rng.random() < 0.03:
         nested: Any = rng.choice(PLAIN)
-        for _ in range(rng.choice((10, 100, 900))):
+        for _ in range(rng.choice((10, 100, 400))):
             nested = [nested] if rng.random() < 0.5 else {"a": nested}
         return nested
     return rng.choice(pool)
@@ -42,7 +42,8 @@ def change_tree(tree: Any, rng: random.Random) -> Any:
         del holder[key]
     elif kind < 0.85:
         other, other_key = rng.choice(places)
-        holder[key] = other.get(other_key) if isinstance(other, dict) else other[min(other_key, len(other) - 1)]
+        moved = other[other_key]
+        holder[key] = [] if isinstance(moved, (dict, list)) else moved
     elif isinstance(holder, dict):
         holder[str(value(rng))[:200]] = holder.get(key)
     else:

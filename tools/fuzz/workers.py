@@ -78,9 +78,12 @@ class _Worker:
         self._num_cases = 0
         self._pid = os.fork()
         if self._pid == 0:
-            self.socket.close()
-            os.setsid()
-            os._exit(_serve(self._kind, self._seed, theirs))
+            try:
+                self.socket.close()
+                os.setsid()
+                _serve(self._kind, self._seed, theirs)
+            finally:
+                os._exit(1)  # only a worker that nobody asks any more, or one that is broken, comes here
         theirs.close()
 
     def begin(self, number: int | None) -> bool:
@@ -109,6 +112,8 @@ class _Worker:
         if reply.endswith(b"\n"):
             return _judged(Outcome(self._kind, self._number, **json.loads(reply)))
         timed_out = time.monotonic() > self.deadline
+        if not timed_out:
+            time.sleep(0.1)  # until the system knows how it ended
         status = self.stop()
         self._start()
         problem = "took longer than the limit" if timed_out else f"ended with {_told(status)}"
@@ -119,7 +124,6 @@ class _Worker:
         self.socket.close()
         ended, status = os.waitpid(self._pid, os.WNOHANG)
         if not ended:
-            time.sleep(0.01)
             with suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
             _, status = os.waitpid(self._pid, 0)
@@ -146,7 +150,7 @@ def _judged(outcome: Outcome) -> Outcome:
 # --- in the worker ----------------------------------------------------------------------------------------------
 
 
-def _serve(kind: str, seed: int, requests: socket.socket) -> int:
+def _serve(kind: str, seed: int, requests: socket.socket) -> None:
     _limit_memory()
     with tempfile.TemporaryDirectory(prefix="ballast-fuzz-") as scratch, requests.makefile("rw") as stream:
         for line in stream:
@@ -164,7 +168,6 @@ def _serve(kind: str, seed: int, requests: socket.socket) -> int:
             reply = {"codes": codes, "seconds": seconds / len(codes), "said": said.getvalue()[-20_000:]}
             stream.write(json.dumps(reply) + "\n")
             stream.flush()
-    return 0
 
 
 def _limit_memory() -> None:

@@ -77,7 +77,7 @@ def read_requests(file: Path, text: Text, spec: ModelSpec, max_new_tokens: int, 
 def _entry(line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"expected {_EXPECTED}, which this is not: {error}") from error
 
 

@@ -8,15 +8,18 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
+from ballast.documents import DocumentError, read_json
 from ballast.errors import ConfigError
 from ballast.weights.gguf import GgufModel, block_of
 
 _OPTION = "expert_profile"
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,17 @@ class ExpertProfile:
     num_tokens: int
     """Tokens that were computed, of prompts and replies."""
     uses: NDArray[np.int64]  # [routed layers, E]
+
+
+class _Document(BaseModel):
+    """The file's shape."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: str
+    fingerprint: str
+    num_tokens: _Count
+    uses: list[list[_Count]]
 
 
 def fingerprint(gguf: GgufModel) -> str:
@@ -66,18 +80,16 @@ def write_profile(file: Path, profile: ExpertProfile) -> None:
 def read_profile(file: Path, gguf: GgufModel, model: str, num_layers: int, num_experts: int) -> ExpertProfile:
     """The profile of `gguf`, called `model`, with so many routed layers and experts in each. Raises ConfigError for a
     file that is none, or another model's."""
-    document = _document(file)
     try:
+        document = read_json(file, _Document)
         profile = ExpertProfile(
-            str(document["model"]),
-            str(document["fingerprint"]),
-            int(document["num_tokens"]),
-            np.array(document["uses"], np.int64),
+            document.model, document.fingerprint, document.num_tokens, np.array(document.uses, np.int64)
         )
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(
-            _OPTION, file, f"is no profile that `ballast profile` wrote ({type(error).__name__}: {error})"
-        ) from error
+    except DocumentError as error:
+        raise ConfigError(_OPTION, file, f"is no profile that `ballast profile` wrote: {error}") from error
+    except ValueError as error:
+        problem = "is no profile that `ballast profile` wrote: uses has layers of unequal length"
+        raise ConfigError(_OPTION, file, problem) from error
     if profile.fingerprint != fingerprint(gguf) or profile.uses.shape != (num_layers, num_experts):
         raise ConfigError(
             _OPTION,
@@ -85,18 +97,4 @@ def read_profile(file: Path, gguf: GgufModel, model: str, num_layers: int, num_e
             f"is the profile of another model, {profile.model}; write one of {model} ({gguf.path}) with "
             "`ballast profile`, or leave the option out",
         )
-    if (profile.uses < 0).any():
-        raise ConfigError(_OPTION, file, "has a count below 0; write it anew with `ballast profile`")
     return profile
-
-
-def _document(file: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(_OPTION, file, f"cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise ConfigError(_OPTION, file, f"is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise ConfigError(_OPTION, file, "is no profile that `ballast profile` wrote: it is no JSON object")
-    return document

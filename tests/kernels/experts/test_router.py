@@ -8,6 +8,7 @@ from ballast._core import kernels
 V2_LITE = {"sigmoid": False, "num_groups": 1, "num_groups_used": 1, "group_score_top2": False, "normalize": False}
 V2 = {"sigmoid": False, "num_groups": 8, "num_groups_used": 3, "group_score_top2": False, "normalize": False}
 V3 = {"sigmoid": True, "num_groups": 8, "num_groups_used": 4, "group_score_top2": True, "normalize": True}
+SOFTMAX_NORM = {**V2_LITE, "normalize": True}
 KIMI = {"sigmoid": True, "num_groups": 1, "num_groups_used": 1, "group_score_top2": True, "normalize": True}
 
 
@@ -45,11 +46,12 @@ def reference(logits, bias, num_chosen, scale, *, sigmoid, num_groups, num_group
     [
         (V2_LITE, 64, 6, 1.0, False),
         (V2, 160, 6, 16.0, False),
+        (SOFTMAX_NORM, 128, 8, 1.0, False),
         (V3, 256, 8, 2.5, True),
         (KIMI, 384, 8, 2.827, True),
         (KIMI, 5, 5, 1.0, False),
     ],
-    ids=["v2-lite", "v2", "v3", "kimi-k2", "all experts"],
+    ids=["v2-lite", "v2", "softmax, normalised", "v3", "kimi-k2", "all experts"],
 )
 def test_choice_and_weights_follow_the_models_rule(rng, num_tokens, rule, num_experts, num_chosen, scale, biased):
     logits = 2 * rng.standard_normal((num_tokens, num_experts), dtype=np.float32)

@@ -6,6 +6,7 @@ Exit codes: 0 clean stop; 2 bad configuration; 3 model unusable; 4 not enough me
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import re
@@ -32,6 +33,8 @@ _DEFAULT_URL = "http://127.0.0.1:10002/v1"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Usage errors and --help raise SystemExit, as argparse does."""
     arguments = _parse(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no text
     return exit_code(lambda: int(arguments.run(arguments)))
 
 

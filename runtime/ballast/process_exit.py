@@ -17,10 +17,11 @@ TERMINATION_LOG = Path("/dev/termination-log")
 
 def report(reason: str) -> None:
     """Write why the process ends as the last line on standard error, and to the termination log."""
+    reason = reason.encode(errors="backslashreplace").decode()  # a file's name may be no text
     sys.stderr.write(f"{reason}\n")
     if TERMINATION_LOG.exists():
         with contextlib.suppress(OSError):  # a log that cannot be written must not hide the reason
-            TERMINATION_LOG.write_text(reason.splitlines()[-1])
+            TERMINATION_LOG.write_text(reason.splitlines()[-1], encoding="utf-8")
 
 
 def exit_now(error: BallastError) -> NoReturn:

@@ -1,14 +1,16 @@
 """The command line as a shell sees it: spellings, exit codes, the last line on standard error."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from ballast import __version__, cli, process_exit
 from ballast.errors import ConfigError, ModelError, OutOfMemoryError
-from ballast.tiny import write_tiny_model
+from ballast.tiny import BUILT_IN, write_tiny_model
 
 
 def ballast(*arguments, **environment):
@@ -117,6 +119,14 @@ def test_a_file_that_is_no_model_exits_with_3_and_names_it(tmp_path):
     assert ended.stderr.splitlines()[-1].startswith(f"ballast: {file}: ")
 
 
+def test_a_file_whose_name_is_no_text_is_shown_in_escapes(tmp_path):
+    file = os.fsdecode(os.fsencode(tmp_path / "m") + b"\xff.gguf")
+    Path(file).symlink_to(BUILT_IN.gguf)
+    shown = ballast("plan", "--gguf_path", file, "--device", "cpu", LC_ALL="C.UTF-8")
+    assert shown.returncode == 0, shown.stderr
+    assert "m\\udcff.gguf" in shown.stdout
+
+
 def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_exits_with_3(tmp_path):
     model = write_tiny_model(tmp_path / "small", arch="v2")
     other = write_tiny_model(tmp_path / "other", arch="v2")
@@ -137,6 +147,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_exits_with_3(tmp_p
         (ModelError("file", "is broken"), 3),
         (OutOfMemoryError("needs 5 GiB, 4 GiB are there"), 4),
         (ZeroDivisionError("oops"), 70),
+        (ModelError("m\udcff.gguf", "is broken"), 3),
     ],
 )
 def test_the_reason_for_ending_reaches_standard_error_and_the_termination_log(
@@ -151,5 +162,5 @@ def test_the_reason_for_ending_reaches_standard_error_and_the_termination_log(
 
     assert cli.exit_code(fail) == code
     last = capsys.readouterr().err.splitlines()[-1]
-    assert str(error) in last
+    assert str(error).replace("\udcff", "\\udcff") in last
     assert termination_log.read_text() == last

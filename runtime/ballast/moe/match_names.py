@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-TIMEOUT_S = 4.0
+TIMEOUT_S = 3.0
 """A thousand rules for a whole model's modules take half a second."""
 MEMORY_BYTES = 512 << 20
 

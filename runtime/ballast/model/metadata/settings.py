@@ -37,7 +37,7 @@ class Settings:
             return configured
         known = common_value(self._models, key)
         if known is not None:
-            log.info("%s: no %s.%s; using %s of %s", file, ARCHITECTURE, key, known, names(self._models))
+            log.warning("%s: no %s.%s; using %s of %s", file, ARCHITECTURE, key, known, names(self._models))
             return known
         raise self._missing(key, config_key)
 

@@ -90,31 +90,67 @@ def start_of(prompt_ids: Iterable[int], marks: Mapping[int, Mark], ends: frozens
 
 
 class ReasoningCount:
-    """Counts the reasoning tokens of one reply, without the tags."""
+    """Says which tokens of one reply belong to the reasoning, as `OutputParser` divides its text, and counts them.
+
+    The tags belong to it, and so do the line breaks after it, which no content shows. The count is without them.
+    """
 
     def __init__(self, tokenizer: Tokenizer, layout: Layout) -> None:
         self._tokenizer = tokenizer
         self._marks = layout.marks
         self._start = layout.start
-        self._blank = 0
+        self._num_blank = 0
+        """Blank tokens at the reply's beginning. What follows decides what they belong to."""
+        self._at_edge = False
+        """Whether content that follows reasoning has not begun yet."""
         self.num_tokens = 0
 
-    def take(self, token_id: int) -> bool:
-        """Count the reply's next token, and return whether it belongs to the reasoning. The tags do. Blank tokens
-        before the first tag or word are assigned to what most likely follows."""
-        before = self._start
-        mark = self._marks.get(token_id)
-        if mark is Mark.THINK and before is not Start.CONTENT:
-            self._start = Start.REASONING
-        elif mark in _ENDS_REASONING:
-            self._start = Start.CONTENT
-            return mark is Mark.END_THINK and before is not Start.CONTENT
-        elif mark is None and before in (Start.EITHER, Start.EITHER_REASONING):
-            self._blank += 1
-            if self._tokenizer.token_bytes(token_id).strip():
-                is_reasoning = before is Start.EITHER_REASONING
-                self._start = Start.REASONING if is_reasoning else Start.CONTENT
-                self.num_tokens += self._blank if is_reasoning else 0
-        elif mark is None and before is Start.REASONING:
+    def take(self, token_id: int) -> list[bool]:
+        """Take the next token. Returns whether it belongs to the reasoning, after the same for the blank tokens before
+        it; nothing while that is not decided."""
+        match self._marks.get(token_id):
+            case None:
+                return self._text(self._tokenizer.token_bytes(token_id))
+            case Mark.THINK:
+                if self._start is not Start.CONTENT:
+                    self._start = Start.REASONING
+                return [*self._blanks(is_reasoning=True), True]
+            case Mark.END_THINK:
+                self._at_edge = self._at_edge or self._start is not Start.CONTENT
+                self._start = Start.CONTENT
+                return [*self._blanks(is_reasoning=True), True]
+            case mark if mark in _ENDS_REASONING:
+                self._start, self._at_edge = Start.CONTENT, False
+                return [*self._blanks(is_reasoning=False), False]
+            case _:  # part of a call, or a mark that means nothing here
+                if self._is_undecided:
+                    self._num_blank += 1
+                    return []
+                return [self._start is Start.REASONING]
+
+    def finish(self) -> list[bool]:
+        """The reply has ended: whether blank tokens that are not decided yet belong to the reasoning."""
+        return self._blanks(is_reasoning=self._start is Start.EITHER_REASONING)
+
+    @property
+    def _is_undecided(self) -> bool:
+        return self._start in (Start.EITHER, Start.EITHER_REASONING)
+
+    def _text(self, spelled: bytes) -> list[bool]:
+        if self._is_undecided:
+            if not spelled.strip():
+                self._num_blank += 1
+                return []
+            is_reasoning = self._start is Start.EITHER_REASONING
+            self._start = Start.REASONING if is_reasoning else Start.CONTENT
+            self.num_tokens += self._num_blank + 1 if is_reasoning else 0
+            return [*self._blanks(is_reasoning=is_reasoning), is_reasoning]
+        if self._start is Start.REASONING:
             self.num_tokens += 1
-        return self._start in (Start.REASONING, Start.EITHER_REASONING)
+            return [True]
+        self._at_edge = self._at_edge and not spelled.strip(b"\n")
+        return [self._at_edge]
+
+    def _blanks(self, *, is_reasoning: bool) -> list[bool]:
+        num_blank, self._num_blank = self._num_blank, 0
+        return [is_reasoning] * num_blank

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ballast.text.detokenizer import Detokenizer
 from ballast.text.marks import CALLING, THINKING, Layout, Mark, ReasoningCount, Start, marks_of, start_of
@@ -176,20 +178,51 @@ def test_reasoning_tokens_are_counted(start: Start, reply: str, num_tokens: int)
     assert count.num_tokens == num_tokens
 
 
+def divided(start: Start, reply: str) -> tuple[str, str]:
+    """The reply's tokens as spelled: those of the reasoning, and the others."""
+    count, ids = ReasoningCount(TOKENIZER, Layout(MARKS, start)), TOKENIZER.encode(reply)
+    decisions = [decision for token_id in ids for decision in count.take(token_id)] + count.finish()
+    assert count.finish() == []
+    kinds = list(zip(ids, decisions, strict=True))
+    return (
+        TOKENIZER.decode([token_id for token_id, kind in kinds if kind], skip_control=False),
+        TOKENIZER.decode([token_id for token_id, kind in kinds if not kind], skip_control=False),
+    )
+
+
 @pytest.mark.parametrize(
     ("start", "reasoning", "rest"),
     [
-        (Start.REASONING, "abc</think>", "def</think>g"),
+        (Start.REASONING, "abc</think>\n\n", "d\n"),
+        (Start.REASONING, "abc</think>", " \nd"),
         (Start.REASONING, "ab", "<｜tool▁calls▁begin｜>c"),
-        (Start.CONTENT, "", "<think>abc</think>d"),
+        (Start.REASONING, "a</think>\n", "<｜tool▁calls▁begin｜>\n"),
+        (Start.REASONING, "a<｜tool▁sep｜>b", ""),
         (Start.EITHER, "<think>abc</think>", "d"),
+        (Start.EITHER, "\n<think>abc</think>", "d"),
         (Start.EITHER, "", "\nabc"),
+        (Start.EITHER, "", "\n"),
+        (Start.EITHER, "", "\n<｜tool▁sep｜>a"),
         (Start.EITHER_REASONING, "\n\nabc</think>", "d"),
-        (Start.EITHER_REASONING, "\n<think>ab</think>", "\nd"),
-        (Start.EITHER_REASONING, "", "<｜tool▁calls▁begin｜>c"),
+        (Start.EITHER_REASONING, "\n<think>ab</think>\n", "d"),
+        (Start.EITHER_REASONING, "\n", ""),
+        (Start.EITHER_REASONING, "", "\n<｜tool▁calls▁begin｜>c"),
     ],
 )
 def test_each_token_is_the_reasonings_or_not(start: Start, reasoning: str, rest: str) -> None:
-    count = ReasoningCount(TOKENIZER, Layout(MARKS, start))
-    first, last = TOKENIZER.encode(reasoning), TOKENIZER.encode(rest)
-    assert [count.take(token_id) for token_id in first + last] == [True] * len(first) + [False] * len(last)
+    assert divided(start, reasoning + rest) == (reasoning, rest)
+
+
+def test_a_tag_in_the_content_is_never_one_of_its_tokens() -> None:
+    assert divided(Start.CONTENT, "<think>abc</think>d") == ("<think></think>", "abcd")
+    assert divided(Start.REASONING, "abc</think>def</think>g") == ("abc</think></think>", "defg")
+
+
+@given(
+    st.sampled_from([Start.REASONING, Start.CONTENT, Start.EITHER, Start.EITHER_REASONING]),
+    st.lists(st.sampled_from(["a", " ", "\n", "<think>", "</think>"]), max_size=8).map("".join),
+)
+def test_the_tokens_outside_the_reasoning_spell_the_content(start: Start, reply: str) -> None:
+    detokenizer, parser = Detokenizer(TOKENIZER, marks=MARKS), OutputParser(start)
+    parts = parser.push(detokenizer.push(TOKENIZER.encode(reply)).text + detokenizer.finish().text) + parser.finish()
+    assert divided(start, reply)[1] == Message.of(parts).content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.request import FinishReason, Output
@@ -38,6 +39,8 @@ class Choice:
         """Generated tokens that were passed to the detokenizer."""
         self._waiting: deque[tuple[ScoredToken, int]] = deque()
         """(token, length) of tokens whose text is not out yet. It is out once the text has `length` characters."""
+        self._undecided: deque[tuple[ScoredToken, int]] = deque()
+        """The same of the tokens after these, of which it is not known yet whether they belong to the reasoning."""
 
     def take(self, output: Output, prompt_scores: Sequence[TokenLogprobs]) -> Piece:
         """Take one output. With the first token, `prompt_scores` must be complete."""
@@ -103,11 +106,11 @@ class Choice:
         for n, token_id in enumerate(visible):
             offset = self._num_begun + self._detokenizer.num_chars
             delta = self._detokenizer.push((token_id,))
-            is_reasoning = self._reasoning.take(token_id)
             self._num_pushed += 1
             if output.logprobs:
                 end = self._num_begun + self._detokenizer.num_chars + self._detokenizer.inside_char
-                self._waiting.append((ScoredToken(token_id, offset, output.logprobs[n], is_reasoning), end))
+                self._undecided.append((ScoredToken(token_id, offset, output.logprobs[n]), end))
+            self._decide(self._reasoning.take(token_id))
             text.append(self._show(delta, tokens))
             if delta.stopped:
                 self.finish_reason = "stop"
@@ -120,8 +123,17 @@ class Choice:
             self.finish_reason = "stop" if stopped else "length"
         return "".join(text), tuple(tokens)
 
+    def _decide(self, decisions: Sequence[bool]) -> None:
+        """For each of the first undecided tokens: whether it belongs to the reasoning."""
+        if self._undecided:
+            for is_reasoning in decisions:
+                token, end = self._undecided.popleft()
+                self._waiting.append((replace(token, is_reasoning=is_reasoning), end))
+
     def _show(self, delta: Delta, tokens: list[ScoredToken], *, final: bool = False) -> str:
         """Count the new text, and move the tokens whose text is out to `tokens`."""
+        if final or delta.stopped:
+            self._decide(self._reasoning.finish())
         self.completion_tokens += delta.num_tokens
         self._num_chars += len(delta.text)
         while self._waiting:

@@ -50,7 +50,8 @@ class ChatChoice(_Open):
     index: int
     message: Message
     logprobs: dict[str, Any] | None
-    """`content`, and in `reasoning_content`, as in DeepSeek's API, the reasoning's tokens and its tags."""
+    """`content`, and in `reasoning_content`, as in DeepSeek's API, the reasoning's tokens with its tags and the line
+    breaks after them."""
     finish_reason: ChatFinish
     token_ids: list[int] | None = None
     """As in text completions."""

@@ -104,8 +104,8 @@ def test_log_probabilities_of_the_reasoning_are_apart(r1: ServerProcess) -> None
         return b"".join(bytes(token["bytes"]) for tokens in found for token in tokens).decode()
 
     for choices in (whole, stream):
-        assert text(choices, "reasoning_content") == "Let me see.\n</think>"
-        assert text(choices, "content") == "\n\nIt is 4."
+        assert text(choices, "reasoning_content") == "Let me see.\n</think>\n\n"
+        assert text(choices, "content") == "It is 4."
 
 
 def test_reasoning_that_is_cut_short_is_reasoning(r1: ServerProcess) -> None:

@@ -65,13 +65,12 @@ def tool_calls(
     return lark("\n".join(lines), param)
 
 
-def argument_schemas(tools: Sequence[Mapping[str, Any]], *, param: str = "tools") -> Iterator[Source]:
-    """The schema of each tool's arguments by itself, to find the one that is faulty. Raises RequestError as
+def strict_schemas(tools: Sequence[Mapping[str, Any]], *, param: str = "tools") -> Iterator[Source]:
+    """The schema of each strict tool's arguments by itself, to find the one that cannot be held. Raises RequestError as
     `json_schema` does."""
     for n, function in enumerate(tool["function"] for tool in tools):
-        if schema := function.get("parameters"):
-            where = f"{param}.{n}.function.parameters"
-            yield json_schema(schema, where, strict=bool(function.get("strict")))
+        if function.get("strict") and (schema := function.get("parameters")):
+            yield json_schema(schema, f"{param}.{n}.function.parameters", strict=True)
 
 
 def _ways(name: str, separator: str, arguments: str, form: CallForm) -> Iterator[str]:

@@ -5,7 +5,7 @@ Pure, but slow: nothing here may run on the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -17,7 +17,7 @@ from ballast.grammar.constraint import Grammar, ReasoningPrefix
 from ballast.grammar.lazy_tool_grammar import LazyToolGrammar, trigger_tokens
 from ballast.grammar.reasoning_prefix import constrained_start, reasoning_prefix
 from ballast.grammar.source import Source
-from ballast.grammar.tools import CallForm, argument_schemas, tool_calls
+from ballast.grammar.tools import CallForm, strict_schemas, tool_calls
 from ballast.server.generation.chat_prompt import asked_to_think, continues_final, render_prompt
 from ballast.server.generation.job import Job, Prompt
 from ballast.server.generation.tool_use import ToolUse, tool_use
@@ -69,26 +69,58 @@ class RequestBuilder:
             sampling=replace(job.sampling, stop_token_ids=job.sampling.stop_token_ids | ends),
             hidden_ids=job.hidden_ids | ends,
         )
-        try:
-            return self._constrain_chat(job, body, use, start)
-        except RequestError as error:
-            self._raise_for_faulty_schema(use, error)
-            raise
+        return self._constrain_chat(job, body, use, start)
 
     def _constrain_chat(self, job: Job, body: ChatCompletionRequest, use: ToolUse | None, start: Start) -> Job:
-        source = self._chat_grammar(body, use)
-        if source is None and use is not None:
+        shape = _shape(body, use)
+        if use is None and shape is None:
+            return job
+        if use is not None:
             _check_may_stop(body, "tools")
-            return _with_constraint(job, self._lazy_tool_grammar(use))
-        if source is not None and (start := constrained_start(start, asked_to_think(body))) is Start.CONTENT:
+            if shape is None and not use.is_required:
+                calls = self._compile_calls(body, use, "either")
+                return _with_constraint(job, LazyToolGrammar(calls, trigger_tokens(self.text.tokenizer)))
+        if (start := constrained_start(start, asked_to_think(body))) is Start.CONTENT:
             job = replace(job, layout=replace(job.layout, start=start))
-        return self._constrain(job, body, source, reasoning_prefix(start, self.text.tokenizer))
+        prefix = reasoning_prefix(start, self.text.tokenizer)
+        if use is None:
+            return self._constrain(job, body, shape, prefix)
+        form: CallForm = "fenced" if self.text.require_template().fences_calls else "plain"
+        return _with_constraint(job, self._compile_calls(body, use, form, prefix))
 
-    def _raise_for_faulty_schema(self, use: ToolUse | None, error: RequestError) -> None:
-        """If the grammar of calls has failed, raise RequestError for the first tool whose schema fails by itself."""
-        if use is not None and error.param == "tools":
-            for schema in argument_schemas(use.tools):
-                self.grammars.compile(schema)
+    def _compile_calls(
+        self, body: ChatCompletionRequest, use: ToolUse, form: CallForm, prefix: ReasoningPrefix | None = None
+    ) -> Grammar:
+        """The grammar of the calls. A schema that no grammar can enforce is dropped unless its tool is strict, since
+        only a strict tool promises that arguments follow it. Raises RequestError for the part that cannot be held."""
+        tokenizer = self.text.tokenizer
+        or_else = body.response_format.embedded() if body.response_format and not use.is_required else None
+
+        def compiled(*, any_arguments: bool) -> Grammar:
+            source = tool_calls(
+                use.tools,
+                tokenizer,
+                form,
+                only=use.only,
+                parallel=use.is_parallel,
+                or_else=or_else,
+                any_arguments=any_arguments,
+            )
+            return self.grammars.compile(source, prefix)
+
+        try:
+            return compiled(any_arguments=False)
+        except RequestError:
+            try:
+                return compiled(any_arguments=True)
+            except RequestError:
+                self._check_alone([*strict_schemas(use.tools), *filter(None, [body.grammar()])])
+                raise
+
+    def _check_alone(self, sources: Iterable[Source]) -> None:
+        """Compile each by itself, to raise RequestError for the one at fault."""
+        for source in sources:
+            self.grammars.compile(source)
 
     def chat_prompt(self, body: ChatCompletionRequest) -> Prompt:
         """The prompt of the job that `chat` makes. Raises RequestError."""
@@ -98,44 +130,6 @@ class RequestBuilder:
         tools = () if use is None else use.tools
         text = render_prompt(self.text, body, tools, always_think=self.force_think)
         return Prompt(tuple(self._encode(text, "messages", self.text.tokenizer.encode_prompt)))
-
-    def _chat_grammar(self, body: ChatCompletionRequest, use: ToolUse | None) -> Source | None:
-        shape = body.grammar()
-        if shape is not None and body.structured_outputs is None and continues_final(body):
-            refuse("response_format", "excludes continuing a message, which is not held to it from its beginning")
-        if use is None:
-            return shape
-        if body.structured_outputs is not None:
-            refuse("structured_outputs", "excludes tools; send tool_choice: none, or no tools")
-        if shape is None and not use.is_required:
-            return None
-        form: CallForm = "fenced" if self.text.require_template().fences_calls else "plain"
-        or_else = body.response_format.embedded() if body.response_format and not use.is_required else None
-        return tool_calls(
-            use.tools, self.text.tokenizer, form, only=use.only, parallel=use.is_parallel, or_else=or_else
-        )
-
-    def _lazy_tool_grammar(self, use: ToolUse) -> LazyToolGrammar:
-        """The grammar of the calls. A schema that no grammar can enforce is dropped unless its tool is strict, since
-        only a strict tool promises that arguments follow it."""
-        tokenizer = self.text.tokenizer
-
-        def compiled(*, any_arguments: bool = False) -> Grammar:
-            source = tool_calls(
-                use.tools,
-                tokenizer,
-                "either",
-                only=use.only,
-                parallel=use.is_parallel,
-                any_arguments=any_arguments,
-            )
-            return self.grammars.compile(source)
-
-        try:
-            calls = compiled()
-        except RequestError:
-            calls = compiled(any_arguments=True)
-        return LazyToolGrammar(calls, trigger_tokens(tokenizer))
 
     def _start(self, prompt: Prompt, body: ChatCompletionRequest) -> Start:
         tokenizer, family = self.text.tokenizer, self.text.require_template().family
@@ -269,6 +263,16 @@ class RequestBuilder:
         for token_id in ids:
             if not 0 <= token_id < size:
                 refuse(name, f"token id {token_id} is not in the vocabulary, whose ids go from 0 to {size - 1}")
+
+
+def _shape(body: ChatCompletionRequest, use: ToolUse | None) -> Source | None:
+    """The grammar that the reply's content is asked to follow, if it can be held to it. Raises RequestError."""
+    shape = body.grammar()
+    if shape is not None and body.structured_outputs is None and continues_final(body):
+        refuse("response_format", "excludes continuing a message, which is not held to it from its beginning")
+    if use is not None and body.structured_outputs is not None:
+        refuse("structured_outputs", "excludes tools; send tool_choice: none, or no tools")
+    return shape
 
 
 def _check_may_stop(body: GenerationRequest, param: str) -> None:

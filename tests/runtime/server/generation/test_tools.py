@@ -242,19 +242,28 @@ def test_a_call_that_is_opened_is_one_of_a_declared_tool_with_arguments_that_fit
         assert json.loads(call.function.arguments).keys() == {"sure"}
 
 
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "weather"}}])
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_schema_beyond_grammars_is_refused_where_it_was_to_be_kept_to_the_letter(
-    v3: ServerProcess, strict: bool
+    v3: ServerProcess, strict: bool, choice: Any
 ) -> None:
     odd = {"type": "object", "properties": {"city": {"type": "string", "pattern": "(?=P)Paris"}}}
-    tools = [tool(name="weather", parameters=odd, strict=strict)]
+    fields = {"tools": [SHORT, tool(name="weather", parameters=odd, strict=strict)], "tool_choice": choice}
     if strict:
         with pytest.raises(openai.BadRequestError, match="look-around") as refused:
-            both_ways(v3, "call", tools=tools)
-        assert refused.value.param == "tools.0.function.parameters"
+            both_ways(v3, "call", **fields)
+        assert refused.value.param == "tools.1.function.parameters"
     else:
-        (call,) = both_ways(v3, "call", tools=tools).choices[0].message.tool_calls or []
+        (call,) = both_ways(v3, "call", **fields).choices[0].message.tool_calls or []
         assert call.function.arguments == PARIS
+
+
+def test_a_shape_that_cannot_be_held_beside_tools_is_refused_by_its_own_name(v3: ServerProcess) -> None:
+    odd = {"type": "object", "properties": {"city": {"type": "string", "pattern": "(?=P)Paris"}}}
+    shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": odd, "strict": True}}
+    with pytest.raises(openai.BadRequestError, match="look-around") as refused:
+        both_ways(v3, "call", tools=[WEATHER], response_format=shape)
+    assert refused.value.param == "response_format.json_schema.schema"
 
 
 def test_no_mark_of_a_call_is_ever_content(v3: ServerProcess) -> None:
@@ -365,7 +374,7 @@ def tool(**function: Any) -> dict[str, Any]:
         ({"tools": [tool(name="a", description=1)]}, "tools.0.function.description"),
         ({"tools": [WEATHER, WEATHER]}, "tools.1.function.name"),
         (
-            {"tools": [WEATHER, tool(name="a", parameters={"type": "wrong"})], "tool_choice": "required"},
+            {"tools": [WEATHER, tool(name="a", parameters={"type": "wrong"}, strict=True)], "tool_choice": "required"},
             "tools.1.function.parameters",
         ),
         ({"tools": {}}, "tools"),

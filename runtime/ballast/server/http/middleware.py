@@ -67,10 +67,8 @@ class RequestScope:
                     raise
                 raise ClientGoneError from None
 
-        # HEAD is routed as GET; the connection leaves the body out.
-        as_routed = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
-            await self._app(as_routed, receive, send_with_id)
+            await self._app(_as_routed(scope), receive, send_with_id)
         except ClientGoneError:
             record.outcome = "client_gone"
         except Exception:
@@ -161,6 +159,12 @@ class RootPath:
         if scope["type"] == "http" and (scope["path"] + "/").startswith(self._prefix + "/"):
             scope = {**scope, "path": scope["path"][len(self._prefix) :] or "/"}
         await self._app(scope, receive, send)
+
+
+def _as_routed(scope: Scope) -> Scope:
+    """HEAD is routed as GET; the connection leaves the body out. A path may end in slashes, whatever the method."""
+    method, path = scope["method"], scope["path"].rstrip("/") or "/"
+    return {**scope, "method": "GET" if method == "HEAD" else method, "path": path}
 
 
 def _request_id(scope: Scope) -> str:

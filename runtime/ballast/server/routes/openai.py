@@ -44,7 +44,6 @@ async def completions(request: Request) -> Response:
 
 
 @router.get("/v1/models", **describes(ModelList))
-@router.get("/v1/models/", include_in_schema=False)
 async def list_models(request: Request) -> Response:
     """The names under which the model is served."""
     service, _ = begin(request, "models")

@@ -153,8 +153,13 @@ def test_another_model_name_is_a_404_in_strict_mode(server):
     assert send(server, "GET", "/v1/models/alphabet")[2]["id"] == "alphabet"
 
 
-def test_the_list_of_models_may_end_in_a_slash(server):
+def test_every_path_may_end_in_a_slash(server):
     assert send(server, "GET", "/v1/models/")[::2] == send(server, "GET", "/v1/models")[::2]
+    for path in ("/livez/", "/version/", "/v1/models/alphabet//"):
+        assert send(server, "GET", path)[0] == 200, path
+    for path, body in (("/v1/completions/", TEXT), ("/v1/chat/completions/", CHAT), ("/tokenize/", {"prompt": "a"})):
+        assert send(server, "POST", path, json.dumps(body))[0] == 200, path
+    assert send(server, "POST", "/v1/models/")[0] == 405
 
 
 @pytest.mark.parametrize(

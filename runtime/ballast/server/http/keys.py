@@ -34,7 +34,7 @@ def read_keys(path: Path) -> Digests:
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"larger than {MAX_FILE_BYTES} bytes, which is no file of keys")
     digests = []
-    for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(data.decode("utf-8-sig", errors="replace").splitlines(), 1):
         key = line.strip()
         if not key or key.startswith("#"):
             continue

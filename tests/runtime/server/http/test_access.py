@@ -129,10 +129,11 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
         Keys(tmp_path / "absent")
 
 
-def test_lines_may_end_as_windows_ends_them(tmp_path):
-    file = tmp_path / "keys"
-    file.write_bytes(b"a\r\nb\r\n")
-    assert len(read_keys(file)) == 2
+def test_the_file_may_be_written_as_windows_writes_it(tmp_path):
+    plain, windows = tmp_path / "plain", tmp_path / "windows"
+    plain.write_bytes(b"a\nb\n")
+    windows.write_bytes(b"\xef\xbb\xbfa\r\nb\r\n")
+    assert read_keys(windows) == read_keys(plain)
 
 
 # --- TLS ---------------------------------------------------------------------------------------------------

@@ -157,6 +157,8 @@ def test_the_clients_helper_reads_the_stream(client: openai.OpenAI) -> None:
         ({"tools": [WEATHER | {"name": "no name"}]}, "tools.0.name"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "json_schema", "name": "x", "schema": None}}}, "text.format.schema"),
         (
             {"tools": [WEATHER], "tool_choice": {**WEATHER_ALONE, "tools": [{"type": "function"}]}},
             "tool_choice.tools.0.name",

@@ -19,7 +19,7 @@ from ballast.server.service import Service
 from ballast.server.wire.json_text import list_to_json, to_json
 from ballast.server.wire.openai.request import ChatCompletionRequest
 from ballast.server.wire.openapi import describes
-from ballast.server.wire.parsing import StrictModel, parse_json, validated
+from ballast.server.wire.parsing import StrictModel, WholeList, parse_json, validated
 from ballast.text.loading import Text
 from ballast.text.tokenizer import Tokenizer
 
@@ -50,7 +50,7 @@ class DetokenizeRequest(StrictModel):
     """Body of POST /detokenize."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: WholeList
 
 
 class TokenPiece(BaseModel):

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from ballast.errors import ContextLengthError, RequestError
 
 MAX_DEPTH = 64
+MAX_EXACT = 2**53
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Some programs put it in front of all text that they write."""
 
 Body = TypeVar("Body", bound=BaseModel)
+
+
+def _whole(value: Any) -> Any:
+    """3.0 as 3: JSON has one kind of number. Beyond the integers that a float holds exactly, it is left as it is."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= MAX_EXACT
+    return int(value) if is_whole else value
+
+
+def whole_items(value: Any) -> Any:
+    """The same for each item of a list."""
+    return [_whole(item) for item in value] if isinstance(value, list) and float in map(type, value) else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""A whole number, however a client writes it."""
+WholeList = Annotated[list[int], BeforeValidator(whole_items)]
+"""A list of them. It may be long, so its items are looked at in one go."""
 
 
 class StrictModel(BaseModel):
@@ -25,7 +45,7 @@ class StrictModel(BaseModel):
 def parse_json(data: bytes) -> dict[str, Any]:
     """The JSON object in a body. Raises RequestError."""
     try:
-        value = orjson.loads(data)
+        value = orjson.loads(data.removeprefix(_BYTE_ORDER_MARK))
     except orjson.JSONDecodeError as error:
         raise RequestError(f"the body is not valid JSON: {error}") from None
     if not isinstance(value, dict):

@@ -115,7 +115,7 @@ DEEP = 100_000
         b'{"prompt": "\xff\xfe"}',
         b'{"prompt": "\xed\xa0\x80"}',
         b'{"prompt": "\\ud800"}',
-        b'\xef\xbb\xbf{"prompt": "a"}',
+        2 * b"\xef\xbb\xbf" + b'{"prompt": "a"}',
         b'{"prompt": "a", "prompt": NaN}',
         b'{"prompt": "a", "temperature": 1e999}',
         b'{"prompt": "a", "max_tokens": 99999999999999999999999999}',

@@ -44,6 +44,7 @@ def test_vllms_format(tiny):
     assert "".join(reply["token_strs"]) == "Hello, world"
     _, reply = post(server, "/detokenize", tokens=plain)
     assert reply == {"prompt": "Hello, world", "content": "Hello, world"}
+    assert post(server, "/detokenize", tokens=[float(token_id) for token_id in plain])[1] == reply
 
 
 def test_llama_cpps_format(tiny):

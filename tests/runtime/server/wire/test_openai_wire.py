@@ -85,6 +85,23 @@ def test_stop_is_one_text_several_or_none(stop, expected):
     assert chat(stop=stop).stop == expected
 
 
+def test_a_whole_number_may_be_written_with_a_point():
+    written = {"max_tokens": 3.0, "n": 2.0, "seed": -4.0, "top_k": 5.0, "priority": 1e3, "stop_token_ids": [6.0]}
+    read = chat(**written)
+    found = {name: getattr(read, name) for name in written}
+    assert repr(found) == "{'max_tokens': 3, 'n': 2, 'seed': -4, 'top_k': 5, 'priority': 1000, 'stop_token_ids': [6]}"
+    assert repr(body(CompletionRequest, prompt=[[1.0, 2], [3]]).prompt) == "[[1, 2], [3]]"
+    assert repr(body(CompletionRequest, prompt=[1.0, 2.0]).prompt) == "[[1, 2]]"
+    for wrong in ({"max_tokens": 3.5}, {"prompt": [1.5]}, {"prompt": [[1.0], [True]]}, {"seed": 1e300}):
+        with pytest.raises(RequestError):
+            body(CompletionRequest, **({"prompt": "x"} | wrong))
+
+
+def test_a_byte_order_mark_before_the_body_is_skipped():
+    data = '\ufeff{"prompt": "\ufeffa"}'.encode()
+    assert parse_body(CompletionRequest, data, 100).prompt == ["\ufeffa"]
+
+
 def refusal_of(data):
     try:
         parse_body(CompletionRequest, data, LIMITS.max_model_tokens)

@@ -9,7 +9,7 @@ import orjson
 from pydantic import Field
 
 from ballast.server.wire.openai.request import MAX_TOOLS, ChatCompletionRequest
-from ballast.server.wire.parsing import StrictModel, check_lengths, parse_json, refuse, validated
+from ballast.server.wire.parsing import StrictModel, Whole, check_lengths, parse_json, refuse, validated
 
 _THINKING = {"enabled": True, "disabled": False, "adaptive": None}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -34,13 +34,13 @@ class MessagesRequest(StrictModel):
 
     model: str
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
     system: str | list[dict[str, Any]] | None = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None
+    top_k: Annotated[Whole, Field(ge=0)] | None = None
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None

@@ -16,7 +16,7 @@ from ballast.engine.request import SamplingParams
 from ballast.errors import RequestError
 from ballast.grammar.source import Source
 from ballast.server.wire.openai.response_format import ResponseFormat, StructuredOutputs
-from ballast.server.wire.parsing import StrictModel, check_lengths, parse_json, validated
+from ballast.server.wire.parsing import StrictModel, Whole, check_lengths, parse_json, validated, whole_items
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
@@ -59,12 +59,13 @@ def _token_ids_as_keys(value: Any) -> Any:
 
 def _prompts(value: Any) -> Any:
     """A string, a list of token ids, or a list of these, as a list of prompts."""
+    value = whole_items(value)
     is_one = not isinstance(value, list) or (value and type(value[0]) is int)
-    prompts = [value] if is_one else value
+    prompts = [value] if is_one else [whole_items(prompt) for prompt in value[: MAX_CHOICES + 1]]
     if not prompts:
         raise ValueError("must not be empty")
     if len(prompts) > MAX_CHOICES:
-        raise ValueError(f"must be at most {MAX_CHOICES} prompts, these are {len(prompts)}")
+        raise ValueError(f"must be at most {MAX_CHOICES} prompts, these are {len(value)}")
     for prompt in prompts:
         if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(type(item) is int for item in prompt)):
             raise ValueError("must be a string, a list of token ids, or a list of these")
@@ -87,19 +88,19 @@ class GenerationRequest(StrictModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=0)] | None = None
     """0 is useful only for a completion that echoes its prompt."""
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    priority: Annotated[int, Field(ge=-MAX_PRIORITY - 1, le=MAX_PRIORITY)] | None = None
+    max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    n: Annotated[Whole, Field(ge=1, le=MAX_CHOICES)] | None = None
+    priority: Annotated[Whole, Field(ge=-MAX_PRIORITY - 1, le=MAX_PRIORITY)] | None = None
     """Lower numbers are served first; the default is 0."""
-    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    min_tokens: Annotated[Whole, Field(ge=0)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1)] | None = None
     """0 and -1 keep every token."""
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
+    seed: Annotated[Whole, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
@@ -108,7 +109,7 @@ class GenerationRequest(StrictModel):
         BeforeValidator(_strings),
         Field(max_length=MAX_STOP_STRINGS),
     ] = Field([])
-    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=256)] | None = None
+    stop_token_ids: Annotated[list[Annotated[Whole, Field(ge=0)]], Field(max_length=256)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     logit_bias: (
@@ -190,7 +191,7 @@ class ChatCompletionRequest(GenerationRequest):
     continue_final_message: bool | None = None
 
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
@@ -220,9 +221,9 @@ class CompletionRequest(GenerationRequest):
 
     prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)]
 
-    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    logprobs: Annotated[Whole, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     echo: bool | None = None
-    best_of: Annotated[int, Field(ge=1)] | None = None
+    best_of: Annotated[Whole, Field(ge=1)] | None = None
     suffix: Annotated[Any, _only("")] = None
 
     @property

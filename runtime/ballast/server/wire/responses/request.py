@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ballast.server.wire.openai.request import MAX_TOOLS, ChatCompletionRequest
-from ballast.server.wire.parsing import StrictModel, check_lengths, parse_json, refuse, validated
+from ballast.server.wire.parsing import StrictModel, Whole, check_lengths, parse_json, refuse, validated
 
 _NEEDS_STORAGE = ("previous_response_id", "conversation", "prompt")
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "refusal"})
@@ -40,7 +40,7 @@ class ResponsesRequest(StrictModel):
     model: str | None = None
     input: str | Annotated[list[dict[str, Any]], Field(min_length=1)]
     instructions: str | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_output_tokens: Annotated[Whole, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     stream: bool | None = None
@@ -52,7 +52,7 @@ class ResponsesRequest(StrictModel):
     include: list[str] | None = None
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None
-    top_logprobs: Literal[0] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=0)] | None = None
     store: bool | None = None
     """Has no effect: nothing is stored, and replies say so."""
     stream_options: dict[str, Any] | None = None

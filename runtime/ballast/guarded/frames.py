@@ -1,0 +1,59 @@
+"""Messages on a stream socket: the length, then JSON.
+
+JSON both ways: what comes from a process that ran hostile input must not be able to make objects.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from typing import Any
+
+_LENGTH = struct.Struct("!Q")
+
+
+def encode(message: Any) -> bytes:
+    """The message, plain data, as bytes. Raises ValueError, TypeError or RecursionError for what JSON cannot hold."""
+    # A text may hold unpaired surrogates; they arrive as they are.
+    return json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def decode(data: bytes) -> Any:
+    """What `encode` was given."""
+    return json.loads(data.decode("utf-8", "surrogatepass"))
+
+
+def send(channel: socket.socket, data: bytes) -> None:
+    """Write one frame. Raises OSError when nobody reads, or not within the socket's timeout."""
+    channel.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def receive(channel: socket.socket, max_bytes: int, timeout_s: float | None = None) -> bytes | None:
+    """The next frame; None once the other side is gone.
+
+    Raises TimeoutError if it is not whole after `timeout_s` seconds, ValueError for one that is too large.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    head = _read(channel, _LENGTH.size, deadline)
+    if head is None:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    if length > max_bytes:
+        raise ValueError(f"a frame of {length} bytes")
+    return _read(channel, length, deadline)
+
+
+def _read(channel: socket.socket, length: int, deadline: float | None) -> bytes | None:
+    data = bytearray(length)
+    view, filled = memoryview(data), 0
+    while filled < length:
+        if deadline is not None:
+            # Never 0: what is already there is read even if this process was paused until after the deadline.
+            channel.settimeout(max(deadline - time.monotonic(), 0.001))
+        count = channel.recv_into(view[filled:])
+        if count == 0:
+            return None
+        filled += count
+    return bytes(data)

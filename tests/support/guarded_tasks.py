@@ -1,0 +1,45 @@
+"""Tasks for a guarded process, by name: what hostile input makes a process do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+
+def answer(task: Any) -> Any:
+    """What the task's name says, with its arguments."""
+    name, *arguments = task
+    return _TASKS[name](*arguments)
+
+
+def _spin() -> NoReturn:
+    while True:
+        pass
+
+
+def _panic() -> NoReturn:
+    raise type("PanicException", (BaseException,), {})("capacity overflow")
+
+
+def _fail(text: str) -> NoReturn:
+    raise ValueError(text)
+
+
+_TASKS: Mapping[str, Callable[..., Any]] = {
+    "echo": lambda value: value,
+    "pid": os.getpid,
+    "environment": lambda: dict(os.environ),
+    "spin": _spin,
+    "hold the lock": lambda: pow(7, 10**9) % 10,  # one instruction of the interpreter
+    "fill": lambda num_bytes: len(bytearray(num_bytes)),
+    "abort": os.abort,
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "leave": lambda: sys.exit(7),
+    "sleep": time.sleep,
+    "fail": _fail,
+    "panic": _panic,
+}

@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jinja2
-from jinja2 import meta
-
-from ballast.errors import ModelError, RequestError
-from ballast.text.families import Family
+from ballast.errors import CapacityError, ModelError, RequestError, shown
+from ballast.guarded import LimitExceededError, TaskFailedError
+from ballast.text.families import Family, is_own
+from ballast.text.foreign.template import ForeignTemplate
 from ballast.text.messages import normalize_messages
-from ballast.text.template_sandbox import (
-    Sandbox,
-    TemplateSizeError,
-    TemplateTimeoutError,
-    join_bounded,
-    run_with_timeout,
-)
+from ballast.text.template_sandbox import CompiledTemplate
 
-RENDER_TIMEOUT_S = 5.0
-"""Generous: a thousand messages take a tenth of a second."""
+MAX_SOURCE_CHARS = 1 << 20
+"""The longest published template has some 20,000."""
 
 _THINK = "<think>"
 _END_THINK = "</think>"
@@ -31,7 +24,7 @@ Protect = Callable[[Any], Any]
 
 
 class ChatTemplate:
-    """One model's template, compiled. Thread-safe. Raises ModelError when it is not valid Jinja.
+    """One model's template, compiled. Thread-safe. Raises ModelError when it is not valid Jinja, or passes its limits.
 
     `name` says where the template came from. `family` is set for a template of Ballast's.
     """
@@ -46,19 +39,26 @@ class ChatTemplate:
         family: Family | None = None,
     ) -> None:
         self.source = source
+        self.name = name
         self.family = family
+        self.is_guarded = not is_own(source)
+        """Whether it is rendered in another process, for which requests may have to wait."""
         self._specials = {"bos_token": bos_token, "eos_token": eos_token}
-        sandbox = Sandbox()
+        if len(source) > MAX_SOURCE_CHARS:
+            raise ModelError(name, f"chat template: {len(source)} characters; expected at most {MAX_SOURCE_CHARS}")
         try:
-            self._variables = meta.find_undeclared_variables(sandbox.parse(source))
-            self._template = sandbox.compiled(source)
-        except jinja2.TemplateSyntaxError as error:
-            raise ModelError(name, f"chat template, line {error.lineno}: {error.message}") from error
+            self._template = ForeignTemplate(source) if self.is_guarded else CompiledTemplate(source)
+        except TaskFailedError as error:
+            raise ModelError(name, f"chat template: {error}") from error
+        except LimitExceededError as error:
+            raise ModelError(name, f"chat template: compiling it was stopped: {error}") from error
+        except OSError as error:
+            raise _no_process(error) from error
 
     @property
     def renders_tools(self) -> bool:
         """Whether the template writes `tools` into the prompt."""
-        return "tools" in self._variables
+        return "tools" in self._template.variables
 
     @property
     def fences_calls(self) -> bool:
@@ -70,7 +70,7 @@ class ChatTemplate:
         """Whether a request can switch thinking on and off."""
         if self.family is not None:
             return self.family.has_switch
-        return not self._variables.isdisjoint(("thinking", "enable_thinking"))
+        return not self._template.variables.isdisjoint(("thinking", "enable_thinking"))
 
     def render(
         self,
@@ -100,15 +100,27 @@ class ChatTemplate:
             "tools": protect(list(tools)) if tools else None,
             "add_generation_prompt": add_generation_prompt and not continue_final,
         }
+        prompt = self._rendered(values)
+        return prompt if end is None else _continued(prompt, protect(end))
+
+    def _rendered(self, values: Mapping[str, Any]) -> str:
         try:
-            prompt = run_with_timeout(RENDER_TIMEOUT_S, lambda: join_bounded(self._template.generate(values)))
-        except (TemplateSizeError, TemplateTimeoutError) as error:
-            raise RequestError(f"the model's chat template was stopped: {error}", param="messages") from error
+            return self._template.render(values)
+        except LimitExceededError as error:
+            raise RequestError(
+                f"the model's chat template ({self.name}) was stopped: {error}", param="messages"
+            ) from error
+        except OSError as error:
+            raise _no_process(error) from error
         except Exception as error:  # a template is a program and may raise anything
             raise RequestError(
-                f"the model's chat template cannot render these messages: {error}", param="messages"
+                f"the model's chat template ({self.name}) cannot render these messages: {shown(str(error), 400)}",
+                param="messages",
             ) from error
-        return prompt if end is None else _continued(prompt, protect(end))
+
+
+def _no_process(error: OSError) -> CapacityError:
+    return CapacityError(f"no process can be started for the model's chat template: {error.strerror}", status=503)
 
 
 def force_think(prompt: str) -> str:

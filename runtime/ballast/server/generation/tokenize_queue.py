@@ -31,14 +31,16 @@ class TokenizeQueue:
     def __init__(
         self,
         executor: Executor,
+        chat_executor: Executor,
         max_waiting: int,
         max_bytes: int,
         timeout_s: float,
         shutting_down: asyncio.Future[None],
     ) -> None:
-        """`timeout_s` is the limit for a whole request, 0 for none. `shutting_down` is done once the server must fail
-        the requests that still run."""
+        """`chat_executor` runs what renders a chat template. `timeout_s` is the limit for a whole request, 0 for none.
+        `shutting_down` is done once the server must fail the requests that still run."""
         self._executor = executor
+        self._chat_executor = chat_executor
         self._max_waiting = max_waiting
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
@@ -53,8 +55,10 @@ class TokenizeQueue:
         """Number of bodies that are being checked and tokenised, or wait for that."""
         return len(self._waiting)
 
-    async def run(self, request: Request, record: Record, work: Callable[[bytes], Result]) -> Result:
-        """Read the body, and return `work(body)`, which runs on another thread.
+    async def run(
+        self, request: Request, record: Record, work: Callable[[bytes], Result], *, is_chat: bool = False
+    ) -> Result:
+        """Read the body, and return `work(body)`, which runs on another thread. `is_chat`: it may render a template.
 
         Raises what `work` raises, RequestError (415) for a compressed body, CapacityError when the queue is full,
         RequestTimeoutError, and ClientDisconnect or ClientGoneError when the client has left.
@@ -72,7 +76,8 @@ class TokenizeQueue:
             parts.clear()
             _check_encoding(request.headers.get("content-encoding", ""))
             async with cancel_on_disconnect(request.receive, remaining_s(record, self._timeout_s), self._shutting_down):
-                return await asyncio.wrap_future(self._begin(work, data))
+                executor = self._chat_executor if is_chat else self._executor
+                return await asyncio.wrap_future(self._begin(executor, work, data))
         except DeadlineExceededError:
             raise RequestTimeoutError(self._timeout_s) from None
         except TimeoutError:
@@ -82,7 +87,7 @@ class TokenizeQueue:
         finally:
             self._num_bytes -= num_bytes
 
-    def _begin(self, work: Callable[[bytes], Result], data: bytes) -> Future[Result]:
+    def _begin(self, executor: Executor, work: Callable[[bytes], Result], data: bytes) -> Future[Result]:
         def timed() -> Result:
             begin = time.monotonic()
             try:
@@ -92,7 +97,7 @@ class TokenizeQueue:
                 self._mean_s = took_s if self._mean_s is None else self._mean_s + RECENT * (took_s - self._mean_s)
 
         # A thread cannot be stopped when its client leaves; its request counts until it is done.
-        done = self._executor.submit(timed)
+        done = executor.submit(timed)
         self._waiting.add(done)
         done.add_done_callback(self._waiting.discard)
         return done

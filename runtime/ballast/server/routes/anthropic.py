@@ -42,7 +42,7 @@ async def messages(request: Request) -> Response:
         with client_field_names(MESSAGES_FIELDS):
             return body, service.request_builder.chat(to_chat(body), split_reasoning=True)
 
-    body, job = await service.on_body(request, record, work)
+    body, job = await service.on_body(request, record, work, is_chat=True)
     reply = AnthropicReply(f"msg_{uuid.uuid4().hex}", body.model)
     return service.respond(record, job, reply, stream=bool(body.stream))
 
@@ -58,5 +58,5 @@ async def count_tokens(request: Request) -> Response:
         with client_field_names(MESSAGES_FIELDS):
             return len(service.request_builder.chat_prompt(to_chat(body)).ids)
 
-    num_tokens = await service.on_body(request, record, work)
+    num_tokens = await service.on_body(request, record, work, is_chat=True)
     return json_response({"input_tokens": num_tokens})

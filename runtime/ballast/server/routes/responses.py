@@ -30,6 +30,6 @@ async def responses(request: Request) -> Response:
         with client_field_names(RESPONSES_FIELDS):
             return body, model, service.request_builder.chat(to_chat(body), split_reasoning=True)
 
-    body, model, job = await service.on_body(request, record, work)
+    body, model, job = await service.on_body(request, record, work, is_chat=True)
     reply = ResponsesReply(f"resp_{uuid.uuid4().hex}", int(time.time()), model, body)
     return service.respond(record, job, reply, stream=bool(body.stream))

@@ -97,7 +97,7 @@ class TokenizerInfo(BaseModel):
 async def tokenize(request: Request) -> Response:
     """Token ids of a text or of a conversation."""
     service, record = begin(request, "tokenize")
-    return _response(await service.on_body(request, record, lambda data: tokenized(service, data)))
+    return _response(await service.on_body(request, record, lambda data: tokenized(service, data), is_chat=True))
 
 
 @router.post("/detokenize", **describes(DetokenizeReply, body=DetokenizeRequest))

@@ -49,7 +49,7 @@ async def made() -> AsyncIterator[tuple[TokenizeQueue, threading.Event]]:
     with ThreadPoolExecutor(1) as executor:
         executor.submit(release.wait, 60)
         shutting_down = asyncio.get_running_loop().create_future()
-        yield TokenizeQueue(executor, MAX_WAITING, 1000, 0.0, shutting_down), release
+        yield TokenizeQueue(executor, executor, MAX_WAITING, 1000, 0.0, shutting_down), release
         release.set()
 
 

@@ -399,7 +399,7 @@ async def blocked():
     release = threading.Event()
     with ThreadPoolExecutor(1) as executor:
         executor.submit(release.wait, 60)
-        app = make_apps(engine, Metrics(), text, "m", config, executor, NumaProbe(), shutting_down).api
+        app = make_apps(engine, Metrics(), text, "m", config, executor, executor, NumaProbe(), shutting_down).api
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
             yield client, release
         release.set()

@@ -28,8 +28,10 @@ _MAX_NAME_BYTES = 63
 """ggml's own limit."""
 
 # Bounds many times what the largest models have: 1,100 tensors, 60 keys, 164,000 tokens, 12 MB in all.
-_MAX_TENSORS = 100_000
-_MAX_KEYS = 10_000
+_MAX_TENSORS = 20_000
+_MAX_KEYS = 2_000
+_MAX_ITEMS = 4_000_000
+"""Of all arrays together. The largest models have 0.7 million: tokens, their types, merges."""
 _MAX_HEADER_BYTES = 64 << 20
 
 
@@ -107,6 +109,7 @@ class _Reader(GGUFReader):
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        self._num_items = 0
         super().__init__(file, "r")
 
     def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> NDArray[Any]:
@@ -128,6 +131,9 @@ class _Reader(GGUFReader):
         item_type = GGUFValueType(self._get(orig_offs, np.uint32)[0])
         count = int(self._get(orig_offs + 4, np.uint64)[0])
         start = orig_offs + 12
+        self._num_items += count
+        if self._num_items > _MAX_ITEMS:
+            raise ValueError(f"an array of {count} entries; expected at most {_MAX_ITEMS} in all arrays of a file")
         if item_type == GGUFValueType.STRING:
             values, end = self._strings(start, count)
         elif item_type == GGUFValueType.ARRAY:

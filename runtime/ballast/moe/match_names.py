@@ -40,6 +40,8 @@ def match_names(patterns: Sequence[str], names: Sequence[str], timeout_s: float 
         lines = done.stdout.splitlines()
     except subprocess.TimeoutExpired as stopped:
         lines = (stopped.stdout or b"").splitlines()
+    except OSError as error:
+        raise PatternError(0, f"cannot be compared, no process can be started: {error.strerror}") from error
     matched = []
     for index, line in enumerate(lines):
         found = json.loads(line)
@@ -57,7 +59,9 @@ def match_names(patterns: Sequence[str], names: Sequence[str], timeout_s: float 
 
 def _main() -> None:
     """A line of JSON for each pattern: the indices of the names, or what is wrong with it."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     task = json.load(sys.stdin)
     for text in task["patterns"]:
         found: object

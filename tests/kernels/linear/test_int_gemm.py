@@ -140,6 +140,15 @@ def test_the_faster_way_is_chosen_for_each_number_of_tokens(rng, pool, device) -
     assert torch.equal(alike[0](x[:2]), alike[0].multiply(x[:2], by_int_gemm=False))
 
 
+def test_a_matrix_of_zeros_hides_no_way(rng, pool, device, caplog) -> None:
+    caplog.set_level(logging.WARNING)
+    zeros = kernels.Matrix(np.zeros((32, 34), np.uint8), T.Q8_0, 32, 32)
+    packed = kernels.pack(pool, zeros, FAST, num_heads=1, head_stride=32, num_rows=32, activation_bytes=1)
+    linear = PanelLinear(packed, 32, 32, is_transposed=False, device=device)
+    autotune([linear], 1, device, lambda calls: 1.0, nullcontext)
+    assert caplog.messages == []
+
+
 def test_a_way_that_is_wrong_here_is_not_gone(rng, pool, device, monkeypatch, caplog) -> None:
     caplog.set_level(logging.WARNING)
     linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)

@@ -43,12 +43,12 @@ def one_thread() -> Iterator[None]:
 
 
 class Setting:
-    def __init__(self, gpu_experts: tuple[tuple[int, ...], ...], share: float) -> None:
+    def __init__(self, gpu_experts: tuple[tuple[int, ...], ...], share: float, scale: float = 1.0) -> None:
         rng = np.random.default_rng(0)
         pool = kernels.ThreadPool(2)
 
         def matrix(rows: int, cols: int) -> kernels.Matrix:
-            data = rng.standard_normal((EXPERTS * rows, cols), dtype=np.float32)
+            data = np.float32(scale) * rng.standard_normal((EXPERTS * rows, cols), dtype=np.float32)
             return kernels.Matrix(data, T.F32, EXPERTS * rows, cols)
 
         stacked = [
@@ -160,6 +160,13 @@ def test_experts_that_come_out_wrong_or_not_at_all_stay_on_the_cpu(caplog: pytes
         caplog.clear()
         assert after(change) == [LayerOnDevice()] * LAYERS
         assert [vars(record)["reason"] for record in caplog.records] == [reason]
+
+
+def test_experts_of_zeros_are_computed_by_the_device_as_any_others(caplog: pytest.LogCaptureFixture) -> None:
+    setting = Setting(NOBODY, 0.0, scale=0.0)
+    placed = [place_experts(layer, (1, 4), FloatExperts, CPU, is_readable=True) for layer in setting.layers]
+    assert checked(placed, setting.layers, setting.pool, SPEC, [1, 5], CPU, nullcontext) == placed
+    assert not caplog.records
 
 
 def test_a_lost_device_is_no_reason_to_go_on() -> None:

@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
+from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.calibration import Calibration
 from ballast.model.hybrid.streaming.chunks import MAX_CHUNK_BYTES, chunk_bytes, chunks_of
@@ -77,6 +78,47 @@ def test_streamed_experts_agree_with_the_cpu_in_every_pass(layers, max_experts, 
         streamed.finish(lambda: None)
     assert streamed.pass_bytes == sum(size for layer in layers for _, (_, size) in layer.memory)
     assert streamed.bytes_read == 2 * streamed.pass_bytes
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-20])
+def test_experts_of_zeros_are_streamed_as_any_others(scale, caplog) -> None:
+    pool = kernels.ThreadPool(1)
+
+    def matrix(rows: int, cols: int) -> kernels.Matrix:
+        return kernels.Matrix(np.full((rows, cols), scale, np.float32), T.F32, rows, cols)
+
+    stacked = kernels.Experts(
+        matrix(NUM_EXPERTS * WIDTH, HIDDEN),
+        matrix(NUM_EXPERTS * WIDTH, HIDDEN),
+        matrix(NUM_EXPERTS * HIDDEN, WIDTH),
+        NUM_EXPERTS,
+    )
+    layers = [stacked.packed(pool, FAST, activation_bytes=2)]
+    streamed = start_streaming(
+        small_spec(), layers, pool, PinnedMemory(), CPU, FloatExperts, from_tokens=7, max_tokens=9, warmup_sizes=[9]
+    )
+    assert streamed is not None
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "differ"),
+    [
+        (0.0, 0.0, False),
+        (1e-12, 0.0, False),
+        (1e-12, 3e-12, False),
+        (1.0, 1.04, False),
+        (1.0, 1.1, True),
+        (1e-3, 0.0, True),
+        (np.nan, 0.0, True),
+        (0.0, np.nan, True),
+        (np.inf, np.inf, True),
+        (0.0, np.inf, True),
+    ],
+)
+def test_results_agree_by_their_largest_or_where_all_are_next_to_nothing(found, expected, differ) -> None:
+    ours, theirs = np.array([[0.0, found]], np.float32), np.array([[0.0, expected]], np.float32)
+    assert (not difference(ours, theirs) <= MAX_DIFFERENCE) == differ
 
 
 def small_spec() -> ModelSpec:

@@ -16,6 +16,7 @@ from functools import partial
 import torch
 
 from ballast.errors import EngineDeadError, first_line
+from ballast.model.hybrid.agreement import difference
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.graphs.capture import captured
 from ballast.model.hybrid.panels.panel_linear import TUNED_TOKENS, PanelLinear, Shape
@@ -105,9 +106,9 @@ class _Product:
     def pays(self, measure: Measure) -> bool:
         """Whether `int_gemm` is faster. Raises _NoIntGemmError where it fails or is wrong."""
         plain, coded = self.both()
-        difference = float((coded - plain).abs().max() / plain.abs().max())
-        if not difference <= _MOST_DIFFERENCE:
-            raise _NoIntGemmError(f"{self} differ by {difference:.2g}")
+        by = difference(coded.cpu().numpy(), plain.cpu().numpy())
+        if not by <= _MOST_DIFFERENCE:
+            raise _NoIntGemmError(f"{self} differ by {by:.2g}")
         x = self._given()
         with self._failing_as(_NoIntGemmError):
             seconds = [measure(self._calls(x, by_int_gemm=by_int_gemm)) for by_int_gemm in (False, True)]

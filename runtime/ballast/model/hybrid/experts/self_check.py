@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.errors import first_line
+from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
 from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS
-from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.spec import ModelSpec

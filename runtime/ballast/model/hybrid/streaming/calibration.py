@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.errors import first_line
-from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
+from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.streaming.break_even import Timing
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.spec import ModelSpec

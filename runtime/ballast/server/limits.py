@@ -29,6 +29,9 @@ class ServerLimits:
     """A stream sends a comment after this long a silence. Proxies and clients give up after 30 or 60 s."""
     stalled_timeout_s: float = 60.0
     """A client that reads nothing for this long is disconnected."""
+    probe_s: float = 2.0
+    """How long a client that has closed its sending half waits for its reply before it is asked whether it still
+    reads. So long, at most, a client that has gone is served."""
     max_silence_s: float = 30.0
     """After this long without progress although it has work, the engine counts as hung: /livez fails."""
     fatal_silence_s: float = 120.0

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from ballast.errors import CapacityError
+from ballast.server.http.half_closed import HalfClosed
 from ballast.server.limits import ServerLimits
 from ballast.server.wire.errors import error_reply
 from ballast.server.wire.json_text import to_json
@@ -81,6 +82,7 @@ class Connection(HttpToolsProtocol):
         self._num_unparsed = 0
         """Bytes since the parser last completed a head or a part of a body. It buffers an incomplete header."""
         self._ignores_input = False
+        self._half_closed: HalfClosed | None = None
 
     @property
     def _busy(self) -> bool:
@@ -99,9 +101,26 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
+        if self._half_closed is not None:
+            self._half_closed.stop()
         self._stop_end_timer()
         self.resume_writing()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio's own
+        """The client sends nothing more. Returns whether the connection stays open, for a reply that is on its way.
+
+        It does not for a client of HTTP/1.0, to which nothing can be sent before the reply to find out whether it still
+        reads, and over TLS, where both halves close together.
+        """
+        cycle = self.cycle
+        if not self._busy or cycle.more_body or cycle.scope["http_version"] != "1.1" or self.scheme != "http":
+            return False
+        self._close_after_reply()
+        self._half_closed = HalfClosed(
+            self.loop, self.transport, lambda: not cycle.response_started, self._limits.probe_s
+        )
+        return True
 
     def data_received(self, data: bytes) -> None:
         """The client has sent something."""

@@ -9,7 +9,18 @@ import pytest
 from support.servers.process import FAKE, ServerProcess
 
 # Slow enough that each state can be observed, quick enough that tests are not.
-SLOW = ("--step_s", "0.05", "--max_batch_size", "1", "--max_new_tokens", "1000", "--chunk_size", "16")
+SLOW = (
+    "--step_s",
+    "0.05",
+    "--max_batch_size",
+    "1",
+    "--max_new_tokens",
+    "1000",
+    "--chunk_size",
+    "16",
+    "--probe_s",
+    "0.4",
+)
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +120,40 @@ def test_a_stop_string_frees_the_request_at_once(server):
     assert (choice["text"], choice["finish_reason"]) == ("d", "stop")
     server.wait_until_empty()
     connection.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("num_tokens", [1, 20])
+def test_a_client_that_only_ends_its_sending_gets_the_reply(server, stream, num_tokens):
+    """The longer reply takes longer than the server waits before it asks whether anybody reads."""
+    connection = post(server, {"prompt": "abc", "stream": stream, "max_tokens": num_tokens})
+    connection.shutdown(socket.SHUT_WR)
+    reply = http.client.HTTPResponse(connection)
+    reply.begin()
+    body = reply.read()
+    text = "".join(
+        choice["text"]
+        for line in body.decode().splitlines()
+        if line and line != "data: [DONE]"
+        for choice in json.loads(line.removeprefix("data: "))["choices"]
+    )
+    assert (reply.status, text) == (200, "defghijklmnopqrstuvwxyz"[:num_tokens])
+    assert connection.recv(1) == b"", "the connection is closed after the reply"
+    connection.close()
+
+
+def test_a_client_that_ended_its_sending_and_leaves_later_is_noticed(server):
+    connection = post(server, {"prompt": "abc"})
+    connection.shutdown(socket.SHUT_WR)
+    assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection.close()
+    server.wait_until_empty()
+
+
+def test_a_client_of_http_1_0_that_ends_its_sending_has_left(server):
+    data = json.dumps({"prompt": "abc", "max_tokens": 1000}).encode()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(100) == b""
+    server.wait_until_empty()

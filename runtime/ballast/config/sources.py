@@ -10,11 +10,14 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ballast.config.options import ENVIRONMENT_PREFIX, OPTIONS
-from ballast.documents import DocumentError, Plain, read_yaml
+from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError, shown
+
+if TYPE_CHECKING:
+    from ballast.documents.yaml_document import Plain
 
 CONFIG_VARIABLE = ENVIRONMENT_PREFIX + "CONFIG"
 """The variable that names the YAML file, as --config does."""
@@ -59,6 +62,8 @@ def options_in_file(path: Path) -> dict[str, Any]:
 
     Keys may be spelled with hyphens. Raises ConfigError.
     """
+    from ballast.documents.yaml_document import read_yaml  # `ballast doctor` runs without any package
+
     try:
         content = read_yaml(path)
     except DocumentError as error:

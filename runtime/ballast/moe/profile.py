@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from ballast.documents import DocumentError, read_json
+from ballast.documents.json_document import read_json
+from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError
 from ballast.weights.gguf import GgufModel, block_of
 

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from ballast.documents import DocumentError, Plain, read_yaml
+from ballast.documents.small_file import DocumentError
+from ballast.documents.yaml_document import Plain, read_yaml
 from ballast.errors import ConfigError, shown
 from ballast.moe.device_rules import Module, Rule, last_part
 from ballast.moe.ktransformers_names import BACKEND_KEYS, BACKENDS, CLASSES, IGNORED_KEYS

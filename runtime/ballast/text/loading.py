@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import tokenizers
 
-from ballast.documents import DocumentError
+from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError, ModelError, RequestError, shown
 from ballast.text.chat_template import ChatTemplate
 from ballast.text.families import FAMILIES, family_of

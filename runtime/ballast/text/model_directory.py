@@ -9,7 +9,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from ballast.documents import DocumentError, read_json, read_text
+from ballast.documents.json_document import read_json
+from ballast.documents.small_file import DocumentError, read_text
 from ballast.errors import ModelError
 
 _MAX_TEMPLATE_BYTES = 1 << 20

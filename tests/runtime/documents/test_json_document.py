@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from ballast.documents import DocumentError, read_json
+from ballast.documents.json_document import read_json
+from ballast.documents.small_file import DocumentError
 
 
 class Shape(BaseModel):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ballast.documents import DocumentError, Plain, read_yaml
+from ballast.documents.small_file import DocumentError
+from ballast.documents.yaml_document import Plain, read_yaml
 
 
 def read(tmp_path: Path, content: str | bytes) -> Plain:

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ballast.documents import DocumentError, read_json
+from ballast.documents.json_document import read_json
+from ballast.documents.small_file import DocumentError
 from ballast.errors import ModelError
 from ballast.model.metadata.keys import LARGEST
 

@@ -63,11 +63,7 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
                                 " prompt tokens and max_tokens=" + std::to_string(max_tokens) +
                                 " need more than the " + std::to_string(capacity) + " tokens of KV cache");
   }
-  if (options.leader && requests_.count(*options.leader) == 0) {
-    throw std::invalid_argument(name + " follows sequence " +
-                                std::to_string(static_cast<int64_t>(*options.leader)) +
-                                ", which is not live");
-  }
+  if (options.leader) check_leader(name, options);
   if (num_new_waiting_ >= config_.max_queue) {
     throw QueueFullError("the queue is full: max_queue=" + std::to_string(config_.max_queue) +
                          " requests wait");
@@ -87,6 +83,19 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
   insert_in_order(waiting_, request.get());
   ++num_new_waiting_;
   requests_.emplace(seq, std::move(request));
+}
+
+void Scheduler::check_leader(const std::string& name, const AddOptions& options) const {
+  const auto leader = requests_.find(*options.leader);
+  const std::string follows =
+      name + " follows sequence " + std::to_string(static_cast<int64_t>(*options.leader));
+  if (leader == requests_.end()) throw std::invalid_argument(follows + ", which is not live");
+  if (options.priority < leader->second->priority) {
+    throw std::invalid_argument(
+        follows + " of priority " + std::to_string(leader->second->priority) + " with priority " +
+        std::to_string(options.priority) +
+        "; it would wait in front of it for ever, so at least the leader's is needed");
+  }
 }
 
 bool Scheduler::abort(SeqId seq) {

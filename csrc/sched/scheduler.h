@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -20,8 +21,8 @@ namespace ballast {
 struct AddOptions {
   int64_t min_tokens = 0;  // stop tokens do not count before this many
   int32_t priority = 0;
-  // A live sequence with the same prompt: this one is admitted when that one's prompt is computed, and shares
-  // it.
+  // A live sequence with the same prompt, of the same or a more urgent priority: this one is admitted when
+  // that one's prompt is computed, and shares it.
   std::optional<SeqId> leader;
   // Every token of the prompt goes through the model, chunk_size at most in a step: the prefix cache is not
   // read.
@@ -66,6 +67,7 @@ class Scheduler {
   void fill(Plan& plan);
   void append_row(Plan& plan, const Request& request, int32_t begin, int32_t end) const;
 
+  void check_leader(const std::string& name, const AddOptions& options) const;
   int32_t blocks_for(int32_t num_tokens) const;
   int32_t blocks_short(const Request& request, int32_t num_tokens) const;
   void schedule(Request& request, int32_t num_tokens);

@@ -138,6 +138,11 @@ def test_stats_and_descriptions_follow_a_request(scheduler: sched.Scheduler) -> 
     scheduler.check()
 
 
+def test_a_follower_of_a_smaller_priority_number_is_a_value_error(scheduler: sched.Scheduler) -> None:
+    with pytest.raises(ValueError, match="sequence 3 follows sequence 1 of priority 0 with priority -1"):
+        scheduler.add(3, ids(*range(5)), 3, ids(), priority=-1, leader=1)
+
+
 def test_the_prefix_cache_says_what_it_saved() -> None:
     scheduler = new_scheduler()
     for seq in (1, 2):

@@ -274,6 +274,21 @@ TEST(a_follower_takes_the_prompt_that_its_leader_has_computed) {
   EXPECT_THROWS(run.add(5, prompt(3, 10), 4, follows), std::invalid_argument);
 }
 
+TEST(a_follower_that_would_wait_in_front_of_its_leader_is_refused) {
+  Run run(config(16, 4, 64));
+  run.add(1, prompt(1, 10), 4, options(0, /*priority=*/2));
+  AddOptions follows = options(0, /*priority=*/1);
+  follows.leader = SeqId{1};
+  EXPECT_THROWS(run.add(2, prompt(1, 10), 4, follows), std::invalid_argument);
+  EXPECT_EQ(run.scheduler.stats().waiting, 1);
+  for (const int32_t priority : {2, 3}) {
+    follows.priority = priority;
+    run.add(priority, prompt(1, 10), 4, follows);
+  }
+  run.run_dry();
+  EXPECT_EQ(run.got[SeqId{3}].size(), size_t{4});
+}
+
 TEST(a_scored_prompt_is_computed_whole_and_in_small_chunks) {
   SchedulerConfig limits = config(32);
   limits.prefill_chunk_size = 32;

@@ -57,12 +57,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 12),
         count=st.integers(1, 3),
         priority=st.integers(-1, 1),
+        of_followers=st.integers(-1, 1),
     )
-    def add_several_choices(self, prompt: list[int], max_tokens: int, count: int, priority: int) -> None:
+    def add_several_choices(
+        self, prompt: list[int], max_tokens: int, count: int, priority: int, of_followers: int
+    ) -> None:
         leader = self.next_seq
         if self._add(prompt, max_tokens, 0, priority=priority):
             for _ in range(count):
-                self._add(prompt, max_tokens, 0, priority=priority, leader=leader)
+                self._add(prompt, max_tokens, 0, priority=of_followers, leader=leader)
 
     @rule(count=st.integers(2, 4), repeated=st.integers(1, 6), data=st.data())
     def exhaust_blocks(self, count: int, repeated: int, data: st.DataObject) -> None:

@@ -147,8 +147,8 @@ class Scheduler(PybindObject):
 
         `leader`, a live sequence with the same prompt, computes it first; this one then takes its full blocks from the
         prefix cache. With `scores_prompt` every prompt token goes through the model, at most chunk_size in a step.
-        Raises ValueError when it is empty, its id is live, its leader is not, or prompt + max_tokens can never fit;
-        QueueFullError when max_queue requests wait."""
+        Raises ValueError when it is empty, its id is live, its leader is not or has a larger `priority`, or prompt +
+        max_tokens can never fit; QueueFullError when max_queue requests wait."""
     def abort(self, seq: int) -> bool:
         """Free a sequence in whatever state it is; between plan() and commit() this happens at commit().
         False when the id is not live."""

@@ -114,8 +114,10 @@ class ReferenceScheduler:
         leader: int | None = None,
         scores_prompt: bool = False,
     ) -> bool:
-        """Queue a request. False when the queue is full or the request can never fit, as it must be refused then."""
+        """Queue a request. False when the queue is full, the request can never fit or it would wait in front of its
+        leader, as it must be refused then."""
         fits = len(prompt) + max_tokens - 1 <= self.config.num_blocks * self.config.block_tokens
+        follows = leader is None or self.live[leader].priority <= priority
         num_new = sum(not request.admitted_before for request in self.live.values())
         try:
             self.scheduler.add(
@@ -130,12 +132,14 @@ class ReferenceScheduler:
             )
         except sched.QueueFullError:
             assert fits, "a request that never fits must be a ValueError, or its client will try again"
+            assert follows
             assert num_new == self.config.max_queue
             return False
         except ValueError:
-            assert not fits
+            assert not (fits and follows)
             return False
         assert fits
+        assert follows
         assert num_new < self.config.max_queue
         self.live[seq] = Expected(
             seq,

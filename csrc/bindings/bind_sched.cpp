@@ -156,6 +156,9 @@ void bind_sched(py::module_ m) {
           py::arg("priority") = 0, py::arg("leader") = py::none(), py::arg("scores_prompt") = false)
       .def(
           "abort", [](Scheduler& self, int64_t seq) { return self.abort(SeqId{seq}); }, py::arg("seq"))
+      .def(
+          "fail", [](Scheduler& self, int64_t seq, bool forget) { self.fail(SeqId{seq}, forget); },
+          py::arg("seq"), py::kw_only(), py::arg("forget"))
       .def("plan", &Scheduler::plan, py::call_guard<py::gil_scoped_release>())
       .def("plan_ahead", &Scheduler::plan_ahead, py::call_guard<py::gil_scoped_release>())
       .def(

@@ -47,6 +47,18 @@ void BlockManager::release(std::vector<BlockId>& blocks) {
   for (; !blocks.empty(); blocks.pop_back()) release(blocks.back());
 }
 
+// Its first block is hidden, and all that follows with it. What nobody else holds or follows is free at once;
+// the rest is evicted in its turn.
+void BlockManager::discard(std::vector<BlockId>& table) {
+  if (!table.empty() && index_.contains(table.front())) index_.hide(table.front());
+  for (; !table.empty(); table.pop_back()) {
+    const BlockId block = table.back();
+    const bool is_last = pool_.refs(block) == 1 && index_.contains(block) && !index_.has_children(block);
+    if (is_last) index_.erase(block);
+    release(block);
+  }
+}
+
 void BlockManager::publish(std::vector<BlockId>& table, size_t i, const std::vector<int32_t>& tokens) {
   if (!prefix_cache_) return;
   const BlockId parent = i == 0 ? kNullBlock : table[i - 1];

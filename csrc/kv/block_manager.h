@@ -26,6 +26,9 @@ class BlockManager {
   bool is_held(BlockId block) const { return pool_.refs(block) > 0; }
   void hold(const std::vector<BlockId>& blocks);
   void release(std::vector<BlockId>& blocks);  // tail first, see PrefixIndex; leaves the list empty
+  // Releases a table whose content may be wrong: it serves nobody any more, nor does what follows its blocks.
+  // Others that hold some of them keep them.
+  void discard(std::vector<BlockId>& table);
 
   // Make block `i` of a request's table known to the cache, now that `tokens` fill it. When the same content
   // is already there the table takes that block and gives its own back. Blocks before `i` must be published.

@@ -40,6 +40,7 @@ void PrefixIndex::insert(BlockId block, BlockId parent, const int32_t* tokens) {
   BALLAST_CHECK(parent == kNullBlock || contains(parent));
   Node& added = node(block);
   added.present = true;
+  added.stamp = ++num_inserts_;
   added.parent = parent;
   added.bucket = bucket_of(parent, tokens);
   added.chain_prev = kNullBlock;
@@ -74,28 +75,44 @@ void PrefixIndex::unpark(BlockId block) {
 BlockId PrefixIndex::evict() {
   BALLAST_CHECK(num_parked_ > 0);
   const BlockId block = node(kNullBlock).line_next;
-  Node& evicted = node(block);
-  BALLAST_CHECK(evicted.num_children == 0);
+  BALLAST_CHECK(node(block).num_children == 0);
   unpark(block);
-  if (evicted.chain_prev == kNullBlock)
-    buckets_[evicted.bucket] = evicted.chain_next;
-  else
-    node(evicted.chain_prev).chain_next = evicted.chain_next;
-  if (evicted.chain_next != kNullBlock) node(evicted.chain_next).chain_prev = evicted.chain_prev;
-  --node(evicted.parent).num_children;
-  evicted.present = false;
+  erase(block);
   return block;
+}
+
+void PrefixIndex::erase(BlockId block) {
+  Node& erased = node(block);
+  BALLAST_CHECK(erased.present && !erased.parked && erased.num_children == 0);
+  if (!erased.hidden) leave_chain(erased);
+  --node(erased.parent).num_children;
+  erased.present = erased.hidden = false;
+}
+
+void PrefixIndex::hide(BlockId block) {
+  Node& hidden = node(block);
+  BALLAST_CHECK(hidden.present);
+  if (!hidden.hidden) leave_chain(hidden);
+  hidden.hidden = true;
+}
+
+void PrefixIndex::leave_chain(const Node& left) {
+  if (left.chain_prev == kNullBlock)
+    buckets_[left.bucket] = left.chain_next;
+  else
+    node(left.chain_prev).chain_next = left.chain_next;
+  if (left.chain_next != kNullBlock) node(left.chain_next).chain_prev = left.chain_prev;
 }
 
 void PrefixIndex::check() const {
   std::vector<int32_t> children(nodes_.size(), 0);
   for (size_t id = 1; id < nodes_.size(); ++id) {
     const Node& each = nodes_[id];
-    BALLAST_CHECK(each.present || (!each.parked && each.num_children == 0));
+    BALLAST_CHECK(each.present || (!each.parked && !each.hidden && each.num_children == 0));
     if (!each.present) continue;
     BALLAST_CHECK(each.parent == kNullBlock || contains(each.parent));
-    BALLAST_CHECK(find(each.parent, &tokens_[id * static_cast<size_t>(block_tokens_)]) ==
-                  BlockId{static_cast<int32_t>(id)});
+    const BlockId found = find(each.parent, &tokens_[id * static_cast<size_t>(block_tokens_)]);
+    BALLAST_CHECK((found == BlockId{static_cast<int32_t>(id)}) != each.hidden);
     BALLAST_CHECK(!node(each.parent).parked || each.parked);
     ++children[index_of(each.parent)];
   }

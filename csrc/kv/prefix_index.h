@@ -9,7 +9,8 @@
 namespace ballast {
 
 // One node a cached block. A node's key is its parent block and its block_tokens tokens; a hash only picks
-// the chain to search, parent and tokens are always compared. Equal content has one node at most.
+// the chain to search, parent and tokens are always compared. Equal content has one node at most that is not
+// hidden.
 //
 // A parent is known by its block id, so it must outlive its children: were it evicted first, the id would
 // come to mean other content and the children would match the wrong prefix. Holders release their blocks tail
@@ -23,11 +24,19 @@ class PrefixIndex {
   BlockId find(BlockId parent, const int32_t* tokens) const;
   void insert(BlockId block, BlockId parent, const int32_t* tokens);  // the key must be new
   bool contains(BlockId block) const { return nodes_[index_of(block)].present; }
+  // Numbers the block's latest insert(): the same number later means the same content and the same parent.
+  uint64_t stamp(BlockId block) const { return nodes_[index_of(block)].stamp; }
+  bool has_children(BlockId block) const { return nodes_[index_of(block)].num_children > 0; }
   bool matches(BlockId block, BlockId parent, const int32_t* tokens) const;
 
   void park(BlockId block);    // nobody holds it any more: the last in line to be evicted
   void unpark(BlockId block);  // held again
-  BlockId evict();             // forget the block first in line; O(1); num_parked() must not be 0
+  BlockId evict();             // erase the block first in line; O(1); num_parked() must not be 0
+  void erase(BlockId block);   // forget it; it must have no children and not be parked
+  // find() never returns it from now on, and so none of its descendants, whose parent nobody can name. Those
+  // that hold them keep them.
+  void hide(BlockId block);
+  bool is_hidden(BlockId block) const { return nodes_[index_of(block)].hidden; }
   int32_t num_parked() const { return num_parked_; }
   bool is_parked(BlockId block) const { return nodes_[index_of(block)].parked; }
 
@@ -39,19 +48,22 @@ class PrefixIndex {
     BlockId chain_prev{}, chain_next{};  // nodes of one bucket
     BlockId line_prev{}, line_next{};    // parked nodes, longest ago first
     uint32_t bucket = 0;
+    uint64_t stamp = 0;
     int32_t num_children = 0;
-    bool present = false, parked = false;
+    bool present = false, parked = false, hidden = false;
   };
 
   Node& node(BlockId block) { return nodes_[index_of(block)]; }
   const Node& node(BlockId block) const { return nodes_[index_of(block)]; }
   uint32_t bucket_of(BlockId parent, const int32_t* tokens) const;
+  void leave_chain(const Node& left);
 
   int32_t block_tokens_;
   std::vector<Node> nodes_;       // by block id; node 0 closes the ring of parked nodes
   std::vector<int32_t> tokens_;   // [blocks, block_tokens]
   std::vector<BlockId> buckets_;  // first node of each chain; a power of two of them
   int32_t num_parked_ = 0;
+  uint64_t num_inserts_ = 0;
 };
 
 }  // namespace ballast

@@ -34,6 +34,8 @@ struct Request {
   bool admitted_before = false;
   bool decodes = false;  // planned as a decode row
   bool aborted = false;  // to be freed at commit
+  bool failed = false;   // aborted, and what the step computed is not published
+  bool forget = false;   // failed, and nothing that it holds serves others any more
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_generated() const { return num_tokens() - prompt_tokens; }

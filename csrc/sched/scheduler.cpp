@@ -118,6 +118,17 @@ bool Scheduler::abort(SeqId seq) {
   return true;
 }
 
+void Scheduler::fail(SeqId seq, bool forget) {
+  const auto found = requests_.find(seq);
+  if (found == requests_.end() || found->second->num_planned == 0) {
+    throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(seq)) +
+                                " is no row of an outstanding plan; abort() ends it between two steps");
+  }
+  Request& request = *found->second;
+  request.aborted = request.failed = true;
+  request.forget = request.forget || forget;
+}
+
 std::shared_ptr<Plan> Scheduler::plan() {
   if (plan_ && plan_->num_requests() > 0) {
     throw std::logic_error("plan() came before commit() of the previous plan");
@@ -350,7 +361,7 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
     const bool samples = request->samples();
     request->num_computed += request->num_planned;
     request->num_planned = 0;
-    publish(*request);
+    if (!request->failed) publish(*request);
     Finish finish = Finish::kNone;
     if (samples && !request->aborted) {
       finish = append_sampled(*request, *token);
@@ -360,7 +371,10 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
     }
     token += samples;
     if (finish != Finish::kNone || request->aborted) {
-      blocks_.release(request->blocks);
+      if (request->forget)
+        blocks_.discard(request->blocks);
+      else
+        blocks_.release(request->blocks);
       done.push_back(request);
     }
   }

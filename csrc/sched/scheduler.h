@@ -49,6 +49,10 @@ class Scheduler {
   void add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens, std::vector<int32_t> stop_tokens,
            const AddOptions& options = {});
   bool abort(SeqId seq);
+  // A row of the outstanding plan went wrong: at commit() its sequence is freed, and what the step computed
+  // for it is not published. With `forget` nothing that it read or wrote before is served to others either,
+  // for where the numbers themselves are wrong.
+  void fail(SeqId seq, bool forget);
   std::shared_ptr<Plan> plan();
   // What the next plan will be, token ids aside, unless a request comes, goes or ends; its blocks are taken
   // already. For while a plan that only decodes is outstanding; null where the next one cannot be predicted.

@@ -138,6 +138,18 @@ def test_stats_and_descriptions_follow_a_request(scheduler: sched.Scheduler) -> 
     scheduler.check()
 
 
+@pytest.mark.parametrize("forget", [True, False])
+def test_a_row_that_fails_is_left_out_of_the_commit_and_of_the_cache(scheduler: sched.Scheduler, forget: bool) -> None:
+    with pytest.raises(ValueError, match="sequence 1 is no row of an outstanding plan"):
+        scheduler.fail(1, forget=forget)
+    scheduler.plan()
+    scheduler.fail(1, forget=forget)
+    assert scheduler.commit(ids(50, 60)).seqs.tolist() == [2]
+    stats = scheduler.stats()
+    assert (stats.running, stats.used_tokens, stats.cached_tokens) == (1, 12, 0)
+    scheduler.check()
+
+
 def test_a_follower_of_a_smaller_priority_number_is_a_value_error(scheduler: sched.Scheduler) -> None:
     with pytest.raises(ValueError, match="sequence 3 follows sequence 1 of priority 0 with priority -1"):
         scheduler.add(3, ids(*range(5)), 3, ids(), priority=-1, leader=1)

@@ -96,6 +96,46 @@ TEST(a_known_block_that_nobody_holds_is_taken_over_too) {
   check_owned(blocks, {&second});
 }
 
+TEST(a_discarded_table_serves_nobody_and_is_free_at_once) {
+  BlockManager blocks(4, 2, true);
+  Table table = allocate(blocks, 3);
+  for (size_t i = 0; i < 2; ++i) blocks.publish(table, i, {1, 2, 3, 4, 5});
+  blocks.discard(table);
+  EXPECT(table.empty());
+  EXPECT_EQ(blocks.num_cached(), 0);
+  EXPECT_EQ(blocks.num_held(), 0);
+  EXPECT(match(blocks, {1, 2, 3, 4, 5}).empty());
+  check_owned(blocks, {});
+}
+
+TEST(what_others_hold_of_a_discarded_table_stays_theirs_and_serves_nobody_else) {
+  BlockManager blocks(6, 1, true);
+  Table failed = allocate(blocks, 3);
+  publish(blocks, failed, {1, 2, 3});
+  Table other{failed[0], failed[1]};
+  blocks.hold(other);
+  other.push_back(blocks.allocate());
+  blocks.publish(other, 2, {1, 2, 4});
+  const Table kept = other;
+  blocks.discard(failed);
+  EXPECT(other == kept);
+  EXPECT_EQ(blocks.num_held(), 3);
+  EXPECT(match(blocks, {1, 2, 3, 9}).empty());
+  EXPECT(match(blocks, {1, 2, 4, 9}).empty());
+  check_owned(blocks, {&other});
+
+  other.push_back(blocks.allocate());  // it goes on, for itself alone
+  blocks.publish(other, 3, {1, 2, 4, 5});
+  Table again = allocate(blocks, 2);
+  publish(blocks, again, {1, 2});
+  EXPECT(match(blocks, {1, 2, 4, 5, 9}) == again);
+  check_owned(blocks, {&other, &again});
+  blocks.discard(other);  // hidden already
+  check_owned(blocks, {&again});
+  EXPECT_EQ(blocks.num_held(), 2);
+  EXPECT_EQ(blocks.num_cached(), 0);
+}
+
 TEST(children_are_evicted_before_their_parents) {
   BlockManager blocks(3, 1, true);
   Table table = allocate(blocks, 3);

@@ -104,6 +104,43 @@ TEST(a_child_needs_a_parent_that_is_known) {
   EXPECT_THROWS(insert(index, 2, BlockId{1}, {2}), InvariantError);
 }
 
+TEST(a_hidden_block_is_found_no_more_and_its_content_may_come_again) {
+  PrefixIndex index(4, 1);
+  insert(index, 1, kNullBlock, {1});
+  insert(index, 2, BlockId{1}, {2});
+  index.hide(BlockId{1});
+  index.hide(BlockId{1});  // a second time changes nothing
+  EXPECT(index.is_hidden(BlockId{1}) && index.contains(BlockId{1}));
+  EXPECT(find(index, kNullBlock, {1}) == kNullBlock);
+  insert(index, 3, kNullBlock, {1});
+  EXPECT(find(index, kNullBlock, {1}) == BlockId{3});
+  EXPECT(find(index, BlockId{3}, {2}) == kNullBlock);
+  index.check();
+  index.park(BlockId{2});
+  index.park(BlockId{1});
+  EXPECT(index.evict() == BlockId{2});
+  EXPECT(index.evict() == BlockId{1});
+  insert(index, 1, kNullBlock, {7});
+  EXPECT(find(index, kNullBlock, {7}) == BlockId{1});
+  index.check();
+}
+
+TEST(an_erased_block_is_forgotten_at_once) {
+  PrefixIndex index(2, 1);
+  insert(index, 1, kNullBlock, {1});
+  insert(index, 2, BlockId{1}, {2});
+  EXPECT_THROWS(index.erase(BlockId{1}), InvariantError);  // its child would be left behind
+  index.erase(BlockId{2});
+  EXPECT(!index.contains(BlockId{2}));
+  index.hide(BlockId{1});
+  index.erase(BlockId{1});
+  index.check();
+  const uint64_t before = index.stamp(BlockId{1});
+  insert(index, 1, kNullBlock, {1});
+  EXPECT(index.stamp(BlockId{1}) != before);
+  index.check();
+}
+
 TEST(removing_from_the_middle_of_a_chain_keeps_the_rest) {
   PrefixIndex index(64, 1);
   for (int32_t id = 1; id <= 64; ++id) insert(index, id, kNullBlock, {id});

@@ -289,6 +289,41 @@ TEST(a_follower_that_would_wait_in_front_of_its_leader_is_refused) {
   EXPECT_EQ(run.got[SeqId{3}].size(), size_t{4});
 }
 
+TEST(what_a_failed_step_computed_is_not_published) {
+  Run run(config(16));
+  run.add(1, prompt(1, 14), 4);
+  run.step();  // 8 of 14: two blocks
+  const auto plan = run.plan();
+  run.scheduler.fail(SeqId{1}, /*forget=*/false);
+  run.commit(*plan);
+  EXPECT(run.got[SeqId{1}].empty());
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 0);
+  run.add(2, prompt(1, 14), 1);
+  EXPECT(row_sizes(*run.step()) == Tokens{6});
+}
+
+TEST(what_led_to_wrong_numbers_is_forgotten_with_them) {
+  Run run(config(16));
+  run.add(1, prompt(1, 14), 4);
+  run.step();
+  const auto plan = run.plan();
+  run.scheduler.fail(SeqId{1}, /*forget=*/true);
+  run.scheduler.fail(SeqId{1}, /*forget=*/false);  // takes nothing back
+  run.commit(*plan);
+  EXPECT_EQ(run.scheduler.stats().cached_tokens, 0);
+  EXPECT(!run.abort(1));
+}
+
+TEST(only_a_row_of_the_outstanding_plan_can_fail) {
+  Run run(config(16));
+  EXPECT_THROWS(run.scheduler.fail(SeqId{1}, false), std::invalid_argument);
+  run.add(1, prompt(1, 4), 4);
+  EXPECT_THROWS(run.scheduler.fail(SeqId{1}, false), std::invalid_argument);
+  run.step();
+  EXPECT_THROWS(run.scheduler.fail(SeqId{1}, false), std::invalid_argument);
+  run.run_dry();
+}
+
 TEST(a_scored_prompt_is_computed_whole_and_in_small_chunks) {
   SchedulerConfig limits = config(32);
   limits.prefill_chunk_size = 32;

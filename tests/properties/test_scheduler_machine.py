@@ -104,6 +104,14 @@ class SchedulerMachine(RuleBasedStateMachine):
 
         self.reference.step(lambda request: request.seq % 3, choose)
 
+    @precondition(lambda self: self.reference.live)
+    @rule(data=st.data())
+    def fail_rows(self, data: st.DataObject) -> None:
+        def choose(rows: list[int]) -> dict[int, bool]:
+            return data.draw(st.dictionaries(st.sampled_from(rows), st.booleans(), max_size=3))
+
+        self.reference.step(lambda request: request.seq % 3, fail_rows=choose)
+
     @rule()
     def run_dry(self) -> None:
         self.reference.run_dry(lambda request: 2, max_steps=2000)

@@ -38,7 +38,7 @@ class Simulation:
             self.num_added += burst
             if self.reference.live and self.random.random() < 0.01:
                 self.reference.abort(self.random.choice(list(self.reference.live)))
-            plan = self.reference.step(self._next_token, self._abort_some)
+            plan = self.reference.step(self._next_token, self._abort_some, self._fail_some)
             for array in (plan.seqs, plan.token_ids, plan.slots, plan.kv_indices, plan.preempted):
                 self.digest.update(array.tobytes())
         self.reference.run_dry(self._next_token, max_steps=10_000)
@@ -51,6 +51,9 @@ class Simulation:
 
     def _next_token(self, request: Expected) -> int:
         return STOP if self.random.random() < 0.04 else self.random.randrange(1, 1000)
+
+    def _fail_some(self, rows: list[int]) -> dict[int, bool]:
+        return {self.random.choice(rows): self.random.random() < 0.5} if rows and self.random.random() < 0.01 else {}
 
     def _abort_some(self, live: list[int]) -> list[int]:
         return [self.random.choice(live)] if live and self.random.random() < 0.01 else []

@@ -152,6 +152,12 @@ class Scheduler(PybindObject):
     def abort(self, seq: int) -> bool:
         """Free a sequence in whatever state it is; between plan() and commit() this happens at commit().
         False when the id is not live."""
+    def fail(self, seq: int, *, forget: bool) -> None:
+        """Between plan() and commit(): a row went wrong. At commit() its sequence is freed, and what the step computed
+        for it is not published. With `forget`, nothing that it read or wrote before is served to others either: for
+        numbers that are wrong in themselves.
+
+        ValueError when the sequence is no row of an outstanding plan."""
     def plan(self) -> Plan:
         """Decide the next step. An empty plan (num_requests == 0) means that nothing can run: nothing waits.
 
@@ -163,8 +169,8 @@ class Scheduler(PybindObject):
     def commit(self, tokens: I32) -> Committed:
         """Account for the planned step: `tokens` holds one token for each row with samples == 1, in plan order.
 
-        ValueError when their number differs, RuntimeError when there is no plan. Sequences aborted since plan()
-        count among the rows, and are left out of what is returned."""
+        ValueError when their number differs, RuntimeError when there is no plan. Sequences that were aborted or have
+        failed since plan() count among the rows, and are left out of what is returned."""
     def cached_tokens(self, seq: int) -> int:
         """Prompt tokens of a live sequence that the prefix cache served when it was first admitted, 0 before.
 

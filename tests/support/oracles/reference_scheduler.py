@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from ballast._core import sched
 
 NULL_BLOCK = 0
+WRONG = -1
+"""The prefix hash of what a failed step has written."""
 
 
 @dataclass
@@ -31,6 +33,8 @@ class Expected:
     scores_prompt: bool = False
     admitted_before: bool = False
     running: bool = False
+    is_forgotten: bool = False
+    """Its first block serves others no more: a failed request read it."""
     num_computed: int = 0
     cached_tokens: int = 0
 
@@ -100,6 +104,11 @@ class ReferenceScheduler:
         self.scheduler = sched.Scheduler(self.config)
         # A stand-in for the KV cache: each slot holds the prefix hash of the token written there.
         self._predicted: list[list[int]] | None = None
+        self._published: set[int] = set()
+        """Prefix hashes of first blocks that were computed in steps that did not fail, and not forgotten since. Nothing
+        that begins with another may be served."""
+        self._forgotten = False
+        """Whether anything ever was: followers may find less then."""
         self._kv = np.zeros((self.config.num_blocks + 1) * self.config.block_tokens, dtype=np.int64)
 
     def add(
@@ -164,9 +173,13 @@ class ReferenceScheduler:
         self._check_between_steps()
 
     def step(
-        self, next_token: Callable[[Expected], int], abort_during_step: Callable[[list[int]], list[int]] = lambda _: []
+        self,
+        next_token: Callable[[Expected], int],
+        abort_during_step: Callable[[list[int]], list[int]] = lambda _: [],
+        fail_rows: Callable[[list[int]], Mapping[int, bool]] = lambda _: {},
     ) -> sched.Plan:
-        """One plan and its commit; `abort_during_step` gets the live ids and names those to abort in between."""
+        """One plan and its commit. `abort_during_step` gets the live ids and names those to abort in between;
+        `fail_rows` gets the ids of the rows and names those that fail, and whether what they have read is forgotten."""
         plan = self.scheduler.plan()
         self.scheduler.check()
         self._check_preempted(plan)
@@ -178,10 +191,15 @@ class ReferenceScheduler:
         aborted = set(abort_during_step(list(self.live)))
         for seq in aborted:
             assert self.scheduler.abort(seq)
+        failed = fail_rows(plan.seqs.tolist())
+        for seq, forget in failed.items():
+            self.scheduler.fail(seq, forget=forget)
+        aborted |= failed.keys()
         self.totals.aborted += len(aborted)
 
         sampled = [next_token(row.request) for row in rows if row.samples]
         committed = self.scheduler.commit(np.array(sampled, dtype=np.int32))
+        self._note_published(rows, failed)
         self._check_committed(rows, sampled, aborted, committed)
         self.totals.steps += plan.num_requests > 0
         self._check_between_steps()
@@ -207,6 +225,26 @@ class ReferenceScheduler:
         if predicted is not None:
             assert predicted.seqs.tolist() == plan.seqs.tolist()
             assert predicted.kv_lens.tolist() == (plan.kv_lens + 1).tolist()
+
+    def _note_published(self, rows: list[Row], failed: Mapping[int, bool]) -> None:
+        """What a failed row wrote must be read by nobody, and what it read, if it is forgotten, by nobody new."""
+        size = self.config.block_tokens
+        num_computed = {request.seq: request.num_computed for request in self.live.values()}
+        for row in rows:
+            first_block = row.request.prefix_hashes[size - 1 : size]
+            if row.request.seq not in failed:
+                num_computed[row.request.seq] = row.end
+                if row.begin < size <= row.end:
+                    self._published.update(first_block)
+                continue
+            for position in range(row.begin, row.end):
+                self._kv[row.blocks[position // size] * size + position % size] = WRONG
+            if failed[row.request.seq] and row.begin >= size and not row.request.is_forgotten:
+                self._forgotten = True
+                self._published.difference_update(first_block)
+                for other in self.live.values():
+                    shares = num_computed[other.seq] >= size and other.prefix_hashes[size - 1 : size] == first_block
+                    other.is_forgotten |= shares
 
     def _check_preempted(self, plan: sched.Plan) -> None:
         for seq in plan.preempted.tolist():
@@ -248,9 +286,13 @@ class ReferenceScheduler:
             full_blocks = (request.prompt_tokens - 1) // self.config.block_tokens
             # A leader that was preempted may have lost its prompt's blocks, and computes them again beside it.
             is_computed = leader.running and leader.num_computed >= leader.prompt_tokens
-            if self.config.prefix_cache and is_computed and not request.admitted_before:
+            is_cached = self.config.prefix_cache and not self._forgotten
+            if is_cached and is_computed and not request.admitted_before:
                 assert num_cached == full_blocks * self.config.block_tokens, "a follower shares its leader's prompt"
-        request.running, request.num_computed = True, num_cached
+        if num_cached:
+            first_block = request.prefix_hashes[self.config.block_tokens - 1]
+            assert first_block in self._published, "nobody has published what this request is served"
+        request.running, request.num_computed, request.is_forgotten = True, num_cached, False
         if not request.admitted_before:
             request.admitted_before, request.cached_tokens = True, num_cached
             reads_cache = self.config.prefix_cache and not request.scores_prompt

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import sched
-from ballast.engine.logprobs import TokenLogprobs
+from ballast.engine.logprobs import TokenLogprobs, has_finite_peak
 from ballast.engine.masks import MaskWorker
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason, Request
@@ -121,13 +121,9 @@ class EngineCore:
             for seq, token, finish in zip(
                 committed.seqs.tolist(), committed.tokens.tolist(), committed.finish.tolist(), strict=True
             )
-            if seq not in failed
         )
-        for event in events:
-            if event.finish_reason is not None:
-                del self._sequences[event.seq]
-        for seq in failed:
-            self.abort(seq)
+        for seq in (*failed, *(event.seq for event in events if event.finish_reason is not None)):
+            del self._sequences[seq]
         return StepResult(kind, num_tokens, events, admitted, preempted, prefilled, tuple(failed.items()))
 
     def _forward(self, plan: sched.Plan, batch: Batch) -> NDArray[np.float32]:
@@ -144,26 +140,29 @@ class EngineCore:
     def _apply_logits(
         self, requested: list[_RequestedRow], logits: NDArray[np.float32]
     ) -> tuple[tuple[PrefillEvent, ...], dict[int, tuple[int, TokenLogprobs | None]], dict[int, Exception]]:
-        """Prompt scores, sampled tokens in plan order, and failures. A failed sequence gets token 0, which is never
-        delivered."""
+        """Prompt scores, sampled tokens in plan order, and failures, which the scheduler knows of by then. A failed
+        sequence gets token 0, which is never delivered."""
         prefilled: list[PrefillEvent] = []
         sampled: dict[int, tuple[int, TokenLogprobs | None]] = {}
         failed: dict[int, Exception] = {}
         rows = iter(logits)
         for row in requested:
             sequence = self._sequences[row.seq]
-            scores = sequence.score([next(rows) for _ in row.scored])
+            own = [next(rows) for _ in range(row.num_logits)]
+            if row.samples:
+                sampled[row.seq] = 0, None
+            try:
+                scores = sequence.score(own[: len(row.scored)])
+                if row.samples:
+                    token = sequence.next_token(own[-1], self._masks.take(row.seq))
+                    sampled[row.seq] = token, sequence.logprobs_of(own[-1], token)
+            except (FloatingPointError, RequestError) as error:
+                # Where the model's own numbers are wrong, so may be all that they were computed from.
+                self._scheduler.fail(row.seq, forget=not all(has_finite_peak(each) for each in own))
+                failed[row.seq] = error
+                continue
             if scores or (sequence.request.report_progress and row.computed_tokens):
                 prefilled.append(PrefillEvent(row.seq, row.computed_tokens, scores))
-            if not row.samples:
-                continue
-            last = next(rows)
-            try:
-                token = sequence.next_token(last, self._masks.take(row.seq))
-                sampled[row.seq] = token, sequence.logprobs_of(last, token)
-            except (FloatingPointError, RequestError) as error:
-                sampled[row.seq] = 0, None
-                failed[row.seq] = error
         return tuple(prefilled), sampled, failed
 
     def stats(self) -> sched.Stats:
@@ -201,6 +200,11 @@ class _RequestedRow:
     """The row's last token index, whose logits are sampled."""
     computed_tokens: int
     """Prompt tokens that are computed after this step; 0 in rows that decode."""
+
+    @property
+    def num_logits(self) -> int:
+        """How many of the step's logits are the row's."""
+        return len(self.scored) + self.samples
 
 
 def _requested_rows(plan: sched.Plan, sequences: Mapping[int, Sequence]) -> list[_RequestedRow]:

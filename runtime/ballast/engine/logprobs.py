@@ -23,8 +23,13 @@ class TokenLogprobs:
 
 
 def token_logprobs(logits: NDArray[np.float32], token_id: int, num_top: int) -> TokenLogprobs:
-    """Log probabilities of `token_id` and of the `num_top` most probable tokens, from `logits` [vocabulary]."""
+    """Log probabilities of `token_id` and of the `num_top` most probable tokens, from `logits` [vocabulary].
+
+    Raises FloatingPointError when the largest logit is not a finite number.
+    """
     highest = float(np.max(logits))
+    if not np.isfinite(highest):  # of NaN and anything, the maximum is NaN
+        raise FloatingPointError(f"the model produced logits whose largest is {highest}; they have no probabilities")
     log_sum = highest + float(np.log(np.sum(np.exp(logits - highest, dtype=np.float32), dtype=np.float64)))
     top = largest(logits, min(num_top, logits.size)) if num_top else ()
     return TokenLogprobs(
@@ -32,6 +37,11 @@ def token_logprobs(logits: NDArray[np.float32], token_id: int, num_top: int) -> 
         _bounded(float(logits[token_id]) - log_sum),
         tuple((int(token), _bounded(float(logits[token]) - log_sum)) for token in top),
     )
+
+
+def has_finite_peak(logits: NDArray[np.float32]) -> bool:
+    """Whether a token can be chosen by these logits [vocabulary]: none is NaN, and the largest is finite."""
+    return bool(np.isfinite(np.max(logits)))
 
 
 def largest(values: NDArray[np.floating], count: int) -> NDArray[np.int64]:

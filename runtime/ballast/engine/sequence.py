@@ -28,7 +28,10 @@ class Sequence:
         return range(max(begin, self._num_scored - 1), min(end, len(self.request.prompt_ids) - 1))
 
     def score(self, rows: Rows[NDArray[np.float32]]) -> tuple[TokenLogprobs, ...]:
-        """Score the next prompt tokens. `rows` are the logits at the positions that `unscored` returned."""
+        """Score the next prompt tokens. `rows` are the logits at the positions that `unscored` returned.
+
+        Raises FloatingPointError.
+        """
         first = self._num_scored
         self._num_scored += len(rows)
         ids = self.request.prompt_ids[first : self._num_scored]

@@ -72,9 +72,9 @@ SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t ma
 }
 
 std::vector<std::tuple<int64_t, std::string, int32_t, int32_t, int32_t>> describe(
-    const Scheduler& scheduler) {
+    const Scheduler& scheduler, std::optional<int64_t> max_waiting) {
   std::vector<std::tuple<int64_t, std::string, int32_t, int32_t, int32_t>> lines;
-  for (const Description& each : scheduler.describe()) {
+  for (const Description& each : max_waiting ? scheduler.describe(*max_waiting) : scheduler.describe()) {
     lines.emplace_back(static_cast<int64_t>(each.seq), each.state, each.num_tokens, each.num_computed_tokens,
                        each.num_blocks);
   }
@@ -174,5 +174,5 @@ void bind_sched(py::module_ m) {
           py::arg("seq"))
       .def("stats", &Scheduler::stats)
       .def("check", &Scheduler::check)
-      .def("describe", &describe);
+      .def("describe", &describe, py::arg("max_waiting") = py::none());
 }

@@ -1,5 +1,7 @@
 #include "kv/block_manager.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace ballast {
@@ -15,15 +17,30 @@ BlockId BlockManager::allocate() {
   return pool_.allocate();
 }
 
-void BlockManager::match(const std::vector<int32_t>& tokens, std::vector<BlockId>& found) const {
-  found.clear();
+void BlockManager::match(const std::vector<int32_t>& tokens, PrefixMatch& match) const {
   if (!prefix_cache_) return;
-  BlockId parent = kNullBlock;
-  for (size_t begin = 0; begin + block_tokens_ < tokens.size(); begin += block_tokens_) {
-    parent = index_.find(parent, &tokens[begin]);
-    if (parent == kNullBlock) return;
-    found.push_back(parent);
+  std::vector<BlockId>& blocks = match.blocks;
+  if (!blocks.empty() && index_.is_hidden(blocks.front())) match.clear();
+  // A parent outlives its children: where one block is still there, so are all before it.
+  while (!blocks.empty() &&
+         !(index_.contains(blocks.back()) && index_.stamp(blocks.back()) == match.stamps.back())) {
+    blocks.pop_back();
+    match.stamps.pop_back();
   }
+  for (size_t begin = blocks.size() * block_tokens_; begin + block_tokens_ < tokens.size();
+       begin += block_tokens_) {
+    const BlockId next = index_.find(blocks.empty() ? kNullBlock : blocks.back(), &tokens[begin]);
+    if (next == kNullBlock) return;
+    blocks.push_back(next);
+    match.stamps.push_back(index_.stamp(next));
+  }
+}
+
+// Who holds a block holds all before it, so the held ones come first.
+int32_t BlockManager::num_unheld(const PrefixMatch& match) const {
+  const auto first = std::partition_point(match.blocks.begin(), match.blocks.end(),
+                                          [this](BlockId block) { return is_held(block); });
+  return static_cast<int32_t>(match.blocks.end() - first);
 }
 
 void BlockManager::hold(BlockId block) {

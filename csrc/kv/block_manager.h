@@ -10,6 +10,14 @@
 
 namespace ballast {
 
+// The cached blocks that a prompt begins with, as far as was known at the last look.
+struct PrefixMatch {
+  std::vector<BlockId> blocks;
+  std::vector<uint64_t> stamps;  // of the blocks, see PrefixIndex
+
+  void clear() { blocks.clear(), stamps.clear(); }
+};
+
 class BlockManager {
  public:
   BlockManager(int32_t num_blocks, int32_t block_tokens, bool prefix_cache);
@@ -21,9 +29,11 @@ class BlockManager {
   BlockId allocate();  // evicts the least recently released cached block when none is free
 
   // The longest run of cached blocks that `tokens` begins with and that leaves at least one token to compute:
-  // without a computed token there are no logits to sample from. Nothing is held yet.
-  void match(const std::vector<int32_t>& tokens, std::vector<BlockId>& found) const;
-  bool is_held(BlockId block) const { return pool_.refs(block) > 0; }
+  // without a computed token there are no logits to sample from. Nothing is held yet. `match` is empty, or of
+  // an earlier look at the same tokens: then only what the cache has lost and gained since is looked at.
+  void match(const std::vector<int32_t>& tokens, PrefixMatch& match) const;
+  // How many blocks of a match nobody holds.
+  int32_t num_unheld(const PrefixMatch& match) const;
   void hold(const std::vector<BlockId>& blocks);
   void release(std::vector<BlockId>& blocks);  // tail first, see PrefixIndex; leaves the list empty
   // Releases a table whose content may be wrong: it serves nobody any more, nor does what follows its blocks.
@@ -41,6 +51,7 @@ class BlockManager {
                        const std::vector<int32_t>& tokens) const;
 
  private:
+  bool is_held(BlockId block) const { return pool_.refs(block) > 0; }
   void hold(BlockId block);
   void release(BlockId block);
 

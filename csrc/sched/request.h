@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "kv/block_manager.h"
 
 namespace ballast {
 
@@ -25,6 +26,7 @@ struct Request {
   std::vector<int32_t> stop_tokens;
 
   std::vector<BlockId> blocks;
+  PrefixMatch match;  // while it waits, of the last time that it was first in the queue
   int32_t num_computed = 0;
   int32_t num_planned = 0;        // tokens of the outstanding plan
   int32_t num_planned_ahead = 0;  // tokens after those, whose blocks are taken already

@@ -221,20 +221,19 @@ void Scheduler::admit() {
     if (waits_for_leader(request)) return;
     budget_ = budget_of(request);
     if (budget_ == 0) return;
-    matched_.clear();
-    if (!request.scores_prompt) blocks_.match(request.tokens, matched_);
-    const int32_t num_matched = static_cast<int32_t>(matched_.size());
-    const auto unheld =
-        std::count_if(matched_.begin(), matched_.end(), [&](BlockId b) { return !blocks_.is_held(b); });
+    if (!request.scores_prompt) blocks_.match(request.tokens, request.match);
+    const int32_t num_matched = static_cast<int32_t>(request.match.blocks.size());
 
     // One block more than its tokens take, so that it does not fall again at once; but never more than it can
     // come to need, or a request as large as the cache would wait for ever.
     const int32_t blocks_in_all =
         std::min(blocks_for(request.num_tokens()) + 1, blocks_for(request.num_kv_tokens_at_most()));
-    if (blocks_in_all - num_matched > blocks_.num_available() - static_cast<int32_t>(unheld)) return;
+    const int32_t num_available = blocks_.num_available() - blocks_.num_unheld(request.match);
+    if (blocks_in_all - num_matched > num_available) return;
 
-    blocks_.hold(matched_);
-    request.blocks = matched_;
+    blocks_.hold(request.match.blocks);
+    request.blocks = std::move(request.match.blocks);
+    request.match = {};
     request.num_published = num_matched;
     request.num_computed = num_matched * config_.block_tokens;
     if (!request.admitted_before) {
@@ -421,14 +420,17 @@ Stats Scheduler::stats() const {
   return stats;
 }
 
-std::vector<Description> Scheduler::describe() const {
+std::vector<Description> Scheduler::describe(int64_t max_waiting) const {
   std::vector<Description> all;
   const auto describe = [&](const Request& r, const char* state) {
     all.push_back({r.seq, state, r.num_tokens(), r.num_computed, static_cast<int32_t>(r.blocks.size())});
   };
   for (const Request* r : running_)
     describe(*r, r->aborted ? "aborted" : r->wants_decode() ? "decode" : "prefill");
-  for (const Request* r : waiting_) describe(*r, r->admitted_before ? "preempted" : "waiting");
+  for (const Request* r : waiting_) {
+    if (max_waiting-- <= 0) break;
+    describe(*r, r->admitted_before ? "preempted" : "waiting");
+  }
   return all;
 }
 

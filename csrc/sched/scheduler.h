@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -61,7 +62,8 @@ class Scheduler {
 
   int32_t cached_tokens(SeqId seq) const;
   Stats stats() const;
-  std::vector<Description> describe() const;
+  // Those that run, then those that wait, `max_waiting` of them at most; each by priority and arrival.
+  std::vector<Description> describe(int64_t max_waiting = std::numeric_limits<int64_t>::max()) const;
   void check() const;
 
  private:
@@ -94,7 +96,6 @@ class Scheduler {
   std::shared_ptr<Plan> predicted_;  // until the next plan()
   std::vector<Request*> rows_;       // the outstanding plan's rows
   std::vector<SeqId> preempted_;     // during plan()
-  std::vector<BlockId> matched_;     // scratch of admit()
   int32_t budget_ = 0;               // tokens that the step in planning may still take
   int32_t num_planned_ = 0;          // and those that it takes already
   int64_t num_preemptions_ = 0, prefix_query_tokens_ = 0, prefix_hit_tokens_ = 0;

@@ -138,6 +138,16 @@ def test_stats_and_descriptions_follow_a_request(scheduler: sched.Scheduler) -> 
     scheduler.check()
 
 
+def test_a_description_may_leave_out_those_that_wait() -> None:
+    scheduler = new_scheduler(max_batch_size=1)
+    for seq in range(4):
+        scheduler.add(seq, ids(seq), 3, ids())
+    scheduler.plan()
+    assert [seq for seq, *_ in scheduler.describe(2)] == [0, 1, 2]
+    assert [seq for seq, *_ in scheduler.describe(max_waiting=0)] == [0]
+    assert len(scheduler.describe(None)) == len(scheduler.describe()) == 4
+
+
 @pytest.mark.parametrize("forget", [True, False])
 def test_a_row_that_fails_is_left_out_of_the_commit_and_of_the_cache(scheduler: sched.Scheduler, forget: bool) -> None:
     with pytest.raises(ValueError, match="sequence 1 is no row of an outstanding plan"):

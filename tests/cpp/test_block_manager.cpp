@@ -1,9 +1,13 @@
+#include <algorithm>
+#include <random>
+
 #include "base/check.h"
 #include "check.h"
 #include "kv/block_manager.h"
 
 using ballast::BlockId;
 using ballast::BlockManager;
+using ballast::PrefixMatch;
 
 namespace {
 
@@ -21,9 +25,9 @@ void publish(BlockManager& blocks, Table& table, const Tokens& tokens) {
 }
 
 Table match(const BlockManager& blocks, const Tokens& tokens) {
-  Table found;
+  PrefixMatch found;
   blocks.match(tokens, found);
-  return found;
+  return found.blocks;
 }
 
 void check_owned(const BlockManager& blocks, std::initializer_list<const Table*> tables) {
@@ -134,6 +138,49 @@ TEST(what_others_hold_of_a_discarded_table_stays_theirs_and_serves_nobody_else) 
   check_owned(blocks, {&again});
   EXPECT_EQ(blocks.num_held(), 2);
   EXPECT_EQ(blocks.num_cached(), 0);
+}
+
+TEST(a_remembered_match_is_what_a_new_one_would_be) {
+  BlockManager blocks(12, 1, true);
+  const Tokens tokens{1, 1, 1, 1, 1, 1, 1, 1, 1};
+  PrefixMatch remembered;
+  std::mt19937 random(7);
+  std::vector<Table> tables(4);
+  size_t longest = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    Table& table = tables[random() % tables.size()];
+    if (table.empty()) {
+      Tokens own = tokens;
+      for (int32_t& token : own) token += random() % 8 == 0;
+      PrefixMatch known;
+      blocks.match(own, known);
+      blocks.hold(known.blocks);
+      table = known.blocks;
+      while (table.size() < own.size() && blocks.num_available() > 0 && random() % 6 != 0) {
+        table.push_back(blocks.allocate());
+        blocks.publish(table, table.size() - 1, own);
+      }
+    } else if (random() % 8 == 0) {
+      blocks.discard(table);
+    } else {
+      blocks.release(table);
+    }
+    if (random() % 3 == 0) continue;  // several changes between two looks
+    blocks.match(tokens, remembered);
+    const Table fresh = match(blocks, tokens);
+    EXPECT(remembered.blocks == fresh);
+    EXPECT_EQ(remembered.stamps.size(), fresh.size());
+    int32_t num_unheld = 0;
+    for (const BlockId block : fresh) {
+      bool is_held = false;
+      for (const Table& each : tables) is_held |= std::find(each.begin(), each.end(), block) != each.end();
+      num_unheld += !is_held;
+    }
+    EXPECT_EQ(blocks.num_unheld(remembered), num_unheld);
+    longest = std::max(longest, fresh.size());
+  }
+  EXPECT_EQ(longest, tokens.size() - 1);
+  check_owned(blocks, {&tables[0], &tables[1], &tables[2], &tables[3]});
 }
 
 TEST(children_are_evicted_before_their_parents) {

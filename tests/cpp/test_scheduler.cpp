@@ -324,6 +324,30 @@ TEST(only_a_row_of_the_outstanding_plan_can_fail) {
   run.run_dry();
 }
 
+TEST(the_front_of_the_queue_finds_what_was_cached_while_it_waited) {
+  Run run(config(8, 4, 32));
+  run.add(1, prompt(1, 8), 12);
+  run.step();
+  Tokens goes_on = prompt(1, 8);
+  for (int32_t token = 1; token <= 20; ++token) goes_on.push_back(token);
+  run.add(2, goes_on, 5);  // needs all there is, so it waits, and is looked up at every plan
+  while (run.finished.count(SeqId{1}) == 0) EXPECT(seqs(*run.step()) == Ids{1});
+  EXPECT(row_sizes(*run.step()) == Tokens{12});
+  EXPECT_EQ(run.scheduler.cached_tokens(SeqId{2}), 16);
+  run.run_dry();
+}
+
+TEST(a_description_of_a_long_queue_is_cut_short) {
+  Run run(config(32));
+  for (int64_t seq = 1; seq <= 8; ++seq) run.add(seq, prompt(static_cast<int32_t>(seq), 1), 9);
+  run.step();
+  EXPECT_EQ(run.scheduler.describe().size(), size_t{8});
+  const auto lines = run.scheduler.describe(/*max_waiting=*/2);
+  EXPECT_EQ(lines.size(), size_t{6});
+  EXPECT(lines[5].seq == SeqId{6} && std::string(lines[5].state) == "waiting");
+  EXPECT_EQ(run.scheduler.describe(0).size(), size_t{4});
+}
+
 TEST(a_scored_prompt_is_computed_whole_and_in_small_chunks) {
   SchedulerConfig limits = config(32);
   limits.prefill_chunk_size = 32;

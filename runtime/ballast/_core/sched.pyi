@@ -178,6 +178,6 @@ class Scheduler(PybindObject):
     def stats(self) -> Stats: ...
     def check(self) -> None:
         """Raise InvariantError when any invariant is broken. Runs when the engine goes idle and in every test."""
-    def describe(self) -> list[tuple[int, str, int, int, int]]:
-        """One (seq, state, num_tokens, num_computed_tokens, num_blocks) per live sequence: those that
-        run, then those that wait, each by priority and arrival."""
+    def describe(self, max_waiting: int | None = None) -> list[tuple[int, str, int, int, int]]:
+        """One (seq, state, num_tokens, num_computed_tokens, num_blocks) per live sequence: those that run, then those
+        that wait, `max_waiting` of them at most; each by priority and arrival."""

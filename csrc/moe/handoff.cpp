@@ -9,8 +9,6 @@
 namespace ballast {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // A device's attention takes tens of microseconds a layer in decoding, milliseconds for a long prompt: a
 // waiting thread turns from spinning to short sleeps between the two.
 constexpr auto kSpin = std::chrono::milliseconds(2);
@@ -21,9 +19,12 @@ constexpr int kLooksBetweenClocks = 256;
 
 Handoff::Handoff(const Words& words, ThreadPool& pool, Compute compute, std::chrono::milliseconds limit,
                  const std::function<void()>& on_start)
-    : words_(words), pool_(pool), compute_(std::move(compute)), limit_(limit), thread_([this, on_start] {
-        run(on_start);
-      }) {}
+    : words_(words),
+      pool_(pool),
+      compute_(std::move(compute)),
+      limit_(limit),
+      watching_(AwakeClock::for_limit(limit)),
+      thread_([this, on_start] { run(on_start); }) {}
 
 Handoff::~Handoff() {
   {
@@ -44,6 +45,7 @@ void Handoff::begin(int64_t num_tokens) {
     }
     num_tokens_ = num_tokens;
   }
+  watched_ = kNoLayer;
   changed_.notify_all();
 }
 
@@ -105,16 +107,18 @@ void Handoff::step(int64_t num_tokens) {
 }
 
 void Handoff::compute(int64_t layer, int64_t num_tokens) {
-  since_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
-  layer_.store(layer, std::memory_order_release);
+  layer_.store(layer, std::memory_order_relaxed);
   compute_(layer, num_tokens);
   layer_.store(kNoLayer, std::memory_order_relaxed);
 }
 
-int64_t Handoff::overdue() const {
-  const int64_t layer = layer_.load(std::memory_order_acquire);
-  const Clock::duration since(since_.load(std::memory_order_relaxed));
-  return Clock::now().time_since_epoch() - since > compute_limit() ? layer : kNoLayer;
+int64_t Handoff::overdue() {
+  const int64_t layer = layer_.load(std::memory_order_relaxed);
+  if (layer != watched_) {
+    watched_ = layer;
+    watching_ = AwakeClock::for_limit(limit_);
+  }
+  return watching_.now() > compute_limit() ? layer : kNoLayer;
 }
 
 // Called with the lock held.
@@ -128,13 +132,13 @@ void Handoff::await(int64_t layer) {
     }
   };
   check_wanted();
-  const Clock::time_point begin = Clock::now();
+  AwakeClock clock = AwakeClock::for_limit(limit_);
   bool is_long = false;
   for (int64_t looks = 1; word.load(std::memory_order_acquire) == 0; ++looks) {
     relax();
     if (!is_long && looks % kLooksBetweenClocks != 0) continue;
     check_wanted();
-    const Clock::duration waited = Clock::now() - begin;
+    const AwakeClock::Clock::duration waited = clock.now();
     if (waited > limit_) {
       throw std::runtime_error("the device has not asked for the experts of layer " + std::to_string(layer) +
                                " for " + std::to_string(limit_.count()) + " ms");

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/awake_clock.h"
 #include "threads/thread_pool.h"
 
 namespace ballast {
@@ -36,7 +37,7 @@ class Handoff {
 
   // `compute` computes with `pool`, whose threads are kept awake while a step runs. `on_start` runs first on
   // the thread. A layer that is not submitted within `limit`, or then not computed within `limit` and
-  // kPerToken for each token, fails its step.
+  // kPerToken for each token, fails its step. In a pause of the whole process neither time goes on.
   Handoff(const Words& words, ThreadPool& pool, Compute compute, std::chrono::milliseconds limit,
           const std::function<void()>& on_start);
   // Ends the thread; a step that still runs fails.
@@ -47,9 +48,9 @@ class Handoff {
   // Begins a step of so many tokens. Throws what failed an earlier step, and std::logic_error while one is
   // running.
   void begin(int64_t num_tokens);
-  // Waits until the step's layers are computed, but no longer than `timeout`; returns whether they are.
-  // Throws what failed the step: every word that the device may wait for is one then, and nothing is computed
-  // from then on.
+  // Waits until the step's layers are computed, but no longer than `timeout`, which is short beside the
+  // limit; returns whether they are. Throws what failed the step: every word that the device may wait for is
+  // one then, and nothing is computed from then on.
   bool finish(std::chrono::milliseconds timeout);
 
  private:
@@ -59,7 +60,7 @@ class Handoff {
   void step(int64_t num_tokens);
   void await(int64_t layer);
   void compute(int64_t layer, int64_t num_tokens);
-  int64_t overdue() const;
+  int64_t overdue();
   std::chrono::milliseconds compute_limit() const;
   void fail(std::exception_ptr error);
 
@@ -73,9 +74,10 @@ class Handoff {
   int64_t num_tokens_ = 0;  // of the step that runs; 0: none does
   std::exception_ptr error_;
   std::atomic<bool> stopping_{false};
-  // What the thread computes, and since when in ticks of the steady clock.
-  std::atomic<int64_t> layer_{kNoLayer};
-  std::atomic<int64_t> since_{0};
+  std::atomic<int64_t> layer_{kNoLayer};  // what the thread computes
+  // Of the caller's side: the layer that it last saw computed, and for how long it has seen that.
+  int64_t watched_ = kNoLayer;
+  AwakeClock watching_;
 
   std::thread thread_;  // the last member: it uses the others
 };

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ballast.awake_clock import AwakeClock
 from ballast.errors import EngineDeadError
 
 
@@ -37,9 +38,9 @@ class HostSignals:
 
     def await_word(self, words: torch.Tensor, index: int) -> None:
         view = _view(words)
-        end = time.monotonic() + self._limit_s
+        clock = AwakeClock.for_limit(self._limit_s)
         while view[index] == 0:
-            if time.monotonic() > end:
+            if clock.now() > self._limit_s:
                 raise EngineDeadError(f"the experts of routed layer {index} were not done within {self._limit_s} s")
             time.sleep(0)
         view[index] = 0

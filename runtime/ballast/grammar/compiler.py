@@ -7,6 +7,7 @@ from collections import OrderedDict
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
+from ballast.awake_clock import AwakeClock
 from ballast.errors import CapacityError, RequestError
 from ballast.grammar.constraint import Grammar, ReasoningPrefix, grammar_error
 from ballast.grammar.source import Source
@@ -42,7 +43,7 @@ class GrammarCompiler:
         what can be enforced; CapacityError while other grammars take too long.
         """
         # One at a time, so that grammars never take more than one core.
-        if not self._lock.acquire(timeout=LOCK_WAIT_S):
+        if not self._acquire():
             raise CapacityError.busy("the server is compiling other grammars", code="grammar_compiler_busy")
         try:
             matcher = self._compiled.pop(source.text, None) or self._new_matcher(source)
@@ -52,6 +53,13 @@ class GrammarCompiler:
         finally:
             self._lock.release()
         return Grammar(matcher, source.param, self._vocab_size, reasoning_prefix)
+
+    def _acquire(self) -> bool:
+        clock = AwakeClock.for_limit(LOCK_WAIT_S)
+        while not self._lock.acquire(timeout=LOCK_WAIT_S / 10):
+            if clock.now() >= LOCK_WAIT_S:
+                return False
+        return True
 
     def _new_matcher(self, source: Source) -> LLMatcher:
         if self._vocabulary is None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ballast.awake_clock import AwakeClock
 from ballast.errors import CapacityError, RequestError
 from ballast.grammar import compiler as compiler_module
 from ballast.grammar import source
@@ -323,3 +324,15 @@ def test_grammars_are_compiled_once_and_one_at_a_time(monkeypatch: pytest.Monkey
     first.join(20)
     compiler.compile(source.json_object("p"))
     assert len(built) == 1
+
+
+def test_a_pause_of_the_process_does_not_turn_a_grammar_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler_module, "LOCK_WAIT_S", 0.2)
+    compiler = GrammarCompiler(TOKENIZER)
+    system_s = iter(range(0, 10**6, 3600))  # an hour passes between two looks
+    monkeypatch.setattr(AwakeClock, "for_limit", lambda limit_s: AwakeClock(limit_s / 8, lambda: float(next(system_s))))
+    compiler._lock.acquire()
+    ends = threading.Timer(0.05, compiler._lock.release)
+    ends.start()
+    assert compiler.compile(source.json_object("p"))
+    ends.join()

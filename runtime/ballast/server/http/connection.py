@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 
 from ballast.errors import CapacityError
 from ballast.server.http.half_closed import HalfClosed
+from ballast.server.http.late_timer import LateTimer
 from ballast.server.limits import ServerLimits
 from ballast.server.wire.errors import error_reply
 from ballast.server.wire.json_text import to_json
@@ -77,8 +78,8 @@ class Connection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = config.limits
-        self._end_timer: asyncio.TimerHandle | None = None
-        self._stall_timer: asyncio.TimerHandle | None = None
+        self._end_timer: LateTimer | None = None
+        self._stall_timer: LateTimer | None = None
         self._num_unparsed = 0
         """Bytes since the parser last completed a head or a part of a body. It buffers an incomplete header."""
         self._ignores_input = False
@@ -97,7 +98,7 @@ class Connection(HttpToolsProtocol):
         elif len(self.connections) > limit:
             self._refuse(CapacityError("too many connections", status=503, code="too_many_connections"))
         else:
-            self._end_timer = self.loop.call_later(self._limits.head_timeout_s, transport.abort)
+            self._end_timer = LateTimer(self._limits.head_timeout_s, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
@@ -127,7 +128,7 @@ class Connection(HttpToolsProtocol):
         if self._ignores_input:
             return
         if not self._busy and self._end_timer is None:
-            self._end_timer = self.loop.call_later(self._limits.head_timeout_s, self.transport.abort)
+            self._end_timer = LateTimer(self._limits.head_timeout_s, self.transport.abort)
         self._num_unparsed += len(data)
         super().data_received(data)
         if self._num_unparsed > self._limits.max_head_bytes and not self._ignores_input:
@@ -168,7 +169,7 @@ class Connection(HttpToolsProtocol):
         """The client takes less than it is sent."""
         super().pause_writing()
         if self._stall_timer is None:
-            self._stall_timer = self.loop.call_later(self._limits.stalled_timeout_s, self.transport.abort)
+            self._stall_timer = LateTimer(self._limits.stalled_timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         """The client has caught up."""
@@ -208,7 +209,7 @@ class Connection(HttpToolsProtocol):
         lines += [f"{name}: {value}" for name, value in {**reply.headers, **headers}.items()]
         self.transport.write("\r\n".join([*lines, "", ""]).encode("ascii") + body)
         self._stop_end_timer()
-        self._end_timer = self.loop.call_later(LINGER_S, self.transport.abort)
+        self._end_timer = LateTimer(LINGER_S, self.transport.abort)
 
     def _stop_end_timer(self) -> None:
         if self._end_timer is not None:

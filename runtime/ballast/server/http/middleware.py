@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ballast.server.generation.cancellation import ClientGoneError
+from ballast.server.http.late_timer import is_late
 from ballast.server.request_record import Record
 from ballast.server.wire.errors import error_reply
 
@@ -104,22 +105,23 @@ class BodyLimit:
             await response(scope, receive, send)
             return
         num_bytes, complete = 0, False
-        began = time.monotonic()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._whole_timeout_s
 
         async def receive_limited() -> Message:
-            nonlocal num_bytes, complete
+            nonlocal num_bytes, complete, end
             if complete:
                 return await receive()
-            try:
-                left_s = began + self._whole_timeout_s - time.monotonic()
-                async with asyncio.timeout(min(self._timeout_s, left_s)):
-                    message = await receive()
-            except TimeoutError:
-                late = f"the request's body did not arrive within {self._whole_timeout_s:g} s"
-                silent = f"nothing of the request's body arrived for {self._timeout_s:g} s"
-                raise HTTPException(
-                    408, late if left_s < self._timeout_s else silent, {"Connection": "close"}
-                ) from None
+            message: Message | None = None
+            while message is None:
+                left_s = max(0.0, end - loop.time())
+                try:
+                    async with asyncio.timeout(min(self._timeout_s, left_s)) as limit:
+                        message = await receive()
+                except TimeoutError:
+                    if not is_late(limit.when(), self._timeout_s):
+                        raise self._too_slow(is_silent=left_s >= self._timeout_s) from None
+                    end = loop.time() + self._whole_timeout_s
             num_bytes += len(message.get("body", b""))
             complete = not message.get("more_body", False)
             if num_bytes > self._max_body_bytes:
@@ -140,6 +142,11 @@ class BodyLimit:
                     num_bytes += len(message.get("body", b""))
                     if not message.get("more_body", False):
                         break
+
+    def _too_slow(self, *, is_silent: bool) -> HTTPException:
+        late = f"the request's body did not arrive within {self._whole_timeout_s:g} s"
+        silent = f"nothing of the request's body arrived for {self._timeout_s:g} s"
+        return HTTPException(408, silent if is_silent else late, {"Connection": "close"})
 
     def _too_large(self) -> HTTPException:
         return HTTPException(

@@ -7,6 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ballast.errors import RequestError, first_line
+
 
 class ConstraintState(Protocol):
     """The position of one sequence in its grammar."""
@@ -27,3 +29,9 @@ class Constraint(Protocol):
 
     def start(self) -> ConstraintState:
         """The state before the first generated token. Cheap."""
+
+
+def broken_grammar(error: BaseException) -> RequestError:
+    """What ends a request whose grammar has raised `error`, which it should not. Others are not affected, whatever it
+    is: the state is the request's own, and most of it a library's."""
+    return RequestError(f"the grammar broke: {first_line(error)}", status=500)

@@ -82,6 +82,7 @@ class EngineCore:
         Raises ValueError when the request can never fit, QueueFullError.
         """
         params = request.sampling
+        sequence = Sequence(request, seed)
         self._scheduler.add(
             seq,
             np.array(request.prompt_ids, dtype=np.int32),
@@ -92,7 +93,7 @@ class EngineCore:
             leader=leader if leader in self._sequences else None,
             scores_prompt=request.score_prompt,
         )
-        self._sequences[seq] = Sequence(request, seed)
+        self._sequences[seq] = sequence
         self._queued.add(seq)
 
     def abort(self, seq: int) -> None:

@@ -1,52 +1,119 @@
-"""Computes the grammars' masks on another thread during the forward pass."""
+"""Computes the grammars' masks on other threads during the forward pass."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from queue import SimpleQueue
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ballast.awake_clock import AwakeClock
+from ballast.engine.constraint import broken_grammar
 from ballast.engine.sequence import Sequence
 from ballast.errors import RequestError
 
-# A backstop: grammars bound their own work.
-LIMIT_S = 30.0
+# Backstops: grammars bound their own work, to some 50 ms for a token.
+LIMIT_S = 5.0
+"""How long a step waits for its masks in all, once the model has computed its logits."""
+MAX_LATE = 32
+"""Masks that may go on although their step has given them up: each keeps a thread, and perhaps a core."""
 
 Mask = NDArray[np.bool_] | None
+_Jobs = SimpleQueue[tuple[Future[Mask], Callable[[], Mask]] | None]
 
 
 class MaskWorker:
-    """One thread, started with the first grammar. Call `begin` for the masks of a step, then `take` for each."""
+    """Call `begin` for the masks of a step, then `take` for each.
 
-    def __init__(self, limit_s: float = LIMIT_S) -> None:
-        self._limit_s = limit_s
+    Every mask of a step has a thread, so that one that takes long keeps none of the others waiting. Threads are started
+    as they are needed, and stay. They are daemons: one that hangs does not keep the process from ending.
+    """
+
+    def __init__(self, limit_s: float | None = None, max_late: int = MAX_LATE) -> None:
+        """`limit_s`: by default LIMIT_S."""
+        self._limit_s = LIMIT_S if limit_s is None else limit_s
+        self._max_late = max_late
+        self._waited_s = 0.0
         # New threads inherit the engine thread's CPUs, and it may be pinned to one. The main thread never is.
-        cpus = os.sched_getaffinity(os.getpid())
-        self._executor = ThreadPoolExecutor(1, "ballast-masks", os.sched_setaffinity, (0, cpus))
+        self._cpus = os.sched_getaffinity(os.getpid())
+        self._jobs: _Jobs = SimpleQueue()
         self._masks: dict[int, Future[Mask]] = {}
+        self._late: set[Future[Mask]] = set()
+        self.threads: list[threading.Thread] = []
+        weakref.finalize(self, self._jobs.put, None)
 
     def begin(self, sequences: Mapping[int, Sequence]) -> None:
         """Start computing the masks of the sequences that have a grammar. Masks of an earlier step that were not taken
         are dropped."""
-        self._masks = {
-            seq: self._executor.submit(sequence.constraint.allowed)
-            for seq, sequence in sequences.items()
-            if sequence.constraint is not None
-        }
+        self._late = {mask for mask in (*self._late, *self._masks.values()) if not mask.done()}
+        self._waited_s = 0.0
+        self._masks = {}
+        for seq, sequence in sequences.items():
+            if sequence.constraint is not None:
+                self._masks[seq] = self._submit(sequence.constraint.allowed)
+        for _ in range(len(self.threads), len(self._late) + len(self._masks)):
+            self._start_thread()
 
     def take(self, seq: int) -> Mask:
         """The mask [vocabulary] bool; None for a sequence without a grammar.
 
-        Raises RequestError as `ConstraintState.allowed` does, and with status 500 when it takes too long.
+        Raises RequestError as `ConstraintState.allowed` does; with status 500 where that takes too long or breaks, and
+        503 where too many others already do.
         """
         mask = self._masks.pop(seq, None)
         if mask is None:
             return None
+        if not self._comes(mask):
+            self._late.add(mask)
+            raise RequestError(f"the grammar takes longer than {self._limit_s:g} s for one token", status=500)
         try:
-            return mask.result(self._limit_s)
-        except TimeoutError:
-            mask.cancel()
-            raise RequestError(f"the grammar takes longer than {self._limit_s:g} s for one token", status=500) from None
+            return mask.result()
+        except RequestError:
+            raise
+        except BaseException as error:
+            raise broken_grammar(error) from error
+
+    def _comes(self, mask: Future[Mask]) -> bool:
+        """Whether the mask is there before the step's time for masks is over."""
+        if mask.done():
+            return True
+        clock = AwakeClock.for_limit(self._limit_s)
+        while not mask.done() and (left_s := self._limit_s - self._waited_s - clock.now()) > 0:
+            wait([mask], min(left_s, self._limit_s / 10))
+        self._waited_s += clock.now()
+        return mask.done()
+
+    def _submit(self, work: Callable[[], Mask]) -> Future[Mask]:
+        mask: Future[Mask] = Future()
+        if len(self._late) >= self._max_late:
+            mask.set_exception(RequestError(f"{len(self._late)} grammars hang; try again later", status=503))
+        else:
+            self._jobs.put((mask, work))
+        return mask
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(
+            target=_compute, args=(self._jobs, self._cpus), name=f"ballast-masks_{len(self.threads)}", daemon=True
+        )
+        thread.start()
+        self.threads.append(thread)
+
+
+def _compute(jobs: _Jobs, cpus: set[int]) -> None:
+    """Do the jobs until None comes, which is left for the other threads."""
+    with contextlib.suppress(OSError):  # its CPUs have been taken away since; it runs where it may
+        os.sched_setaffinity(0, cpus)
+    while (job := jobs.get()) is not None:
+        mask, work = job
+        try:
+            mask.set_result(work())
+        except BaseException as error:  # noqa: BLE001  raised where the mask is taken
+            mask.set_exception(error)
+        del job, mask, work  # an idle thread keeps no request's state
+    jobs.put(None)

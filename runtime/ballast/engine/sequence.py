@@ -7,10 +7,11 @@ from collections.abc import Sequence as Rows
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast.engine.constraint import ConstraintState
+from ballast.engine.constraint import ConstraintState, broken_grammar
 from ballast.engine.logprobs import TokenLogprobs, token_logprobs
 from ballast.engine.request import Request
 from ballast.engine.sampler import SequenceSampler
+from ballast.errors import RequestError
 
 
 class Sequence:
@@ -42,7 +43,12 @@ class Sequence:
         """Choose the next token and advance the grammar by it. Raises FloatingPointError, RequestError."""
         token_id = self._sampler.next_token(logits, allowed)
         if self.constraint is not None and token_id not in self.request.sampling.stop_token_ids:
-            self.constraint.accept(token_id)
+            try:
+                self.constraint.accept(token_id)
+            except RequestError:
+                raise
+            except BaseException as error:
+                raise broken_grammar(error) from error
         return token_id
 
     def logprobs_of(self, logits: NDArray[np.float32], token_id: int) -> TokenLogprobs | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ballast.engine import masks
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.masks import MaskWorker
@@ -94,11 +98,10 @@ def test_masks_change_nothing_but_their_own_request_in_any_batch_and_after_preem
     assert tight.stats().preemptions > 0
 
 
-def test_masks_are_computed_on_the_helper_thread():
+def test_masks_are_computed_on_other_threads():
     grammar = Countdown()
-    generate(make_core(), [make_request(3, grammar)])
-    (name,) = grammar.threads
-    assert name.startswith("ballast-masks")
+    generate(make_core(), [make_request(n, grammar) for n in range(4)])
+    assert all(name.startswith("ballast-masks") for name in grammar.threads)
 
 
 def test_a_grammar_that_gives_up_ends_its_own_request_alone():
@@ -116,18 +119,146 @@ def test_a_grammar_that_gives_up_ends_its_own_request_alone():
     assert core.stats().used_tokens == 0
 
 
-def test_a_mask_that_never_comes_is_an_error_of_its_request():
-    release = threading.Event()
+class Blocked(CountdownState):
+    """A mask that waits until it is released."""
 
-    class Stuck(CountdownState):
+    def __init__(self, grammar: Countdown) -> None:
+        super().__init__(grammar)
+        self.released = threading.Event()
+
+    def allowed(self) -> NDArray[np.bool_]:
+        assert self.released.wait(20)
+        return super().allowed()
+
+
+def sequence_of(state: CountdownState) -> Sequence:
+    sequence = Sequence(make_request(1, Countdown()), seed=1)
+    sequence.constraint = state
+    return sequence
+
+
+@pytest.fixture
+def blocked() -> Iterator[list[Blocked]]:
+    states = [Blocked(Countdown()) for _ in range(3)]
+    yield states
+    for state in states:
+        state.released.set()
+
+
+def test_masks_that_never_come_are_errors_of_their_requests_alone(blocked: list[Blocked]):
+    worker = MaskWorker(limit_s=0.05)
+    innocent = {seq: sequence_of(CountdownState(Countdown())) for seq in (3, 4, 5)}
+    for _ in range(2):  # what is late in one step does not delay the next one either
+        worker.begin({1: sequence_of(blocked.pop()), **innocent})
+        with pytest.raises(RequestError, match=r"longer than 0\.05 s") as refusal:
+            worker.take(1)
+        assert refusal.value.status == 500
+        assert [worker.take(seq) is not None for seq in innocent] == [True] * 3
+
+
+def test_a_step_waits_for_all_its_masks_together_no_longer_than_the_limit(blocked: list[Blocked]):
+    worker = MaskWorker(limit_s=0.2)
+    worker.begin(dict(enumerate(map(sequence_of, blocked))))
+    with pytest.raises(RequestError):
+        worker.take(0)
+    releases = threading.Timer(0.15, blocked[1].released.set)  # by then it has been given up
+    releases.start()
+    with pytest.raises(RequestError):
+        worker.take(1)
+    releases.join()
+
+
+def test_masks_of_one_step_are_computed_side_by_side():
+    together = threading.Barrier(4, timeout=20)
+
+    class Meets(CountdownState):
         def allowed(self) -> NDArray[np.bool_]:
-            assert release.wait(20)
+            together.wait()
             return super().allowed()
 
-    sequence = Sequence(make_request(1, Countdown()), seed=1)
-    sequence.constraint = Stuck(Countdown())
-    worker = MaskWorker(limit_s=0.05)
-    worker.begin({1: sequence})
-    with pytest.raises(RequestError, match=r"longer than 0\.05 s"):
-        worker.take(1)
-    release.set()
+    worker = MaskWorker()
+    sequences = {seq: sequence_of(Meets(Countdown())) for seq in range(4)}
+    for _ in range(3):
+        worker.begin(sequences)
+        assert all(worker.take(seq) is not None for seq in sequences)
+
+
+def test_where_too_many_masks_hang_further_ones_are_refused_at_once(blocked: list[Blocked]):
+    worker = MaskWorker(limit_s=0.02, max_late=2)
+    worker.begin(dict(enumerate(map(sequence_of, blocked[:2]))))
+    for seq in range(2):
+        with pytest.raises(RequestError, match="longer than"):
+            worker.take(seq)
+    worker.begin({3: sequence_of(blocked[2]), 4: sequence_of(CountdownState(Countdown()))})
+    for seq in (3, 4):
+        with pytest.raises(RequestError, match="2 grammars hang") as refusal:
+            worker.take(seq)
+        assert refusal.value.status == 503
+
+
+class Panic(BaseException):
+    """What a panic in Rust becomes: no Exception."""
+
+
+@pytest.mark.parametrize("failing", ["allowed", "accept"])
+@pytest.mark.parametrize("error", [Panic("index out of bounds"), ValueError("index out of bounds")])
+def test_a_grammar_that_breaks_ends_its_own_request_alone(failing: str, error: BaseException):
+    class Breaks(CountdownState):
+        def __getattribute__(self, name: str) -> Any:
+            def fail(*_: object) -> None:
+                raise error
+
+            return fail if name == failing else super().__getattribute__(name)
+
+    core = make_core()
+    core.add(1, make_request(2, Countdown()), seed=1)
+    core.add(2, make_request(2, Countdown()), seed=1)
+    core._sequences[1].constraint = Breaks(Countdown())
+    result = core.step()
+    ((seq, reason),) = result.failed
+    assert (seq, [event.seq for event in result.events]) == (1, [2])
+    assert isinstance(reason, RequestError)
+    assert reason.status == 500
+    assert "index out of bounds" in str(reason)
+
+
+def test_threads_end_with_their_worker():
+    worker = MaskWorker()
+    sequences = {seq: sequence_of(CountdownState(Countdown())) for seq in range(4)}
+    worker.begin(sequences)
+    assert all(worker.take(seq) is not None for seq in sequences)
+    threads = worker.threads
+    assert threads
+    assert all(thread.daemon for thread in threads), "one that hangs must not keep the process from ending"
+    del worker
+    gc.collect()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_one_slow_grammar_does_not_fail_the_requests_beside_it(monkeypatch: pytest.MonkeyPatch):
+    released = threading.Event()
+
+    class SlowOnce(CountdownState):
+        def allowed(self) -> NDArray[np.bool_]:
+            if self.last < 50:
+                assert released.wait(20)
+            return super().allowed()
+
+    class Slow(Countdown):
+        def start(self) -> CountdownState:
+            return SlowOnce(self)
+
+    monkeypatch.setattr(masks, "LIMIT_S", 0.1)
+    core = make_core()
+    for seq in range(4):
+        core.add(seq, make_request(2, Slow() if seq == 0 else Countdown()), seed=1)
+    failed, ended = {}, []
+    while core.stats().running + core.stats().waiting:
+        result = core.step()
+        failed |= dict(result.failed)
+        ended += [event.seq for event in result.events if event.finish_reason]
+    released.set()
+    assert list(failed) == [0]
+    assert sorted(ended) == [1, 2, 3]

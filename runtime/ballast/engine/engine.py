@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ballast._core import sched
+from ballast.awake_clock import AwakeClock
 from ballast.engine.admission import Queue, check_capacity
 from ballast.engine.core import EngineCore, StepResult
 from ballast.engine.logprobs import TokenLogprobs
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 # Every wait in this file has a limit; an idle engine wakes this often.
 IDLE_WAKE_S = 60.0
+LONGEST_LOOK_S = 2.0
+"""Who watches for silence looks at least this often; a longer gap is a pause of the whole process."""
 WARM_UP_SEQ = 0
 
 Delivery = tuple[RequestStream, Output | Exception]
@@ -89,7 +92,7 @@ class Snapshot:
     """Unix time at which the engine last made progress, in seconds."""
     has_work: bool
     silence_s: float
-    """Seconds without progress although there is work; 0 without work."""
+    """Seconds without progress although there is work; 0 without work. Pauses of the whole process do not count."""
 
 
 @dataclass(slots=True)
@@ -151,7 +154,8 @@ class Engine:
 
         # Written by the engine thread, read by any thread: each is replaced as a whole.
         self._heartbeat = time.time()
-        self._last_progress = time.monotonic()
+        self._clock = AwakeClock(LONGEST_LOOK_S)
+        self._last_progress = self._clock.now()
         self._load_progress = 0.0
         self._failure: BaseException | None = None
         self._stats: sched.Stats | None = None
@@ -191,7 +195,7 @@ class Engine:
             self._next_seq = seqs.stop
             stream = RequestStream(seqs, self._abort)
             if not self.has_work:
-                self._last_progress = time.monotonic()  # silence counts from now: an idle engine makes no progress
+                self._last_progress = self._clock.now()  # silence counts from now: an idle engine makes no progress
             leaders: dict[tuple[int, tuple[int, ...]], int] = {}
             for index, (seq, request) in enumerate(zip(seqs, requests, strict=True)):
                 leader = leaders.setdefault((request.priority, request.prompt_ids), seq)
@@ -263,7 +267,7 @@ class Engine:
             pcie_share=on_device.pcie_share,
             heartbeat=self._heartbeat,
             has_work=has_work,
-            silence_s=time.monotonic() - self._last_progress if has_work else 0.0,
+            silence_s=self._clock.now() - self._last_progress if has_work else 0.0,
         )
 
     def describe(self) -> list[dict[str, object]]:
@@ -343,7 +347,7 @@ class Engine:
 
     def _note_progress(self) -> None:
         self._heartbeat = time.time()
-        self._last_progress = time.monotonic()
+        self._last_progress = self._clock.now()
 
     def _warm_up(self, core: EngineCore) -> None:
         """Compute one real token, so that an engine that is ready has worked once."""

@@ -21,7 +21,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from ballast.config.options import ServerConfig
-from ballast.engine.engine import Engine, EngineState
+from ballast.engine.engine import LONGEST_LOOK_S, Engine, EngineState
 from ballast.errors import BallastError, ConfigError, EngineDeadError
 from ballast.process_exit import exit_now
 from ballast.server.http.connection import HttpConfig
@@ -195,9 +195,12 @@ async def _log_when_ready(engine: Engine) -> None:
 
 
 async def _watch_for_hang(engine: Engine, fatal_silence_s: float) -> None:
-    """Declare an engine dead that hangs. One that waits for a device for ever would keep its requests waiting too."""
+    """Declare an engine dead that hangs. One that waits for a device for ever would keep its requests waiting too.
+
+    Looks often, since the engine takes a long time without a look for a pause of the process.
+    """
     while engine.failure is None:
-        await asyncio.sleep(fatal_silence_s / 4)
+        await asyncio.sleep(min(LONGEST_LOOK_S / 2, fatal_silence_s / 4))
         silence_s = engine.snapshot().silence_s
         if silence_s > fatal_silence_s:
             engine.declare_dead(f"the engine hangs: no progress for {silence_s:.0f} s although requests are held")

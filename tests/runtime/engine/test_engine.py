@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Callable
 import numpy as np
 import pytest
 
+from ballast.awake_clock import AwakeClock
 from ballast.engine.build import EngineSettings, build_engine, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.engine import Engine, EngineState
+from ballast.engine.engine import LONGEST_LOOK_S, Engine, EngineState
 from ballast.engine.request import FinishReason, Request, SamplingParams
 from ballast.engine.runner import Runner
 from ballast.engine.stream import RequestStream
@@ -336,6 +337,33 @@ async def test_silence_counts_only_while_there_is_work_and_from_its_beginning():
         engine._last_progress -= 100
         assert engine.snapshot().silence_s > 50
         pace.allow()
+
+
+async def test_a_pause_of_the_process_is_no_silence_and_a_hang_behind_it_is():
+    pace = Paced()
+    async with running_engine(wrap=pace.around) as engine:
+        system_s = [1000.0]
+        engine._clock = AwakeClock(LONGEST_LOOK_S, lambda: system_s[0])
+        engine.submit(make_request([1], 50))
+        await until(lambda: pace.num_begun == 2)
+        system_s[0] += 3600  # SIGSTOP, or a machine that was suspended
+        assert engine.snapshot().silence_s <= LONGEST_LOOK_S
+        for _ in range(40):  # the process runs again, and is looked at
+            system_s[0] += 1
+            engine.snapshot()
+        assert engine.snapshot().silence_s >= 40
+        pace.allow()
+
+
+async def test_one_prompt_at_several_priorities_is_served_at_each():
+    async with running_engine() as engine:
+        requests = [
+            Request("test", (5,) * 40, SamplingParams(max_tokens=3, temperature=0.0), priority=priority)
+            for priority in (1, 0, 1)
+        ]
+        stream = engine.submit(*requests)
+        async with asyncio.timeout(WAIT_S):
+            assert sorted([output.index async for output in stream]) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 class FailsAtStep:

@@ -180,9 +180,10 @@ class EngineCore:
         """What the runner has done on a GPU; zeros if it uses none."""
         return DeviceCounts() if self._on_device is None else self._on_device.device_counts
 
-    def describe(self) -> list[tuple[int, str, int, int, int]]:
-        """One (seq, state, num_tokens, num_computed_tokens, num_blocks) per live sequence."""
-        return self._scheduler.describe()
+    def describe(self, max_waiting: int) -> list[tuple[int, str, int, int, int]]:
+        """One (seq, state, num_tokens, num_computed_tokens, num_blocks) per sequence that runs, and of those that wait
+        the first `max_waiting`."""
+        return self._scheduler.describe(max_waiting)
 
     def check(self) -> None:
         """Prove the scheduler's invariants; raises InvariantError."""

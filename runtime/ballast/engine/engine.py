@@ -31,6 +31,8 @@ IDLE_WAKE_S = 60.0
 LONGEST_LOOK_S = 2.0
 """Who watches for silence looks at least this often; a longer gap is a pause of the whole process."""
 WARM_UP_SEQ = 0
+MAX_DESCRIBED = 100
+"""Waiting requests in the description of what the engine holds; each of its steps makes one."""
 
 Delivery = tuple[RequestStream, Output | Exception]
 
@@ -271,24 +273,23 @@ class Engine:
         )
 
     def describe(self) -> list[dict[str, object]]:
-        """One entry per request that the scheduler holds, in arrival order."""
-        live = dict(self._live)
+        """One entry per request that runs, and of those that wait the first MAX_DESCRIBED, in their order."""
         now = time.monotonic()
         return [
             {
-                "id": live[seq].request.id,
-                "index": live[seq].index,
+                "id": live.request.id,
+                "index": live.index,
                 "state": state,
-                "priority": live[seq].request.priority,
+                "priority": live.request.priority,
                 "tokens": num_tokens,
                 "computed_tokens": num_computed,
                 "kv_blocks": num_blocks,
-                "generated_tokens": live[seq].num_generated,
-                "cached_tokens": live[seq].cached_tokens,
-                "age_s": round(now - live[seq].submitted, 3),
+                "generated_tokens": live.num_generated,
+                "cached_tokens": live.cached_tokens,
+                "age_s": round(now - live.submitted, 3),
             }
             for seq, state, num_tokens, num_computed, num_blocks in self._description
-            if seq in live
+            if (live := self._live.get(seq)) is not None
         ]
 
     def _abort(self, seq: int) -> None:
@@ -437,7 +438,7 @@ class Engine:
         self._stats = core.stats()
         self._expert_bytes_read = core.expert_bytes_read
         self._device_counts = core.device_counts
-        self._description = core.describe()
+        self._description = core.describe(MAX_DESCRIBED)
         tokens = _prompt_tokens(live for live in self._live.values() if not live.admitted) if self._stats.waiting else 0
         with self._lock:
             self._num_waiting, self._waiting_tokens = self._stats.waiting, tokens

@@ -43,4 +43,4 @@ class EnginePort(Protocol):
         """The engine's numbers now."""
 
     def describe(self) -> Sequence[dict[str, object]]:
-        """One entry per live request."""
+        """One entry per request that runs, and of those that wait the first."""

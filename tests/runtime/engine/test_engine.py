@@ -13,7 +13,7 @@ import pytest
 from ballast.awake_clock import AwakeClock
 from ballast.engine.build import EngineSettings, build_engine, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.engine import LONGEST_LOOK_S, Engine, EngineState
+from ballast.engine.engine import LONGEST_LOOK_S, MAX_DESCRIBED, Engine, EngineState
 from ballast.engine.request import FinishReason, Request, SamplingParams
 from ballast.engine.runner import Runner
 from ballast.engine.stream import RequestStream
@@ -352,6 +352,23 @@ async def test_a_pause_of_the_process_is_no_silence_and_a_hang_behind_it_is():
             system_s[0] += 1
             engine.snapshot()
         assert engine.snapshot().silence_s >= 40
+        pace.allow()
+
+
+async def test_the_view_of_a_long_queue_is_bounded():
+    pace = Paced()
+    async with running_engine(wrap=pace.around, max_batch_size=2, max_queue=300) as engine:
+        first = engine.submit(make_request([0], 2))
+        await until(lambda: pace.num_begun == 2)
+        streams = [engine.submit(make_request([seed], 2)) for seed in range(1, 200)]
+        pace.allow(1)
+        await anext(first)
+        await until(lambda: len(engine.describe()) > 1)
+        view = engine.describe()
+        assert [line["state"] for line in view] == ["decode", *["waiting"] * MAX_DESCRIBED]
+        assert engine.snapshot().waiting == 199
+        for stream in streams:
+            stream.abort()
         pace.allow()
 
 

@@ -65,7 +65,7 @@ async def metrics(request: Request) -> Response:
 
 @admin.get("/debug/state", **describes(EngineView))
 async def debug_state(request: Request) -> Response:
-    """The live requests and the engine's numbers; never any text."""
+    """The requests that run, the first 100 that wait, and the engine's numbers; never any text."""
     service = service_of(request)
     now = service.engine.snapshot()
     return _status(

@@ -171,7 +171,7 @@ class Version(BaseModel):
 
 
 class EngineView(_Open):
-    """The engine's numbers and its live requests."""
+    """The engine's numbers, the requests that run and the first of those that wait."""
 
     state: str
     load_progress: float

@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -114,6 +114,11 @@ class _Live:
     cached_tokens: int = 0
     num_generated: int = 0
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens to compute: a prompt that several sequences share counts once."""
+        return len(self.request.prompt_ids) if self.leader is None else 0
+
 
 class Engine:
     """Owns one engine thread. `submit` and streams belong to an event loop; everything else is thread-safe."""
@@ -211,6 +216,7 @@ class Engine:
                     leader if leader != seq else None,
                 )
                 self._inbox.append((seq, live))
+                self._waiting_tokens += live.prompt_tokens
             self._wake.notify()
         return stream
 
@@ -316,8 +322,7 @@ class Engine:
             raise CapacityError(f"the server is {self._state}, try again later", status=503)
         # Requests that fill free slots do not count as waiting, so that an idle engine takes a burst.
         num_waiting = self._num_waiting + len(self._inbox) - self._num_free_slots
-        tokens = self._waiting_tokens + _prompt_tokens(live for _, live in self._inbox)
-        queue = Queue(num_waiting, tokens, self.limits.max_batch_size, self._mean_duration_s)
+        queue = Queue(num_waiting, self._waiting_tokens, self.limits.max_batch_size, self._mean_duration_s)
         check_capacity(queue, count, num_tokens, self.limits.max_queue, self.limits.max_queue_tokens)
 
     def _run(self) -> None:
@@ -363,14 +368,14 @@ class Engine:
             arrivals, self._inbox = self._inbox, []
             aborts, self._aborts = self._aborts, []
             self._num_waiting += len(arrivals)
-            self._waiting_tokens += _prompt_tokens(live for _, live in arrivals)
             for seq, live in arrivals:
                 self._live[seq] = live
         for seq, live in arrivals:
             core.add(seq, live.request, live.seed, live.leader)
         for seq in aborts:
-            if self._live.pop(seq, None) is not None:
+            if (aborted := self._live.pop(seq, None)) is not None:
                 core.abort(seq)
+                self._leave_queue(aborted)
         if arrivals or aborts:
             self._publish(core)
 
@@ -388,6 +393,7 @@ class Engine:
         self._observer.on_step(result.kind, now - started, result.num_tokens)
         for seq, cached_tokens in result.admitted:
             live = self._live[seq]
+            self._leave_queue(live)
             live.admitted, live.cached_tokens = started, cached_tokens
             self._prompt_tokens += len(live.request.prompt_ids)
         deliveries: defaultdict[asyncio.AbstractEventLoop, list[Delivery]] = defaultdict(list)
@@ -421,6 +427,12 @@ class Engine:
         for loop, items in deliveries.items():
             _call(loop, items)
 
+    def _leave_queue(self, live: _Live) -> None:
+        """Its prompt waits no longer, if it still did."""
+        if not live.admitted:
+            with self._lock:
+                self._waiting_tokens -= live.prompt_tokens
+
     def _observe_token(self, live: _Live, now: float, finish_reason: FinishReason | None) -> None:
         if live.num_generated == 0:
             self._observer.on_first_token(now - live.submitted, live.admitted - live.submitted)
@@ -439,9 +451,8 @@ class Engine:
         self._expert_bytes_read = core.expert_bytes_read
         self._device_counts = core.device_counts
         self._description = core.describe(MAX_DESCRIBED)
-        tokens = _prompt_tokens(live for live in self._live.values() if not live.admitted) if self._stats.waiting else 0
         with self._lock:
-            self._num_waiting, self._waiting_tokens = self._stats.waiting, tokens
+            self._num_waiting = self._stats.waiting
             self._num_free_slots = self.limits.max_batch_size - self._stats.running
 
     def _fail_all(self, error: Exception) -> None:
@@ -485,11 +496,6 @@ def _output(
         live.admitted,
         now,
     )
-
-
-def _prompt_tokens(lives: Iterable[_Live]) -> int:
-    """Prompt tokens to compute: a prompt that several sequences share counts once."""
-    return sum(len(live.request.prompt_ids) for live in lives if live.leader is None)
 
 
 def _call(loop: asyncio.AbstractEventLoop, items: list[Delivery]) -> None:

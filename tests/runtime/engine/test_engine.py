@@ -372,6 +372,34 @@ async def test_the_view_of_a_long_queue_is_bounded():
         pace.allow()
 
 
+async def test_the_count_of_waiting_prompt_tokens_follows_every_way_out_of_the_queue():
+    pace = Paced()
+    async with running_engine(wrap=lambda runner: pace.around(NotANumber(runner, 7)), max_batch_size=1) as engine:
+        first = engine.submit(make_request([1] * 10, 40))
+        assert engine._waiting_tokens == 10
+        pace.allow(1)
+        await anext(first)
+        assert engine._waiting_tokens == 0
+        failing, aborted, early, *several = (
+            engine.submit(make_request([7] * 20, 3)),
+            engine.submit(make_request([3] * 30, 3)),
+            engine.submit(make_request([4] * 50, 3)),
+            engine.submit(*(make_request([5] * 100, 3) for _ in range(2))),
+        )
+        assert engine._waiting_tokens == 200
+        early.abort()
+        pace.allow(1)
+        await anext(first)
+        await until(lambda: engine._waiting_tokens == 150)
+        aborted.abort()
+        pace.allow()
+        with pytest.raises(RequestError):
+            await collect(failing)
+        await collect(*several)
+        await until(lambda: not engine.has_work)
+        assert engine._waiting_tokens == 0
+
+
 async def test_one_prompt_at_several_priorities_is_served_at_each():
     async with running_engine() as engine:
         requests = [

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import socket
 import struct
-import time
 from typing import Any
+
+from ballast.awake_clock import AwakeClock
 
 _LENGTH = struct.Struct("!Q")
 
@@ -35,24 +36,30 @@ def receive(channel: socket.socket, max_bytes: int, timeout_s: float | None = No
 
     Raises TimeoutError if it is not whole after `timeout_s` seconds, ValueError for one that is too large.
     """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    head = _read(channel, _LENGTH.size, deadline)
+    patience = None if timeout_s is None else (AwakeClock.for_limit(timeout_s), timeout_s)
+    head = _read(channel, _LENGTH.size, patience)
     if head is None:
         return None
     (length,) = _LENGTH.unpack(head)
     if length > max_bytes:
         raise ValueError(f"a frame of {length} bytes")
-    return _read(channel, length, deadline)
+    return _read(channel, length, patience)
 
 
-def _read(channel: socket.socket, length: int, deadline: float | None) -> bytes | None:
+def _read(channel: socket.socket, length: int, patience: tuple[AwakeClock, float] | None) -> bytes | None:
+    """`patience`: the clock of the wait, and its limit in seconds."""
     data = bytearray(length)
     view, filled = memoryview(data), 0
     while filled < length:
-        if deadline is not None:
-            # Never 0: what is already there is read even if this process was paused until after the deadline.
-            channel.settimeout(max(deadline - time.monotonic(), 0.001))
-        count = channel.recv_into(view[filled:])
+        try:
+            if patience is not None:
+                # Never 0: what is already there is read. Not long either, so that a pause of this process shows.
+                channel.settimeout(max(0.001, min(patience[1] / 10, patience[1] - patience[0].now())))
+            count = channel.recv_into(view[filled:])
+        except TimeoutError:
+            if patience is None or patience[0].now() >= patience[1]:
+                raise
+            continue
         if count == 0:
             return None
         filled += count

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from ballast.awake_clock import AwakeClock
 from ballast.guarded import GuardedProcess, LimitExceededError, Limits, TaskFailedError, process
+from ballast.guarded.frames import receive, send
 
 LIMITS = Limits(cpu_s=0.3, memory_bytes=256 << 20)
 
@@ -169,3 +173,16 @@ def test_it_ends_with_the_process_that_asked_however_busy(end: str) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
     assert done.stderr == b""
     wait_until(lambda: not is_running(int(done.stdout)))
+
+
+def test_an_answer_that_is_late_because_everything_stood_still_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    system_s = iter(range(0, 10**6, 3600))  # an hour passes between two looks
+    monkeypatch.setattr(AwakeClock, "for_limit", lambda limit_s: AwakeClock(limit_s / 8, lambda: float(next(system_s))))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        answers = threading.Timer(0.05, send, [theirs, b"at last"])
+        answers.start()
+        assert receive(ours, 100, timeout_s=0.2) == b"at last"
+        answers.join()
+        with pytest.raises(TimeoutError):
+            receive(ours, 100, timeout_s=0.2)

@@ -73,6 +73,10 @@ RUN echo /opt/ballast/packages > "$(echo /opt/ballast/lib/python3*/site-packages
  && python3 -m compileall -q /opt/ballast/packages
 
 FROM base AS operator
+COPY --from=operator-files /opt/ballast /opt/ballast
+USER 10001:10001
+ENTRYPOINT ["ballast-operator"]
+CMD ["run"]
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Ballast operator" \
@@ -80,19 +84,8 @@ LABEL org.opencontainers.image.title="Ballast operator" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-COPY --from=operator-files /opt/ballast /opt/ballast
-USER 10001:10001
-ENTRYPOINT ["ballast-operator"]
-CMD ["run"]
 
 FROM base AS runtime
-ARG VERSION=unknown
-ARG REVISION=unknown
-LABEL org.opencontainers.image.title="Ballast runtime" \
-      org.opencontainers.image.description="Serves mixture-of-experts models behind an OpenAI endpoint." \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
 # With torch: Triton compiles its link to the GPU's driver when it starts; with flashinfer: its kernels, once.
 ARG REQUIREMENTS=requirements/runtime.txt
 RUN case "$REQUIREMENTS" in \
@@ -108,6 +101,14 @@ USER 10001:10001
 EXPOSE 10002 10003
 ENTRYPOINT ["ballast"]
 CMD ["serve", "--host", "0.0.0.0"]
+# Last, so that a new revision does not write the layers above anew.
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Ballast runtime" \
+      org.opencontainers.image.description="Serves mixture-of-experts models behind an OpenAI endpoint." \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 
 FROM operator AS operator-contents
 ARG VERSION=unknown

@@ -177,12 +177,11 @@ def run(installed: InstalledNode, name: str, command: list[str], *, keeps_kernel
     }
     installed.kube.create("pods", {"metadata": {"name": name}, "spec": spec}, RESTRICTED)
 
-    def ended() -> int | None:
+    def exit_codes() -> list[int]:
         statuses = installed.kube.get("pods", name, RESTRICTED).get("status", {}).get("containerStatuses", [])
-        over = [status["state"]["terminated"] for status in statuses if "terminated" in status["state"]]
-        return over[0]["exitCode"] + 1 if over else None
+        return [status["state"]["terminated"]["exitCode"] for status in statuses if "terminated" in status["state"]]
 
-    code = wait_for(f"pod {name} to end", ended, timeout_s=COMPILING_S, interval_s=0.5)
+    (code,) = wait_for(f"pod {name} to end", exit_codes, timeout_s=COMPILING_S, interval_s=0.5)
     said = installed.kubectl("logs", name, "-n", RESTRICTED)
     installed.kubectl("delete", "pod", name, "-n", RESTRICTED, "--timeout=60s")
-    return code - 1, said.strip()
+    return code, said.strip()

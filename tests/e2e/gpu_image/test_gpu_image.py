@@ -114,11 +114,15 @@ def test_cuda_by_name_ends_by_name(installed: InstalledNode) -> None:
 def test_auto_falls_back_to_the_cpu_says_so_and_chats(installed: InstalledNode, client_pod: str, kube: Kube) -> None:
     """The pod has a device of the node's plugin, by name only."""
     with served(installed, sample("tiny-gpu")) as name:
-        assert len(chat(installed, client_pod, name, tokens=20)) > 5
-        (pod,) = engine_pods(kube, name)
-        log = installed.kubectl("logs", pod["metadata"]["name"], "-n", NAMESPACE)
+        chunks = chat(installed, client_pod, name, tokens=20)
+        said = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+        (pod,) = [pod["metadata"]["name"] for pod in engine_pods(kube, name)]
+        log = installed.kubectl("logs", pod, "-n", NAMESPACE)
         (device,) = [line for line in map(json.loads, log.splitlines()) if line.get("event") == "device"]
-        print(device)
+        uid, refusal = installed.kubectl("exec", pod, "--", "sh", "-c", "id -u; touch /opt/x 2>&1 || true").splitlines()
+        print(device, uid, refusal, said, sep="\n")
+        assert said
+        assert (uid, "Read-only file system" in refusal) == ("10001", True)
         assert device["device"] == "cpu"
         assert device["why"] == "NVIDIA's driver and a GPU for it are not here"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -12,15 +11,10 @@ import venv
 from pathlib import Path
 
 import pytest
+from tools.image import trim
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-
-spec = importlib.util.spec_from_file_location("trim", ROOT / "tools/image/trim.py")
-assert spec is not None
-assert spec.loader is not None
-trim = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(trim)
 
 
 def image(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -19,6 +19,7 @@ import torch
 from ballast.host.gpu import why_unusable
 from ballast.model.hybrid.attention.gpu import compiled_flashinfer, paged_attention
 from ballast.model.hybrid.attention.latent import Attention, AttentionSizes
+from ballast.model.switched_off import SwitchedOff
 from support.bench_record import bench_record
 from support.kernels.attention_cases import AttentionCase, attention_case
 
@@ -42,7 +43,7 @@ def main() -> None:
         sizes = AttentionSizes(heads, 512, 64, 0.1, 32)
         kernels: dict[str, Attention | None] = {
             "ours": paged_attention(sizes, DEVICE),
-            "flashinfer": compiled_flashinfer(sizes, DEVICE),
+            "flashinfer": compiled_flashinfer(sizes, DEVICE, SwitchedOff()),
         }
         for name, attend in kernels.items():
             if attend is None:

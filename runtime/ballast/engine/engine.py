@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -23,6 +23,7 @@ from ballast.engine.runner import Runner, bounded
 from ballast.engine.stream import RequestStream
 from ballast.errors import CapacityError, ContextLengthError, EngineDeadError, RequestError
 from ballast.model.device_counts import DeviceCounts
+from ballast.model.switched_off import Feature
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,8 @@ class Snapshot:
     """Routed experts in a GPU's memory, over all layers."""
     pcie_share: float
     """Share of a decode step's other experts that a GPU reads from host memory, 0…1."""
+    switched_off: Mapping[Feature, str]
+    """Ways of computing on a GPU that start has switched off, and why."""
     heartbeat: float
     """Unix time at which the engine last made progress, in seconds."""
     has_work: bool
@@ -273,6 +276,7 @@ class Engine:
             decode_graphs=on_device.decode_graphs,
             gpu_experts=on_device.gpu_experts,
             pcie_share=on_device.pcie_share,
+            switched_off=on_device.switched_off,
             heartbeat=self._heartbeat,
             has_work=has_work,
             silence_s=self._clock.now() - self._last_progress if has_work else 0.0,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ballast.model.switched_off import Feature
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +22,5 @@ class DeviceCounts:
     """Routed experts in the GPU's memory, over all layers."""
     pcie_share: float = 0.0
     """Share of a decode step's other experts that the GPU reads from host memory, 0…1."""
+    switched_off: Mapping[Feature, str] = field(default_factory=dict)
+    """Ways of computing on the GPU that the model does without, and why."""

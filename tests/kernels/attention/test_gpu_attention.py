@@ -9,6 +9,7 @@ import logging
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from ballast.model.hybrid.attention.flashinfer import FlashinferAttention
 from ballast.model.hybrid.attention.gpu import GpuAttention, compiled_flashinfer, paged_attention
 from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
 from ballast.model.hybrid.step import RequestTable, Step
+from ballast.model.switched_off import SwitchedOff
 from support.kernels.attention_cases import attention_case
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
@@ -62,27 +64,24 @@ def test_flashinfer_serves_steps_as_far_as_its_plan_takes_them(tokens, is_ours) 
 
 def test_other_latents_are_computed_by_our_own_kernels(caplog) -> None:
     with caplog.at_level(logging.INFO):
-        assert compiled_flashinfer(AttentionSizes(4, 256, 64, 0.1, 32), CPU) is None
+        assert compiled_flashinfer(AttentionSizes(4, 256, 64, 0.1, 32), CPU, off := SwitchedOff()) is None
+    assert off.reasons == {}, "nobody can have any"
     assert "none for latents of 256 + 64" in caplog.text
 
 
-def test_without_flashinfer_a_warning_names_what_it_takes(caplog, monkeypatch) -> None:
+def test_without_flashinfer_a_reason_names_what_it_takes(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "flashinfer", None)
-    assert compiled_flashinfer(R1, CPU) is None
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
-    assert "ballast-serve[cuda]" in record.getMessage()
+    assert compiled_flashinfer(R1, CPU, off := SwitchedOff()) is None
+    assert "ballast-serve[cuda]" in off.reasons["flashinfer"]
 
 
-def test_a_failed_compilation_leaves_our_own_kernels_and_one_warning(caplog, monkeypatch) -> None:
+def test_a_failed_compilation_leaves_our_own_kernels_and_a_reason(monkeypatch) -> None:
     def without_nvcc(sizes: AttentionSizes, device: torch.device) -> FlashinferAttention:
         raise RuntimeError("Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist")
 
     monkeypatch.setattr(module, "FlashinferAttention", without_nvcc)
-    assert compiled_flashinfer(R1, CPU) is None
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
-    assert "Could not find nvcc" in record.getMessage()
+    assert compiled_flashinfer(R1, CPU, off := SwitchedOff()) is None
+    assert "Could not find nvcc" in off.reasons["flashinfer"]
 
 
 @pytest.mark.parametrize("failure", [torch.AcceleratorError, torch.OutOfMemoryError])
@@ -92,7 +91,7 @@ def test_a_device_that_is_lost_or_full_is_no_lack_of_flashinfer(failure, monkeyp
 
     monkeypatch.setattr(module, "FlashinferAttention", failing)
     with pytest.raises(failure):
-        compiled_flashinfer(R1, CPU)
+        compiled_flashinfer(R1, CPU, SwitchedOff())
 
 
 @pytest.mark.gpu
@@ -101,7 +100,9 @@ def test_where_nvcc_is_missing_our_own_kernels_serve(tmp_path) -> None:
 import sys, torch
 from ballast.model.hybrid.attention.gpu import compiled_flashinfer
 from ballast.model.hybrid.attention.latent import AttentionSizes
-sys.exit(0 if compiled_flashinfer(AttentionSizes(16, 512, 64, 0.1, 32), torch.device("cuda:0")) is None else 3)
+from ballast.model.switched_off import SwitchedOff
+sizes = AttentionSizes(16, 512, 64, 0.1, 32)
+sys.exit(0 if compiled_flashinfer(sizes, torch.device("cuda:0"), SwitchedOff()) is None else 3)
 """
     environment = os.environ | {"CUDA_HOME": str(tmp_path), "FLASHINFER_WORKSPACE_BASE": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
@@ -113,7 +114,7 @@ sys.exit(0 if compiled_flashinfer(AttentionSizes(16, 512, 64, 0.1, 32), torch.de
 @pytest.mark.parametrize("sizes", [R1, V2_LITE], ids=["128 heads", "16 heads"])
 @pytest.mark.parametrize(("tokens", "lens"), [([1], [1]), ([1] * 5, [1, 31, 32, 33, 4000]), PROMPTS, ([600], [600])])
 def test_flashinfer_attends_as_the_plain_way(sizes, tokens, lens) -> None:
-    attend = compiled_flashinfer(sizes, GPU)
+    attend = compiled_flashinfer(sizes, GPU, SwitchedOff())
     assert attend is not None, "the warning says why"
     case = attention_case(sizes, tokens, lens, GPU, torch.float16)
     attend.prepare(case.step)
@@ -122,7 +123,7 @@ def test_flashinfer_attends_as_the_plain_way(sizes, tokens, lens) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("make", [compiled_flashinfer, paged_attention])
+@pytest.mark.parametrize("make", [partial(compiled_flashinfer, off=SwitchedOff()), paged_attention])
 @pytest.mark.parametrize("sizes", [R1, V2_LITE], ids=["128 heads", "16 heads"])
 def test_a_captured_step_of_single_tokens_follows_the_tables(sizes, make) -> None:
     attend = make(sizes, GPU)

@@ -7,7 +7,6 @@ so that sums in float32 lose some more. 2⁻¹⁶ · Σ|wᵢ xᵢ| is a third of
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -36,6 +35,7 @@ from ballast.model.hybrid.panels.autotune import autotune
 from ballast.model.hybrid.panels.int_gemm import int_gemm_kernel
 from ballast.model.hybrid.panels.layout import LAYOUTS
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
+from ballast.model.switched_off import SwitchedOff
 from support.kernels.interpreted import interpreted
 from support.models.random_blocks import dequantized, random_blocks
 
@@ -133,24 +133,22 @@ def test_the_faster_way_is_chosen_for_each_number_of_tokens(rng, pool, device) -
         assert len(calls) == len(alike)
         return next(seconds)
 
-    autotune([*alike, other], 3, device, measure, nullcontext)
+    autotune([*alike, other], 3, device, measure, nullcontext, SwitchedOff())
     assert [linear.int_gemm_tokens for linear in (*alike, other)] == [{1, 4}, {1, 4}, set()]
     x = torch.from_numpy(rng.standard_normal((3, 256), dtype=np.float32)).to(device)
     assert torch.equal(alike[0](x), alike[0].multiply(x, by_int_gemm=True))
     assert torch.equal(alike[0](x[:2]), alike[0].multiply(x[:2], by_int_gemm=False))
 
 
-def test_a_matrix_of_zeros_hides_no_way(rng, pool, device, caplog) -> None:
-    caplog.set_level(logging.WARNING)
+def test_a_matrix_of_zeros_hides_no_way(rng, pool, device) -> None:
     zeros = kernels.Matrix(np.zeros((32, 34), np.uint8), T.Q8_0, 32, 32)
     packed = kernels.pack(pool, zeros, FAST, num_heads=1, head_stride=32, num_rows=32, activation_bytes=1)
     linear = PanelLinear(packed, 32, 32, is_transposed=False, device=device)
-    autotune([linear], 1, device, lambda calls: 1.0, nullcontext)
-    assert caplog.messages == []
+    autotune([linear], 1, device, lambda calls: 1.0, nullcontext, off := SwitchedOff())
+    assert off.reasons == {}
 
 
-def test_a_way_that_is_wrong_here_is_not_gone(rng, pool, device, monkeypatch, caplog) -> None:
-    caplog.set_level(logging.WARNING)
+def test_a_way_that_is_wrong_here_is_not_gone(rng, pool, device, monkeypatch) -> None:
     linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
     multiply = PanelLinear.multiply
     monkeypatch.setattr(
@@ -158,9 +156,9 @@ def test_a_way_that_is_wrong_here_is_not_gone(rng, pool, device, monkeypatch, ca
         "multiply",
         lambda self, x, by_int_gemm: multiply(self, x, by_int_gemm=by_int_gemm) * (1 + by_int_gemm / 500),
     )
-    autotune([linear], 1, device, lambda calls: 1.0, nullcontext)
+    autotune([linear], 1, device, lambda calls: 1.0, nullcontext, off := SwitchedOff())
     assert linear.int_gemm_tokens == frozenset()
-    assert caplog.records[-1].reason == "products of Q4_K [1, 32, 256] with 1 tokens differ by 0.002"
+    assert off.reasons["exact_codes"] == "products of Q4_K [1, 32, 256] with 1 tokens differ by 0.002"
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, *, by_int_gemm: bool) -> None:
@@ -176,17 +174,16 @@ def failing(monkeypatch: pytest.MonkeyPatch, *, by_int_gemm: bool) -> None:
     monkeypatch.setattr(PanelLinear, "multiply", multiply_or_fail)
 
 
-def test_codes_that_fail_are_told_of_by_case_and_reason(rng, pool, device, monkeypatch, caplog) -> None:
-    caplog.set_level(logging.WARNING)
+def test_codes_that_fail_are_told_of_by_case_and_reason(rng, pool, device, monkeypatch) -> None:
     linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
     failing(monkeypatch, by_int_gemm=True)
-    autotune([linear], 1, device, lambda calls: 1.0, nullcontext)
+    autotune([linear], 1, device, lambda calls: 1.0, nullcontext, off := SwitchedOff())
     assert linear.int_gemm_tokens == frozenset()
-    assert re.search(r"Q4_K \[1, 32, 256\] with 1 tokens fail: OutOfRes.*shared memory", caplog.records[-1].reason)
+    assert re.search(r"Q4_K \[1, 32, 256\] with 1 tokens fail: OutOfRes.*shared memory", off.reasons["exact_codes"])
 
 
 def test_a_product_that_has_no_way_left_ends_the_start(rng, pool, device, monkeypatch) -> None:
     linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
     failing(monkeypatch, by_int_gemm=False)
     with pytest.raises(EngineDeadError, match=r"Q4_K \[1, 32, 256\] with 1 tokens fail: OutOfRes.*shared memory"):
-        autotune([linear], 1, device, lambda calls: 1.0, nullcontext)
+        autotune([linear], 1, device, lambda calls: 1.0, nullcontext, SwitchedOff())

@@ -30,12 +30,13 @@ from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.pointwise import Pointwise, TorchPointwise
 from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in
 from ballast.model.hybrid.startup.pcie_share import SHARES, calibrate
-from ballast.model.hybrid.streaming.host_memory import CudaRegistrar, PinnedMemory, pin
+from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, CudaRegistrar, PinnedMemory, pin
 from ballast.model.hybrid.streaming.start import start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
 from ballast.model.rope import RopeTable, build_rope_table, softmax_scale
 from ballast.model.spec import ModelSpec
+from ballast.model.switched_off import SwitchedOff
 from ballast.model.weights import Packing
 from ballast.weights.gguf import GgufModel
 
@@ -61,7 +62,8 @@ def load_hybrid_model(
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
-    attention = _attention(gguf_model, spec, options.block_tokens, device)
+    off = SwitchedOff()
+    attention = _attention(gguf_model, spec, options.block_tokens, device, off)
     make_experts = options.make_experts or _grouped_experts
     num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
     longest = min(options.max_step_tokens, num_positions)
@@ -69,7 +71,7 @@ def load_hybrid_model(
 
     def tried(layers: Sequence[LayerOnDevice], experts: Sequence[kernels.Experts]) -> list[LayerOnDevice]:
         compiled_first = partial(_parallel_compile, device, lambda _: None)
-        return checked(layers, experts, packing.pool, spec, for_experts, device, compiled_first)
+        return checked(layers, experts, packing.pool, spec, for_experts, device, compiled_first, off)
 
     whole = WholeLayers(options.gpu_experts, make_experts, device, tried)
     loaded, ready, compiled = (_WEIGHTS_SHARE, _PINNED_SHARE, _COMPILED_SHARE) if on_gpu else (1.0, 1.0, 1.0)
@@ -85,7 +87,7 @@ def load_hybrid_model(
         whole.take,
     )
     if on_gpu:
-        _autotune(made, options.max_step_tokens, device)
+        _autotune(made, options.max_step_tokens, device, off)
     routed_weights = [layer.routed for layer in weights.layers if layer.routed is not None]
     in_host = {index: layer.experts for index, layer in enumerate(routed_weights) if layer.experts is not None}
     on_host = list(in_host.values())
@@ -115,6 +117,7 @@ def load_hybrid_model(
         from_tokens=options.stream_from_tokens,
         max_tokens=options.max_step_tokens,
         warmup_sizes=for_experts,
+        off=off,
     )
     model = HybridModel(
         spec,
@@ -129,11 +132,12 @@ def load_hybrid_model(
         streamed,
         options.max_step_tokens,
         options.vram,
+        off,
     )
     if experts.can_share:
         experts.set_pcie_share(SHARES[0] if pcie_share is None else pcie_share)
-    elif pcie_share and experts.has_host and not pinned.num_bytes:
-        log.warning("no PCIe share", extra={"asked": pcie_share, "reason": "the experts' memory is not pinned"})
+    elif pcie_share != 0 and experts.has_host and not pinned.num_bytes:
+        off.add("pcie_share", NOT_PINNED)
     if on_gpu:
         with _parallel_compile(device, lambda done: report(ready + (compiled - ready) * done)):
             model.warm_up(for_steps, host.idle())
@@ -173,7 +177,9 @@ def _parallel_compile(device: torch.device, report: Callable[[float], None]) -> 
     return parallel_compile(lambda: torch.cuda.set_device(device), report)
 
 
-def _attention(gguf_model: GgufModel, spec: ModelSpec, block_tokens: int, device: torch.device) -> Attention:
+def _attention(
+    gguf_model: GgufModel, spec: ModelSpec, block_tokens: int, device: torch.device, off: SwitchedOff
+) -> Attention:
     sizes = AttentionSizes(spec.num_heads, spec.kv_lora_rank, spec.rope_dim, softmax_scale(spec), block_tokens)
     if device.type != "cuda":
         return PlainAttention(sizes)
@@ -183,7 +189,7 @@ def _attention(gguf_model: GgufModel, spec: ModelSpec, block_tokens: int, device
     from ballast.model.hybrid.attention.gpu import gpu_attention  # here alone: a CPU needs no Triton
 
     try:
-        return gpu_attention(sizes, device)
+        return gpu_attention(sizes, device, off)
     except ValueError as error:
         raise ModelError(gguf_model.path, str(error)) from error
 
@@ -216,12 +222,12 @@ def _panel_linears(device: torch.device) -> MakeLinear:
     return make
 
 
-def _autotune(made: Sequence[Linear], most_tokens: int, device: torch.device) -> None:
+def _autotune(made: Sequence[Linear], most_tokens: int, device: torch.device, off: SwitchedOff) -> None:
     from ballast.model.hybrid.panels.autotune import autotune, replay_seconds
     from ballast.model.hybrid.panels.panel_linear import PanelLinear  # here alone: a CPU needs no Triton
 
     linears = [linear for linear in made if isinstance(linear, PanelLinear)]
-    autotune(linears, most_tokens, device, replay_seconds, lambda: _parallel_compile(device, lambda _: None))
+    autotune(linears, most_tokens, device, replay_seconds, lambda: _parallel_compile(device, lambda _: None), off)
 
 
 def _grouped_experts(gate: PanelStack, up: PanelStack, down: PanelStack) -> GroupedExperts:

@@ -31,6 +31,7 @@ from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import AttentionWeights, HybridWeights, LayerWeights, MlpWeights
 from ballast.model.spec import ModelSpec
+from ballast.model.switched_off import SwitchedOff
 
 
 class HybridModel:
@@ -50,9 +51,11 @@ class HybridModel:
         streamed: StreamedExperts | None,
         max_step_tokens: int,
         vram: VramLimit | None,
+        off: SwitchedOff,
     ) -> None:
         self._spec = spec
         self._vram = vram
+        self._off = off
         self._weights = weights
         self._experts = experts
         self._pinned = pinned
@@ -172,6 +175,7 @@ class HybridModel:
             num_graphs,
             self._experts.num_gpu_experts,
             self._experts.pcie_share,
+            self._off.reasons,
         )
 
     @property

@@ -68,12 +68,14 @@ async def debug_state(request: Request) -> Response:
     """The requests that run, the first 100 that wait, and the engine's numbers; never any text."""
     service = service_of(request)
     now = service.engine.snapshot()
+    numbers = {name: getattr(now, name) for name in now.__dataclass_fields__}
     return _status(
         200,
         state=service.engine.state.value,
         load_progress=service.engine.load_progress,
         preparing=service.tokenize_queue.num_waiting,
-        numbers={name: getattr(now, name) for name in now.__dataclass_fields__},
+        switched_off=numbers.pop("switched_off"),
+        numbers=numbers,
         requests=service.engine.describe(),
     )
 

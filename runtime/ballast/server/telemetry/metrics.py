@@ -19,6 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from ballast.engine.observer import StepKind
+from ballast.model.switched_off import FEATURES
 from ballast.server.engine_port import EnginePort
 
 # No second series with the creation time of each counter.
@@ -145,6 +146,14 @@ class _EngineCollector(Collector):
             yield GaugeMetricFamily(f"ballast_{name}", what, value)
         for name, (what, value) in counters.items():
             yield CounterMetricFamily(f"ballast_{name}", what, value)
+        switched_off = GaugeMetricFamily(
+            "ballast_switched_off",
+            "Whether start has switched this way of computing on a GPU off; the log and /debug/state say why.",
+            labels=["feature"],
+        )
+        for feature in FEATURES:
+            switched_off.add_metric([feature], feature in now.switched_off)
+        yield switched_off
         yield InfoMetricFamily("ballast_build", "The program that runs here.", self._build)
         yield InfoMetricFamily("ballast_model", "The model that is served.", {"model_name": self._model_name})
 

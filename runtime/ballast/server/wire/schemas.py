@@ -176,6 +176,8 @@ class EngineView(_Open):
     state: str
     load_progress: float
     preparing: int
+    switched_off: dict[str, str]
+    """Ways of computing on a GPU that start has switched off, and why."""
     numbers: dict[str, float | bool]
     requests: list[dict[str, Any]]
 

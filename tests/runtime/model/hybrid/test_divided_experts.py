@@ -23,6 +23,7 @@ from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.startup.pcie_share import best_share
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
+from ballast.model.switched_off import SwitchedOff
 from support.models.float_experts import FloatExperts
 from support.models.gguf_files import R1_SPEC
 
@@ -136,37 +137,47 @@ def test_layers_of_eight_experts_come_to_the_share_together(share: float, first:
     assert abs(int(counter) / 21 - 8 * share) < 0.15
 
 
-def test_experts_that_come_out_wrong_or_not_at_all_stay_on_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
-    setting = Setting(((1, 4), (), tuple(range(EXPERTS))), 0.5)
+@pytest.mark.parametrize(
+    ("ids", "is_readable", "features"),
+    [((1, 4), True, {"gpu_experts", "pcie_share"}), ((1, 4), False, {"gpu_experts"}), ((), True, {"pcie_share"})],
+)
+def test_experts_that_come_out_wrong_or_not_at_all_stay_on_the_cpu(
+    ids: tuple[int, ...], is_readable: bool, features: set[str]
+) -> None:
+    setting = Setting(NOBODY, 0.5)
 
-    def after(change: Callable[[torch.Tensor], torch.Tensor]) -> list[LayerOnDevice]:
+    def after(change: Callable[[torch.Tensor], torch.Tensor], off: SwitchedOff) -> list[LayerOnDevice]:
         def make(*stacks: PanelStack) -> GroupedExperts:
             right = FloatExperts(*stacks)
             return lambda *arguments: change(right(*arguments))
 
-        placed = [place_experts(layer, (1, 4), make, CPU, is_readable=True) for layer in setting.layers]
-        return checked(placed, setting.layers, setting.pool, SPEC, [1, 5], CPU, nullcontext)
+        placed = [place_experts(layer, ids, make, CPU, is_readable=is_readable) for layer in setting.layers]
+        return checked(placed, setting.layers, setting.pool, SPEC, [1, 5], CPU, nullcontext, off)
 
     def failing(_: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("the compiler gave up\nand said more")
 
-    assert all(layer.num_gpu_experts == 2 and layer.across for layer in after(lambda found: found * 1.001))
-    assert not caplog.records
+    off = SwitchedOff()
+    right = after(lambda found: found * 1.001, off)
+    assert all(layer.num_gpu_experts == len(ids) and bool(layer.across) == is_readable for layer in right)
+    assert off.reasons == {}
+    where = "GPU" if ids else "across"
     for change, reason in (
-        (lambda found: found * 1.2, "ValueError: GPU experts differ from the CPU's by 0.2 for 1 tokens"),
-        (lambda found: found * torch.nan, "ValueError: GPU experts differ from the CPU's by nan for 1 tokens"),
+        (lambda found: found * 1.2, f"ValueError: {where} experts differ from the CPU's by 0.2 for 1 tokens"),
+        (lambda found: found * torch.nan, f"ValueError: {where} experts differ from the CPU's by nan for 1 tokens"),
         (failing, "RuntimeError: the compiler gave up"),
     ):
-        caplog.clear()
-        assert after(change) == [LayerOnDevice()] * LAYERS
-        assert [vars(record)["reason"] for record in caplog.records] == [reason]
+        off = SwitchedOff()
+        assert after(change, off) == [LayerOnDevice()] * LAYERS
+        assert off.reasons == dict.fromkeys(features, reason)
 
 
-def test_experts_of_zeros_are_computed_by_the_device_as_any_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_experts_of_zeros_are_computed_by_the_device_as_any_others() -> None:
     setting = Setting(NOBODY, 0.0, scale=0.0)
     placed = [place_experts(layer, (1, 4), FloatExperts, CPU, is_readable=True) for layer in setting.layers]
-    assert checked(placed, setting.layers, setting.pool, SPEC, [1, 5], CPU, nullcontext) == placed
-    assert not caplog.records
+    off = SwitchedOff()
+    assert checked(placed, setting.layers, setting.pool, SPEC, [1, 5], CPU, nullcontext, off) == placed
+    assert off.reasons == {}
 
 
 def test_a_lost_device_is_no_reason_to_go_on() -> None:
@@ -177,4 +188,4 @@ def test_a_lost_device_is_no_reason_to_go_on() -> None:
 
     placed = [place_experts(layer, (0,), lambda *_: lost, CPU, is_readable=False) for layer in setting.layers]
     with pytest.raises(torch.AcceleratorError):
-        checked(placed, setting.layers, setting.pool, SPEC, [1], CPU, nullcontext)
+        checked(placed, setting.layers, setting.pool, SPEC, [1], CPU, nullcontext, SwitchedOff())

@@ -82,6 +82,13 @@ def test_the_hybrid_serves_where_nothing_fails():
         with urllib.request.urlopen(post(server, 5), timeout=60) as reply:
             assert json.loads(reply.read())["usage"]["completion_tokens"] == 5
         server.wait_until_empty()
+        state = json.loads(server.get("/debug/state", admin=True)[2])
+        not_pinned = "the experts' memory is not pinned"
+        assert state["switched_off"] == {"streamed_experts": not_pinned}
+        assert server.event("experts are not streamed: long steps are computed by the CPU")["reason"] == not_pinned
+        metrics = server.metrics()
+        assert metrics['ballast_switched_off{feature="streamed_experts"}'] == 1
+        assert metrics['ballast_switched_off{feature="flashinfer"}'] == 0
         assert server.event("device")["device"] == "cpu"
         server.send_signal(signal.SIGTERM)
         assert server.wait() == 0

@@ -20,6 +20,7 @@ from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanel
 from ballast.model.hybrid.streaming.start import NEVER, start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, copy_pieces
 from ballast.model.spec import ModelSpec
+from ballast.model.switched_off import SwitchedOff
 from support.models.float_experts import FloatExperts
 from support.models.gguf_files import R1_SPEC
 
@@ -81,7 +82,7 @@ def test_streamed_experts_agree_with_the_cpu_in_every_pass(layers, max_experts, 
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-20])
-def test_experts_of_zeros_are_streamed_as_any_others(scale, caplog) -> None:
+def test_experts_of_zeros_are_streamed_as_any_others(scale) -> None:
     pool = kernels.ThreadPool(1)
 
     def matrix(rows: int, cols: int) -> kernels.Matrix:
@@ -94,11 +95,20 @@ def test_experts_of_zeros_are_streamed_as_any_others(scale, caplog) -> None:
         NUM_EXPERTS,
     )
     layers = [stacked.packed(pool, FAST, activation_bytes=2)]
-    streamed = start_streaming(
-        small_spec(), layers, pool, PinnedMemory(), CPU, FloatExperts, from_tokens=7, max_tokens=9, warmup_sizes=[9]
+    off = SwitchedOff()
+    assert start_streaming(
+        small_spec(),
+        layers,
+        pool,
+        PinnedMemory(),
+        CPU,
+        FloatExperts,
+        from_tokens=7,
+        max_tokens=9,
+        warmup_sizes=[9],
+        off=off,
     )
-    assert streamed is not None
-    assert not caplog.records
+    assert off.reasons == {}
 
 
 @pytest.mark.parametrize(
@@ -182,11 +192,15 @@ def test_streaming_starts_where_it_was_measured_to_pay_or_was_asked_for(layers) 
             from_tokens=from_tokens,
             max_tokens=100,
             warmup_sizes=[1, 100],
+            off=off,
         )
 
+    off = SwitchedOff()
     assert start(NEVER) is None
-    assert start(None) is None, "what is pageable is streamed only when it is asked for"
     assert start(101) is None, "no step is that long"
+    assert off.reasons == {}
+    assert start(None) is None, "what is pageable is streamed only when it is asked for"
+    assert off.reasons == {"streamed_experts": "the experts' memory is not pinned"}
     asked = start(7)
     assert asked is not None
     assert asked.from_tokens == 7
@@ -197,7 +211,7 @@ def test_streaming_starts_where_it_was_measured_to_pay_or_was_asked_for(layers) 
 
 
 @pytest.mark.parametrize("fault", ["wrong", "not a number", "cannot be compiled"])
-def test_kernels_that_fail_or_err_leave_experts_to_the_cpu(layers, fault, caplog, monkeypatch) -> None:
+def test_kernels_that_fail_or_err_leave_experts_to_the_cpu(layers, fault, monkeypatch) -> None:
     waited: list[StreamedExperts] = []
     monkeypatch.setattr(StreamedExperts, "wait", lambda streamed: waited.append(streamed))
 
@@ -208,19 +222,20 @@ def test_kernels_that_fail_or_err_leave_experts_to_the_cpu(layers, fault, caplog
             return super().__call__(x, ids, weights) * (torch.nan if fault == "not a number" else 1.2)
 
     spec, pool = small_spec(), pool_of(layers)
-    with caplog.at_level("WARNING"):
-        streamed = start_streaming(
-            spec,
-            layers,
-            pool,
-            PinnedMemory(),
-            CPU,
-            Faulty,
-            from_tokens=7,
-            max_tokens=100,
-            warmup_sizes=[9, 100],
-        )
+    off = SwitchedOff()
+    streamed = start_streaming(
+        spec,
+        layers,
+        pool,
+        PinnedMemory(),
+        CPU,
+        Faulty,
+        from_tokens=7,
+        max_tokens=100,
+        warmup_sizes=[9, 100],
+        off=off,
+    )
     assert streamed is None
     assert len(waited) == 1, "copies that are under way end before their buffers do"
-    [record] = caplog.records
-    assert {"wrong": "by 0.2 of", "not a number": "by nan", "cannot be compiled": "PassManager"}[fault] in record.reason
+    why = {"wrong": "by 0.2 of", "not a number": "by nan", "cannot be compiled": "PassManager"}
+    assert why[fault] in off.reasons["streamed_experts"]

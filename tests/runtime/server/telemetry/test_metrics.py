@@ -23,6 +23,7 @@ GAUGES = {
     "ballast_decode_graphs",
     "ballast_resident_experts",
     "ballast_pcie_share_ratio",
+    "ballast_switched_off",
     "ballast_vram_allocated_bytes",
     "ballast_vram_reserved_bytes",
     "ballast_vram_limit_bytes",
@@ -164,6 +165,7 @@ def test_debug_state_shows_live_requests_without_their_text(server):
     assert state["state"] == "ready"
     assert [entry["id"] for entry in state["requests"]] == ["mine"]
     assert state["numbers"]["running"] == 1
+    assert state["switched_off"] == {}
     assert b"topsecret" not in page
     server.wait_until_empty()
 

@@ -12,6 +12,7 @@ from ballast.model.hybrid.attention.latent import AttentionSizes
 from ballast.model.hybrid.attention.paged import PagedAttention, choose_tilings
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.step import Step
+from ballast.model.switched_off import SwitchedOff
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +39,9 @@ class GpuAttention:
         return self._paged
 
 
-def gpu_attention(sizes: AttentionSizes, device: torch.device) -> GpuAttention:
+def gpu_attention(sizes: AttentionSizes, device: torch.device, off: SwitchedOff) -> GpuAttention:
     """Attention for a CUDA device. Raises ValueError where the latents are too large."""
-    return GpuAttention(paged_attention(sizes, device), compiled_flashinfer(sizes, device))
+    return GpuAttention(paged_attention(sizes, device), compiled_flashinfer(sizes, device, off))
 
 
 def paged_attention(sizes: AttentionSizes, device: torch.device) -> PagedAttention:
@@ -49,9 +50,9 @@ def paged_attention(sizes: AttentionSizes, device: torch.device) -> PagedAttenti
     return PagedAttention(sizes, choose_tilings(sizes, about["max_shared_mem"]), about["multiprocessor_count"])
 
 
-def compiled_flashinfer(sizes: AttentionSizes, device: torch.device) -> FlashinferAttention | None:
-    """flashinfer's kernels, or None where it has none for such latents; None, with a warning, where it is not installed
-    or cannot compile them. Raises what CUDA itself reports."""
+def compiled_flashinfer(sizes: AttentionSizes, device: torch.device, off: SwitchedOff) -> FlashinferAttention | None:
+    """flashinfer's kernels, or None where it has none for such latents, is not installed or cannot compile them; `off`
+    knows of the latter two. Raises what CUDA itself reports."""
     known = RANK, ROPE_DIM
     if (sizes.rank, sizes.rope_dim) != known:
         log.info(
@@ -63,9 +64,9 @@ def compiled_flashinfer(sizes: AttentionSizes, device: torch.device) -> Flashinf
     except DEVICE_ERRORS:
         raise
     except (ImportError, OSError, RuntimeError) as error:
-        log.warning(
-            "attention by Ballast's own kernels, which are slower: flashinfer cannot be used here: %s "
-            "(it takes the extra ballast-serve[cuda], which brings nvcc and ninja, and g++ in PATH)",
-            str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
+        last_line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        off.add(
+            "flashinfer",
+            f"{last_line} (it takes the extra ballast-serve[cuda], which brings nvcc and ninja, and g++ in PATH)",
         )
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,8 +21,7 @@ from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.spec import ModelSpec
-
-log = logging.getLogger(__name__)
+from ballast.model.switched_off import Feature, SwitchedOff
 
 _MOST_COMPARED_TOKENS = 32
 """Most tokens that are compared; the CPU takes too long for more."""
@@ -31,6 +29,7 @@ _MOST_COMPARED_TOKENS = 32
 Role = Literal["gpu_experts", "across"]
 """Which of a `LayerOnDevice`'s fields."""
 _TOLD_AS: Mapping[Role, str] = {"gpu_experts": "GPU", "across": "across"}
+_FEATURES: Mapping[Role, Feature] = {"gpu_experts": "gpu_experts", "across": "pcie_share"}
 Kind = tuple[tuple[GgmlType, GgmlType, GgmlType], ...]
 
 
@@ -42,9 +41,10 @@ def checked(
     num_tokens: Sequence[int],
     device: torch.device,
     parallel_compile: Callable[[], AbstractContextManager[None]],
+    off: SwitchedOff,
 ) -> list[LayerOnDevice]:
-    """`layers` unchanged where the device computes them rightly, else layers with nothing on the device, and one
-    warning.
+    """`layers` unchanged where the device computes them rightly, else layers with nothing on the device; `off` knows
+    why.
 
     One layer of each combination of types is computed for each of `num_tokens`; results of few tokens are compared with
     the CPU's. Launches inside the context that `parallel_compile` returns only compile. Raises what CUDA itself
@@ -67,8 +67,8 @@ def checked(
     except DEVICE_ERRORS:
         raise
     except Exception as error:  # noqa: BLE001  compilers raise whatever they like, and the CPU can do without them
-        reason = first_line(error)
-        log.warning("the GPU computes no experts in decoding", extra={"reason": reason})
+        for role in sorted({comparison.role for comparison in comparisons}):
+            off.add(_FEATURES[role], first_line(error))
         return [LayerOnDevice()] * len(layers)
     return list(layers)
 

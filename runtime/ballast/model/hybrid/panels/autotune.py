@@ -20,6 +20,7 @@ from ballast.model.hybrid.agreement import difference
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.graphs.capture import captured
 from ballast.model.hybrid.panels.panel_linear import TUNED_TOKENS, PanelLinear, Shape
+from ballast.model.switched_off import SwitchedOff
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +40,12 @@ def autotune(
     device: torch.device,
     measure: Measure,
     parallel_compile: Callable[[], AbstractContextManager[None]],
+    off: SwitchedOff,
 ) -> None:
     """Try products of up to `most_tokens` tokens, once for each shape, and give each linear layer its faster kernel.
 
-    Where the kernels of exact codes do not compile or are wrong, none is used, and one warning says so. Launches inside
-    the context that `parallel_compile` returns only compile.
+    Where the kernels of exact codes do not compile or are wrong, none is used, and `off` knows why. Launches inside the
+    context that `parallel_compile` returns only compile.
 
     Raises EngineDeadError where the other kernels fail, and whatever CUDA itself reports."""
     alike: dict[Shape, list[PanelLinear]] = defaultdict(list)
@@ -58,7 +60,7 @@ def autotune(
                 product.both()
         pays = {(product.linears[0].shape, product.num_tokens): product.pays(measure) for product in products}
     except _NoIntGemmError as error:
-        log.warning("no dense product goes by exact codes", extra={"reason": str(error)})
+        off.add("exact_codes", str(error))
         return
     for shape, group in alike.items():
         chosen = frozenset(tokens for tokens in counts if pays[shape, tokens])

@@ -23,6 +23,8 @@ from ballast._core import kernels, numa
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 512 << 20
+NOT_PINNED = "the experts' memory is not pinned"
+"""Why a GPU can do nothing with it."""
 _PAGE_BYTES = 4096
 
 

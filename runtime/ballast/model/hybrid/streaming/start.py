@@ -11,9 +11,10 @@ import torch
 from ballast._core import kernels
 from ballast.model.hybrid.streaming.break_even import break_even
 from ballast.model.hybrid.streaming.calibration import FEWEST_TOKENS, Calibration
-from ballast.model.hybrid.streaming.host_memory import PinnedMemory, panels_of
+from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, PinnedMemory, panels_of
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, StreamedExperts
 from ballast.model.spec import ModelSpec
+from ballast.model.switched_off import SwitchedOff
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +33,17 @@ def start_streaming(
     from_tokens: int | None,
     max_tokens: int,
     warmup_sizes: Sequence[int],
+    off: SwitchedOff,
 ) -> StreamedExperts | None:
     """The experts of all routed layers, to be streamed in steps of `from_tokens` to `max_tokens` tokens; None where no
-    step is to be streamed.
+    step is to be streamed, and `off` knows why one that was wanted cannot be.
 
     `from_tokens` None: as measured; then the experts must be pinned, since copies of pageable memory are slow and hold
     up the host. The streamed experts are checked with those of `warmup_sizes` that are long enough."""
     if from_tokens == NEVER or not layers:
         return None
     if from_tokens is None and not pinned.num_bytes:
-        log.info("experts are not streamed", extra={"reason": "their memory is not pinned"})
+        off.add("streamed_experts", NOT_PINNED)
         return None
     streamed = StreamedExperts([panels_of(layer) for layer in layers], make_experts, device)
     calibration = Calibration(spec, layers, pool, streamed, device)
@@ -50,7 +52,7 @@ def start_streaming(
     try:
         reason = calibration.why_wrong(tried)
         if reason is not None:
-            log.warning("experts are not streamed", extra={"reason": reason})
+            off.add("streamed_experts", reason)
             return None
         if from_tokens is None:
             from_tokens = _measured(calibration, max_tokens)

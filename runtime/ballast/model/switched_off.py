@@ -1,0 +1,40 @@
+"""Ways of computing on a GPU that a model does without, and why."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+log = logging.getLogger(__name__)
+
+Feature = Literal["streamed_experts", "gpu_experts", "pcie_share", "exact_codes", "flashinfer"]
+FEATURES: tuple[Feature, ...] = get_args(Feature)
+_TOLD_AS: Mapping[Feature, str] = {
+    "streamed_experts": "experts are not streamed: long steps are computed by the CPU",
+    "gpu_experts": "no experts are computed from the GPU's memory",
+    "pcie_share": "no experts are read across PCIe in decode steps",
+    "exact_codes": "no dense product goes by exact codes",
+    "flashinfer": "attention by Ballast's own kernels, which are slower",
+}
+
+
+class SwitchedOff:
+    """What the start of one model has switched off: what was wanted, and failed its check or cannot be had here.
+
+    What was measured to be slower is not among it. Nobody may find out by a server's speed alone, so each is a warning
+    when it happens, and stays to be asked for."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[Feature, str] = {}
+
+    def add(self, feature: Feature, reason: str) -> None:
+        """Only the first reason counts: later ones follow from it."""
+        if feature not in self._reasons:
+            self._reasons[feature] = reason
+            log.warning(_TOLD_AS[feature], extra={"switched_off": feature, "reason": reason})
+
+    @property
+    def reasons(self) -> Mapping[Feature, str]:
+        """One for each feature that is switched off."""
+        return self._reasons

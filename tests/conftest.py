@@ -6,7 +6,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ballast.host.gpu import why_unusable
-from support.cluster.service.operator import OperatorProcess
 from support.servers import prefork
 from support.servers.process import ServerProcess
 
@@ -24,14 +23,12 @@ settings.load_profile("ballast")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def forked_programs() -> Iterator[None]:
-    """Servers and operators of this run are forks of a process that has imported what they need."""
-    servers, operators = prefork.Template(prefork.SERVER_MODULES), prefork.Template(prefork.OPERATOR_MODULES)
-    ServerProcess.start = servers.start
-    OperatorProcess.fork = operators.start_logged
+def forked_servers() -> Iterator[None]:
+    """Servers of this run are forks of a process that has imported what they need."""
+    template = prefork.Template(prefork.SERVER_MODULES)
+    ServerProcess.start = template.start
     yield
-    servers.end()
-    operators.end()
+    template.end()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,6 +13,16 @@ from support.cluster.faults.proxy import FaultProxy
 from support.cluster.kube import Kube
 from support.cluster.service.operator import OperatorProcess, install
 from support.cluster.service.pod_answers import PodAnswers
+from support.servers import prefork
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_operators() -> Iterator[None]:
+    """Operators of this run are forks of a process that has imported what they need."""
+    template = prefork.Template(prefork.OPERATOR_MODULES)
+    OperatorProcess.fork = template.start_logged
+    yield
+    template.end()
 
 
 @pytest.fixture(scope="session")

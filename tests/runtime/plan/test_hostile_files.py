@@ -84,6 +84,8 @@ def test_a_block_of_5000_digits_is_refused(tmp_path: Path) -> None:
         ("tokenizer.ggml.model", 5),
         ("tokenizer.ggml.model", ["gpt2"]),
         ("tokenizer.ggml.pre", [1.0]),
+        ("tokenizer.chat_template", ["{{ messages }}"]),
+        ("tokenizer.chat_template", "{{" + "[" * 3000),
         ("general.name", ["a", "b"]),
         ("general.name", 7),
         ("general.name", "a" * 100_000),

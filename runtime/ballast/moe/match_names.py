@@ -1,24 +1,21 @@
-"""Finds the names that foreign regular expressions match, in a process of its own.
+"""Finds the names that foreign regular expressions match, in a guarded process.
 
 Python's expressions can take longer than anybody waits, and compiling them too; a file of rules may come from anywhere.
-KTransformers' rules look ahead, which libraries that match in linear time do not. So the comparing is done in a process
-that is killed when it takes too much.
-
-This file is also that process's program: it imports nothing but the standard library.
+KTransformers' rules look ahead, which libraries that match in linear time do not.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import resource
-import subprocess
-import sys
+import time
 from collections.abc import Sequence
+from typing import Any
 
-TIMEOUT_S = 3.0
-"""A thousand rules for a whole model's modules take half a second."""
-MEMORY_BYTES = 512 << 20
+from ballast.guarded import GuardedProcess, LimitExceededError, Limits, TaskFailedError
+
+CPU_S = 1.0
+"""For a file's patterns together. A thousand of them take half of it for a whole model's modules."""
+_MEMORY_BYTES = 512 << 20
 
 
 class PatternError(Exception):
@@ -29,52 +26,40 @@ class PatternError(Exception):
         self.index = index
 
 
-def match_names(patterns: Sequence[str], names: Sequence[str], timeout_s: float = TIMEOUT_S) -> list[frozenset[str]]:
+def match_names(patterns: Sequence[str], names: Sequence[str]) -> list[frozenset[str]]:
     """For each pattern the names that it is found in. Raises PatternError."""
     if not patterns:
         return []
-    command = [sys.executable, "-I", "-S", __file__]
-    task = json.dumps({"patterns": list(patterns), "names": list(names)}).encode()
-    try:
-        done = subprocess.run(command, input=task, capture_output=True, timeout=timeout_s, check=False)  # noqa: S603  our own file
-        lines = done.stdout.splitlines()
-    except subprocess.TimeoutExpired as stopped:
-        lines = (stopped.stdout or b"").splitlines()
-    except OSError as error:
-        raise PatternError(0, f"cannot be compared, no process can be started: {error.strerror}") from error
-    matched = []
-    for index, line in enumerate(lines):
-        found = json.loads(line)
-        if isinstance(found, str):
-            raise PatternError(index, found)
-        matched.append(frozenset(names[at] for at in found))
-    if len(matched) < len(patterns):
-        raise PatternError(
-            len(matched),
-            f"takes more than {timeout_s:g} s or {MEMORY_BYTES >> 20} MiB to compare with the model's modules; "
-            "write it without repetitions inside repetitions",
-        )
+    matched, taken_s = [], 0.0
+    with GuardedProcess(__name__, Limits(CPU_S, _MEMORY_BYTES)) as process:
+        for index, pattern in enumerate(patterns):
+            try:
+                found = process.ask({"pattern": pattern, "names": list(names)})
+            except TaskFailedError as error:
+                raise PatternError(index, str(error)) from error
+            except LimitExceededError as error:
+                raise PatternError(index, _too_slow(str(error))) from error
+            except OSError as error:
+                raise PatternError(index, f"cannot be compared, no process starts: {error.strerror}") from error
+            taken_s += found["seconds"]
+            if taken_s > CPU_S:
+                raise PatternError(index, _too_slow(f"with those before it, it takes more than {CPU_S:g} s"))
+            matched.append(frozenset(names[at] for at in found["matches"]))
     return matched
 
 
-def _main() -> None:
-    """A line of JSON for each pattern: the indices of the names, or what is wrong with it."""
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    task = json.load(sys.stdin)
-    for text in task["patterns"]:
-        found: object
-        try:
-            pattern = re.compile(text)
-            found = [at for at, name in enumerate(task["names"]) if pattern.search(name)]
-        except re.error as error:
-            found = f"is not a regular expression: {error}"
-        except (RecursionError, OverflowError, MemoryError) as error:
-            found = f"is too complex for a regular expression ({type(error).__name__})"
-        sys.stdout.write(f"{json.dumps(found)}\n")
-        sys.stdout.flush()
+def _too_slow(why: str) -> str:
+    return f"cannot be compared with the model's modules: {why}; write it without repetitions inside repetitions"
 
 
-if __name__ == "__main__":
-    _main()
+def answer(task: Any) -> Any:
+    """In the guarded process: the indices of the names that match, and the processor time it took."""
+    began = time.process_time()
+    try:
+        pattern = re.compile(task["pattern"])
+    except re.error as error:
+        raise ValueError(f"is not a regular expression: {error}") from error
+    except (RecursionError, OverflowError) as error:
+        raise ValueError(f"is too complex for a regular expression ({type(error).__name__})") from error
+    matches = [at for at, name in enumerate(task["names"]) if pattern.search(name)]
+    return {"matches": matches, "seconds": time.process_time() - began}

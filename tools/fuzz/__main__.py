@@ -37,7 +37,10 @@ def main() -> int:
                 problems[f"{kind}: {_cause(outcome)}"].append(outcome)
         took = time.monotonic() - began
         told = ", ".join(f"{code}: {number}" for code, number in sorted(codes.items()))
-        print(f"{kind}: {codes.total()} cases in {took:.0f} s, slowest {slowest:.2f} s; exit codes {told}", flush=True)
+        print(
+            f"{kind}: {codes.total()} cases in {took:.0f} s, at most {slowest:.2f} s of CPU; exit codes {told}",
+            flush=True,
+        )
     return _report(problems, options.seed)
 
 

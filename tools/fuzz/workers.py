@@ -20,7 +20,10 @@ from pathlib import Path
 
 from tools.fuzz.targets import TARGETS, run
 
-TIMEOUT_S = 5.0
+CPU_S = 5.0
+"""Processor time, that of processes it starts included: what others do on the machine does not count."""
+HANG_S = 60.0
+"""On the clock, for plan and serve together."""
 MEMORY_BYTES = 1 << 30
 """Beyond what the worker has when it begins."""
 ALLOWED = frozenset({0, 2, 3, 4})
@@ -96,7 +99,7 @@ class _Worker:
         self._num_cases += 1
         self._number = number
         self.socket.sendall(f"{number}\n".encode())
-        self.deadline = time.monotonic() + 2 * TIMEOUT_S + 1.0  # plan and serve, and the case's own making
+        self.deadline = time.monotonic() + HANG_S
         return True
 
     def end(self) -> Outcome:
@@ -116,7 +119,7 @@ class _Worker:
             time.sleep(0.1)  # until the system knows how it ended
         status = self.stop()
         self._start()
-        problem = "took longer than the limit" if timed_out else f"ended with {_told(status)}"
+        problem = f"gave no answer in {HANG_S:g} s" if timed_out else f"ended with {_told(status)}"
         return Outcome(self._kind, self._number, problem=problem)
 
     def stop(self) -> int:
@@ -142,8 +145,8 @@ def _judged(outcome: Outcome) -> Outcome:
         problem = f"exit codes {outcome.codes}"
     elif outcome.codes["plan"] != outcome.codes["serve"]:
         problem = f"plan and serve do not agree: {outcome.codes}"
-    elif outcome.seconds > TIMEOUT_S:
-        problem = f"took {outcome.seconds:.1f} s"
+    elif outcome.seconds > CPU_S:
+        problem = f"took {outcome.seconds:.1f} s of processor time"
     return Outcome(outcome.kind, outcome.number, outcome.codes, outcome.seconds, outcome.said, problem)
 
 
@@ -158,16 +161,21 @@ def _serve(kind: str, seed: int, requests: socket.socket) -> None:
             folder.mkdir()
             make_case(kind, seed, int(line), folder)
             said = io.StringIO()
-            began = time.monotonic()
+            began = _processor_time()
             with redirect_stderr(said):
                 codes = run(TARGETS[kind], folder)
-            seconds = time.monotonic() - began
+            seconds = _processor_time() - began
             for file in folder.iterdir():
                 file.unlink()
             folder.rmdir()
             reply = {"codes": codes, "seconds": seconds / len(codes), "said": said.getvalue()[-20_000:]}
             stream.write(json.dumps(reply) + "\n")
             stream.flush()
+
+
+def _processor_time() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def _limit_memory() -> None:

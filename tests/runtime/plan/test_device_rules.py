@@ -263,7 +263,7 @@ def test_a_pattern_that_would_take_for_ever_is_stopped(pattern: str, monkeypatch
 
 def test_patterns_that_take_too_long_together_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "CPU_S", 0.0005)
-    with pytest.raises(PatternError, match="cannot be compared with the model.s modules: "):
+    with pytest.raises(PatternError, match="cannot be compared with the model"):
         match_names(["a.*b"] * 1000, ["a" * 100] * 10)
 
 

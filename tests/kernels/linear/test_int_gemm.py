@@ -91,6 +91,18 @@ def test_heads_tiles_of_tokens_and_shares_of_columns_come_together(rng, pool, de
         check(linear, rng.standard_normal((num_tokens, 2, 512), dtype=np.float32), weight, device)
 
 
+@pytest.mark.parametrize(("num_tokens", "by_int_gemm"), [(4, False), (5, False), (4, True)], ids=["few", "tile", "int"])
+def test_what_is_no_number_leaves_none_in_its_tokens_results(rng, pool, device, num_tokens, by_int_gemm: bool) -> None:
+    """The first is what a GPU makes of zero times infinity."""
+    linear, _ = linear_of(rng, pool, T.Q4_K, 16, 256, device)
+    x = rng.standard_normal((num_tokens, 256), dtype=np.float32)
+    x[:3, 77] = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800000], np.uint32).view(np.float32)
+    with np.errstate(invalid="ignore"):
+        found = linear.multiply(torch.from_numpy(x).to(device), by_int_gemm=by_int_gemm).cpu()
+    assert not found[:3].isfinite().any()
+    assert found[3:].isfinite().all()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", [T.Q4_K, T.Q6_K, T.Q8_0], ids=lambda kind: kind.name)
 def test_a_token_does_not_depend_on_its_batch(rng, pool, kind: T) -> None:

@@ -6,6 +6,8 @@ Tolerance: sums of squares are taken in another order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -41,6 +43,19 @@ def both(device: torch.device) -> tuple[TorchPointwise, TritonPointwise]:
     return TorchPointwise(1e-6, rope, device), TritonPointwise(1e-6, rope, device)
 
 
+@pytest.fixture
+def unturned(device: torch.device) -> Callable[..., tuple[TorchPointwise, TritonPointwise]]:
+    """Makes both ways, with tables that turn nothing."""
+    rope = RopeTable(np.ones((1, ROPE // 2), np.float32), np.zeros((1, ROPE // 2), np.float32))
+    return lambda **options: tuple(way(1e-6, rope, device, **options) for way in (TorchPointwise, TritonPointwise))
+
+
+def step_of(positions: list[int], slots: list[int], device: torch.device) -> Step:
+    """Of which only positions and slots are read."""
+    tables = (torch.tensor(values, dtype=torch.int32, device=device) for values in (positions, slots))
+    return Step(*tables, torch.empty(0, dtype=torch.int64), ())
+
+
 def random(*shape: int, device: torch.device) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(device)
 
@@ -70,9 +85,7 @@ def test_queries_and_keys_turn_by_their_position_and_keys_reach_their_slot(
     nope, joined = random(3, num_heads, rank, device=device), random(3, num_heads * 40 + rank, device=device)
     heads = joined[:, : num_heads * 40].view(3, num_heads, 40)
     latents, weight = random(3, rank + ROPE + 8, device=device)[:, : rank + ROPE], random(rank, device=device)
-    nothing = torch.empty(0, dtype=torch.int64)
-    positions, slots = (torch.tensor(values, dtype=torch.int32, device=device) for values in ([7, 0, 49], [9, 2, 15]))
-    step = Step(positions, slots, nothing, ())
+    step = step_of([7, 0, 49], [9, 2, 15], device)
     caches = [torch.full((16, rank + ROPE), 3.0, dtype=dtype, device=device) for _ in both]
     plain, fused = (
         way.query_and_cache(nope, heads, latents, weight, cache, step) for way, cache in zip(both, caches, strict=True)
@@ -80,6 +93,42 @@ def test_queries_and_keys_turn_by_their_position_and_keys_reach_their_slot(
     torch.testing.assert_close(fused, plain, **CLOSE)
     torch.testing.assert_close(caches[1], caches[0], rtol=1e-3 if dtype == torch.float16 else 1e-5, atol=1e-6)
     assert (caches[1] != 3.0).any(1).nonzero().flatten().tolist() == [2, 9, 15]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "big", "num_beyond"),
+    [(torch.float16, 1e6, 7), (torch.bfloat16, 3.395e38, 7), (torch.float32, 3.395e38, 0)],
+)
+def test_what_the_cache_cannot_hold_becomes_its_largest_number_and_is_counted(
+    device, unturned, dtype: torch.dtype, big: float, num_beyond: int
+) -> None:
+    largest, rank = torch.finfo(dtype).max, 64
+    latents, weight = torch.ones(2, rank + ROPE, device=device), torch.ones(rank, device=device)
+    latents[0, rank:] = torch.tensor([big, -big, largest, *[5.0] * (ROPE - 3)])
+    latents[1, rank:] = torch.tensor([0.0, torch.nan, big, *[-5.0] * (ROPE - 3)])
+    weight[:2] = torch.tensor([big, -big])
+    nope, heads = random(2, 1, rank, device=device), random(2, 1, 40, device=device)
+    for way in unturned():
+        cache = torch.zeros((5, rank + ROPE), dtype=dtype, device=device)
+        way.query_and_cache(nope, heads, latents, weight, cache, step_of([0, 0], [3, 4], device))
+        expected = latents[:, rank:].clamp(-largest, largest).to(dtype)
+        expected[1, 0] = torch.nan  # turned with its neighbour, which is no number: then its request fails
+        torch.testing.assert_close(cache[3:, rank:], expected, rtol=0, atol=0, equal_nan=True)
+        expected = weight.clamp(-largest, largest).repeat(2, 1)
+        torch.testing.assert_close(cache[3:, :rank].float(), expected, rtol=2**-8, atol=0)
+        assert int(way.num_saturated) == num_beyond
+
+
+def test_a_query_that_attention_would_round_to_infinity_is_bounded_and_counted(device, unturned) -> None:
+    latents, weight = torch.zeros(1, 16 + ROPE, device=device), torch.ones(16, device=device)
+    nope, heads = torch.ones(1, 2, 16, device=device), torch.ones(1, 2, ROPE, device=device)
+    nope[0, 0, 2], nope[0, 1, 3], heads[0, 0, 8], heads[0, 1, 7] = torch.nan, 2e5, 99999.0, -2e5
+    expected = torch.cat([nope, heads], -1).clamp(-1e5, 1e5)
+    for way in unturned(largest_query=1e5):
+        cache = torch.zeros((1, 16 + ROPE), dtype=torch.float16, device=device)
+        query = way.query_and_cache(nope, heads, latents, weight, cache, step_of([0], [0], device))
+        torch.testing.assert_close(query, expected, rtol=0, atol=0, equal_nan=True)
+        assert int(way.num_saturated) == 2
 
 
 def test_a_gate_opens_what_goes_up(device, both) -> None:
@@ -104,6 +153,8 @@ def test_a_gate_opens_what_goes_up(device, both) -> None:
                 "LATENT_STRIDE": 576,
                 "PADDED_RANK": 512,
                 "PADDED_PAIRS": 32,
+                "LARGEST": 65504.0,
+                "LARGEST_QUERY": 2e5,
             },
         ),
         ("gated", {"BLOCK": 1024}),
@@ -111,7 +162,7 @@ def test_a_gate_opens_what_goes_up(device, both) -> None:
 )
 @pytest.mark.usefixtures("kept_kernels")
 def test_kernels_compile_for_a_gpu(name: str, known: dict[str, int]) -> None:
-    kinds = {"positions": "*i32", "slots": "*i32", "cache": "*fp16", "eps": "fp32"}
+    kinds = {"positions": "*i32", "slots": "*i32", "cache": "*fp16", "eps": "fp32", "num_saturated": "*i64"}
     kinds |= dict.fromkeys(("num_heads", "width", "stride"), "i32")
     function = getattr(pointwise_kernels, name)
     types = {name: "constexpr" if name in known else kinds.get(name, "*fp32") for name in function.arg_names}

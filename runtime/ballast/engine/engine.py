@@ -91,6 +91,8 @@ class Snapshot:
     """Routed experts in a GPU's memory, over all layers."""
     pcie_share: float
     """Share of a decode step's other experts that a GPU reads from host memory, 0…1."""
+    saturated_numbers: int
+    """Numbers too large for a GPU's cache or its attention, taken as the largest that they hold."""
     switched_off: Mapping[Feature, str]
     """Ways of computing on a GPU that start has switched off, and why."""
     heartbeat: float
@@ -276,6 +278,7 @@ class Engine:
             decode_graphs=on_device.decode_graphs,
             gpu_experts=on_device.gpu_experts,
             pcie_share=on_device.pcie_share,
+            saturated_numbers=on_device.saturated_numbers,
             switched_off=on_device.switched_off,
             heartbeat=self._heartbeat,
             has_work=has_work,

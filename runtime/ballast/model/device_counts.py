@@ -22,5 +22,7 @@ class DeviceCounts:
     """Routed experts in the GPU's memory, over all layers."""
     pcie_share: float = 0.0
     """Share of a decode step's other experts that the GPU reads from host memory, 0…1."""
+    saturated_numbers: int = 0
+    """Numbers in keys, latents and queries that were too large for half precision, and were taken as its largest."""
     switched_off: Mapping[Feature, str] = field(default_factory=dict)
     """Ways of computing on the GPU that the model does without, and why."""

@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ballast.model.hybrid.attention import paged, paged_kernels
-from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
+from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention, largest_query
 from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings, choose_tilings, kernel_constants
 from support.kernels.attention_cases import AttentionCase, attention_case
 from support.kernels.interpreted import interpreted
@@ -56,6 +56,15 @@ def test_a_token_sees_its_own_request_up_to_itself(
 ) -> None:
     sizes = AttentionSizes(heads, rank, rope, scale=0.1, block_tokens=16)
     check(PagedAttention(sizes, SMALL_TILES, num_processors), attention_case(sizes, tokens, lens, device, dtype))
+
+
+def test_the_largest_query_meets_the_largest_keys(device) -> None:
+    sizes = AttentionSizes(2, 64, 16, scale=0.1, block_tokens=16)
+    case = attention_case(sizes, [1, 1], [40, 5], device, torch.float16)
+    case.query[0, 0, 3] = largest_query(sizes.scale, torch.float16)
+    case.query[0, 1, 70] = -case.query[0, 0, 3]
+    case.cache[::3] = torch.finfo(torch.float16).max
+    check(PagedAttention(sizes, SMALL_TILES, 1), case)
 
 
 def test_single_tokens_follow_what_the_device_memory_says_when_they_run(device) -> None:

@@ -16,7 +16,7 @@ from ballast.errors import ModelError
 from ballast.host.gpu import driver_library
 from ballast.host.nvcc import use_packaged_tools
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
-from ballast.model.hybrid.attention.latent import Attention, AttentionSizes, PlainAttention
+from ballast.model.hybrid.attention.latent import Attention, AttentionSizes, PlainAttention, largest_query
 from ballast.model.hybrid.experts.device_layers import WholeLayers, place_experts
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.division import Divide, divide
@@ -86,6 +86,7 @@ def load_hybrid_model(
         lambda done: report(loaded * done),
         whole.take,
     )
+    _tell_bounds(weights, options.kv_dtype)
     if on_gpu:
         _autotune(made, options.max_step_tokens, device, off)
     routed_weights = [layer.routed for layer in weights.layers if layer.routed is not None]
@@ -106,7 +107,7 @@ def load_hybrid_model(
         spec.num_layers, options.num_blocks, options.block_tokens, spec.latent_dim, options.kv_dtype, device
     )
     inputs = DecodeInputs(options.max_batch_size, -(-num_positions // options.block_tokens), spec.hidden, device)
-    pointwise = _pointwise(spec.rms_eps, build_rope_table(spec, num_positions), device)
+    pointwise = _pointwise(spec, build_rope_table(spec, num_positions), options.kv_dtype, device)
     streamed = start_streaming(
         spec,
         on_host,
@@ -147,6 +148,17 @@ def load_hybrid_model(
     if options.decodes_by_graphs and on_gpu:
         model.capture_decode(lambda done: report(compiled + (1 - compiled) * done))
     return model, weights
+
+
+def _tell_bounds(weights: HybridWeights, kv_dtype: torch.dtype) -> None:
+    """Say whether the cache can hold whatever tokens may come; where not, what is too large is bounded and counted."""
+    holds = torch.finfo(kv_dtype).max
+    is_safe = max(weights.largest_key, weights.largest_latent) <= holds
+    log.log(
+        logging.INFO if is_safe else logging.WARNING,
+        "the cache holds every key and latent" if is_safe else "the cache may have to bound keys and latents",
+        extra={"largest_key": weights.largest_key, "largest_latent": weights.largest_latent, "holds": holds},
+    )
 
 
 def _warmup_sizes(device: torch.device, spec: ModelSpec, most_tokens: int, longest: int) -> tuple[list[int], list[int]]:
@@ -194,12 +206,12 @@ def _attention(
         raise ModelError(gguf_model.path, str(error)) from error
 
 
-def _pointwise(rms_eps: float, rope: RopeTable, device: torch.device) -> Pointwise:
+def _pointwise(spec: ModelSpec, rope: RopeTable, kv_dtype: torch.dtype, device: torch.device) -> Pointwise:
     if device.type != "cuda":
-        return TorchPointwise(rms_eps, rope, device)
+        return TorchPointwise(spec.rms_eps, rope, device)
     from ballast.model.hybrid.triton_pointwise import TritonPointwise  # here alone: a CPU needs no Triton
 
-    return TritonPointwise(rms_eps, rope, device)
+    return TritonPointwise(spec.rms_eps, rope, device, largest_query(softmax_scale(spec), kv_dtype))
 
 
 def _noted(make_linear: MakeLinear, made: list[Linear]) -> MakeLinear:

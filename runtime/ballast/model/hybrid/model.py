@@ -6,6 +6,7 @@ L = kv_lora_rank + rope_dim. Activations are float32 throughout.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,6 +33,8 @@ from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import AttentionWeights, HybridWeights, LayerWeights, MlpWeights
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
+
+log = logging.getLogger(__name__)
 
 
 class HybridModel:
@@ -74,6 +77,8 @@ class HybridModel:
         self._pending = torch.empty(0)
         self._wanted_rows: NDArray[np.int64] | slice = slice(None)
         self._num_streamed_steps = 0
+        self._num_saturated = torch.zeros((), dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._has_saturated = False
         shape = (inputs.max_batch_size, weights.num_sampled_ids)
         self._host_logits = torch.empty(shape, pin_memory=device.type == "cuda")
         self._host_rows = torch.empty((max_step_tokens, spec.hidden), pin_memory=device.type == "cuda")
@@ -150,8 +155,13 @@ class HybridModel:
 
     def logits(self, alive: Callable[[], None]) -> NDArray[np.float32]:
         """See `LooksAhead`."""
+        self._num_saturated.copy_(self._pointwise.num_saturated, non_blocking=True)
         self._at_work.finish(alive)
         self._wait()
+        if not self._has_saturated and self._num_saturated:
+            self._has_saturated = True
+            largest = torch.finfo(self._kv.layers[0].dtype).max
+            log.warning("numbers too large for the cache are taken as the largest", extra={"largest": largest})
         rows: NDArray[np.float32] = self._pending.cpu().numpy()[self._wanted_rows]
         return rows
 
@@ -175,6 +185,7 @@ class HybridModel:
             num_graphs,
             self._experts.num_gpu_experts,
             self._experts.pcie_share,
+            int(self._num_saturated),
             self._off.reasons,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -14,6 +15,9 @@ from ballast.model.rope import RopeTable
 class Pointwise(Protocol):
     """The pointwise operations of one model. Shapes: T tokens, D hidden, H heads, L = kv_lora_rank + rope_dim; float32
     but for the cache."""
+
+    num_saturated: torch.Tensor  # int64 []
+    """Numbers so far that were too large for what takes them, and became the largest that it holds."""
 
     def add_and_norm(self, stream: torch.Tensor, parts: tuple[torch.Tensor, ...], weight: torch.Tensor) -> torch.Tensor:
         """Add `parts`, each [T, D], to the stream in place; its RMS norm [T, D]."""
@@ -31,7 +35,10 @@ class Pointwise(Protocol):
         step: Step,
     ) -> torch.Tensor:
         """The query [T, H, L]: nope [T, H, kv_lora_rank], then the last rope_dim entries of `heads` [T, H, …] rotated.
-        The cache's slots get latents [T, L]: normed by `weight`, then the rotated key."""
+        The cache's slots get latents [T, L]: normed by `weight`, then the rotated key, which no norm bounds.
+
+        Neither becomes infinite by rounding: what is too large is taken as the largest number of its sign, and counted.
+        What is no number stays none, so that its request fails."""
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """silu(gate) * up, each [T, N]."""
@@ -40,7 +47,10 @@ class Pointwise(Protocol):
 class TorchPointwise:
     """`Pointwise` in torch's operations, on any device."""
 
-    def __init__(self, rms_eps: float, rope: RopeTable, device: torch.device) -> None:
+    def __init__(self, rms_eps: float, rope: RopeTable, device: torch.device, largest_query: float = math.inf) -> None:
+        """`largest_query`: what attention can take of a query."""
+        self.num_saturated = torch.zeros((), dtype=torch.int64, device=device)
+        self._largest_query = largest_query
         self._rms_eps = rms_eps
         self._cos = torch.from_numpy(rope.cos).to(device)
         self._sin = torch.from_numpy(rope.sin).to(device)
@@ -68,12 +78,18 @@ class TorchPointwise:
         """See `Pointwise`."""
         rank = weight.numel()
         key = self._rotated(latents[:, None, rank:], step)[:, 0]
-        cache[step.slots] = torch.cat([self.norm(latents[:, :rank], weight), key], -1).to(cache.dtype)
-        return torch.cat([nope, self._rotated(heads[..., -self._rope_dim :], step)], -1)
+        row = torch.cat([self.norm(latents[:, :rank], weight), key], -1)
+        cache[step.slots] = self._bounded(row, torch.finfo(cache.dtype).max).to(cache.dtype)
+        query = torch.cat([nope, self._rotated(heads[..., -self._rope_dim :], step)], -1)
+        return self._bounded(query, self._largest_query)
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """See `Pointwise`."""
         return F.silu(gate) * up
+
+    def _bounded(self, values: torch.Tensor, largest: float) -> torch.Tensor:
+        self.num_saturated += (values.abs() > largest).sum()
+        return values.clamp(-largest, largest)
 
     def _rotated(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         """Pairs (2i, 2i + 1) of [T, heads, rope_dim]."""

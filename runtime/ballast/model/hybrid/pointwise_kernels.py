@@ -49,6 +49,17 @@ def add_and_norm(
 
 
 @triton.jit
+def _bounded(value, LARGEST: tl.constexpr):
+    """What is no number stays none."""
+    return tl.where(value > LARGEST, LARGEST, tl.where(value < -LARGEST, -LARGEST, value))
+
+
+@triton.jit
+def _is_beyond(value, LARGEST: tl.constexpr):
+    return ((value > LARGEST) | (value < -LARGEST)).to(tl.int32)
+
+
+@triton.jit
 def query_and_cache(
     nope,  # float32 [T, heads, RANK]
     heads,  # float32 [T, heads, HEAD_DIM], tokens HEADS_STRIDE apart, whose last ROPE entries are rotated
@@ -60,6 +71,7 @@ def query_and_cache(
     sin,
     query,  # float32 [T, heads, RANK + ROPE]
     cache,  # [slots, RANK + ROPE]
+    num_saturated,  # int64 []
     num_heads,
     eps,
     HEAD_DIM: tl.constexpr,
@@ -69,6 +81,8 @@ def query_and_cache(
     LATENT_STRIDE: tl.constexpr,
     PADDED_RANK: tl.constexpr,
     PADDED_PAIRS: tl.constexpr,
+    LARGEST: tl.constexpr,  # that the cache holds
+    LARGEST_QUERY: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -82,24 +96,34 @@ def query_and_cache(
     if head < num_heads:
         row = token * num_heads + head
         values = tl.load(nope + row * RANK + column, mask=is_latent, other=0.0)
-        tl.store(query + row * (RANK + ROPE) + column, values, mask=is_latent)
+        tl.store(query + row * (RANK + ROPE) + column, _bounded(values, LARGEST_QUERY), mask=is_latent)
         rope = heads + token * HEADS_STRIDE + (head + 1) * HEAD_DIM - ROPE + 2 * pair
         even = tl.load(rope, mask=is_pair, other=0.0)
         odd = tl.load(rope + 1, mask=is_pair, other=0.0)
+        first = even * cosine - odd * sine
+        second = odd * cosine + even * sine
         rotated = query + row * (RANK + ROPE) + RANK + 2 * pair
-        tl.store(rotated, even * cosine - odd * sine, mask=is_pair)
-        tl.store(rotated + 1, odd * cosine + even * sine, mask=is_pair)
+        tl.store(rotated, _bounded(first, LARGEST_QUERY), mask=is_pair)
+        tl.store(rotated + 1, _bounded(second, LARGEST_QUERY), mask=is_pair)
+        num_beyond = tl.reduce(_is_beyond(values, LARGEST_QUERY), 0, plus)
+        num_beyond += tl.reduce(_is_beyond(first, LARGEST_QUERY) + _is_beyond(second, LARGEST_QUERY), 0, plus)
     else:
         slot = tl.load(slots + token).to(tl.int64) * (RANK + ROPE)
         latent = tl.load(latents + token * LATENT_STRIDE + column, mask=is_latent, other=0.0)
         normed = latent * _inverse_rms(latent, RANK, eps) * tl.load(weight + column, mask=is_latent, other=0.0)
-        tl.store(cache + slot + column, normed.to(cache.dtype.element_ty), mask=is_latent)
+        tl.store(cache + slot + column, _bounded(normed, LARGEST).to(cache.dtype.element_ty), mask=is_latent)
         key = latents + token * LATENT_STRIDE + RANK + 2 * pair
         even = tl.load(key, mask=is_pair, other=0.0)
         odd = tl.load(key + 1, mask=is_pair, other=0.0)
+        first = even * cosine - odd * sine
+        second = odd * cosine + even * sine
         cached = cache + slot + RANK + 2 * pair
-        tl.store(cached, (even * cosine - odd * sine).to(cache.dtype.element_ty), mask=is_pair)
-        tl.store(cached + 1, (odd * cosine + even * sine).to(cache.dtype.element_ty), mask=is_pair)
+        tl.store(cached, _bounded(first, LARGEST).to(cache.dtype.element_ty), mask=is_pair)
+        tl.store(cached + 1, _bounded(second, LARGEST).to(cache.dtype.element_ty), mask=is_pair)
+        num_beyond = tl.reduce(_is_beyond(normed, LARGEST), 0, plus)
+        num_beyond += tl.reduce(_is_beyond(first, LARGEST) + _is_beyond(second, LARGEST), 0, plus)
+    if num_beyond > 0:
+        tl.atomic_add(num_saturated, num_beyond.to(tl.int64))
 
 
 @triton.jit

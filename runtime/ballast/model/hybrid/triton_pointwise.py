@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from ballast.model.hybrid import pointwise_kernels
@@ -15,7 +17,10 @@ _GATED_BLOCK = 1024
 class TritonPointwise:
     """`Pointwise` for one model."""
 
-    def __init__(self, rms_eps: float, rope: RopeTable, device: torch.device) -> None:
+    def __init__(self, rms_eps: float, rope: RopeTable, device: torch.device, largest_query: float = math.inf) -> None:
+        """`largest_query`: what attention can take of a query."""
+        self.num_saturated = torch.zeros((), dtype=torch.int64, device=device)
+        self._largest_query = largest_query
         self._rms_eps = rms_eps
         self._cos = torch.from_numpy(rope.cos).to(device)
         self._sin = torch.from_numpy(rope.sin).to(device)
@@ -70,6 +75,7 @@ class TritonPointwise:
             self._sin,
             query,
             cache,
+            self.num_saturated,
             num_heads,
             self._rms_eps,
             HEAD_DIM=heads.shape[2],
@@ -79,6 +85,8 @@ class TritonPointwise:
             LATENT_STRIDE=latents.stride(0),
             PADDED_RANK=padded(rank),
             PADDED_PAIRS=padded(self._rope_dim // 2),
+            LARGEST=torch.finfo(cache.dtype).max,
+            LARGEST_QUERY=self._largest_query,
             num_warps=1,
         )
         return query

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from ballast._core import kernels
+from ballast.model.hybrid.attention.cache_bounds import largest_key, largest_latent
 from ballast.model.hybrid.experts.routing import Choose, Router
 from ballast.model.hybrid.linear import FloatLinear, Linear, Linears, MakeLinear, as_one, one_by_one
 from ballast.model.spec import ModelSpec
@@ -71,6 +73,10 @@ class HybridWeights:
     output_norm: torch.Tensor  # [D]
     output: Linear  # D → sampled vocabulary
     num_sampled_ids: int
+    largest_key: float
+    """The largest number that a layer's keys can have in the cache, whatever the tokens; see `cache_bounds`."""
+    largest_latent: float
+    """The same of its latents."""
 
 
 def load_hybrid_weights(
@@ -98,6 +104,8 @@ def load_hybrid_weights(
         output_norm=loader.vector("output_norm.weight"),
         output=loader.matrix(output, num_rows),
         num_sampled_ids=num_rows,
+        largest_key=max(loader.largest_keys),
+        largest_latent=max(loader.largest_latents),
     )
 
 
@@ -110,6 +118,8 @@ class _Loader:
         self._make_linear = make_linear
         self._device = device
         self._is_taken = is_taken
+        self.largest_keys: list[float] = []
+        self.largest_latents: list[float] = []
 
     def vector(self, name: str) -> torch.Tensor:
         return torch.tensor(self.tensors.vector(name), device=self._device)
@@ -140,6 +150,7 @@ class _Loader:
     def _attention(self, block: str) -> AttentionWeights:
         spec = self._spec
         has_rank = spec.q_lora_rank is not None
+        self._note_bounds(block)
         k_up, v_up = self.tensors.latent_heads(spec, block)
         return AttentionWeights(
             norm=self.vector(f"{block}.attn_norm.weight"),
@@ -153,6 +164,16 @@ class _Loader:
             v_up=self._heads(v_up, spec.v_dim, spec.kv_lora_rank),
             output=self.matrix(f"{block}.attn_output.weight"),
         )
+
+    def _note_bounds(self, block: str) -> None:
+        """How large the layer's part of the cache can become."""
+        spec = self._spec
+        norm = self.tensors.vector(f"{block}.attn_norm.weight")
+        rows = np.empty((spec.rope_dim, spec.hidden), np.float32)
+        ids = np.arange(spec.kv_lora_rank, spec.latent_dim, dtype=np.int32)
+        kernels.embed(self.tensors.view(f"{block}.attn_kv_a_mqa.weight"), ids, rows)
+        self.largest_keys.append(largest_key(norm, rows, spec.yarn.attention_factor if spec.yarn else 1.0))
+        self.largest_latents.append(largest_latent(self.tensors.vector(f"{block}.attn_kv_a_norm.weight")))
 
     def _heads(self, heads: HeadMatrix, rows: int, cols: int) -> Linear:
         return self._make_linear(heads.matrix, rows, cols, is_transposed=heads.transposed)

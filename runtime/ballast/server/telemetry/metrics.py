@@ -140,6 +140,10 @@ class _EngineCollector(Collector):
                 now.expert_bytes_over_pcie,
             ),
             "streamed_steps": ("Steps whose experts were all streamed through a GPU.", now.streamed_steps),
+            "saturated_numbers": (
+                "Numbers too large for a GPU's cache or its attention, taken as the largest that they hold.",
+                now.saturated_numbers,
+            ),
             "preemptions": ("Requests that gave their KV up to others and were computed again.", now.preemptions),
         }
         for name, (what, value) in gauges.items():

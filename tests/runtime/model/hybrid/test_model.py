@@ -270,6 +270,21 @@ def test_what_no_near_tie_explains_is_not_forced(tmp_path: Path) -> None:
     assert np.mean(pair.divergences) > MAX_DIVERGENCE
 
 
+def test_numbers_that_the_cache_cannot_hold_are_bounded_counted_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hybrid = load(write_tiny_model(tmp_path, arch="v3", quant="f32").gguf, CPU, make_linear=float_linear)
+    assert hybrid.device_counts.saturated_numbers == 0
+    hybrid._weights.layers[0].attention.kv_a_norm[:2] = 1e6
+    batch = padding(3, SETTINGS.block_tokens)
+    caplog.clear()
+    for step in (1, 2):
+        assert np.isfinite(hybrid.forward(batch, lambda: None)).all()
+        assert 3 * step <= hybrid.device_counts.saturated_numbers <= 6 * step
+    [record] = caplog.records
+    assert (record.levelname, vars(record)["largest"]) == ("WARNING", 65504.0)
+
+
 @pytest.mark.parametrize("is_right", [True, False])
 def test_the_host_keeps_no_copy_of_a_layer_that_the_device_has_whole_and_computes_rightly(
     tmp_path: Path, is_right: bool, monkeypatch: pytest.MonkeyPatch

@@ -45,6 +45,7 @@ COUNTERS = {
     "ballast_expert_weight_bytes_read",
     "ballast_expert_weight_bytes_over_pcie",
     "ballast_streamed_steps",
+    "ballast_saturated_numbers",
     "ballast_requests",
 }
 HISTOGRAMS = {

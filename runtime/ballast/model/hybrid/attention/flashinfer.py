@@ -65,7 +65,7 @@ class FlashinferAttention:
         """See `Attention`; the cache holds half precision."""
         assert cache.dtype == torch.float16
         rounded = torch.empty_like(query, dtype=cache.dtype)
-        # Scaled before it is rounded: a query then overflows only if its scores would.
+        # Scaled before it is rounded: what would still overflow has been bounded by `largest_query`.
         torch.mul(query, self._sizes.scale, out=rounded)
         pages = cache.view(-1, self._sizes.block_tokens, RANK + ROPE_DIM)
         attended: torch.Tensor = self._wrapper.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +26,12 @@ class AttentionSizes:
     scale: float
     """The factor of scores."""
     block_tokens: int
+
+
+def largest_query(scale: float, cache_type: torch.dtype) -> float:
+    """The largest number in a query that kernels can take which multiply it by the scale of scores, ours by log2(e) as
+    well, and round it to the cache's type."""
+    return min(torch.finfo(cache_type).max / (scale * math.log2(math.e)), torch.finfo(torch.float32).max)
 
 
 class Attention(Protocol):

@@ -1,0 +1,75 @@
+"""Bounds of what a layer can put into its cache: no token passes them, and some token comes to them."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ballast.engine.build import EngineSettings
+from ballast.model.hybrid import weights
+from ballast.model.hybrid.attention.cache_bounds import largest_key, largest_latent
+from ballast.model.hybrid.pointwise import TorchPointwise
+from ballast.model.hybrid.step import Step
+from ballast.model.rope import RopeTable
+from ballast.tiny import write_tiny_model
+from support.models.float_hybrid import float_linear, load_hybrid
+
+CPU = torch.device("cpu")
+HIDDEN, RANK, ROPE, ROTATION = 40, 24, 8, 1.3
+
+
+def cached(norm: np.ndarray, rows: np.ndarray, latent_norm: np.ndarray, stream: np.ndarray, angle: float) -> np.ndarray:
+    """[RANK + ROPE] what one token's row of the cache holds."""
+    turns = np.full((1, ROPE // 2), angle)
+    rope = RopeTable((ROTATION * np.cos(turns)).astype(np.float32), (ROTATION * np.sin(turns)).astype(np.float32))
+    pointwise = TorchPointwise(0.0, rope, CPU)
+    zero = torch.zeros(1, dtype=torch.int32)
+    cache = torch.zeros((1, RANK + ROPE))
+    normed = pointwise.norm(torch.from_numpy(stream)[None], torch.from_numpy(norm))
+    latents = torch.cat([torch.eye(RANK)[:1], normed @ torch.from_numpy(rows).T], 1)  # the least even latent
+    no_heads = torch.zeros((1, 1, ROPE))
+    pointwise.query_and_cache(
+        no_heads, no_heads, latents, torch.from_numpy(latent_norm), cache, Step(zero, zero, zero.long(), ())
+    )
+    return cache[0].numpy()
+
+
+def test_no_token_passes_a_bound_and_some_token_comes_to_it() -> None:
+    rng = np.random.default_rng(3)
+    norm, latent_norm = (rng.standard_normal(size).astype(np.float32) for size in (HIDDEN, RANK))
+    latent_norm[0] = 4.0
+    rows = rng.standard_normal((ROPE, HIDDEN)).astype(np.float32)
+    rows[3] *= 0.0
+    rows[2] *= 9.0
+    key, latent = largest_key(norm, rows, ROTATION), largest_latent(latent_norm)
+    streams = rng.standard_normal((200, HIDDEN)).astype(np.float32)
+    for stream in streams:
+        row = cached(norm, rows, latent_norm, stream, float(rng.uniform(0, 6)))
+        assert np.abs(row[RANK:]).max() <= key
+    worst = cached(norm, rows, latent_norm, rows[2] * norm, 0.0)
+    assert np.abs(worst[RANK:]).max() == pytest.approx(key, rel=1e-5)
+    assert np.abs(worst[:RANK]).max() == pytest.approx(latent, rel=1e-5)
+
+
+def test_infinite_weights_have_no_finite_bound() -> None:
+    rows = np.full((ROPE, HIDDEN), np.inf, np.float32)
+    assert not largest_key(np.zeros(HIDDEN, np.float32), rows, 1.0) <= 65504
+
+
+@pytest.mark.parametrize(("key", "level"), [(None, "INFO"), (65504.0, "INFO"), (70000.0, "WARNING")])
+def test_a_start_tells_how_large_keys_can_be(tmp_path: Path, monkeypatch, caplog, key: float, level: str) -> None:
+    if key is not None:
+        monkeypatch.setattr(weights, "largest_key", lambda *_: key)
+    caplog.set_level(logging.INFO)
+    settings = EngineSettings(
+        cache_lens=64, max_batch_size=1, max_new_tokens=8, chunk_size=8, prefill_chunk_size=8, max_queue=1
+    )
+    load_hybrid(write_tiny_model(tmp_path, arch="k2", quant="q4_k").gguf, CPU, settings, make_linear=float_linear)
+    [record] = [record for record in caplog.records if "the cache" in record.message]
+    assert record.levelname == level
+    assert vars(record)["largest_key"] > 0
+    assert vars(record)["holds"] == 65504

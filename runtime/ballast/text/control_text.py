@@ -9,7 +9,7 @@ so that a prompt without forged spellings gets the same ids as with any other to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 ESCAPE = "\ufdd0"
@@ -24,10 +24,11 @@ class ControlText:
 
     def __init__(self, spellings: Mapping[str, int]) -> None:
         self._ids = {text: token_id for text, token_id in spellings.items() if len(text) > 1}
-        pattern = _any_of(list(self._ids))
-        self._spelling = re.compile(pattern)
-        # A lookahead, since spellings may overlap and each of them needs an escape.
-        self._first = re.compile(f"{ESCAPE}|(?={pattern})(?s:.)")
+        self._spelling = re.compile(_any_of(list(self._ids)))
+        # A lookahead, since spellings may overlap and each of them needs an escape. Their first characters stand before
+        # it: a search that can skip to those is three times as fast, and nothing else in this process runs meanwhile.
+        firsts = [f"{re.escape(first)}(?={_any_of_rest(rests)})" for first, rests in _by_first(self._ids)]
+        self._first = re.compile("|".join([ESCAPE, *firsts]))
 
     def protect(self, value: Any) -> Any:
         """A copy of `value` (plain data) in which no text spells a control token."""
@@ -65,11 +66,16 @@ def _any_of(texts: list[str]) -> str:
     the same beginning."""
     if not texts:
         return r"(?!)"
+    branches = [re.escape(first) + _any_of_rest(rests) for first, rests in _by_first(texts)]
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+
+
+def _by_first(texts: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Each first character, and what follows it."""
     by_first: dict[str, list[str]] = {}
     for text in texts:
         by_first.setdefault(text[0], []).append(text[1:])
-    branches = [re.escape(first) + _any_of_rest(rests) for first, rests in sorted(by_first.items())]
-    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+    return sorted(by_first.items())
 
 
 def _any_of_rest(rests: list[str]) -> str:

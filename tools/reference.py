@@ -147,8 +147,8 @@ def value(schema: dict[str, Any]) -> str:
     if kind == "array":
         kind = f"list of {value(schema['items'])}" if schema.get("items") else "list"
     limits = {"minimum": "at least", "maximum": "at most", "minItems": "at least", "maxItems": "at most"}
-    limits |= {"minLength": "at least", "maxLength": "at most"}
-    unit = {"Items": " entries", "Length": " characters"}
+    limits |= {"minLength": "at least", "maxLength": "at most", "maxProperties": "at most"}
+    unit = {"Items": " entries", "Properties": " entries", "Length": " characters"}
     said = [
         f"{words} {schema[key]}{next((u for end, u in unit.items() if key.endswith(end)), '')}"
         for key, words in limits.items()

@@ -22,6 +22,7 @@ from support.servers.process import ServerProcess
 TEXT = "hello wörld " * 70_000
 PAUSE_S = 0.005
 TIMEOUT_S = 120
+SCHEMA = {"type": "object", "properties": {f"property {n}": {"type": "string"} for n in range(220_000)}}
 CASES: Mapping[str, tuple[str, dict[str, Any]] | None] = {
     "nothing": None,
     "/tokenize of 0.9 MB": ("/tokenize", {"content": TEXT}),
@@ -34,12 +35,31 @@ CASES: Mapping[str, tuple[str, dict[str, Any]] | None] = {
         "/v1/completions",
         {"prompt": "The", "n": 64, "logprobs": 20, "max_tokens": 200, "ignore_eos": True},
     ),
+    "100,000 messages, refused": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "a"}] * 100_000},
+    ),
+    "a schema of 8 MB, refused": (
+        "/v1/chat/completions",
+        {
+            "messages": [{"role": "user", "content": "a"}],
+            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
+        },
+    ),
+    "8 MB of numbers, refused": (
+        "/v1/completions",
+        {"prompt": "a", "structured_outputs": {"json": {"enum": [1] * 3_900_000}}},
+    ),
 }
+MAX_BODY_BYTES = 16 << 20
 
 
 def main() -> None:
     # The large client is a process of its own: it would keep the probing one waiting as well.
-    with ServerProcess() as server, ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    with (
+        ServerProcess("--max_body_bytes", str(MAX_BODY_BYTES)) as server,
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
+    ):
         pool.submit(int).result(TIMEOUT_S)
         for name, asked in CASES.items():
             waits, num_bytes = probed(f"{server.url}/livez", pool.submit(work, server.url, asked))
@@ -62,7 +82,7 @@ def work(url: str, asked: tuple[str, dict[str, Any]] | None) -> int:
         return 0
     path, body = asked
     reply = httpx.post(url + path, json=body, timeout=TIMEOUT_S)
-    assert reply.status_code == 200, reply.text[:300]
+    assert reply.status_code in (200, 400), reply.text[:300]
     return len(reply.content)
 
 

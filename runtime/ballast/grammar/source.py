@@ -81,7 +81,7 @@ def _with_options(schema: Mapping[str, Any], param: str, strict: bool) -> bytes:
 
 
 def _check_size(schema: Mapping[str, Any], param: str) -> None:
-    """Check the counts that cost most before anything is compiled."""
+    """Check the counts that cost most before anything is compiled. Ends with the first that is too large."""
     num_properties = num_values = 0
     rest: list[tuple[Any, int]] = [(schema, 1)]
     while rest:
@@ -92,16 +92,17 @@ def _check_size(schema: Mapping[str, Any], param: str) -> None:
             properties, values, pattern = node.get("properties"), node.get("enum"), node.get("pattern")
             num_properties += len(properties) if isinstance(properties, Mapping) else 0
             num_values += len(values) if isinstance(values, list) else 0
+            _check_count(num_properties, MAX_PROPERTIES, "has {} properties", param)
+            _check_count(num_values, MAX_ENUM_VALUES, "lists {} values", param)
             if isinstance(pattern, str) and len(pattern) > MAX_PATTERN_CHARS:
                 raise RequestError(f"{param}: a pattern is longer than {MAX_PATTERN_CHARS} characters", param=param)
             rest.extend((inner, depth + 1) for inner in node.values())
         elif isinstance(node, list):
+            # Each item takes at least two bytes of the schema.
+            _check_count(2 * len(node), MAX_SCHEMA_BYTES, "has {} bytes", param)
             rest.extend((inner, depth + 1) for inner in node)
-    if num_properties > MAX_PROPERTIES:
-        raise RequestError(
-            f"{param}: the schema has {num_properties} properties, and at most {MAX_PROPERTIES} can be", param=param
-        )
-    if num_values > MAX_ENUM_VALUES:
-        raise RequestError(
-            f"{param}: the schema lists {num_values} values, and at most {MAX_ENUM_VALUES} can be", param=param
-        )
+
+
+def _check_count(count: int, most: int, what: str, param: str) -> None:
+    if count > most:
+        raise RequestError(f"{param}: the schema {what.format(count)}, and at most {most} can be", param=param)

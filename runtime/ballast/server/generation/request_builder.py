@@ -148,6 +148,7 @@ class RequestBuilder:
 
     def completion(self, body: CompletionRequest) -> Job:
         """The job of a text completion. Prompts of token ids are used unchanged. Raises RequestError, CapacityError."""
+        self._check_choices(body.n or 1, len(body.prompt))
         prompts = [self._prompt(prompt) for prompt in body.prompt]
         job = self._job(body, prompts, "prompt", body.num_logprobs, echo=bool(body.echo))
         return self._constrain(job, body, body.grammar(), None)

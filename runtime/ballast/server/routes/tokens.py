@@ -6,7 +6,7 @@ The fields of a request decide its format. Replies have the fields of both.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
@@ -19,7 +19,7 @@ from ballast.server.service import Service
 from ballast.server.wire.json_text import list_to_json, to_json
 from ballast.server.wire.openai.request import ChatCompletionRequest
 from ballast.server.wire.openapi import describes
-from ballast.server.wire.parsing import StrictModel, WholeList, parse_json, validated
+from ballast.server.wire.parsing import WHOLE_ITEMS, Objects, StrictModel, check_lengths, parse_json, validated
 from ballast.text.loading import Text
 from ballast.text.tokenizer import Tokenizer
 
@@ -34,8 +34,8 @@ class TokenizeRequest(StrictModel):
     add_special_tokens: bool | None = Field(None, description="BOS in front of `prompt`, where the model has one: true")
     return_token_strs: bool | None = None
 
-    messages: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: Objects | None = None
+    tools: Objects | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -50,7 +50,7 @@ class DetokenizeRequest(StrictModel):
     """Body of POST /detokenize."""
 
     model: str | None = None
-    tokens: WholeList
+    tokens: Annotated[list[int], Field(fail_fast=True), WHOLE_ITEMS]
 
 
 class TokenPiece(BaseModel):
@@ -124,7 +124,9 @@ async def tokenizer_info(request: Request) -> Response:
 
 def tokenized(service: Service, data: bytes) -> bytes:
     """The reply to a body of /tokenize, a TokenizeReply as JSON. Raises RequestError. Not for the event loop."""
-    body = validated(TokenizeRequest, parse_json(data))
+    value = parse_json(data)
+    check_lengths(value, service.engine.limits.max_model_tokens)
+    body = validated(TokenizeRequest, value)
     service.model_name(body.model)
     given = [name for name in ("prompt", "messages", "content") if getattr(body, name) is not None]
     if len(given) != 1:

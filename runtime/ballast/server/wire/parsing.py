@@ -1,17 +1,31 @@
-"""Reads request bodies: JSON within bounds, checked against a type, with errors that name the client's fields."""
+"""Reads request bodies: JSON within bounds, checked against a type, with errors that name the client's fields.
+
+Building and checking a body's objects keeps every other thread waiting, the event loop's among them. So the bounds are
+checked while counting, before anything is built, and checking ends with the first wrong item of a list.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from ballast.errors import ContextLengthError, RequestError
 
 MAX_DEPTH = 64
+MAX_NODES = 150_000
+"""Most objects, arrays and fields of a body: some 50 ms to build."""
+MAX_ITEMS = 1 << 20
+"""Most items of them, such as token ids: some 25 ms."""
+MAX_FIELDS = 256
+"""More than any type here has."""
+MAX_TURNS = 10_000
+"""Most messages of a conversation, with their parts and calls: half a second for a chat template."""
 MAX_EXACT = 2**53
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """Some programs put it in front of all text that they write."""
@@ -30,10 +44,12 @@ def whole_items(value: Any) -> Any:
     return [_whole(item) for item in value] if isinstance(value, list) and float in map(type, value) else value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
-"""A whole number, however a client writes it."""
-WholeList = Annotated[list[int], BeforeValidator(whole_items)]
-"""A list of them. It may be long, so its items are looked at in one go."""
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+Strings = Annotated[list[str], Field(fail_fast=True)]
+WHOLE = BeforeValidator(_whole)
+"""For a whole number, however a client writes it."""
+WHOLE_ITEMS = BeforeValidator(whole_items)
+"""For a list of them. It may be long, so its items are looked at in one go."""
 
 
 class StrictModel(BaseModel):
@@ -41,9 +57,17 @@ class StrictModel(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_fields(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MAX_FIELDS:
+            raise ValueError(f"has {len(value)} fields, and no object here has more than {MAX_FIELDS}")
+        return value
+
 
 def parse_json(data: bytes) -> dict[str, Any]:
     """The JSON object in a body. Raises RequestError."""
+    check_size(data, "the body")
     try:
         value = orjson.loads(data.removeprefix(_BYTE_ORDER_MARK))
     except orjson.JSONDecodeError as error:
@@ -52,6 +76,23 @@ def parse_json(data: bytes) -> dict[str, Any]:
         raise RequestError("the body must be a JSON object")
     _check_depth(value)
     return value
+
+
+def check_size(data: bytes, what: str, param: str | None = None) -> None:
+    """Raise RequestError if JSON text would build too many things."""
+    if _holds_more(data, b"{[:", MAX_NODES):
+        raise RequestError(f"{what} holds more than {MAX_NODES} objects, arrays and fields; send less", param=param)
+    if _holds_more(data, b",", MAX_ITEMS):
+        raise RequestError(f"{what} holds more than {MAX_ITEMS} items; send less", param=param)
+
+
+def _holds_more(data: bytes, signs: bytes, most: int) -> bool:
+    """Whether more than `most` of these signs stand outside of strings."""
+    if sum(map(data.count, signs)) <= most:
+        return False  # as a rule, whatever stands in strings
+    found = re.finditer(rb'"(?:[^"\\]++|\\.)*+"|[%b]' % re.escape(signs), data, re.DOTALL)
+    outside = (True for each in found if data[each.start()] != ord('"'))
+    return next(islice(outside, most, None), False)
 
 
 def _check_depth(value: dict[str, Any]) -> None:
@@ -75,16 +116,22 @@ def validated(kind: type[Body], value: Mapping[str, Any]) -> Body:
 
 def check_lengths(value: Mapping[str, Any], most: int) -> None:
     """Refuse lists that are too long before their items are looked at: each item takes at least one token."""
-    prompt, messages = value.get("prompt"), value.get("messages")
+    prompt = value.get("prompt")
     if isinstance(prompt, list):
         for inner in prompt if prompt and isinstance(prompt[0], list) else [prompt]:
             _check_length("prompt", len(inner) if isinstance(inner, list) else 1, most)
-    if isinstance(items := value.get("input"), list):
-        _check_length("input", len(items), most)
-    if isinstance(messages, list):
-        _check_length("messages", len(messages), most)
-        contents = (message.get("content") for message in messages if isinstance(message, dict))
-        _check_length("messages", sum(len(content) for content in contents if isinstance(content, list)), most)
+    for name in ("input", "messages"):
+        if isinstance(turns := value.get(name), list):
+            _check_length(name, len(turns), most)
+            parts, calls = (_num_inside(turns, field) for field in ("content", "tool_calls"))
+            _check_length(name, parts, most)
+            if len(turns) + parts + calls > MAX_TURNS:
+                refuse(name, f"at most {MAX_TURNS} messages, parts and calls can be, and these are more")
+
+
+def _num_inside(turns: list[Any], field: str) -> int:
+    lists = (turn.get(field) for turn in turns if isinstance(turn, dict))
+    return sum(len(each) for each in lists if isinstance(each, list))
 
 
 def _check_length(name: str, length: int, most: int) -> None:

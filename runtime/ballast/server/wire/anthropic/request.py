@@ -9,7 +9,16 @@ import orjson
 from pydantic import Field
 
 from ballast.server.wire.openai.request import MAX_TOOLS, ChatCompletionRequest
-from ballast.server.wire.parsing import StrictModel, Whole, check_lengths, parse_json, refuse, validated
+from ballast.server.wire.parsing import (
+    WHOLE,
+    Objects,
+    StrictModel,
+    Strings,
+    check_lengths,
+    parse_json,
+    refuse,
+    validated,
+)
 
 _THINKING = {"enabled": True, "disabled": False, "adaptive": None}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -33,15 +42,15 @@ class MessagesRequest(StrictModel):
     """Body of POST /v1/messages and of its count_tokens. What blocks may hold is checked where they are read."""
 
     model: str
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
-    system: str | list[dict[str, Any]] | None = None
-    stop_sequences: list[str] | None = None
+    messages: Annotated[Objects, Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
+    system: str | Objects | None = None
+    stop_sequences: Strings | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[Whole, Field(ge=0)] | None = None
-    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    top_k: Annotated[int, Field(ge=0), WHOLE] | None = None
+    tools: Annotated[Objects, Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
     """Its budget is not enforced; `max_tokens` bounds reasoning and answer together."""

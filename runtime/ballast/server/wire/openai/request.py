@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation
 
 from ballast.engine.request import SamplingParams
 from ballast.errors import RequestError
 from ballast.grammar.source import Source
 from ballast.server.wire.openai.response_format import ResponseFormat, StructuredOutputs
-from ballast.server.wire.parsing import StrictModel, Whole, check_lengths, parse_json, validated, whole_items
+from ballast.server.wire.parsing import WHOLE, Objects, StrictModel, check_lengths, parse_json, validated, whole_items
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
@@ -52,6 +52,8 @@ def _token_ids_as_keys(value: Any) -> Any:
     """The keys of logit_bias as integers, since JSON's keys are strings."""
     if not isinstance(value, Mapping):
         return value
+    if len(value) > MAX_LOGIT_BIAS:
+        raise ValueError(f"must have at most {MAX_LOGIT_BIAS} entries")
     if not all(len(key) <= MAX_ID_DIGITS and key.isascii() and key.isdigit() for key in value):
         raise ValueError("keys must be token ids")
     return {int(key): bias for key, bias in value.items()}
@@ -88,35 +90,38 @@ class GenerationRequest(StrictModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    max_tokens: Annotated[Whole, Field(ge=0)] | None = None
+    max_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
     """0 is useful only for a completion that echoes its prompt."""
-    max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
-    n: Annotated[Whole, Field(ge=1, le=MAX_CHOICES)] | None = None
-    priority: Annotated[Whole, Field(ge=-MAX_PRIORITY - 1, le=MAX_PRIORITY)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES), WHOLE] | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY - 1, le=MAX_PRIORITY), WHOLE] | None = None
     """Lower numbers are served first; the default is 0."""
-    min_tokens: Annotated[Whole, Field(ge=0)] | None = None
+    min_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[Whole, Field(ge=-1)] | None = None
+    top_k: Annotated[int, Field(ge=-1), WHOLE] | None = None
     """0 and -1 keep every token."""
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    seed: Annotated[Whole, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
+    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED), WHOLE] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     stop: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
+        Field(fail_fast=True),
         BeforeValidator(_strings),
         Field(max_length=MAX_STOP_STRINGS),
     ] = Field([])
-    stop_token_ids: Annotated[list[Annotated[Whole, Field(ge=0)]], Field(max_length=256)] | None = None
+    stop_token_ids: (
+        Annotated[list[Annotated[int, Field(ge=0), WHOLE]], Field(fail_fast=True, max_length=256)] | None
+    ) = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     logit_bias: (
         Annotated[
             dict[int, Annotated[float, Field(ge=-100, le=100)]],
-            BeforeValidator(_token_ids_as_keys),
             Field(max_length=MAX_LOGIT_BIAS),
+            BeforeValidator(_token_ids_as_keys),
         ]
         | None
     ) = None
@@ -162,7 +167,7 @@ class AllowedTools(StrictModel):
     """Which of the tools may be called, and whether one must be."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
 
 
 class AllowedToolsChoice(StrictModel):
@@ -180,7 +185,7 @@ ToolChoice = (
 class ChatCompletionRequest(GenerationRequest):
     """Body of POST /v1/chat/completions. Messages are checked where they are normalised, in `ballast.text`."""
 
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    messages: Annotated[Objects, Field(min_length=1)]
     chat_template_kwargs: dict[str, Any] | None = None
     thinking: ThinkingSwitch | bool | None = None
     enable_thinking: bool | None = None
@@ -191,9 +196,9 @@ class ChatCompletionRequest(GenerationRequest):
     continue_final_message: bool | None = None
 
     logprobs: bool | None = None
-    top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[Objects, Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     functions: Annotated[Any, _only([])] = None
@@ -219,11 +224,12 @@ class ChatCompletionRequest(GenerationRequest):
 class CompletionRequest(GenerationRequest):
     """Body of POST /v1/completions."""
 
-    prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)]
+    prompt: Annotated[SkipValidation[list[str | list[int]]], BeforeValidator(_prompts)]
+    """Checked by _prompts alone, since there may be millions of ids."""
 
-    logprobs: Annotated[Whole, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
     echo: bool | None = None
-    best_of: Annotated[Whole, Field(ge=1)] | None = None
+    best_of: Annotated[int, Field(ge=1), WHOLE] | None = None
     suffix: Annotated[Any, _only("")] = None
 
     @property

@@ -11,7 +11,7 @@ from pydantic import Field
 from ballast.errors import RequestError
 from ballast.grammar import source
 from ballast.grammar.source import Source
-from ballast.server.wire.parsing import StrictModel
+from ballast.server.wire.parsing import StrictModel, check_size
 
 MAX_CHOICES = 1000
 MAX_TEXT_CHARS = 1 << 14
@@ -75,9 +75,12 @@ class StructuredOutputs(StrictModel):
     json_: Annotated[dict[str, Any] | str | None, Field(alias="json")] = None
     json_object: Literal[True] | None = None
     regex: Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS)] | None = None
-    choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=MAX_CHOICES)] | None = (
-        None
-    )
+    choice: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True, min_length=1, max_length=MAX_CHOICES)
+        ]
+        | None
+    ) = None
 
     def source(self) -> Source:
         """Its grammar. Raises RequestError."""
@@ -88,6 +91,10 @@ class StructuredOutputs(StrictModel):
         if self.regex is not None:
             return source.regex(self.regex, f"{param}.regex")
         if self.choice is not None:
+            if sum(map(len, self.choice)) > MAX_TEXT_CHARS:
+                raise RequestError(
+                    f"{param}.choice: the texts have more than {MAX_TEXT_CHARS} characters", param=f"{param}.choice"
+                )
             return source.choice(self.choice, f"{param}.choice")
         if self.json_ is not None:
             return source.json_schema(_schema(self.json_, f"{param}.json"), f"{param}.json", strict=True)
@@ -96,6 +103,7 @@ class StructuredOutputs(StrictModel):
 
 def _schema(value: dict[str, Any] | str, param: str) -> dict[str, Any]:
     if isinstance(value, str):
+        check_size(value.encode(), f"{param}: the schema", param)
         try:
             value = orjson.loads(value)
         except orjson.JSONDecodeError as error:

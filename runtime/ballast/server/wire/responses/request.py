@@ -9,7 +9,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ballast.server.wire.openai.request import MAX_TOOLS, ChatCompletionRequest
-from ballast.server.wire.parsing import StrictModel, Whole, check_lengths, parse_json, refuse, validated
+from ballast.server.wire.parsing import (
+    WHOLE,
+    Objects,
+    StrictModel,
+    Strings,
+    check_lengths,
+    parse_json,
+    refuse,
+    validated,
+)
 
 _NEEDS_STORAGE = ("previous_response_id", "conversation", "prompt")
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "refusal"})
@@ -38,21 +47,21 @@ class ResponsesRequest(StrictModel):
     """Body of POST /v1/responses. What items may hold is checked where they are read."""
 
     model: str | None = None
-    input: str | Annotated[list[dict[str, Any]], Field(min_length=1)]
+    input: str | Annotated[Objects, Field(min_length=1)]
     instructions: str | None = None
-    max_output_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     stream: bool | None = None
-    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[Objects, Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
-    include: list[str] | None = None
+    include: Strings | None = None
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None
-    top_logprobs: Annotated[Whole, Field(ge=0, le=0)] | None = None
+    top_logprobs: Annotated[Literal[0], WHOLE] | None = None
     store: bool | None = None
     """Has no effect: nothing is stored, and replies say so."""
     stream_options: dict[str, Any] | None = None

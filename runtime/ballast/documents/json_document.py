@@ -29,7 +29,7 @@ def read_json(file: Path, shape: type[Shape], max_bytes: int = MAX_BYTES) -> Sha
 
 
 def _problem(detail: ErrorDetails) -> str:
-    path = ".".join(map(str, detail["loc"]))
+    path = shown(".".join(map(str, detail["loc"])), 200)
     if detail["type"] == "json_invalid":
         return f"is not JSON: {detail['msg'].removeprefix('Invalid JSON: ')}"
     if not path:

@@ -13,6 +13,7 @@ from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError, ModelError, RequestError, shown
 from ballast.text.chat_template import ChatTemplate
 from ballast.text.families import FAMILIES, family_of
+from ballast.text.foreign.tokenizer import load_tokenizer_json
 from ballast.text.gguf_vocab import optional_id, tokenizer_from_gguf
 from ballast.text.ids_only import IdsOnly, no_vocabulary
 from ballast.text.model_directory import ModelDirectory, read_template
@@ -90,22 +91,21 @@ def _load_tokenizer(
 
 
 def _tokenizer_from_json(file: Path, directory: ModelDirectory, metadata: Mapping[str, Any]) -> Tokenizer:
-    try:
-        backend = tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing more specific
-        raise ModelError(file, f"not a tokenizer.json that can be read: {error}") from error
+    loaded = load_tokenizer_json(file)
+    backend = loaded.backend
     bos_ids = _special_ids("bos", file, backend, directory, metadata)
     bos_id = bos_ids[0] if bos_ids else None
     # Without the key, ask the tokenizer itself: does it put BOS before an empty text?
     adds_bos = directory.tokenizer_config.add_bos_token
     if adds_bos is None:
-        adds_bos = bos_id in backend.encode("", add_special_tokens=True).ids
+        adds_bos = bos_id in loaded.around_nothing
     return Tokenizer(
         backend,
         bos_id=bos_id,
         eos_ids=_special_ids("eos", file, backend, directory, metadata),
         add_bos=adds_bos,
         name=str(file),
+        encoder=loaded.encoder,
     )
 
 

@@ -6,14 +6,24 @@ token may hold half a character.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import tokenizers
+from tokenizers import AddedToken
 
-from ballast.errors import ModelError, RequestError
+from ballast.errors import ModelError, RequestError, shown
 from ballast.text import byte_alphabet
 from ballast.text.control_text import ControlText, unescape
+
+MAX_ADDED = 16_384
+"""DeepSeek's vocabularies have 818 added tokens at most, the largest known one 6,400."""
+MAX_ADDED_CHARS = 256
+"""Of one added token."""
+MAX_ALL_ADDED_CHARS = 1 << 18
+
+_TEXT_BYTES = frozenset({*b"\t\n\r", *range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF5)})
+"""All bytes that text in UTF-8 is made of, but for control characters."""
 
 # How model families spell their end-of-turn tokens, which their metadata may not list.
 _END_SPELLINGS = (
@@ -28,11 +38,47 @@ _END_SPELLINGS = (
 )
 
 
+class Encoder(Protocol):
+    """Turns texts into token ids. `parse_special`: spellings of added tokens become those tokens."""
+
+    def __call__(self, texts: Sequence[str], *, parse_special: bool) -> list[list[int]]:
+        """Ids of every text. Raises RequestError for what cannot be encoded."""
+
+
+class LocalEncoder:
+    """Encodes with the library, in this process. Thread-safe."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self._backend = backend
+        self._plain = _without_added_tokens(backend)
+
+    def __call__(self, texts: Sequence[str], *, parse_special: bool) -> list[list[int]]:
+        """As Encoder says."""
+        backend = self._backend if parse_special else self._plain
+        try:
+            # No special tokens: what the file's post-processor adds differs by release.
+            # A batch releases the GIL, a single call does not. Fast: offsets are not needed.
+            return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+        except TypeError as error:
+            for text in texts:
+                if (at := _first_surrogate(text)) is not None:
+                    raise RequestError(f"the text holds an unpaired surrogate at character {at}") from error
+            raise
+        except BaseException as error:
+            # The library's splitter panics on some very long texts; a PanicException is no Exception.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise RequestError(
+                f"the tokenizer gives up on this text of {sum(map(len, texts))} characters; shorten it or break up "
+                "its long runs"
+            ) from error
+
+
 class Tokenizer:
     """A byte-level BPE tokenizer. Thread-safe.
 
-    Takes over `backend` and switches its truncation and padding off. The first of `eos_ids` becomes `eos_id`; end
-    tokens with well-known spellings are added to them. Raises ModelError when a vocabulary entry is not byte-level.
+    `backend` neither cuts texts nor pads them. The first of `eos_ids` becomes `eos_id`; end tokens with well-known
+    spellings are added to them. Raises ModelError when a vocabulary entry is not byte-level, or a byte has no token.
     """
 
     has_vocabulary: ClassVar[bool] = True
@@ -57,12 +103,13 @@ class Tokenizer:
         eos_ids: Sequence[int],
         add_bos: bool,
         name: str = "tokenizer",
+        encoder: Encoder | None = None,
     ) -> None:
-        backend.no_truncation()
-        backend.no_padding()
+        """`encoder` encodes in the place of `backend`, with the same ids."""
         self._backend = backend
-        self._plain = _without_added_tokens(backend)
+        self._encode = encoder or LocalEncoder(backend)
         added = backend.get_added_tokens_decoder()
+        _check_added(added, name)
         self._control_text = ControlText({token.content: token_id for token_id, token in added.items()})
         self.added_ids = frozenset(added)
         self._control = frozenset(token_id for token_id, token in added.items() if token.special)
@@ -87,7 +134,7 @@ class Tokenizer:
         `parse_special=False` reads the spellings of added tokens as plain text. `add_bos` puts BOS in front,
         unless the ids already start with it. Raises RequestError for an unpaired surrogate.
         """
-        ids = _encode(self._backend if parse_special else self._plain, text)
+        (ids,) = self._encode([text], parse_special=parse_special)
         if add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
@@ -100,7 +147,7 @@ class Tokenizer:
         """Token ids of a prompt whose untrusted parts went through `protect`. Spellings of added tokens in its other
         parts become those tokens. No BOS is added. Raises RequestError as `encode` does."""
         parts = list(self._control_text.split(prompt))
-        encoded = iter(_encode_all(self._plain, [part for part in parts if isinstance(part, str)]))
+        encoded = iter(self._encode([part for part in parts if isinstance(part, str)], parse_special=False))
         return [token_id for part in parts for token_id in (next(encoded) if isinstance(part, str) else (part,))]
 
     def fewest_tokens(self, text: str) -> int:
@@ -152,34 +199,36 @@ def _token_bytes(backend: tokenizers.Tokenizer, name: str) -> list[bytes]:
     for text, token_id in vocab.items():
         raw = added[token_id].encode() if token_id in added else byte_alphabet.to_bytes(text)
         if raw is None:
-            raise ModelError(name, f"token {token_id} {text!r} is not byte-level BPE, the only kind that is supported")
+            raise ModelError(
+                name, f"token {token_id} {shown(repr(text))} is not byte-level BPE, the only kind that is supported"
+            )
         table[token_id] = raw
+    missing = _TEXT_BYTES.difference(
+        byte_alphabet.BYTE_OF_CHAR[text] for text in vocab if text in byte_alphabet.BYTE_OF_CHAR
+    )
+    if missing:
+        raise ModelError(
+            name, f"the vocabulary has no token for the byte 0x{min(missing):02x}; text with it would be lost"
+        )
     return table
 
 
-def _encode(backend: tokenizers.Tokenizer, text: str) -> list[int]:
-    return _encode_all(backend, [text])[0]
-
-
-def _encode_all(backend: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
-    """Ids of every text. Raises RequestError for what cannot be encoded."""
-    try:
-        # No special tokens: what the file's post-processor adds differs by release.
-        # A batch releases the GIL, a single call does not. Fast: offsets are not needed.
-        return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
-    except TypeError as error:
-        for text in texts:
-            if (at := _first_surrogate(text)) is not None:
-                raise RequestError(f"the text holds an unpaired surrogate at character {at}") from error
-        raise
-    except BaseException as error:
-        # The library's splitter panics on some very long texts; a PanicException is no Exception.
-        if type(error).__name__ != "PanicException":
-            raise
-        raise RequestError(
-            f"the tokenizer gives up on this text of {sum(map(len, texts))} characters; shorten it or break up its "
-            "long runs"
-        ) from error
+def _check_added(added: Mapping[int, AddedToken], name: str) -> None:
+    """Finding spellings takes time and memory in proportion to their number and length."""
+    for token_id, token in added.items():
+        if len(token.content) > MAX_ADDED_CHARS:
+            raise ModelError(
+                name,
+                f"added token {token_id}, {shown(repr(token.content), 40)}, has {len(token.content)} characters; "
+                f"expected at most {MAX_ADDED_CHARS}",
+            )
+    num_chars = sum(len(token.content) for token in added.values())
+    if len(added) > MAX_ADDED or num_chars > MAX_ALL_ADDED_CHARS:
+        raise ModelError(
+            name,
+            f"{len(added)} added tokens of {num_chars} characters; expected at most {MAX_ADDED} of "
+            f"{MAX_ALL_ADDED_CHARS}",
+        )
 
 
 def _first_surrogate(text: str) -> int | None:

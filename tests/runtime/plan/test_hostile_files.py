@@ -13,6 +13,7 @@ import pytest
 from tools.fuzz.gguf_cases import seed_specs
 from tools.fuzz.targets import TARGETS, run
 
+from ballast.text.gguf_vocab import build_backend
 from support.models.gguf_files import write_model
 from support.models.vocabulary import byte_metadata
 
@@ -208,4 +209,23 @@ def test_a_damaged_file_beside_the_model_is_refused(tmp_path: Path, name: str, v
     write_gguf(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / name).write_text(value)
+    assert codes_of("tokenizer", tmp_path) == UNUSABLE
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("padding", {"strategy": {"Fixed": 10**9}, "direction": "Right", "pad_id": 0, "pad_type_id": 0}),
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "/////w=="}),
+        ("added_tokens", [{"id": 2**32 - 1, "content": "<x>"}]),
+        ("added_tokens", [{"id": 300, "content": "<x>"}]),
+        ("model", {"type": "BPE", "vocab": {"a": 2**32 - 1}, "merges": []}),
+    ],
+    ids=["padding", "normalizer", "id", "another id", "vocabulary"],
+)
+def test_a_tokenizer_json_that_would_end_the_process_is_refused(tmp_path: Path, field: str, value: object) -> None:
+    write_gguf(tmp_path)
+    whole = json.loads(build_backend(byte_metadata(), "bytes.gguf").to_str())
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole | {field: value}))
     assert codes_of("tokenizer", tmp_path) == UNUSABLE

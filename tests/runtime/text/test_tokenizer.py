@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ballast.errors import ModelError, RequestError
 from ballast.text import byte_alphabet
 from ballast.text.gguf_vocab import SPLITS, build_backend, tokenizer_from_gguf
 from ballast.text.loading import load_text
-from ballast.text.tokenizer import Tokenizer
+from ballast.text.tokenizer import LocalEncoder, Tokenizer
 from support.models.vocabulary import BOS, EOS, byte_metadata, byte_tokenizer
 from support.texts import mixed_texts
 
@@ -266,14 +266,6 @@ def test_without_a_bos_token_none_is_added() -> None:
     assert tokenizer.encode("hi", add_bos=True) == tokenizer.encode("hi")
 
 
-def test_truncation_and_padding_of_the_file_are_ignored() -> None:
-    backend = build_backend(byte_metadata(), "bytes.gguf")
-    backend.enable_truncation(3)
-    backend.enable_padding(length=64)
-    tokenizer = Tokenizer(backend, bos_id=0, eos_ids=[1], add_bos=True)
-    assert len(tokenizer.encode("twelve bytes")) == 12
-
-
 def test_padding_rows_are_outside_the_vocabulary() -> None:
     tokenizer = tokenizer_from_gguf(byte_metadata(num_unused=7), "bytes.gguf")
     assert tokenizer.vocab_size == 260
@@ -344,7 +336,31 @@ def test_a_splitter_that_gives_up_is_a_refusal_and_the_tokenizer_lives_on():
     """The library panics when a regular expression runs out of steps; real splitters need megabytes for that."""
     backend = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("(a|aa)+$"), "isolated")
-    tokenizer = Tokenizer(backend, bos_id=None, eos_ids=(), add_bos=False)
+    encode = LocalEncoder(backend)
     with pytest.raises(RequestError, match="gives up on this text of 60 characters"):
-        tokenizer.encode("a" * 59 + "b")
-    assert tokenizer.encode("aa") == [0, 0]
+        encode(["a" * 59 + "b"], parse_special=True)
+    assert encode(["aa"], parse_special=True) == [[0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("user_defined", "message"),
+    [
+        (("x" * 5000,), "added token 258, 'x+…, has 5000 characters; expected at most 256"),
+        (
+            [f"<{n}>" for n in range(20_000)],
+            "20002 added tokens of 1[0-9]+ characters; expected at most 16384 of 262144",
+        ),
+        ([f"<{n:0200}>" for n in range(2000)], "2002 added tokens of 4[0-9]+ characters; expected at most "),
+    ],
+    ids=["long", "many", "many long ones"],
+)
+def test_added_tokens_have_bounds(user_defined: Sequence[str], message: str) -> None:
+    with pytest.raises(ModelError, match=rf"bytes\.gguf: {message}"):
+        byte_tokenizer(user_defined=user_defined)
+
+
+def test_a_vocabulary_that_would_lose_text_is_refused() -> None:
+    metadata = byte_metadata()
+    metadata["tokenizer.ggml.token_type"][2 + ord("a")] = 5  # unused
+    with pytest.raises(ModelError, match=r"bytes\.gguf: the vocabulary has no token for the byte 0x61"):
+        tokenizer_from_gguf(metadata, "bytes.gguf")

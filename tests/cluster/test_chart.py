@@ -126,7 +126,7 @@ def test_models_serve_through_install_upgrade_and_uninstall(
         kube.apply("inferenceservices", service("later"), namespace)
         wait_ready(kube, namespace, "later")
         image = kube.get("pods", "later-0", namespace)["spec"]["containers"][0]["image"]
-        assert image == "ballast-runtime:0.2.0", "what starts now is of the new version"
+        assert image == "ballast-runtime:0.2.0-cpu", "what starts now is of the new version"
         wait_ready(kube, namespace, "comes-along")
     after = data_plane(kube, namespace)
     assert {name: after[name] for name in before} == before

@@ -21,6 +21,13 @@ def _spin() -> NoReturn:
         pass
 
 
+def _compute(seconds: float) -> str:
+    begin = time.process_time()
+    while time.process_time() < begin + seconds:
+        pass
+    return "done"
+
+
 def _panic() -> NoReturn:
     raise type("PanicException", (BaseException,), {})("capacity overflow")
 
@@ -34,6 +41,7 @@ _TASKS: Mapping[str, Callable[..., Any]] = {
     "pid": os.getpid,
     "environment": lambda: dict(os.environ),
     "spin": _spin,
+    "compute": _compute,
     "hold the lock": lambda: pow(7, 10**9) % 10,  # one instruction of the interpreter
     "fill": lambda num_bytes: len(bytearray(num_bytes)),
     "abort": os.abort,

@@ -99,7 +99,7 @@ def test_a_task_that_only_waits_is_ended_too(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_time_of_one_task_is_not_counted_for_the_next(shared: GuardedProcess) -> None:
     for _ in range(4):
-        assert shared.ask(["fill", 100 << 20]) == 100 << 20
+        assert shared.ask(["compute", 0.1]) == "done"
 
 
 def test_a_process_that_ended_between_tasks_is_started_anew(shared: GuardedProcess) -> None:
@@ -154,10 +154,14 @@ def test_it_ends_with_its_object() -> None:
 
 ASK_AND_END = """
 import os, sys, threading
+from contextlib import suppress
 from ballast.guarded import GuardedProcess, Limits
 guarded = GuardedProcess("support.guarded_tasks", Limits(cpu_s=100.0, memory_bytes=256 << 20))
 print(guarded.ask(["pid"]), flush=True)
-threading.Thread(target=guarded.ask, args=[["spin"]], daemon=True).start()
+def ask():
+    with suppress(Exception):  # it may learn that its process has ended before it ends itself
+        guarded.ask(["spin"])
+threading.Thread(target=ask, daemon=True).start()
 {end}
 """
 

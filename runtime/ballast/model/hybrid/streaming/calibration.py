@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from ballast.errors import first_line
+from ballast.errors import EngineDeadError, first_line
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.streaming.break_even import Timing
@@ -37,7 +37,7 @@ class Calibration:
         """The reason why streamed experts cannot be relied on, or None.
 
         One layer of each combination of types is computed for each of `warmup_sizes` tokens; results of few tokens are
-        compared with the CPU's. Raises what CUDA itself reports."""
+        compared with the CPU's. Raises what CUDA itself reports, and EngineDeadError when the device hangs."""
         firsts: dict[tuple[int, ...], int] = {}
         for index, layer in enumerate(self.layers):
             firsts.setdefault(tuple(matrix.ggml_type for part in layer.parts for matrix in part), index)
@@ -54,7 +54,7 @@ class Calibration:
                         if not by <= MAX_DIFFERENCE:
                             return f"routed layer {index} differs from the CPU's by {by:.2g} of the largest result"
                 self.streamed.wait()
-        except DEVICE_ERRORS:
+        except (EngineDeadError, *DEVICE_ERRORS):
             raise
         except Exception as error:  # noqa: BLE001  compilers raise whatever they like, and the CPU can do without them
             return first_line(error)

@@ -68,12 +68,15 @@ class Prefetch:
         self._compute().wait_event(self._full[buffer])
         return buffer
 
-    def done(self) -> None:
-        """Give back the piece that was taken last: its buffer is filled again once the work queued so far is done."""
-        self._free[self._next_use % self._num_buffers] = self._compute().record_event()
+    def done(self) -> Any:
+        """Give back the piece that was taken last: its buffer is filled again once the work queued so far is done. That
+        is the event returned."""
+        computed = self._compute().record_event()
+        self._free[self._next_use % self._num_buffers] = computed
         self._next_use += 1
         if self._next_load < self._num_pieces:
             self._load_next()
+        return computed
 
     def _load_next(self) -> None:
         piece = self._next_load

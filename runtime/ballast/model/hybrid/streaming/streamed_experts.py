@@ -8,19 +8,16 @@ others, the host would have to wait for the choice.
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from ballast.model.deepseek import ALIVE_EVERY_S
+from ballast.model.hybrid.device_wait import wait_for
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
 from ballast.model.hybrid.streaming.prefetch import HostStream, Prefetch
-
-_POLL_S = 0.0005
 
 
 class GroupedExperts(Protocol):
@@ -58,6 +55,7 @@ class StreamedExperts:
             torch.cuda.current_stream if self._copies else HostStream,
         )
         self._total: torch.Tensor | None = None
+        self._events: list[Any] = []  # one a chunk, in the order of the stream that computes
         self.bytes_read = 0
         self.from_tokens = 1
 
@@ -77,6 +75,7 @@ class StreamedExperts:
 
     def begin(self, num_tokens: int) -> None:
         """A step follows that submits every layer in order; the copies of its first experts start at once."""
+        self._events = []
         self._prefetch.begin()
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
@@ -87,7 +86,7 @@ class StreamedExperts:
             chunk = self._chunks[index]
             buffer = self._prefetch.take(index)
             total += self._make_experts(*self._stacks(chunk, buffer))(x, ids - chunk.first, weights)
-            self._prefetch.done()
+            self._events.append(self._prefetch.done())
             self.bytes_read += chunk.num_bytes
         self._total = total
 
@@ -97,23 +96,18 @@ class StreamedExperts:
         return self._total
 
     def finish(self, alive: Callable[[], None]) -> None:
-        """Wait until the step is computed, calling `alive` now and then."""
+        """Wait until the step is computed, calling `alive` after each chunk. Raises EngineDeadError when a chunk takes
+        longer than `device_wait.LIMIT_S`, and what the device has failed with."""
         self._total = None
-        if self._copies is None:
-            return
-        end = torch.cuda.current_stream().record_event()
-        last_report_s = time.monotonic()
-        while not end.query():
-            time.sleep(_POLL_S)
-            if time.monotonic() - last_report_s >= ALIVE_EVERY_S:
-                alive()
-                last_report_s = time.monotonic()
+        events, self._events = self._events, []
+        if self._copies is not None:
+            wait_for([*events, torch.cuda.current_stream().record_event()], alive)
 
     def wait(self) -> None:
-        """Wait until the step is computed and no copy is running."""
+        """Wait until the step is computed and no copy is running. Raises as `finish`."""
         self.finish(lambda: None)
         if self._copies is not None:
-            self._copies.synchronize()
+            wait_for([self._copies.record_event()], lambda: None)
 
     def _load(self, index: int, buffer: int) -> None:
         chunk = self._chunks[index]

@@ -71,7 +71,10 @@ async def stream(port: int, number: int, num_tokens: int) -> int:
         }
     ).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: b\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     writer.write(head.encode() + body)
     reply = await reader.read()
     writer.close()

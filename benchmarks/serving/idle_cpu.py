@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 
 from support.bench_record import bench_record
-from support.servers.process import ServerProcess
+from support.servers.process import JSON, ServerProcess
 
 GOAL_SHARE = 0.01
 
@@ -24,7 +24,8 @@ def main() -> None:
     seconds = parser.parse_args().seconds
     with ServerProcess() as server:
         data = json.dumps({"prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True}).encode()
-        with urllib.request.urlopen(server.url + "/v1/completions", data=data, timeout=60) as reply:
+        request = urllib.request.Request(server.url + "/v1/completions", data, JSON)
+        with urllib.request.urlopen(request, timeout=60) as reply:
             reply.read()
         server.wait_until_empty()
         before = cpu_seconds(server.process.pid)

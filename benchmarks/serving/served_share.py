@@ -81,7 +81,8 @@ async def over_http(path: Path, model_path: str | None, streams: int, tokens: in
             ).encode()
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             head = (
-                f"POST /v1/completions HTTP/1.1\r\nHost: b\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+                "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
             )
             writer.write(head.encode() + body)
             await reader.readuntil(b"data: ")

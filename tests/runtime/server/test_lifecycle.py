@@ -25,14 +25,14 @@ from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.text.loading import load_text
 from support.models.vocabulary import byte_metadata
-from support.servers.process import FAKE, SERVE, ServerProcess
+from support.servers.process import FAKE, JSON, SERVE, ServerProcess
 
 SLOW = ("--step_s", "0.05", "--max_batch_size", "2", "--max_new_tokens", "1000")
 
 
 def post(server, **body):
     data = json.dumps({"prompt": "abc", **body}).encode()
-    return urllib.request.Request(server.url + "/v1/completions", data=data)
+    return urllib.request.Request(server.url + "/v1/completions", data, JSON)
 
 
 def frames(response):
@@ -170,7 +170,9 @@ async def test_livez_fails_once_the_engine_is_dead():
     text = load_text(None, byte_metadata(), "bytes.gguf")
     shutting_down = asyncio.get_running_loop().create_future()
     with ThreadPoolExecutor(1) as executor:
-        app = make_apps(engine, Metrics(), text, "m", config, executor, executor, NumaProbe(), shutting_down).api
+        app = make_apps(
+            engine, Metrics(), text, "m", config, executor, executor, NumaProbe(), shutting_down, "0.0.0.0"
+        ).api
         engine.start()
         assert await asyncio.to_thread(died.wait, 20)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from support.servers.process import FAKE, ServerProcess
+from support.servers.process import FAKE, JSON, ServerProcess
 
 NUM_CLIENTS = 64
 SETTINGS = ("--max_batch_size", "8", "--max_new_tokens", "64", "--cache_lens", "2048")
@@ -83,7 +83,7 @@ def test_prompts_beyond_the_queues_tokens_are_refused_and_their_place_is_free_ag
                 contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60))
             )
             body = {"prompt": "a" * num_prompt, "max_tokens": 1000, "stream": True}
-            connection.request("POST", "/v1/completions", json.dumps(body))
+            connection.request("POST", "/v1/completions", json.dumps(body), JSON)
             return connection
 
         assert ask(1).getresponse().status == 200

@@ -21,6 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families
 SERVE = ("ballast", "serve")
 FAKE = ("support.servers.fake_server",)
 
+JSON = {"Content-Type": "application/json"}
+"""The headers of a body, which the server wants."""
+
 START_TIMEOUT_S = 180.0
 ANSWER_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 90.0

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from support.servers.process import ServerProcess
+from support.servers.process import JSON, ServerProcess
 
 HYBRID = ("support.servers.hybrid_server",)
 START_LIMIT_S = 300.0
@@ -21,7 +21,7 @@ SMALL = ("--cache_lens", "4096", "--max_batch_size", "2", "--max_new_tokens", "1
 
 def post(server, num_tokens, **body):
     body |= {"prompt": "Once upon a time", "max_tokens": num_tokens, "min_tokens": num_tokens}
-    return urllib.request.Request(server.url + "/v1/completions", data=json.dumps(body).encode())
+    return urllib.request.Request(server.url + "/v1/completions", json.dumps(body).encode(), JSON)
 
 
 def whole_reply(server):

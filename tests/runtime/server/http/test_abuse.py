@@ -17,7 +17,7 @@ from ballast.server.routes.tokens import DetokenizeRequest, TokenizeRequest
 from ballast.server.wire.anthropic.request import MessagesRequest
 from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest
 from ballast.server.wire.responses.request import ResponsesRequest
-from support.servers.process import FAKE, ServerProcess
+from support.servers.process import FAKE, JSON, ServerProcess
 
 CHUNK = 64
 OPTIONS = (
@@ -56,7 +56,7 @@ def connect(server):
 def send(server, body, path="/v1/completions"):
     """(status, JSON) of a POST of bytes or of JSON."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-    connection.request("POST", path, body if isinstance(body, bytes) else json.dumps(body))
+    connection.request("POST", path, body if isinstance(body, bytes) else json.dumps(body), JSON)
     response = connection.getresponse()
     reply = json.loads(response.read())
     connection.close()
@@ -76,7 +76,7 @@ def test_slow_loris(server):
     """Heads that arrive a byte at a time are cut off in time, without delaying others."""
     connections = [connect(server) for _ in range(200)]
     open_ones = set(connections)
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nX-Padding: " + b"x" * 1000
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Padding: " + b"x" * 1000
     for byte in head:
         check_that_others_are_served(server)
         for connection in list(open_ones):
@@ -233,7 +233,7 @@ def test_wrong_types_everywhere(server, path):
     for body in bodies:
         if any(name in good and body[name] is None for name in ("max_tokens", "max_output_tokens")):
             continue  # would ask for as much as there is
-        connection.request("POST", path, json.dumps(body))
+        connection.request("POST", path, json.dumps(body), JSON)
         response = connection.getresponse()
         reply = response.read()
         assert response.status in (200, 400, 404), (body, reply)
@@ -248,7 +248,7 @@ def test_a_thousand_connections(server):
     try:
         connections = [connect(server) for _ in range(1000)]
         check_that_others_are_served(server)
-        request = b"GET /version HTTP/1.1\r\nHost: t\r\n\r\n"
+        request = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
         for connection in connections:
             connection.sendall(request)
         for connection in connections:
@@ -259,7 +259,10 @@ def test_a_thousand_connections(server):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+HEAD = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+)
 
 
 def test_half_of_the_clients_drop_at_random_times(server):
@@ -326,7 +329,9 @@ def test_a_long_prompt_does_not_hold_up_a_stream(server):
         }
 
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    connection.request("POST", "/v1/completions", json.dumps({"prompt": "abc", "max_tokens": 2000, "stream": True}))
+    connection.request(
+        "POST", "/v1/completions", json.dumps({"prompt": "abc", "max_tokens": 2000, "stream": True}), JSON
+    )
     steady = connection.getresponse()
     assert steady.readline().startswith(b"data: ")
     before = steps()

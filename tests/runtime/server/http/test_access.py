@@ -15,7 +15,7 @@ from ballast.errors import ConfigError
 from ballast.server.http import keys
 from ballast.server.http.keys import Keys, read_keys
 from ballast.server.http.tls import Tls
-from support.servers.process import FAKE, ServerProcess
+from support.servers.process import FAKE, JSON, ServerProcess
 
 ORIGIN = "https://chat.example.org"
 BODY = {"prompt": "abc", "max_tokens": 2}
@@ -160,7 +160,8 @@ def test_the_api_speaks_https_and_the_admin_port_does_not(authority, tmp_path):
     with ServerProcess(*options, module=FAKE) as server:
         body = json.dumps({**BODY, "max_tokens": 30, "stream": True}).encode()
         url = f"https://127.0.0.1:{server.port}/v1/completions"
-        with urllib.request.urlopen(url, data=body, timeout=30, context=trusting) as reply:
+        request = urllib.request.Request(url, body, JSON)
+        with urllib.request.urlopen(request, timeout=30, context=trusting) as reply:
             assert reply.read().endswith(b"data: [DONE]\n\n")
         with pytest.raises(urllib.error.URLError):
             urllib.request.urlopen(url, timeout=30, context=ssl.create_default_context())

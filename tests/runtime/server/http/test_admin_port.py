@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from support.servers.process import FAKE, ServerProcess
+from support.servers.process import FAKE, JSON, ServerProcess
 
 ADMIN_PATHS = ("/metrics", "/debug/state", "/debug/numa")
 PROBES = ("/livez", "/readyz", "/version")
@@ -44,7 +44,8 @@ def test_both_ports_answer_until_the_last_request_has_ended():
     slow = ("--step_s", "0.05", "--max_new_tokens", "100")
     with ServerProcess("--admin_port", "0", *slow, module=FAKE) as server:
         body = json.dumps({"prompt": "abc", "max_tokens": 70, "stream": True}).encode()
-        with urllib.request.urlopen(server.url + "/v1/completions", data=body, timeout=30) as stream:
+        request = urllib.request.Request(server.url + "/v1/completions", body, JSON)
+        with urllib.request.urlopen(request, timeout=30) as stream:
             server.send_signal(signal.SIGTERM)
             server.event("stopping")
             for admin in (True, False):

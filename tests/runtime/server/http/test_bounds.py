@@ -22,7 +22,7 @@ from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.text.loading import load_text
 from support.models.vocabulary import byte_metadata, byte_tokenizer
-from support.servers.process import FAKE, ServerProcess
+from support.servers.process import FAKE, JSON, ServerProcess
 
 SLOW = ("--step_s", "0.05", "--max_batch_size", "1", "--max_new_tokens", "1000")
 IMPATIENT = (
@@ -30,7 +30,7 @@ IMPATIENT = (
     *("--max_new_tokens", "60000", "--cache_lens", "65536", "--max_batch_size", "1", "--max_head_bytes", "10000"),
 )
 PATIENT = ("--whole_body_timeout_s", "1.5")
-GET = b"GET /livez HTTP/1.1\r\nHost: t\r\n"
+GET = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,8 @@ def connect(server):
 
 def request(body, path="/v1/completions", version="1.1", headers=""):
     data = json.dumps(body).encode()
-    return f"POST {path} HTTP/{version}\r\nHost: t\r\n{headers}Content-Length: {len(data)}\r\n\r\n".encode() + data
+    head = f"POST {path} HTTP/{version}\r\nHost: localhost\r\n{headers}Content-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
 def everything(connection):
@@ -146,7 +147,7 @@ def test_a_head_that_is_too_large_is_refused(impatient, head):
 
 
 def test_a_trailer_that_is_too_large_ends_the_connection(impatient):
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n"
     with connect(impatient) as connection:
         connection.sendall(head + b"X: " + b"x" * 4_000_000)
         assert error_of(everything(connection))[0] == 431
@@ -159,7 +160,7 @@ def test_what_is_no_http_is_refused_in_the_envelope(impatient):
 
 def test_a_body_that_stops_arriving_is_refused(impatient):
     with connect(impatient) as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 100\r\n\r\n{")
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         reply = everything(connection)
     assert reply.startswith(b"HTTP/1.1 408 ")
     assert b'"nothing of the request\'s body arrived for 2 s"' in reply
@@ -167,7 +168,7 @@ def test_a_body_that_stops_arriving_is_refused(impatient):
 
 def test_a_body_that_trickles_is_refused_when_its_time_is_up(patient):
     with connect(patient) as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\n")
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
         connection.settimeout(0.1)
         reply = b""
         for _ in range(200):
@@ -227,7 +228,9 @@ def test_a_pipelined_request_is_not_answered_and_the_reply_before_it_says_so(ser
 def test_requests_one_after_the_other_share_a_connection(server):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     for stream in (True, False, True):
-        connection.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 2, "stream": stream}))
+        connection.request(
+            "POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 2, "stream": stream}), JSON
+        )
         used = connection.sock
         assert connection.getresponse().read()
         assert connection.sock is used
@@ -265,7 +268,7 @@ def test_a_reply_to_a_connection_that_has_just_closed_is_no_error():
 
 def test_an_upgrade_is_not_taken_and_the_request_is_answered_where_it_can_be_read(server):
     websocket = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n"
-    reply = exchange(server, b"GET /v1/models HTTP/1.1\r\nHost: t\r\n" + websocket.encode() + b"\r\n")
+    reply = exchange(server, b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n" + websocket.encode() + b"\r\n")
     assert reply.startswith(b"HTTP/1.1 200 ")
     h2c = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n"
     status, error = error_of(exchange(server, request({"prompt": "abc", "max_tokens": 3}, headers=h2c)))
@@ -282,7 +285,7 @@ def test_head_is_get_without_a_body(server, path):
 
 
 def test_head_of_a_post_route_is_not_allowed(server):
-    reply = exchange(server, b"HEAD /v1/completions HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
+    reply = exchange(server, b"HEAD /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert reply.startswith(b"HTTP/1.1 405 ")
     assert reply.endswith(b"\r\n\r\n")
 
@@ -325,7 +328,7 @@ def test_a_client_of_http_1_0_that_reads_slowly_gets_everything(patient):
 def refused(server, body):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-    connection.request("POST", path, json.dumps(body))
+    connection.request("POST", path, json.dumps(body), JSON)
     response = connection.getresponse()
     error = json.loads(response.read())["error"]
     connection.close()
@@ -366,7 +369,7 @@ def test_bodies_beyond_what_may_be_held_at_once_are_refused():
         held = [connect(server) for _ in range(3)]
         for connection in held[:2]:
             connection.sendall(
-                b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 100000\r\n\r\n" + b" " * 99_999
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n" + b" " * 99_999
             )
         held[2].sendall(request({"prompt": "x" * 1000}))
         reply = held[2].recv(65536)
@@ -374,15 +377,14 @@ def test_bodies_beyond_what_may_be_held_at_once_are_refused():
         assert b"retry-after: 1" in reply.lower()
         for connection in held:
             connection.close()
-        with urllib.request.urlopen(
-            urllib.request.Request(server.url + "/v1/completions", data=b'{"prompt": "a", "max_tokens": 1}'), timeout=20
-        ) as response:
+        again = urllib.request.Request(server.url + "/v1/completions", b'{"prompt": "a", "max_tokens": 1}', JSON)
+        with urllib.request.urlopen(again, timeout=20) as response:
             assert response.status == 200
 
 
 def test_the_time_limit_covers_the_reading_of_the_body():
     with ServerProcess("--request_timeout_s", "0.5", module=FAKE) as server, connect(server) as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 100\r\n\r\n{")
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         assert connection.recv(65536).startswith(b"HTTP/1.1 504 ")
 
 
@@ -399,7 +401,9 @@ async def blocked():
     release = threading.Event()
     with ThreadPoolExecutor(1) as executor:
         executor.submit(release.wait, 60)
-        app = make_apps(engine, Metrics(), text, "m", config, executor, executor, NumaProbe(), shutting_down).api
+        app = make_apps(
+            engine, Metrics(), text, "m", config, executor, executor, NumaProbe(), shutting_down, "0.0.0.0"
+        ).api
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
             yield client, release
         release.set()

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from support.servers.process import FAKE, ServerProcess
+from support.servers.process import FAKE, JSON, ServerProcess
 
 # Slow enough that each state can be observed, quick enough that tests are not.
 SLOW = (
@@ -34,7 +34,8 @@ def post(server, body, path="/v1/completions"):
     data = json.dumps({"max_tokens": 1000, **body}).encode()
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=20)
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     )
     connection.sendall(head.encode() + data)
     return connection
@@ -97,7 +98,7 @@ def test_a_client_that_leaves_is_counted_as_such(server):
 
 def test_leaving_in_the_middle_of_the_body_does_no_harm(server):
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=20)
-    connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n{")
+    connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
     connection.close()
     server.wait_until_empty()
     assert server.get("/livez")[0] == 200
@@ -115,7 +116,7 @@ def test_a_hundred_clients_that_leave_at_any_moment_leave_nothing_behind(server)
 
 def test_a_stop_string_frees_the_request_at_once(server):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-    connection.request("POST", "/v1/completions", json.dumps({"prompt": "abc", "stop": "ef", "max_tokens": 1000}))
+    connection.request("POST", "/v1/completions", json.dumps({"prompt": "abc", "stop": "ef", "max_tokens": 1000}), JSON)
     (choice,) = json.loads(connection.getresponse().read())["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("d", "stop")
     server.wait_until_empty()
@@ -153,7 +154,8 @@ def test_a_client_that_ended_its_sending_and_leaves_later_is_noticed(server):
 def test_a_client_of_http_1_0_that_ends_its_sending_has_left(server):
     data = json.dumps({"prompt": "abc", "max_tokens": 1000}).encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+        head = b"POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        connection.sendall(head % len(data) + data)
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(100) == b""
     server.wait_until_empty()

@@ -9,12 +9,15 @@ import urllib.request
 
 import pytest
 
-from support.servers.process import FAKE, ServerProcess
+from support.servers.process import FAKE, JSON, ServerProcess
 
 LIMIT_S = 1.0
 PAUSE_S = 1.5
 BODY = json.dumps({"prompt": "abc", "max_tokens": 4}).encode()
-HEAD = f"POST /v1/completions HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
+HEAD = (
+    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    f"Content-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n"
+).encode()
 
 
 @pytest.fixture
@@ -35,7 +38,8 @@ def test_what_comes_due_in_a_pause_gets_its_time_again_and_no_more_than_that(ser
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20)) for _ in range(3)
         )
         whole = json.dumps({"prompt": "a", "max_tokens": 9, "stream": True}).encode()
-        stream = stack.enter_context(urllib.request.urlopen(server.url + "/v1/completions", data=whole, timeout=20))
+        asked = urllib.request.Request(server.url + "/v1/completions", whole, JSON)
+        stream = stack.enter_context(urllib.request.urlopen(asked, timeout=20))
         in_head.sendall(HEAD[:20])
         in_body.sendall(HEAD + BODY[:10])
         silent.sendall(HEAD + BODY[:10])

@@ -7,7 +7,7 @@ import pytest
 
 from ballast.text.loading import load_text
 from ballast.tiny import write_tiny_model
-from support.servers.process import FAKE, ServerProcess
+from support.servers.process import FAKE, JSON, ServerProcess
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_characters_in_parts_become_replacement_characters(server):
     ],
 )
 def test_a_body_that_is_wrong_is_refused(server, path, body, param):
-    reply = httpx.post(server.url + path, content=json.dumps(body), timeout=60)
+    reply = httpx.post(server.url + path, content=json.dumps(body), headers=JSON, timeout=60)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
 

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ballast import __version__
 from ballast.server.telemetry.vram_metrics import VramProbe
-from support.servers.process import FAKE, ServerProcess
+from support.servers.process import FAKE, JSON, ServerProcess
 
 GAUGES = {
     "ballast_batch_slots",
@@ -78,7 +78,8 @@ def server():
 
 def complete(server, **fields):
     data = json.dumps({"prompt": "abcdefg", **fields}).encode()
-    with urllib.request.urlopen(server.url + "/v1/completions", data=data, timeout=30) as response:
+    request = urllib.request.Request(server.url + "/v1/completions", data, JSON)
+    with urllib.request.urlopen(request, timeout=30) as response:
         return response.read()
 
 
@@ -133,7 +134,8 @@ def test_a_request_is_counted_once_in_every_place(server):
 
 def test_gauges_follow_a_request(server):
     data = json.dumps({"prompt": "x" * 100, "max_tokens": 900, "stream": True}).encode()
-    with urllib.request.urlopen(server.url + "/v1/completions", data=data, timeout=30):
+    request = urllib.request.Request(server.url + "/v1/completions", data, JSON)
+    with urllib.request.urlopen(request, timeout=30):
         now = server.metrics()
         assert now["ballast_batch_running"] == 1
         assert now["ballast_batch_occupancy_ratio"] == 0.25
@@ -159,7 +161,7 @@ def test_aliases_can_be_left_out():
 
 def test_debug_state_shows_live_requests_without_their_text(server):
     data = json.dumps({"prompt": "topsecret", "max_tokens": 900, "stream": True}).encode()
-    request = urllib.request.Request(server.url + "/v1/completions", data, {"X-Request-Id": "mine"})
+    request = urllib.request.Request(server.url + "/v1/completions", data, {**JSON, "X-Request-Id": "mine"})
     with urllib.request.urlopen(request, timeout=30):
         _, _, page = server.get("/debug/state")
     state = json.loads(page)

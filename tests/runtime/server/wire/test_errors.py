@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from support.servers.process import FAKE, ServerProcess
+from support.servers.process import FAKE, JSON, ServerProcess
 
 LIMITS = ("--max_new_tokens", "100", "--cache_lens", "512", "--max_body_bytes", "4096", "--strict_model_name")
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
@@ -22,7 +22,7 @@ def server():
 
 def send(server, method, path, body=None, headers=None, encode_chunked=False):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-    connection.request(method, path, body, headers or {}, encode_chunked=encode_chunked)
+    connection.request(method, path, body, {**JSON, **(headers or {})}, encode_chunked=encode_chunked)
     response = connection.getresponse()
     data = json.loads(response.read())
     connection.close()
@@ -212,7 +212,7 @@ def test_a_chunked_body_within_the_limit_is_read(server):
 def test_a_client_that_asks_before_it_sends_a_large_body_is_refused_at_once(server):
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         connection.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 99999\r\n\r\n"
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 99999\r\n\r\n"
         )
         assert connection.recv(1000).startswith(b"HTTP/1.1 413 ")
 

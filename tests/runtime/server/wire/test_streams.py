@@ -7,7 +7,7 @@ import re
 import openai
 import pytest
 
-from support.servers.process import FAKE, ServerProcess
+from support.servers.process import FAKE, JSON, ServerProcess
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def thinker():
 
 def post(server, path, body):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-    connection.request("POST", path, json.dumps(body))
+    connection.request("POST", path, json.dumps(body), JSON)
     response = connection.getresponse()
     data = response.read().decode()
     connection.close()

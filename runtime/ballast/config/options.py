@@ -197,11 +197,28 @@ class ServerConfig(_Section):
         None, PATH, "certificate with its chain in PEM form, read again when it is renewed; the API then speaks HTTPS"
     )
     tls_key_file: Path | None = option(None, PATH, "the certificate's private key in PEM form")
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        text(
+            "a host name without port such as chat.example.org, or *.example.org, or *",
+            "NAME",
+            r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?",
+            repeatable=True,
+        ),
+        "name under which the API is asked for, *.NAME for all below it, * for any; a request whose Host header has "
+        "another is answered with 421. Repeat it for more than one; IP addresses and localhost need not be named. "
+        "Default: what --host says; any with --api_key_file, or if it listens on all addresses",
+    )
     cors_origins: tuple[str, ...] = option(
         (),
-        text("an origin such as https://chat.example.org, or *", "ORIGIN", r"\*|https?://[^/\s]+", repeatable=True),
-        "web page that may call the API from a browser, * for any; repeat it for more than one. Default: none but the "
-        "page at /",
+        text(
+            "an origin such as https://chat.example.org, or *",
+            "ORIGIN",
+            r"\*|[A-Za-z][A-Za-z0-9+.-]*://[^/\s]+",
+            repeatable=True,
+        ),
+        "web page that may call the API from a browser, * for any; others are answered with 403. Repeat it for more "
+        "than one. Default: none but the page at /",
     )
     root_path: str | None = option(
         None,

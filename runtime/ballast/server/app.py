@@ -24,8 +24,8 @@ from ballast.server.wire.openapi import document
 
 EXPECTED_ERRORS = (RequestError, CapacityError, EngineDeadError, RequestTimeoutError, HTTPException)
 
-OPEN_PATHS = frozenset({"/livez", "/readyz", *chat_page.FILES})
-"""Need no key: probes have none, and neither has a browser before it shows the page on which the key is entered."""
+KEYLESS_PATHS = frozenset(chat_page.FILES)
+"""A browser has no key before it shows the page on which the key is entered."""
 
 
 def api_routers(*, with_admin: bool) -> tuple[APIRouter, ...]:
@@ -53,7 +53,7 @@ def create_app(service: Service, *, with_admin: bool = True) -> ASGIApp:
 
 def create_admin_app(service: Service) -> ASGIApp:
     """The application of the admin port."""
-    return _surround(api_app(admin_routers()), service, Access())
+    return _surround(api_app(admin_routers()), service, service.admin_access)
 
 
 def api_app(routers: Sequence[APIRouter], root_path: str = "") -> FastAPI:
@@ -81,7 +81,7 @@ def _surround(app: FastAPI, service: Service, access: Access) -> ASGIApp:
     app.state.service = service
     limits = service.limits
     bounded = BodyLimit(app, service.max_body_bytes, limits.body_timeout_s, limits.whole_body_timeout_s)
-    guarded = access.guard(bounded, OPEN_PATHS)
+    guarded = access.guard(bounded, KEYLESS_PATHS)
     return RequestScope(AnthropicErrors(guarded, access.root_path), service.metrics.count_request)
 
 

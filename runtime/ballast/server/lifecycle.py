@@ -85,6 +85,11 @@ class Listeners:
     admin: socket.socket | None
     """None: the API's port serves the admin routes too."""
 
+    @property
+    def address(self) -> str:
+        """The IP address of both."""
+        return str(self.api.getsockname()[0])
+
 
 def open_listeners(config: ServerConfig) -> Listeners:
     """Open the sockets that `config` asks for. Raises ConfigError."""

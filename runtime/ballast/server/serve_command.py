@@ -22,6 +22,7 @@ from ballast.server.app import create_admin_app, create_app
 from ballast.server.generation.request_builder import RequestBuilder
 from ballast.server.generation.tokenize_queue import TEXT_THREADS, TokenizeQueue
 from ballast.server.http.access import Access
+from ballast.server.http.hosts import default_hosts
 from ballast.server.http.keys import Keys
 from ballast.server.http.tls import Tls
 from ballast.server.lifecycle import Apps, open_listeners, run_server
@@ -112,16 +113,28 @@ def run(
         # Where a template may take as long as its limits allow, only chats wait for it.
         ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-chat") as guarded,
     ):
+        listeners = open_listeners(config.server)
         chat_executor = guarded if text.template is not None and text.template.is_guarded else executor
 
         def build(on_death: Callable[[], None], shutting_down: asyncio.Future[None]) -> tuple[Engine, Apps]:
             metrics = Metrics()
             settings = engine_settings(config)
             engine = build_engine(with_progress(load), settings, context_length, observer=metrics, on_death=on_death)
-            apps = make_apps(engine, metrics, text, name, config, executor, chat_executor, probe, shutting_down, limits)
-            return engine, apps
+            return engine, make_apps(
+                engine,
+                metrics,
+                text,
+                name,
+                config,
+                executor,
+                chat_executor,
+                probe,
+                shutting_down,
+                listeners.address,
+                limits,
+            )
 
-        run_server(build, open_listeners(config.server), _tls(config.server), config.server, limits)
+        run_server(build, listeners, _tls(config.server), config.server, limits)
 
 
 def _log_device(config: Config) -> None:
@@ -148,9 +161,11 @@ def make_apps(
     chat_executor: ThreadPoolExecutor,
     probe: NumaProbe,
     shutting_down: asyncio.Future[None],
+    address: str,
     limits: ServerLimits = DEFAULT_LIMITS,
 ) -> Apps:
-    """The applications around one engine, measured by `metrics`."""
+    """The applications around one engine, measured by `metrics`. `address` is the IP address that they listen on."""
+    wants_key = config.server.api_key_file is not None
     names = config.model.served_model_name or (name,)
     max_bytes = config.server.max_body_bytes
     if max_bytes is None:
@@ -186,10 +201,12 @@ def make_apps(
         max_body_bytes=max_bytes,
         shutting_down=shutting_down,
         access=Access(
+            config.server.allowed_hosts or default_hosts(config.server.host, address, wants_key=wants_key),
             keys=None if config.server.api_key_file is None else Keys(config.server.api_key_file),
             cors_origins=config.server.cors_origins,
             root_path=config.server.root_path or "",
         ),
+        admin_access=Access(default_hosts(config.server.host, address, wants_key=False)),
         limits=limits,
     )
     return Apps(create_app(service, with_admin=config.server.admin_port is None), create_admin_app(service))

@@ -52,7 +52,8 @@ class Service:
     max_body_bytes: int
     shutting_down: asyncio.Future[None]
     """Done once the server must fail the requests that still run."""
-    access: Access = field(default_factory=Access)
+    access: Access
+    admin_access: Access
     limits: ServerLimits = field(default_factory=ServerLimits)
     strict_model_name: bool = False
     request_timeout_s: float = 0.0

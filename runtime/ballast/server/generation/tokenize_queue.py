@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from ballast.engine.admission import Queue, retry_after_s
-from ballast.errors import CapacityError, RequestError
+from ballast.errors import CapacityError, RequestError, shown
 from ballast.server.generation.cancellation import DeadlineExceededError, cancel_on_disconnect
 from ballast.server.request_record import Record, remaining_s
 from ballast.server.wire.errors import RequestTimeoutError
@@ -21,6 +22,8 @@ TEXT_THREADS = 2
 
 RECENT = 0.1
 """Weight of the latest duration in the moving average."""
+
+_JSON = re.compile(r"application/(json|[\w!#$&^.+-]+\+json)[ \t]*(;.*)?", re.IGNORECASE)
 
 Result = TypeVar("Result")
 
@@ -60,8 +63,9 @@ class TokenizeQueue:
     ) -> Result:
         """Read the body, and return `work(body)`, which runs on another thread. `is_chat`: it may render a template.
 
-        Raises what `work` raises, RequestError (415) for a compressed body, CapacityError when the queue is full,
-        RequestTimeoutError, and ClientDisconnect or ClientGoneError when the client has left.
+        Raises what `work` raises, RequestError (415) for a body that is compressed or not said to be JSON,
+        CapacityError when the queue is full, RequestTimeoutError, and ClientDisconnect or ClientGoneError when the
+        client has left.
         """
         num_bytes = 0
         try:
@@ -74,6 +78,7 @@ class TokenizeQueue:
                     parts.append(part)
             data = b"".join(parts)
             parts.clear()
+            _check_is_json(request.headers.get("content-type", ""))
             _check_encoding(request.headers.get("content-encoding", ""))
             async with cancel_on_disconnect(request.receive, remaining_s(record, self._timeout_s), self._shutting_down):
                 executor = self._chat_executor if is_chat else self._executor
@@ -111,6 +116,18 @@ class TokenizeQueue:
             return
         queue = Queue(self.num_waiting, 0, TEXT_THREADS, self._mean_s or 0.0)
         raise CapacityError.busy(what, retry_after_s=retry_after_s(queue))
+
+
+def _check_is_json(content_type: str) -> None:
+    """Called like _check_encoding. A browser asks the server first before it sends JSON for a page of another origin;
+    text, forms and what has no type it just sends."""
+    if not _JSON.fullmatch(content_type):
+        given = f"has Content-Type: {shown(content_type)}" if content_type else "has no Content-Type"
+        raise RequestError(
+            f"this body {given}; JSON is needed, and must say so: with curl -H 'Content-Type: application/json'",
+            code="unsupported_media_type",
+            status=415,
+        )
 
 
 def _check_encoding(encoding: str) -> None:

@@ -1,4 +1,4 @@
-"""Access to the API's port: keys, CORS and the path prefix of a proxy."""
+"""Access to a port: hosts, origins, keys, and the path prefix of a proxy."""
 
 from __future__ import annotations
 
@@ -8,23 +8,33 @@ from dataclasses import dataclass
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
+from ballast.server.http.hosts import HostGuard
 from ballast.server.http.keys import KeyGuard, Keys
 from ballast.server.http.middleware import REQUEST_ID_HEADERS, RootPath
+from ballast.server.http.origins import OriginGuard
+
+PROBED_PATHS = frozenset({"/livez", "/readyz"})
+"""Answer whoever asks: a probe has no key, and asks under whatever name or address it knows. They say nothing more than
+that the server is there, and change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
     """The access rules of a port."""
 
+    allowed_hosts: Sequence[str]
+    """As `HostGuard` has them."""
     keys: Keys | None = None
     """None: no key is needed."""
     cors_origins: Sequence[str] = ()
     root_path: str = ""
 
-    def guard(self, app: ASGIApp, open_paths: frozenset[str] = frozenset()) -> ASGIApp:
-        """The application behind these rules. `open_paths` need no key."""
+    def guard(self, app: ASGIApp, keyless_paths: frozenset[str] = frozenset()) -> ASGIApp:
+        """The application behind these rules. `keyless_paths` need no key, as PROBED_PATHS do not."""
         if self.keys is not None:
-            app = KeyGuard(app, self.keys, open_paths)
+            app = KeyGuard(app, self.keys, PROBED_PATHS | keyless_paths)
+        app = OriginGuard(app, self.cors_origins, PROBED_PATHS)
+        app = HostGuard(app, self.allowed_hosts, PROBED_PATHS)
         # CORS is outermost: preflight requests carry no key, and browsers can read a refusal only with CORS headers.
         if self.cors_origins:
             app = CORSMiddleware(

@@ -26,7 +26,7 @@ METRICS_MAX_AGE_S = 60.0
 DEBUG_MAX_AGE_S = 5.0
 
 
-@everywhere.get("/livez", **describes(Status, unready=Status, needs_key=False))
+@everywhere.get("/livez", **describes(Status, unready=Status, is_open=True))
 async def livez(request: Request) -> Response:
     """200 while a restart would not help: the engine makes progress, or has nothing to do, or is loading."""
     service = service_of(request)
@@ -39,7 +39,7 @@ async def livez(request: Request) -> Response:
     return _status(200, status="alive")
 
 
-@everywhere.get("/readyz", **describes(Status, unready=Status, needs_key=False))
+@everywhere.get("/readyz", **describes(Status, unready=Status, is_open=True))
 async def readyz(request: Request) -> Response:
     """200 once the model is loaded and has computed a token, until the server is told to stop."""
     engine = service_of(request).engine

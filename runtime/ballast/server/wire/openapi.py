@@ -22,6 +22,8 @@ EVENT = {
 
 EVERY_ERROR = {
     401: "no valid API key, where the server asks for one",
+    403: "a page of another origin, which --cors_origins does not name",
+    421: "a host that is not this server's, see --allowed_hosts",
     500: "an error of the server's own",
     503: "not ready yet, or about to stop",
 }
@@ -30,7 +32,7 @@ BODY_ERRORS = {
     404: "no such model",
     408: "the body arrived too slowly",
     413: "the body is too large",
-    415: "the body is compressed; Content-Encoding is not read",
+    415: "the body's Content-Type is not JSON, or it is compressed",
     429: "the queue is full; Retry-After says when to come back",
     504: "the request took longer than the server lets one take",
 }
@@ -57,12 +59,12 @@ def describes(
     body: type[BaseModel] | None = None,
     streams: bool = False,
     unready: type[BaseModel] | None = None,
-    needs_key: bool = True,
+    is_open: bool = False,
 ) -> dict[str, Any]:
     """Arguments of a route that answers with `reply` and reads `body` itself.
 
-    `streams`: it can stream events. `unready`: its answer with status 503 if that is no error. `needs_key` False: it
-    never asks for a key.
+    `streams`: it can stream events. `unready`: its answer with status 503 if that is no error. `is_open`: it answers
+    whoever asks.
     """
     content: dict[str, Any] = {"text/event-stream": {"schema": EVENT}} if streams else {}
     success: dict[str, Any] = {"description": "Success"}
@@ -75,7 +77,7 @@ def describes(
         route["responses"][503] = {"description": EVERY_ERROR[503], "model": unready}
     if isinstance(reply, str):
         route["response_class"] = PlainTextResponse
-    if not needs_key:
+    if is_open:
         route["openapi_extra"] = {"security": []}
     if body is not None:
         schema = body.model_json_schema(ref_template=SCHEMAS + "{model}")
@@ -95,7 +97,8 @@ def document(app: FastAPI) -> dict[str, Any]:
             _hoist_body(operation, schemas)
             _add_errors(operation, EVERY_ERROR | (BODY_ERRORS if method == "post" else {}))
             if operation.get("security") == []:
-                del operation["responses"]["401"]
+                for status in ("401", "403", "421"):
+                    del operation["responses"][status]
             if operation.get("parameters"):
                 _add_errors(operation, {404: "no such thing"})
     schemas.update(ErrorEnvelope=_schema(ErrorEnvelope, schemas))

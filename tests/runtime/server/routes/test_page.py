@@ -27,7 +27,8 @@ def browser():
         # Inside a container, and as root, Chromium has no sandbox of its own; it opens nothing but the page here.
         yield (
             started := playwright.chromium.launch(
-                executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
+                executable_path=path,
+                args=["--no-sandbox", "--disable-dev-shm-usage", "--host-resolver-rules=MAP evil.example 127.0.0.1"],
             )
         )
         started.close()
@@ -155,6 +156,30 @@ def test_an_error_is_shown_and_the_question_is_kept(page, server):
     expect(page.locator("#status")).to_contain_text("maximum context length is 2048 tokens")
     expect(page.locator("#prompt")).to_have_value("a" * 3000)
     expect(page.locator("article")).to_have_count(0)
+
+
+POST = """async ([url, type]) => {
+  const body = new Blob(['{"prompt": "abc"}'], { type });
+  await fetch(url, { method: "POST", mode: "no-cors", body });
+}"""
+
+
+@pytest.mark.parametrize(("host", "status"), [("127.0.0.1", 403), ("evil.example", 421)])
+def test_a_page_of_another_name_makes_the_server_do_nothing(browser, server, host, status):
+    """The browser sends such a body without asking the server before. The name was moved here, as its owner can."""
+    tab = browser.new_page()
+    num_tokens, num_events = server.metrics()["ballast_prompt_tokens_total"], len(server.events)
+    tab.goto(f"http://evil.example:{server.port}/livez")
+    for media_type in ("text/plain", ""):
+        tab.evaluate(POST, [f"http://{host}:{server.port}/v1/completions", media_type])
+    tab.close()
+
+    def statuses():
+        return [event["status"] for event in server.events[num_events:] if event.get("method") == "POST"]
+
+    server.wait_for(lambda _: len(statuses()) >= 2, timeout_s=20)
+    assert set(statuses()) == {status}
+    assert server.metrics()["ballast_prompt_tokens_total"] == num_tokens
 
 
 def test_a_setting_out_of_range_is_shown_where_it_is_wrong(page, server):

@@ -1,0 +1,104 @@
+"""Which hosts a request may be meant for, and the middleware that refuses the others.
+
+A page may make a browser ask only the host that it came from. The owner of a name can let it point to this machine once
+the page is loaded (DNS rebinding): the page then reads whatever this server answers, but the request still names the
+page's host. Such a host always has a name, so IP addresses and localhost are never refused.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ballast.errors import shown
+from ballast.server.wire.errors import ErrorReply, error_body
+
+ANY = "*"
+
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#\\]+)(?::(\d{0,5}))?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A host with its port, as a Host header and an origin have them."""
+
+    name: str
+    """In lower case, without the dot that may end a whole name. IPv6 is in brackets."""
+    port: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> Authority | None:
+        """`text` as an authority; None if it is none."""
+        found = _AUTHORITY.fullmatch(text)
+        return found and cls(found[1].lower().removesuffix("."), int(found[2]) if found[2] else None)
+
+
+def default_hosts(host: str, address: str, *, wants_key: bool) -> Sequence[str]:
+    """The hosts of a server that is told to listen on `host` and listens on the IP `address`.
+
+    On all addresses it may have any name: a Service's, a container's, a gateway's. Where every request wants a key, a
+    page of another host has none, and the name makes no difference.
+    """
+    return (ANY,) if wants_key or ipaddress.ip_address(address).is_unspecified else (host,)
+
+
+class HostGuard:
+    """Passes on requests that are meant for one of the allowed hosts, and answers the others with 421."""
+
+    def __init__(self, app: ASGIApp, allowed: Sequence[str], open_paths: frozenset[str]) -> None:
+        """`allowed`: names, *.NAME for every name below one, * for any. `open_paths` answer to every host."""
+        self._app = app
+        self._allowed = allowed
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http" and scope["path"] not in self._open_paths:
+            refusal = self._refusal(Headers(scope=scope).getlist("host"), scope["http_version"])
+            if refusal is not None:
+                await refusal.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, given: Sequence[str], http_version: str) -> ErrorReply | None:
+        if not given and http_version == "1.0":
+            return None  # health checks of load balancers; no browser leaves Host out
+        if len(given) != 1:
+            problem = f"a request of HTTP/{http_version} must have one Host header, and this has {len(given)}"
+            return ErrorReply(400, error_body(problem, error_type="invalid_request_error", code="invalid_host"))
+        if is_allowed(given[0], self._allowed):
+            return None
+        problem = (
+            f"Host: {shown(given[0])} is not a host of this server; if it is to be one, name it in --allowed_hosts"
+        )
+        return ErrorReply(421, error_body(problem, error_type="invalid_request_error", code="host_not_allowed"))
+
+
+def is_allowed(host: str, allowed: Sequence[str]) -> bool:
+    """Whether a request with this Host header is meant for one of the `allowed` names. Ports make no difference: they
+    change on the way, and no page can choose the name by them."""
+    if ANY in allowed:
+        return True
+    found = Authority.parse(host)
+    return found is not None and (
+        found.name == "localhost"
+        or _is_address(found.name)
+        or any(_covers(pattern.lower().removesuffix("."), found.name) for pattern in allowed)
+    )
+
+
+def _covers(pattern: str, name: str) -> bool:
+    return name.endswith(pattern[1:]) and name != pattern[1:] if pattern.startswith("*.") else name == pattern
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True

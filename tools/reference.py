@@ -103,6 +103,16 @@ def endpoints() -> Iterator[str]:
     yield ""
     yield from table(("status", "why"), [(str(n), why) for n, why in sorted({**EVERY_ERROR, **BODY_ERRORS}.items())])
     yield ""
+    yield "## Priority"
+    yield ""
+    yield from paragraph(
+        "`priority` of a request has an effect as far as `--client_priority`, or the line of its key in "
+        "`--api_key_file`, allows: lower numbers are served first, a number outside of the range is a 400, and without "
+        "one the request gets the number of the range that is nearest to 0. Where nothing is allowed, the field is "
+        "ignored. A field that was ignored is named in the reply's header `X-Ballast-Ignored` and in the log's "
+        "`ignored_fields`."
+    )
+    yield ""
     yield "## Schemas"
     yield ""
     yield from paragraph(

@@ -59,7 +59,7 @@ def serve_config(argv: Sequence[str]) -> Config:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    return _parser().parse_args(_underscored(argv))
+    return _parser().parse_args(_with_ranges_joined(_underscored(argv)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -177,6 +177,17 @@ def _shown_default(opt: Option) -> str:
 def _underscored(argv: Sequence[str]) -> list[str]:
     """argv with underscores in the names of options; values are unchanged."""
     return [re.sub(r"^--[^=]+", lambda name: "--" + name[0][2:].replace("-", "_"), word) for word in argv]
+
+
+def _with_ranges_joined(argv: Sequence[str]) -> list[str]:
+    """argv with `--NAME -5..5` as `--NAME=-5..5`, since argparse takes -5..5 for an option."""
+    joined: list[str] = []
+    for word in argv:
+        if joined and joined[-1].startswith("--") and re.fullmatch(r"-\d+\.\..*", word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _config(arguments: argparse.Namespace) -> Config:

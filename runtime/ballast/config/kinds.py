@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ballast.config.whole_range import WholeRange
+
 _LARGEST = 2**62
 """Bound of numbers that have no other, so that arithmetic with them fits 64 bits."""
 _LONGEST_S = 10**9
@@ -41,6 +43,11 @@ def whole(minimum: int, maximum: int | None = None, *, auto: bool = False) -> Ki
         lambda text: None if auto and text == "auto" else int(text),
         lambda value: (value is None and auto) or (isinstance(value, int) and minimum <= value <= most),
     )
+
+
+def whole_range() -> Kind:
+    """A range of whole numbers."""
+    return Kind("two whole numbers as LOW..HIGH, such as -5..5", "LOW..HIGH", WholeRange.parse)
 
 
 def share() -> Kind:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ballast.config.kinds import PATH, SWITCH, Kind, one_of, seconds, share, size, text, whole
+from ballast.config.kinds import PATH, SWITCH, Kind, one_of, seconds, share, size, text, whole, whole_range
+from ballast.config.whole_range import WholeRange
 from ballast.errors import ConfigError
 from ballast.host.numa_mode import NumaMode
 
@@ -111,6 +112,13 @@ class SchedulingConfig(_Section):
         whole(1, 2**40, auto=True),
         "most prompt tokens that wait; more are answered with 429, unless nothing else waits; auto: 8 * cache_lens",
     )
+    client_priority: WholeRange | None = option(
+        None,
+        whole_range(),
+        "priorities that clients may ask for in the field priority; lower ones are served first, and a request that "
+        "asks for none gets the one nearest to 0. A line of --api_key_file may give its key a range of its own. "
+        "Default: none, the field is ignored",
+    )
     backend_type: BackendType = option(
         "balance_serve",
         one_of("balance_serve", "ktransformers"),
@@ -190,8 +198,9 @@ class ServerConfig(_Section):
         None,
         PATH,
         "file of API keys, one a line, read again when it changes; every request but /livez, /readyz and the page at / "
-        "then needs one. A file that vanishes, is emptied or cannot be read leaves the last keys in force, and the log "
-        "says so; to take every key away, replace them by one that nobody has",
+        "then needs one. A line KEY priority=LOW..HIGH gives that key a --client_priority of its own. A file that "
+        "vanishes, is emptied or cannot be read leaves the last keys in force, and the log says so; to take every key "
+        "away, replace them by one that nobody has",
     )
     tls_cert_file: Path | None = option(
         None, PATH, "certificate with its chain in PEM form, read again when it is renewed; the API then speaks HTTPS"

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from ballast.config.whole_range import WholeRange
 from ballast.server.wire.usage import Usage
 
 
@@ -19,7 +20,16 @@ class Record:
     outcome: str = ""
     """Set if the status code does not tell: client_gone, timeout, error. Else it follows from the status."""
     endpoint: str = "other"
+    client_priority: WholeRange | None = None
+    """The priorities that the client's key allows; None: those that the server does."""
+    ignored_fields: tuple[str, ...] = ()
+    """Fields of the body that had no effect, for the reply's headers."""
     fields: dict[str, Any] = field(default_factory=dict)
+
+    def note_ignored(self, field_name: str) -> None:
+        """Record a field of the body that has no effect on this server."""
+        self.ignored_fields += (field_name,)
+        self.fields["ignored_fields"] = ", ".join(self.ignored_fields)
 
     def note_usage(self, usage: Usage) -> None:
         """Record the tokens that the request used."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from starlette.requests import Request
 
+from ballast.config.whole_range import WholeRange
 from ballast.errors import RequestError
 from ballast.server.engine_port import EnginePort
 from ballast.server.generation.job import Job
+from ballast.server.generation.priority import granted_priority
 from ballast.server.generation.request_builder import RequestBuilder
 from ballast.server.generation.response import GenerationResponse, Reply
 from ballast.server.generation.tokenize_queue import TokenizeQueue
@@ -57,6 +59,8 @@ class Service:
     limits: ServerLimits = field(default_factory=ServerLimits)
     strict_model_name: bool = False
     request_timeout_s: float = 0.0
+    client_priority: WholeRange | None = None
+    """The priorities that clients may ask for whose key has no range of its own; None: the field is ignored."""
     reasoning_fields: Sequence[str] = ("reasoning_content",)
     """The fields of chat completions that carry the reasoning."""
     created: int = field(default_factory=lambda: int(time.time()))
@@ -95,7 +99,12 @@ class Service:
         return await self.tokenize_queue.run(request, record, work, is_chat=is_chat)
 
     def respond(self, record: Record, job: Job, reply: Reply, *, stream: bool) -> GenerationResponse:
-        """The response that runs `job` and writes its result by `reply`."""
+        """The response that runs `job` and writes its result by `reply`. Raises RequestError for a priority that the
+        client may not ask for."""
+        allowed = record.client_priority or self.client_priority
+        if job.priority and allowed is None:
+            record.note_ignored("priority")
+        job = replace(job, priority=granted_priority(job.priority, allowed))
         return GenerationResponse(
             self.engine,
             self.request_builder.text.tokenizer,

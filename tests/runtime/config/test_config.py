@@ -51,6 +51,7 @@ def test_every_option_can_be_set_by_the_environment():
         "TEMPLATE": "x",
         "ADDRESS": "::1",
         "ORIGIN": "*",
+        "LOW..HIGH": "-5..5",
         "": "true",
     }
     for opt in OPTIONS:
@@ -260,6 +261,7 @@ def test_resolving_leaves_no_auto():
             if value in (None, "auto") and name not in ("numa", "vram_limit", "stream_from_tokens", "expert_profile")
         ] in (
             [],
+            ["client_priority"],
             ["model_path", "gguf_path", "optimize_config_path", "chat_template"],
             SET_LATER_OR_NEVER,
         )

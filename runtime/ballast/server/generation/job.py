@@ -42,7 +42,8 @@ class Job:
     """Whether the reply begins with the prompt."""
     discard_tokens: bool = False
     """Nothing is to be generated; the one token that the engine makes is dropped."""
-    priority: int = 0
+    priority: int | None = None
+    """As the client asks for it, until the server grants one; None: as 0."""
     report_progress: bool = False
 
     @property
@@ -63,7 +64,7 @@ class Job:
                 request_id,
                 self.prompts[self.prompt_of(choice)].ids,
                 replace(self.sampling, seed=_nth_seed(self.sampling.seed, choice)),
-                self.priority,
+                self.priority or 0,
                 score_prompt=is_first and self.echo and self.sampling.logprobs is not None,
                 report_progress=is_first and self.report_progress,
             )

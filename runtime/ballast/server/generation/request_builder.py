@@ -209,7 +209,7 @@ class RequestBuilder:
             include_stop=bool(body.include_stop_str_in_output),
             echo=echo,
             discard_tokens=asked == 0,
-            priority=body.priority or 0,
+            priority=body.priority,
             report_progress=bool(body.return_progress),
         )
 

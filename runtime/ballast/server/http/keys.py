@@ -1,17 +1,21 @@
-"""API keys: the valid ones, and the middleware that asks for one."""
+"""API keys: the valid ones, what each allows, and the middleware that asks for one."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ballast.config.whole_range import WholeRange
 from ballast.errors import ConfigError
 from ballast.server.http.watched_file import WatchedFile
+from ballast.server.request_record import Record
 from ballast.server.wire.errors import ErrorReply, error_body
 
 MAX_FILE_BYTES = 1 << 20
@@ -21,11 +25,21 @@ MAX_AGE_S = 1.0
 _KEY = re.compile(r"[\x21-\x7e]+")
 _BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
 
-Digests = tuple[bytes, ...]
+_PRIORITY = "priority="
 
 
-def read_keys(path: Path) -> Digests:
-    """Digests of the keys in a file, one key per line. Empty lines and lines that begin with # are skipped.
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A valid key."""
+
+    digest: bytes
+    client_priority: WholeRange | None = None
+    """None: the server's --client_priority counts."""
+
+
+def read_keys(path: Path) -> tuple[Key, ...]:
+    """The keys in a file, each on a line of its own as KEY or KEY priority=LOW..HIGH. Empty lines and lines that begin
+    with # are skipped.
 
     Raises OSError, and ValueError with a message that contains no key.
     """
@@ -33,17 +47,29 @@ def read_keys(path: Path) -> Digests:
         data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"larger than {MAX_FILE_BYTES} bytes, which is no file of keys")
-    digests = []
+    keys = []
     for number, line in enumerate(data.decode("utf-8-sig", errors="replace").splitlines(), 1):
-        key = line.strip()
-        if not key or key.startswith("#"):
-            continue
-        if not _KEY.fullmatch(key):
-            raise ValueError(f"line {number} is no key: printable ASCII characters without spaces are needed")
-        digests.append(_digest(key))
-    if not digests:
+        words = line.split()
+        if words and not words[0].startswith("#"):
+            keys.append(_read_line(words, number))
+    if not keys:
         raise ValueError("holds no key, so nobody could ask for anything; write one a line, or leave the option out")
-    return tuple(digests)
+    return tuple(keys)
+
+
+def _read_line(words: Sequence[str], number: int) -> Key:
+    key, *settings = words
+    if not _KEY.fullmatch(key) or len(settings) > 1 or not all(word.startswith(_PRIORITY) for word in settings):
+        raise ValueError(
+            f"line {number} is no key: printable ASCII characters without spaces are needed, and after them nothing or "
+            f"{_PRIORITY}LOW..HIGH"
+        )
+    try:
+        return Key(_digest(key), *(WholeRange.parse(word.removeprefix(_PRIORITY)) for word in settings))
+    except ValueError:
+        raise ValueError(
+            f"line {number}: {_PRIORITY} needs two whole numbers as LOW..HIGH, such as {_PRIORITY}-5..5"
+        ) from None
 
 
 class Keys:
@@ -57,11 +83,12 @@ class Keys:
         except ValueError as error:
             raise ConfigError("api_key_file", path, str(error)) from None
 
-    async def accept(self, key: str) -> bool:
-        """Whether `key` is valid. Takes constant time, so that timing reveals nothing about the keys."""
+    async def find(self, key: str) -> Key | None:
+        """The valid key that `key` is. Takes constant time, so that timing reveals nothing about the keys."""
         digest = _digest(key)
-        # sum() compares with all keys; any() would stop at the first match.
-        return sum(hmac.compare_digest(digest, valid) for valid in await self._file.value()) > 0
+        # Compares with all keys, whichever matches.
+        found = [valid for valid in await self._file.value() if hmac.compare_digest(digest, valid.digest)]
+        return found[0] if found else None
 
 
 class KeyGuard:
@@ -80,7 +107,10 @@ class KeyGuard:
             await self._app(scope, receive, send)
             return
         key = _key_of(Headers(scope=scope))
-        if key is not None and await self._keys.accept(key):
+        found = None if key is None else await self._keys.find(key)
+        if found is not None:
+            record: Record = scope["state"]["record"]
+            record.client_priority = found.client_priority
             await self._app(scope, receive, send)
             return
         missing = "this server wants an API key; send it as Authorization: Bearer KEY"

@@ -26,6 +26,8 @@ log = logging.getLogger("ballast.access")
 
 REQUEST_ID_HEADERS = ("X-Request-Id", "Request-Id")
 """The headers in which OpenAI's and Anthropic's clients look for the id of a reply."""
+IGNORED_FIELDS_HEADER = "X-Ballast-Ignored"
+"""The fields of the request's body that had no effect."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 # Probes and scrapes come every few seconds. A 503 of /readyz is a normal answer; one of /livez is worth a line.
@@ -60,6 +62,8 @@ class RequestScope:
                 headers = MutableHeaders(scope=message)
                 for name in REQUEST_ID_HEADERS:
                     headers[name] = record.request_id
+                if record.ignored_fields:
+                    headers[IGNORED_FIELDS_HEADER] = ", ".join(record.ignored_fields)
             try:
                 await send(message)
             except RuntimeError as error:

@@ -95,7 +95,7 @@ class GenerationRequest(StrictModel):
     max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES), WHOLE] | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY - 1, le=MAX_PRIORITY), WHOLE] | None = None
-    """Lower numbers are served first; the default is 0."""
+    """Lower numbers are served first. Has an effect only as far as --client_priority allows."""
     min_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None

@@ -1,0 +1,34 @@
+"""A range of whole numbers, written LOW..HIGH."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_RANGE = re.compile(r"(-?[0-9]{1,10})\.\.(-?[0-9]{1,10})")
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRange:
+    """The whole numbers from `low` to `high`, both among them."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def parse(cls, text: str) -> WholeRange:
+        """The range that `text` writes as LOW..HIGH. Raises ValueError."""
+        found = _RANGE.fullmatch(text)
+        if found is None or int(found[1]) > int(found[2]):
+            raise ValueError("not LOW..HIGH")
+        return cls(int(found[1]), int(found[2]))
+
+    def __contains__(self, number: int) -> bool:
+        return self.low <= number <= self.high
+
+    def nearest(self, number: int) -> int:
+        """The number of the range that is nearest to `number`."""
+        return min(max(self.low, number), self.high)
+
+    def __str__(self) -> str:
+        return f"{self.low}..{self.high}"

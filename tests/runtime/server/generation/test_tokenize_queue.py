@@ -39,7 +39,7 @@ class Client:
         return {"type": "http.disconnect"}
 
     def request(self) -> Request:
-        return Request({"type": "http", "headers": []}, self.receive)
+        return Request({"type": "http", "headers": [(b"content-type", b"application/json")]}, self.receive)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ Each names the thing, the value and the way out. The exit codes are part of the 
 
 from __future__ import annotations
 
+import math
 import reprlib
 from pathlib import Path
 
@@ -76,16 +77,16 @@ class CapacityError(BallastError):
     """
 
     def __init__(
-        self, message: str, *, retry_after_s: int = RETRY_AFTER_S, status: int = 429, code: str | None = None
+        self, message: str, *, retry_after_s: float = RETRY_AFTER_S, status: int = 429, code: str | None = None
     ) -> None:
         super().__init__(message)
         self.message, self.retry_after_s, self.status = message, retry_after_s, status
         self.code = code or ("queue_full" if status == 429 else "not_ready")
 
     @classmethod
-    def busy(cls, reason: str, *, retry_after_s: int = RETRY_AFTER_S, code: str | None = None) -> CapacityError:
+    def busy(cls, reason: str, *, retry_after_s: float = RETRY_AFTER_S, code: str | None = None) -> CapacityError:
         """Status 429; the message tells the client when to try again."""
-        return cls(f"{reason}; try again in {retry_after_s} s", retry_after_s=retry_after_s, code=code)
+        return cls(f"{reason}; try again in {math.ceil(retry_after_s)} s", retry_after_s=retry_after_s, code=code)
 
     @classmethod
     def shutting_down(cls) -> CapacityError:

@@ -42,6 +42,6 @@ class Access:
                 allow_origins=self.cors_origins,
                 allow_methods=("GET", "POST"),
                 allow_headers=("*",),
-                expose_headers=("Retry-After", IGNORED_FIELDS_HEADER, *REQUEST_ID_HEADERS),
+                expose_headers=("Retry-After", "Retry-After-Ms", IGNORED_FIELDS_HEADER, *REQUEST_ID_HEADERS),
             )
         return RootPath(app, self.root_path) if self.root_path else app

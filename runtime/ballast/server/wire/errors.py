@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -49,7 +50,12 @@ def error_reply(error: Exception) -> ErrorReply:
             return ErrorReply(error.status, body)
         case CapacityError():
             body = error_body(error.message, error_type="overloaded_error", code=error.code)
-            headers = {"Retry-After": str(error.retry_after_s), "X-Should-Retry": "true"}
+            headers = {
+                "Retry-After": str(math.ceil(error.retry_after_s)),
+                # The clients of OpenAI and Anthropic prefer it: whole seconds would bring many back at once.
+                "Retry-After-Ms": str(math.ceil(1000 * error.retry_after_s)),
+                "X-Should-Retry": "true",
+            }
             return ErrorReply(error.status, body, headers)
         case RequestTimeoutError():
             body = error_body(str(error), error_type="timeout_error", code="request_timeout")

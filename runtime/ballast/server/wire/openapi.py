@@ -33,7 +33,7 @@ BODY_ERRORS = {
     408: "the body arrived too slowly",
     413: "the body is too large",
     415: "the body's Content-Type is not JSON, or it is compressed",
-    429: "the queue is full; Retry-After says when to come back",
+    429: "the queue is full; Retry-After and Retry-After-Ms say when to come back",
     504: "the request took longer than the server lets one take",
 }
 

@@ -14,11 +14,12 @@ from enum import StrEnum
 
 from ballast._core import sched
 from ballast.awake_clock import AwakeClock
-from ballast.engine.admission import Queue, check_capacity
+from ballast.engine.admission import Queue, reason_to_refuse
 from ballast.engine.core import EngineCore, StepResult
 from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.observer import EngineObserver, SilentObserver
 from ballast.engine.request import FinishReason, Output, Request, SamplingParams
+from ballast.engine.retry_schedule import RetrySchedule
 from ballast.engine.runner import Runner, bounded
 from ballast.engine.stream import RequestStream
 from ballast.errors import CapacityError, ContextLengthError, EngineDeadError, RequestError
@@ -156,18 +157,20 @@ class Engine:
         self._waiting_tokens = 0
         self._num_free_slots = limits.max_batch_size
 
+        self._retries = RetrySchedule(limits.max_batch_size)
+
         # Used by the engine thread alone.
         self._live: dict[int, _Live] = {}
         self._prompt_tokens = 0
         self._generation_tokens = 0
         self._expert_bytes_read = 0
         self._device_counts = DeviceCounts()
-        self._mean_duration_s = 1.0
 
         # Written by the engine thread, read by any thread: each is replaced as a whole.
         self._heartbeat = time.time()
         self._clock = AwakeClock(LONGEST_LOOK_S)
         self._last_progress = self._clock.now()
+        self._last_publish = self._last_progress
         self._load_progress = 0.0
         self._failure: BaseException | None = None
         self._stats: sched.Stats | None = None
@@ -329,8 +332,10 @@ class Engine:
             raise CapacityError(f"the server is {self._state}, try again later", status=503)
         # Requests that fill free slots do not count as waiting, so that an idle engine takes a burst.
         num_waiting = self._num_waiting + len(self._inbox) - self._num_free_slots
-        queue = Queue(num_waiting, self._waiting_tokens, self.limits.max_batch_size, self._mean_duration_s)
-        check_capacity(queue, count, num_tokens, self.limits.max_queue, self.limits.max_queue_tokens)
+        queue = Queue(num_waiting, self._waiting_tokens)
+        full = reason_to_refuse(queue, count, num_tokens, self.limits.max_queue, self.limits.max_queue_tokens)
+        if full is not None:
+            raise CapacityError.busy(full, retry_after_s=self._retries.refuse(time.monotonic(), count))
 
     def _run(self) -> None:
         try:
@@ -379,12 +384,14 @@ class Engine:
                 self._live[seq] = live
         for seq, live in arrivals:
             core.add(seq, live.request, live.seed, live.leader)
+        num_ended = 0
         for seq in aborts:
             if (aborted := self._live.pop(seq, None)) is not None:
                 core.abort(seq)
                 self._leave_queue(aborted)
+                num_ended += aborted.admitted > 0
         if arrivals or aborts:
-            self._publish(core)
+            self._publish(core, num_ended)
 
     def _idle(self, core: EngineCore) -> None:
         """Check the invariants once, then sleep until something arrives."""
@@ -403,6 +410,7 @@ class Engine:
             self._leave_queue(live)
             live.admitted, live.cached_tokens = started, cached_tokens
             self._prompt_tokens += len(live.request.prompt_ids)
+        num_ended = len(result.failed)
         deliveries: defaultdict[asyncio.AbstractEventLoop, list[Delivery]] = defaultdict(list)
         for prefill in result.prefilled:
             live = self._live[prefill.seq]
@@ -410,7 +418,7 @@ class Engine:
             deliveries[live.stream.loop].append((live.stream, output))
         for event in result.events:
             live = self._live[event.seq]
-            self._observe_token(live, now, event.finish_reason)
+            self._observe_token(live, now)
             output = _output(
                 live,
                 now,
@@ -421,7 +429,9 @@ class Engine:
             )
             deliveries[live.stream.loop].append((live.stream, output))
             if event.finish_reason is not None:
+                self._observer.on_finish(now - live.submitted)
                 del self._live[event.seq]
+                num_ended += 1
         for seq, error in result.failed:
             live = self._live.pop(seq)
             log.error("nothing to sample", extra={"request_id": live.request.id, "error": str(error)})
@@ -430,7 +440,7 @@ class Engine:
         self._generation_tokens += len(result.events)
         for seq in result.preempted:
             log.info("preempted", extra={"request_id": self._live[seq].request.id})
-        self._publish(core)
+        self._publish(core, num_ended)
         for loop, items in deliveries.items():
             _call(loop, items)
 
@@ -440,21 +450,21 @@ class Engine:
             with self._lock:
                 self._waiting_tokens -= live.prompt_tokens
 
-    def _observe_token(self, live: _Live, now: float, finish_reason: FinishReason | None) -> None:
+    def _observe_token(self, live: _Live, now: float) -> None:
         if live.num_generated == 0:
             self._observer.on_first_token(now - live.submitted, live.admitted - live.submitted)
         else:
             self._observer.on_inter_token(now - live.last_token)
         live.last_token = now
         live.num_generated += 1
-        if finish_reason is not None:
-            duration_s = now - live.submitted
-            self._mean_duration_s += 0.1 * (duration_s - self._mean_duration_s)
-            self._observer.on_finish(duration_s)
 
-    def _publish(self, core: EngineCore) -> None:
+    def _publish(self, core: EngineCore, num_ended: int = 0) -> None:
+        """Show the core's numbers to other threads. `num_ended` requests have left the batch since the last time."""
         self._note_progress()
         self._stats = core.stats()
+        now = self._clock.now()
+        self._retries.ran((self._stats.running + num_ended) * (now - self._last_publish), num_ended)
+        self._last_publish = now
         self._expert_bytes_read = core.expert_bytes_read
         self._device_counts = core.device_counts
         self._description = core.describe(MAX_DESCRIBED)

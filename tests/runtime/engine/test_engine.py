@@ -15,6 +15,7 @@ from ballast.engine.build import EngineSettings, build_engine, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.engine import LONGEST_LOOK_S, MAX_DESCRIBED, Engine, EngineState
 from ballast.engine.request import FinishReason, Request, SamplingParams
+from ballast.engine.retry_schedule import MAX_RETRY_AFTER_S, MIN_RETRY_AFTER_S, RetrySchedule
 from ballast.engine.runner import Runner
 from ballast.engine.stream import RequestStream
 from ballast.errors import CapacityError, EngineDeadError, RequestError
@@ -223,12 +224,39 @@ async def test_a_full_queue_is_refused_with_a_time_to_come_back():
         with pytest.raises(CapacityError) as refusal:
             engine.submit(make_request([1], 1))
         assert refusal.value.status == 429
-        assert 1 <= refusal.value.retry_after_s <= 60
+        assert MIN_RETRY_AFTER_S <= refusal.value.retry_after_s <= MAX_RETRY_AFTER_S
         for stream in streams:
             stream.abort()
         pace.allow()
         await until(lambda: engine.snapshot().waiting == 0)
         assert len((await collect(engine.submit(make_request([1], 1))))[0]) == 1
+
+
+async def test_what_left_the_batch_is_measured_and_idle_time_is_not(monkeypatch):
+    told = []
+
+    def ran(self, run_s, num_ended):
+        told.append((run_s, num_ended))
+        measure(self, run_s, num_ended)
+
+    measure = RetrySchedule.ran
+    monkeypatch.setattr(RetrySchedule, "ran", ran)
+    pace = Paced()
+    async with running_engine(wrap=pace.around, max_batch_size=2) as engine:
+        assert not any(run_s for run_s, _ in told)
+        ends, leaves, waits = (engine.submit(make_request([seed], 3)) for seed in range(3))
+        pace.allow(1)
+        await anext(leaves)
+        waits.abort()
+        leaves.abort()
+        pace.allow()
+        await collect(ends)
+        await until(lambda: not engine.has_work)
+        assert sum(num_ended for _, num_ended in told) == 2, "who has only waited has not left the batch"
+        assert sum(run_s for run_s, _ in told) > 0
+        told.clear()
+        await collect(engine.submit(make_request([1], 1)))
+        assert told[0] == (0.0, 0), "the engine was idle until then"
 
 
 async def test_a_burst_that_finds_free_slots_does_not_count_as_waiting():

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
@@ -48,7 +49,9 @@ def test_clients_beyond_the_queue_are_refused_with_retry_after_and_the_others_ar
         assert len(refused) < NUM_CLIENTS
         for error in refused:
             assert isinstance(error, openai.RateLimitError)
-            assert 1 <= int(error.response.headers["retry-after"]) <= 60
+            wait_ms = int(error.response.headers["retry-after-ms"])
+            assert 0 < wait_ms <= 60_000
+            assert int(error.response.headers["retry-after"]) == math.ceil(wait_ms / 1000)
             assert error.code == "queue_full"
         for (text, error), expected in zip(together, alone, strict=True):
             assert error is not None or text == expected
@@ -58,7 +61,7 @@ def test_clients_beyond_the_queue_are_refused_with_retry_after_and_the_others_ar
 
 @pytest.mark.parametrize("max_queue", ["4", "256"])
 def test_patient_clients_all_get_through(max_queue):
-    """The client's own retries follow Retry-After."""
+    """The client's own retries follow Retry-After-Ms."""
     with (
         ServerProcess(*SETTINGS, "--max_queue", max_queue) as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=20, timeout=120) as client,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from ballast.engine.admission import Queue, retry_after_s
+from ballast.engine.retry_schedule import RetrySchedule
 from ballast.errors import CapacityError, RequestError, shown
 from ballast.server.generation.cancellation import DeadlineExceededError, cancel_on_disconnect
 from ballast.server.request_record import Record, remaining_s
@@ -19,9 +19,6 @@ from ballast.server.wire.errors import RequestTimeoutError
 
 TEXT_THREADS = 2
 """Tokenising is short and frequent, and more threads would take cores from the model."""
-
-RECENT = 0.1
-"""Weight of the latest duration in the moving average."""
 
 _JSON = re.compile(r"application/(json|[\w!#$&^.+-]+\+json)[ \t]*(;.*)?", re.IGNORECASE)
 
@@ -51,7 +48,7 @@ class TokenizeQueue:
         self._num_bytes = 0
         """Bytes of bodies that are being read or wait."""
         self._waiting: set[Future[Any]] = set()
-        self._mean_s: float | None = None
+        self._retries = RetrySchedule(TEXT_THREADS)
 
     @property
     def num_waiting(self) -> int:
@@ -98,8 +95,7 @@ class TokenizeQueue:
             try:
                 return work(data)
             finally:
-                took_s = time.monotonic() - begin
-                self._mean_s = took_s if self._mean_s is None else self._mean_s + RECENT * (took_s - self._mean_s)
+                self._retries.ran(time.monotonic() - begin, num_ended=1)
 
         # A thread cannot be stopped when its client leaves; its request counts until it is done.
         done = executor.submit(timed)
@@ -114,8 +110,7 @@ class TokenizeQueue:
             what = f"{self._num_bytes} bytes wait to be tokenised"
         else:
             return
-        queue = Queue(self.num_waiting, 0, TEXT_THREADS, self._mean_s or 0.0)
-        raise CapacityError.busy(what, retry_after_s=retry_after_s(queue))
+        raise CapacityError.busy(what, retry_after_s=self._retries.refuse(time.monotonic()))
 
 
 def _check_is_json(content_type: str) -> None:

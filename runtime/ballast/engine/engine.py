@@ -202,6 +202,7 @@ class Engine:
         never fit, CapacityError when the queue is full (429) and while the engine loads or drains (503),
         EngineDeadError after a failure.
         """
+        self._check_count(len(requests))
         for request in requests:
             self._check_fits(request)
         with self._lock:
@@ -312,6 +313,15 @@ class Engine:
         with self._lock:
             self._aborts.append(seq)
             self._wake.notify()
+
+    def _check_count(self, count: int) -> None:
+        most = self.limits.max_batch_size + self.limits.max_queue
+        if count > most:
+            raise RequestError(
+                f"{count} choices were asked for, and this server holds at most {most} at a time: max_batch_size="
+                f"{self.limits.max_batch_size} that run and max_queue={self.limits.max_queue} that wait. Ask for fewer",
+                param="n",
+            )
 
     def _check_fits(self, request: Request) -> None:
         prompt, limit = len(request.prompt_ids), self.limits.max_model_tokens

@@ -25,7 +25,7 @@ from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.linear import Linear, MakeLinear
 from ballast.model.hybrid.load_options import HybridOptions
-from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.model import DeviceParts, HybridModel, RoutedExperts
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.pointwise import Pointwise, TorchPointwise
 from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in
@@ -120,21 +120,9 @@ def load_hybrid_model(
         warmup_sizes=for_experts,
         off=off,
     )
-    model = HybridModel(
-        spec,
-        weights,
-        experts,
-        kv,
-        inputs,
-        device,
-        attention,
-        pointwise,
-        pinned,
-        streamed,
-        options.max_step_tokens,
-        options.vram,
-        off,
-    )
+    routed = RoutedExperts(experts, streamed, pinned)
+    parts = DeviceParts(device, attention, pointwise, kv, inputs)
+    model = HybridModel(spec, weights, routed, parts, options.max_step_tokens, options.vram, off)
     if experts.can_share:
         experts.set_pcie_share(SHARES[0] if pcie_share is None else pcie_share)
     elif pcie_share != 0 and experts.has_host and not pinned.num_bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -37,6 +37,29 @@ from ballast.model.switched_off import SwitchedOff
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class RoutedExperts:
+    """The experts in host memory, and the two ways in which steps use them."""
+
+    divided: DividedExperts
+    """Each layer's experts are divided between the CPU and the device."""
+    streamed: StreamedExperts | None
+    """In long steps, all experts go through the device; None: they never do."""
+    pinned: PinnedMemory
+    """What is page-locked of their memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceParts:
+    """What a step uses on the device besides weights and routed experts."""
+
+    device: torch.device
+    attention: Attention
+    pointwise: Pointwise
+    kv: DeviceKvPool
+    inputs: DecodeInputs
+
+
 class HybridModel:
     """A loaded model and its KV pool; implements the engine's Runner."""
 
@@ -44,36 +67,33 @@ class HybridModel:
         self,
         spec: ModelSpec,
         weights: HybridWeights,
-        experts: DividedExperts,
-        kv: DeviceKvPool,
-        inputs: DecodeInputs,
-        device: torch.device,
-        attention: Attention,
-        pointwise: Pointwise,
-        pinned: PinnedMemory,
-        streamed: StreamedExperts | None,
+        experts: RoutedExperts,
+        parts: DeviceParts,
         max_step_tokens: int,
         vram: VramLimit | None,
         off: SwitchedOff,
     ) -> None:
+        """`max_step_tokens`: most tokens of a step. `vram` and `off` are for messages: the limit of the device's
+        memory, and what is switched off."""
+        divided, streamed, device, inputs = experts.divided, experts.streamed, parts.device, parts.inputs
         self._spec = spec
         self._vram = vram
         self._off = off
         self._weights = weights
-        self._experts = experts
-        self._pinned = pinned
+        self._experts = divided
+        self._pinned = experts.pinned
         self.streamed = streamed
-        self._long_step_experts = experts if streamed is None else experts.over(streamed)
+        self._long_step_experts = divided if streamed is None else divided.over(streamed)
         self.max_prefill_tokens: int | None = None
-        self._kv = kv
+        self._kv = parts.kv
         self._inputs = inputs
         self._device = device
-        self._attend = attention
-        self._pointwise = pointwise
+        self._attend = parts.attention
+        self._pointwise = parts.pointwise
         self._graphs: DecodeGraphs | None = None
         # The step that is queued: what computes its experts, where its logits arrive, and which of their rows to
         # return.
-        self._at_work = experts
+        self._at_work = divided
         self._pending = torch.empty(0)
         self._wanted_rows: NDArray[np.int64] | slice = slice(None)
         self._num_streamed_steps = 0

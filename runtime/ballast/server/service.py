@@ -16,7 +16,7 @@ from ballast.server.engine_port import EnginePort
 from ballast.server.generation.job import Job
 from ballast.server.generation.priority import granted_priority
 from ballast.server.generation.request_builder import RequestBuilder
-from ballast.server.generation.response import GenerationResponse, Reply
+from ballast.server.generation.response import GenerationResponse, Reply, ResponseContext
 from ballast.server.generation.tokenize_queue import TokenizeQueue
 from ballast.server.http.access import Access
 from ballast.server.limits import ServerLimits
@@ -105,17 +105,14 @@ class Service:
         if job.priority and allowed is None:
             record.note_ignored("priority")
         job = replace(job, priority=granted_priority(job.priority, allowed))
-        return GenerationResponse(
+        context = ResponseContext(
             self.engine,
             self.request_builder.text.tokenizer,
-            job,
-            reply,
-            record,
-            stream=stream,
-            timeout_s=self.request_timeout_s,
-            shutting_down=self.shutting_down,
-            keep_alive_s=self.limits.keep_alive_s,
+            self.shutting_down,
+            self.request_timeout_s,
+            self.limits.keep_alive_s,
         )
+        return GenerationResponse(context, job, reply, record, stream=stream)
 
     def _prepare(self, kind: type[Kind], data: bytes, to_job: Callable[[Kind], Job]) -> Prepared[Kind]:
         body = parse_body(kind, data, self.engine.limits.max_model_tokens)

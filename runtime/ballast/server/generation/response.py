@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.responses import Response
@@ -59,51 +60,45 @@ class Reply(Protocol):
         """The body of a reply that is not streamed."""
 
 
+@dataclass(frozen=True, slots=True)
+class ResponseContext:
+    """What all responses of a server share."""
+
+    engine: EnginePort
+    tokenizer: Tokenizer
+    shutting_down: asyncio.Future[None]
+    """Done once the server must fail the requests that still run."""
+    timeout_s: float
+    """The longest that a request may take, from its arrival on; 0: any time."""
+    keep_alive_s: float
+    """A stream that has been silent for so long sends a comment. If that happens before its first token, the status
+    line is out, and later errors travel in the stream."""
+
+
 class GenerationResponse(Response):
     """The response to a generation request, streamed or whole.
 
     An error before anything is sent is raised, and becomes an HTTP error. Later errors are sent in the stream.
     """
 
-    def __init__(
-        self,
-        engine: EnginePort,
-        tokenizer: Tokenizer,
-        job: Job,
-        reply: Reply,
-        record: Record,
-        *,
-        stream: bool,
-        timeout_s: float,
-        shutting_down: asyncio.Future[None],
-        keep_alive_s: float,
-    ) -> None:
-        """`shutting_down` is done once the server must fail the requests that still run.
-
-        A stream that has been silent for `keep_alive_s` sends a comment. If that happens before its first token, the
-        status line is out, and later errors travel in the stream.
-        """
+    def __init__(self, context: ResponseContext, job: Job, reply: Reply, record: Record, *, stream: bool) -> None:
         super().__init__()
-        self._engine = engine
-        self._tokenizer = tokenizer
+        self._context = context
         self._job = job
         self._reply = reply
         self._record = record
         self._stream = stream
-        self._timeout_s = timeout_s
-        self._shutting_down = shutting_down
-        self._keep_alive_s = keep_alive_s
         self._started = False
         self._last_sent = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the generation and send its result."""
+        context = self._context
         try:
-            with admitted(self._engine, self._job, self._record.request_id, self._tokenizer) as generation:
+            with admitted(context.engine, self._job, self._record.request_id, context.tokenizer) as generation:
                 try:
-                    async with cancel_on_disconnect(
-                        receive, remaining_s(self._record, self._timeout_s), self._shutting_down
-                    ):
+                    left_s = remaining_s(self._record, context.timeout_s)
+                    async with cancel_on_disconnect(receive, left_s, context.shutting_down):
                         if self._stream:
                             async with self._keep_alive(send):
                                 last = await self._send_stream(generation, send)
@@ -117,7 +112,7 @@ class GenerationResponse(Response):
             self._record.outcome = "client_gone"
             self._record.status = self._record.status or 499
         except DeadlineExceededError:
-            await self._fail(RequestTimeoutError(self._timeout_s), send)
+            await self._fail(RequestTimeoutError(context.timeout_s), send)
         except Exception as error:  # noqa: BLE001  the client must get an answer in its own format, whatever the error
             await self._fail(error, send)
 
@@ -174,8 +169,8 @@ class GenerationResponse(Response):
         async def send_comments() -> None:
             while True:
                 silent_s = time.monotonic() - self._last_sent
-                if silent_s < self._keep_alive_s:
-                    await asyncio.sleep(self._keep_alive_s - silent_s)
+                if silent_s < self._context.keep_alive_s:
+                    await asyncio.sleep(self._context.keep_alive_s - silent_s)
                     continue
                 if not self._started:
                     await self._start(send, STREAM_HEADERS)

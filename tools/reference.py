@@ -99,7 +99,10 @@ def endpoints() -> Iterator[str]:
     yield ""
     yield "## Errors"
     yield ""
-    yield 'Every error is `{"error": {"message", "type", "param", "code"}}`; `param` names the field that is to blame.'
+    yield from paragraph(
+        'Every error is `{"error": {"message", "type", "param", "code"}}`; `param` names the field that is to blame, '
+        "and `code` is one of [these](errors.md)."
+    )
     yield ""
     yield from table(("status", "why"), [(str(n), why) for n, why in sorted({**EVERY_ERROR, **BODY_ERRORS}.items())])
     yield ""

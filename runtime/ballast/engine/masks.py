@@ -71,7 +71,8 @@ class MaskWorker:
             return None
         if not self._comes(mask):
             self._late.add(mask)
-            raise RequestError(f"the grammar takes longer than {self._limit_s:g} s for one token", status=500)
+            message = f"the grammar takes longer than {self._limit_s:g} s for one token"
+            raise RequestError(message, status=500, code="grammar_too_slow")
         try:
             return mask.result()
         except RequestError:
@@ -92,7 +93,8 @@ class MaskWorker:
     def _submit(self, work: Callable[[], Mask]) -> Future[Mask]:
         mask: Future[Mask] = Future()
         if len(self._late) >= self._max_late:
-            mask.set_exception(RequestError(f"{len(self._late)} grammars hang; try again later", status=503))
+            message = f"{len(self._late)} grammars hang; try again later"
+            mask.set_exception(RequestError(message, status=503, code="grammar_threads_busy"))
         else:
             self._jobs.put((mask, work))
         return mask

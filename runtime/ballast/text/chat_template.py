@@ -120,7 +120,8 @@ class ChatTemplate:
 
 
 def _no_process(error: OSError) -> CapacityError:
-    return CapacityError(f"no process can be started for the model's chat template: {error.strerror}", status=503)
+    message = f"no process can be started for the model's chat template: {error.strerror}"
+    return CapacityError(message, status=503, code="process_not_started")
 
 
 def force_think(prompt: str) -> str:

@@ -90,7 +90,6 @@ class ForeignEncoder:
         except LimitExceededError as error:
             raise RequestError(f"the model's tokenizer ({self._name}) was stopped: {error}") from error
         except OSError as error:
-            raise CapacityError(
-                f"no process can be started for the model's tokenizer: {error.strerror}", status=503
-            ) from error
+            message = f"no process can be started for the model's tokenizer: {error.strerror}"
+            raise CapacityError(message, status=503, code="process_not_started") from error
         return list(ids)

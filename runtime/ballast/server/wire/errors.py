@@ -46,7 +46,8 @@ def error_reply(error: Exception) -> ErrorReply:
     """The reply to a request that ended with `error`. An unexpected error is a 500 without details."""
     match error:
         case RequestError():
-            body = error_body(error.message, error_type="invalid_request_error", param=error.param, code=error.code)
+            kind = _type_of(error.status)
+            body = error_body(error.message, error_type=kind, param=error.param, code=error.code)
             return ErrorReply(error.status, body)
         case CapacityError():
             body = error_body(error.message, error_type="overloaded_error", code=error.code)
@@ -67,9 +68,13 @@ def error_reply(error: Exception) -> ErrorReply:
             )
             return ErrorReply(HTTPStatus.INTERNAL_SERVER_ERROR, body)
         case HTTPException():
-            kind = "server_error" if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
-            return ErrorReply(error.status_code, error_body(error.detail, error_type=kind), error.headers or {})
+            body = error_body(error.detail, error_type=_type_of(error.status_code))
+            return ErrorReply(error.status_code, body, error.headers or {})
         case _:
             return ErrorReply(
                 HTTPStatus.INTERNAL_SERVER_ERROR, error_body("internal server error", error_type="server_error")
             )
+
+
+def _type_of(status: int) -> str:
+    return "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"

@@ -392,6 +392,11 @@ def test_every_error_has_a_status_and_gives_nothing_away(error, status, code, re
     assert "secret" not in reply.body["error"]["message"]
 
 
+@pytest.mark.parametrize(("status", "kind"), [(400, "invalid_request_error"), (500, "server_error")])
+def test_an_error_of_the_servers_own_is_not_called_an_invalid_request(status, kind):
+    assert error_reply(RequestError("broke", status=status)).body["error"]["type"] == kind
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

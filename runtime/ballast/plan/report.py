@@ -130,12 +130,7 @@ def to_json(plan: MemoryPlan) -> dict[str, Any]:
             }
             for row in plan.weights
         ],
-        "memory": _by_name(plan.uses),
-        "needed_bytes": plan.needed_bytes,
-        "available_bytes": plan.memory.available_bytes,
-        "limited_by": plan.memory.limited_by,
-        "fits": plan.fits,
-        "max_cache_lens": plan.max_cache_lens,
+        **_memory(plan),
         "prefill_chunk_size": plan.numbers.prefill_chunk_size,
         "stream_from_tokens": plan.numbers.stream_from_tokens,
         "device": None if plan.device is None else _device(plan.device),
@@ -153,15 +148,22 @@ def to_json(plan: MemoryPlan) -> dict[str, Any]:
     }
 
 
-def _device(plan: DevicePlan) -> dict[str, Any]:
+def _memory(plan: MemoryPlan | DevicePlan) -> dict[str, Any]:
+    """What a plan needs and has: of the host, or of a device."""
     return {
-        "name": plan.memory.name,
         "memory": _by_name(plan.uses),
         "needed_bytes": plan.needed_bytes,
         "available_bytes": plan.memory.available_bytes,
         "limited_by": plan.memory.limited_by,
         "fits": plan.fits,
         "max_cache_lens": plan.max_cache_lens,
+    }
+
+
+def _device(plan: DevicePlan) -> dict[str, Any]:
+    return {
+        "name": plan.memory.name,
+        **_memory(plan),
         "resident_experts": [len(ids) for ids in plan.gpu_experts],
         "pcie_share": plan.pcie_share,
         "pcie_share_is_set": plan.pcie_share_is_set,

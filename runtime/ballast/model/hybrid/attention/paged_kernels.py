@@ -25,6 +25,20 @@ def _share(num_keys, num_splits, KEYS: tl.constexpr):
     return _ceil_div(_ceil_div(num_keys, KEYS), num_splits) * KEYS
 
 
+@triton.jit
+def _tile(tiles, begins, lens, num_heads, ROWS: tl.constexpr):
+    """(request, tokens of the step before the request's, first row of the tile, rows of the request, tokens that its
+    first row sees, tokens that the tile's last row sees)."""
+    request = tl.load(tiles + 2 * tl.program_id(0))
+    first_row = tl.load(tiles + 2 * tl.program_id(0) + 1)
+    begin = tl.load(begins + request)
+    num_tokens = tl.load(begins + request + 1) - begin
+    num_request_rows = num_tokens * num_heads
+    first_sees = tl.load(lens + request) - num_tokens + 1
+    last_row = tl.minimum(first_row + ROWS, num_request_rows) - 1
+    return request, begin, first_row, num_request_rows, first_sees, first_sees + last_row // num_heads
+
+
 @triton.jit(do_not_specialize=["num_rows", "num_heads", "max_blocks", "num_splits"])
 def attend(
     query,  # float32 [rows, RANK + ROPE]
@@ -49,18 +63,11 @@ def attend(
     KEYS: tl.constexpr,
 ):
     """Splits of which there are no tokens write nothing."""
-    request = tl.load(tiles + 2 * tl.program_id(0))
-    first_row = tl.load(tiles + 2 * tl.program_id(0) + 1)
+    request, begin, first_row, num_request_rows, first_sees, num_keys = _tile(tiles, begins, lens, num_heads, ROWS)
     split = tl.program_id(1)
-    begin = tl.load(begins + request)
-    num_tokens = tl.load(begins + request + 1) - begin
-    length = tl.load(lens + request)
-
     own_row = first_row + tl.arange(0, ROWS)
-    has_row = own_row < num_tokens * num_heads
-    seen = length - num_tokens + 1 + own_row // num_heads
-    last_row = tl.minimum(first_row + ROWS, num_tokens * num_heads) - 1
-    num_keys = length - num_tokens + 1 + last_row // num_heads
+    has_row = own_row < num_request_rows
+    seen = first_sees + own_row // num_heads
     share = _share(num_keys, num_splits, KEYS)
     first_key = split * share
     end_key = tl.minimum(first_key + share, num_keys)
@@ -127,15 +134,10 @@ def merge(
     KEYS: tl.constexpr,
 ):
     """One program for each row of a tile."""
-    request = tl.load(tiles + 2 * tl.program_id(0))
-    first_row = tl.load(tiles + 2 * tl.program_id(0) + 1)
+    _, begin, first_row, num_request_rows, _, num_keys = _tile(tiles, begins, lens, num_heads, ROWS)
     own_row = first_row + tl.program_id(1)
-    begin = tl.load(begins + request)
-    num_tokens = tl.load(begins + request + 1) - begin
-    if own_row >= num_tokens * num_heads:
+    if own_row >= num_request_rows:
         return
-    last_row = tl.minimum(first_row + ROWS, num_tokens * num_heads) - 1
-    num_keys = tl.load(lens + request) - num_tokens + 1 + last_row // num_heads
     used = _ceil_div(num_keys, _share(num_keys, num_splits, KEYS))
 
     row = begin.to(tl.int64) * num_heads + own_row

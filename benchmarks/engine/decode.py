@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from ballast._core import kernels
-from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
+from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
 from ballast.host.isa import chosen_isa
 from ballast.model.metadata import read_spec

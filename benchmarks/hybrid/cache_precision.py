@@ -24,8 +24,9 @@ import numpy as np
 import tokenizers
 import torch
 
-from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
+from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import Runner
 from ballast.model.batch import Batch

@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ballast.engine.build import EngineSettings, load_runner
+from ballast.engine.build import EngineSettings
+from ballast.engine.loading import load_runner
 from ballast.engine.runner import Runner
 from ballast.host.gpu import why_unusable
 from ballast.model.batch import Batch

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast.config.options import Config
-from ballast.engine.build import EngineSettings, engine_settings, load_runner, scheduler_config
+from ballast.engine.build import EngineSettings, engine_settings, scheduler_config
 from ballast.engine.core import EngineCore
+from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import CountsExpertUses, Runner
 from ballast.errors import ConfigError, ModelError, RequestError

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 from tools.synthetic_model import V2_LITE, write_random_model
 
-from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
+from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
 from ballast.model.tensors import check_tensors, expected_tensors

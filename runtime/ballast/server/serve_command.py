@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from ballast import __version__
 from ballast.config.options import Config, ReasoningField, ServerConfig
-from ballast.engine.build import build_engine, engine_settings, load_runner
+from ballast.engine.build import build_engine, engine_settings
 from ballast.engine.engine import Engine, Loader
+from ballast.engine.loading import load_runner
 from ballast.engine.runner import Runner
 from ballast.host.gpu import check_device
 from ballast.host.isa import chosen_isa

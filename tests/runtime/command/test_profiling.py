@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ballast import cli
-from ballast.engine.build import engine_settings, load_runner
+from ballast.engine.build import engine_settings
+from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
 from ballast.moe.profile import read_profile

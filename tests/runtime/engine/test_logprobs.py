@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
+from ballast.engine.loading import load_runner
 from ballast.engine.logprobs import LOWEST, TokenLogprobs, token_logprobs
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from ballast._core import kernels
-from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
+from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
 from ballast.model.tensors import check_tensors

@@ -12,8 +12,9 @@ import pytest
 
 from ballast._core import kernels
 from ballast._core.numa import Node, Topology
-from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
+from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import Runner
 from ballast.host.numa import WeightMemory, read_report

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from ballast import cli
-from ballast.engine import build
+from ballast.engine import loading
 from ballast.engine.build import EngineSettings
 from ballast.engine.runner import Runner
 from ballast.model.hybrid import load
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
             settings = replace(settings, device="cpu:0")  # torch's name of it
         if faults.fault == "load":
             load._panel_linears = out_of_memory
-        runner = build.load_runner(gguf_model, spec, num_sampled_ids, settings, *hooks)
+        runner = loading.load_runner(gguf_model, spec, num_sampled_ids, settings, *hooks)
         assert isinstance(runner, HybridModel)
         if faults.fault is not None:
             inject(runner, faults.fault, faults.once, faults.at_layer)

@@ -22,8 +22,9 @@ import torch
 import triton
 
 from ballast._core import kernels
-from ballast.engine.build import EngineSettings, load_runner, scheduler_config
+from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
+from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import LooksAhead, Runner
 from ballast.errors import EngineDeadError, OutOfMemoryError

@@ -1,0 +1,115 @@
+"""Loads a model for the device that settings name: the runner that an engine steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from ballast.engine.build import EngineSettings
+from ballast.engine.runner import Runner
+from ballast.engine.threads import start_threads
+from ballast.errors import OutOfMemoryError, first_line
+from ballast.host.numa import WeightMemory
+from ballast.host.vram import VramLimit, enforce, why_full
+from ballast.model.deepseek import DeepseekModel
+from ballast.model.kv_pool import KvPool, num_kv_blocks
+from ballast.model.residence import weight_memory
+from ballast.model.spec import ModelSpec
+from ballast.model.weights import Packing, load_weights
+from ballast.weights.gguf import GgufModel
+
+
+def load_runner(
+    gguf_model: GgufModel,
+    spec: ModelSpec,
+    num_sampled_ids: int,
+    settings: EngineSettings,
+    report: Callable[[float], None] = lambda _: None,
+    on_placed: Callable[[WeightMemory, str], None] = lambda *_: None,
+) -> Runner:
+    """Load the model for the settings' device. Only ids below `num_sampled_ids` can be sampled.
+
+    `report` gets the share that is loaded, 0…1. `on_placed` gets where the weights are, and why threads are not pinned
+    ("" if they are). With numa "auto" the calling thread stays pinned; see `start_threads`.
+    """
+    on_cpu = settings.device == "cpu"
+    pool, why_not_pinned = start_threads(settings.cpu_threads, settings.numa, settings.topology, adopt_caller=on_cpu)
+    packing = Packing(pool, settings.cpu_isa, settings.activation_bytes)
+    load = _load_on_cpu if on_cpu else _load_hybrid
+    with _explain_out_of_memory(settings.device, settings.vram):
+        runner, memory = load(gguf_model, spec, num_sampled_ids, packing, settings, report)
+    on_placed(memory, why_not_pinned)
+    return runner
+
+
+@contextmanager
+def _explain_out_of_memory(device: str, limit: VramLimit | None) -> Iterator[None]:
+    """Turn a failed allocation into an OutOfMemoryError with a way out.
+
+    The plan found enough memory, so another process has taken it, an allowance in the plan was too small, or the
+    process has a limit that the plan does not know.
+    """
+    device_is_full: tuple[type[Exception], ...] = ()
+    if device != "cpu":
+        import torch  # not installed for a server that uses the CPU alone
+
+        device_is_full = (torch.OutOfMemoryError,)
+    try:
+        yield
+    except device_is_full as error:
+        raise OutOfMemoryError(f"while the model was loaded: {why_full(device, limit, error)}") from error
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"the system refused memory while the model was loaded ({first_line(error)}); raise the limit on this "
+            "process (`ulimit -v`), stop what else uses the memory, or lower cache_lens"
+        ) from error
+
+
+def _load_on_cpu(
+    gguf_model: GgufModel,
+    spec: ModelSpec,
+    num_sampled_ids: int,
+    packing: Packing,
+    settings: EngineSettings,
+    report: Callable[[float], None],
+) -> tuple[Runner, WeightMemory]:
+    weights = load_weights(gguf_model, spec, num_sampled_ids, packing, report)
+    num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
+    kv = KvPool(spec.num_layers, num_blocks, settings.block_tokens, spec.latent_dim)
+    num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
+    return DeepseekModel(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions), weight_memory(weights)
+
+
+def _load_hybrid(
+    gguf_model: GgufModel,
+    spec: ModelSpec,
+    num_sampled_ids: int,
+    packing: Packing,
+    settings: EngineSettings,
+    report: Callable[[float], None],
+) -> tuple[Runner, WeightMemory]:
+    import torch  # not installed for a server that uses the CPU alone
+
+    from ballast.model.hybrid.load import load_hybrid_model
+    from ballast.model.hybrid.load_options import HybridOptions
+
+    if settings.vram is not None:
+        enforce(settings.device, settings.vram)
+    options = HybridOptions(
+        device=torch.device(settings.device),
+        num_sampled_ids=num_sampled_ids,
+        num_blocks=num_kv_blocks(settings.cache_lens, settings.block_tokens),
+        block_tokens=settings.block_tokens,
+        max_step_tokens=max(settings.chunk_size, settings.prefill_chunk_size),
+        max_batch_size=settings.max_batch_size,
+        gpu_experts=settings.gpu_experts,
+        pcie_share=settings.pcie_share,
+        stream_from_tokens=settings.stream_from_tokens,
+        vram=settings.vram,
+        pin_thread=settings.numa == "auto",
+    )
+    model, weights = load_hybrid_model(gguf_model, spec, packing, options, report)
+    if settings.prefill_is_auto and not model.long_steps_pay:
+        model.max_prefill_tokens = settings.chunk_size
+    return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)

@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from ballast import __version__
 from ballast.config.options import OPTIONS, Config, LogConfig, Option, read_config
@@ -26,6 +27,8 @@ from ballast.process_exit import report
 log = logging.getLogger(__name__)
 
 EXIT_OUR_FAULT = 70
+
+_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 _DEFAULT_URL = "http://127.0.0.1:10002/v1"
 
@@ -69,81 +72,8 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    serve = commands.add_parser(
-        "serve",
-        help="start the server",
-        description="Start the server.",
-        epilog="Options may be spelled with hyphens. Each is also an environment variable, BALLAST_<NAME> "
-        "(BALLAST_PORT for --port), and a key of the YAML file; the command line wins over the environment, and that "
-        "over the file.",
-        allow_abbrev=False,
-    )
-    _add_options(serve, OPTIONS)
-    serve.set_defaults(run=_serve)
-
-    plan = commands.add_parser(
-        "plan",
-        help="show which tensor would go where, and whether memory suffices",
-        description="Show, before anything is loaded, which tensor goes where, its type and bytes, and the sum "
-        "against the memory that is there. Takes the options of serve.",
-        allow_abbrev=False,
-    )
-    plan.add_argument("--json", action="store_true", help="print it for programs")
-    _add_options(plan, OPTIONS)
-    plan.set_defaults(run=_plan)
-
-    profile = commands.add_parser(
-        "profile",
-        help="count which experts some prompts choose, to place them by",
-        description="Serve some prompts and write down how often each routed expert was chosen; with --expert_profile, "
-        "serve and plan put those used most into a GPU's memory first. Takes the options of serve.",
-        allow_abbrev=False,
-    )
-    profile.add_argument(
-        "prompts",
-        type=Path,
-        metavar="PROMPTS",
-        help='one prompt a line: {"prompt": "a text"} or {"token_ids": [1, 2]}, with "max_tokens" for the reply',
-    )
-    profile.add_argument("--out", type=Path, default=Path("profile.json"), metavar="FILE", help="default: %(default)s")
-    _add_options(profile, OPTIONS)
-    profile.set_defaults(run=_profile)
-
-    doctor = commands.add_parser("doctor", help="show what this machine offers and what is missing")
-    doctor.set_defaults(run=_doctor)
-
-    chat = commands.add_parser(
-        "chat",
-        help="talk to a server in the terminal",
-        description="Talk to any OpenAI endpoint. /reset starts over, /exit leaves, Ctrl-C cancels a reply. "
-        "The key, where one is needed, comes from the environment variable OPENAI_API_KEY.",
-        allow_abbrev=False,
-    )
-    chat.add_argument("--url", default=_DEFAULT_URL, help="the endpoint; default: %(default)s")
-    chat.add_argument("--model", metavar="NAME", help="default: the first that the endpoint lists")
-    chat.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
-    chat.add_argument("--temperature", type=float, metavar="T", help="default: the server's")
-    chat.add_argument("--max_tokens", type=int, metavar="N", help="most tokens of a reply; default: the server's")
-    chat.set_defaults(run=_chat)
-
-    tiny = commands.add_parser(
-        "tiny-model",
-        help="write the built-in model, or a random one, in any layout and type",
-        description="Write a small model for tests: the built-in one in another layout or type (--arch ballast), or "
-        "random weights in the shape of another member of the family.",
-        allow_abbrev=False,
-    )
-    tiny.add_argument("directory", type=Path, metavar="DIR", help="where model.gguf and config/ are written")
-    archs = ("ballast", "v2lite", "v2", "v3", "k2")
-    tiny.add_argument("--arch", choices=archs, default="ballast", help="default: %(default)s")
-    tiny.add_argument("--mla", choices=("split", "joint"), default="split", help="default: %(default)s")
-    tiny.add_argument("--quant", default="q8_0", metavar="TYPE", help="type of the matrices; default: %(default)s")
-    tiny.add_argument("--seed", type=int, default=0, metavar="N", help="of random weights; default: %(default)s")
-    tiny.set_defaults(run=_tiny_model)
-
-    version = commands.add_parser("version", help="print the version")
-    version.set_defaults(run=_version)
+    for add in (_add_serve, _add_plan, _add_profile, _add_doctor, _add_chat, _add_tiny_model, _add_version):
+        add(commands)
     return parser
 
 
@@ -211,6 +141,20 @@ def _warn_of_unknown_variables(settings: LogConfig) -> None:
         log.warning("environment", extra={"variable": variable, "problem": problem})
 
 
+def _add_serve(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="start the server",
+        description="Start the server.",
+        epilog="Options may be spelled with hyphens. Each is also an environment variable, BALLAST_<NAME> "
+        "(BALLAST_PORT for --port), and a key of the YAML file; the command line wins over the environment, and that "
+        "over the file.",
+        allow_abbrev=False,
+    )
+    _add_options(parser, OPTIONS)
+    parser.set_defaults(run=_serve)
+
+
 def _serve(arguments: argparse.Namespace) -> int:
     # Until the server installs its own handlers. Importing takes a while, and a container's first process ignores
     # signals without a handler. There is nothing to clean up yet.
@@ -222,10 +166,42 @@ def _serve(arguments: argparse.Namespace) -> int:
     return serve(config)
 
 
+def _add_plan(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "plan",
+        help="show which tensor would go where, and whether memory suffices",
+        description="Show, before anything is loaded, which tensor goes where, its type and bytes, and the sum "
+        "against the memory that is there. Takes the options of serve.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="print it for programs")
+    _add_options(parser, OPTIONS)
+    parser.set_defaults(run=_plan)
+
+
 def _plan(arguments: argparse.Namespace) -> int:
     from ballast import plan
 
     return plan.run(_config(arguments), as_json=arguments.json)
+
+
+def _add_profile(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "profile",
+        help="count which experts some prompts choose, to place them by",
+        description="Serve some prompts and write down how often each routed expert was chosen; with --expert_profile, "
+        "serve and plan put those used most into a GPU's memory first. Takes the options of serve.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "prompts",
+        type=Path,
+        metavar="PROMPTS",
+        help='one prompt a line: {"prompt": "a text"} or {"token_ids": [1, 2]}, with "max_tokens" for the reply',
+    )
+    parser.add_argument("--out", type=Path, default=Path("profile.json"), metavar="FILE", help="default: %(default)s")
+    _add_options(parser, OPTIONS)
+    parser.set_defaults(run=_profile)
 
 
 def _profile(arguments: argparse.Namespace) -> int:
@@ -234,10 +210,31 @@ def _profile(arguments: argparse.Namespace) -> int:
     return profiling.run(_config(arguments), arguments.prompts, arguments.out)
 
 
+def _add_doctor(commands: _Commands) -> None:
+    parser = commands.add_parser("doctor", help="show what this machine offers and what is missing")
+    parser.set_defaults(run=_doctor)
+
+
 def _doctor(_: argparse.Namespace) -> int:
     from ballast.host import doctor
 
     return doctor.run()
+
+
+def _add_chat(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "chat",
+        help="talk to a server in the terminal",
+        description="Talk to any OpenAI endpoint. /reset starts over, /exit leaves, Ctrl-C cancels a reply. "
+        "The key, where one is needed, comes from the environment variable OPENAI_API_KEY.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--url", default=_DEFAULT_URL, help="the endpoint; default: %(default)s")
+    parser.add_argument("--model", metavar="NAME", help="default: the first that the endpoint lists")
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
+    parser.add_argument("--temperature", type=float, metavar="T", help="default: the server's")
+    parser.add_argument("--max_tokens", type=int, metavar="N", help="most tokens of a reply; default: the server's")
+    parser.set_defaults(run=_chat)
 
 
 def _chat(arguments: argparse.Namespace) -> int:
@@ -247,6 +244,23 @@ def _chat(arguments: argparse.Namespace) -> int:
     settings = {name: value for name, value in named.items() if value is not None}
     key = os.environ.get("OPENAI_API_KEY")
     return run(arguments.url, api_key=key, model=arguments.model, system=arguments.system, settings=settings)
+
+
+def _add_tiny_model(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "tiny-model",
+        help="write the built-in model, or a random one, in any layout and type",
+        description="Write a small model for tests: the built-in one in another layout or type (--arch ballast), or "
+        "random weights in the shape of another member of the family.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="where model.gguf and config/ are written")
+    archs = ("ballast", "v2lite", "v2", "v3", "k2")
+    parser.add_argument("--arch", choices=archs, default="ballast", help="default: %(default)s")
+    parser.add_argument("--mla", choices=("split", "joint"), default="split", help="default: %(default)s")
+    parser.add_argument("--quant", default="q8_0", metavar="TYPE", help="type of the matrices; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random weights; default: %(default)s")
+    parser.set_defaults(run=_tiny_model)
 
 
 def _tiny_model(arguments: argparse.Namespace) -> int:
@@ -259,6 +273,11 @@ def _tiny_model(arguments: argparse.Namespace) -> int:
         model = write_tiny_model(directory, arch=arguments.arch, seed=arguments.seed, **layout)
     sys.stdout.write(f"{model.gguf}\n{model.config_dir}\n")
     return 0
+
+
+def _add_version(commands: _Commands) -> None:
+    parser = commands.add_parser("version", help="print the version")
+    parser.set_defaults(run=_version)
 
 
 def _version(_: argparse.Namespace) -> int:

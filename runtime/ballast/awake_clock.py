@@ -25,7 +25,7 @@ class AwakeClock:
 
     @classmethod
     def for_limit(cls, limit_s: float) -> AwakeClock:
-        """A clock for one wait of `limit_s`, of which a pause takes an eighth at most. To be read ten times in it."""
+        """A clock for one wait of `limit_s`. A pause counts as an eighth of it at most, if the clock is read often."""
         return cls(limit_s / 8)
 
     def now(self) -> float:

@@ -48,7 +48,7 @@ BALLAST_INLINE void store_digits(__m256i first, __m256i second, int8_t* to) {
               _mm256_sub_epi16(second, _mm256_mullo_epi16(second_high, base)), to + kGroupCols);
 }
 
-// Of the magnitudes; NaN where one is none or infinite. Magnitudes are ordered as their bits are, with what
+// Of the magnitudes; NaN where one is NaN or infinite. Magnitudes are ordered as their bits are, with what
 // is not finite above all others.
 BALLAST_INLINE float peak_of(const float* x, int64_t num_blocks) {
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);

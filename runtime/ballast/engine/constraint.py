@@ -32,6 +32,6 @@ class Constraint(Protocol):
 
 
 def broken_grammar(error: BaseException) -> RequestError:
-    """What ends a request whose grammar has raised `error`, which it should not. Others are not affected, whatever it
-    is: the state is the request's own, and most of it a library's."""
+    """The error for a request whose grammar has raised an unexpected `error`. Other requests go on: no state of a
+    grammar is shared."""
     return RequestError(f"the grammar broke: {first_line(error)}", status=500, code="grammar_broken")

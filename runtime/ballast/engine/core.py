@@ -205,7 +205,7 @@ class _RequestedRow:
 
     @property
     def num_logits(self) -> int:
-        """How many of the step's logits are the row's."""
+        """Number of the step's logits that belong to this row."""
         return len(self.scored) + self.samples
 
 

@@ -22,12 +22,12 @@ def encode(message: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """What `encode` was given."""
+    """The inverse of `encode`."""
     return json.loads(data.decode("utf-8", "surrogatepass"))
 
 
 def send(channel: socket.socket, data: bytes) -> None:
-    """Write one frame. Raises OSError when nobody reads, or not within the socket's timeout."""
+    """Write one frame. Raises OSError when the other side is gone, or does not read within the socket's timeout."""
     channel.sendall(_LENGTH.pack(len(data)) + data)
 
 

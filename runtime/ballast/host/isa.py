@@ -11,8 +11,8 @@ VARIABLE = "BALLAST_CPU_ISA"
 
 
 def packing_flags() -> tuple[str, ...]:
-    """What a CPU must have so that weights can be packed, as /proc/cpuinfo names it: what the least of the fast
-    instruction sets needs. Empty where this build has none, being for another architecture."""
+    """CPU features that packed weights need, by their names in /proc/cpuinfo: those of the smallest fast instruction
+    set. Empty on an architecture that has no fast one."""
     fast = kernels.fast_isas()
     return tuple(fast[-1].cpu_flags) if fast else ()
 

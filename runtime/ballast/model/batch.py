@@ -46,7 +46,7 @@ class Batch:
 
 
 def padding(num_tokens: int, block_tokens: int) -> Batch:
-    """One request, whose tokens read and write the null block alone."""
+    """A batch of one request whose tokens read and write the null block only."""
     positions = np.arange(num_tokens, dtype=np.int32)
     num_blocks = -(-num_tokens // block_tokens)
     return Batch(

@@ -47,7 +47,7 @@ def render(plan: MemoryPlan) -> str:
 
 
 def device_line(config: Config) -> str:
-    """For people, where a resolved configuration computes and why; empty where it was told so."""
+    """Where a resolved configuration computes and why, for people; empty if the device was set by hand."""
     if not config.device_is_open:
         return ""
     unused = f" Not used: {', '.join(config.unused_options)}." if config.unused_options else ""
@@ -55,7 +55,7 @@ def device_line(config: Config) -> str:
 
 
 def device_choice(config: Config) -> dict[str, Any]:
-    """The same for programs."""
+    """Where a resolved configuration computes and why, for programs."""
     return {
         "computes_on": config.machine.device,
         "device_reason": config.device_reason,

@@ -14,6 +14,6 @@ changes nothing that it is added to."""
 
 def difference(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
     """The largest difference of two results as a share of the largest expected one, or of LEAST_LARGEST. NaN where a
-    result is none or infinite, so compare with `not difference <= MAX_DIFFERENCE`."""
+    result is NaN or infinite, so compare with `not difference <= MAX_DIFFERENCE`."""
     with np.errstate(invalid="ignore"):  # infinities
         return float(np.abs(found - expected).max() / np.maximum(np.abs(expected).max(), LEAST_LARGEST))

@@ -29,12 +29,12 @@ class MakeLinear(Protocol):
 
 
 def as_one(linear: Linear, rows: Sequence[int]) -> Linears:
-    """Matrices stacked in one, each with its number of rows: one product computes all."""
+    """Matrices stacked into one, with the number of rows of each: one product computes all."""
     return lambda x: torch.split(linear(x), list(rows), -1)
 
 
 def one_by_one(linears: Sequence[Linear]) -> Linears:
-    """Matrices that are apart: one product each."""
+    """Separate matrices: one product each."""
     return lambda x: tuple(linear(x) for linear in linears)
 
 

@@ -1,4 +1,4 @@
-"""What decides how a hybrid model is loaded, beside the model itself."""
+"""The settings by which a hybrid model is loaded."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ class Pointwise(Protocol):
         """The query [T, H, L]: nope [T, H, kv_lora_rank], then the last rope_dim entries of `heads` [T, H, …] rotated.
         The cache's slots get latents [T, L]: normed by `weight`, then the rotated key, which no norm bounds.
 
-        Neither becomes infinite by rounding: what is too large is taken as the largest number of its sign, and counted.
-        What is no number stays none, so that its request fails."""
+        Neither becomes infinite by rounding: a number that is too large becomes the largest of its sign, and is
+        counted. NaN stays NaN, so that its request fails."""
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """silu(gate) * up, each [T, N]."""

@@ -50,7 +50,7 @@ def add_and_norm(
 
 @triton.jit
 def _bounded(value, LARGEST: tl.constexpr):
-    """What is no number stays none."""
+    """NaN stays NaN."""
     return tl.where(value > LARGEST, LARGEST, tl.where(value < -LARGEST, -LARGEST, value))
 
 

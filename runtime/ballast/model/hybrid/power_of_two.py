@@ -1,8 +1,8 @@
-"""The sides of Triton's tiles, which are powers of two."""
+"""Rounds sizes up to powers of two, which the sides of Triton's tiles must be."""
 
 from __future__ import annotations
 
 
 def padded(size: int) -> int:
-    """The smallest power of two that is not below `size`, which is at least 1."""
+    """The smallest power of two that is at least `size` (1 or more)."""
     return 1 << (size - 1).bit_length()

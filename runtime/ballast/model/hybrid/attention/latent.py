@@ -29,8 +29,8 @@ class AttentionSizes:
 
 
 def largest_query(scale: float, cache_type: torch.dtype) -> float:
-    """The largest number in a query that kernels can take which multiply it by the scale of scores, ours by log2(e) as
-    well, and round it to the cache's type."""
+    """The largest number that a query may hold. Kernels multiply it by the scale of scores, ours also by log2(e), and
+    round the product to the cache's type."""
     return min(torch.finfo(cache_type).max / (scale * math.log2(math.e)), torch.finfo(torch.float32).max)
 
 
@@ -38,8 +38,8 @@ class Attention(Protocol):
     """Attention of one model. Shapes: T tokens, H heads, L = kv_lora_rank + rope_dim."""
 
     def prepare(self, step: Step) -> None:
-        """Plan a step on the host, once before its layers are queued or its graph is replayed, when the device has done
-        the step before. A step of `DecodeInputs` comes again, in the same memory with other contents."""
+        """Plan a step on the host: once a step, before its layers are queued or its graph is replayed, and after the
+        device has finished the step before. Steps of `DecodeInputs` share their memory."""
 
     def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
         """query float32 [T, H, L], cache [slots, L] → float32 [T, H, kv_lora_rank]. Token t sees its request's

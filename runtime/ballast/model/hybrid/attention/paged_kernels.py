@@ -62,7 +62,7 @@ def attend(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """Splits of which there are no tokens write nothing."""
+    """Attend to one split of the tokens. A split without tokens writes nothing."""
     request, begin, first_row, num_request_rows, first_sees, num_keys = _tile(tiles, begins, lens, num_heads, ROWS)
     split = tl.program_id(1)
     own_row = first_row + tl.arange(0, ROWS)
@@ -101,7 +101,7 @@ def attend(
         is_seen = is_key[None, :] & (key[None, :] < seen[:, None])
         scores = tl.where(is_seen, scores, float("-inf"))
         new_peak = tl.maximum(peak, tl.reduce(scores, 1, larger))
-        # A row that has seen nothing yet keeps -inf; its difference to itself would be no number.
+        # A row that has seen nothing yet keeps -inf; its difference to itself would be NaN.
         base = tl.where(new_peak == float("-inf"), 0.0, new_peak)
         weights = tl.exp2(scores - base[:, None])
         fade = tl.exp2(peak - base)

@@ -123,7 +123,7 @@ class DividedExperts:
             self._terms += [part(x, division.across, weights) for part in own.across]
 
     def result(self, layer: int) -> torch.Tensor:
-        """float32 [T, D] on the device, of what was submitted."""
+        """The sum over the submitted experts, float32 [T, D] on the device."""
         terms, self._terms = self._terms, []
         if not self._layers[layer].is_whole:
             terms.append(self._host.result(self._host_index[layer]))

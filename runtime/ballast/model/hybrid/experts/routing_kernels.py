@@ -55,7 +55,7 @@ def route(
     biased = score
     if HAS_BIAS:
         biased = biased + tl.load(bias + expert, mask=is_expert, other=0.0)
-    biased = tl.where(biased == biased, biased, -1e30)  # what is no number comes last, and still once at most
+    biased = tl.where(biased == biased, biased, -1e30)  # NaN comes last, and is still chosen once at most
     biased = tl.where(is_expert, biased, none)
 
     if GROUPS_USED < GROUPS:

@@ -43,8 +43,8 @@ def checked(
     parallel_compile: Callable[[], AbstractContextManager[None]],
     off: SwitchedOff,
 ) -> list[LayerOnDevice]:
-    """`layers` unchanged where the device computes them rightly, else layers with nothing on the device; `off` knows
-    why.
+    """`layers` unchanged where the device computes them rightly, else layers with nothing on the device; `off` gets the
+    reason.
 
     One layer of each combination of types is computed for each of `num_tokens`; results of few tokens are compared with
     the CPU's. Launches inside the context that `parallel_compile` returns only compile. Raises what CUDA itself

@@ -86,7 +86,7 @@ class HostExperts:
         self._signals.raise_word(self._submitted, layer)
 
     def result(self, layer: int) -> torch.Tensor:
-        """float32 [T, D] on the device, of what was submitted."""
+        """The sum over the submitted experts, float32 [T, D] on the device."""
         self._signals.await_word(self._done, layer)
         return self._fetch(self._mailbox, self._num_tokens)
 

@@ -44,8 +44,8 @@ def autotune(
 ) -> None:
     """Try products of up to `most_tokens` tokens, once for each shape, and give each linear layer its faster kernel.
 
-    Where the kernels of exact codes do not compile or are wrong, none is used, and `off` knows why. Launches inside the
-    context that `parallel_compile` returns only compile.
+    Where the kernels of exact codes do not compile or are wrong, none is used, and `off` gets the reason. Launches
+    inside the context that `parallel_compile` returns only compile.
 
     Raises EngineDeadError where the other kernels fail, and whatever CUDA itself reports."""
     alike: dict[Shape, list[PanelLinear]] = defaultdict(list)

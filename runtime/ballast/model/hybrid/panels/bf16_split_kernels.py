@@ -18,8 +18,8 @@ from ballast.model.hybrid.panels.dequant_kernels import codes_of, lines_of, weig
 
 @triton.jit
 def rounded(value):
-    """The nearest number that bfloat16 has, as float32. Of what is no number it may make zero, but the rest of that,
-    `value - rounded(value)`, stays none."""
+    """The nearest number that bfloat16 has, as float32. NaN may become zero, but the rest, `value - rounded(value)`, is
+    NaN then."""
     bits = value.to(tl.int32, bitcast=True)
     return ((bits + 0x8000) & -0x10000).to(tl.float32, bitcast=True)
 

@@ -52,7 +52,7 @@ def split_columns(
     part = tl.arange(0, 8 * SUBS)[:, None]
     col = part * (32 // SUBS) + tl.arange(0, 32 // SUBS)[None, :]
     value = tl.load(x + row * cols + step * 256 + col, mask=step * 256 + col < cols, other=0.0)
-    # Rounding makes a zero of what a GPU says where there is no number, and the lower term would be rounded too.
+    # Rounding makes a zero of a GPU's own NaN, and the lower term would be rounded too.
     upper = tl.where(value == value, rounded(value), value)
     lower = rounded(value - upper)
     place = col // 32 * 64 + col % 16 // 4 * 16 + col % 32 // 16 * 4 + col % 2 * 2 + col % 4 // 2

@@ -59,8 +59,8 @@ class PanelLinear:
         return self.multiply(x, by_int_gemm=_tried(len(x)) in self.int_gemm_tokens)
 
     def multiply(self, x: torch.Tensor, *, by_int_gemm: bool) -> torch.Tensor:
-        """As a call, by `int_gemm` where `by_int_gemm` asks for it: it multiplies no floats, and fewer than
-        MIN_CUBLAS_TOKENS tokens only."""
+        """The product, as a call gives it; by `int_gemm` where `by_int_gemm` is set, which takes quantised weights and
+        fewer than MIN_CUBLAS_TOKENS tokens."""
         stack, num_tokens = self._stack, len(x)
         flat = x.reshape(-1, stack.cols).contiguous()
         out = flat.new_empty((len(flat), stack.rows))

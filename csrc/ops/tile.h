@@ -26,7 +26,7 @@ inline void copy_products(const float* from, int64_t size, float* to) {
 // to += weight * such products.
 inline void add_scaled_products(const float* from, float weight, int64_t size, float* to) {
   if (size == kPanelRows) {
-    add_scaled<1>(&weight, &from, kPanelRows, to);
+    for (int i = 0; i < kPanelRows; i += 4) store4(to + i, load4(to + i) + weight * load4(from + i));
   } else {
     add_scaled<1>(&weight, &from, size, to);
   }

@@ -85,8 +85,8 @@ lint-layers:
 	$(BIN)/lint-imports
 
 lint-generated:
-	$(BIN)/python tools/reference.py --check
-	$(BIN)/python tools/chart.py --check
+	$(BIN)/python -m tools.reference --check
+	$(BIN)/python -m tools.chart --check
 
 docs: setup ## the documentation as a site, in build/site
 	@$(BIN)/mkdocs build --quiet --strict
@@ -98,8 +98,8 @@ sbom: ## what the images hold, as CycloneDX, in build/sbom
 	@tools/image.sh sbom
 
 docs-reference: ## write docs/reference and the generated parts of the chart anew from the code
-	$(BIN)/python tools/reference.py
-	$(BIN)/python tools/chart.py
+	$(BIN)/python -m tools.reference
+	$(BIN)/python -m tools.chart
 
 format: ## put everything into the agreed form
 	$(BIN)/ruff format .

@@ -1,6 +1,6 @@
 """Writes the generated files of the chart: definition, permissions, dashboards, and a README from the values' comments.
 
-    python tools/chart.py [--check]
+    python -m tools.chart [--check]
 
 With --check nothing is written; the exit code says whether the files are up to date.
 """
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tools.dashboards import DASHBOARDS, to_json
+from tools.pages import NOTE, is_file_with, table
 
 from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES
-from dashboards import DASHBOARDS, to_json
-from pages import NOTE, is_file_with, table
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "ballast"
@@ -100,7 +100,9 @@ def readme() -> Iterator[str]:
 def values(text: str) -> Iterable[Value]:
     """Values with a comment `# -- …` above them; SystemExit names one without."""
     defaults = yaml.safe_load(text)
-    found, parents, meaning = [], [], []
+    found: list[Value] = []
+    parents: list[str] = []
+    meaning: list[str] = []
     for line in text.splitlines():
         if comment := re.fullmatch(r"\s*# ?(-- )?(.*)", line):
             meaning = [comment[2]] if comment[1] else [*meaning, comment[2]] if meaning else []

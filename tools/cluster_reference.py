@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from tools.pages import metric_row, paragraph, table
+
 from ballast_operator.cli import _parser
 from ballast_operator.control.state import OperatorState
 from ballast_operator.crd import custom_resource_definition
 from ballast_operator.names import Ref
 from ballast_operator.process.metrics import Metrics
-from pages import metric_row, paragraph, table
 
 Schema = dict[str, Any]
 
@@ -58,9 +59,11 @@ def allowed(field: Schema) -> str:
     """A field's type and bounds in words."""
     if "enum" in field:
         return " or ".join(f"`{value}`" for value in field["enum"])
-    kind = {"array": "list", "object": "object"}.get(field.get("type", ""), field.get("type", "any"))
+    kind: str = field.get("type", "any")
     bounds = {"minimum": "from", "maximum": "to"}
-    return " ".join([kind, *(f"{word} {field[key]}" for key, word in bounds.items() if key in field)])
+    return " ".join(
+        ["list" if kind == "array" else kind, *(f"{word} {field[key]}" for key, word in bounds.items() if key in field)]
+    )
 
 
 def rules(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:

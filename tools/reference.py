@@ -1,6 +1,6 @@
 """Writes docs/reference/ from the code: options, endpoints, metrics, the resource, the chart, the operator.
 
-    python tools/reference.py [--check]
+    python -m tools.reference [--check]
 
 With --check nothing is written; the exit code says whether the pages are up to date.
 """
@@ -15,6 +15,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tools.chart import readme
+from tools.cluster_reference import operator_metrics, operator_page, resource_page
+from tools.pages import NOTE, is_file_with, metric_row, paragraph, table
+
 from ballast.config.options import OPTIONS, SECTIONS, Option
 from ballast.engine.engine import Snapshot
 from ballast.server.app import admin_routers, api_app, api_routers
@@ -22,9 +26,6 @@ from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.server.telemetry.vram_metrics import VramProbe
 from ballast.server.wire.openapi import BODY_ERRORS, EVERY_ERROR
-from chart import readme
-from cluster_reference import operator_metrics, operator_page, resource_page
-from pages import NOTE, is_file_with, metric_row, paragraph, table
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 

@@ -47,9 +47,10 @@ def python_components(folders: Iterable[str]) -> Iterator[Component]:
 
 def license_of(found: Distribution) -> Component:
     """The license that the package declares: an expression, or free text."""
-    if expression := found.metadata.get("License-Expression"):
+    declared = found.metadata.json
+    if expression := declared.get("license_expression"):
         return {"licenses": [{"expression": expression}]}
-    words = (found.metadata.get("License") or "").splitlines()
+    words = str(declared.get("license", "")).splitlines()
     return {"licenses": [{"license": {"name": words[0]}}]} if words and words[0] else {}
 
 

@@ -86,7 +86,7 @@ def prefill(name: str, attend: Attention, sizes: AttentionSizes, prompt: int) ->
 
 def median_us(run: Callable[[], object]) -> float:
     run()
-    times = []
+    times: list[float] = []
     for _ in range(REPEATS):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()

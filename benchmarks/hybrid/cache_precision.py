@@ -30,7 +30,7 @@ from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import Runner
 from ballast.model.batch import Batch
-from ballast.model.hybrid.attention.latent import AttentionSizes
+from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.step import Step
 from ballast.model.metadata import read_spec
@@ -92,6 +92,7 @@ class RoundedAttention:
 def load(file: Path, dtype: torch.dtype, *, rounds_attention: bool = False) -> HybridModel:
     hybrid = load_hybrid(file, torch.device("cpu"), SETTINGS, make_linear=float_linear, kv_dtype=dtype)
     if rounds_attention:
+        assert isinstance(hybrid._attend, PlainAttention)
         hybrid._attend = RoundedAttention(hybrid._attend._sizes, dtype)
     return hybrid
 

@@ -115,8 +115,8 @@ def measure(
         for index, (begin, asked, returned) in enumerate(asked_at):
             # The last two: a large batch's activations are rounded in a loop before them.
             gate_up, down = loops[index * per_layer : (index + 1) * per_layer][-2:]
-            joined = [at - asked if at else float("nan") for at in gate_up[1:3]]
-            found.append(LayerTimes(asked - begin, *joined, gate_up[3] - asked, down[3] - asked, returned - asked))
+            first, last = (at - asked if at else float("nan") for at in gate_up[1:3])
+            found.append(LayerTimes(asked - begin, first, last, gate_up[3] - asked, down[3] - asked, returned - asked))
             size = np.unique(draws[index]).size * expert_bytes(layers[index])
             rates.append(size / (returned - asked) / 1e9)
     medians = np.nanmedian(np.array(found), axis=0) * 1e6

@@ -59,7 +59,7 @@ def main() -> None:
 def measure_linear(name: str, kind: T, rows: int, cols: int, token_counts: Sequence[int]) -> None:
     device = torch.device("cuda:0")
     matrix, weight = packed(kind, rows, cols)
-    linears = []
+    linears: list[PanelLinear] = []
     while sum(linear.num_bytes for linear in linears) < COLD_BYTES:
         linears.append(PanelLinear(matrix, rows, cols, is_transposed=False, device=device))
     for tokens in token_counts:
@@ -117,7 +117,7 @@ def micros_per_call(calls: Sequence[Callable[[], object]]) -> float:
     for call in calls:
         call()
     torch.cuda.synchronize()
-    times = []
+    times: list[float] = []
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for index in range(CALLS):

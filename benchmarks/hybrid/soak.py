@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -123,7 +123,7 @@ def client(number: int, port: int, longest: int, seen: Seen, stopping: threading
             time.sleep(0.5)
 
 
-def ask(port: int, body: dict[str, object], leaving: Leaving, rng: random.Random) -> tuple[str, int]:
+def ask(port: int, body: Mapping[str, object], leaving: Leaving, rng: random.Random) -> tuple[str, int]:
     """How it ended, and the tokens that came. Raises OSError, HTTPException, ValueError for a reply that is wrong."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
     try:

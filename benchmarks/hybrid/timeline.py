@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch._C._autograd import DeviceType
 
 from ballast.engine.build import EngineSettings
 from ballast.engine.loading import load_runner
@@ -85,7 +86,7 @@ def profile(runner: Runner, batch: int, context: int, spec: ModelSpec) -> list[l
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
             runner.forward(decode_batch(batch, context + WARM_STEPS + step, spec), lambda: None)
             torch.cuda.synchronize()
-        events = [event for event in trace.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+        events = [event for event in trace.events() if event.device_type == DeviceType.CUDA]
         spans = [Span(short(event.name), event.time_range.start, event.time_range.end) for event in events]
         found.append(sorted(spans, key=lambda span: span.begin))
     return found

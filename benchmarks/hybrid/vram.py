@@ -44,7 +44,9 @@ def main() -> None:
     spec = read_spec(gguf, None)
     plan = plan_for(config, gguf, spec)
     assert plan.device is not None
-    figures = {f"plan_mib_{use.name.replace(' ', '_').lower()}": mib(use.num_bytes) for use in plan.device.uses}
+    figures: dict[str, object] = {
+        f"plan_mib_{use.name.replace(' ', '_').lower()}": mib(use.num_bytes) for use in plan.device.uses
+    }
     figures["plan_mib"] = mib(plan.device.needed_bytes)
     if why_unusable("cuda:0") is None:
         figures |= measure(config, plan, gguf, spec)
@@ -62,7 +64,7 @@ def planned_layers(plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -> list[i
     return [layers[index] for index in range(spec.num_layers)]
 
 
-def measure(asked: Config, plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -> dict[str, float]:
+def measure(asked: Config, plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -> dict[str, object]:
     import torch
 
     config, on_paper = planned(asked, plan), planned_layers(plan, gguf, spec)

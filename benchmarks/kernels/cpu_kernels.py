@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 from gguf import GGMLQuantizationType
@@ -60,7 +61,7 @@ def linear_cases(pool: kernels.ThreadPool) -> Iterator[Case]:
                 case,
                 2 * num_tokens * rows * cols,
                 rows * cols,
-                lambda x=x, weight=weight, out=out: kernels.linear(pool, x, weight, out),
+                partial(kernels.linear, pool, x, weight, out),
             )
 
 
@@ -78,7 +79,7 @@ def expert_cases(pool: kernels.ThreadPool) -> Iterator[Case]:
             f"experts Q4_K, down Q8_0, 6 of 64, {hidden} x {width}, {num_tokens} tokens",
             6 * ids.size * hidden * width,
             3 * np.unique(ids).size * hidden * width,
-            lambda x=x, ids=ids, weights=weights, out=out: experts.forward(pool, x, ids, weights, out),
+            partial(experts.forward, pool, x, ids, weights, out),
         )
 
 

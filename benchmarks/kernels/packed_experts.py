@@ -50,8 +50,8 @@ def main() -> None:
     for isa in args.isa:
         for num_bytes in args.activation_bytes:
             kinds = (GgmlType.Q4_K, tall), (GgmlType.Q4_K, tall), (shape.down, wide)
-            matrices = [matrix_of(kind, *size) for kind, size in kinds]
-            experts = kernels.Experts(*matrices, NUM_EXPERTS).packed(pool, isa, activation_bytes=num_bytes)
+            gate, up, down = matrices = [matrix_of(kind, *size) for kind, size in kinds]
+            experts = kernels.Experts(gate, up, down, NUM_EXPERTS).packed(pool, isa, activation_bytes=num_bytes)
             expert_bytes = sum(matrix.nbytes for matrix in matrices) // NUM_EXPERTS
             for num_tokens in args.tokens:
                 case = f"{args.shape}, {isa}, {num_bytes} bytes an activation, {num_tokens} tokens"

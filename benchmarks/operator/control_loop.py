@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "cluster"))
@@ -70,7 +71,7 @@ def measure_creates(kube: Kube) -> None:
         one = LiveService(kube, NAMESPACE, f"one{number}")
         one.create()
         began = time.perf_counter()
-        wait_for("the children", lambda one=one: has_children(one), interval_s=0.01)
+        wait_for("the children", partial(has_children, one), interval_s=0.01)
         seconds.append(time.perf_counter() - began)
         one.delete()
     wait_for("their end", lambda: not kube.list("pods", NAMESPACE), timeout_s=120)
@@ -91,7 +92,8 @@ def measure_many(kube: Kube, operator: OperatorProcess, num_services: int) -> No
     def all_ready() -> bool:
         bodies = kube.list("inferenceservices", NAMESPACE)
         conditions = [c for body in bodies for c in body.get("status", {}).get("conditions", [])]
-        return sum(c["type"] == "Ready" and c["status"] == "True" for c in conditions) == num_services
+        num_ready = sum(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+        return bool(num_ready == num_services)
 
     wait_for("all to be ready", all_ready, timeout_s=600, interval_s=0.5)
     report(

@@ -6,7 +6,7 @@ The goal is at most 100 µs for a plan. Calls are timed from Python, so the bind
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def timed_steps(scheduler: sched.Scheduler) -> Iterator[tuple[float, float]]:
         yield (planned - begin) / 1e3, (time.perf_counter_ns() - sampled) / 1e3
 
 
-CASES = {
+CASES: dict[str, Callable[[], Iterator[tuple[float, float]]]] = {
     "256 decode, 512 tokens each, blocks of 32": lambda: decoding(512, 32),
     "256 decode, 4096 tokens each, blocks of 32": lambda: decoding(4096, 32),
     "256 decode, 4096 tokens each, blocks of 16": lambda: decoding(4096, 16),

@@ -3,9 +3,9 @@
 A panel's description says what it shows and what to do when it looks wrong.
 """
 
-from dashboards.fleet import ALL
-from dashboards.grafana import to_json
-from dashboards.service import SERVICE
+from tools.dashboards.fleet import ALL
+from tools.dashboards.grafana import to_json
+from tools.dashboards.service import SERVICE
 
 DASHBOARDS = {"service": SERVICE, "fleet": ALL}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.grafana import BY_SERVICE, FLEET, Dashboard, Panel, Query, Row, Variable, rate
+from tools.dashboards.grafana import BY_SERVICE, FLEET, Dashboard, Panel, Query, Row, Variable, rate
 
 OPERATOR_P95 = (
     "histogram_quantile(0.95, sum by (le) (rate(ballast_operator_reconcile_seconds_bucket[$__rate_interval])))"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.grafana import OURS, Dashboard, Panel, Query, Row, Variable, quantiles, rate
+from tools.dashboards.grafana import OURS, Dashboard, Panel, Query, Row, Variable, quantiles, rate
 
 SERVICE = Dashboard(
     "ballast-service",

@@ -65,7 +65,14 @@ class Content:
 
 def seed_specs() -> tuple[ModelSpec, ...]:
     """Both layouts, both gatings, with and without YaRN, fused experts; each a few kilobytes."""
-    small = {"hidden": 32, "ffn_dim": 32, "kv_lora_rank": 32, "nope_dim": 16, "v_dim": 16, "vocab_size": 288}
+    small: dict[str, Any] = {
+        "hidden": 32,
+        "ffn_dim": 32,
+        "kv_lora_rank": 32,
+        "nope_dim": 16,
+        "v_dim": 16,
+        "vocab_size": 288,
+    }
     v3 = replace(V3_SPEC, num_layers=2, q_lora_rank=32, **small)
     lite = replace(V2_LITE_SPEC, num_layers=2, q_lora_rank=None, **small)
     return v3, lite, replace(v3, yarn=None, fused_experts=True, tied_output=True)

@@ -42,7 +42,8 @@ class Batches(Dataset[Ints]):
         out = np.zeros((4, self._tokens), np.int32)
         out[1] = -100
         max_documents = most_documents(self._tokens) - self._tokens // LONGEST - 1
-        starts, at = [], 0
+        starts: list[int] = []
+        at = 0
         for ids, ours in _encoded(self._backend, self._seed * 1_000_000 + number):
             end = at + len(ids)
             if end > self._tokens or len(starts) == max_documents:

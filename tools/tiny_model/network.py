@@ -136,6 +136,7 @@ class Network(nn.Module):
         self.output_norm = norm(shape.hidden)
         self.output = matrix(num_rows, shape.hidden, 0.5)
         exponents = torch.arange(0, shape.rope_dim, 2) / shape.rope_dim
+        self.frequencies: Tensor
         self.register_buffer("frequencies", shape.rope_theta**-exponents, persistent=False)
 
     def forward(
@@ -169,6 +170,7 @@ class Network(nn.Module):
         """Make experts with less than their share of tokens likelier, and others less likely (V3, section 2.1.2)."""
         moe = [block for block in self.blk if not block.dense]
         for block, load in zip(moe, loads, strict=True):
+            assert isinstance(block, Block)
             block.exp_probs_b.bias += step * torch.sign(load.mean() - load)
 
 
@@ -194,7 +196,9 @@ def within_documents(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
     last may be repeated.
     """
     if q.is_cuda:
-        return varlen_attn(q, k, v, starts, starts, LONGEST, LONGEST, window_size=(-1, 0))
+        attended = varlen_attn(q, k, v, starts, starts, LONGEST, LONGEST, window_size=(-1, 0))
+        assert isinstance(attended, Tensor), "no log-sum-exp was asked for"
+        return attended
     documents = torch.searchsorted(starts, torch.arange(len(q), dtype=starts.dtype), right=True)
     mask = (documents[:, None] == documents) & torch.ones(len(q), len(q), dtype=torch.bool).tril()
     q, k, v = (one.transpose(0, 1)[None] for one in (q, k, v))

@@ -61,15 +61,14 @@ def person(draw: Draw) -> Conversation:
     who, town, age, thing = words.name(draw), words.city(draw), draw.whole(1, 99), draw.pick(words.NOUNS)
     if not draw.allowed("person", who, town, age):
         return person(draw)
-    sentence, values = draw.pick(
-        (
-            (f"{who} is {age} years old and lives in {town}.", {"name": who, "age": age, "city": town}),
-            (f"{who} lives in {town}.", {"name": who, "city": town}),
-            (f"{who} is {age}.", {"name": who, "age": age}),
-            (f"{who} from {town} buys {age} {thing}s.", {"name": who, "city": town, "count": age, "item": thing}),
-            (f"{who} bought a {thing} for {age} euros.", {"name": who, "item": thing, "price": age}),
-        )
+    facts: tuple[tuple[str, dict[str, Any]], ...] = (
+        (f"{who} is {age} years old and lives in {town}.", {"name": who, "age": age, "city": town}),
+        (f"{who} lives in {town}.", {"name": who, "city": town}),
+        (f"{who} is {age}.", {"name": who, "age": age}),
+        (f"{who} from {town} buys {age} {thing}s.", {"name": who, "city": town, "count": age, "item": thing}),
+        (f"{who} bought a {thing} for {age} euros.", {"name": who, "item": thing, "price": age}),
     )
+    sentence, values = draw.pick(facts)
     ask = draw.wording(_EXTRACT).format(sentence=sentence, keys=", ".join(values))
     return Conversation((_turn(ask, values),))
 

@@ -47,7 +47,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def said(program: Path, *arguments: str) -> str:
     ran = subprocess.run(
-        [str(program), *arguments], capture_output=True, text=True, check=True, timeout=60, cwd=program.parent
+        [str(program), *arguments], capture_output=True, text=True, check=True, timeout=TIMEOUT_S, cwd=program.parent
     )
     return ran.stdout
 

@@ -11,6 +11,7 @@ void bind_experts(pybind11::module_ m);
 void bind_ops(pybind11::module_ m);
 void bind_model(pybind11::module_ m);
 void bind_handoff(pybind11::module_ m);
+void bind_sampling(pybind11::module_ m);
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Ballast's compiled part: scheduler and CPU kernels.";
@@ -24,4 +25,5 @@ PYBIND11_MODULE(_core, m) {
   bind_ops(kernels);
   bind_model(m.def_submodule("model", "The forward pass on the CPU."));
   bind_handoff(m.def_submodule("handoff", "Routed experts, computed as a device asks for them."));
+  bind_sampling(m.def_submodule("sampling", "Logits to tokens."));
 }

@@ -7,6 +7,7 @@
 #include "cpu/isa_list.h"
 #include "cpu/panel_layout.h"
 #include "cpu/prefetching.h"
+#include "cpu/sampling.h"
 
 namespace ballast {
 
@@ -86,6 +87,7 @@ struct Kernels {
   // out = silu(gate) * up, n a multiple of 8; out may be gate or up.
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);
   AttentionKernels attention;
+  const SamplingKernels& (*sampling)();
 };
 
 #define BALLAST_DECLARE(name, ...) const Kernels* name##_kernels();

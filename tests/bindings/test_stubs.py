@@ -18,7 +18,7 @@ from ballast import _core
 
 STUBS = Path(__file__).parents[2] / "runtime/ballast/_core"
 SIGNATURE = re.compile(r"^(?:\d+\. )?(\w+\(.*\)) -> ", re.MULTILINE)
-PARTS = ("handoff", "kernels", "model", "numa", "sched")
+PARTS = ("handoff", "kernels", "model", "numa", "sampling", "sched")
 
 
 def arguments_of(function: ast.FunctionDef) -> list[tuple[str, str, bool]]:

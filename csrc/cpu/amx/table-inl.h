@@ -134,7 +134,10 @@ void merge(int64_t num_rows, int64_t value_width, const AttentionState& next, co
   avx512_kernels()->attention.merge(num_rows, value_width, next, state);
 }
 
-constexpr Kernels kTileKernels{"amx", {tile_kernels<1>(), tile_kernels<2>()}, silu_times, {attend, merge}};
+const SamplingKernels& sampling() { return avx512_kernels()->sampling(); }
+
+constexpr Kernels kTileKernels{
+    "amx", {tile_kernels<1>(), tile_kernels<2>()}, silu_times, {attend, merge}, sampling};
 
 }  // namespace
 }  // namespace ballast

@@ -4,13 +4,17 @@
 #include "cpu/shared/attention-inl.h"
 #include "cpu/shared/elementwise-inl.h"
 #include "cpu/shared/panel-inl.h"
+#include "cpu/shared/sampling-inl.h"
 #include "cpu/shared/table-inl.h"
 
 namespace ballast {
 
 const Kernels* avx2_kernels() {
-  static constexpr Kernels kKernels{
-      "avx2", {activation_kernels<1>(), activation_kernels<2>()}, silu_times, {attend_stretch, merge_states}};
+  static constexpr Kernels kKernels{"avx2",
+                                    {activation_kernels<1>(), activation_kernels<2>()},
+                                    silu_times,
+                                    {attend_stretch, merge_states},
+                                    sampling_kernels};
   return &kKernels;
 }
 

@@ -144,5 +144,12 @@ BALLAST_INLINE Floats exponent_of_low_bits(Floats a) {
       _mm256_add_epi32(_mm256_slli_epi32(_mm256_castps_si256(a), 23), _mm256_set1_epi32(0x3f800000)));
 }
 
+typedef int64_t Longs __attribute__((vector_size(32)));
+constexpr int kDoubleLanes = 4;
+// A bit a lane of a comparison's result.
+BALLAST_INLINE unsigned lane_bits(Longs where) {
+  return static_cast<unsigned>(_mm256_movemask_pd(reinterpret_cast<__m256d>(where)));
+}
+
 }  // namespace
 }  // namespace ballast

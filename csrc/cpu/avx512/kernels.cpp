@@ -4,6 +4,7 @@
 #include "cpu/shared/attention-inl.h"
 #include "cpu/shared/elementwise-inl.h"
 #include "cpu/shared/panel-inl.h"
+#include "cpu/shared/sampling-inl.h"
 #include "cpu/shared/table-inl.h"
 
 namespace ballast {
@@ -12,7 +13,8 @@ const Kernels* avx512_kernels() {
   static constexpr Kernels kKernels{"avx512",
                                     {activation_kernels<1>(), activation_kernels<2>()},
                                     silu_times,
-                                    {attend_stretch, merge_states}};
+                                    {attend_stretch, merge_states},
+                                    sampling_kernels};
   return &kKernels;
 }
 

@@ -125,5 +125,12 @@ BALLAST_INLINE Floats exponent_of_low_bits(Floats a) {
       _mm512_add_epi32(_mm512_slli_epi32(_mm512_castps_si512(a), 23), _mm512_set1_epi32(0x3f800000)));
 }
 
+typedef int64_t Longs __attribute__((vector_size(64)));
+constexpr int kDoubleLanes = 8;
+// A bit a lane of a comparison's result.
+BALLAST_INLINE unsigned lane_bits(Longs where) {
+  return _mm512_movepi64_mask(reinterpret_cast<__m512i>(where));
+}
+
 }  // namespace
 }  // namespace ballast

@@ -46,5 +46,12 @@ BALLAST_INLINE Floats exponent_of_low_bits(Floats a) {
   return reinterpret_cast<Floats>((reinterpret_cast<Unsigned>(a) << 23) + 0x3f800000);
 }
 
+typedef int64_t Longs __attribute__((vector_size(16)));
+constexpr int kDoubleLanes = 2;
+// A bit a lane of a comparison's result.
+BALLAST_INLINE unsigned lane_bits(Longs where) {
+  return static_cast<unsigned>((where[0] & 1) | (where[1] & 2));
+}
+
 }  // namespace
 }  // namespace ballast

@@ -9,6 +9,7 @@ from . import handoff as handoff
 from . import kernels as kernels
 from . import model as model
 from . import numa as numa
+from . import sampling as sampling
 from . import sched as sched
 
 _F32 = NDArray[np.float32]

@@ -1,0 +1,53 @@
+#include "sampling/logprobs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/index_range.h"
+#include "base/scratch.h"
+
+namespace ballast {
+namespace {
+
+constexpr double kOctavesPerNat = 1.4426950408889634;  // 1 / ln 2
+
+// Ids of the largest values, the largest first.
+void find_largest(const float* row, int64_t n, const float* block_peaks, int64_t num, int32_t* ids) {
+  int64_t found = 0;
+  const Chunks blocks(n, kLogitBlock);
+  for (int64_t block = 0; block < blocks.count(); ++block) {
+    if (found == num && !(block_peaks[block] > row[ids[num - 1]])) continue;
+    for (int64_t id = blocks[block].begin; id < blocks[block].end; ++id) {
+      if (found == num && !(row[id] > row[ids[num - 1]])) continue;
+      // Behind its equals, which have lower ids. The last gives way once there are enough.
+      int32_t* const end = ids + found;
+      int32_t* const at = std::upper_bound(ids, end, row[id],
+                                           [row](float value, int32_t other) { return value > row[other]; });
+      found = std::min(found + 1, num);
+      std::copy_backward(at, std::min(end, ids + num - 1), ids + found);
+      *at = static_cast<int32_t>(id);
+    }
+  }
+}
+
+}  // namespace
+
+LogProbability find_logprobs(const SamplingKernels& kernels, const float* row, int64_t n, int32_t token,
+                             int64_t num_top, int32_t* top_tokens, double* top_logprobs) {
+  const Chunks blocks(n, kLogitBlock);
+  const Scratch<float> block_peaks(blocks.count());
+  const Peaks peaks = kernels.floats.peaks(row, n, block_peaks.get());
+  if (peaks.has_nan) return {std::numeric_limits<double>::quiet_NaN(), 0.0};
+  if (!std::isfinite(peaks.highest)) return {peaks.highest, 0.0};
+  const Scratch<double> sums(blocks.count());
+  kernels.floats.sum_blocks(row, n, {peaks.highest, kOctavesPerNat, kDeepest}, sums.get());
+  double total = 0.0;
+  for (int64_t i = 0; i < blocks.count(); ++i) total += sums.get()[i];
+  const double log_sum = peaks.highest + std::log(total);
+  if (num_top > 0) find_largest(row, n, block_peaks.get(), num_top, top_tokens);
+  for (int64_t i = 0; i < num_top; ++i) top_logprobs[i] = static_cast<double>(row[top_tokens[i]]) - log_sum;
+  return {peaks.highest, static_cast<double>(row[token]) - log_sum};
+}
+
+}  // namespace ballast

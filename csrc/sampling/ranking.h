@@ -1,0 +1,78 @@
+// A row's tokens by rank, the most likely first, of equal ones the lower id: found by their place, never all
+// sorted. Tokens without a weight (cpu/sampling.h) are not among them.
+#pragma once
+
+#include <cstdint>
+
+#include "base/scratch.h"
+#include "cpu/sampling.h"
+
+namespace ballast {
+
+// The tokens up to some rank.
+struct Prefix {
+  int64_t count = 0;
+  double weight = 0.0;
+};
+
+// What a prefix must have to be long enough.
+class PrefixGoal {
+ public:
+  static PrefixGoal count(int64_t count) { return {count, 0.0, false}; }
+  static PrefixGoal weight(double weight) { return {0, weight, false}; }
+  static PrefixGoal more_than(double weight) { return {0, weight, true}; }
+
+  bool is_met_by(const Prefix& prefix) const {
+    if (count_ > 0) return prefix.count >= count_;
+    return is_strict_ ? prefix.weight > weight_ : prefix.weight >= weight_;
+  }
+
+ private:
+  PrefixGoal(int64_t count, double weight, bool is_strict)
+      : count_(count), weight_(weight), is_strict_(is_strict) {}
+
+  int64_t count_;
+  double weight_;
+  bool is_strict_;
+};
+
+struct RankedToken {
+  int32_t token;
+  Prefix through;  // with the token itself
+};
+
+template <class Logit>
+class Ranking {
+ public:
+  // `block_peaks` are those of LogitKernels::peaks. `range`: the depth within which tokens are told apart
+  // best; what is asked for should lie there. The row has a finite peak; all that is pointed to outlives the
+  // ranking.
+  Ranking(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels, const Logit* row, int64_t n,
+          const Logit* block_peaks, const Weighing& weighing, double range);
+
+  Prefix all() const;
+
+  // The last token of the shortest prefix that meets the goal; where rounding leaves none, the last of all.
+  RankedToken find(const PrefixGoal& goal) const;
+
+ private:
+  int64_t gather(int bucket) const;
+  RankedToken find_among(int64_t num, Prefix before, const PrefixGoal& goal) const;
+  RankedToken find_sorted(int64_t num, Prefix before, const PrefixGoal& goal) const;
+  RankedToken find_among_equals(int64_t num, Prefix before, const PrefixGoal& goal) const;
+  int64_t narrow(int64_t num, double highest, double lowest, Prefix* before, const PrefixGoal& goal) const;
+
+  const SamplingKernels& kernels_;
+  const LogitKernels<Logit>& row_kernels_;
+  const Logit* row_;
+  int64_t n_;
+  const Logit* block_peaks_;
+  Weighing weighing_;
+  double buckets_per_depth_;
+  Scratch<RankBuckets> buckets_;
+  // Candidates for the token that is looked for.
+  Scratch<double> logits_;
+  Scratch<int32_t> ids_;
+};
+
+}  // namespace ballast

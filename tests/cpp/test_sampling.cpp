@@ -1,0 +1,198 @@
+// Sampling on exact-size heap buffers at odd sizes, so that a sanitizer sees any step outside; ranks against
+// a plain sort. Tokens against NumPy, and all instruction sets, are in tests/bindings.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#include "check.h"
+#include "cpu/sampling.h"
+#include "sampling/choice.h"
+#include "sampling/logprobs.h"
+#include "sampling/philox.h"
+#include "sampling/ranking.h"
+#include "sampling/sequence_sampler.h"
+
+using namespace ballast;
+
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+const int64_t kSizes[] = {1, 2, 7, 8, 9, 511, 512, 513, 1500};
+
+enum class Shape { kSpread, kTied, kClose, kMasked };
+
+std::vector<float> random_row(int64_t n, Shape shape, unsigned seed) {
+  std::mt19937 engine(seed);
+  std::vector<float> row(static_cast<size_t>(n));
+  for (float& logit : row) {
+    const float uniform = static_cast<float>(engine() % 100001) / 10000.0f;
+    switch (shape) {
+      case Shape::kSpread:
+        logit = uniform;
+        break;
+      case Shape::kTied:
+        logit = std::floor(uniform / 4.0f);
+        break;
+      case Shape::kClose:
+        logit = 1.0f + uniform * 1e-6f;
+        break;
+      case Shape::kMasked:
+        logit = engine() % 8 == 0 ? uniform : -kInfinity;
+        break;
+    }
+  }
+  row[engine() % row.size()] = 5.0f;
+  return row;
+}
+
+SamplingParams plain_params() { return {{1.0, 0, 1.0, 0.0}, 0.0, 0.0, 1.0, 0, {}, {}, 1}; }
+
+}  // namespace
+
+TEST(random_numbers_are_those_of_numpys_philox) {
+  // numpy.random.Generator(numpy.random.Philox(key=seed, counter=position)).random()
+  EXPECT_EQ(philox_uniform(0, 0), 0.011546754286331562);
+  EXPECT_EQ(philox_uniform(1, 2), 0.4082618259872465);
+  EXPECT_EQ(philox_uniform(~uint64_t{0}, 1234567), 0.3632527101332105);
+}
+
+TEST(a_token_by_rank_is_that_of_a_plain_sort) {
+  const SamplingKernels& kernels = reference_sampling();
+  for (const int64_t n : kSizes) {
+    for (const Shape shape : {Shape::kSpread, Shape::kTied, Shape::kClose, Shape::kMasked}) {
+      const std::vector<float> row = random_row(n, shape, static_cast<unsigned>(n));
+      std::vector<float> block_peaks(static_cast<size_t>((n + kLogitBlock - 1) / kLogitBlock));
+      const Peaks peaks = kernels.floats.peaks(row.data(), n, block_peaks.data());
+      EXPECT_EQ(peaks.highest, static_cast<double>(*std::max_element(row.begin(), row.end())));
+      EXPECT_EQ(peaks.lowest, static_cast<double>(*std::min_element(row.begin(), row.end())));
+      std::vector<int32_t> order;
+      for (int32_t id = 0; id < n; ++id) {
+        if (row[static_cast<size_t>(id)] > -kInfinity) order.push_back(id);
+      }
+      std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+        return row[static_cast<size_t>(a)] > row[static_cast<size_t>(b)];
+      });
+      const Weighing weighing{peaks.highest, 1.4426950408889634, kDeepest};
+      const auto num = static_cast<int64_t>(order.size());
+      // A range that is much too wide puts all into one bucket, one that is too narrow the rest into the
+      // last.
+      for (const double range : {kDeepest, 1e6, 0.01, 0.0}) {
+        const Ranking<float> ranking(kernels, kernels.floats, row.data(), n, block_peaks.data(), weighing,
+                                     range);
+        EXPECT_EQ(ranking.all().count, num);
+        double before = 0.0;
+        for (int64_t rank = 0; rank < num; rank += 1 + num / 7) {
+          const int32_t token = order[static_cast<size_t>(rank)];
+          const RankedToken found = ranking.find(PrefixGoal::count(rank + 1));
+          EXPECT_EQ(found.token, token);
+          EXPECT_EQ(found.through.count, rank + 1);
+          before = 0.0;
+          for (int64_t i = 0; i < rank; ++i) {
+            before += std::exp(static_cast<double>(row[static_cast<size_t>(order[static_cast<size_t>(i)])]) -
+                               peaks.highest);
+          }
+          const double own = std::exp(static_cast<double>(row[static_cast<size_t>(token)]) - peaks.highest);
+          EXPECT(std::abs(found.through.weight - before - own) < 1e-9);
+          EXPECT_EQ(ranking.find(PrefixGoal::more_than(before + 0.5 * own)).token, token);
+          EXPECT_EQ(ranking.find(PrefixGoal::weight(before + 0.5 * own)).token, token);
+        }
+        EXPECT_EQ(ranking.find(PrefixGoal::more_than(1e9)).token, order.back());
+      }
+    }
+  }
+}
+
+TEST(weights_are_powers_of_two_to_the_last_digits_and_sums_are_of_their_blocks) {
+  const SamplingKernels& kernels = reference_sampling();
+  for (const int64_t n : kSizes) {
+    const std::vector<float> row = random_row(n, Shape::kSpread, 5);
+    const Weighing weighing{20.0, 5.0, kDeepest};
+    std::vector<double> weights(row.size());
+    kernels.floats.weigh(row.data(), n, weighing, weights.data());
+    std::vector<double> sums(static_cast<size_t>((n + kLogitBlock - 1) / kLogitBlock));
+    kernels.floats.sum_blocks(row.data(), n, weighing, sums.data());
+    for (size_t i = 0; i < row.size(); ++i) {
+      const double depth = (20.0 - static_cast<double>(row[i])) * 5.0;
+      const double want = depth <= kDeepest ? std::exp2(-depth) : 0.0;
+      EXPECT(std::abs(weights[i] - want) <= 2e-14 * want);
+      sums[i / kLogitBlock] -= weights[i];
+    }
+    for (const double left : sums) EXPECT(std::abs(left) < 1e-15);
+  }
+}
+
+TEST(a_row_without_a_finite_peak_names_the_token) {
+  const SamplingKernels& kernels = reference_sampling();
+  const Selection selection{1.0, 0, 0.9, 0.0};
+  for (const int64_t n : kSizes) {
+    std::vector<float> row(static_cast<size_t>(n), -kInfinity);
+    const auto chosen = [&] { return choose(kernels, kernels.floats, row.data(), n, selection, 0.5); };
+    EXPECT_EQ(chosen().token, 0);
+    EXPECT_EQ(chosen().highest, -static_cast<double>(kInfinity));
+    const auto last = static_cast<int32_t>(n - 1);
+    row.back() = kInfinity;
+    EXPECT_EQ(chosen().token, last);
+    EXPECT_EQ(chosen().highest, static_cast<double>(kInfinity));
+    row.back() = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_EQ(chosen().token, last);
+    EXPECT(std::isnan(chosen().highest));
+  }
+}
+
+TEST(the_most_likely_tokens_come_in_order_with_ties_by_id) {
+  const SamplingKernels& kernels = reference_sampling();
+  for (const int64_t n : kSizes) {
+    for (const Shape shape : {Shape::kSpread, Shape::kTied, Shape::kMasked}) {
+      const std::vector<float> row = random_row(n, shape, 9);
+      std::vector<int32_t> order(row.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+        return row[static_cast<size_t>(a)] > row[static_cast<size_t>(b)];
+      });
+      for (const int64_t num_top : {int64_t{0}, int64_t{1}, std::min<int64_t>(n, 20), n}) {
+        std::vector<int32_t> tokens(static_cast<size_t>(num_top));
+        std::vector<double> logprobs(static_cast<size_t>(num_top));
+        const LogProbability found =
+            find_logprobs(kernels, row.data(), n, order[0], num_top, tokens.data(), logprobs.data());
+        EXPECT(std::equal(tokens.begin(), tokens.end(), order.begin()));
+        if (num_top == n) {
+          double sum = 0.0;
+          for (const double logprob : logprobs) sum += std::exp(logprob);
+          EXPECT(std::abs(sum - 1.0) < 1e-12);
+          EXPECT_EQ(found.logprob, logprobs[0]);
+        }
+      }
+    }
+  }
+}
+
+TEST(masks_need_no_more_bytes_than_bits_and_stop_tokens_may_lie_outside) {
+  const SamplingKernels& kernels = reference_sampling();
+  for (const int64_t n : kSizes) {
+    SamplingParams params = plain_params();
+    params.selection.temperature = 0.0;
+    params.presence_penalty = 1.0;
+    params.repetition_penalty = 1.5;
+    params.min_tokens = 1;
+    params.stop_tokens = {0, static_cast<int32_t>(n), 100000};
+    SequenceSampler sampler(params, {0, static_cast<int32_t>(n - 1), static_cast<int32_t>(n), 100000});
+    const std::vector<float> row(static_cast<size_t>(n), 1.0f);
+    std::vector<uint8_t> allowed(static_cast<size_t>((n + 7) / 8), 0);
+    allowed[static_cast<size_t>((n - 1) / 8)] |= static_cast<uint8_t>(1u << (n - 1) % 8);
+    EXPECT_EQ(sampler.next(kernels, row.data(), n, allowed.data()).token, static_cast<int32_t>(n - 1));
+    // The token of before has become less likely, and those of the prompt.
+    EXPECT_EQ(sampler.next(kernels, row.data(), n, nullptr).token, n > 2 ? 1 : 0);
+  }
+}
+
+TEST(a_bias_outside_the_vocabulary_is_refused) {
+  SamplingParams params = plain_params();
+  params.biases = {{5, 1.0}};
+  SequenceSampler sampler(params, {});
+  const std::vector<float> row(5, 1.0f);
+  EXPECT_THROWS(sampler.next(reference_sampling(), row.data(), 5, nullptr), std::out_of_range);
+}

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from ballast.engine.request import SamplingParams
-from ballast.engine.sampler import BLOCK, SequenceSampler, _index_at, _nucleus
+from support.compiled_sampler import CompiledSampler
+from support.oracles.numpy_sampler import BLOCK, _index_at, _nucleus
 
 # Eighths add up exactly, so that a plain walk is an oracle to the last bit.
 weights_of = st.lists(st.integers(0, 40).map(lambda n: n / 8), min_size=1, max_size=60).map(
@@ -49,7 +50,7 @@ def test_the_nucleus_is_the_smallest_set_that_reaches_its_share(
 def test_a_choice_is_among_those_that_are_likely_enough(seed: int, size: int, top_k: int, top_p: float) -> None:
     logits = np.random.default_rng(seed).normal(0, 4, size).astype(np.float32)
     params = SamplingParams(max_tokens=1, top_k=top_k, top_p=top_p, min_p=0.01)
-    token = SequenceSampler(params, (), seed).next_token(logits)
+    token = CompiledSampler(params, (), seed).next_token(logits)
     assert logits[token] >= logits.max() + np.log(0.01) - 1e-3
     assert np.count_nonzero(logits > logits[token]) < (top_k or size)
     assert top_p > 0 or token == int(np.argmax(logits))

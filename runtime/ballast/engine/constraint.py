@@ -9,12 +9,16 @@ from numpy.typing import NDArray
 
 from ballast.errors import RequestError, first_line
 
+Mask = NDArray[np.uint8] | None
+"""A bit for each token of the vocabulary that may come next: bit i % 8 of byte i / 8 for token i. None allows every
+token."""
+
 
 class ConstraintState(Protocol):
     """The position of one sequence in its grammar."""
 
-    def allowed(self) -> NDArray[np.bool_] | None:
-        """[vocabulary] bool, the tokens that may come next; None allows every token.
+    def allowed(self) -> Mask:
+        """The tokens that may come next.
 
         The end token is among them where the text may end. Called on a helper thread while the model computes, at most
         once per token. Raises RequestError when the grammar has become too complex to continue.

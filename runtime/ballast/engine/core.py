@@ -8,14 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast._core import sched
-from ballast.engine.logprobs import TokenLogprobs, has_finite_peak
+from ballast._core import kernels, sched
+from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.masks import MaskWorker
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason, Request
-from ballast.engine.runner import CountsExpertReads, LooksAhead, Runner, UsesDevice
+from ballast.engine.runner import CountsExpertReads, LooksAhead, Runner, UsesDevice, UsesThreads
+from ballast.engine.sampling import SampledRow, ScoredRow, StepSampler, has_finite_peak
 from ballast.engine.sequence import Sequence
 from ballast.errors import RequestError
+from ballast.host.isa import chosen_isa
 from ballast.model.batch import Batch
 from ballast.model.device_counts import DeviceCounts
 
@@ -70,6 +72,8 @@ class EngineCore:
         self._counts_reads = runner if isinstance(runner, CountsExpertReads) else None
         self._on_device = runner if isinstance(runner, UsesDevice) else None
         self._scheduler = sched.Scheduler(config)
+        pool = runner.pool if isinstance(runner, UsesThreads) else kernels.ThreadPool(1)
+        self._sampler = StepSampler(pool, chosen_isa())
         self._masks = MaskWorker()
         self._sequences: dict[int, Sequence] = {}
         self._queued: set[int] = set()
@@ -143,28 +147,88 @@ class EngineCore:
     ) -> tuple[tuple[PrefillEvent, ...], dict[int, tuple[int, TokenLogprobs | None]], dict[int, Exception]]:
         """Prompt scores, sampled tokens in plan order, and failures, which the scheduler knows of by then. A failed
         sequence gets token 0, which is never delivered."""
+        errors: dict[int, Exception] = {}
+        scores = self._score_prompts(requested, logits, errors)
+        tokens = self._sample(requested, logits, errors)
+        logprobs = self._score_tokens(requested, tokens, logits, errors)
         prefilled: list[PrefillEvent] = []
         sampled: dict[int, tuple[int, TokenLogprobs | None]] = {}
         failed: dict[int, Exception] = {}
-        rows = iter(logits)
         for row in requested:
-            sequence = self._sequences[row.seq]
-            own = [next(rows) for _ in range(row.num_logits)]
+            seq = row.seq
             if row.samples:
-                sampled[row.seq] = 0, None
-            try:
-                scores = sequence.score(own[: len(row.scored)])
-                if row.samples:
-                    token = sequence.next_token(own[-1], self._masks.take(row.seq))
-                    sampled[row.seq] = token, sequence.logprobs_of(own[-1], token)
-            except (FloatingPointError, RequestError) as error:
+                sampled[seq] = (0, None) if seq in errors else (tokens[seq], logprobs.get(seq))
+            if seq in errors:
                 # Where the model's own numbers are wrong, so may be all that they were computed from.
-                self._scheduler.fail(row.seq, forget=not all(has_finite_peak(each) for each in own))
-                failed[row.seq] = error
-                continue
-            if scores or (sequence.request.report_progress and row.computed_tokens):
-                prefilled.append(PrefillEvent(row.seq, row.computed_tokens, scores))
+                own = logits[row.first_logit : row.first_logit + row.num_logits]
+                self._scheduler.fail(seq, forget=not all(has_finite_peak(each) for each in own))
+                failed[seq] = errors[seq]
+            elif seq in scores or (self._sequences[seq].request.report_progress and row.computed_tokens):
+                prefilled.append(PrefillEvent(seq, row.computed_tokens, tuple(scores.get(seq, ()))))
         return tuple(prefilled), sampled, failed
+
+    def _score_prompts(
+        self, requested: list[_RequestedRow], logits: NDArray[np.float32], errors: dict[int, Exception]
+    ) -> dict[int, list[TokenLogprobs]]:
+        """The log probabilities of the prompt tokens that rows score, by sequence; the first failure of each goes to
+        `errors`, here and below."""
+        rows = []
+        for row in requested:
+            num_top = self._sequences[row.seq].request.sampling.logprobs or 0
+            for n, token_id in enumerate(self._sequences[row.seq].take_unscored(len(row.scored))):
+                rows.append((row.seq, ScoredRow(row.first_logit + n, token_id, num_top)))
+        scores: dict[int, list[TokenLogprobs]] = {}
+        for (seq, _), score in zip(rows, self._sampler.score(logits, [row for _, row in rows]), strict=True):
+            if isinstance(score, FloatingPointError):
+                errors.setdefault(seq, score)
+            else:
+                scores.setdefault(seq, []).append(score)
+        return scores
+
+    def _sample(
+        self, requested: list[_RequestedRow], logits: NDArray[np.float32], errors: dict[int, Exception]
+    ) -> dict[int, int]:
+        """The next token of each sequence that samples and has not failed; grammars have advanced by it."""
+        rows: dict[int, SampledRow] = {}
+        for row in requested:
+            if row.samples and row.seq not in errors:
+                try:
+                    allowed = self._masks.take(row.seq)
+                except RequestError as error:
+                    errors[row.seq] = error
+                else:
+                    rows[row.seq] = SampledRow(row.last_logit, self._sequences[row.seq].sampler, allowed)
+        tokens: dict[int, int] = {}
+        for seq, token in zip(rows, self._sampler.sample(logits, list(rows.values())), strict=True):
+            try:
+                if isinstance(token, FloatingPointError):
+                    raise token
+                self._sequences[seq].accept(token)
+                tokens[seq] = token
+            except (FloatingPointError, RequestError) as error:
+                errors[seq] = error
+        return tokens
+
+    def _score_tokens(
+        self,
+        requested: list[_RequestedRow],
+        tokens: Mapping[int, int],
+        logits: NDArray[np.float32],
+        errors: dict[int, Exception],
+    ) -> dict[int, TokenLogprobs]:
+        """The log probabilities of sampled tokens, for the sequences that ask for them."""
+        rows: dict[int, ScoredRow] = {}
+        for row in requested:
+            num_top = self._sequences[row.seq].request.sampling.logprobs
+            if row.seq in tokens and num_top is not None:
+                rows[row.seq] = ScoredRow(row.last_logit, tokens[row.seq], num_top)
+        logprobs: dict[int, TokenLogprobs] = {}
+        for seq, found in zip(rows, self._sampler.score(logits, list(rows.values())), strict=True):
+            if isinstance(found, FloatingPointError):
+                errors[seq] = found
+            else:
+                logprobs[seq] = found
+        return logprobs
 
     def stats(self) -> sched.Stats:
         """The scheduler's counts now."""
@@ -202,15 +266,23 @@ class _RequestedRow:
     """The row's last token index, whose logits are sampled."""
     computed_tokens: int
     """Prompt tokens that are computed after this step; 0 in rows that decode."""
+    first_logit: int
+    """Where the row's own logits begin among the step's."""
 
     @property
     def num_logits(self) -> int:
         """Number of the step's logits that belong to this row."""
         return len(self.scored) + self.samples
 
+    @property
+    def last_logit(self) -> int:
+        """Those that are sampled."""
+        return self.first_logit + len(self.scored)
+
 
 def _requested_rows(plan: sched.Plan, sequences: Mapping[int, Sequence]) -> list[_RequestedRow]:
-    requested = []
+    requested: list[_RequestedRow] = []
+    num_logits = 0
     bounds = plan.query_indptr.tolist()
     rows = zip(plan.seqs.tolist(), plan.samples.tolist(), plan.kv_lens.tolist(), strict=True)
     for index, (seq, samples, kv_len) in enumerate(rows):
@@ -219,7 +291,8 @@ def _requested_rows(plan: sched.Plan, sequences: Mapping[int, Sequence]) -> list
         unscored = sequences[seq].unscored(begin - to_index, kv_len)
         scored = range(unscored.start + to_index, unscored.stop + to_index)
         computed = min(kv_len, len(sequences[seq].request.prompt_ids)) if index >= plan.num_decode else 0
-        requested.append(_RequestedRow(seq, scored, bool(samples), end - 1, computed))
+        requested.append(_RequestedRow(seq, scored, bool(samples), end - 1, computed, num_logits))
+        num_logits += requested[-1].num_logits
     return requested
 
 

@@ -10,11 +10,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from queue import SimpleQueue
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ballast.awake_clock import AwakeClock
-from ballast.engine.constraint import broken_grammar
+from ballast.engine.constraint import Mask, broken_grammar
 from ballast.engine.sequence import Sequence
 from ballast.errors import RequestError
 
@@ -24,7 +21,6 @@ LIMIT_S = 5.0
 MAX_LATE = 32
 """Masks that may go on although their step has given them up: each keeps a thread, and perhaps a core."""
 
-Mask = NDArray[np.bool_] | None
 _Jobs = SimpleQueue[tuple[Future[Mask], Callable[[], Mask]] | None]
 
 
@@ -61,7 +57,7 @@ class MaskWorker:
             self._start_thread()
 
     def take(self, seq: int) -> Mask:
-        """The mask [vocabulary] bool; None for a sequence without a grammar.
+        """The mask; None for a sequence without a grammar.
 
         Raises RequestError as `ConstraintState.allowed` does; with status 500 where that takes too long or breaks, and
         503 where too many others already do.

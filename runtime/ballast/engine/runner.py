@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast._core import sched
+from ballast._core import kernels, sched
 from ballast.model.batch import Batch
 from ballast.model.device_counts import DeviceCounts
 
@@ -48,6 +48,15 @@ class LooksAhead(Protocol):
 
     def logits(self, alive: Callable[[], None]) -> NDArray[np.float32]:
         """Wait for the step and return what `Runner.forward` does; valid until the next step is queued."""
+
+
+@runtime_checkable
+class UsesThreads(Protocol):
+    """A runner that computes on the CPU."""
+
+    @property
+    def pool(self) -> kernels.ThreadPool:
+        """Its threads, which are free from when it has returned logits until its next step."""
 
 
 @runtime_checkable

@@ -52,19 +52,20 @@ class GrammarState:
         self._in_reasoning = self._prefix is not None and self._prefix.begin_id is None
         self._begun = False
 
-    def allowed(self) -> NDArray[np.bool_]:
-        """[vocabulary] bool, the tokens that may come next. Raises RequestError when the grammar fails."""
+    def allowed(self) -> NDArray[np.uint8]:
+        """The tokens that may come next, as ConstraintState has them. Raises RequestError when the grammar fails."""
         prefix = self._prefix
         if prefix is not None and self._in_reasoning:
-            free = np.ones(self._vocab_size, np.bool_)
-            free[list(prefix.banned_ids)] = False
+            free = np.full((self._vocab_size + 7) // 8, 0xFF, np.uint8)
+            for token_id in prefix.banned_ids:
+                free[token_id // 8] &= ~_bit_of(token_id)
             return free
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error():
             raise grammar_error(self._matcher, self._param)
-        mask = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
         if prefix is not None and prefix.begin_id is not None and not self._begun:
-            mask[prefix.begin_id] = True
+            mask = mask.copy()
+            mask[prefix.begin_id // 8] |= _bit_of(prefix.begin_id)
         return mask
 
     def accept(self, token_id: int) -> None:
@@ -77,6 +78,10 @@ class GrammarState:
         elif not self._matcher.consume_token(token_id):
             raise grammar_error(self._matcher, self._param)
         self._begun = True
+
+
+def _bit_of(token_id: int) -> np.uint8:
+    return np.uint8(1 << token_id % 8)
 
 
 def grammar_error(matcher: LLMatcher, param: str) -> RequestError:

@@ -33,8 +33,8 @@ class LazyToolGrammarState:
         self._constraint = constraint
         self._calls: GrammarState | None = None
 
-    def allowed(self) -> NDArray[np.bool_] | None:
-        """[vocabulary] bool, the tokens that may come next; None allows every token."""
+    def allowed(self) -> NDArray[np.uint8] | None:
+        """The tokens that may come next, as ConstraintState has them."""
         return None if self._calls is None else self._calls.allowed()
 
     def accept(self, token_id: int) -> None:

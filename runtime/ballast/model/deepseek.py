@@ -31,6 +31,7 @@ class DeepseekModel:
         num_positions: int,
     ) -> None:
         rope = build_rope_table(spec, num_positions)
+        self.pool = pool
         self._routed = [layer.experts.experts for layer in weights.layers if layer.experts is not None]
         self._model = model.DeepseekModel(
             pool,

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from ballast._core import sched
+from ballast._core import kernels, sched
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import FinishReason, Request, SamplingParams
@@ -66,6 +66,20 @@ def test_every_request_gets_its_own_text_and_exactly_max_tokens(max_batch_size: 
         assert result.token_ids == expected_text(prompt, n)
         assert result.finish_reason is FinishReason.LENGTH
     assert core.stats().used_tokens == 0
+
+
+def test_rows_are_sampled_on_the_threads_of_the_runner():
+    class OnThreads(FakeModel):
+        pool = kernels.ThreadPool(2)
+
+    config = sched.SchedulerConfig(
+        num_blocks=16, block_tokens=BLOCK_TOKENS, max_batch_size=4, chunk_size=64, prefill_chunk_size=64, max_queue=4
+    )
+    core = EngineCore(OnThreads(17 * BLOCK_TOKENS, BLOCK_TOKENS, VOCABULARY), config)
+    OnThreads.pool.start_recording()
+    results = generate(core, [make_request([n], 5) for n in range(3)])
+    assert len(OnThreads.pool.stop_recording()) == 5, "one loop a step, whatever the number of rows"
+    assert [result.token_ids for result in results] == [expected_text([n], 5) for n in range(3)]
 
 
 def test_text_survives_preemption():

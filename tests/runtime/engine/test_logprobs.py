@@ -11,18 +11,19 @@ import pytest
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.loading import load_runner
-from ballast.engine.logprobs import LOWEST, TokenLogprobs, token_logprobs
+from ballast.engine.logprobs import LOWEST, TokenLogprobs
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
+from support.compiled_sampler import compiled_logprobs
 
 
 def test_numbers_are_those_of_a_plain_softmax_in_order_with_ties_by_id():
     logits = np.random.default_rng(1).normal(0, 5, 1000).astype(np.float32)
     logits[[7, 3]] = logits.max() + 1
     exact = logits.astype(np.float64) - np.log(np.sum(np.exp(logits.astype(np.float64))))
-    scores = token_logprobs(logits, 11, 5)
+    scores = compiled_logprobs(logits, 11, 5)
     assert scores.logprob == pytest.approx(exact[11], abs=1e-5)
     assert [token for token, _ in scores.top[:2]] == [3, 7]
     assert [token for token, _ in scores.top] == sorted(range(1000), key=lambda n: (-logits[n], n))[:5]
@@ -32,7 +33,7 @@ def test_numbers_are_those_of_a_plain_softmax_in_order_with_ties_by_id():
 def test_an_impossible_token_has_a_finite_log_probability():
     logits = np.full(4, -np.inf, np.float32)
     logits[2] = 5.0
-    scores = token_logprobs(logits, 0, 9)
+    scores = compiled_logprobs(logits, 0, 9)
     assert scores.logprob == LOWEST
     assert scores.top[0] == (2, 0.0)
     assert {logprob for _, logprob in scores.top[1:]} == {LOWEST}

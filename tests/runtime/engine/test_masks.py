@@ -43,13 +43,13 @@ class CountdownState:
     grammar: Countdown
     last: int = 90
 
-    def allowed(self) -> NDArray[np.bool_]:
+    def allowed(self) -> NDArray[np.uint8]:
         self.grammar.threads.add(threading.current_thread().name)
         if self.last < self.grammar.fails_below:
             raise RequestError("too complex", param="response_format")
         mask = np.zeros(VOCABULARY, np.bool_)
         mask[EOS if self.last < 10 else slice(0, self.last)] = True
-        return mask
+        return np.packbits(mask, bitorder="little")
 
     def accept(self, token_id: int) -> None:
         assert token_id < self.last
@@ -126,7 +126,7 @@ class Blocked(CountdownState):
         super().__init__(grammar)
         self.released = threading.Event()
 
-    def allowed(self) -> NDArray[np.bool_]:
+    def allowed(self) -> NDArray[np.uint8]:
         assert self.released.wait(20)
         return super().allowed()
 
@@ -172,7 +172,7 @@ def test_masks_of_one_step_are_computed_side_by_side():
     together = threading.Barrier(4, timeout=20)
 
     class Meets(CountdownState):
-        def allowed(self) -> NDArray[np.bool_]:
+        def allowed(self) -> NDArray[np.uint8]:
             together.wait()
             return super().allowed()
 
@@ -241,7 +241,7 @@ def test_one_slow_grammar_does_not_fail_the_requests_beside_it(monkeypatch: pyte
     released = threading.Event()
 
     class SlowOnce(CountdownState):
-        def allowed(self) -> NDArray[np.bool_]:
+        def allowed(self) -> NDArray[np.uint8]:
             if self.last < 50:
                 assert released.wait(20)
             return super().allowed()

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from ballast.engine.request import SamplingParams
-from ballast.engine.sampler import BLOCK, SequenceSampler
+from support.compiled_sampler import CompiledSampler
 
 VOCABULARY = 50
+BLOCK = 512
+"""Logits whose weights are summed up together."""
 
 
-def sampler(prompt: tuple[int, ...] = (), seed: int = 1, **params: object) -> SequenceSampler:
-    return SequenceSampler(SamplingParams(max_tokens=1000, **params), prompt, seed)
+def sampler(prompt: tuple[int, ...] = (), seed: int = 1, **params: object) -> CompiledSampler:
+    return CompiledSampler(SamplingParams(max_tokens=1000, **params), prompt, seed)
 
 
 def logits_of(probabilities: dict[int, float]) -> np.ndarray:

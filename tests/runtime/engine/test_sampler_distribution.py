@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ballast.engine.request import SamplingParams
-from ballast.engine.sampler import SequenceSampler
+from support.compiled_sampler import CompiledSampler
 
 VOCABULARY = 40
 DRAWS = 1500
@@ -90,7 +90,7 @@ def test_shares_are_those_that_the_parameters_say(case: str):
     params = SamplingParams(max_tokens=1000, **fields)
     counts = np.zeros(VOCABULARY)
     for seed in range(DRAWS):
-        sampler = SequenceSampler(params, PROMPT, seed)
+        sampler = CompiledSampler(params, PROMPT, seed)
         for token in HISTORY:
             forced = np.full(VOCABULARY, -1e9, np.float32)
             forced[token] = 1e9
@@ -114,7 +114,7 @@ def test_a_grammar_that_leaves_only_the_end_prevails_over_min_tokens():
     params = SamplingParams(max_tokens=100, min_tokens=9, stop_token_ids=STOPS)
     allowed = np.zeros(VOCABULARY, np.bool_)
     allowed[3] = True
-    assert SequenceSampler(params, (), 1).next_token(np.zeros(VOCABULARY, np.float32), allowed) == 3
+    assert CompiledSampler(params, (), 1).next_token(np.zeros(VOCABULARY, np.float32), allowed) == 3
 
 
 def test_the_next_draw_is_independent_of_the_last():
@@ -122,7 +122,7 @@ def test_the_next_draw_is_independent_of_the_last():
     logits = np.zeros(2, np.float32)
     params = SamplingParams(max_tokens=1000)
     coins = np.array(
-        [[s.next_token(logits) for _ in range(16)] for s in (SequenceSampler(params, (), n) for n in range(500))]
+        [[s.next_token(logits) for _ in range(16)] for s in (CompiledSampler(params, (), n) for n in range(500))]
     )
     for shifted in (np.roll(coins, 1, axis=0), np.roll(coins, 1, axis=1)):
         assert abs(np.mean(coins == shifted) - 0.5) < 0.03

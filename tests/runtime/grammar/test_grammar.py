@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ballast.awake_clock import AwakeClock
+from ballast.engine.constraint import ConstraintState
 from ballast.errors import CapacityError, RequestError
 from ballast.grammar import compiler as compiler_module
 from ballast.grammar import source
@@ -35,13 +36,20 @@ TOKENIZER = byte_tokenizer(
 COMPILER = GrammarCompiler(TOKENIZER)
 
 
+def allowed_by(state: ConstraintState) -> np.ndarray:
+    """[vocabulary] bool."""
+    mask = state.allowed()
+    assert mask is not None
+    return np.unpackbits(mask, count=TOKENIZER.vocab_size, bitorder="little").view(np.bool_)
+
+
 def speak(grammar: Grammar, seed: int, max_tokens: int = 600) -> tuple[str, bool]:
     """Random text under the grammar, and whether it ended. After 40 tokens it prefers tokens that close what is
     open."""
     rng, state, ids = np.random.default_rng(seed), grammar.start(), []
     closing = {TOKENIZER.encode(char)[0]: rank for rank, char in enumerate('"}]0')}
     for n in range(max_tokens):
-        allowed = np.flatnonzero(state.allowed())
+        allowed = np.flatnonzero(allowed_by(state))
         closers = [token for token in allowed.tolist() if token in closing or token == EOS]
         closes = n > 40 and closers
         token = min(closers, key=lambda each: closing.get(each, -1)) if closes else int(rng.choice(allowed))
@@ -163,7 +171,7 @@ def test_blanks_in_a_row_come_to_an_end_wherever_they_may_stand(asked: Source, h
         for token in TOKENIZER.encode(text):
             state.accept(token)
         count = 0
-        while may := [token for token in BLANKS if state.allowed()[token]]:
+        while may := [token for token in BLANKS if allowed_by(state)[token]]:
             state.accept(may[count % len(may)])
             count += 1
             assert count <= 20
@@ -180,11 +188,11 @@ def test_once_begun_a_call_is_of_a_declared_tool_and_ends_the_reply() -> None:
             state.accept(token)
         for token in opening:
             state.accept(token)
-        assert set(np.flatnonzero(state.allowed())) == {TOKENIZER.encode(char)[0] for char in "nf"}
+        assert set(np.flatnonzero(allowed_by(state))) == {TOKENIZER.encode(char)[0] for char in "nf"}
         for token in TOKENIZER.encode("now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"):
-            assert state.allowed()[token]
+            assert allowed_by(state)[token]
             state.accept(token)
-        assert set(np.flatnonzero(state.allowed())) == {EOS}
+        assert set(np.flatnonzero(allowed_by(state))) == {EOS}
 
 
 def test_as_many_tools_as_a_request_may_have_make_one_grammar() -> None:
@@ -201,7 +209,7 @@ def test_added_tokens_never_stand_for_their_spelling() -> None:
     state = COMPILER.compile(source.json_object("p")).start()
     for token in TOKENIZER.encode('{"x'):
         state.accept(token)
-    allowed = state.allowed()
+    allowed = allowed_by(state)
     assert allowed[TOKENIZER.encode("<")[0]]
     assert not allowed[sorted(TOKENIZER.added_ids | TOKENIZER.eos_ids)].any()
 
@@ -214,14 +222,14 @@ def test_a_grammar_begins_after_the_reasoning_which_must_end(begins: bool) -> No
     prefix = ReasoningPrefix(END_THINK, None if begins else THINK, frozenset({EOS}))
     state = COMPILER.compile(source.json_object("p"), prefix).start()
     if not begins:
-        assert set(np.flatnonzero(state.allowed())) == {THINK, *TOKENIZER.encode("{")}
+        assert set(np.flatnonzero(allowed_by(state))) == {THINK, *TOKENIZER.encode("{")}
         state.accept(THINK)
     for token in TOKENIZER.encode("hm, 中 {"):
-        assert state.allowed()[token]
-        assert not state.allowed()[EOS]
+        assert allowed_by(state)[token]
+        assert not allowed_by(state)[EOS]
         state.accept(token)
     state.accept(END_THINK)
-    assert set(np.flatnonzero(state.allowed())) == set(TOKENIZER.encode("{"))
+    assert set(np.flatnonzero(allowed_by(state))) == set(TOKENIZER.encode("{"))
 
 
 @pytest.mark.parametrize(
@@ -244,7 +252,7 @@ def test_reasoning_comes_first_where_the_prompt_the_model_or_the_request_asks_fo
 def test_reasoning_that_does_not_begin_at_once_cannot_begin_later() -> None:
     state = COMPILER.compile(source.json_object("p"), ReasoningPrefix(END_THINK, THINK)).start()
     state.accept(TOKENIZER.encode("{")[0])
-    assert not state.allowed()[THINK]
+    assert not allowed_by(state)[THINK]
 
 
 LEFT_OUT: dict[str, dict[str, Any]] = {

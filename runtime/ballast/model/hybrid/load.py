@@ -120,7 +120,7 @@ def load_hybrid_model(
         warmup_sizes=for_experts,
         off=off,
     )
-    routed = RoutedExperts(experts, streamed, pinned)
+    routed = RoutedExperts(experts, streamed, pinned, packing.pool)
     parts = DeviceParts(device, attention, pointwise, kv, inputs)
     model = HybridModel(spec, weights, routed, parts, options.max_step_tokens, options.vram, off)
     if experts.can_share:

@@ -47,6 +47,8 @@ class RoutedExperts:
     """In long steps, all experts go through the device; None: they never do."""
     pinned: PinnedMemory
     """What is page-locked of their memory."""
+    pool: kernels.ThreadPool
+    """Computes the CPU's part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class HybridModel:
         self._weights = weights
         self._experts = divided
         self._pinned = experts.pinned
+        self.pool = experts.pool
         self.streamed = streamed
         self._long_step_experts = divided if streamed is None else divided.over(streamed)
         self.max_prefill_tokens: int | None = None

@@ -1,8 +1,4 @@
-"""Logits to tokens, one request at a time.
-
-A request's token depends on its own logits, parameters, history and position alone: the random number for its
-n-th token is a function of (seed, n), so neither the rest of the batch nor a preemption can change the text.
-"""
+"""Sampling and log probabilities in NumPy: what csrc/sampling is compared with."""
 
 from __future__ import annotations
 
@@ -12,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast.engine.logprobs import largest
+from ballast.engine.logprobs import LOWEST, TokenLogprobs
 from ballast.engine.request import SamplingParams
 
 BLOCK = 512
 
 
-class SequenceSampler:
+class NumpySampler:
     """Chooses the next token of one sequence and remembers what it has chosen."""
 
     def __init__(self, params: SamplingParams, prompt_ids: Sequence[int], seed: int) -> None:
@@ -144,3 +140,33 @@ def _nucleus(weights: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
     order = likely[np.argsort(-weights[likely], kind="stable")]
     cumulative = np.cumsum(weights[order])
     return order[: int(np.searchsorted(cumulative, top_p * total, side="left")) + 1]
+
+
+def token_logprobs(logits: NDArray[np.float32], token_id: int, num_top: int) -> TokenLogprobs:
+    """Log probabilities of `token_id` and of the `num_top` most probable tokens, from `logits` [vocabulary].
+
+    Raises FloatingPointError when the largest logit is not a finite number.
+    """
+    highest = float(np.max(logits))
+    if not np.isfinite(highest):  # of NaN and anything, the maximum is NaN
+        raise FloatingPointError(f"the model produced logits whose largest is {highest}; they have no probabilities")
+    log_sum = highest + float(np.log(np.sum(np.exp(logits - highest, dtype=np.float32), dtype=np.float64)))
+    top = largest(logits, min(num_top, logits.size)) if num_top else ()
+    return TokenLogprobs(
+        token_id,
+        _bounded(float(logits[token_id]) - log_sum),
+        tuple((int(token), _bounded(float(logits[token]) - log_sum)) for token in top),
+    )
+
+
+def largest(values: NDArray[np.floating], count: int) -> NDArray[np.int64]:
+    """Indices of the `count` largest values, largest first; ties go to the lower index."""
+    threshold = np.partition(values, values.size - count)[values.size - count]
+    at_least = np.flatnonzero(values >= threshold)
+    order = np.argsort(-values[at_least], kind="stable")
+    return at_least[order[:count]]
+
+
+def _bounded(logprob: float) -> float:
+    # Rounding may lift the logarithm of a probability near 1 above 0.
+    return max(LOWEST, min(0.0, logprob)) if np.isfinite(logprob) else LOWEST

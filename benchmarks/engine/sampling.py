@@ -1,58 +1,121 @@
-"""Cost of sampling one token: CPU time per row on the engine thread, for DeepSeek V3's vocabulary. One line per case.
+"""Time of a step's sampling: the engine's rows on a pool's threads, and one row after the other in NumPy, which tests
+compare with, for DeepSeek V3's vocabulary. One line a case: minimum and median of the calls, and the median of the
+processor time that all threads took, which other programs on the machine lengthen less.
 
 python benchmarks/engine/sampling.py
 """
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ballast.engine.logprobs import token_logprobs
+from ballast._core import kernels
 from ballast.engine.request import SamplingParams
-from ballast.engine.sampler import SequenceSampler
+from ballast.engine.sampling import SampledRow, ScoredRow, StepSampler, sequence_sampler
+from ballast.host.isa import chosen_isa
 from support.bench_record import bench_record
+from support.oracles.numpy_sampler import NumpySampler, token_logprobs
 
-VOCABULARY = 128815
-REPEATS = 100
+VOCABULARY = 129280
+CALLS = 60
+REFERENCE_CALLS = 5
+PROMPT = range(100)
 CASES = {
     "greedy": SamplingParams(max_tokens=1, temperature=0.0),
-    "temperature 1": SamplingParams(max_tokens=1),
+    "temperature 0.8": SamplingParams(max_tokens=1, temperature=0.8),
     "temperature 0.6, top_p 0.95": SamplingParams(max_tokens=1, temperature=0.6, top_p=0.95),
     "top_k 50": SamplingParams(max_tokens=1, top_k=50),
     "min_p 0.05": SamplingParams(max_tokens=1, min_p=0.05),
     "repetition_penalty 1.1": SamplingParams(max_tokens=1, repetition_penalty=1.1),
 }
 
+Logits = NDArray[np.float32]
+
 
 def main() -> None:
-    logits = peaked_logits()
-    half = np.arange(VOCABULARY) % 2 == 0
-    for name, params in CASES.items():
-        sampler = SequenceSampler(params, range(100), seed=1)
-        report(name, lambda sampler=sampler: sampler.next_token(logits))
-    constrained = SequenceSampler(CASES["temperature 1"], (), seed=1)
-    report("temperature 1, half the vocabulary masked", lambda: constrained.next_token(logits, half))
-    report("logprobs, 20 beside each", lambda: token_logprobs(logits, 5, 20))
+    threads = sorted({1, len(os.sched_getaffinity(0))})
+    for shape, make in {"peaked": peaked_logits, "flat": flat_logits}.items():
+        for num_rows in (1, 16):
+            logits = np.stack([make(row) for row in range(num_rows)])
+            for name, params in CASES.items():
+                reference = [NumpySampler(params, PROMPT, seed) for seed in range(num_rows)]
+                report(f"{name}, in NumPy", shape, 1, logits, sample_in_numpy(reference, logits), REFERENCE_CALLS)
+            report(
+                "logprobs, 20 beside each, in NumPy",
+                shape,
+                1,
+                logits,
+                lambda logits=logits: [token_logprobs(row, 5, 20) for row in logits],
+                REFERENCE_CALLS,
+            )
+            for num_threads in threads[:1] if num_rows == 1 else threads:
+                step = StepSampler(kernels.ThreadPool(num_threads), chosen_isa())
+                for name, params in CASES.items():
+                    report(name, shape, num_threads, logits, sample(step, params, logits), CALLS)
+                half = np.packbits(np.arange(VOCABULARY) % 2 == 0, bitorder="little")
+                plain = CASES["temperature 0.8"]
+                report(
+                    "temperature 0.8, half masked", shape, num_threads, logits, sample(step, plain, logits, half), CALLS
+                )
+                scored = [ScoredRow(row, 5, 20) for row in range(num_rows)]
+                report(
+                    "logprobs, 20 beside each",
+                    shape,
+                    num_threads,
+                    logits,
+                    lambda step=step, logits=logits, scored=scored: step.score(logits, scored),
+                    CALLS,
+                )
 
 
-def peaked_logits() -> np.ndarray:
+def sample(
+    step: StepSampler, params: SamplingParams, logits: Logits, mask: NDArray[np.uint8] | None = None
+) -> Callable[[], object]:
+    rows = [SampledRow(row, sequence_sampler(params, PROMPT, row), mask) for row in range(len(logits))]
+    return lambda: step.sample(logits, rows)
+
+
+def sample_in_numpy(samplers: list[NumpySampler], logits: Logits) -> Callable[[], object]:
+    return lambda: [sampler.next_token(row) for sampler, row in zip(samplers, logits, strict=True)]
+
+
+def peaked_logits(seed: int) -> Logits:
     """Logits as of a confident model: most of them close together, and a few far above."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     logits = rng.gumbel(0, 1.6, VOCABULARY).astype(np.float32)
     logits[rng.integers(0, VOCABULARY, 40)] += np.linspace(8, 16, 40).astype(np.float32)
     return logits
 
 
-def report(case: str, call: object) -> None:
-    assert callable(call)
-    times = []
-    for _ in range(REPEATS):
-        begin = time.thread_time()
+def flat_logits(seed: int) -> Logits:
+    """Logits of a model that knows nothing: the nucleus is most of the vocabulary."""
+    return np.random.default_rng(seed).normal(0, 1, VOCABULARY).astype(np.float32)
+
+
+def report(case: str, shape: str, num_threads: int, logits: Logits, call: Callable[[], object], calls: int) -> None:
+    call()
+    times, processor_times = [], []
+    for _ in range(calls):
+        begin, processor_begin = time.perf_counter(), time.process_time()
         call()
-        times.append(time.thread_time() - begin)
-    print(bench_record("engine/sampling", case, cpu_ms_per_row=round(1e3 * float(np.median(times)), 3)), flush=True)
+        times.append(1e3 * (time.perf_counter() - begin))
+        processor_times.append(1e3 * (time.process_time() - processor_begin))
+    record = bench_record(
+        "engine/sampling",
+        case,
+        logits=shape,
+        rows=len(logits),
+        threads=num_threads,
+        min_ms=round(min(times), 3),
+        median_ms=round(float(np.median(times)), 3),
+        median_cpu_ms=round(float(np.median(processor_times)), 3),
+    )
+    print(record, flush=True)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def main() -> None:
                 shape,
                 1,
                 logits,
-                lambda logits=logits: [token_logprobs(row, 5, 20) for row in logits],
+                score_in_numpy(logits),
                 REFERENCE_CALLS,
             )
             for num_threads in threads[:1] if num_rows == 1 else threads:
@@ -62,15 +62,7 @@ def main() -> None:
                 report(
                     "temperature 0.8, half masked", shape, num_threads, logits, sample(step, plain, logits, half), CALLS
                 )
-                scored = [ScoredRow(row, 5, 20) for row in range(num_rows)]
-                report(
-                    "logprobs, 20 beside each",
-                    shape,
-                    num_threads,
-                    logits,
-                    lambda step=step, logits=logits, scored=scored: step.score(logits, scored),
-                    CALLS,
-                )
+                report("logprobs, 20 beside each", shape, num_threads, logits, score(step, logits), CALLS)
 
 
 def sample(
@@ -78,6 +70,15 @@ def sample(
 ) -> Callable[[], object]:
     rows = [SampledRow(row, sequence_sampler(params, PROMPT, row), mask) for row in range(len(logits))]
     return lambda: step.sample(logits, rows)
+
+
+def score(step: StepSampler, logits: Logits) -> Callable[[], object]:
+    rows = [ScoredRow(row, 5, 20) for row in range(len(logits))]
+    return lambda: step.score(logits, rows)
+
+
+def score_in_numpy(logits: Logits) -> Callable[[], object]:
+    return lambda: [token_logprobs(row, 5, 20) for row in logits]
 
 
 def sample_in_numpy(samplers: list[NumpySampler], logits: Logits) -> Callable[[], object]:

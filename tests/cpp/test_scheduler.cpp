@@ -446,6 +446,18 @@ TEST(an_abort_during_a_step_drops_the_token_and_frees_at_commit) {
   EXPECT(!run.abort(1));
 }
 
+TEST(what_an_aborted_request_computed_is_published_at_commit) {
+  Run run(config(16));
+  run.add(1, prompt(1, 8), 5);
+  const auto plan = run.plan();
+  EXPECT(run.abort(1));
+  run.commit(*plan);
+  EXPECT_EQ(run.scheduler.stats().cached_tokens, 8);
+  run.add(2, prompt(1, 10), 5);
+  EXPECT(run.step()->positions == (Tokens{8, 9}));
+  EXPECT_EQ(run.scheduler.cached_tokens(SeqId{2}), 8);
+}
+
 TEST(a_request_preempted_by_the_plan_can_be_aborted_before_its_commit) {
   Run run(config(4));
   run.add(1, prompt(1, 4), 8);

@@ -185,6 +185,18 @@ def test_capacity_that_may_not_be_asked_for_holds_no_pod(told, kind):
     assert len(api.written("create", "Pod")) == 1
 
 
+def test_a_service_that_is_being_deleted_is_written_to_no_more():
+    """Under foreground deletion it is still there while its children go: a pod made now would never be wanted."""
+    api = FakeApi(custom_resource())
+    step = reconciler(api)
+    run(step)
+    assert api.written("create", "Pod")
+    api.writes.clear()
+    api.objects["InferenceService", "s"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert run(step) is None
+    assert api.writes == []
+
+
 @pytest.mark.parametrize("refused", [("apply", "Service"), ("create", "Pod")])
 def test_once_the_namespace_is_being_deleted_nothing_is_written_again(refused):
     api = FakeApi(

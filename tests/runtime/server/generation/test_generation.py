@@ -43,6 +43,13 @@ def test_choices_differ_but_come_again_with_the_same_seed_and_the_prompt_counts_
     assert chat(client).usage.prompt_tokens == chat(client, n=3).usage.prompt_tokens
 
 
+def test_the_cached_part_of_a_prompt_counts_once_however_many_choices_share_it(client):
+    prompt = "a prompt that no other test sends, " * 12
+    cold, warm = (complete(client, prompt=prompt, n=3).usage for _ in range(2))
+    assert cold.prompt_tokens_details.cached_tokens == 0
+    assert 0 < warm.prompt_tokens_details.cached_tokens < warm.prompt_tokens
+
+
 def test_choices_stream_interleaved_and_say_the_same(client):
     fields = {"n": 3, "seed": 5, "temperature": 1.0, "logprobs": True, "top_logprobs": 2}
     whole = chat(client, **fields)

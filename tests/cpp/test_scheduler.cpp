@@ -45,6 +45,7 @@ struct Run {
   }
 
   std::shared_ptr<Plan> plan() {
+    if (++num_plans > 1000) throw std::runtime_error("the scheduler does not come to an end");
     auto decided = scheduler.plan();
     scheduler.check();
     for (const int32_t slot : decided->slots) EXPECT(slot >= 1);
@@ -71,9 +72,7 @@ struct Run {
   }
 
   void run_dry() {
-    for (int steps = 0; step()->num_requests() > 0; ++steps) {
-      if (steps > 1000) throw std::runtime_error("the scheduler does not come to an end");
-    }
+    while (step()->num_requests() > 0) continue;
   }
 
   bool abort(int64_t seq) {
@@ -83,6 +82,7 @@ struct Run {
   }
 
   Scheduler scheduler;
+  int num_plans = 0;
   std::function<int32_t(SeqId)> next_token = [this](SeqId seq) {
     return static_cast<int32_t>(got[seq].size()) + 1;
   };

@@ -61,8 +61,8 @@ class TokenizeQueue:
         """Read the body, and return `work(body)`, which runs on another thread. `is_chat`: it may render a template.
 
         Raises what `work` raises, RequestError (415) for a body that is compressed or not said to be JSON,
-        CapacityError when the queue is full, RequestTimeoutError, and ClientDisconnect or ClientGoneError when the
-        client has left.
+        CapacityError when the queue is full or the server stops, RequestTimeoutError, and ClientDisconnect or
+        ClientGoneError when the client has left.
         """
         num_bytes = 0
         try:
@@ -86,6 +86,9 @@ class TokenizeQueue:
             if not limit.expired():
                 raise
             raise RequestTimeoutError(self._timeout_s) from None
+        except asyncio.CancelledError:
+            # By the HTTP server, which stops and waits no longer. The client can still be told.
+            raise CapacityError.shutting_down() from None
         finally:
             self._num_bytes -= num_bytes
 

@@ -84,6 +84,28 @@ async def test_a_client_that_leaves_while_it_waits_has_nothing_done_for_it(
     assert queue.num_waiting == 0
 
 
+async def test_a_request_that_is_still_read_or_waits_when_the_server_ends_is_told_so(
+    made: tuple[TokenizeQueue, threading.Event],
+) -> None:
+    queue, _ = made
+    read_for_ever = asyncio.Event()
+
+    async def receive() -> Message:
+        await read_for_ever.wait()
+        raise AssertionError("nobody sets the event")
+
+    headers = [(b"content-type", b"application/json")]
+    slow = Request({"type": "http", "headers": headers}, receive)
+    reading = asyncio.create_task(queue.run(slow, Record("r"), len))
+    waiting = asyncio.create_task(run(queue, Client(), len))
+    await until(lambda: queue.num_waiting == 1)
+    for task in (reading, waiting):
+        task.cancel("as uvicorn does")
+        with pytest.raises(CapacityError, match="the server is shutting down"):
+            await task
+    assert queue.num_waiting == 0
+
+
 async def test_a_full_queue_says_when_a_place_will_be_free(made: tuple[TokenizeQueue, threading.Event]) -> None:
     queue, release = made
     release.set()

@@ -1,8 +1,8 @@
 """Loads a tokenizer.json: checked, then tried in a guarded process, then loaded here.
 
-Encoding is done here as well, unless a pattern of the file is not known. A pattern can take hours for a text of a few
-kilobytes, in which no other thread is stopped but this one never comes back; such a tokenizer encodes in the guarded
-process.
+Encoding is done here as well, unless a pattern of the file is not known, or its replacements multiply. A pattern can
+take hours for a text of a few kilobytes, in which no other thread is stopped but this one never comes back; seven
+replacements of a letter by sixteen make gigabytes of it. Such a tokenizer encodes in the guarded process.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def load_tokenizer_json(file: Path) -> LoadedJson:
             around = _ask(process, file, "post_processor", ["ids around nothing", content.post_processor])
     backend = tokenizers.Tokenizer.from_str(text)
     _check_ids(backend, content, file)
-    encoder = ForeignEncoder(text, str(file)) if content.has_foreign_patterns else LocalEncoder(backend)
+    encoder = ForeignEncoder(text, str(file)) if content.needs_guard else LocalEncoder(backend)
     return LoadedJson(backend, encoder, frozenset(around))
 
 

@@ -8,6 +8,7 @@ serving does not use is left out.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -26,6 +27,8 @@ MAX_ID = (1 << 21) - 1
 """The largest vocabularies have a million tokens."""
 _MAX_PARTS = 64
 _MAX_PADDING = 1 << 24
+_MAX_GROWTH = 16
+"""How many times as long the parts together may make a text that is encoded without a guard."""
 
 
 class _Part(BaseModel):
@@ -186,9 +189,12 @@ class TokenizerJson(_Part):
     model: _Bpe
 
     @property
-    def has_foreign_patterns(self) -> bool:
-        """Whether the time of a pattern may grow with more than the text's length."""
+    def needs_guard(self) -> bool:
+        """Whether encoding may take more than in proportion to the text: time for a pattern, or memory, where one part
+        makes longer what another made longer before."""
         parts = [*_parts(self.normalizer), *_parts(self.pre_tokenizer)]
+        if math.prod(map(_growth, parts)) > _MAX_GROWTH:
+            return True
         patterns = [part.pattern.Regex for part in parts if isinstance(part, _Replace | _Split)]
         return not all(regex is None or _is_known(regex) for regex in patterns)
 
@@ -221,6 +227,15 @@ def _parts(part: Any) -> Iterator[_Part]:
         inside = part.normalizers if isinstance(part, _Normalizers) else part.pretokenizers
         for below in inside:
             yield from _parts(below)
+
+
+def _growth(part: _Part) -> float:
+    """How many times as many bytes as before a text may have after this part."""
+    if isinstance(part, _Replace):
+        shortest = 1 if part.pattern.String is None else len(part.pattern.String.encode())
+        return max(1.0, len(part.content.encode()) / shortest)
+    is_byte_level = isinstance(part, _ByteLevel | _PlainNormalizer) and part.type == "ByteLevel"
+    return 2.0 if is_byte_level else 1.0  # it writes some bytes as characters of two
 
 
 _PUBLISHED = frozenset(

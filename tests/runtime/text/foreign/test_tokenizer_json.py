@@ -203,7 +203,7 @@ def test_normalizers_are_applied(tmp_path: Path) -> None:
     ids=["v2", "v3", "built-in"],
 )
 def test_published_files_encode_in_this_process(directory: Path) -> None:
-    assert not read_tokenizer_json(directory / "tokenizer.json").has_foreign_patterns
+    assert not read_tokenizer_json(directory / "tokenizer.json").needs_guard
 
 
 @pytest.mark.parametrize("pre", ["published v2", *SPLITS])
@@ -241,6 +241,37 @@ def test_a_pattern_that_takes_for_ever_costs_its_own_request(tmp_path: Path) -> 
         tokenizer.encode("a" * 4000 + "xb")
     assert told.value.status == 400
     assert tokenizer.encode("cab") == usual
+
+
+REPEATED = {"type": "Replace", "pattern": {"String": "~"}, "content": "~" * 16}
+
+
+@pytest.mark.usefixtures("short_limits")
+def test_replacements_that_multiply_cost_their_own_request(tmp_path: Path) -> None:
+    """Sixteen to the seventh bytes of one."""
+    tokenizer = load(tmp_path, FILE | {"normalizer": {"type": "Sequence", "normalizers": [REPEATED] * 7}})
+    usual = tokenizer.encode("cab")
+    with pytest.raises(RequestError, match=r"tokenizer \(.*tokenizer\.json\) was stopped: "):
+        tokenizer.encode("~")
+    assert tokenizer.encode("cab") == usual
+
+
+@pytest.mark.parametrize(
+    ("replacements", "guarded"),
+    [
+        ([], False),
+        ([REPEATED | {"pattern": {"String": " "}, "content": "\u2581"}], False),
+        ([REPEATED | {"pattern": {"String": "~" * 16}}] * 60, False),
+        ([REPEATED | {"content": "~" * 4}] * 2, True),
+        ([{"type": "ByteLevel"}] * 4, True),
+    ],
+)
+def test_what_makes_texts_much_longer_is_guarded(
+    tmp_path: Path, replacements: list[dict[str, Any]], guarded: bool
+) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(FILE | {"normalizer": {"type": "Sequence", "normalizers": replacements}}))
+    assert read_tokenizer_json(file).needs_guard == guarded
 
 
 def test_a_text_that_the_library_gives_up_on_is_refused_by_the_other_process_too(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import ssl
 from http import HTTPStatus
 from typing import Any, cast
 
+import httptools
 import uvicorn
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
@@ -146,7 +147,17 @@ class Connection(HttpToolsProtocol):
             self._refuse(HTTPException(400, "this server speaks only HTTP/1.1; leave the Upgrade header out"))
             return
         self._stop_end_timer()
+        if b"://" in self.url:
+            self._take_host_from_target()
         super().on_headers_complete()
+
+    def _take_host_from_target(self) -> None:
+        """A target with a host, as proxies are asked, counts more than a Host header (RFC 9112, section 3.2.2)."""
+        target = httptools.parse_url(self.url)
+        if target.host is not None:
+            name = b"[%b]" % target.host if b":" in target.host else target.host
+            host = name if target.port is None else b"%b:%d" % (name, target.port)
+            self.headers[:] = [(key, host if key == b"host" else value) for key, value in self.headers]
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         if cycle.scope["http_version"] == "1.0":

@@ -224,6 +224,19 @@ def test_only_http_1_0_may_leave_the_host_out(server):
     assert raw(server, b"GET /version HTTP/1.0\r\nHost: evil.example\r\n\r\n") == 421
 
 
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("http://evil.example", "localhost", 421),
+        ("http://localhost@evil.example", "localhost", 421),
+        ("http://localhost:1", "evil.example", 200),
+        ("http://[::1]:1", "evil.example", 200),
+    ],
+)
+def test_a_target_with_a_host_counts_more_than_the_header(server, target, host, status):
+    assert raw(server, f"GET {target}/version HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()) == status
+
+
 def test_the_names_that_are_allowed_are_those_of_the_api_s_port():
     options = ("--allowed_hosts", "Chat.Example.org.", "--allowed_hosts", "*.lan", "--admin_port", "0")
     with ServerProcess(*options, module=FAKE) as server:

@@ -1,4 +1,5 @@
-"""Speed of the whole engine, from scheduler to sampling: decode at several batch sizes, and prefill.
+"""Speed of the whole engine, from scheduler to sampling: decode at several batch sizes, sampled as DeepSeek-R1 advises
+(temperature 0.6, top_p 0.95) and greedily beside it, and prefill.
 
 python benchmarks/engine/decode.py [MODEL.gguf] [--threads N] [--batch 1 4 8 16] [--prefill 512] [--activation_bytes 1]
                                    [--device cuda:0 [--pcie_share 0.25] [--stream_from_tokens 0]]
@@ -14,6 +15,8 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +33,10 @@ from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.bench_record import bench_record
 
+SAMPLINGS = {  # by what is added to a case's name
+    "": SamplingParams(max_tokens=1, temperature=0.0),
+    ", sampled": SamplingParams(max_tokens=1, temperature=0.6, top_p=0.95),
+}
 READ_BYTES = 1 << 31
 """To measure the memory with; beyond the last cache of a machine for such models."""
 
@@ -106,10 +113,10 @@ def cases(core: EngineCore, ids: Iterator[int], options: argparse.Namespace) -> 
             times.append(timed_step(core))
             seq += 1
         yield f"prefill {num_tokens}", {"step_s": round(times[-1], 5), "tokens_per_s": round(num_tokens / times[-1], 1)}
-    for batch in options.batch:
+    for batch, (name, sampling) in product(options.batch, SAMPLINGS.items()):
         for _ in range(batch):
-            sampling = SamplingParams(max_tokens=options.steps + 2, temperature=0.0)
-            core.add(seq, Request(str(seq), take(ids, options.prompt), sampling), 0)
+            params = replace(sampling, max_tokens=options.steps + 2, min_tokens=options.steps + 2)
+            core.add(seq, Request(str(seq), take(ids, options.prompt), params), 0)
             seq += 1
         while (result := core.step()).kind != "decode" or len(result.events) < batch:
             pass
@@ -124,7 +131,7 @@ def cases(core: EngineCore, ids: Iterator[int], options: argparse.Namespace) -> 
             pass
         step_s = float(np.median(times))
         yield (
-            f"decode B={batch}",
+            f"decode B={batch}{name}",
             {"batch": batch, "step_s": round(step_s, 5), "tokens_per_s": round(batch / step_s, 2)},
         )
 

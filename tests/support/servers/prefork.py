@@ -61,7 +61,8 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it at once."""

@@ -19,8 +19,8 @@ class WholeRange:
     def parse(cls, text: str) -> WholeRange:
         """The range that `text` writes as LOW..HIGH. Raises ValueError."""
         found = _RANGE.fullmatch(text)
-        if found is None or int(found[1]) > int(found[2]):
-            raise ValueError("not LOW..HIGH")
+        if found is None or not -(2**31) <= int(found[1]) <= int(found[2]) < 2**31:
+            raise ValueError("not LOW..HIGH, or beyond 32 bits")
         return cls(int(found[1]), int(found[2]))
 
     def __contains__(self, number: int) -> bool:

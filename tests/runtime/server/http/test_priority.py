@@ -119,7 +119,21 @@ def test_a_range_that_begins_with_a_minus_is_no_option(words):
     assert serve_config(words).scheduling.client_priority == WholeRange(-5, 5)
 
 
-@pytest.mark.parametrize("text", ["5", "5..-5", "-5...5", "a..b", "1..2..3", "", "٣..٤", "1..99999999999"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "5",
+        "5..-5",
+        "-5...5",
+        "a..b",
+        "1..2..3",
+        "",
+        "٣..٤",
+        "1..99999999999",
+        "3000000000..4000000000",
+        "-9999999999..0",
+    ],
+)
 def test_what_is_no_range_is_refused(text):
     with pytest.raises(ConfigError, match=r"client_priority=.*must be two whole numbers as LOW\.\.HIGH"):
         serve_config([f"--client_priority={text}"])

@@ -83,7 +83,8 @@ class Sampler {
     }
     check_distinct(sequences);
     const int64_t mask_bytes = (step.vocabulary + 7) / 8;
-    sampled_.clear();
+    std::vector<SampledRow> sampled;
+    sampled.reserve(static_cast<size_t>(num));
     for (int64_t i = 0; i < num; ++i) {
       const auto& mask = allowed[static_cast<size_t>(i)];
       const uint8_t* bits = nullptr;
@@ -94,16 +95,16 @@ class Sampler {
                                 std::to_string(mask_bytes) + " bytes or more");
         }
       }
-      sampled_.push_back({sequences[static_cast<size_t>(i)], step.row(at[i]), bits, {}});
+      sampled.push_back({sequences[static_cast<size_t>(i)], step.row(at[i]), bits, {}});
     }
     {
       const py::gil_scoped_release unlocked;
-      sample_rows(pool_, *kernels_, step.vocabulary, sampled_);
+      sample_rows(pool_, *kernels_, step.vocabulary, sampled);
     }
     py::array_t<int32_t> tokens(num);
     py::array_t<double> highest(num);
     for (int64_t i = 0; i < num; ++i) {
-      const Choice& choice = sampled_[static_cast<size_t>(i)].choice;
+      const Choice& choice = sampled[static_cast<size_t>(i)].choice;
       tokens.mutable_at(i) = choice.token;
       highest.mutable_at(i) = choice.highest;
     }
@@ -125,13 +126,14 @@ class Sampler {
     py::array_t<double> top_logprobs({num, most});
     std::fill_n(top_tokens.mutable_data(), num * most, -1);
     std::fill_n(top_logprobs.mutable_data(), num * most, 0.0);
-    scored_.clear();
+    std::vector<ScoredRow> scored;
+    scored.reserve(static_cast<size_t>(num));
     for (int64_t i = 0; i < num; ++i) {
       if (tokens[i] < 0 || tokens[i] >= step.vocabulary) {
         throw py::index_error("token_ids has " + std::to_string(tokens[i]) + "; the vocabulary has " +
                               std::to_string(step.vocabulary));
       }
-      scored_.push_back({step.row(at[i]),
+      scored.push_back({step.row(at[i]),
                          tokens[i],
                          bounded(tops[i]),
                          {},
@@ -140,10 +142,10 @@ class Sampler {
     }
     {
       const py::gil_scoped_release unlocked;
-      score_rows(pool_, *kernels_, step.vocabulary, scored_);
+      score_rows(pool_, *kernels_, step.vocabulary, scored);
     }
     for (int64_t i = 0; i < num; ++i) {
-      const LogProbability& found = scored_[static_cast<size_t>(i)].found;
+      const LogProbability& found = scored[static_cast<size_t>(i)].found;
       highest.mutable_at(i) = found.highest;
       logprobs.mutable_at(i) = found.logprob;
     }
@@ -160,9 +162,6 @@ class Sampler {
 
   ThreadPool& pool_;
   const SamplingKernels* kernels_;
-  // Of the last call, kept for their memory.
-  std::vector<SampledRow> sampled_;
-  std::vector<ScoredRow> scored_;
 };
 
 }  // namespace

@@ -35,7 +35,7 @@ constexpr int kRankBuckets = 1024;
 
 // A row's logits by rank: those that lie d deep are in bucket d * buckets_per_depth, rounded down,
 // the first that of the highest. What lies deeper than the last bucket is in it too; what has no weight is
-// in none. Only the first of each pair means something in the end: two are filled in turns.
+// in none. The second of each pair is scratch: filling two in turns, no addition waits for the one before.
 struct RankBuckets {
   double weights[2][kRankBuckets];
   int32_t counts[2][kRankBuckets];

@@ -15,9 +15,11 @@ namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
+// Negative ones are no tokens, and are left out.
 void sort_and_make_unique(std::vector<int32_t>& tokens) {
   std::sort(tokens.begin(), tokens.end());
   tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  tokens.erase(tokens.begin(), std::lower_bound(tokens.begin(), tokens.end(), 0));
 }
 
 bool is_allowed(const uint8_t* allowed, int32_t token) {
@@ -81,7 +83,7 @@ void SequenceSampler::adjust(double* logits, int64_t vocabulary, const uint8_t* 
     }
     logits[each.token] += each.bias;
   }
-  if (num_generated_ < params_.min_tokens && may_not_stop(vocabulary, allowed)) {
+  if (num_generated_ < params_.min_tokens && has_allowed_non_stop(vocabulary, allowed)) {
     for (const int32_t token : params_.stop_tokens) {
       if (token < vocabulary) logits[token] = kNever;
     }
@@ -89,7 +91,7 @@ void SequenceSampler::adjust(double* logits, int64_t vocabulary, const uint8_t* 
 }
 
 // Whether another token than those that stop is allowed.
-bool SequenceSampler::may_not_stop(int64_t vocabulary, const uint8_t* allowed) const {
+bool SequenceSampler::has_allowed_non_stop(int64_t vocabulary, const uint8_t* allowed) const {
   if (allowed == nullptr) return true;
   const int64_t num_stops =
       std::count_if(params_.stop_tokens.begin(), params_.stop_tokens.end(),

@@ -28,7 +28,7 @@ struct SamplingParams {
 // Its n-th token is a function of the seed, n, the tokens before and the logits alone.
 class SequenceSampler {
  public:
-  // Prompt tokens may lie outside the vocabulary.
+  // Tokens of the prompt that lie outside the vocabulary have no effect.
   SequenceSampler(SamplingParams params, std::vector<int32_t> prompt);
 
   // Chooses a token of `logits` [vocabulary] and records it, unless nothing can be chosen. `allowed` has a
@@ -45,7 +45,7 @@ class SequenceSampler {
 
   bool is_adjusted() const;
   void adjust(double* logits, int64_t vocabulary, const uint8_t* allowed) const;
-  bool may_not_stop(int64_t vocabulary, const uint8_t* allowed) const;
+  bool has_allowed_non_stop(int64_t vocabulary, const uint8_t* allowed) const;
   void record(int32_t token);
 
   SamplingParams params_;

@@ -39,7 +39,7 @@ class SequenceSampler(PybindObject):
         other. The n-th draw is that of NumPy's Philox(key=seed, counter=n); `seed` fits in 64 bits without a sign."""
 
 class Sampler(PybindObject):
-    """Buffers and threads of a step. One call at a time."""
+    """Samples and scores on the threads of a pool."""
 
     def __init__(self, pool: ThreadPool, *, isa: str) -> None:
         """ValueError when `isa` is not usable here."""

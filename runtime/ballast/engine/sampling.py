@@ -18,12 +18,16 @@ from ballast.engine.logprobs import LOWEST, TokenLogprobs
 from ballast.engine.request import SamplingParams
 
 
+MAX_TOP_K = 2**31 - 1
+"""More tokens than any vocabulary has."""
+
+
 def sequence_sampler(params: SamplingParams, prompt_ids: Sequence[int], seed: int) -> sampling.SequenceSampler:
     """The state that chooses one sequence's tokens. Clients may send negative seeds."""
     repeats = params.repetition_penalty != 1.0
     return sampling.SequenceSampler(
         temperature=params.temperature,
-        top_k=params.top_k,
+        top_k=min(params.top_k, MAX_TOP_K),
         top_p=params.top_p,
         min_p=params.min_p,
         presence_penalty=params.presence_penalty,

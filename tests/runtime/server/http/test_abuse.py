@@ -130,7 +130,25 @@ def test_json_that_is_too_deep_or_none(server, body, path):
     assert (status, bool(reply["error"]["message"])) == (400, True)
 
 
-WRONG = (None, True, 0, -1, 1.5, 1e300, 2**70, "", "x", [], {}, [[]], [None], [1, "a"], {"a": None}, {"type": []})
+WRONG = (
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    1e300,
+    2**64 - 1,
+    2**70,
+    "",
+    "x",
+    [],
+    {},
+    [[]],
+    [None],
+    [1, "a"],
+    {"a": None},
+    {"type": []},
+)
 ROUTES = {
     "/v1/chat/completions": (ChatCompletionRequest, {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
     "/v1/completions": (CompletionRequest, {"prompt": "a", "max_tokens": 1}),

@@ -165,12 +165,12 @@ class Engine:
         self._generation_tokens = 0
         self._expert_bytes_read = 0
         self._device_counts = DeviceCounts()
+        self._last_publish = 0.0
 
         # Written by the engine thread, read by any thread: each is replaced as a whole.
         self._heartbeat = time.time()
         self._clock = AwakeClock(LONGEST_LOOK_S)
         self._last_progress = self._clock.now()
-        self._last_publish = self._last_progress
         self._load_progress = 0.0
         self._failure: BaseException | None = None
         self._stats: sched.Stats | None = None
@@ -202,7 +202,6 @@ class Engine:
         never fit, CapacityError when the queue is full (429) and while the engine loads or drains (503),
         EngineDeadError after a failure.
         """
-        self._check_count(len(requests))
         for request in requests:
             self._check_fits(request)
         with self._lock:
@@ -313,15 +312,6 @@ class Engine:
         with self._lock:
             self._aborts.append(seq)
             self._wake.notify()
-
-    def _check_count(self, count: int) -> None:
-        most = self.limits.max_batch_size + self.limits.max_queue
-        if count > most:
-            raise RequestError(
-                f"{count} choices were asked for, and this server holds at most {most} at a time: max_batch_size="
-                f"{self.limits.max_batch_size} that run and max_queue={self.limits.max_queue} that wait. Ask for fewer",
-                param="n",
-            )
 
     def _check_fits(self, request: Request) -> None:
         prompt, limit = len(request.prompt_ids), self.limits.max_model_tokens
@@ -472,7 +462,7 @@ class Engine:
         """Show the core's numbers to other threads. `num_ended` requests have left the batch since the last time."""
         self._note_progress()
         self._stats = core.stats()
-        now = self._clock.now()
+        now = self._last_progress
         self._retries.ran((self._stats.running + num_ended) * (now - self._last_publish), num_ended)
         self._last_publish = now
         self._expert_bytes_read = core.expert_bytes_read

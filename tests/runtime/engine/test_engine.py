@@ -232,14 +232,6 @@ async def test_a_full_queue_is_refused_with_a_time_to_come_back():
         assert len((await collect(engine.submit(make_request([1], 1))))[0]) == 1
 
 
-async def test_more_choices_than_can_ever_be_held_are_an_error_of_the_request():
-    async with running_engine(max_batch_size=2, max_queue=3) as engine:
-        with pytest.raises(RequestError, match="6 choices were asked for, and this server holds at most 5") as refusal:
-            engine.submit(*[make_request([1], 1)] * 6)
-        assert (refusal.value.status, refusal.value.param) == (400, "n")
-        assert len((await collect(engine.submit(*[make_request([1], 1)] * 5)))[0]) == 5
-
-
 async def test_what_left_the_batch_is_measured_and_idle_time_is_not(monkeypatch):
     told = []
 

@@ -134,11 +134,11 @@ class Sampler {
                               std::to_string(step.vocabulary));
       }
       scored.push_back({step.row(at[i]),
-                         tokens[i],
-                         bounded(tops[i]),
-                         {},
-                         top_tokens.mutable_data() + i * most,
-                         top_logprobs.mutable_data() + i * most});
+                        tokens[i],
+                        bounded(tops[i]),
+                        {},
+                        top_tokens.mutable_data() + i * most,
+                        top_logprobs.mutable_data() + i * most});
     }
     {
       const py::gil_scoped_release unlocked;

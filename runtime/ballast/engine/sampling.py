@@ -17,7 +17,6 @@ from ballast.engine.constraint import Mask
 from ballast.engine.logprobs import LOWEST, TokenLogprobs
 from ballast.engine.request import SamplingParams
 
-
 MAX_TOP_K = 2**31 - 1
 """More tokens than any vocabulary has."""
 

@@ -275,7 +275,7 @@ void widen(const float* row, int64_t n, const uint8_t* allowed, double* out) {
     if (allowed != nullptr) {
       const unsigned bits = allowed[at / kGroup];
       for (int i = 0; i < kParts; ++i) {
-        Longs lane_bit;
+        Longs lane_bit{};
         for (int lane = 0; lane < kDoubleLanes; ++lane)
           lane_bit[lane] = int64_t{1} << (i * kDoubleLanes + lane);
         const Longs is_allowed = ((Longs{} + static_cast<int64_t>(bits)) & lane_bit) != 0;

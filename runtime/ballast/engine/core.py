@@ -276,7 +276,7 @@ class _RequestedRow:
 
     @property
     def last_logit(self) -> int:
-        """Those that are sampled."""
+        """Where, among the step's logits, those stand that are sampled."""
         return self.first_logit + len(self.scored)
 
 

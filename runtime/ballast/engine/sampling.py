@@ -60,7 +60,7 @@ class ScoredRow:
 
 
 class StepSampler:
-    """Samples on a pool's threads. One call at a time."""
+    """Samples on a pool's threads."""
 
     def __init__(self, pool: kernels.ThreadPool, isa: str) -> None:
         self._sampler = sampling.Sampler(pool, isa=isa)

@@ -117,8 +117,11 @@ class TokenizeQueue:
 
 
 def _check_is_json(content_type: str) -> None:
-    """Called like _check_encoding. A browser asks the server first before it sends JSON for a page of another origin;
-    text, forms and what has no type it just sends."""
+    """Called once the whole body is read, since a client that is answered while it sends may not see the answer.
+
+    A browser asks the server first before it sends JSON for a page of another origin; text, forms and what has no
+    type it just sends.
+    """
     if not _JSON.fullmatch(content_type):
         given = f"has Content-Type: {shown(content_type)}" if content_type else "has no Content-Type"
         raise RequestError(

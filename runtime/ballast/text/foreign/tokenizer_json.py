@@ -230,7 +230,10 @@ def _parts(part: Any) -> Iterator[_Part]:
 
 
 def _growth(part: _Part) -> float:
-    """How many times as many bytes as before a text may have after this part."""
+    """How many times as many bytes a text may have after this part, of those that a file makes as large as it likes.
+
+    Unicode's own normal forms and lower case have bounds of their own, and count as 1.
+    """
     if isinstance(part, _Replace):
         shortest = 1 if part.pattern.String is None else len(part.pattern.String.encode())
         return max(1.0, len(part.content.encode()) / shortest)

@@ -8,6 +8,8 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "sched/scheduler.h"
 
@@ -57,16 +59,37 @@ int32_t to_int32(const char* field, int64_t value) {
   return static_cast<int32_t>(value);
 }
 
+Lane to_lane(int64_t value) {
+  if (value == static_cast<int64_t>(Lane::kDecode)) return Lane::kDecode;
+  if (value == static_cast<int64_t>(Lane::kPrefill)) return Lane::kPrefill;
+  throw std::invalid_argument("lane=" + std::to_string(value) + ": there are Lane.DECODE and Lane.PREFILL");
+}
+
+using Costs = std::vector<std::pair<int64_t, double>>;  // tokens, seconds
+
+CostCurve to_curve(const char* name, const Costs& costs) {
+  std::vector<CostPoint> points;
+  for (const auto& [tokens, seconds] : costs) points.push_back({to_int32(name, tokens), seconds});
+  return {name, std::move(points)};
+}
+
 SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t max_batch_size,
                             int64_t chunk_size, int64_t prefill_chunk_size, int64_t max_queue,
-                            bool prefix_cache) {
+                            bool prefix_cache, const Costs& decode_costs, const Costs& prefill_costs,
+                            std::optional<int64_t> prefill_lane_tokens, std::optional<double> max_stall_s) {
+  std::optional<int32_t> from;
+  if (prefill_lane_tokens) from = to_int32("prefill_lane_tokens", *prefill_lane_tokens);
   const SchedulerConfig config{to_int32("num_blocks", num_blocks),
                                to_int32("block_tokens", block_tokens),
                                to_int32("max_batch_size", max_batch_size),
                                to_int32("chunk_size", chunk_size),
                                to_int32("prefill_chunk_size", prefill_chunk_size),
                                to_int32("max_queue", max_queue),
-                               prefix_cache};
+                               prefix_cache,
+                               to_curve("decode_costs", decode_costs),
+                               to_curve("prefill_costs", prefill_costs),
+                               from,
+                               max_stall_s};
   config.validate();
   return config;
 }
@@ -89,14 +112,23 @@ void bind_sched(py::module_ m) {
   py::class_<SchedulerConfig>(m, "SchedulerConfig")
       .def(py::init(&make_config), py::kw_only(), py::arg("num_blocks"), py::arg("block_tokens"),
            py::arg("max_batch_size"), py::arg("chunk_size"), py::arg("prefill_chunk_size"),
-           py::arg("max_queue"), py::arg("prefix_cache") = true)
+           py::arg("max_queue"), py::arg("prefix_cache") = true, py::arg("decode_costs") = Costs{},
+           py::arg("prefill_costs") = Costs{}, py::arg("prefill_lane_tokens") = py::none(),
+           py::arg("max_stall_s") = py::none())
       .def_readonly("num_blocks", &SchedulerConfig::num_blocks)
       .def_readonly("block_tokens", &SchedulerConfig::block_tokens)
       .def_readonly("max_batch_size", &SchedulerConfig::max_batch_size)
       .def_readonly("chunk_size", &SchedulerConfig::chunk_size)
       .def_readonly("prefill_chunk_size", &SchedulerConfig::prefill_chunk_size)
       .def_readonly("max_queue", &SchedulerConfig::max_queue)
-      .def_readonly("prefix_cache", &SchedulerConfig::prefix_cache);
+      .def_readonly("prefix_cache", &SchedulerConfig::prefix_cache)
+      .def_readonly("prefill_lane_tokens", &SchedulerConfig::prefill_lane_tokens)
+      .def_readonly("max_stall_s", &SchedulerConfig::max_stall_s)
+      .def_property_readonly("has_prefill_lane", &SchedulerConfig::has_prefill_lane);
+
+  py::class_<Lane> lanes(m, "Lane");
+  lanes.attr("DECODE") = static_cast<int>(Lane::kDecode);
+  lanes.attr("PREFILL") = static_cast<int>(Lane::kPrefill);
 
   py::class_<Finish> finish(m, "Finish");
   finish.attr("NONE") = static_cast<int>(Finish::kNone);
@@ -159,16 +191,24 @@ void bind_sched(py::module_ m) {
       .def(
           "fail", [](Scheduler& self, int64_t seq, bool forget) { self.fail(SeqId{seq}, forget); },
           py::arg("seq"), py::kw_only(), py::arg("forget"))
-      .def("plan", &Scheduler::plan, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "plan",
+          [](Scheduler& self, int64_t lane) {
+            const Lane of = to_lane(lane);
+            const py::gil_scoped_release no_gil;
+            return self.plan(of);
+          },
+          py::arg("lane") = static_cast<int>(Lane::kDecode))
       .def("plan_ahead", &Scheduler::plan_ahead, py::call_guard<py::gil_scoped_release>())
       .def(
           "commit",
-          [](Scheduler& self, const Tokens& tokens) {
+          [](Scheduler& self, const Tokens& tokens, int64_t lane) {
             const auto sampled = to_vector(tokens, "tokens");
+            const Lane of = to_lane(lane);
             const py::gil_scoped_release no_gil;
-            return self.commit(sampled);
+            return self.commit(sampled, of);
           },
-          py::arg("tokens").noconvert())
+          py::arg("tokens").noconvert(), py::arg("lane") = static_cast<int>(Lane::kDecode))
       .def(
           "cached_tokens", [](const Scheduler& self, int64_t seq) { return self.cached_tokens(SeqId{seq}); },
           py::arg("seq"))

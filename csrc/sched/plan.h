@@ -8,7 +8,7 @@
 
 namespace ballast {
 
-// One step's decision. Filled by Scheduler::plan, never changed afterwards.
+// One step's decision, in one lane. Filled by Scheduler::plan, never changed afterwards.
 // Rows: first those that decode, then prefill chunks, each group by priority and arrival.
 struct Plan {
   std::vector<SeqId> seqs;            // [rows]

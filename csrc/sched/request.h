@@ -8,12 +8,13 @@
 
 #include "base/ids.h"
 #include "kv/block_manager.h"
+#include "sched/lane.h"
 
 namespace ballast {
 
 //        0            num_computed      num_computed + num_planned      tokens.size()
 //        |  KV written  |  this step's chunk  |  later chunks            |
-//        |  blocks cover both                 |
+//        |  blocks cover all tokens, but that of a last one which is decoded and not planned yet   |
 struct Request {
   SeqId seq{};
   int64_t arrival = 0;
@@ -29,6 +30,7 @@ struct Request {
   PrefixMatch match;  // while it waits, of the last time that it was first in the queue
   int32_t num_computed = 0;
   int32_t num_planned = 0;        // tokens of the outstanding plan
+  Lane lane = Lane::kDecode;      // whose plan that is
   int32_t num_planned_ahead = 0;  // tokens after those, whose blocks are taken already
   int32_t num_published = 0;      // leading blocks that the prefix cache knows
   int32_t num_cached_tokens = 0;  // prompt tokens served by the prefix cache at the first admission
@@ -42,6 +44,7 @@ struct Request {
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_generated() const { return num_tokens() - prompt_tokens; }
   int32_t num_uncomputed() const { return num_tokens() - num_computed; }
+  bool is_planned() const { return num_planned > 0; }
   bool wants_decode() const { return num_generated() > 0 && num_uncomputed() == 1; }
   bool samples() const { return num_planned > 0 && num_planned == num_uncomputed(); }
   // Tokens whose KV is written if the request runs to its end. The last sampled token is never read back.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "sched/lane.h"
 
 namespace ballast {
 
@@ -19,6 +20,12 @@ bool has_same_tables(const Plan& a, const Plan& b) {
   return a.seqs == b.seqs && a.query_indptr == b.query_indptr && a.positions == b.positions &&
          a.slots == b.slots && a.kv_indptr == b.kv_indptr && a.kv_indices == b.kv_indices;
 }
+
+// Most waiting requests that are passed in a step: a look at each takes time.
+constexpr size_t kMostPassed = 8;
+// A prompt joins one that is part-way where it has at most one in so many of the tokens that that one has
+// left.
+constexpr int32_t kJoiningShare = 4;
 
 template <class Requests>
 void insert_in_order(Requests& requests, Request* request) {
@@ -40,6 +47,8 @@ void SchedulerConfig::validate() const {
               ", one token for each request that decodes");
   require(prefill_chunk_size >= 1, "prefill_chunk_size", prefill_chunk_size,
           "a step computes at least 1 token");
+  require(!max_stall_s || *max_stall_s >= 0.0, "max_stall_s", static_cast<int64_t>(max_stall_s.value_or(0.0)),
+          "prompts cannot make a step shorter");
   require(max_queue >= 1, "max_queue", max_queue, "at least 1 request must be able to wait");
 }
 
@@ -102,7 +111,7 @@ bool Scheduler::abort(SeqId seq) {
   const auto found = requests_.find(seq);
   if (found == requests_.end()) return false;
   Request& request = *found->second;
-  if (request.num_planned > 0) {
+  if (request.is_planned()) {
     request.aborted = true;  // the step that is under way still writes to its blocks
     return true;
   }
@@ -120,7 +129,7 @@ bool Scheduler::abort(SeqId seq) {
 
 void Scheduler::fail(SeqId seq, bool forget) {
   const auto found = requests_.find(seq);
-  if (found == requests_.end() || found->second->num_planned == 0) {
+  if (found == requests_.end() || !found->second->is_planned()) {
     throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(seq)) +
                                 " is no row of an outstanding plan; abort() ends it between two steps");
   }
@@ -129,37 +138,41 @@ void Scheduler::fail(SeqId seq, bool forget) {
   request.forget = request.forget || forget;
 }
 
-std::shared_ptr<Plan> Scheduler::plan() {
-  if (plan_ && plan_->num_requests() > 0) {
-    throw std::logic_error("plan() came before commit() of the previous plan");
+std::shared_ptr<Plan> Scheduler::plan(Lane lane) {
+  if (lane == Lane::kPrefill && !config_.has_prefill_lane()) {
+    throw std::logic_error("plan() of the prefill lane, but without prefill_costs there is none");
   }
-  plan_.reset();
-  rows_.clear();
+  if (is_under_way(lane)) throw std::logic_error("plan() came before commit() of the previous plan");
+  lane_ = lane;
   preempted_.clear();
-  bool any_decodes = false;
-  for (Request* request : running_) {
-    request->decodes = request->wants_decode();
-    any_decodes = any_decodes || request->decodes;
-  }
-  budget_ = any_decodes ? config_.chunk_size : config_.prefill_chunk_size;
+  part_way_ = nullptr;
   num_planned_ = 0;
-
-  plan_decodes();
-  continue_prefill();
-  admit();
-
   auto plan = std::make_shared<Plan>();
+  if (lane == Lane::kDecode) {
+    plan_decodes();
+    company_ = {num_planned_, is_under_way(Lane::kPrefill)};
+    budget_ = decode_lane_budget(config_, company_);
+  } else {
+    const auto decodes = [](const Request* request) { return request->wants_decode(); };
+    company_ = {static_cast<int32_t>(std::count_if(running_.begin(), running_.end(), decodes)), false};
+    budget_ = is_starved_ ? 0 : config_.prefill_chunk_size;
+  }
+  plan_prompts();
+
   fill(*plan);
-  plan->was_predicted = predicted_ && has_same_tables(*plan, *predicted_);
-  predicted_.reset();
-  plan_ = plan;
+  if (lane == Lane::kDecode) {
+    plan->was_predicted = predicted_ && has_same_tables(*plan, *predicted_);
+    predicted_.reset();
+  }
+  outstanding(lane).plan = plan;
   return plan;
 }
 
 std::shared_ptr<Plan> Scheduler::plan_ahead() {
-  if (!plan_ || predicted_ || rows_.empty() || plan_->num_decode != plan_->num_requests()) return nullptr;
+  const auto& [plan, rows] = outstanding(Lane::kDecode);
+  if (!plan || predicted_ || rows.empty() || plan->num_decode != plan->num_requests()) return nullptr;
   int32_t num_short = 0;
-  for (const Request* request : rows_) {
+  for (const Request* request : rows) {
     const bool ends = request->num_generated() + 1 >= request->max_tokens;
     if (ends || request->aborted) return nullptr;
     num_short += blocks_short(*request, request->num_planned + 1);
@@ -168,7 +181,7 @@ std::shared_ptr<Plan> Scheduler::plan_ahead() {
   predicted_ = std::make_shared<Plan>();
   predicted_->query_indptr.push_back(0);
   predicted_->kv_indptr.push_back(0);
-  for (Request* request : rows_) {
+  for (Request* request : rows) {
     take_blocks(*request, request->num_planned + 1);
     request->num_planned_ahead = 1;
     const int32_t begin = request->num_computed + request->num_planned;
@@ -178,75 +191,119 @@ std::shared_ptr<Plan> Scheduler::plan_ahead() {
 }
 
 void Scheduler::plan_decodes() {
+  is_starved_ = false;
   for (size_t i = 0; i < running_.size(); ++i) {
     Request& request = *running_[i];
-    if (!request.decodes) {
-      // It gets the block for one token before the requests behind it take theirs; continue_prefill() decides
-      // how many more tokens follow.
-      while (running_.back() != &request && blocks_.num_available() < blocks_short(request, 1))
-        preempt_last();
-      if (blocks_.num_available() >= blocks_short(request, 1)) take_blocks(request, 1);
+    if (request.is_planned()) continue;
+    request.decodes = request.wants_decode();
+    if (request.decodes && make_room(i)) schedule(request, 1);
+  }
+}
+
+// Whether there are blocks now for another token of a running request, which may have fallen itself.
+bool Scheduler::make_room(size_t index) {
+  const Request& request = *running_[index];
+  while (blocks_.num_available() < blocks_short(request, 1)) {
+    size_t victim = running_.size() - 1;
+    while (running_[victim]->is_planned()) --victim;  // those before `index` alone are in this plan
+    if (victim == index && index + 1 < running_.size()) {
+      is_starved_ = true;  // it waits for those behind it, which the prefill lane holds
+      return false;
+    }
+    preempt(victim);
+    if (victim == index) return false;
+  }
+  return true;
+}
+
+// Prompts that are part-way go on in their order, then others are admitted. The first that cannot be
+// completed in this step leaves half of the budget to those behind it, and takes what they leave.
+void Scheduler::plan_prompts() {
+  Request* part_way = nullptr;
+  for (Request* request : running_) {
+    const int32_t num_tokens = request->num_uncomputed();
+    if (request->is_planned() || request->wants_decode() || lane_of(*request, num_tokens) != lane_) continue;
+    int32_t most = allowance(*request, budget_);
+    if (part_way == nullptr && most < num_tokens) {
+      part_way = request;
+      most = allowance(*request, budget_ - budget_ / 2);
+    }
+    schedule(*request, std::min(num_tokens, most));
+  }
+  part_way_ = part_way;
+  admit();
+  if (part_way == nullptr) return;
+  schedule(*part_way,
+           std::min(part_way->num_uncomputed() - part_way->num_planned, allowance(*part_way, budget_)));
+}
+
+// How much of a budget a request may take: of scored prompts together not more than chunk_size in a step,
+// since the logits of all their tokens are in memory at once. It may be 0, never less.
+int32_t Scheduler::allowance(const Request& request, int32_t budget) const {
+  if (!request.scores_prompt) return budget;
+  return std::max(0, std::min(budget, config_.chunk_size - num_planned_));
+}
+
+void Scheduler::admit() {
+  const Request* passed = nullptr;  // the first one
+  size_t num_passed = 0;
+  while (!is_starved_ && budget_ > 0 && num_passed < std::min(waiting_.size(), kMostPassed)) {
+    const size_t num_slots = static_cast<size_t>(config_.max_batch_size) - (passed != nullptr);
+    Request& request = *waiting_[num_passed];
+    if (running_.size() >= num_slots || allowance(request, budget_) == 0) return;
+    if (waits_for_leader(request) || !joins(request)) {
+      if (passed == nullptr) passed = &request;
+      ++num_passed;
       continue;
     }
-    // The last victim may be the request itself.
-    while (i < running_.size() && blocks_.num_available() < blocks_short(request, 1)) preempt_last();
-    if (i < running_.size()) schedule(request, 1);
+    const int32_t num_reserved = passed == nullptr ? 0 : blocks_to_admit(*passed);
+    const int32_t num_available = blocks_.num_available() - blocks_.num_unheld(request.match) - num_reserved;
+    if (blocks_to_admit(request) - static_cast<int32_t>(request.match.blocks.size()) > num_available) return;
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(num_passed));
+    start(request);
   }
 }
 
-void Scheduler::continue_prefill() {
-  const auto part_way =
-      std::find_if(running_.begin(), running_.end(), [](const Request* r) { return !r->decodes; });
-  if (part_way == running_.end()) return;
-  Request& request = **part_way;
-  const int32_t num_blocks = static_cast<int32_t>(request.blocks.size()) + blocks_.num_available();
-  const int32_t capacity_tokens = num_blocks * config_.block_tokens - request.num_computed;
-  budget_ = budget_of(request);
-  schedule(request, std::min({request.num_uncomputed(), budget_, capacity_tokens}));
+// Whether a waiting request belongs in this step, were there room for it. While a prompt is part-way, only
+// much shorter ones do: they end soon, and delay it little.
+bool Scheduler::joins(Request& request) const {
+  if (!request.scores_prompt) blocks_.match(request.tokens, request.match);
+  const int32_t num_cached = static_cast<int32_t>(request.match.blocks.size()) * config_.block_tokens;
+  const int32_t num_tokens = request.num_tokens() - num_cached;
+  if (lane_of(request, num_tokens) != lane_) return false;
+  return part_way_ == nullptr ||
+         int64_t{num_tokens} * kJoiningShare <= part_way_->num_uncomputed() - part_way_->num_planned;
 }
 
-// What is left of the step's budget, and for scored prompts not more than of chunk_size: the logits of all
-// their tokens are in memory at once. It may be 0, never less.
-int32_t Scheduler::budget_of(const Request& request) const {
-  if (!request.scores_prompt) return budget_;
-  return std::max(0, std::min(budget_, config_.chunk_size - num_planned_));
+Lane Scheduler::lane_of(const Request& request, int32_t num_tokens) const {
+  return request.scores_prompt ? Lane::kDecode : cheaper_lane(config_, num_tokens, company_);
 }
 
-// After continue_prefill() has left a request part-way, either the budget or the last block is gone, so that
-// nothing is admitted behind it; and a request that is admitted part-way takes the whole budget. That is why
-// one request at most is part-way, and why its blocks need no reserve.
-void Scheduler::admit() {
-  while (!waiting_.empty() && budget_ > 0 && static_cast<int32_t>(running_.size()) < config_.max_batch_size) {
-    Request& request = *waiting_.front();
-    if (waits_for_leader(request)) return;
-    budget_ = budget_of(request);
-    if (budget_ == 0) return;
-    if (!request.scores_prompt) blocks_.match(request.tokens, request.match);
-    const int32_t num_matched = static_cast<int32_t>(request.match.blocks.size());
+// One block more than its tokens take, so that it does not fall again at once; but never more than it can
+// come to need, or a request as large as the cache would wait for ever.
+int32_t Scheduler::blocks_to_admit(const Request& request) const {
+  return std::min(blocks_for(request.num_tokens()) + 1, blocks_for(request.num_kv_tokens_at_most()));
+}
 
-    // One block more than its tokens take, so that it does not fall again at once; but never more than it can
-    // come to need, or a request as large as the cache would wait for ever.
-    const int32_t blocks_in_all =
-        std::min(blocks_for(request.num_tokens()) + 1, blocks_for(request.num_kv_tokens_at_most()));
-    const int32_t num_available = blocks_.num_available() - blocks_.num_unheld(request.match);
-    if (blocks_in_all - num_matched > num_available) return;
-
-    blocks_.hold(request.match.blocks);
-    request.blocks = std::move(request.match.blocks);
-    request.match = {};
-    request.num_published = num_matched;
-    request.num_computed = num_matched * config_.block_tokens;
-    if (!request.admitted_before) {
-      request.admitted_before = true;
-      request.num_cached_tokens = request.num_computed;
-      prefix_hit_tokens_ += request.num_computed;
-      if (config_.prefix_cache && !request.scores_prompt) prefix_query_tokens_ += request.prompt_tokens;
-      --num_new_waiting_;
-    }
-    waiting_.pop_front();
-    insert_in_order(running_, &request);
-    schedule(request, std::min(request.num_uncomputed(), budget_));
+// Moves a request that `joins` has found to belong here, and that waits no longer, to those that run.
+void Scheduler::start(Request& request) {
+  const int32_t num_matched = static_cast<int32_t>(request.match.blocks.size());
+  blocks_.hold(request.match.blocks);
+  request.blocks = std::move(request.match.blocks);
+  request.match = {};
+  request.num_published = num_matched;
+  request.num_computed = num_matched * config_.block_tokens;
+  if (!request.admitted_before) {
+    request.admitted_before = true;
+    request.num_cached_tokens = request.num_computed;
+    prefix_hit_tokens_ += request.num_computed;
+    if (config_.prefix_cache && !request.scores_prompt) prefix_query_tokens_ += request.prompt_tokens;
+    --num_new_waiting_;
   }
+  insert_in_order(running_, &request);
+  take_blocks(request, request.num_uncomputed());
+  schedule(request, std::min(request.num_uncomputed(), allowance(request, budget_)));
+  if (part_way_ == nullptr && request.num_planned < request.num_uncomputed()) part_way_ = &request;
 }
 
 // A leader comes before its followers wherever it is, so waiting for it cannot last for ever.
@@ -266,11 +323,12 @@ int32_t Scheduler::blocks_short(const Request& request, int32_t num_tokens) cons
       0, blocks_for(request.num_computed + num_tokens) - static_cast<int32_t>(request.blocks.size()));
 }
 
-// The blocks for num_tokens more must be there; 0 plans nothing.
+// Plans num_tokens more of a request, 0 or more; the blocks for them must be there.
 void Scheduler::schedule(Request& request, int32_t num_tokens) {
-  take_blocks(request, num_tokens);
-  request.num_planned = num_tokens;
+  request.num_planned += num_tokens;
+  take_blocks(request, request.num_planned);
   request.num_planned_ahead = 0;
+  request.lane = lane_;
   budget_ -= num_tokens;
   num_planned_ += num_tokens;
 }
@@ -281,11 +339,11 @@ void Scheduler::take_blocks(Request& request, int32_t num_tokens) {
   }
 }
 
-void Scheduler::preempt_last() {
-  Request& victim = *running_.back();
-  running_.pop_back();
+void Scheduler::preempt(size_t index) {
+  Request& victim = *running_[index];
+  running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
   insert_in_order(waiting_, &victim);
-  BALLAST_CHECK(victim.num_planned == 0);  // decodes are planned in order, and every victim comes later
+  BALLAST_CHECK(!victim.is_planned());
   victim.num_computed = 0;
   victim.num_planned_ahead = 0;
   victim.decodes = false;
@@ -295,9 +353,10 @@ void Scheduler::preempt_last() {
 }
 
 void Scheduler::fill(Plan& plan) {
+  const auto is_row = [&](const Request* request) { return request->is_planned() && request->lane == lane_; };
   size_t num_rows = 0, num_tokens = 0, num_blocks = 0;
   for (const Request* request : running_) {
-    if (request->num_planned == 0) continue;
+    if (!is_row(request)) continue;
     ++num_rows;
     num_tokens += static_cast<size_t>(request->num_planned);
     num_blocks += request->blocks.size();
@@ -314,18 +373,20 @@ void Scheduler::fill(Plan& plan) {
 
   plan.query_indptr.push_back(0);
   plan.kv_indptr.push_back(0);
+  std::vector<Request*>& rows = outstanding(lane_).rows;
+  rows.clear();
   const auto append = [&](Request& request) {
     append_row(plan, request, request.num_computed, request.num_computed + request.num_planned);
     plan.samples.push_back(request.samples());
     plan.num_samples += request.samples();
-    rows_.push_back(&request);
+    rows.push_back(&request);
   };
   for (Request* request : running_) {
-    if (request->decodes && request->num_planned > 0) append(*request);
+    if (is_row(request) && request->decodes) append(*request);
   }
   plan.num_decode = plan.num_requests();
   for (Request* request : running_) {
-    if (!request->decodes && request->num_planned > 0) append(*request);
+    if (is_row(request) && !request->decodes) append(*request);
   }
   plan.preempted = preempted_;
 }
@@ -342,21 +403,23 @@ void Scheduler::append_row(Plan& plan, const Request& request, int32_t begin, in
                          position % config_.block_tokens);
   }
   plan.query_indptr.push_back(plan.num_tokens());
-  plan.kv_indices.insert(plan.kv_indices.end(), request.blocks.begin(), request.blocks.end());
+  plan.kv_indices.insert(plan.kv_indices.end(), request.blocks.begin(),
+                         request.blocks.begin() + blocks_for(end));
   plan.kv_indptr.push_back(static_cast<int32_t>(plan.kv_indices.size()));
   plan.kv_lens.push_back(end);
 }
 
-std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled) {
-  if (!plan_) throw std::logic_error("commit() came without a plan()");
-  if (sampled.size() != static_cast<size_t>(plan_->num_samples)) {
+std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled, Lane lane) {
+  auto& [plan, rows] = outstanding(lane);
+  if (!plan) throw std::logic_error("commit() came without a plan()");
+  if (sampled.size() != static_cast<size_t>(plan->num_samples)) {
     throw std::invalid_argument("commit() got " + std::to_string(sampled.size()) +
-                                " tokens for a plan that samples " + std::to_string(plan_->num_samples));
+                                " tokens for a plan that samples " + std::to_string(plan->num_samples));
   }
   auto committed = std::make_shared<Committed>();
   auto token = sampled.begin();
   std::vector<const Request*> done;
-  for (Request* request : rows_) {
+  for (Request* request : rows) {
     const bool samples = request->samples();
     request->num_computed += request->num_planned;
     request->num_planned = 0;
@@ -381,8 +444,8 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
   if (!done.empty())
     running_.erase(std::remove_if(running_.begin(), running_.end(), is_done), running_.end());
   for (const Request* request : done) requests_.erase(request->seq);
-  plan_.reset();
-  rows_.clear();
+  plan.reset();
+  rows.clear();
   return committed;
 }
 
@@ -446,23 +509,26 @@ void Scheduler::check() const {
     BALLAST_CHECK(request.num_generated() < request.max_tokens);
     last = &request;
   };
-  int32_t num_part_way = 0;
   for (const Request* request : running_) {
     check_live(*request);
     const int32_t num_covered = request->num_computed + request->num_planned;
     const int32_t num_planned_ahead = request->num_planned_ahead;
-    BALLAST_CHECK(num_covered >= 1 && num_covered <= request->num_tokens());
-    BALLAST_CHECK(request->num_computed < request->num_tokens());
-    BALLAST_CHECK(static_cast<int32_t>(request->blocks.size()) ==
-                  blocks_for(num_covered + num_planned_ahead));
+    BALLAST_CHECK(num_covered <= request->num_tokens() && request->num_computed < request->num_tokens());
+    // All tokens have blocks, but that of a token to decode may be taken only when it is planned.
+    const int32_t num_blocks = static_cast<int32_t>(request->blocks.size());
+    const bool decodes = request->wants_decode();
+    BALLAST_CHECK(num_blocks <= blocks_for(request->num_tokens() + num_planned_ahead));
+    BALLAST_CHECK(num_blocks >=
+                  blocks_for((decodes ? num_covered : request->num_tokens()) + num_planned_ahead));
     BALLAST_CHECK(request->num_published == request->num_computed / config_.block_tokens);
     BALLAST_CHECK(request->admitted_before);
-    num_part_way += !request->wants_decode() && !request->samples();
-    BALLAST_CHECK(plan_ || (request->num_planned == 0 && !request->aborted));
+    BALLAST_CHECK(request->is_planned() || !request->aborted);
+    const auto& [plan, rows] = outstanding_[static_cast<size_t>(request->lane)];
+    const bool is_row = plan && std::find(rows.begin(), rows.end(), request) != rows.end();
+    BALLAST_CHECK(is_row == request->is_planned());
     blocks_.check_published(request->blocks, static_cast<size_t>(request->num_published), request->tokens);
     for (const BlockId block : request->blocks) ++owners[index_of(block)];
   }
-  BALLAST_CHECK(num_part_way <= 1);
   last = nullptr;
   int32_t num_new = 0;
   for (const Request* request : waiting_) {

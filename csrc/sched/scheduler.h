@@ -1,6 +1,7 @@
 // Continuous batching: which tokens of which requests the next step computes, and where their KV goes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -14,6 +15,7 @@
 #include "base/ids.h"
 #include "kv/block_manager.h"
 #include "sched/config.h"
+#include "sched/lane.h"
 #include "sched/plan.h"
 #include "sched/request.h"
 
@@ -35,14 +37,19 @@ class QueueFullError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Not thread-safe. A step is plan(), then commit() with what was sampled.
+// Not thread-safe. A step is plan(), then commit() with what was sampled. Each lane has one step outstanding
+// at most; a request is in one of them at a time.
 //
-// Requests have an order: by priority, lower first, and by arrival within a priority. They are admitted in
-// that order, and the victim of a preemption is always the last running one; running_ and waiting_ are both
-// kept in it. So the first running request makes progress in every step and is never preempted while others
-// run. A running request gives way to no waiting one. At most one running request is part-way through the
-// tokens it has; all others decode. Requests of low priority wait for as long as enough of higher priority
-// arrive.
+// Requests have an order: by priority, lower first, and by arrival within a priority; running_ and waiting_
+// are both kept in it. They are admitted in that order, but for those that wait for something else than room:
+// for the other lane's next step, for their leader, or, being long, for the end of a prompt that is part-way.
+// These are passed, and the first of them keeps room for itself. The victim of a preemption is always the
+// last running request, of those that no outstanding plan holds. So the first running request makes progress
+// in every step of its lane and is never preempted while others run. A running request gives way to no
+// waiting one. Requests of low priority wait for as long as enough of higher priority arrive.
+//
+// A request that is admitted gets the blocks for all its tokens at once. Thereafter only those that decode
+// come to need more.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);
@@ -54,11 +61,13 @@ class Scheduler {
   // for it is not published. With `forget` nothing that it read or wrote before is served to others either,
   // for where the numbers themselves are wrong.
   void fail(SeqId seq, bool forget);
-  std::shared_ptr<Plan> plan();
-  // What the next plan will be, token ids aside, unless a request comes, goes or ends; its blocks are taken
-  // already. For while a plan that only decodes is outstanding; null where the next one cannot be predicted.
+  // The next step of a lane. An empty plan means that nothing can run in it now.
+  std::shared_ptr<Plan> plan(Lane lane = Lane::kDecode);
+  // What the decode lane's next plan will be, token ids aside, unless a request comes, goes or ends; its
+  // blocks are taken already. For while a plan that only decodes is outstanding; null where the next one
+  // cannot be predicted.
   std::shared_ptr<Plan> plan_ahead();
-  std::shared_ptr<Committed> commit(const std::vector<int32_t>& sampled);
+  std::shared_ptr<Committed> commit(const std::vector<int32_t>& sampled, Lane lane = Lane::kDecode);
 
   int32_t cached_tokens(SeqId seq) const;
   Stats stats() const;
@@ -67,9 +76,19 @@ class Scheduler {
   void check() const;
 
  private:
+  // A lane's outstanding plan, between plan() and commit(); null outside.
+  struct Outstanding {
+    std::shared_ptr<Plan> plan;
+    std::vector<Request*> rows;
+  };
+
   void plan_decodes();
-  void continue_prefill();
+  bool make_room(size_t index);
+  void plan_prompts();
   void admit();
+  bool joins(Request& request) const;
+  int32_t blocks_to_admit(const Request& request) const;
+  void start(Request& request);
   void fill(Plan& plan);
   void append_row(Plan& plan, const Request& request, int32_t begin, int32_t end) const;
 
@@ -79,10 +98,13 @@ class Scheduler {
   void schedule(Request& request, int32_t num_tokens);
   void take_blocks(Request& request, int32_t num_tokens);
   bool waits_for_leader(const Request& request) const;
-  int32_t budget_of(const Request& request) const;
-  void preempt_last();
+  Lane lane_of(const Request& request, int32_t num_tokens) const;
+  int32_t allowance(const Request& request, int32_t budget) const;
+  void preempt(size_t index);
   Finish append_sampled(Request& request, int32_t token) const;
   void publish(Request& request);
+  bool is_under_way(Lane lane) { return !outstanding(lane).rows.empty(); }
+  Outstanding& outstanding(Lane lane) { return outstanding_[static_cast<size_t>(lane)]; }
 
   SchedulerConfig config_;
   BlockManager blocks_;
@@ -91,14 +113,21 @@ class Scheduler {
   std::vector<Request*> running_;
   int32_t num_new_waiting_ = 0;  // those of waiting_ that never ran; max_queue bounds them
   int64_t num_arrivals_ = 0;
-
-  std::shared_ptr<Plan> plan_;       // outstanding between plan() and commit(), else null
-  std::shared_ptr<Plan> predicted_;  // until the next plan()
-  std::vector<Request*> rows_;       // the outstanding plan's rows
-  std::vector<SeqId> preempted_;     // during plan()
-  int32_t budget_ = 0;               // tokens that the step in planning may still take
-  int32_t num_planned_ = 0;          // and those that it takes already
   int64_t num_preemptions_ = 0, prefix_query_tokens_ = 0, prefix_hit_tokens_ = 0;
+
+  std::array<Outstanding, 2> outstanding_;  // by lane
+  std::shared_ptr<Plan> predicted_;         // until the decode lane's next plan()
+  // A request that decodes found no block, since the only ones to take some from are in the prefill lane's
+  // plan: until it has one, nothing else starts.
+  bool is_starved_ = false;
+
+  // During plan().
+  Lane lane_ = Lane::kDecode;
+  Company company_{};
+  std::vector<SeqId> preempted_;
+  const Request* part_way_ = nullptr;  // the first in order whose tokens the step does not complete
+  int32_t budget_ = 0;                 // tokens that the step may still take
+  int32_t num_planned_ = 0;            // and those that it takes already
 };
 
 }  // namespace ballast

@@ -17,6 +17,8 @@ TOKENS = st.integers(0, 2)
 @st.composite
 def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
     max_batch_size = draw(st.integers(1, 4))
+    has_costs = draw(st.booleans())
+    decode_s = draw(st.floats(0.1, 2.0))
     return sched.SchedulerConfig(
         num_blocks=draw(st.integers(2, 14)),
         block_tokens=draw(st.integers(1, 4)),
@@ -25,6 +27,10 @@ def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
         prefill_chunk_size=draw(st.integers(1, 16)),
         max_queue=draw(st.integers(1, 6)),
         prefix_cache=draw(st.booleans()),
+        # Seconds of steps of 1 and 8 tokens: whichever lane a prompt is cheaper in.
+        decode_costs=[(1, 1.0), (8, 1.0 + decode_s)] if has_costs else [],
+        prefill_costs=[(1, draw(st.floats(0.5, 4.0)))] if draw(st.booleans()) else [],
+        max_stall_s=draw(st.none() | st.floats(0.0, 3.0)),
     )
 
 
@@ -111,6 +117,19 @@ class SchedulerMachine(RuleBasedStateMachine):
             return data.draw(st.dictionaries(st.sampled_from(rows), st.booleans(), max_size=3))
 
         self.reference.step(lambda request: request.seq % 3, fail_rows=choose)
+
+    @precondition(lambda self: self.reference.config.has_prefill_lane)
+    @rule(data=st.data())
+    def step_of_the_prefill_lane(self, data: st.DataObject) -> None:
+        """It begins in one call and ends in a later one."""
+        if sched.Lane.PREFILL not in self.reference.outstanding:
+            self.reference.begin(sched.Lane.PREFILL)
+            return
+
+        def choose(rows: list[int]) -> dict[int, bool]:
+            return data.draw(st.dictionaries(st.sampled_from(rows), st.booleans(), max_size=2))
+
+        self.reference.end(sched.Lane.PREFILL, lambda request: request.seq % 3, choose)
 
     @rule()
     def run_dry(self) -> None:

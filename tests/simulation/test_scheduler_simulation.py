@@ -2,12 +2,13 @@
 
 import hashlib
 import random
+from typing import Any
 
 from ballast._core import sched
 from support.oracles.reference_scheduler import Expected, ReferenceScheduler
 
 STOP = 0
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "num_blocks": 48,
     "block_tokens": 8,
     "max_batch_size": 12,
@@ -18,9 +19,10 @@ CONFIG = {
 
 
 class Simulation:
-    def __init__(self, seed: int, num_requests: int, *, prefix_cache: bool = True, looks_ahead: bool = False) -> None:
+    def __init__(self, seed: int, num_requests: int, *, looks_ahead: bool = False, **options: Any) -> None:
+        """`options`: of the scheduler's configuration, besides CONFIG."""
         self.random = random.Random(seed)
-        self.reference = ReferenceScheduler(sched.SchedulerConfig(**CONFIG, prefix_cache=prefix_cache), looks_ahead)
+        self.reference = ReferenceScheduler(sched.SchedulerConfig(**(CONFIG | options)), looks_ahead)
         self.num_requests = num_requests
         self.num_added = 0
         self.num_refused = 0
@@ -38,10 +40,21 @@ class Simulation:
             self.num_added += burst
             if self.reference.live and self.random.random() < 0.01:
                 self.reference.abort(self.random.choice(list(self.reference.live)))
-            plan = self.reference.step(self._next_token, self._abort_some, self._fail_some)
-            for array in (plan.seqs, plan.token_ids, plan.slots, plan.kv_indices, plan.preempted):
-                self.digest.update(array.tobytes())
+            if self.reference.config.has_prefill_lane:
+                self._step_of_the_prefill_lane()
+            self._digest(self.reference.step(self._next_token, self._abort_some, self._fail_some))
         self.reference.run_dry(self._next_token, max_steps=10_000)
+
+    def _step_of_the_prefill_lane(self) -> None:
+        """Its steps last for several of the other lane's."""
+        if sched.Lane.PREFILL not in self.reference.outstanding:
+            self._digest(self.reference.begin(sched.Lane.PREFILL))
+        elif self.random.random() < 0.3:
+            self.reference.end(sched.Lane.PREFILL, self._next_token, self._fail_some)
+
+    def _digest(self, plan: sched.Plan) -> None:
+        for array in (plan.seqs, plan.token_ids, plan.slots, plan.kv_indices, plan.preempted):
+            self.digest.update(array.tobytes())
 
     def _add(self, seq: int) -> None:
         tail = [self.random.randrange(1, 1000) for _ in range(self.random.randrange(1, 50))]
@@ -98,3 +111,23 @@ def test_steps_planned_while_the_last_one_runs_leave_no_block_behind_either() ->
     assert simulation.reference.scheduler.stats().used_tokens == 0
     assert totals.preemptions > 50
     assert 0.05 * totals.steps < totals.predicted < totals.steps
+
+
+def test_two_lanes_leave_no_block_behind_either() -> None:
+    # Short prompts are cheaper beside those that decode, longer ones in steps of their own.
+    costs = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96, 4.5)]}
+    simulation = Simulation(seed=17, num_requests=3_000, looks_ahead=True, **costs)
+    simulation.run()
+    totals = simulation.reference.totals
+    assert simulation.reference.scheduler.stats().used_tokens == 0
+    assert totals.preemptions > 50
+    assert totals.prefill_steps > 200
+    assert totals.joined > 20
+    assert totals.starved > 5
+    assert totals.predicted > 100
+    digests = set()
+    for _ in range(2):
+        again = Simulation(seed=18, num_requests=300, **costs)
+        again.run()
+        digests.add(again.digest.hexdigest())
+    assert len(digests) == 1

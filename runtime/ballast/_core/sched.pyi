@@ -1,5 +1,7 @@
 """Continuous batching over a paged, shared KV space. Not thread-safe: one engine thread owns a Scheduler."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,11 +19,19 @@ class SchedulerConfig(PybindObject):
         prefill_chunk_size: int,
         max_queue: int,
         prefix_cache: bool = True,
+        decode_costs: Sequence[tuple[int, float]] = ...,
+        prefill_costs: Sequence[tuple[int, float]] = ...,
+        prefill_lane_tokens: int | None = None,
+        max_stall_s: float | None = None,
     ) -> None:
         """`num_blocks` usable blocks; block 0, the null block, comes on top: ids run 1…num_blocks.
 
         `chunk_size` is the token budget of a step in which something decodes, `prefill_chunk_size` of any other.
-        Raises ValueError naming the field for values that cannot work.
+        `decode_costs` and `prefill_costs`: (tokens, seconds) of steps of either lane, ascending; without
+        `prefill_costs` there is one lane, in which everything runs. `prefill_lane_tokens`: the fewest tokens of a
+        prompt that goes to the prefill lane; None: whichever lane is cheaper. `max_stall_s`: the most seconds that
+        prompts may add to a step in which something decodes, by `decode_costs`; None: three times what the step takes
+        without them, or once where there are two lanes. Raises ValueError naming the field for values that cannot work.
         """
     @property
     def num_blocks(self) -> int: ...
@@ -37,6 +47,20 @@ class SchedulerConfig(PybindObject):
     def max_queue(self) -> int: ...
     @property
     def prefix_cache(self) -> bool: ...
+    @property
+    def prefill_lane_tokens(self) -> int | None: ...
+    @property
+    def max_stall_s(self) -> float | None: ...
+    @property
+    def has_prefill_lane(self) -> bool: ...
+
+class Lane(PybindObject):
+    """The two kinds of steps; each has one under way at a time, beside the other's."""
+
+    DECODE: int  # 0
+    """Everything that decodes, and prompts that are cheaper beside it; without a prefill lane, everything."""
+    PREFILL: int  # 1
+    """All other prompts, where a device computes whole steps of them by itself."""
 
 class Finish(PybindObject):
     """Values of `Committed.finish`."""
@@ -158,16 +182,18 @@ class Scheduler(PybindObject):
         numbers that are wrong in themselves.
 
         ValueError when the sequence is no row of an outstanding plan."""
-    def plan(self) -> Plan:
-        """Decide the next step. An empty plan (num_requests == 0) means that nothing can run: nothing waits.
+    def plan(self, lane: int = 0) -> Plan:
+        """Decide the next step of a lane. An empty plan (num_requests == 0) means that nothing can run in it now:
+        whatever waits, waits for the other lane.
 
-        RuntimeError when the previous plan was not empty and has not been committed."""
+        RuntimeError when the lane's previous plan was not empty and has not been committed, or there is no such
+        lane."""
     def plan_ahead(self) -> Plan | None:
-        """What the next plan will be unless a request comes, goes or ends; to be asked for while a plan that only
-        decodes is outstanding. Its blocks are taken already; token ids are 0, `samples` is empty. None where the next
-        plan cannot be predicted."""
-    def commit(self, tokens: I32) -> Committed:
-        """Account for the planned step: `tokens` holds one token for each row with samples == 1, in plan order.
+        """What the decode lane's next plan will be unless a request comes, goes or ends; to be asked for while a plan
+        that only decodes is outstanding. Its blocks are taken already; token ids are 0, `samples` is empty. None where
+        the next plan cannot be predicted."""
+    def commit(self, tokens: I32, lane: int = 0) -> Committed:
+        """Account for the lane's planned step: `tokens` holds one token for each row with samples == 1, in plan order.
 
         ValueError when their number differs, RuntimeError when there is no plan. Sequences that were aborted or have
         failed since plan() count among the rows, and are left out of what is returned."""

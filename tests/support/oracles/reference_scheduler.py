@@ -75,6 +75,29 @@ class Row:
     blocks: NDArray[np.int32]
     samples: bool
 
+    @property
+    def is_part_way(self) -> bool:
+        """Whether tokens are left to compute after it."""
+        return not self.samples
+
+
+@dataclass
+class Outstanding:
+    """A lane's plan between `begin` and `end`."""
+
+    plan: sched.Plan
+    rows: list[Row]
+    aborted: set[int] = field(default_factory=set)
+
+    @property
+    def seqs(self) -> set[int]:
+        """The requests that it holds."""
+        return {row.request.seq for row in self.rows}
+
+    def blocks_written(self, block_tokens: int) -> set[int]:
+        """Ids of the blocks that it writes to."""
+        return set((self.plan.slots // block_tokens).tolist())
+
 
 @dataclass
 class Totals:
@@ -87,6 +110,12 @@ class Totals:
     aborted: int = 0
     steps: int = 0
     predicted: int = 0
+    prefill_steps: int = 0
+    """Of `steps`, those of the prefill lane."""
+    joined: int = 0
+    """Requests that were admitted past others that waited."""
+    starved: int = 0
+    """Decode rows that had to wait for blocks of the prefill lane."""
 
 
 @dataclass
@@ -102,13 +131,15 @@ class ReferenceScheduler:
 
     def __post_init__(self) -> None:
         self.scheduler = sched.Scheduler(self.config)
-        # A stand-in for the KV cache: each slot holds the prefix hash of the token written there.
+        self.outstanding: dict[int, Outstanding] = {}
+        """By lane; plans without rows are not kept."""
         self._predicted: list[list[int]] | None = None
         self._published: set[int] = set()
         """Prefix hashes of first blocks that were computed in steps that did not fail, and not forgotten since. Nothing
         that begins with another may be served."""
         self._forgotten = False
         """Whether anything ever was: followers may find less then."""
+        # A stand-in for the KV cache: each slot holds the prefix hash of the token written there.
         self._kv = np.zeros((self.config.num_blocks + 1) * self.config.block_tokens, dtype=np.int64)
 
     def add(
@@ -166,10 +197,14 @@ class ReferenceScheduler:
         return True
 
     def abort(self, seq: int) -> None:
-        """Abort between two steps."""
-        was_live = self.live.pop(seq, None) is not None
-        assert self.scheduler.abort(seq) == was_live
-        self.totals.aborted += was_live
+        """Abort at any time; what an outstanding plan holds ends with it."""
+        assert self.scheduler.abort(seq) == (seq in self.live)
+        for outstanding in self.outstanding.values():
+            if seq in outstanding.seqs:
+                outstanding.aborted.add(seq)
+                break
+        else:
+            self.totals.aborted += self.live.pop(seq, None) is not None
         self._check_between_steps()
 
     def step(
@@ -178,42 +213,82 @@ class ReferenceScheduler:
         abort_during_step: Callable[[list[int]], list[int]] = lambda _: [],
         fail_rows: Callable[[list[int]], Mapping[int, bool]] = lambda _: {},
     ) -> sched.Plan:
-        """One plan and its commit. `abort_during_step` gets the live ids and names those to abort in between;
-        `fail_rows` gets the ids of the rows and names those that fail, and whether what they have read is forgotten."""
-        plan = self.scheduler.plan()
+        """One plan of the decode lane and its commit. `abort_during_step` gets the live ids and names those to abort in
+        between; `fail_rows` gets the ids of the rows and names those that fail, and whether what they have read is
+        forgotten."""
+        plan = self.begin(sched.Lane.DECODE)
+        for seq in abort_during_step(list(self.live)):
+            self.abort(seq)
+        if plan.num_requests:
+            self.end(sched.Lane.DECODE, next_token, fail_rows)
+        return plan
+
+    def begin(self, lane: int) -> sched.Plan:
+        """One plan of a lane that has none outstanding."""
+        plan = self.scheduler.plan(lane)
         self.scheduler.check()
         self._check_preempted(plan)
+        waiting = [request for request in self.live.values() if not request.running]
         rows = self._rows(plan)
-        self._check_policy(plan, rows)
-        self._check_memory(plan, rows)
-        self._look_ahead(plan)
+        self._check_policy(lane, plan, rows)
+        self._check_order(rows, waiting)
+        self._check_memory(lane, plan, rows)
+        if rows:
+            self.outstanding[lane] = Outstanding(plan, rows)
+        elif not self.outstanding and not self.config.has_prefill_lane:
+            assert not self.live, "something can always run"
+        if lane == sched.Lane.DECODE:
+            self._look_ahead(plan)
+        return plan
 
-        aborted = set(abort_during_step(list(self.live)))
-        for seq in aborted:
-            assert self.scheduler.abort(seq)
+    def end(
+        self,
+        lane: int,
+        next_token: Callable[[Expected], int],
+        fail_rows: Callable[[list[int]], Mapping[int, bool]] = lambda _: {},
+    ) -> None:
+        """The commit of a lane's outstanding plan."""
+        outstanding = self.outstanding.pop(lane)
+        plan, rows = outstanding.plan, outstanding.rows
         failed = fail_rows(plan.seqs.tolist())
         for seq, forget in failed.items():
             self.scheduler.fail(seq, forget=forget)
-        aborted |= failed.keys()
+        aborted = outstanding.aborted | failed.keys()
         self.totals.aborted += len(aborted)
 
+        bounds = plan.query_indptr.tolist()
+        for row, (first, last) in zip(rows, pairwise(bounds), strict=True):
+            self._kv[plan.slots[first:last]] = row.request.prefix_hashes[row.begin : row.end]
         sampled = [next_token(row.request) for row in rows if row.samples]
-        committed = self.scheduler.commit(np.array(sampled, dtype=np.int32))
+        committed = self.scheduler.commit(np.array(sampled, dtype=np.int32), lane)
         self._note_published(rows, failed)
         self._check_committed(rows, sampled, aborted, committed)
-        self.totals.steps += plan.num_requests > 0
+        self.totals.steps += 1
+        self.totals.prefill_steps += lane == sched.Lane.PREFILL
         self._check_between_steps()
-        return plan
 
     def run_dry(self, next_token: Callable[[Expected], int], max_steps: int) -> None:
-        """Step until nothing is live; then no block may be held."""
-        for _ in range(max_steps):
+        """Step until nothing is live; then no block may be held. A step of the prefill lane lasts for three of the
+        other."""
+        for count in range(max_steps):
             if not self.live:
                 break
-            self.step(next_token)
+            if self.config.has_prefill_lane and sched.Lane.PREFILL not in self.outstanding:
+                self.begin(sched.Lane.PREFILL)
+            ran = self.step(next_token).num_requests > 0
+            if sched.Lane.PREFILL in self.outstanding and (count % 3 == 0 or not ran):
+                self.end(sched.Lane.PREFILL, next_token)
+                ran = True
+            assert ran or self._one_lane_can_run(), "something can always run"
         assert not self.live, f"{len(self.live)} requests are still live after {max_steps} steps"
         assert self.step(next_token).num_requests == 0
         assert self.scheduler.stats().used_tokens == 0
+
+    def _one_lane_can_run(self) -> bool:
+        """With nothing outstanding: whether either lane has a step now."""
+        return not self.live or any(
+            self.begin(lane).num_requests > 0 for lane in (sched.Lane.DECODE, sched.Lane.PREFILL)
+        )
 
     def _look_ahead(self, plan: sched.Plan) -> None:
         if plan.was_predicted:
@@ -248,7 +323,8 @@ class ReferenceScheduler:
 
     def _check_preempted(self, plan: sched.Plan) -> None:
         for seq in plan.preempted.tolist():
-            running = [request for request in self.live.values() if request.running]
+            held = {each for outstanding in self.outstanding.values() for each in outstanding.seqs}
+            running = [request for request in self.live.values() if request.running and request.seq not in held]
             assert running[-1].seq == seq, "only the last running request may be preempted"
             running[-1].running, running[-1].num_computed = False, 0
             self.totals.preemptions += 1
@@ -300,32 +376,63 @@ class ReferenceScheduler:
             self.totals.prefix_hit_tokens += num_cached
         assert self.scheduler.cached_tokens(request.seq) == request.cached_tokens
 
-    def _check_policy(self, plan: sched.Plan, rows: list[Row]) -> None:
+    def _check_policy(self, lane: int, plan: sched.Plan, rows: list[Row]) -> None:
         planned = [row.request.seq for row in rows]
         assert len(set(planned)) == len(planned) <= self.config.max_batch_size
         assert set(planned).isdisjoint(plan.preempted.tolist())
+        others = {seq for outstanding in self.outstanding.values() for seq in outstanding.seqs}
+        assert set(planned).isdisjoint(others), "a request is in one lane at a time"
         decode, prefill = planned[: plan.num_decode], planned[plan.num_decode :]
         order = list(self.live)
         for group in (decode, prefill):
             assert sorted(group, key=order.index) == group
         assert all(row.end - row.begin == 1 for row in rows[: plan.num_decode])
-        budget = self.config.chunk_size if decode else self.config.prefill_chunk_size
-        assert plan.num_tokens <= max(budget, self.config.chunk_size)
+        is_held_up = bool(decode) or (lane == sched.Lane.DECODE and bool(others))
+        assert plan.num_tokens <= (self.config.chunk_size if is_held_up else self.config.prefill_chunk_size)
         scored = [row.end - row.begin for row in rows[plan.num_decode :] if row.request.scores_prompt]
         assert sum(scored) <= self.config.chunk_size
-
-        # First come, first served, within a priority: whoever runs came before whoever waits.
-        for priority in {request.priority for request in self.live.values()}:
-            running = [request.running for request in self.live.values() if request.priority == priority]
-            assert running == sorted(running, reverse=True)
-        runs = [request.seq for request in self.live.values() if request.running]
+        runs = [request for request in self.live.values() if request.running]
         assert len(runs) <= self.config.max_batch_size
-        # The first that runs moves in every step, and so does everything that decodes; something always runs.
-        if self.live:
-            assert runs[0] in planned
-        assert {request.seq for request in self.live.values() if request.decodes} <= set(planned)
+        if lane == sched.Lane.PREFILL:
+            assert not decode
+            assert not scored
+            return
+        # Everything that decodes moves in every step, unless the prefill lane holds the blocks that it lacks.
+        starved = {request.seq for request in runs if request.decodes} - set(planned)
+        if starved:
+            assert others
+            stats = self.scheduler.stats()
+            assert stats.used_tokens == stats.capacity_tokens
+            assert not prefill, "nobody takes blocks while another lacks them"
+            self.totals.starved += len(starved)
+        # So does the first that runs.
+        if runs and not self.config.has_prefill_lane:
+            assert runs[0].seq in planned
 
-    def _check_memory(self, plan: sched.Plan, rows: list[Row]) -> None:
+    def _check_order(self, rows: list[Row], waiting: list[Expected]) -> None:
+        """First come, first served, within a priority; but those that wait for more than room are passed, where it
+        leaves room for the first of them."""
+        admitted = [request.seq for request in waiting if request.running]
+        passed = []
+        for index, request in enumerate(waiting):
+            is_passed = not request.running and any(later.seq in admitted for later in waiting[index:])
+            passed += [request] if is_passed else []
+        if not passed:
+            return
+        self.totals.joined += 1
+        left = [len(row.request.tokens) - row.begin for row in rows if row.is_part_way]
+        for request in passed:
+            follows = request.leader in self.live and self.live[request.leader].num_generated == 0
+            assert follows or left or self.config.has_prefill_lane, "a request that waits for room is passed"
+        size = self.config.block_tokens
+        first = passed[0]
+        at_most = first.prompt_tokens + first.max_tokens - 1
+        num_blocks = min(-(-len(first.tokens) // size) + 1, -(-at_most // size))
+        stats = self.scheduler.stats()
+        assert stats.used_tokens + num_blocks * size <= stats.capacity_tokens, "room is kept for whom others pass"
+        assert stats.running < self.config.max_batch_size
+
+    def _check_memory(self, lane: int, plan: sched.Plan, rows: list[Row]) -> None:
         slots = plan.slots
         assert np.unique(slots).size == slots.size, "no two tokens may be written to one slot"
         block_tokens = self.config.block_tokens
@@ -335,19 +442,24 @@ class ReferenceScheduler:
         for block in plan.kv_indices.tolist():
             readers[block] = readers.get(block, 0) + 1
         assert all(readers[block] == 1 for block in (slots // block_tokens).tolist()), "a shared block is written to"
+        written = set((slots // block_tokens).tolist())
+        for other in self.outstanding.values():
+            assert written.isdisjoint(other.plan.kv_indices.tolist()), (
+                "the other lane's step reads what this one writes"
+            )
+            assert other.blocks_written(block_tokens).isdisjoint(readers), "this step reads what the other one writes"
 
-        bounds = plan.query_indptr.tolist()
-        for row, (first, last) in zip(rows, pairwise(bounds), strict=True):
-            self._kv[slots[first:last]] = row.request.prefix_hashes[row.begin : row.end]
         within = np.arange(block_tokens)
         for row in rows:
-            table = (row.blocks[:, None] * block_tokens + within).ravel()[: row.end]
+            table = (row.blocks[:, None] * block_tokens + within).ravel()[: row.begin]
             seen = self._kv[table]
-            assert seen.tolist() == row.request.prefix_hashes[: row.end], "a row reads another sequence's KV"
+            assert seen.tolist() == row.request.prefix_hashes[: row.begin], "a row reads another sequence's KV"
+        # All its tokens have their blocks, shared or not, from the step in which a request is admitted.
+        running = [request for request in self.live.values() if request.running]
         used = self.scheduler.stats().used_tokens
         assert used >= len(readers) * block_tokens
-        if len(rows) == sum(request.running for request in self.live.values()):
-            assert used == len(readers) * block_tokens
+        most = sum(-(-(len(request.tokens) + 1) // block_tokens) for request in running)
+        assert used <= most * block_tokens
 
     def _check_committed(
         self, rows: list[Row], sampled: list[int], aborted: set[int], committed: sched.Committed

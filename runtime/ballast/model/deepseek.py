@@ -32,6 +32,7 @@ class DeepseekModel:
     ) -> None:
         rope = build_rope_table(spec, num_positions)
         self.pool = pool
+        self.vocabulary = spec.vocab_size
         self._routed = [layer.experts.experts for layer in weights.layers if layer.experts is not None]
         self._model = model.DeepseekModel(
             pool,

@@ -63,7 +63,7 @@ def load_hybrid_model(
     if on_gpu:
         torch.cuda.set_device(device)
     off = SwitchedOff()
-    attention = _attention(gguf_model, spec, options.block_tokens, device, off)
+    attention, prefill_attention = (_attention(gguf_model, spec, options.block_tokens, device, off) for _ in range(2))
     make_experts = options.make_experts or _grouped_experts
     num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
     longest = min(options.max_step_tokens, num_positions)
@@ -121,7 +121,7 @@ def load_hybrid_model(
         off=off,
     )
     routed = RoutedExperts(experts, streamed, pinned, packing.pool)
-    parts = DeviceParts(device, attention, pointwise, kv, inputs)
+    parts = DeviceParts(device, attention, prefill_attention, pointwise, kv, inputs)
     model = HybridModel(spec, weights, routed, parts, options.max_step_tokens, options.vram, off)
     if experts.can_share:
         experts.set_pcie_share(SHARES[0] if pcie_share is None else pcie_share)

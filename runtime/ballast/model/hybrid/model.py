@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +28,7 @@ from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedL
 from ballast.model.hybrid.graphs.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.pointwise import Pointwise
+from ballast.model.hybrid.prefill_pass import PrefillPass
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
@@ -35,6 +37,9 @@ from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 
 log = logging.getLogger(__name__)
+
+EMBEDDED_AT_ONCE = 256
+"""Tokens of a prompt that are embedded at a time: a millisecond or two of the host's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class DeviceParts:
 
     device: torch.device
     attention: Attention
+    prefill_attention: Attention
+    """Of the prefill lane, which runs beside the decode lane's steps."""
     pointwise: Pointwise
     kv: DeviceKvPool
     inputs: DecodeInputs
@@ -78,6 +85,7 @@ class HybridModel:
         """`max_step_tokens`: most tokens of a step. `vram` and `off` are for messages: the limit of the device's
         memory, and what is switched off."""
         divided, streamed, device, inputs = experts.divided, experts.streamed, parts.device, parts.inputs
+        self.vocabulary = spec.vocab_size
         self._spec = spec
         self._vram = vram
         self._off = off
@@ -92,10 +100,16 @@ class HybridModel:
         self._inputs = inputs
         self._device = device
         self._attend = parts.attention
+        self._attend_prefill = parts.prefill_attention
         self._pointwise = parts.pointwise
         self._graphs: DecodeGraphs | None = None
-        # The step that is queued: what computes its experts, where its logits arrive, and which of their rows to
-        # return.
+        # What is queued on it gets its turn on the device before the prefill lane's work, which is on the default
+        # stream.
+        self._decode_stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._has_prefill_lane = False
+        self._prefill_pass: PrefillPass | None = None
+        # The decode lane's step that is queued: what computes its experts, where its logits arrive, and which of their
+        # rows to return.
         self._at_work = divided
         self._pending = torch.empty(0)
         self._wanted_rows: NDArray[np.int64] | slice = slice(None)
@@ -104,7 +118,9 @@ class HybridModel:
         self._has_saturated = False
         shape = (inputs.max_batch_size, weights.num_sampled_ids)
         self._host_logits = torch.empty(shape, pin_memory=device.type == "cuda")
-        self._host_rows = torch.empty((max_step_tokens, spec.hidden), pin_memory=device.type == "cuda")
+        self._host_rows, self._host_prefill_rows = (  # of either lane
+            torch.empty((max_step_tokens, spec.hidden), pin_memory=device.type == "cuda") for _ in range(2)
+        )
 
     @torch.inference_mode()
     def warm_up(self, warmup_sizes: Sequence[int], host: RoutedLayers) -> None:
@@ -123,7 +139,7 @@ class HybridModel:
             self._attend.prepare(step)
             idle.begin(num_tokens)
             self._logits(rows, step, idle, lambda: None)
-            self._wait()
+            self._wait_for_device()
         most = self._inputs.max_batch_size
         for batch_size in sorted({most, *(count for count in warmup_sizes if count < most)}):
             self._run_padding(batch_size, idle)
@@ -133,7 +149,7 @@ class HybridModel:
         """Capture decode steps as graphs, and use them from now on; `report` gets the share captured, 0…1. Raises as
         `DecodeGraphs.capture` does."""
         self._graphs = None  # frees the memory of graphs captured before
-        graphs = DecodeGraphs()
+        graphs = DecodeGraphs(self._decode_stream)
         graphs.capture(
             self._inputs.max_batch_size,
             lambda size: self._run_padding(size, self._experts),
@@ -159,34 +175,80 @@ class HybridModel:
         """See `LooksAhead`. The whole step is queued on a GPU at once. Raises EngineDeadError when its memory is
         full."""
         self._wanted_rows = slice(None)
-        try:
+        with self._explained_when_full(), torch.cuda.stream(self._decode_stream):
+            self._experts.leave_bus(self._prefill_pass is not None and self.streamed is not None)
             if batch.is_decode:
                 self._pending = self._decode(batch, is_staged=is_staged)
                 if batch.sampled.size < batch.token_ids.size:
                     self._wanted_rows = batch.sampled
             else:
                 self._pending = self._prefill(batch, alive)
-        except torch.OutOfMemoryError as error:
-            full = OutOfMemoryError(why_full(str(self._device), self._vram, error))
-            raise EngineDeadError.because_of(full) from error
 
     @torch.inference_mode()
     def stage(self, batch: Batch) -> None:
         """See `LooksAhead`. The next step's tables are queued behind the step that runs."""
-        self._inputs.send_tables(batch)
-        self._attend.prepare(self._inputs.of_size(batch.token_ids.size).step)
+        with torch.cuda.stream(self._decode_stream):
+            self._inputs.send_tables(batch)
+            self._attend.prepare(self._inputs.of_size(batch.token_ids.size).step)
+
+    def is_done(self, timeout_s: float) -> bool:
+        """See `HasPrefillLane`."""
+        return self._at_work.is_done(timeout_s)
 
     def logits(self, alive: Callable[[], None]) -> NDArray[np.float32]:
         """See `LooksAhead`."""
-        self._num_saturated.copy_(self._pointwise.num_saturated, non_blocking=True)
-        self._at_work.finish(alive)
-        self._wait()
-        if not self._has_saturated and self._num_saturated:
-            self._has_saturated = True
-            largest = torch.finfo(self._kv.layers[0].dtype).max
-            log.warning("numbers too large for the cache are taken as the largest", extra={"largest": largest})
-        rows: NDArray[np.float32] = self._pending.cpu().numpy()[self._wanted_rows]
+        with torch.cuda.stream(self._decode_stream):
+            self._num_saturated.copy_(self._pointwise.num_saturated, non_blocking=True)
+            self._at_work.finish(alive)
+            self._wait()
+            if not self._has_saturated and self._num_saturated:
+                self._has_saturated = True
+                largest = torch.finfo(self._kv.layers[0].dtype).max
+                log.warning("numbers too large for the cache are taken as the largest", extra={"largest": largest})
+            rows: NDArray[np.float32] = self._pending.cpu().numpy()[self._wanted_rows]
         return rows
+
+    @property
+    def can_prefill_beside(self) -> bool:
+        """See `HasPrefillLane`: whether the device computes all experts of a long step."""
+        return self.long_steps_pay
+
+    def open_prefill_lane(self) -> None:
+        """See `HasPrefillLane`."""
+        self._has_prefill_lane = True
+
+    @torch.inference_mode()
+    def begin_prefill(self, batch: Batch) -> None:
+        """See `HasPrefillLane`. Raises EngineDeadError when the device's memory is full, here and below."""
+        with self._explained_when_full():
+            step = Step.from_batch(batch, self._device)
+            self._attend_prefill.prepare(step)
+            self._num_streamed_steps += self.streamed is not None
+            record = _done_event if self._device.type != "cuda" else torch.cuda.current_stream().record_event
+            self._prefill_pass = PrefillPass(self._prefill_pieces(batch, step), record)
+
+    @torch.inference_mode()
+    def advance_prefill(self, alive: Callable[[], None]) -> bool:
+        """See `HasPrefillLane`."""
+        assert self._prefill_pass is not None
+        with self._explained_when_full():
+            return self._prefill_pass.advance(alive)
+
+    def prefill_logits(self) -> NDArray[np.float32]:
+        """See `HasPrefillLane`."""
+        assert self._prefill_pass is not None
+        self._long_step_experts.finish(lambda: None)
+        rows: NDArray[np.float32] = self._prefill_pass.logits.cpu().numpy()
+        self._prefill_pass = None
+        return rows
+
+    @contextmanager
+    def _explained_when_full(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            full = OutOfMemoryError(why_full(str(self._device), self._vram, error))
+            raise EngineDeadError.because_of(full) from error
 
     @property
     def expert_bytes_read(self) -> int:
@@ -235,7 +297,7 @@ class HybridModel:
         return self.streamed is not None or not self._experts.has_host
 
     def _experts_for(self, num_tokens: int) -> DividedExperts:
-        if self.streamed is None or num_tokens < self.streamed.from_tokens:
+        if self._has_prefill_lane or self.streamed is None or num_tokens < self.streamed.from_tokens:
             return self._experts
         self._num_streamed_steps += 1
         return self._long_step_experts
@@ -243,14 +305,32 @@ class HybridModel:
     def _prefill(self, batch: Batch, alive: Callable[[], None]) -> torch.Tensor:
         """Queue a step in which a request has several tokens: logits on the device."""
         step = Step.from_batch(batch, self._device)
+        self._attend.prepare(step)
+        embedded = self._embedded(batch)
+        self._at_work = self._experts_for(len(embedded))
+        self._at_work.begin(len(embedded))
+        return self._logits(embedded, step, self._at_work, alive)
+
+    def _prefill_pieces(self, batch: Batch, step: Step) -> Generator[None, None, torch.Tensor]:
+        """A step of the prefill lane. Its tokens too are embedded in pieces, while the first experts are copied."""
+        experts = self._long_step_experts
+        num_tokens = batch.token_ids.size
+        experts.begin(num_tokens)
+        rows = self._host_prefill_rows[:num_tokens]
+        embedded = torch.empty_like(rows, device=self._device)
+        for begin in range(0, num_tokens, EMBEDDED_AT_ONCE):
+            piece = slice(begin, begin + EMBEDDED_AT_ONCE)
+            kernels.embed(self._weights.embedding, batch.token_ids[piece], rows[piece].numpy())
+            embedded[piece].copy_(rows[piece], non_blocking=True)
+            yield
+        return (yield from self._pieces(embedded, step, experts, self._attend_prefill))
+
+    def _embedded(self, batch: Batch) -> torch.Tensor:
+        """The batch's embedded tokens on the device, float32 [T, D]; to be queued before gigabytes of streamed experts,
+        which share the bus."""
         rows = self._host_rows[: batch.token_ids.size]
         kernels.embed(self._weights.embedding, batch.token_ids, rows.numpy())
-        self._attend.prepare(step)
-        # Queued before gigabytes of streamed experts, which share the bus.
-        embedded = rows.to(self._device, non_blocking=True, copy=True)
-        self._at_work = self._experts_for(len(rows))
-        self._at_work.begin(len(rows))
-        return self._logits(embedded, step, self._at_work, alive)
+        return rows.to(self._device, non_blocking=True, copy=True)
 
     def _decode(self, batch: Batch, *, is_staged: bool) -> torch.Tensor:
         """Queue a step in which every request has one token; the logits in host memory, once the step has run."""
@@ -275,37 +355,59 @@ class HybridModel:
 
     def _run_padding(self, batch_size: int, experts: DividedExperts) -> None:
         """Run a whole decode step of padding, which reads and writes the null block only."""
-        self._inputs.send_padding(batch_size)
-        self._attend.prepare(self._inputs.of_size(batch_size).step)
-        experts.begin(batch_size)
-        self._queue_decode(batch_size, experts)
-        experts.finish(lambda: None)
-        self._wait()
+        self._wait_for_device()
+        with torch.cuda.stream(self._decode_stream):
+            self._inputs.send_padding(batch_size)
+            self._attend.prepare(self._inputs.of_size(batch_size).step)
+            experts.begin(batch_size)
+            self._queue_decode(batch_size, experts)
+            experts.finish(lambda: None)
+            self._wait()
 
     def _wait(self) -> None:
+        """For the current stream."""
         if self._device.type == "cuda":
             torch.cuda.current_stream().synchronize()
+
+    def _wait_for_device(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     def _logits(
         self, stream: torch.Tensor, step: Step, experts: DividedExperts, alive: Callable[[], None]
     ) -> torch.Tensor:
-        """[sampled, vocabulary] of embedded tokens [T, D], which are overwritten."""
-        layers = self._weights.layers
-        norms = [*(layer.attention.norm for layer in layers[1:]), self._weights.output_norm]
+        """[sampled, vocabulary] of embedded tokens [T, D], which are overwritten; queued at once."""
         last_report_s = time.monotonic()
-        normed = self._pointwise.norm(stream, layers[0].attention.norm)
-        for index, (layer, cache, next_norm) in enumerate(zip(layers, self._kv.layers, norms, strict=True)):
-            attended = self._attention(layer.attention, normed, cache, step)
-            normed = self._pointwise.add_and_norm(stream, (attended,), layer.ffn_norm)
-            parts = self._feed_forward(layer, index - self._spec.num_dense_layers, normed, experts)
-            normed = self._pointwise.add_and_norm(stream, parts, next_norm)
+        pieces = self._pieces(stream, step, experts, self._attend)
+        while True:
+            try:
+                next(pieces)
+            except StopIteration as end:
+                logits: torch.Tensor = end.value
+                return logits
             if time.monotonic() - last_report_s >= ALIVE_EVERY_S:
                 alive()
                 last_report_s = time.monotonic()
+
+    def _pieces(
+        self, stream: torch.Tensor, step: Step, experts: DividedExperts, attend: Attention
+    ) -> Generator[None, None, torch.Tensor]:
+        """As `_logits`, a piece of a layer each time that the generator is advanced."""
+        layers = self._weights.layers
+        norms = [*(layer.attention.norm for layer in layers[1:]), self._weights.output_norm]
+        normed = self._pointwise.norm(stream, layers[0].attention.norm)
+        for index, (layer, cache, next_norm) in enumerate(zip(layers, self._kv.layers, norms, strict=True)):
+            attended = self._attention(layer.attention, normed, cache, step, attend)
+            normed = self._pointwise.add_and_norm(stream, (attended,), layer.ffn_norm)
+            del attended
+            yield
+            parts = yield from self._feed_forward(layer, index - self._spec.num_dense_layers, normed, experts)
+            normed = self._pointwise.add_and_norm(stream, parts, next_norm)
+            del parts
         return self._weights.output(normed[step.sampled])
 
     def _attention(
-        self, weights: AttentionWeights, normed: torch.Tensor, cache: torch.Tensor, step: Step
+        self, weights: AttentionWeights, normed: torch.Tensor, cache: torch.Tensor, step: Step, attend: Attention
     ) -> torch.Tensor:
         queries, latents = weights.down(normed)
         if weights.query_up is not None:
@@ -314,20 +416,31 @@ class HybridModel:
         heads = queries.view(len(normed), self._spec.num_heads, -1)
         nope = weights.k_up(heads[..., : self._spec.nope_dim])
         query = self._pointwise.query_and_cache(nope, heads, latents, weights.kv_a_norm, cache, step)
-        attended = self._attend(query, cache, step)
+        attended = attend(query, cache, step)
         return weights.output(weights.v_up(attended).flatten(1))
 
     def _feed_forward(
         self, layer: LayerWeights, routed_index: int, normed: torch.Tensor, experts: DividedExperts
-    ) -> tuple[torch.Tensor, ...]:
+    ) -> Generator[None, None, tuple[torch.Tensor, ...]]:
         """The terms of the feed-forward's sum, each [T, D]. Experts are started first: the CPU computes them while the
         device computes what every token needs."""
         if layer.routed is None:
             assert layer.mlp is not None
             return (self._mlp(layer.mlp, normed),)
-        experts.submit(routed_index, normed, *layer.routed.choose(layer.routed.router(normed)))
+        yield from experts.pieces(routed_index, normed, *layer.routed.choose(layer.routed.router(normed)))
         every_token = () if layer.mlp is None else (self._mlp(layer.mlp, normed),)
         return (experts.result(routed_index), *every_token)
 
     def _mlp(self, weights: MlpWeights, x: torch.Tensor) -> torch.Tensor:
         return weights.down(self._pointwise.gated(*weights.gate_and_up(x)))
+
+
+class _DoneEvent:
+    """For a device without a queue: what is asked for is done."""
+
+    def query(self) -> bool:
+        return True
+
+
+def _done_event() -> _DoneEvent:
+    return _DoneEvent()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,7 +28,11 @@ class RoutedLayers(Protocol):
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None: ...
 
+    def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]: ...
+
     def result(self, layer: int) -> torch.Tensor: ...
+
+    def is_done(self, timeout_s: float) -> bool: ...
 
     def finish(self, alive: Callable[[], None]) -> None: ...
 
@@ -63,6 +67,7 @@ class DividedExperts:
         self.has_host = any(has_host)
         self.pcie_share = 0.0
         """The share of a decode step's experts in host memory that the device reads; see `set_pcie_share`."""
+        self._share_now = 0.0
         self._share = torch.zeros((), device=device)
         self._num_across = torch.zeros(len(layers), dtype=torch.int64, device=device)
         self._num_across_seen = torch.zeros(len(layers), dtype=torch.int64, pin_memory=device.type == "cuda")
@@ -82,8 +87,16 @@ class DividedExperts:
     def set_pcie_share(self, share: float) -> None:
         """Set the share for the next steps. Captured steps follow it too, except those captured with a share of 0: they
         hold no work for it."""
-        self.pcie_share = share
+        self.pcie_share = self._share_now = share
         self._share.fill_(share)
+
+    def leave_bus(self, is_left: bool) -> None:
+        """Let the device read nothing across PCIe in the next steps, while others need the bus; or as before again. The
+        CPU computes the share meanwhile. Queued on the current stream."""
+        share = 0.0 if is_left else self.pcie_share
+        if share != self._share_now:
+            self._share_now = share
+            self._share.fill_(share)
 
     @property
     def host_bytes_read(self) -> int:
@@ -109,15 +122,20 @@ class DividedExperts:
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
         """Start x float32 [T, D] of the `layer`th routed layer with the experts chosen, ids int32 and weights float32
         [T, k]."""
+        for _ in self.pieces(layer, x, ids, weights):
+            pass
+
+    def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]:
+        """As `submit`, piece by piece as the iterator is advanced, so that others get their turn in between."""
         own = self._layers[layer]
         shares = self.pcie_share > 0 and bool(own.across) and 0 < len(ids) <= MOST_SHARED_TOKENS
         if own.slots is None and not shares:
-            self._host.submit(self._host_index[layer], x, ids, weights)
+            yield from self._host.pieces(self._host_index[layer], x, ids, weights)
             return
         share = self._share if shares else None
         division = self._divide(ids, own.slots, share, phase_of(layer), self._num_across[layer])
         if not own.is_whole:
-            self._host.submit(self._host_index[layer], x, division.on_host, weights)
+            yield from self._host.pieces(self._host_index[layer], x, division.on_host, weights)
         self._terms = [part(x, division.gpu_slots, weights) for part in own.gpu_experts]
         if shares:
             self._terms += [part(x, division.across, weights) for part in own.across]
@@ -128,6 +146,10 @@ class DividedExperts:
         if not self._layers[layer].is_whole:
             terms.append(self._host.result(self._host_index[layer]))
         return functools.reduce(torch.add, terms)
+
+    def is_done(self, timeout_s: float) -> bool:
+        """As `HostExperts.is_done`."""
+        return not self.has_host or self._host.is_done(timeout_s)
 
     def finish(self, alive: Callable[[], None]) -> None:
         """As `HostExperts.finish`."""

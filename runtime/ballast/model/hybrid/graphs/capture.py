@@ -14,13 +14,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def captured(pool: _POOL_HANDLE | None = None) -> Iterator[torch.cuda.CUDAGraph]:
+def captured(
+    pool: _POOL_HANDLE | None = None, stream: torch.cuda.Stream | None = None
+) -> Iterator[torch.cuda.CUDAGraph]:
     """A context that captures what this thread queues in it, with memory from `pool`. Other threads may use the device
-    meanwhile.
+    meanwhile. The graph's kernels have the priority of `stream`; None: the lowest.
 
     An error inside is raised without torch's warning that the graph is empty."""
     graph = torch.cuda.CUDAGraph()
-    with warnings.catch_warnings(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+    with (
+        warnings.catch_warnings(),
+        torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+    ):
         try:
             yield graph
         except BaseException:

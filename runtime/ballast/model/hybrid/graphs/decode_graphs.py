@@ -22,7 +22,9 @@ take minutes at start and gigabytes of memory."""
 class DecodeGraphs:
     """The graphs of one model. They share one pool of device memory, so only one may run at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: torch.cuda.Stream | None) -> None:
+        """They are captured on `stream`, and have its priority."""
+        self._stream = stream
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     @property
@@ -54,7 +56,7 @@ class DecodeGraphs:
         for size in range(most, 0, -1):
             run(size)
             try:
-                with captured(pool) as graph:
+                with captured(pool, self._stream) as graph:
                     queue(size)
             except RuntimeError as error:
                 # An error inside a capture may make the end of the capture fail too: the first is the cause.

@@ -6,7 +6,7 @@ The device hands over a layer's activations, and waits for the results, through 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -85,6 +85,11 @@ class HostExperts:
         self._send(self._mailbox, x, ids, weights)
         self._signals.raise_word(self._submitted, layer)
 
+    def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]:
+        """As `submit`, which is one piece."""
+        self.submit(layer, x, ids, weights)
+        yield
+
     def result(self, layer: int) -> torch.Tensor:
         """The sum over the submitted experts, float32 [T, D] on the device."""
         self._signals.await_word(self._done, layer)
@@ -93,9 +98,15 @@ class HostExperts:
     def finish(self, alive: Callable[[], None]) -> None:
         """Wait until every layer is computed, calling `alive` now and then: a layer that takes longer than its limit to
         be asked for, or then to be computed, fails the step. Raises what failed it on either side."""
-        while not self._worker.finish(ALIVE_EVERY_S):
+        while not self.is_done(ALIVE_EVERY_S):
             alive()
+
+    def is_done(self, timeout_s: float) -> bool:
+        """Whether every layer is computed, `timeout_s` from now at the latest. Raises as `finish` does."""
+        is_done = self._worker.finish(timeout_s)
+        if not is_done:
             self._signals.check()
+        return is_done
 
 
 def _transport(device: torch.device) -> tuple[Send, Fetch]:

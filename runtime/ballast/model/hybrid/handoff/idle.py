@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -30,9 +30,18 @@ class IdleExperts:
         self._num_tokens = len(x)
         self._send(self._mailbox, x, ids, weights)
 
+    def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]:
+        """As `HostExperts.pieces`."""
+        self.submit(layer, x, ids, weights)
+        yield
+
     def result(self, layer: int) -> torch.Tensor:
         """float32 [T, D] on the device."""
         return self._fetch(self._mailbox, self._num_tokens)
+
+    def is_done(self, timeout_s: float) -> bool:
+        """There is nothing to wait for."""
+        return True
 
     def finish(self, alive: Callable[[], None]) -> None:
         """Nothing to wait for."""

@@ -81,6 +81,11 @@ class StreamedExperts:
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
         """Queue the `layer`th routed layer for x float32 [T, D] and the experts chosen, ids int32 and weights float32
         [T, k]."""
+        for _ in self.pieces(layer, x, ids, weights):
+            pass
+
+    def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]:
+        """As `submit`, a chunk each time that the iterator is advanced."""
         total = torch.zeros_like(x)
         for index in self._of_layer[layer]:
             chunk = self._chunks[index]
@@ -88,6 +93,7 @@ class StreamedExperts:
             total += self._make_experts(*self._stacks(chunk, buffer))(x, ids - chunk.first, weights)
             self._events.append(self._prefetch.done())
             self.bytes_read += chunk.num_bytes
+            yield
         self._total = total
 
     def result(self, layer: int) -> torch.Tensor:
@@ -102,6 +108,10 @@ class StreamedExperts:
         events, self._events = self._events, []
         if self._copies is not None:
             wait_for([*events, torch.cuda.current_stream().record_event()], alive)
+
+    def is_done(self, timeout_s: float) -> bool:
+        """Whether the step is computed now: who queues it in pieces waits for these (`prefill_pass`)."""
+        return all(event.query() for event in self._events) if self._copies is not None else True
 
     def wait(self) -> None:
         """Wait until the step is computed and no copy is running. Raises as `finish`."""

@@ -105,6 +105,12 @@ class SchedulingConfig(_Section):
         "most tokens in a step in which nothing decodes; auto: chunk_size, or up to 4096 as memory allows where "
         "experts are streamed through a GPU",
     )
+    max_stall_ms: int | None = option(
+        None,
+        whole(0, 3_600_000, auto=True),
+        "most milliseconds that prompts may add to a step in which somebody decodes, by the costs measured at start; "
+        "auto: three times what the step takes without them, or once where prompts have steps of their own on a GPU",
+    )
     block_tokens: int = option(32, one_of(16, 32, 64), "tokens in one KV block; smaller shares more of a prefix")
     max_queue: int = option(256, whole(1, 1_000_000), "most requests that wait; more are answered with 429")
     max_queue_tokens: int | None = option(

@@ -28,6 +28,8 @@ class EngineSettings:
     prefill_chunk_size: int
     max_queue: int
     max_queue_tokens: int | None = None
+    max_stall_s: float | None = None
+    """Most seconds that prompts may add to a step in which something decodes. None: see `sched.SchedulerConfig`."""
     block_tokens: int = 32
     cpu_threads: int = 1
     cpu_isa: str = field(default_factory=chosen_isa)
@@ -63,6 +65,7 @@ def engine_settings(config: Config) -> EngineSettings:
         prefill_chunk_size=scheduling.prefill_chunk_size,
         max_queue=scheduling.max_queue,
         max_queue_tokens=scheduling.max_queue_tokens,
+        max_stall_s=None if scheduling.max_stall_ms is None else scheduling.max_stall_ms / 1000,
         block_tokens=scheduling.block_tokens,
         cpu_threads=machine.cpu_threads,
         activation_bytes=machine.activation_bytes,
@@ -83,6 +86,8 @@ def scheduler_config(settings: EngineSettings) -> sched.SchedulerConfig:
         prefill_chunk_size=settings.prefill_chunk_size,
         # The engine enforces the bound. Requests on their way to a free slot pass through this queue too.
         max_queue=settings.max_queue + settings.max_batch_size,
+        prefill_lane_tokens=settings.stream_from_tokens or None,
+        max_stall_s=settings.max_stall_s,
     )
 
 

@@ -1,7 +1,10 @@
-"""The engine without threads or clocks: plan, forward, sample, commit. Deterministic, so tests run it directly."""
+"""The engine without threads: plan, forward, sample, commit.
+
+Deterministic, given the order in which steps of two lanes end, so tests run it directly."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +16,7 @@ from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.masks import MaskWorker
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason, Request
-from ballast.engine.runner import CountsExpertReads, LooksAhead, Runner, UsesDevice, UsesThreads
+from ballast.engine.runner import CountsExpertReads, HasPrefillLane, LooksAhead, Runner, UsesDevice, UsesThreads
 from ballast.engine.sampling import SampledRow, ScoredRow, StepSampler, has_finite_peak
 from ballast.engine.sequence import Sequence
 from ballast.errors import RequestError
@@ -46,7 +49,7 @@ class PrefillEvent:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one step did. `num_tokens` is the number of tokens that went through the model; 0: nothing could run."""
+    """What one step did. `num_tokens` is the number of tokens that went through the model."""
 
     kind: StepKind
     num_tokens: int
@@ -58,26 +61,67 @@ class StepResult:
     """Progress of prompts, for sequences that asked for it; always before their first token."""
     failed: tuple[tuple[int, Exception], ...]
     """(sequence, reason) where nothing could be sampled. These sequences are gone; the others are not affected."""
+    started: float
+    """When the step began, by the core's clock, in seconds."""
 
 
-IDLE = StepResult("decode", 0, (), (), (), (), ())
+IDLE = StepResult("decode", 0, (), (), (), (), (), 0.0)
+"""Nothing could run."""
+BUSY = StepResult("prefill", 0, (), (), (), (), (), 0.0)
+"""A step of the prefill lane goes on, and the decode lane has nothing to do: what has arrived may change that."""
+
+POLL_S = 0.001
+"""Longest time between two looks at the prefill lane, in seconds."""
+BUSY_S = 0.005
+"""How long the prefill lane alone is waited for before BUSY."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """A lane's outstanding plan."""
+
+    plan: sched.Plan
+    requested: list[_RequestedRow]
+    admitted: tuple[tuple[int, int], ...]
+    masks: MaskWorker
+    sampler: StepSampler
+    started: float
 
 
 class EngineCore:
     """One scheduler, one runner, the live sequences. Not thread-safe."""
 
-    def __init__(self, runner: Runner, config: sched.SchedulerConfig, alive: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        config: sched.SchedulerConfig,
+        alive: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises ValueError where `config` has a prefill lane and the runner has none."""
         self._runner = runner
         self._looks_ahead = runner if isinstance(runner, LooksAhead) else None
         self._counts_reads = runner if isinstance(runner, CountsExpertReads) else None
         self._on_device = runner if isinstance(runner, UsesDevice) else None
+        self._beside: HasPrefillLane | None = None
+        if config.has_prefill_lane:
+            if not isinstance(runner, HasPrefillLane) or not runner.can_prefill_beside:
+                raise ValueError("the configuration has costs of a prefill lane, and the runner has no such lane")
+            runner.open_prefill_lane()
+            self._beside = runner
         self._scheduler = sched.Scheduler(config)
         pool = runner.pool if isinstance(runner, UsesThreads) else kernels.ThreadPool(1)
-        self._sampler = StepSampler(pool, chosen_isa())
-        self._masks = MaskWorker()
+        self._decode_sampler = StepSampler(pool, chosen_isa())
+        # While the prefill lane samples, the threads may be computing experts.
+        self._prefill_sampler = StepSampler(kernels.ThreadPool(1), chosen_isa())
+        self._decode_masks, self._prefill_masks = MaskWorker(), MaskWorker()
+        self._decode_step: _Step | None = None
+        self._prefill_step: _Step | None = None
+        self._preempted: list[int] = []
         self._sequences: dict[int, Sequence] = {}
         self._queued: set[int] = set()
         self._alive = alive
+        self._clock = clock
 
     def add(self, seq: int, request: Request, seed: int, leader: int | None = None) -> None:
         """Queue a request under a fresh sequence id.
@@ -107,20 +151,76 @@ class EngineCore:
         self._queued.discard(seq)
 
     def step(self) -> StepResult:
-        """Run one step. Returns IDLE when nothing can run."""
-        plan = self._scheduler.plan()
-        if plan.num_requests == 0:
+        """Begin a step in each lane that has none, and return once one has ended; BUSY and IDLE where none does."""
+        if self._decode_step is None:
+            self._decode_step = self._begin_decode()
+        if self._beside is not None and self._prefill_step is None:
+            self._prefill_step = self._begin_prefill(self._beside)
+        decode, prefill = self._decode_step, self._prefill_step
+        if prefill is not None:
+            assert self._beside is not None
+            if self._prefill_ends_first(self._beside, decode):
+                self._prefill_step = None
+                return self._end(prefill, self._beside.prefill_logits(), sched.Lane.PREFILL)
+            if decode is None:
+                return BUSY
+        if decode is None:
             return IDLE
-        kind = _kind(plan)
-        num_tokens = plan.num_tokens
+        if self._looks_ahead is None:
+            logits = self._runner.forward(_batch(decode.plan, decode.requested), self._alive)
+        else:
+            logits = self._looks_ahead.logits(self._alive)
+        self._decode_step = None
+        return self._end(decode, logits, sched.Lane.DECODE)
+
+    def _begin_decode(self) -> _Step | None:
+        """While a step runs, the next one is planned: all of it but the tokens that this one is to sample."""
+        step = self._planned(sched.Lane.DECODE, self._decode_masks, self._decode_sampler)
+        runner = self._looks_ahead
+        if step is not None and runner is not None:
+            batch = _batch(step.plan, step.requested)
+            runner.queue(batch, self._alive, is_staged=step.plan.was_predicted)
+            predicted = self._scheduler.plan_ahead()
+            if predicted is not None:
+                runner.stage(Batch.from_plan(predicted, logits_at=()))
+        return step
+
+    def _begin_prefill(self, runner: HasPrefillLane) -> _Step | None:
+        step = self._planned(sched.Lane.PREFILL, self._prefill_masks, self._prefill_sampler)
+        if step is not None:
+            runner.begin_prefill(_batch(step.plan, step.requested))
+        return step
+
+    def _planned(self, lane: int, masks: MaskWorker, sampler: StepSampler) -> _Step | None:
+        """The lane's next step; None where it has none."""
+        plan = self._scheduler.plan(lane)
+        self._preempted += plan.preempted.tolist()
+        if plan.num_requests == 0:
+            return None
         admitted = tuple((seq, self._scheduler.cached_tokens(seq)) for seq in plan.seqs.tolist() if seq in self._queued)
         self._queued.difference_update(seq for seq, _ in admitted)
-        preempted = tuple(plan.preempted.tolist())
         requested = _requested_rows(plan, self._sequences)
-        self._masks.begin({row.seq: self._sequences[row.seq] for row in requested if row.samples})
-        logits = self._forward(plan, _batch(plan, requested))
-        prefilled, sampled, failed = self._apply_logits(requested, logits)
-        committed = self._scheduler.commit(np.array([token for token, _ in sampled.values()], dtype=np.int32))
+        masks.begin({row.seq: self._sequences[row.seq] for row in requested if row.samples})
+        return _Step(plan, requested, admitted, masks, sampler, self._clock())
+
+    def _prefill_ends_first(self, runner: HasPrefillLane, decode: _Step | None) -> bool:
+        """Drive the prefill lane until its step ends, or the decode lane's does; without one, for BUSY_S."""
+        until = self._clock() + BUSY_S
+        while not runner.advance_prefill(self._alive):
+            if decode is None:
+                if self._clock() > until:
+                    return False
+                time.sleep(POLL_S / 10)
+            elif runner.is_done(POLL_S):
+                return False
+        return True
+
+    def _end(self, step: _Step, logits: NDArray[np.float32], lane: int) -> StepResult:
+        # Rows whose sequences were aborted while the step ran are of no interest any more.
+        live = [row for row in step.requested if row.seq in self._sequences]
+        prefilled, sampled, failed = self._apply_logits(step, live, logits)
+        tokens = [sampled.get(row.seq, (0, None))[0] for row in step.requested if row.samples]
+        committed = self._scheduler.commit(np.array(tokens, dtype=np.int32), lane)
         events = tuple(
             TokenEvent(seq, token, FINISH_REASONS.get(finish), sampled[seq][1])
             for seq, token, finish in zip(
@@ -129,28 +229,28 @@ class EngineCore:
         )
         for seq in (*failed, *(event.seq for event in events if event.finish_reason is not None)):
             del self._sequences[seq]
-        return StepResult(kind, num_tokens, events, admitted, preempted, prefilled, tuple(failed.items()))
-
-    def _forward(self, plan: sched.Plan, batch: Batch) -> NDArray[np.float32]:
-        """While a step runs, the next one is planned: all of it but the tokens that this one is to sample."""
-        runner = self._looks_ahead
-        if runner is None:
-            return self._runner.forward(batch, self._alive)
-        runner.queue(batch, self._alive, is_staged=plan.was_predicted)
-        predicted = self._scheduler.plan_ahead()
-        if predicted is not None:
-            runner.stage(Batch.from_plan(predicted, logits_at=()))
-        return runner.logits(self._alive)
+        admitted = tuple((seq, cached) for seq, cached in step.admitted if any(row.seq == seq for row in live))
+        preempted, self._preempted = tuple(seq for seq in self._preempted if seq in self._sequences), []
+        return StepResult(
+            _kind(step.plan),
+            step.plan.num_tokens,
+            events,
+            admitted,
+            preempted,
+            prefilled,
+            tuple(failed.items()),
+            step.started,
+        )
 
     def _apply_logits(
-        self, requested: list[_RequestedRow], logits: NDArray[np.float32]
+        self, step: _Step, requested: list[_RequestedRow], logits: NDArray[np.float32]
     ) -> tuple[tuple[PrefillEvent, ...], dict[int, tuple[int, TokenLogprobs | None]], dict[int, Exception]]:
         """Prompt scores, sampled tokens in plan order, and failures, which the scheduler knows of by then. A failed
         sequence gets token 0, which is never delivered."""
         errors: dict[int, Exception] = {}
-        scores = self._score_prompts(requested, logits, errors)
-        tokens = self._sample(requested, logits, errors)
-        logprobs = self._score_tokens(requested, tokens, logits, errors)
+        scores = self._score_prompts(step.sampler, requested, logits, errors)
+        tokens = self._sample(step, requested, logits, errors)
+        logprobs = self._score_tokens(step.sampler, requested, tokens, logits, errors)
         prefilled: list[PrefillEvent] = []
         sampled: dict[int, tuple[int, TokenLogprobs | None]] = {}
         failed: dict[int, Exception] = {}
@@ -168,7 +268,11 @@ class EngineCore:
         return tuple(prefilled), sampled, failed
 
     def _score_prompts(
-        self, requested: list[_RequestedRow], logits: NDArray[np.float32], errors: dict[int, Exception]
+        self,
+        sampler: StepSampler,
+        requested: list[_RequestedRow],
+        logits: NDArray[np.float32],
+        errors: dict[int, Exception],
     ) -> dict[int, list[TokenLogprobs]]:
         """The log probabilities of the prompt tokens that rows score, by sequence; the first failure of each goes to
         `errors`, here and below."""
@@ -178,7 +282,7 @@ class EngineCore:
             for n, token_id in enumerate(self._sequences[row.seq].take_unscored(len(row.scored))):
                 rows.append((row.seq, ScoredRow(row.first_logit + n, token_id, num_top)))
         scores: dict[int, list[TokenLogprobs]] = {}
-        for (seq, _), score in zip(rows, self._sampler.score(logits, [row for _, row in rows]), strict=True):
+        for (seq, _), score in zip(rows, sampler.score(logits, [row for _, row in rows]), strict=True):
             if isinstance(score, FloatingPointError):
                 errors.setdefault(seq, score)
             else:
@@ -186,20 +290,20 @@ class EngineCore:
         return scores
 
     def _sample(
-        self, requested: list[_RequestedRow], logits: NDArray[np.float32], errors: dict[int, Exception]
+        self, step: _Step, requested: list[_RequestedRow], logits: NDArray[np.float32], errors: dict[int, Exception]
     ) -> dict[int, int]:
         """The next token of each sequence that samples and has not failed; grammars have advanced by it."""
         rows: dict[int, SampledRow] = {}
         for row in requested:
             if row.samples and row.seq not in errors:
                 try:
-                    allowed = self._masks.take(row.seq)
+                    allowed = step.masks.take(row.seq)
                 except RequestError as error:
                     errors[row.seq] = error
                 else:
                     rows[row.seq] = SampledRow(row.last_logit, self._sequences[row.seq].sampler, allowed)
         tokens: dict[int, int] = {}
-        for seq, token in zip(rows, self._sampler.sample(logits, list(rows.values())), strict=True):
+        for seq, token in zip(rows, step.sampler.sample(logits, list(rows.values())), strict=True):
             try:
                 if isinstance(token, FloatingPointError):
                     raise token
@@ -211,6 +315,7 @@ class EngineCore:
 
     def _score_tokens(
         self,
+        sampler: StepSampler,
         requested: list[_RequestedRow],
         tokens: Mapping[int, int],
         logits: NDArray[np.float32],
@@ -223,7 +328,7 @@ class EngineCore:
             if row.seq in tokens and num_top is not None:
                 rows[row.seq] = ScoredRow(row.last_logit, tokens[row.seq], num_top)
         logprobs: dict[int, TokenLogprobs] = {}
-        for seq, found in zip(rows, self._sampler.score(logits, list(rows.values())), strict=True):
+        for seq, found in zip(rows, sampler.score(logits, list(rows.values())), strict=True):
             if isinstance(found, FloatingPointError):
                 errors[seq] = found
             else:

@@ -15,12 +15,13 @@ from enum import StrEnum
 from ballast._core import sched
 from ballast.awake_clock import AwakeClock
 from ballast.engine.admission import Queue, reason_to_refuse
-from ballast.engine.core import EngineCore, StepResult
+from ballast.engine.core import BUSY, IDLE, EngineCore, StepResult
 from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.observer import EngineObserver, SilentObserver
 from ballast.engine.request import FinishReason, Output, Request, SamplingParams
 from ballast.engine.retry_schedule import RetrySchedule
-from ballast.engine.runner import Runner, bounded
+from ballast.engine.runner import Measurable, Runner, bounded
+from ballast.engine.step_costs import with_measured_costs
 from ballast.engine.stream import RequestStream
 from ballast.errors import CapacityError, ContextLengthError, EngineDeadError, RequestError
 from ballast.model.device_counts import DeviceCounts
@@ -340,19 +341,21 @@ class Engine:
     def _run(self) -> None:
         try:
             runner = self._load(self._report_progress)
-            core = EngineCore(runner, bounded(self._config, runner), self._note_progress)
+            config = bounded(self._config, runner)
+            if isinstance(runner, Measurable):
+                config = with_measured_costs(config, runner, self.limits.max_model_tokens, self._note_progress)
+            core = EngineCore(runner, config, self._note_progress)
             self._warm_up(core)
             with self._lock:
                 if self._state is EngineState.LOADING:
                     self._state = EngineState.READY
             while not self._stopping:
                 self._take_inbox(core)
-                started = time.monotonic()
                 result = core.step()
-                if result.num_tokens == 0:
+                if result is IDLE:
                     self._idle(core)
-                else:
-                    self._account(core, result, started)
+                elif result is not BUSY:
+                    self._account(core, result)
             self._fail_all(CapacityError.shutting_down())
             with self._lock:
                 self._state = EngineState.STOPPED
@@ -402,13 +405,13 @@ class Engine:
                 self._wake.wait(timeout=IDLE_WAKE_S)
             self._note_progress()
 
-    def _account(self, core: EngineCore, result: StepResult, started: float) -> None:
+    def _account(self, core: EngineCore, result: StepResult) -> None:
         now = time.monotonic()
-        self._observer.on_step(result.kind, now - started, result.num_tokens)
+        self._observer.on_step(result.kind, now - result.started, result.num_tokens)
         for seq, cached_tokens in result.admitted:
             live = self._live[seq]
             self._leave_queue(live)
-            live.admitted, live.cached_tokens = started, cached_tokens
+            live.admitted, live.cached_tokens = result.started, cached_tokens
             self._prompt_tokens += len(live.request.prompt_ids)
         num_ended = len(result.failed)
         deliveries: defaultdict[asyncio.AbstractEventLoop, list[Delivery]] = defaultdict(list)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,15 @@ class Runner(Protocol):
         Calls `alive` after a layer if the last call was 100 ms ago or more, so that a long step can be told from a
         hung one.
         """
+
+
+@runtime_checkable
+class Measurable(Runner, Protocol):
+    """A runner whose steps are measured before it serves."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids that a batch may hold."""
 
 
 @runtime_checkable
@@ -48,6 +57,33 @@ class LooksAhead(Protocol):
 
     def logits(self, alive: Callable[[], None]) -> NDArray[np.float32]:
         """Wait for the step and return what `Runner.forward` does; valid until the next step is queued."""
+
+
+@runtime_checkable
+class HasPrefillLane(LooksAhead, Protocol):
+    """A runner that can compute a step of prompts beside the steps that it is asked for by `queue`, and without the
+    CPU's threads. One step is `begin_prefill`, `advance_prefill` until that says so, then `prefill_logits`."""
+
+    @property
+    def can_prefill_beside(self) -> bool:
+        """Whether it can with what was loaded."""
+
+    def open_prefill_lane(self) -> None:
+        """Long prompts come by `begin_prefill` from now on, and `queue` leaves to it what only one of both can use."""
+
+    def is_done(self, timeout_s: float) -> bool:
+        """Whether the longest part of the step that `queue` has begun is over, `timeout_s` from now at the latest, so
+        that `logits` hardly waits. Raises what fails the step."""
+
+    def begin_prefill(self, batch: Batch) -> None:
+        """Begin a step."""
+
+    def advance_prefill(self, alive: Callable[[], None]) -> bool:
+        """Go on with the step, without waiting for anything; whether it is computed. To be called every millisecond or
+        so. Calls `alive` where the step has made progress; raises what fails it."""
+
+    def prefill_logits(self) -> NDArray[np.float32]:
+        """What `Runner.forward` returns, of the step that is computed; valid until the next one begins."""
 
 
 @runtime_checkable
@@ -91,12 +127,11 @@ def bounded(config: sched.SchedulerConfig, runner: Runner) -> sched.SchedulerCon
     most = runner.max_prefill_tokens if isinstance(runner, BoundsPrefill) else None
     if most is None or most >= config.prefill_chunk_size:
         return config
-    return sched.SchedulerConfig(
-        num_blocks=config.num_blocks,
-        block_tokens=config.block_tokens,
-        max_batch_size=config.max_batch_size,
-        chunk_size=config.chunk_size,
-        prefill_chunk_size=max(most, config.chunk_size),
-        max_queue=config.max_queue,
-        prefix_cache=config.prefix_cache,
-    )
+    return with_changes(config, prefill_chunk_size=max(most, config.chunk_size))
+
+
+def with_changes(config: sched.SchedulerConfig, **changes: Any) -> sched.SchedulerConfig:
+    """The configuration with other values of some of its arguments. Costs are not kept."""
+    names = ("num_blocks", "block_tokens", "max_batch_size", "chunk_size", "prefill_chunk_size", "max_queue",
+             "prefix_cache", "prefill_lane_tokens", "max_stall_s")  # fmt: skip
+    return sched.SchedulerConfig(**({name: getattr(config, name) for name in names} | changes))

@@ -258,7 +258,8 @@ def test_resolving_leaves_no_auto():
         assert [
             name
             for name, value in values.items()
-            if value in (None, "auto") and name not in ("numa", "vram_limit", "stream_from_tokens", "expert_profile")
+            if value in (None, "auto")
+            and name not in ("numa", "vram_limit", "stream_from_tokens", "max_stall_ms", "expert_profile")
         ] in (
             [],
             ["client_priority"],

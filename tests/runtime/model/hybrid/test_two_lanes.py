@@ -1,0 +1,131 @@
+"""Prompts in steps of their own beside those that decode: the same texts, whatever ends first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from ballast.engine.build import EngineSettings, scheduler_config
+from ballast.engine.core import BUSY, EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import with_changes
+from ballast.model.hybrid.model import HybridModel
+from ballast.tiny import write_tiny_model
+from support.models.float_experts import FloatExperts
+from support.models.float_hybrid import float_linear, load_hybrid
+
+CPU = torch.device("cpu")
+SETTINGS = EngineSettings(
+    cache_lens=320,
+    max_batch_size=4,
+    max_new_tokens=40,
+    chunk_size=24,
+    prefill_chunk_size=48,
+    max_queue=16,
+    block_tokens=16,
+)
+PREFILL_FROM = 12
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> HybridModel:
+    """On the CPU, in float32; prompts of PREFILL_FROM tokens and more are streamed."""
+    torch.set_num_threads(1)
+    file = write_tiny_model(tmp_path_factory.mktemp("model"), arch="v3", mla="split", quant="f32").gguf
+    return load_hybrid(
+        file,
+        CPU,
+        SETTINGS,
+        make_linear=float_linear,
+        make_experts=FloatExperts,
+        kv_dtype=torch.float32,
+        stream_from_tokens=PREFILL_FROM,
+    )
+
+
+def core_of(model: HybridModel, *, lanes: int) -> EngineCore:
+    config = scheduler_config(replace(SETTINGS, stream_from_tokens=PREFILL_FROM))
+    return EngineCore(model, with_changes(config, prefill_costs=[(1, 1.0)]) if lanes == 2 else config)
+
+
+def texts(core: EngineCore, abort: Callable[[int, dict[int, list[int]]], int | None]) -> dict[int, list[int]]:
+    """Short and long prompts that come while others decode and blocks are short. `abort` gets the number of the step,
+    and may name a sequence."""
+    rng = np.random.default_rng(3)
+    found: dict[int, list[int]] = {}
+    for step in range(4000):
+        if step % 9 == 0 and len(found) < 14:
+            seq = len(found) + 1
+            found[seq] = []
+            prompt = tuple(rng.integers(0, 300, (5, 70, 11, 40, 130)[seq % 5]).tolist())
+            core.add(seq, Request(str(seq), prompt, SamplingParams(max_tokens=24, seed=seq)), seq)
+        if (aborted := abort(step, found)) is not None:
+            core.abort(aborted)
+        for event in core.step().events:
+            found[event.seq].append(event.token_id)
+        core.check()
+        if step > 130 and core.stats().running + core.stats().waiting == 0:
+            break
+    assert core.stats().used_tokens == 0
+    return found
+
+
+def test_two_lanes_give_the_texts_of_one(model: HybridModel) -> None:
+    one = texts(core_of(model, lanes=1), lambda *_: None)
+    before = model.device_counts.streamed_steps
+    core = core_of(model, lanes=2)
+    assert texts(core, lambda *_: None) == one
+    assert model.device_counts.streamed_steps - before >= 8
+    assert {len(text) for text in one.values()} == {24}
+
+
+def test_what_is_aborted_in_either_lane_is_gone_and_harms_nobody(model: HybridModel) -> None:
+    whole = texts(core_of(model, lanes=1), lambda *_: None)
+    core = core_of(model, lanes=2)
+    in_prefill: list[int] = []
+
+    def abort(step: int, found: dict[int, list[int]]) -> int | None:
+        """Now a sequence whose prompt is being computed, now one that decodes."""
+        outstanding = core._prefill_step
+        if step % 5 == 3 and outstanding is not None and len(in_prefill) < 3:
+            in_prefill.append(int(outstanding.plan.seqs[0]))
+            return in_prefill[-1]
+        return max(found) - 1 if step in (25, 50) else None
+
+    found = texts(core, abort)
+    assert len(in_prefill) == 3
+    for seq, text in found.items():
+        assert text == whole[seq][: len(text)]
+    assert sum(len(text) == 24 for text in found.values()) >= 8
+    assert all(found[seq] == [] for seq in in_prefill), "a prompt's first token came after its end"
+
+
+def test_a_prompt_alone_returns_now_and_then_for_what_has_arrived(model: HybridModel) -> None:
+    core = core_of(model, lanes=2)
+    slow = SlowLane(model)
+    core._beside = slow
+    core.add(1, Request("1", tuple(range(40)), SamplingParams(max_tokens=2, temperature=0.0)), 1)
+    assert core.step() is BUSY
+    core.add(2, Request("2", (1, 2, 3), SamplingParams(max_tokens=2, temperature=0.0)), 2)
+    assert [event.seq for event in core.step().events] == [2], "a short prompt waits for no long one"
+    slow.may_end = True
+    ended = [event.seq for _ in range(500) for event in core.step().events]
+    assert sorted(ended) == [1, 1, 2]
+
+
+class SlowLane:
+    """A model's prefill lane whose step does not end until it may."""
+
+    def __init__(self, model: HybridModel) -> None:
+        self._model = model
+        self.may_end = False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._model, name)
+
+    def advance_prefill(self, alive: Callable[[], None]) -> bool:
+        return self._model.advance_prefill(alive) and self.may_end

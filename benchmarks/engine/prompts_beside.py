@@ -1,0 +1,198 @@
+"""What prompts cost those who decode, and those who wait behind other prompts.
+
+python benchmarks/engine/prompts_beside.py MODEL.gguf [--threads N] [--device cuda:0] [--prompt 4096] [--count 3]
+       [--long 32768] [--prefill_chunk_size 4096] [--lanes 1]
+
+Three requests decode (temperature 0.6, top_p 0.95), then prompts arrive one after another; then a short prompt arrives
+behind a long one. Everything is measured alone first. Costs are measured at start, as a server does. Prompts are random
+token ids, so the file needs no vocabulary. One JSON line a case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ballast.engine.build import EngineSettings, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.loading import load_runner
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import Measurable
+from ballast.engine.step_costs import with_measured_costs
+from ballast.model.metadata import read_spec
+from ballast.weights.gguf import open_gguf
+from support.bench_record import bench_record
+
+SHORT = 200
+CONTEXT = 64
+"""Tokens of prompt of those who decode."""
+NUM_DECODERS = 3
+CACHE_LENS = 49152
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--prompt", type=int, default=4096)
+    parser.add_argument("--count", type=int, default=3, help="prompts beside those who decode")
+    parser.add_argument("--long", type=int, default=0, help="tokens of the prompt that a short one arrives behind")
+    parser.add_argument("--chunk_size", type=int, default=256)
+    parser.add_argument("--prefill_chunk_size", type=int)
+    parser.add_argument("--max_stall_ms", type=float)
+    parser.add_argument("--lanes", type=int, choices=(1, 2), default=2, help="1: by a constant, as without costs")
+    parser.add_argument("--alone_s", type=float, default=3.0, help="time of those who decode alone")
+    options = parser.parse_args()
+    settings = EngineSettings(
+        cache_lens=CACHE_LENS,
+        max_batch_size=NUM_DECODERS + 3,
+        max_new_tokens=1024,
+        chunk_size=options.chunk_size,
+        prefill_chunk_size=options.prefill_chunk_size or (options.chunk_size if options.device == "cpu" else 4096),
+        max_queue=16,
+        max_stall_s=None if options.max_stall_ms is None else options.max_stall_ms / 1e3,
+        cpu_threads=options.threads,
+        device=options.device,
+        pcie_share=None,
+    )
+    gguf_model = open_gguf(options.model)
+    spec = read_spec(gguf_model, None)
+    runner = load_runner(gguf_model, spec, spec.vocab_size, settings)
+    config = scheduler_config(settings)
+    if options.lanes == 2:
+        assert isinstance(runner, Measurable)
+        config = with_measured_costs(config, runner, min(spec.context_length, CACHE_LENS), lambda: None)
+    clients = Clients(EngineCore(runner, config), spec.vocab_size)
+    for case, figures in cases(clients, options):
+        print(
+            bench_record(
+                "engine/prompts_beside",
+                f"{options.model.name}: {case}",
+                device=options.device,
+                threads=options.threads,
+                lanes=1 + config.has_prefill_lane,
+                chosen_by="cost" if options.lanes == 2 else "a constant",
+                prefill_chunk_size=settings.prefill_chunk_size,
+                **figures,
+            ),
+            flush=True,
+        )
+
+
+class Clients:
+    """Requests of one engine, and when each of their tokens came."""
+
+    def __init__(self, core: EngineCore, vocabulary: int) -> None:
+        self._core = core
+        self._rng = np.random.default_rng(0)
+        self._vocabulary = vocabulary
+        self._seqs = itertools.count(1)
+        self.tokens: defaultdict[int, list[float]] = defaultdict(list)
+        self.arrived: dict[int, float] = {}
+
+    def add(self, prompt_tokens: int, max_tokens: int) -> int:
+        seq = next(self._seqs)
+        prompt = tuple(self._rng.integers(0, self._vocabulary, prompt_tokens).tolist())
+        params = SamplingParams(max_tokens=max_tokens, temperature=0.6, top_p=0.95)
+        self._core.add(seq, Request(str(seq), prompt, params), seq)
+        self.arrived[seq] = time.perf_counter()
+        return seq
+
+    def end(self, *seqs: int) -> None:
+        for seq in seqs:
+            self._core.abort(seq)
+        while self._core.step().num_tokens:
+            pass
+
+    def run_until(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            events = self._core.step().events
+            now = time.perf_counter()
+            for event in events:
+                self.tokens[event.seq].append(now)
+
+    def first_token_s(self, seq: int) -> float:
+        return self.tokens[seq][0] - self.arrived[seq]
+
+    def between(self, seqs: list[int], begin: float, end: float) -> list[float]:
+        """The inter-token latencies of some, in seconds, of tokens that came between two times."""
+        return [
+            after - before
+            for seq in seqs
+            for before, after in itertools.pairwise(self.tokens[seq])
+            if begin < after <= end
+        ]
+
+
+def cases(clients: Clients, options: argparse.Namespace) -> Iterator[tuple[str, dict[str, object]]]:
+    def first_token_s(num_tokens: int) -> float:
+        seq = clients.add(num_tokens, 1)
+        clients.run_until(lambda: bool(clients.tokens[seq]))
+        return clients.first_token_s(seq)
+
+    def alone(num_tokens: int) -> float:
+        return min(first_token_s(num_tokens) for _ in range(2))
+
+    prompt_alone_s, short_alone_s = alone(options.prompt), alone(SHORT)
+    yield f"prompt {options.prompt} alone", {"ttft_s": round(prompt_alone_s, 3)}
+    yield f"prompt {SHORT} alone", {"ttft_s": round(short_alone_s, 3)}
+
+    decoders = [clients.add(CONTEXT, 1024) for _ in range(NUM_DECODERS)]
+    clients.run_until(lambda: all(len(clients.tokens[seq]) > 4 for seq in decoders))
+    begin = time.perf_counter()
+    clients.run_until(lambda: time.perf_counter() - begin > options.alone_s)
+    itl_alone = clients.between(decoders, begin, time.perf_counter())
+    begin = time.perf_counter()
+    firsts = [first_token_s(options.prompt) for _ in range(options.count)]
+    end = time.perf_counter()
+    itl = clients.between(decoders, begin, end)
+    clients.end(*decoders)
+    alone_rate = 1 / np.mean(itl_alone)
+    rate = len(itl) / (end - begin) / NUM_DECODERS
+    yield (
+        f"{NUM_DECODERS} decode, {options.count} prompts of {options.prompt}",
+        {
+            "tokens_per_s_each_alone": round(float(alone_rate), 2),
+            "tokens_per_s_each": round(rate, 2),
+            "share_of_alone": round(float(rate / alone_rate), 3),
+            "itl_p50_ms_alone": ms(itl_alone, 50),
+            "itl_p99_ms_alone": ms(itl_alone, 99),
+            "itl_p50_ms": ms(itl, 50),
+            "itl_p99_ms": ms(itl, 99),
+            "itl_p99_over_alone_p50": round(ms(itl, 99) / ms(itl_alone, 50), 2),
+            "ttft_s": [round(each, 3) for each in firsts],
+            "ttft_over_alone": round(float(np.median(firsts)) / prompt_alone_s, 2),
+        },
+    )
+    if not options.long:
+        return
+    begin = time.perf_counter()
+    long_seq = clients.add(options.long, 1)
+    clients.run_until(lambda: time.perf_counter() - begin > 0.2)
+    short_seq = clients.add(SHORT, 1)
+    clients.run_until(lambda: bool(clients.tokens[long_seq] and clients.tokens[short_seq]))
+    yield (
+        f"prompt {SHORT} behind one of {options.long}",
+        {
+            "ttft_s": round(clients.first_token_s(short_seq), 3),
+            "ttft_s_alone": round(short_alone_s, 3),
+            "ttft_s_of_the_long": round(clients.first_token_s(long_seq), 3),
+            "tokens_per_s_of_the_long": round(options.long / clients.first_token_s(long_seq)),
+        },
+    )
+
+
+def ms(seconds: list[float], percentile: float) -> float:
+    return round(float(np.percentile(seconds, percentile)) * 1e3, 2)
+
+
+if __name__ == "__main__":
+    main()

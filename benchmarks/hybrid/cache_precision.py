@@ -92,8 +92,8 @@ class RoundedAttention:
 def load(file: Path, dtype: torch.dtype, *, rounds_attention: bool = False) -> HybridModel:
     hybrid = load_hybrid(file, torch.device("cpu"), SETTINGS, make_linear=float_linear, kv_dtype=dtype)
     if rounds_attention:
-        assert isinstance(hybrid._attend, PlainAttention)
-        hybrid._attend = RoundedAttention(hybrid._attend._sizes, dtype)
+        assert isinstance(hybrid._attention._attend, PlainAttention)
+        hybrid._attention._attend = RoundedAttention(hybrid._attention._attend._sizes, dtype)
     return hybrid
 
 

@@ -150,11 +150,11 @@ std::shared_ptr<Plan> Scheduler::plan(Lane lane) {
   auto plan = std::make_shared<Plan>();
   if (lane == Lane::kDecode) {
     plan_decodes();
-    company_ = {num_planned_, is_under_way(Lane::kPrefill)};
-    budget_ = decode_lane_budget(config_, company_);
+    num_decode_ = num_planned_;
+    budget_ = prompt_budget(config_, num_decode_);
   } else {
     const auto decodes = [](const Request* request) { return request->wants_decode(); };
-    company_ = {static_cast<int32_t>(std::count_if(running_.begin(), running_.end(), decodes)), false};
+    num_decode_ = static_cast<int32_t>(std::count_if(running_.begin(), running_.end(), decodes));
     budget_ = is_starved_ ? 0 : config_.prefill_chunk_size;
   }
   plan_prompts();
@@ -276,7 +276,7 @@ bool Scheduler::joins(Request& request) const {
 }
 
 Lane Scheduler::lane_of(const Request& request, int32_t num_tokens) const {
-  return request.scores_prompt ? Lane::kDecode : cheaper_lane(config_, num_tokens, company_);
+  return request.scores_prompt ? Lane::kDecode : cheaper_lane(config_, num_tokens, num_decode_);
 }
 
 // One block more than its tokens take, so that it does not fall again at once; but never more than it can

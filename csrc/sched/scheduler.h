@@ -123,7 +123,7 @@ class Scheduler {
 
   // During plan().
   Lane lane_ = Lane::kDecode;
-  Company company_{};
+  int32_t num_decode_ = 0;  // requests that decode
   std::vector<SeqId> preempted_;
   const Request* part_way_ = nullptr;  // the first in order whose tokens the step does not complete
   int32_t budget_ = 0;                 // tokens that the step may still take

@@ -99,29 +99,29 @@ TEST(a_curve_that_no_machine_has_is_refused) {
 TEST(prompts_make_a_step_longer_by_what_is_allowed_and_no_more) {
   SchedulerConfig config = one_lane();
   config.chunk_size = 100;
-  EXPECT_EQ(decode_lane_budget(config, {1, false}), 35);  // 1 s alone, three and a half times that beside
+  EXPECT_EQ(prompt_budget(config, 1), 35);  // 1 s alone, three and a half times that beside
   config.max_stall_s = 0.5;
-  EXPECT_EQ(decode_lane_budget(config, {1, false}), 5);
+  EXPECT_EQ(prompt_budget(config, 1), 5);
   config.max_stall_s = 0.0;
-  EXPECT_EQ(decode_lane_budget(config, {1, false}), 1);  // or a prompt would never end
+  EXPECT_EQ(prompt_budget(config, 1), 1);  // or a prompt would never end
   config.max_stall_s = 1e9;
-  EXPECT_EQ(decode_lane_budget(config, {1, false}), 99);
-  EXPECT_EQ(decode_lane_budget(config, {0, false}), config.prefill_chunk_size);
-  EXPECT_EQ(decode_lane_budget(two_lanes(), {1, false}), 10);  // once what it takes alone
-  EXPECT_EQ(decode_lane_budget(two_lanes(), {0, true}), 16);
+  EXPECT_EQ(prompt_budget(config, 1), 99);
+  EXPECT_EQ(prompt_budget(config, 0), config.prefill_chunk_size);
+  EXPECT_EQ(prompt_budget(two_lanes(), 1), 10);  // once what it takes alone
+  EXPECT_EQ(prompt_budget(two_lanes(), 0), 16);
 }
 
 TEST(a_prompt_goes_where_it_is_computed_sooner) {
   const SchedulerConfig config = two_lanes();
-  EXPECT(cheaper_lane(config, 20, {0, false}) == kDecode);   // 2.9 s against 4
-  EXPECT(cheaper_lane(config, 32, {0, false}) == kPrefill);  // 4.1 s
-  EXPECT(cheaper_lane(config, 10, {1, false}) == kDecode);   // one step of 2 s
-  EXPECT(cheaper_lane(config, 31, {1, false}) == kPrefill);  // four
-  EXPECT(cheaper_lane(one_lane(), 1000, {1, false}) == kDecode);
+  EXPECT(cheaper_lane(config, 20, 0) == kDecode);   // steps of 16 and 4 tokens: 3.8 s against 4
+  EXPECT(cheaper_lane(config, 32, 0) == kPrefill);  // 5 s
+  EXPECT(cheaper_lane(config, 10, 1) == kDecode);   // one step of 2 s
+  EXPECT(cheaper_lane(config, 31, 1) == kPrefill);  // four
+  EXPECT(cheaper_lane(one_lane(), 1000, 1) == kDecode);
   SchedulerConfig asked = config;
   asked.prefill_lane_tokens = 5;
-  EXPECT(cheaper_lane(asked, 4, {0, false}) == kDecode);
-  EXPECT(cheaper_lane(asked, 5, {0, false}) == kPrefill);
+  EXPECT(cheaper_lane(asked, 4, 0) == kDecode);
+  EXPECT(cheaper_lane(asked, 5, 0) == kPrefill);
 }
 
 TEST(those_that_decode_go_on_while_a_long_prompt_is_computed) {

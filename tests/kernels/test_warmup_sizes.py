@@ -76,7 +76,7 @@ def test_linears(rng, pool, launched, kind, heads, by_int_gemm) -> None:
     )
     linear = PanelLinear(packed, rows, HIDDEN, is_transposed=False, device=CPU)
     linear.int_gemm_tokens = frozenset(TUNED_TOKENS[::2] if by_int_gemm else ())
-    check(launched, lambda count: linear(torch.zeros(count, heads, HIDDEN)), sizes_for_steps(MOST, 6))
+    check(launched, lambda count: linear(torch.zeros(count, heads, HIDDEN)), sizes_for_steps(MOST, 6, EXPERTS))
 
 
 @pytest.mark.parametrize("num_used", [1, 3, 6, 8])
@@ -120,11 +120,12 @@ def test_experts_and_their_way_there(rng, pool, launched, num_used) -> None:
         if count <= group_by_expert(ids, EXPERTS).block and ids.numel() <= FEW_PAIRS:
             fused_groups(division.gpu_slots, EXPERTS)
 
-    check(launched, run, sizes_for_steps(MOST, num_used))
+    check(launched, run, sizes_for_steps(MOST, num_used, EXPERTS))
 
 
 def test_each_number_stands_for_those_up_to_the_next_and_the_most_is_tried_itself() -> None:
-    assert sizes_for_experts(4096, 8) == [1, 2, 3, 5, 9, 17, 4096]
-    assert sizes_for_experts(1, 8) == [1]
-    assert {2, 5, MIN_CUBLAS_TOKENS, 4096} <= set(sizes_for_steps(4096, 6))
-    assert sizes_for_steps(7, 8) == [1, 2, 3, 7]
+    assert sizes_for_experts(4096, 8, 256) == [1, 2, 3, 5, 9, 17, 4096]
+    assert sizes_for_experts(16384, 8, 256) == [1, 2, 3, 5, 9, 17, 1025, 16384]
+    assert sizes_for_experts(1, 8, 256) == [1]
+    assert {2, 5, MIN_CUBLAS_TOKENS, 4096} <= set(sizes_for_steps(4096, 6, 64))
+    assert sizes_for_steps(7, 8, 256) == [1, 2, 3, 7]

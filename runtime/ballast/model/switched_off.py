@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 log = logging.getLogger(__name__)
 
-Feature = Literal["streamed_experts", "gpu_experts", "pcie_share", "exact_codes", "flashinfer"]
+Feature = Literal["streamed_experts", "gpu_experts", "pcie_share", "exact_codes", "flashinfer", "expanded_attention"]
 FEATURES: tuple[Feature, ...] = get_args(Feature)
 _TOLD_AS: Mapping[Feature, str] = {
     "streamed_experts": "experts are not streamed: long steps are computed by the CPU",
@@ -16,6 +16,7 @@ _TOLD_AS: Mapping[Feature, str] = {
     "pcie_share": "no experts are read across PCIe in decode steps",
     "exact_codes": "no dense product goes by exact codes",
     "flashinfer": "attention by Ballast's own kernels, which are slower",
+    "expanded_attention": "attention of long prompts stays in the latent space, which is slower",
 }
 
 

@@ -13,14 +13,13 @@ from ballast.plan.memory import FLOAT_BYTES, Numbers
 from ballast.plan.rows import MemoryRow
 from ballast.plan.scratch import hidden_bytes, input_bytes, sums_bytes
 from ballast.plan.streaming import buffer_bytes
+from ballast.plan.work import SCRATCH_BYTES, num_slices, step_bytes
 from ballast.weights.gguf import GgufModel
 
 _EXPERTS = ".mlp.experts"
 _KV_BYTES = 2
 _ATTENTION_BYTES = 96 << 20
 """Partial results of model/hybrid/attention/paged.py on a GPU of 160 multiprocessors, and flashinfer's workspaces."""
-_SLICE_BYTES = 256 << 20
-"""A slice of a matrix decoded to memory, as model/hybrid/panels/matmul.py bounds it."""
 _PARTIAL_BYTES = 64 << 20
 """Partial sums of a product whose columns are split among programs, as it bounds them: 528 tiles of 128 rows and 159
 tokens, and what is beside them. Those of float matrices and of heads grow with the step instead, up to 67,584 floats a
@@ -29,8 +28,8 @@ _LIBRARY_BYTES = 64 << 20
 """torch's workspaces for cuBLAS and cuBLASLt, of one stream: 32 MiB each on Hopper."""
 _MIN_CUBLAS_TOKENS = 160
 """Fewest tokens for which matrices are decoded by slices."""
-_TERM_BYTES = 6
-"""Bytes of an activation in the terms that a slice of a matrix is multiplied with."""
+_SLICE_PLAN_BYTES = 8 << 20
+"""What flashinfer keeps of the plan of one slice of a step."""
 _MOST_CAPTURED = 256
 """Most requests in a captured step: MOST_CAPTURED of model/hybrid/graphs/decode_graphs.py."""
 _NODES_A_LAYER = 32
@@ -89,8 +88,9 @@ def device_uses(
     row_bytes = kv_row_bytes(spec)
     cached = cache_slots - numbers.block_tokens
     captured = min(numbers.max_batch_size, _MOST_CAPTURED)
-    work = _step_bytes(spec, numbers.step_tokens, numbers.max_batch_size)
-    workspaces = _SLICE_BYTES + _PARTIAL_BYTES + _ATTENTION_BYTES + _LIBRARY_BYTES
+    work = step_bytes(spec, numbers.step_tokens, numbers.max_batch_size)
+    slice_plans = num_slices(numbers.step_tokens) * _SLICE_PLAN_BYTES
+    workspaces = SCRATCH_BYTES + _PARTIAL_BYTES + _ATTENTION_BYTES + slice_plans + _LIBRARY_BYTES
     buffers = MemoryRow(
         "expert buffers", buffer_bytes(spec, weights), "through which experts are streamed in long steps"
     )
@@ -135,25 +135,10 @@ def staging_bytes(
     return step_tokens * (on_the_way + experts + sums_bytes(spec.hidden, 1, num_nodes)) + 2 * largest
 
 
-def _step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
-    """Bytes of the activations that are alive at once in the widest part of a layer, experts included, and of the
-    logits."""
-    head = spec.nope_dim + spec.rope_dim
-    # Queries, their parts, both forms of them in the latent space, and what attention makes of them.
-    attention = spec.num_heads * (3 * head + 2 * spec.kv_lora_rank + 2 * spec.latent_dim + spec.v_dim)
-    # Of each expert of a token, its hidden values as floats and as two terms, and its result.
-    experts = spec.num_experts_used * (2 * spec.expert_dim + spec.hidden) + 3 * spec.hidden
-    widest = max(attention, 3 * max(spec.ffn_dim, spec.expert_dim * spec.num_shared_experts), experts)
-    step = num_tokens * (4 * spec.hidden + widest)
-    terms = num_tokens * max(spec.hidden, spec.ffn_dim, spec.num_heads * spec.v_dim) * _TERM_BYTES
-    logits = max_batch_size * 2 * spec.vocab_size
-    return (step + logits) * FLOAT_BYTES + terms
-
-
 def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:
     """Bytes of the memory that captured steps share, which holds workspaces of their own."""
-    step = _step_bytes(spec, most_captured, most_captured)
-    slice_bytes = _SLICE_BYTES if most_captured >= _MIN_CUBLAS_TOKENS else 0
+    step = step_bytes(spec, most_captured, most_captured)
+    slice_bytes = SCRATCH_BYTES if most_captured >= _MIN_CUBLAS_TOKENS else 0
     return step + slice_bytes + _PARTIAL_BYTES + _LIBRARY_BYTES
 
 

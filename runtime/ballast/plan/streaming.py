@@ -13,7 +13,7 @@ from ballast.model.hybrid.streaming.chunks import NUM_BUFFERS, chunk_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import group_of
 
-LONG_STEPS = (4096, 2048, 1024, 512)
+LONG_STEPS = (16384, 8192, 4096, 2048, 1024, 512)
 """Tokens of a step in which nothing decodes; the first that fits is used, since a pass over the experts takes as long
 for each."""
 

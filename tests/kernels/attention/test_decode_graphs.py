@@ -46,25 +46,25 @@ def fail(error: Exception) -> None:
 )
 def test_a_device_that_is_full_or_lost_says_so_itself(error: Exception, told: type[Exception]) -> None:
     with pytest.raises(told):
-        DecodeGraphs().capture(2, lambda size: None, lambda size: fail(error), lambda share: None)
+        DecodeGraphs(None).capture(2, lambda size: None, lambda size: fail(error), lambda share: None)
 
 
 def test_what_cannot_be_captured_ends_the_start_with_the_batch_size() -> None:
     with pytest.raises(EngineDeadError, match="of 2 requests cannot be captured: a value is read"):
-        DecodeGraphs().capture(
+        DecodeGraphs(None).capture(
             2, lambda size: None, lambda size: fail(RuntimeError("a value is read")), lambda share: None
         )
 
 
 def test_a_step_that_fails_before_it_is_captured_is_no_failure_of_the_capture() -> None:
     with pytest.raises(RuntimeError, match=r"^the experts failed$"):
-        DecodeGraphs().capture(
+        DecodeGraphs(None).capture(
             2, lambda size: fail(RuntimeError("the experts failed")), lambda size: None, lambda share: None
         )
 
 
 def test_no_larger_steps_are_captured_than_pay(cuda: None) -> None:
-    graphs, captured, told = DecodeGraphs(), [], []
+    graphs, captured, told = DecodeGraphs(None), [], []
     with pytest.warns(UserWarning, match="empty"):
         graphs.capture(MOST_CAPTURED + 5, lambda size: None, captured.append, told.append)
     assert captured == list(range(MOST_CAPTURED, 0, -1))

@@ -25,7 +25,7 @@ from ballast.model.hybrid.graphs.decode_graphs import MOST_CAPTURED
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.panels import matmul
 from ballast.model.hybrid.streaming.host_memory import panels_of
-from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
+from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, sums_of_calls
 from ballast.model.hybrid.weights import load_hybrid_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
@@ -317,7 +317,7 @@ def test_the_plan_has_room_for_the_buffers_that_are_made(tmp_path: Path) -> None
     spec = read_spec(gguf)
     tensors = Tensors(gguf, Packing(kernels.ThreadPool(1), FAST, 2))
     layers = [tensors.routed(spec, f"blk.{i}").experts for i in range(spec.num_dense_layers, spec.num_layers)]
-    streamed = StreamedExperts([panels_of(layer) for layer in layers], ExpertPanels, torch.device("cpu"))
+    streamed = StreamedExperts([panels_of(layer) for layer in layers], sums_of_calls(ExpertPanels), torch.device("cpu"))
     plan = make_hybrid_plan(
         gguf,
         spec,

@@ -46,7 +46,11 @@ def attention_case(
     width = sizes.rank + sizes.rope_dim
     num_slots = (sum(num_blocks) + 1) * sizes.block_tokens
     host_lens = np.array(lens, np.int32)
-    on_device = [torch.from_numpy(values).to(device) for values in (begins, host_lens, blocks)]
+    tables = (
+        torch.from_numpy(begins).to(device),
+        torch.from_numpy(host_lens).to(device),
+        torch.from_numpy(blocks).to(device),
+    )
     return AttentionCase(
         sizes,
         torch.randn(len(positions), sizes.num_heads, width, generator=rng, device=device),
@@ -55,6 +59,6 @@ def attention_case(
             positions=torch.from_numpy(positions).to(device),
             slots=torch.from_numpy(slots).to(device),
             sampled=torch.arange(len(positions), device=device),
-            requests=RequestTable(begins, host_lens, *on_device),
+            requests=RequestTable(begins, host_lens, *tables),
         ),
     )

@@ -387,7 +387,7 @@ class ReferenceScheduler:
         for group in (decode, prefill):
             assert sorted(group, key=order.index) == group
         assert all(row.end - row.begin == 1 for row in rows[: plan.num_decode])
-        is_held_up = bool(decode) or (lane == sched.Lane.DECODE and bool(others))
+        is_held_up = bool(decode) or (lane == sched.Lane.DECODE and self.config.has_prefill_lane)
         assert plan.num_tokens <= (self.config.chunk_size if is_held_up else self.config.prefill_chunk_size)
         scored = [row.end - row.begin for row in rows[plan.num_decode :] if row.request.scores_prompt]
         assert sum(scored) <= self.config.chunk_size

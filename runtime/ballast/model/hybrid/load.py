@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ballast.errors import ModelError
 from ballast.host.gpu import driver_library
 from ballast.host.nvcc import use_packaged_tools
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
+from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes, PlainExpandedKernels
 from ballast.model.hybrid.attention.latent import Attention, AttentionSizes, PlainAttention, largest_query
 from ballast.model.hybrid.experts.device_layers import WholeLayers, place_experts
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
@@ -32,7 +34,7 @@ from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in
 from ballast.model.hybrid.startup.pcie_share import SHARES, calibrate
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, CudaRegistrar, PinnedMemory, pin
 from ballast.model.hybrid.streaming.start import start_streaming
-from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
+from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts, LayerSums, sums_of_calls
 from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
 from ballast.model.rope import RopeTable, build_rope_table, softmax_scale
 from ballast.model.spec import ModelSpec
@@ -64,6 +66,7 @@ def load_hybrid_model(
         torch.cuda.set_device(device)
     off = SwitchedOff()
     attention, prefill_attention = (_attention(gguf_model, spec, options.block_tokens, device, off) for _ in range(2))
+    expansion = _expansion(spec, options.block_tokens, attention, device, off)
     make_experts = options.make_experts or _grouped_experts
     num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
     longest = min(options.max_step_tokens, num_positions)
@@ -95,6 +98,10 @@ def load_hybrid_model(
     pinned = PinnedMemory()
     if on_gpu:
         pinned = pin(on_host, CudaRegistrar(), report=lambda done: report(loaded + (ready - loaded) * done))
+    pointwise = _pointwise(spec, build_rope_table(spec, num_positions), options.kv_dtype, device)
+    # Before anything on the CPU is timed: until now a compiler may have run.
+    expanded = expansion(pointwise.num_saturated, options.slices.long_tokens)
+    slices = options.slices if expanded is not None else replace(options.slices, long_from=None)
     is_readable = pcie_share != 0 and (bool(pinned.num_bytes) if on_gpu else options.make_experts is not None)
     placed = [
         place_experts(layer, whole.left_of(index), make_experts, device, is_readable=is_readable)
@@ -107,21 +114,20 @@ def load_hybrid_model(
         spec.num_layers, options.num_blocks, options.block_tokens, spec.latent_dim, options.kv_dtype, device
     )
     inputs = DecodeInputs(options.max_batch_size, -(-num_positions // options.block_tokens), spec.hidden, device)
-    pointwise = _pointwise(spec, build_rope_table(spec, num_positions), options.kv_dtype, device)
     streamed = start_streaming(
         spec,
         on_host,
         packing.pool,
         pinned,
         device,
-        make_experts,
+        _expert_sums if options.make_experts is None else sums_of_calls(options.make_experts),
         from_tokens=options.stream_from_tokens,
         max_tokens=options.max_step_tokens,
         warmup_sizes=for_experts,
         off=off,
     )
     routed = RoutedExperts(experts, streamed, pinned, packing.pool)
-    parts = DeviceParts(device, attention, prefill_attention, pointwise, kv, inputs)
+    parts = DeviceParts(device, attention, prefill_attention, expanded, slices, pointwise, kv, inputs)
     model = HybridModel(spec, weights, routed, parts, options.max_step_tokens, options.vram, off)
     if experts.can_share:
         experts.set_pcie_share(SHARES[0] if pcie_share is None else pcie_share)
@@ -156,8 +162,8 @@ def _warmup_sizes(device: torch.device, spec: ModelSpec, most_tokens: int, longe
     from ballast.model.hybrid.startup import warmup_sizes  # here alone: a CPU needs no Triton
 
     return (
-        warmup_sizes.sizes_for_experts(most_tokens, spec.num_experts_used),
-        warmup_sizes.sizes_for_steps(longest, spec.num_experts_used),
+        warmup_sizes.sizes_for_experts(most_tokens, spec.num_experts_used, spec.num_experts),
+        warmup_sizes.sizes_for_steps(longest, spec.num_experts_used, spec.num_experts),
     )
 
 
@@ -192,6 +198,28 @@ def _attention(
         return gpu_attention(sizes, device, off)
     except ValueError as error:
         raise ModelError(gguf_model.path, str(error)) from error
+
+
+def _expansion(
+    spec: ModelSpec, block_tokens: int, attention: Attention, device: torch.device, off: SwitchedOff
+) -> Callable[[torch.Tensor, int], ExpandedAttention | None]:
+    """What makes attention outside the latent space, once its kernels are compiled; see `start_expansion`."""
+    sizes = ExpandedSizes(
+        spec.num_heads,
+        spec.kv_lora_rank,
+        spec.nope_dim,
+        spec.rope_dim,
+        spec.v_dim,
+        softmax_scale(spec),
+        block_tokens,
+    )
+    if device.type != "cuda":
+        return lambda counted, most: ExpandedAttention(sizes, PlainExpandedKernels(sizes, counted), most)
+    from ballast.model.hybrid.attention.gpu import GpuAttention, start_expansion  # here alone: a CPU needs no Triton
+
+    if isinstance(attention, GpuAttention) and attention.has_flashinfer:
+        return start_expansion(sizes, device, off)
+    return lambda counted, most: None
 
 
 def _pointwise(spec: ModelSpec, rope: RopeTable, kv_dtype: torch.dtype, device: torch.device) -> Pointwise:
@@ -234,3 +262,9 @@ def _grouped_experts(gate: PanelStack, up: PanelStack, down: PanelStack) -> Grou
     from ballast.model.hybrid.experts.expert_panels import ExpertPanels  # here alone: a CPU needs no Triton
 
     return ExpertPanels(gate, up, down)
+
+
+def _expert_sums(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, num_experts: int) -> LayerSums:
+    from ballast.model.hybrid.experts.expert_sums import ExpertSums  # here alone: a CPU needs no Triton
+
+    return ExpertSums(x, ids, weights, num_experts)

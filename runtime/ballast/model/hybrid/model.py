@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -23,16 +23,20 @@ from ballast.model.batch import Batch, padding
 from ballast.model.deepseek import ALIVE_EVERY_S
 from ballast.model.device_counts import DeviceCounts
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
+from ballast.model.hybrid.attention.expanded import ExpandedAttention
 from ballast.model.hybrid.attention.latent import Attention
+from ballast.model.hybrid.attention_layer import AttentionLayer
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
 from ballast.model.hybrid.graphs.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
+from ballast.model.hybrid.pieces import Pieces, drained
 from ballast.model.hybrid.pointwise import Pointwise
 from ballast.model.hybrid.prefill_pass import PrefillPass
+from ballast.model.hybrid.slices import PRODUCT_TOKENS, SliceSizes, even_bounds
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
-from ballast.model.hybrid.weights import AttentionWeights, HybridWeights, LayerWeights, MlpWeights
+from ballast.model.hybrid.weights import HybridWeights, LayerWeights, MlpWeights
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 
@@ -63,7 +67,11 @@ class DeviceParts:
     device: torch.device
     attention: Attention
     prefill_attention: Attention
-    """Of the prefill lane, which runs beside the decode lane's steps."""
+    """Of long prompts, which are computed beside the decode lane's steps."""
+    expanded: ExpandedAttention | None
+    """Of long slices of them; None: they are computed as any other."""
+    slices: SliceSizes
+    """How they are cut for attention."""
     pointwise: Pointwise
     kv: DeviceKvPool
     inputs: DecodeInputs
@@ -99,8 +107,11 @@ class HybridModel:
         self._kv = parts.kv
         self._inputs = inputs
         self._device = device
-        self._attend = parts.attention
-        self._attend_prefill = parts.prefill_attention
+        whole = replace(parts.slices, long_from=None)
+        self._attention = AttentionLayer(spec, parts.pointwise, parts.attention, None, whole)
+        self._prefill_attention = AttentionLayer(
+            spec, parts.pointwise, parts.prefill_attention, parts.expanded, parts.slices
+        )
         self._pointwise = parts.pointwise
         self._graphs: DecodeGraphs | None = None
         # What is queued on it gets its turn on the device before the prefill lane's work, which is on the default
@@ -135,10 +146,9 @@ class HybridModel:
             batch = padding(num_tokens, self._kv.block_tokens)
             if num_tokens < longest:  # whose logits may be too many for the memory that is left
                 batch = replace(batch, sampled=np.arange(num_tokens))
-            step = Step.from_batch(batch, self._device)
-            self._attend.prepare(step)
+            step = self._prefill_attention.prepared(batch, self._device)
             idle.begin(num_tokens)
-            self._logits(rows, step, idle, lambda: None)
+            drained(self._pieces(rows, step, idle, self._prefill_attention))
             self._wait_for_device()
         most = self._inputs.max_batch_size
         for batch_size in sorted({most, *(count for count in warmup_sizes if count < most)}):
@@ -189,7 +199,7 @@ class HybridModel:
         """See `LooksAhead`. The next step's tables are queued behind the step that runs."""
         with torch.cuda.stream(self._decode_stream):
             self._inputs.send_tables(batch)
-            self._attend.prepare(self._inputs.of_size(batch.token_ids.size).step)
+            self._attention.prepare(self._inputs.of_size(batch.token_ids.size).step)
 
     def is_done(self, timeout_s: float) -> bool:
         """See `HasPrefillLane`."""
@@ -221,8 +231,7 @@ class HybridModel:
     def begin_prefill(self, batch: Batch) -> None:
         """See `HasPrefillLane`. Raises EngineDeadError when the device's memory is full, here and below."""
         with self._explained_when_full():
-            step = Step.from_batch(batch, self._device)
-            self._attend_prefill.prepare(step)
+            step = self._prefill_attention.prepared(batch, self._device)
             self._num_streamed_steps += self.streamed is not None
             record = _done_event if self._device.type != "cuda" else torch.cuda.current_stream().record_event
             self._prefill_pass = PrefillPass(self._prefill_pieces(batch, step), record)
@@ -304,14 +313,22 @@ class HybridModel:
 
     def _prefill(self, batch: Batch, alive: Callable[[], None]) -> torch.Tensor:
         """Queue a step in which a request has several tokens: logits on the device."""
-        step = Step.from_batch(batch, self._device)
-        self._attend.prepare(step)
+        self._at_work = self._experts_for(batch.token_ids.size)
+        attention = self._prefill_attention if self._at_work is self._long_step_experts else self._attention
+        step = attention.prepared(batch, self._device)
         embedded = self._embedded(batch)
-        self._at_work = self._experts_for(len(embedded))
         self._at_work.begin(len(embedded))
-        return self._logits(embedded, step, self._at_work, alive)
+        last_report_s = time.monotonic()
 
-    def _prefill_pieces(self, batch: Batch, step: Step) -> Generator[None, None, torch.Tensor]:
+        def report() -> None:
+            nonlocal last_report_s
+            if time.monotonic() - last_report_s >= ALIVE_EVERY_S:
+                alive()
+                last_report_s = time.monotonic()
+
+        return drained(self._pieces(embedded, step, self._at_work, attention), report)
+
+    def _prefill_pieces(self, batch: Batch, step: Step) -> Pieces[torch.Tensor]:
         """A step of the prefill lane. Its tokens too are embedded in pieces, while the first experts are copied."""
         experts = self._long_step_experts
         num_tokens = batch.token_ids.size
@@ -323,7 +340,7 @@ class HybridModel:
             kernels.embed(self._weights.embedding, batch.token_ids[piece], rows[piece].numpy())
             embedded[piece].copy_(rows[piece], non_blocking=True)
             yield
-        return (yield from self._pieces(embedded, step, experts, self._attend_prefill))
+        return (yield from self._pieces(embedded, step, experts, self._prefill_attention))
 
     def _embedded(self, batch: Batch) -> torch.Tensor:
         """The batch's embedded tokens on the device, float32 [T, D]; to be queued before gigabytes of streamed experts,
@@ -350,7 +367,7 @@ class HybridModel:
     def _queue_decode(self, batch_size: int, experts: DividedExperts) -> None:
         """Queue a decode step, from its input in fixed memory to logits in host memory."""
         given = self._inputs.of_size(batch_size)
-        logits = self._logits(given.embedded, given.step, experts, lambda: None)
+        logits = drained(self._pieces(given.embedded, given.step, experts, self._attention))
         self._host_logits[:batch_size].copy_(logits, non_blocking=True)
 
     def _run_padding(self, batch_size: int, experts: DividedExperts) -> None:
@@ -358,7 +375,7 @@ class HybridModel:
         self._wait_for_device()
         with torch.cuda.stream(self._decode_stream):
             self._inputs.send_padding(batch_size)
-            self._attend.prepare(self._inputs.of_size(batch_size).step)
+            self._attention.prepare(self._inputs.of_size(batch_size).step)
             experts.begin(batch_size)
             self._queue_decode(batch_size, experts)
             experts.finish(lambda: None)
@@ -373,55 +390,27 @@ class HybridModel:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
-    def _logits(
-        self, stream: torch.Tensor, step: Step, experts: DividedExperts, alive: Callable[[], None]
-    ) -> torch.Tensor:
-        """[sampled, vocabulary] of embedded tokens [T, D], which are overwritten; queued at once."""
-        last_report_s = time.monotonic()
-        pieces = self._pieces(stream, step, experts, self._attend)
-        while True:
-            try:
-                next(pieces)
-            except StopIteration as end:
-                logits: torch.Tensor = end.value
-                return logits
-            if time.monotonic() - last_report_s >= ALIVE_EVERY_S:
-                alive()
-                last_report_s = time.monotonic()
-
     def _pieces(
-        self, stream: torch.Tensor, step: Step, experts: DividedExperts, attend: Attention
-    ) -> Generator[None, None, torch.Tensor]:
-        """As `_logits`, a piece of a layer each time that the generator is advanced."""
+        self, stream: torch.Tensor, step: Step, experts: DividedExperts, attention: AttentionLayer
+    ) -> Pieces[torch.Tensor]:
+        """Logits [sampled, vocabulary] of embedded tokens [T, D], which are overwritten."""
         layers = self._weights.layers
         norms = [*(layer.attention.norm for layer in layers[1:]), self._weights.output_norm]
         normed = self._pointwise.norm(stream, layers[0].attention.norm)
         for index, (layer, cache, next_norm) in enumerate(zip(layers, self._kv.layers, norms, strict=True)):
-            attended = self._attention(layer.attention, normed, cache, step, attend)
-            normed = self._pointwise.add_and_norm(stream, (attended,), layer.ffn_norm)
-            del attended
-            yield
-            parts = yield from self._feed_forward(layer, index - self._spec.num_dense_layers, normed, experts)
-            normed = self._pointwise.add_and_norm(stream, parts, next_norm)
-            del parts
+            # Without names, terms as long as the stream are given back as soon as they are added.
+            normed = self._pointwise.add_and_norm(
+                stream, ((yield from attention.pieces(layer.attention, normed, cache, step)),), layer.ffn_norm
+            )
+            routed_index = index - self._spec.num_dense_layers
+            normed = self._pointwise.add_and_norm(
+                stream, (yield from self._feed_forward(layer, routed_index, normed, experts)), next_norm
+            )
         return self._weights.output(normed[step.sampled])
-
-    def _attention(
-        self, weights: AttentionWeights, normed: torch.Tensor, cache: torch.Tensor, step: Step, attend: Attention
-    ) -> torch.Tensor:
-        queries, latents = weights.down(normed)
-        if weights.query_up is not None:
-            assert weights.query_norm is not None
-            queries = weights.query_up(self._pointwise.norm(queries, weights.query_norm))
-        heads = queries.view(len(normed), self._spec.num_heads, -1)
-        nope = weights.k_up(heads[..., : self._spec.nope_dim])
-        query = self._pointwise.query_and_cache(nope, heads, latents, weights.kv_a_norm, cache, step)
-        attended = attend(query, cache, step)
-        return weights.output(weights.v_up(attended).flatten(1))
 
     def _feed_forward(
         self, layer: LayerWeights, routed_index: int, normed: torch.Tensor, experts: DividedExperts
-    ) -> Generator[None, None, tuple[torch.Tensor, ...]]:
+    ) -> Pieces[tuple[torch.Tensor, ...]]:
         """The terms of the feed-forward's sum, each [T, D]. Experts are started first: the CPU computes them while the
         device computes what every token needs."""
         if layer.routed is None:
@@ -432,7 +421,12 @@ class HybridModel:
         return (experts.result(routed_index), *every_token)
 
     def _mlp(self, weights: MlpWeights, x: torch.Tensor) -> torch.Tensor:
-        return weights.down(self._pointwise.gated(*weights.gate_and_up(x)))
+        if len(x) <= PRODUCT_TOKENS:
+            return weights.down(self._pointwise.gated(*weights.gate_and_up(x)))
+        out = torch.empty_like(x)
+        for begin, end in even_bounds(0, len(x), PRODUCT_TOKENS):
+            out[begin:end] = self._mlp(weights, x[begin:end])
+        return out
 
 
 class _DoneEvent:

@@ -40,6 +40,13 @@ class Pointwise(Protocol):
         Neither becomes infinite by rounding: a number that is too large becomes the largest of its sign, and is
         counted. NaN stays NaN, so that its request fails."""
 
+    def cache_rows(self, latents: torch.Tensor, weight: torch.Tensor, cache: torch.Tensor, step: Step) -> None:
+        """As `query_and_cache`, of the cache alone."""
+
+    def rotated_query(self, heads: torch.Tensor, step: Step, scale: float, out: torch.Tensor) -> None:
+        """`heads` [T, H, …] with the last rope_dim entries of each rotated, bounded as a query is and multiplied by
+        `scale`, into `out`, which has the cache's type."""
+
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """silu(gate) * up, each [T, N]."""
 
@@ -82,6 +89,17 @@ class TorchPointwise:
         cache[step.slots] = self._bounded(row, torch.finfo(cache.dtype).max).to(cache.dtype)
         query = torch.cat([nope, self._rotated(heads[..., -self._rope_dim :], step)], -1)
         return self._bounded(query, self._largest_query)
+
+    def cache_rows(self, latents: torch.Tensor, weight: torch.Tensor, cache: torch.Tensor, step: Step) -> None:
+        """See `Pointwise`."""
+        none = latents.new_empty((len(latents), 0, weight.numel()))
+        self.query_and_cache(none, none, latents, weight, cache, step)
+
+    def rotated_query(self, heads: torch.Tensor, step: Step, scale: float, out: torch.Tensor) -> None:
+        """See `Pointwise`."""
+        turned = self._rotated(heads[..., -self._rope_dim :], step)
+        query = torch.cat([heads[..., : -self._rope_dim], turned], -1)
+        out.copy_(self._bounded(query, self._largest_query) * scale)
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """See `Pointwise`."""

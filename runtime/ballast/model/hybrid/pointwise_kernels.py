@@ -127,6 +127,53 @@ def query_and_cache(
 
 
 @triton.jit
+def rotated_query(
+    heads,  # float32 [T, heads, NOPE + ROPE], tokens HEADS_STRIDE apart
+    positions,  # int32 [T]
+    cos,  # float32 [positions, ROPE / 2]
+    sin,
+    query,  # [T, heads, NOPE + ROPE]
+    num_saturated,  # int64 []
+    scale,
+    num_heads,
+    HEADS_STRIDE: tl.constexpr,
+    NOPE: tl.constexpr,
+    ROPE: tl.constexpr,
+    PADDED_NOPE: tl.constexpr,
+    PADDED_PAIRS: tl.constexpr,
+    HEADS: tl.constexpr,
+    LARGEST_QUERY: tl.constexpr,
+):
+    """Grid: tokens, blocks of HEADS heads."""
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    has_head = (head < num_heads)[:, None]
+    given = heads + token * HEADS_STRIDE + head[:, None] * (NOPE + ROPE)
+    made = query + (token * num_heads + head)[:, None] * (NOPE + ROPE)
+    of_nope = tl.arange(0, PADDED_NOPE)[None, :]
+    in_nope = has_head & (of_nope < NOPE)
+    values = tl.load(given + of_nope, mask=in_nope, other=0.0)
+    tl.store(made + of_nope, (_bounded(values, LARGEST_QUERY) * scale).to(query.dtype.element_ty), mask=in_nope)
+    pair = tl.arange(0, PADDED_PAIRS)[None, :]
+    in_pair = has_head & (pair < ROPE // 2)
+    angle = tl.load(positions + token).to(tl.int64) * (ROPE // 2) + pair
+    cosine = tl.load(cos + angle, mask=pair < ROPE // 2, other=0.0)
+    sine = tl.load(sin + angle, mask=pair < ROPE // 2, other=0.0)
+    even = tl.load(given + NOPE + 2 * pair, mask=in_pair, other=0.0)
+    odd = tl.load(given + NOPE + 2 * pair + 1, mask=in_pair, other=0.0)
+    first = even * cosine - odd * sine
+    second = odd * cosine + even * sine
+    tl.store(made + NOPE + 2 * pair, (_bounded(first, LARGEST_QUERY) * scale).to(query.dtype.element_ty), mask=in_pair)
+    second_place = made + NOPE + 2 * pair + 1
+    tl.store(second_place, (_bounded(second, LARGEST_QUERY) * scale).to(query.dtype.element_ty), mask=in_pair)
+    beyond = tl.reduce(_is_beyond(values, LARGEST_QUERY), 1, plus)
+    beyond += tl.reduce(_is_beyond(first, LARGEST_QUERY) + _is_beyond(second, LARGEST_QUERY), 1, plus)
+    num_beyond = tl.reduce(beyond, 0, plus)
+    if num_beyond > 0:
+        tl.atomic_add(num_saturated, num_beyond.to(tl.int64))
+
+
+@triton.jit
 def gated(
     gate,  # float32 [T, width], rows `stride` apart
     up,  # the same

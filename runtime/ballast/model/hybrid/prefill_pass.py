@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 import torch
 
@@ -11,6 +11,7 @@ from ballast.awake_clock import AwakeClock
 from ballast.errors import EngineDeadError
 from ballast.model.hybrid import device_wait
 from ballast.model.hybrid.device_wait import Event
+from ballast.model.hybrid.pieces import Pieces
 
 MOST_AHEAD = 8
 """Pieces that are queued and not computed yet: enough that the device never waits for the host, and few enough that its
@@ -20,7 +21,7 @@ queue takes a launch at once."""
 class PrefillPass:
     """One step between its first piece and its logits."""
 
-    def __init__(self, pieces: Generator[None, None, torch.Tensor], record: Callable[[], Event]) -> None:
+    def __init__(self, pieces: Pieces[torch.Tensor], record: Callable[[], Event]) -> None:
         """`pieces` queues one each time that it is advanced, and returns the logits on the device; `record` returns an
         event after what is queued so far."""
         self._pieces = pieces

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ballast.model.batch import Batch
+from ballast.model.hybrid.slices import Slice, SliceSizes, cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class RequestTable:
     begins: torch.Tensor  # int32 [R + 1]
     lens: torch.Tensor  # int32 [R]
     blocks: torch.Tensor  # int32 [R, most blocks of one or more]
+    place: int = 0
+    """Which slice of its step it is of, from 1; 0: of a whole step."""
 
     @property
     def num_requests(self) -> int:
@@ -34,6 +37,17 @@ class RequestTable:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSlice:
+    """Tokens begin … end - 1 of a step, and their tables as those of a step of their own."""
+
+    begin: int
+    end: int
+    step: Step
+    is_long: bool
+    """Whether it is one request's, to be computed outside the latent space."""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """Where each of T tokens stands, and what its request has cached."""
 
@@ -41,10 +55,16 @@ class Step:
     slots: torch.Tensor  # int32 [T]
     sampled: torch.Tensor  # int64 [S]
     requests: RequestTable
+    slices: tuple[StepSlice, ...] = ()
+    """What attention computes one after the other; empty: the step as a whole."""
+
+    def rows(self, begin: int, end: int) -> Step:
+        """Positions and slots of tokens begin … end - 1, beside the step's other tables."""
+        return replace(self, positions=self.positions[begin:end], slots=self.slots[begin:end])
 
     @classmethod
-    def from_batch(cls, batch: Batch, device: torch.device) -> Step:
-        """Copy a batch's tables; the batch is not needed afterwards."""
+    def from_batch(cls, batch: Batch, device: torch.device, sizes: SliceSizes | None = None) -> Step:
+        """Copy a batch's tables; the batch is not needed afterwards. None: the step is not cut into slices."""
         begins = batch.query_indptr.copy()
         lens = batch.positions[begins[1:] - 1] + np.int32(1)
         bounds = batch.kv_indptr.tolist()
@@ -55,9 +75,30 @@ class Step:
         def send(values: NDArray[np.int32] | NDArray[np.int64]) -> torch.Tensor:
             return torch.from_numpy(values).to(device)
 
-        return cls(
+        whole = cls(
             positions=send(batch.positions.copy()),
             slots=send(batch.slots.copy()),
             sampled=send(batch.sampled.copy()),
             requests=RequestTable(begins, lens, send(begins), send(lens), send(blocks)),
         )
+        if sizes is None:
+            return whole
+        cuts = cut(begins, sizes)
+        tables = [table for own in cuts for table in (own.begins(begins), own.lens(begins, lens))]
+        on_device = torch.split(send(np.concatenate(tables)), [table.size for table in tables]) if tables else ()
+        pairs = zip(cuts, tables[::2], tables[1::2], on_device[::2], on_device[1::2], strict=True)
+        return replace(whole, slices=tuple(whole._slice(place, *own) for place, own in enumerate(pairs, 1)))
+
+    def _slice(
+        self,
+        place: int,
+        own: Slice,
+        host_begins: NDArray[np.int32],
+        host_lens: NDArray[np.int32],
+        begins: torch.Tensor,
+        lens: torch.Tensor,
+    ) -> StepSlice:
+        blocks = self.requests.blocks[own.first_request : own.end_request]
+        requests = RequestTable(host_begins, host_lens, begins, lens, blocks, place)
+        step = replace(self.rows(own.begin, own.end), sampled=self.sampled[:0], requests=requests, slices=())
+        return StepSlice(own.begin, own.end, step, own.is_long)

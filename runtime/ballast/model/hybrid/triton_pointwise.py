@@ -12,6 +12,7 @@ from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
 
 _GATED_BLOCK = 1024
+_QUERY_HEADS = 8
 
 
 class TritonPointwise:
@@ -90,6 +91,32 @@ class TritonPointwise:
             num_warps=1,
         )
         return query
+
+    def cache_rows(self, latents: torch.Tensor, weight: torch.Tensor, cache: torch.Tensor, step: Step) -> None:
+        """See `Pointwise`."""
+        none = latents.new_empty((len(latents), 0, weight.numel()))
+        self.query_and_cache(none, none, latents, weight, cache, step)
+
+    def rotated_query(self, heads: torch.Tensor, step: Step, scale: float, out: torch.Tensor) -> None:
+        """See `Pointwise`."""
+        num_tokens, num_heads, head_dim = heads.shape
+        pointwise_kernels.rotated_query[num_tokens, -(-num_heads // _QUERY_HEADS)](
+            heads,
+            step.positions,
+            self._cos,
+            self._sin,
+            out,
+            self.num_saturated,
+            scale,
+            num_heads,
+            HEADS_STRIDE=heads.stride(0),
+            NOPE=head_dim - self._rope_dim,
+            ROPE=self._rope_dim,
+            PADDED_NOPE=padded(head_dim - self._rope_dim),
+            PADDED_PAIRS=padded(self._rope_dim // 2),
+            HEADS=_QUERY_HEADS,
+            LARGEST_QUERY=self._largest_query,
+        )
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """See `Pointwise`."""

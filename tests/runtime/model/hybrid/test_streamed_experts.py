@@ -18,7 +18,7 @@ from ballast.model.hybrid.streaming.calibration import Calibration
 from ballast.model.hybrid.streaming.chunks import MAX_CHUNK_BYTES, chunk_bytes, chunks_of
 from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels, PinnedMemory, panels_of
 from ballast.model.hybrid.streaming.start import NEVER, start_streaming
-from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, copy_pieces
+from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, copy_pieces, sums_of_calls
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from support.models.float_experts import FloatExperts
@@ -63,7 +63,7 @@ def test_streamed_experts_agree_with_the_cpu_in_every_pass(layers, max_experts, 
     monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", max_experts * parts[0][0].expert_bytes)
     monkeypatch.setattr(chunks, "CHUNKS_PER_LAYER", 1)
     monkeypatch.setattr(chunks, "NUM_BUFFERS", 4)
-    streamed = StreamedExperts(parts, FloatExperts, CPU)
+    streamed = StreamedExperts(parts, sums_of_calls(FloatExperts), CPU)
     rng = np.random.default_rng(8)
     pool = kernels.ThreadPool(Placement([NodeThreads(300 + node, [ANY_CPU]) for node in range(len(parts[0]))]))
     for num_tokens in (17, 1):
@@ -102,7 +102,7 @@ def test_experts_of_zeros_are_streamed_as_any_others(scale) -> None:
         pool,
         PinnedMemory(),
         CPU,
-        FloatExperts,
+        sums_of_calls(FloatExperts),
         from_tokens=7,
         max_tokens=9,
         warmup_sizes=[9],
@@ -188,7 +188,7 @@ def test_streaming_starts_where_it_was_measured_to_pay_or_was_asked_for(layers) 
             pool,
             pinned,
             CPU,
-            FloatExperts,
+            sums_of_calls(FloatExperts),
             from_tokens=from_tokens,
             max_tokens=100,
             warmup_sizes=[1, 100],
@@ -204,7 +204,7 @@ def test_streaming_starts_where_it_was_measured_to_pay_or_was_asked_for(layers) 
     asked = start(7)
     assert asked is not None
     assert asked.from_tokens == 7
-    streamed = StreamedExperts([panels_of(layer) for layer in layers], FloatExperts, CPU)
+    streamed = StreamedExperts([panels_of(layer) for layer in layers], sums_of_calls(FloatExperts), CPU)
     timings = Calibration(spec, layers, pool, streamed, CPU).timings(100)
     assert [timing.tokens for timing in timings] in ([64], [64, 100])
     assert timings[-1].lead_s >= 0 or timings[-1].tokens == 100
@@ -229,7 +229,7 @@ def test_kernels_that_fail_or_err_leave_experts_to_the_cpu(layers, fault, monkey
         pool,
         PinnedMemory(),
         CPU,
-        Faulty,
+        sums_of_calls(Faulty),
         from_tokens=7,
         max_tokens=100,
         warmup_sizes=[9, 100],

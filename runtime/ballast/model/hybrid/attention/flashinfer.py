@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -30,7 +33,9 @@ class FlashinferAttention:
         partial_bytes = 2 * processors * _TILE_ROWS * (RANK * _HALF_BYTES + _FLOAT_BYTES) + (1 << 10)
         workspace = torch.empty(partial_bytes, dtype=torch.uint8, device=device)
         self._sizes = sizes
-        self._wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(workspace)
+        self._make_wrapper: Callable[[], Any] = lambda: flashinfer.mla.BatchMLAPagedAttentionWrapper(workspace)
+        self._wrappers: list[Any] = []
+        """A plan each: of a whole step, and of a step's slices. What they leave in the workspace is read at once."""
         self._try(device)
 
     def takes(self, requests: RequestTable) -> bool:
@@ -44,9 +49,11 @@ class FlashinferAttention:
 
         Tables are passed in pinned memory: copies from other memory may wait for the step that runs."""
         requests = step.requests
+        while len(self._wrappers) <= requests.place:
+            self._wrappers.append(self._make_wrapper())
         # The table of blocks is the list of pages as it lies, each request's at its row.
         first_pages = np.arange(requests.num_requests + 1, dtype=np.int32) * np.int32(requests.blocks.shape[1])
-        self._wrapper.plan(
+        self._wrappers[requests.place].plan(
             qo_indptr=torch.from_numpy(requests.host_begins).pin_memory(),
             kv_indptr=torch.from_numpy(first_pages).pin_memory(),
             kv_indices=requests.blocks.view(-1),
@@ -68,7 +75,7 @@ class FlashinferAttention:
         # Scaled before it is rounded: what would still overflow has been bounded by `largest_query`.
         torch.mul(query, self._sizes.scale, out=rounded)
         pages = cache.view(-1, self._sizes.block_tokens, RANK + ROPE_DIM)
-        attended: torch.Tensor = self._wrapper.run(
+        attended: torch.Tensor = self._wrappers[step.requests.place].run(
             rounded[..., :RANK], rounded[..., RANK:], pages[..., :RANK], pages[..., RANK:]
         )
         return attended.float()

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import triton
 
+from ballast.errors import first_line
+from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
 from ballast.model.hybrid.attention.flashinfer import RANK, ROPE_DIM, FlashinferAttention
+from ballast.model.hybrid.attention.flashinfer_expanded import (
+    HEAD_DIM,
+    V_DIM,
+    CompiledAside,
+    FlashinferExpandedKernels,
+    compile_single_prefill,
+    why_wrong,
+)
 from ballast.model.hybrid.attention.latent import AttentionSizes
 from ballast.model.hybrid.attention.paged import PagedAttention, choose_tilings
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
@@ -24,9 +36,18 @@ class GpuAttention:
         self._paged = paged
         self._flashinfer = flashinfer
 
+    @property
+    def has_flashinfer(self) -> bool:
+        """Whether flashinfer's kernels are used."""
+        return self._flashinfer is not None
+
     def prepare(self, step: Step) -> None:
         """See `Attention`."""
-        self._kernels(step).prepare(step)
+        if not step.slices:
+            self._kernels(step).prepare(step)
+        for part in step.slices:
+            if not part.is_long:
+                self._kernels(part.step).prepare(part.step)
 
     def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
         """See `Attention`."""
@@ -42,6 +63,39 @@ class GpuAttention:
 def gpu_attention(sizes: AttentionSizes, device: torch.device, off: SwitchedOff) -> GpuAttention:
     """Attention for a CUDA device. Raises ValueError where the latents are too large."""
     return GpuAttention(paged_attention(sizes, device), compiled_flashinfer(sizes, device, off))
+
+
+def start_expansion(
+    sizes: ExpandedSizes, device: torch.device, off: SwitchedOff
+) -> Callable[[torch.Tensor, int], ExpandedAttention | None]:
+    """Begin to compile the kernels of attention outside the latent space, which takes a minute or two, beside whatever
+    comes next. What is returned waits for the end: the attention, given what counts saturated numbers and the most keys
+    at a time; None where such heads have no kernels, or where these cannot be compiled or are wrong, as `off` then
+    knows. It raises what CUDA itself reports."""
+    if (sizes.nope_dim + sizes.rope_dim, sizes.v_dim) != (HEAD_DIM, V_DIM):
+        log.info(
+            "attention of long prompts stays in the latent space: there are kernels for heads of %d + %d alone",
+            HEAD_DIM,
+            V_DIM,
+        )
+        return lambda num_saturated, piece_keys: None
+    compiled = CompiledAside(partial(compile_single_prefill, device))
+
+    def finish(num_saturated: torch.Tensor, piece_keys: int) -> ExpandedAttention | None:
+        try:
+            compiled.wait()
+            kernels = FlashinferExpandedKernels(sizes, num_saturated)
+            reason = why_wrong(kernels, sizes, device)
+        except DEVICE_ERRORS:
+            raise
+        except (ImportError, OSError, RuntimeError) as error:
+            reason = first_line(error)
+        if reason is not None:
+            off.add("expanded_attention", reason)
+            return None
+        return ExpandedAttention(sizes, kernels, piece_keys)
+
+    return finish
 
 
 def paged_attention(sizes: AttentionSizes, device: torch.device) -> PagedAttention:

@@ -38,8 +38,9 @@ class Attention(Protocol):
     """Attention of one model. Shapes: T tokens, H heads, L = kv_lora_rank + rope_dim."""
 
     def prepare(self, step: Step) -> None:
-        """Plan a step on the host: once a step, before its layers are queued or its graph is replayed, and after the
-        device has finished the step before. Steps of `DecodeInputs` share their memory."""
+        """Plan a step on the host, or its slices where it has any: once a step, before its layers are queued or its
+        graph is replayed, and after the device has finished the step before. Steps of `DecodeInputs` share their
+        memory. Long slices need no plan: see `ExpandedAttention`."""
 
     def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
         """query float32 [T, H, L], cache [slots, L] → float32 [T, H, kv_lora_rank]. Token t sees its request's

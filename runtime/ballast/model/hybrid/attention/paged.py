@@ -52,33 +52,33 @@ class PagedAttention:
         self._tilings = tilings
         self._wanted_programs = PROGRAMS_PER_PROCESSOR * num_processors
         self._single_tiles: dict[int, torch.Tensor] = {}
-        self._tiles: torch.Tensor | None = None
+        self._tiles: dict[int, torch.Tensor] = {}  # by the place of a slice in its step
 
     def prepare(self, step: Step) -> None:
         """Tiles of a step of single tokens depend on their number only, and are kept at one address for graphs."""
         requests = step.requests
         if not requests.adds_one_each:
-            self._tiles = self._tiles_of(requests)
+            self._tiles[requests.place] = self._tiles_of(requests)
             return
         if requests.num_requests not in self._single_tiles:
             self._single_tiles[requests.num_requests] = self._tiles_of(requests)
-        self._tiles = self._single_tiles[requests.num_requests]
+        self._tiles[requests.place] = self._single_tiles[requests.num_requests]
 
     def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
         """See `Attention`; numbers are rounded to the cache's type before they are multiplied."""
-        assert self._tiles is not None
         requests, rank = step.requests, self._sizes.rank
+        tiles = self._tiles[requests.place]
         tiling = self._tiling(requests)
         known = kernel_constants(self._sizes, tiling)
         num_tokens, num_heads = query.shape[:2]
-        num_tiles, num_rows = len(self._tiles), num_tokens * num_heads
+        num_tiles, num_rows = len(tiles), num_tokens * num_heads
         num_splits = min(-(-self._wanted_programs // num_tiles), MAX_SPLITS)
         sums = query.new_empty((num_splits, num_tokens, num_heads, rank))
         peaks = query.new_empty((num_splits, num_rows))
         paged_kernels.attend[num_tiles, num_splits](
             query,
             cache,
-            self._tiles,
+            tiles,
             requests.begins,
             requests.lens,
             requests.blocks,
@@ -97,7 +97,7 @@ class PagedAttention:
         paged_kernels.merge[num_tiles, tiling.rows](
             sums,
             peaks,
-            self._tiles,
+            tiles,
             requests.begins,
             requests.lens,
             attended,

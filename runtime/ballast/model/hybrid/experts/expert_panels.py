@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from ballast.model.hybrid.experts import combine_kernels
+from ballast.model.hybrid.experts import combine_kernels, pair_sums
 from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS, fused_groups
+from ballast.model.hybrid.experts.pair_sums import PairSums
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES
 from ballast.model.hybrid.panels.matmul import (
     MAX_GEMV_TOKENS,
@@ -18,6 +19,7 @@ from ballast.model.hybrid.panels.matmul import (
     split_bf16,
 )
 from ballast.model.hybrid.panels.stack import PanelStack as PanelStack
+from ballast.model.hybrid.slices import PRODUCT_TOKENS, even_bounds
 
 _COMBINE_BLOCK = 1024
 
@@ -40,8 +42,17 @@ class ExpertPanels:
         once. Never waits for the device, so it can be captured."""
         num_tokens, num_used = ids.shape
         x, ids, weights = x.contiguous(), ids.contiguous(), weights.contiguous()
+        stacks = self._gate, self._up, self._down
+        if pair_sums.pays(num_tokens, num_used, self._gate.num_experts) and pair_sums.can_decode(*stacks):
+            total = x.new_zeros((num_tokens, self._down.rows))
+            PairSums(x, ids, weights, self._gate.num_experts, total).add(0, *stacks)
+            return total
         out = x.new_empty((num_tokens, self._down.rows))
         if num_tokens == 0:
+            return out
+        if num_tokens > PRODUCT_TOKENS:
+            for begin, end in even_bounds(0, num_tokens, PRODUCT_TOKENS):
+                out[begin:end] = self(x[begin:end], ids[begin:end], weights[begin:end])
             return out
         groups = group_by_expert(ids, self._gate.num_experts)
         pairs = x.new_empty((ids.numel(), self._down.rows))

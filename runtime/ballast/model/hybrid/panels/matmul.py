@@ -111,7 +111,7 @@ def dequant_gemm(
         block,
         is_grouped=groups is not None,
         has_gate=gate is not None,
-        has_large_memory=_has_large_memory(out.device),
+        has_large_memory=has_large_memory(out.device),
     )
     num_tiles = len(groups.tiles) if groups else -(-num_tokens // block)
     num_slots = 1 if groups else stack.num_experts
@@ -253,7 +253,8 @@ def _sizes(stack: PanelStack) -> tuple[int, ...]:
 
 
 @cache
-def _has_large_memory(device: torch.device) -> bool:
+def has_large_memory(device: torch.device) -> bool:
+    """Whether a program on the device may use 200 KiB of shared memory."""
     if device.type != "cuda":
         return False
     return torch.cuda.get_device_capability(device) in {(9, 0), (10, 0), (10, 3)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS
+from ballast.model.hybrid.experts.pair_sums import pays
 from ballast.model.hybrid.panels.matmul import (
     MAX_GEMV_TOKENS,
     MIN_CUBLAS_TOKENS,
@@ -15,16 +16,25 @@ from ballast.model.hybrid.panels.matmul import (
     grouped_gemm_block,
 )
 from ballast.model.hybrid.power_of_two import padded
+from ballast.model.hybrid.slices import SLICE_SIZES
 
 
-def sizes_for_experts(most: int, num_used: int) -> list[int]:
-    """Ascending sizes up to `most`, which is included, for the kernels of experts; a token has `num_used` experts."""
-    return _one_of_each(lambda count: _kernels_of_experts(count, num_used), most)
+def sizes_for_experts(most: int, num_used: int, num_experts: int) -> list[int]:
+    """Ascending sizes up to `most`, which is included, for the kernels of experts; a token has `num_used` of
+    `num_experts`."""
+    return _one_of_each(lambda count: _kernels_of_experts(count, num_used, num_experts), most)
 
 
-def sizes_for_steps(most: int, num_used: int) -> list[int]:
+def sizes_for_steps(most: int, num_used: int, num_experts: int) -> list[int]:
     """As `sizes_for_experts`, for every kernel of a step."""
-    return _one_of_each(lambda count: (_kernels_of_linears(count), _kernels_of_experts(count, num_used)), most)
+    return _one_of_each(
+        lambda count: (
+            _kernels_of_linears(count),
+            _kernels_of_attention(count),
+            _kernels_of_experts(count, num_used, num_experts),
+        ),
+        most,
+    )
 
 
 def _one_of_each(kernels: Callable[[int], Hashable], most: int) -> list[int]:
@@ -39,7 +49,15 @@ def _kernels_of_linears(count: int) -> Hashable:
     return padded(count), count <= MAX_GEMV_TOKENS, gemm_block(count)
 
 
-def _kernels_of_experts(count: int, num_used: int) -> Hashable:
+def _kernels_of_attention(count: int) -> Hashable:
+    """Of a step of one request. What merges pieces of contexts is compiled when it is checked."""
+    long_from = SLICE_SIZES.long_from
+    return long_from is not None and count >= long_from
+
+
+def _kernels_of_experts(count: int, num_used: int, num_experts: int) -> Hashable:
+    if pays(count, num_used, num_experts):
+        return None
     block = padded(count) if count <= MAX_GEMV_TOKENS else grouped_gemm_block(count)
     num_pairs = count * num_used
     # Kernels that divide and group few pairs of token and expert are compiled for the padded number of them.

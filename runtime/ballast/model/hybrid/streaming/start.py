@@ -12,7 +12,7 @@ from ballast._core import kernels
 from ballast.model.hybrid.streaming.break_even import break_even
 from ballast.model.hybrid.streaming.calibration import FEWEST_TOKENS, Calibration
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, PinnedMemory, panels_of
-from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, StreamedExperts
+from ballast.model.hybrid.streaming.streamed_experts import MakeSums, StreamedExperts
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 
@@ -28,7 +28,7 @@ def start_streaming(
     pool: kernels.ThreadPool,
     pinned: PinnedMemory,
     device: torch.device,
-    make_experts: MakeExperts,
+    make_sums: MakeSums,
     *,
     from_tokens: int | None,
     max_tokens: int,
@@ -45,7 +45,7 @@ def start_streaming(
     if from_tokens is None and not pinned.num_bytes:
         off.add("streamed_experts", NOT_PINNED)
         return None
-    streamed = StreamedExperts([panels_of(layer) for layer in layers], make_experts, device)
+    streamed = StreamedExperts([panels_of(layer) for layer in layers], make_sums, device)
     calibration = Calibration(spec, layers, pool, streamed, device)
     few = min(FEWEST_TOKENS, max_tokens)
     tried = sorted({few, max_tokens, *(count for count in warmup_sizes if count >= (from_tokens or few))})

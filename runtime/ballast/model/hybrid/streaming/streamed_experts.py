@@ -31,18 +31,51 @@ MakeExperts = Callable[[PanelStack, PanelStack, PanelStack], GroupedExperts]
 """Makes experts of gate, up and down; `ExpertPanels` on a GPU."""
 
 
+class LayerSums(Protocol):
+    """The sums of one layer's experts for given tokens, to which its experts are added chunk by chunk."""
+
+    total: torch.Tensor  # float32 [T, D]
+
+    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
+        """Add experts `first`…, as many as each stack has."""
+
+
+MakeSums = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], LayerSums]
+"""Makes a layer's sums, of zeros yet: x float32 [T, D], ids int32 [T, k], weights float32 [T, k], number of experts.
+Ids outside 0…E-1 add nothing; `ExpertSums` on a GPU."""
+
+
+class SumsOfCalls:
+    """`LayerSums` of experts that are made and called chunk by chunk."""
+
+    def __init__(self, make_experts: MakeExperts, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
+        """See `MakeSums`."""
+        self.total = torch.zeros_like(x)
+        self._make_experts = make_experts
+        self._given = x, ids, weights
+
+    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
+        """See `LayerSums`."""
+        x, ids, weights = self._given
+        self.total += self._make_experts(gate, up, down)(x, ids - first, weights)
+
+
+def sums_of_calls(make_experts: MakeExperts) -> MakeSums:
+    """`MakeSums` for experts of any kind."""
+    return lambda x, ids, weights, num_experts: SumsOfCalls(make_experts, x, ids, weights)
+
+
 class StreamedExperts:
     """All routed layers of a model, computed by the device alone: the counterpart of `HostExperts` for steps of
     `from_tokens` tokens and more."""
 
-    def __init__(
-        self, layers: Sequence[Sequence[HostExpertPart]], make_experts: MakeExperts, device: torch.device
-    ) -> None:
+    def __init__(self, layers: Sequence[Sequence[HostExpertPart]], make_sums: MakeSums, device: torch.device) -> None:
         largest = max(sum(part.expert_bytes * part.gate.num_experts for part in parts) for parts in layers)
         expert_bytes = max(part.expert_bytes for parts in layers for part in parts)
         self._chunks = list(chunks.chunks_of(layers, chunks.chunk_bytes(largest, expert_bytes)))
         self._of_layer = [[i for i, chunk in enumerate(self._chunks) if chunk.layer == at] for at in range(len(layers))]
-        self._make_experts = make_experts
+        self._num_experts = [parts[0].gate.num_experts for parts in layers]
+        self._make_sums = make_sums
         num_bytes = max(chunk.num_bytes for chunk in self._chunks)
         num_buffers = min(chunks.NUM_BUFFERS, len(self._chunks))
         self._buffers = torch.empty((num_buffers, num_bytes), dtype=torch.uint8, device=device)
@@ -86,20 +119,21 @@ class StreamedExperts:
 
     def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]:
         """As `submit`, a chunk each time that the iterator is advanced."""
-        total = torch.zeros_like(x)
+        sums = self._make_sums(x, ids, weights, self._num_experts[layer])
         for index in self._of_layer[layer]:
             chunk = self._chunks[index]
             buffer = self._prefetch.take(index)
-            total += self._make_experts(*self._stacks(chunk, buffer))(x, ids - chunk.first, weights)
+            sums.add(chunk.first, *self._stacks(chunk, buffer))
             self._events.append(self._prefetch.done())
             self.bytes_read += chunk.num_bytes
             yield
-        self._total = total
+        self._total = sums.total
 
     def result(self, layer: int) -> torch.Tensor:
-        """float32 [T, D] on the device, of what was submitted last."""
-        assert self._total is not None, f"routed layer {layer} was not submitted"
-        return self._total
+        """float32 [T, D] on the device, of what was submitted last; it is given once."""
+        total, self._total = self._total, None
+        assert total is not None, f"routed layer {layer} was not submitted"
+        return total
 
     def finish(self, alive: Callable[[], None]) -> None:
         """Wait until the step is computed, calling `alive` after each chunk. Raises EngineDeadError when a chunk takes

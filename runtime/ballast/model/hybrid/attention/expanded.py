@@ -1,0 +1,177 @@
+"""Attention of long prompts outside the latent space.
+
+In its absorbed form, attention takes rank + rope_dim + rank multiplications for each query, key and head: 1,088 in
+DeepSeek's models. With keys and values brought out of the latent space it takes nope_dim + rope_dim + v_dim, 320, and
+bringing one out costs as much as some hundred queries. So that long contexts fit, it is done with pieces of the
+context, and what the pieces give is merged by the sums of their weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from ballast.model.hybrid.linear import Linear
+from ballast.model.hybrid.step import Step
+
+_ROWS = 128
+"""Columns of a matrix that are asked for at a time, by what it gives for as many unit vectors."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandedSizes:
+    """Sizes of one model's attention outside the latent space, and of its cache."""
+
+    num_heads: int
+    rank: int
+    """kv_lora_rank, of the latents."""
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    scale: float
+    """The factor of scores."""
+    block_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandedWeights:
+    """The matrices that bring keys and values out of the latent space, each as two terms of the cache's type: a number
+    rounded, and the rest."""
+
+    keys: torch.Tensor  # [2 * rank, H * nope_dim]
+    values: torch.Tensor  # [2 * rank, H * v_dim]
+
+
+class ExpandedKernels(Protocol):
+    """What `ExpandedAttention` is made of. Shapes: T queries, N keys, H heads, K = nope_dim + rope_dim, V = v_dim."""
+
+    def keys(self, nope: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
+        """nope [N, H * nope_dim], rope [N, rope_dim] → [N, H, K], all heads with the same rope. What is infinite
+        becomes the largest number and is counted."""
+
+    def values(self, values: torch.Tensor) -> torch.Tensor:
+        """[N, H * V] → [N, H, V], in place. What is infinite becomes the largest number and is counted."""
+
+    def attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, is_causal: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """query [T, H, K], scaled, keys [N, H, K] and values [N, H, V] → averages of values [T, H, V], and base-2
+        logarithms of the sums of weights float32 [T, H]. Causal: T is N, and query t sees keys 0…t; else all."""
+
+    def merge(self, total: torch.Tensor, weight: torch.Tensor, part: torch.Tensor, part_weight: torch.Tensor) -> None:
+        """Merge averages over other keys, part [T, H, V] and part_weight float32 [T, H], into total float32 [T, H, V]
+        and weight float32 [T, H]."""
+
+
+class ExpandedAttention:
+    """Attention of one request's tokens, which follow each other and are in the cache. Keeps nothing from call to
+    call."""
+
+    def __init__(self, sizes: ExpandedSizes, kernels: ExpandedKernels, piece_keys: int) -> None:
+        """`piece_keys`: most keys outside the latent space at a time, and most queries of a call."""
+        self.sizes = sizes
+        self._kernels = kernels
+        self._piece_keys = piece_keys
+
+    def weights(self, k_up: Linear, v_up: Linear, dtype: torch.dtype, device: torch.device) -> ExpandedWeights:
+        """The matrices of a layer. k_up: per head nope_dim → rank; v_up: per head rank → v_dim. They are read by
+        what they make of unit vectors, whatever their type."""
+        sizes = self.sizes
+        keys = torch.cat(list(_columns(k_up, sizes.nope_dim, sizes.num_heads, device)))  # [nope_dim, H, rank]
+        values = torch.cat(list(_columns(v_up, sizes.rank, sizes.num_heads, device)))  # [rank, H, v_dim]
+        return ExpandedWeights(_two_terms(keys.permute(2, 1, 0), dtype), _two_terms(values, dtype))
+
+    def __call__(self, query: torch.Tensor, weights: ExpandedWeights, cache: torch.Tensor, step: Step) -> torch.Tensor:
+        """query [T, H, nope_dim + rope_dim] in the cache's type, rotated and scaled; cache [slots, rank + rope_dim] →
+        float32 [T, H, v_dim]. `step` is one request's."""
+        [end] = step.requests.host_lens.tolist()
+        begin = end - len(query)
+        assert 0 < len(query) <= self._piece_keys, f"{len(query)} queries; at most {self._piece_keys} at a time"
+        attended, weight = self._piece(query, weights, cache, step, begin, end, is_causal=True)
+        total = attended.float()
+        for first in range(0, begin, self._piece_keys):
+            last = min(first + self._piece_keys, begin)
+            del attended
+            attended, part_weight = self._piece(query, weights, cache, step, first, last, is_causal=False)
+            self._kernels.merge(total, weight, attended, part_weight)
+        return total
+
+    def _piece(
+        self,
+        query: torch.Tensor,
+        weights: ExpandedWeights,
+        cache: torch.Tensor,
+        step: Step,
+        begin: int,
+        end: int,
+        *,
+        is_causal: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attend to positions begin … end - 1 of the request."""
+        block_tokens, rank = self.sizes.block_tokens, self.sizes.rank
+        blocks = step.requests.blocks[0, begin // block_tokens : -(-end // block_tokens)]
+        offset = begin % block_tokens
+        rows = cache.view(-1, block_tokens, cache.shape[1])[blocks].flatten(0, 1)[offset : offset + end - begin]
+        latents = rows[:, :rank].repeat(1, 2)
+        keys = self._kernels.keys(latents @ weights.keys, rows[:, rank:])
+        values = self._kernels.values(latents @ weights.values)
+        return self._kernels.attend(query, keys, values, is_causal=is_causal)
+
+
+class PlainExpandedKernels:
+    """`ExpandedKernels` in torch's operations, on any device."""
+
+    def __init__(self, sizes: ExpandedSizes, num_saturated: torch.Tensor) -> None:
+        """`num_saturated` int64 [] counts."""
+        self._sizes = sizes
+        self._num_saturated = num_saturated
+
+    def keys(self, nope: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
+        """See `ExpandedKernels`."""
+        heads = self._bounded(nope).view(len(nope), self._sizes.num_heads, -1)
+        return torch.cat([heads, rope[:, None].expand(-1, self._sizes.num_heads, -1)], -1)
+
+    def values(self, values: torch.Tensor) -> torch.Tensor:
+        """See `ExpandedKernels`."""
+        return self._bounded(values).view(len(values), self._sizes.num_heads, -1)
+
+    def attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, is_causal: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `ExpandedKernels`."""
+        scores = torch.einsum("qhd,khd->hqk", query.float(), keys.float())
+        if is_causal:
+            scores.masked_fill_(torch.ones_like(scores[0], dtype=torch.bool).triu_(1), -torch.inf)
+        attended = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values.float()).to(query.dtype)
+        return attended, scores.logsumexp(-1).T * math.log2(math.e)
+
+    def merge(self, total: torch.Tensor, weight: torch.Tensor, part: torch.Tensor, part_weight: torch.Tensor) -> None:
+        """See `ExpandedKernels`."""
+        merged = torch.logaddexp2(weight, part_weight)
+        total.mul_(torch.exp2(weight - merged)[..., None])
+        total.add_(part.float() * torch.exp2(part_weight - merged)[..., None])
+        weight.copy_(merged)
+
+    def _bounded(self, values: torch.Tensor) -> torch.Tensor:
+        largest = torch.finfo(values.dtype).max
+        self._num_saturated += values.isinf().sum()
+        return values.clamp_(-largest, largest)
+
+
+def _columns(linear: Linear, num_cols: int, num_heads: int, device: torch.device) -> Iterator[torch.Tensor]:
+    """The columns of each head's matrix [_, heads, rows], some at a time."""
+    ones = torch.eye(num_cols, device=device)[:, None, :]
+    for rows in torch.split(ones, _ROWS):
+        product = linear(rows.expand(-1, num_heads, -1).contiguous())
+        yield product.view(len(rows), num_heads, -1)
+
+
+def _two_terms(matrix: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """float32 [rows, heads, cols] → [2 * rows, heads * cols]."""
+    flat = matrix.flatten(1)
+    upper = flat.to(dtype)
+    return torch.cat([upper, (flat - upper.float()).to(dtype)])

@@ -1,0 +1,198 @@
+"""Triton kernels that multiply decoded experts with the tokens that chose them, for steps of thousands of tokens.
+
+An expert's weights are decoded to memory once and then multiplied with all of its tokens, where
+`dequant_gemm_kernels.py` decodes them again for every 64. Each number is two bfloat16 terms (bf16_split_kernels.py): a
+product takes three, and that of the small terms is left out. A pair is a token and an expert that it chose; pairs are
+sorted by expert. Programs take one tile after another, since how many there are is known on the device alone.
+
+Triton's built-in operations only: see reduce_kernels.py.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ballast.model.hybrid.panels.bf16_split_kernels import rounded
+from ballast.model.hybrid.panels.dequant_kernels import lines_of, scales_of, weight_of, words_of
+
+
+@triton.jit(do_not_specialize=["first_row", "num_rows", "row_place"])
+def decode_rows(
+    words,  # the panels, seen as int32
+    halves,  # as float16
+    codes,  # as int8
+    terms,  # [decoded rows, 2, padded_cols]
+    first_row,
+    num_rows,
+    row_place,
+    cols,
+    panel_words,
+    scale_words,
+    padded_cols,
+    LAYOUT: tl.constexpr,
+    GROUPS: tl.constexpr,
+    ROWS: tl.constexpr,
+    ROW_STEP: tl.constexpr,
+):
+    """Decode rows first_row … to their upper and lower terms, row r to row ROW_STEP * r + row_place, columns in the
+    order of `split_bf16`. Grid: blocks of rows, steps of columns."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    begin = ((first_row + row) // 16).to(tl.int64) * panel_words
+    lane = (first_row + row) % 16
+    row_words, row_halves, row_codes = lines_of(words, halves, codes, begin[:, None], lane[:, None])
+    group = (tl.program_id(1) * GROUPS + tl.arange(0, GROUPS))[None, :]
+    kept = (row < num_rows)[:, None]
+    inside = kept & (group < cols // 32)
+    target = (row * ROW_STEP + row_place).to(tl.int64)[:, None] * (2 * padded_cols)
+    target = terms + target + tl.program_id(1) * (GROUPS * 32) + tl.arange(0, GROUPS * 4)[None, :]
+    at = scale_words + group * (LAYOUT.bits * 16)
+    for half in tl.static_range(2):
+        scale, rest = scales_of(row_halves, row_codes, group // 8, group % 8, half, inside, LAYOUT)
+        first = words_of(row_words, at, 0, half, inside, LAYOUT)
+        second = words_of(row_words, at, 1, half, inside, LAYOUT)
+        third = words_of(row_words, at, 2, half, inside, LAYOUT)
+        fourth = words_of(row_words, at, 3, half, inside, LAYOUT)
+        for byte in tl.static_range(4):
+            # A group's four lines beside each other, as they are stored.
+            outer = tl.join(weight_of(first, byte, scale, rest, LAYOUT), weight_of(third, byte, scale, rest, LAYOUT))
+            inner = tl.join(weight_of(second, byte, scale, rest, LAYOUT), weight_of(fourth, byte, scale, rest, LAYOUT))
+            weight = tl.reshape(tl.join(outer, inner), (ROWS, GROUPS * 4))
+            upper = rounded(weight)
+            place = target + (half * 4 + byte) * (GROUPS * 4)
+            tl.store(place, upper.to(terms.dtype.element_ty), mask=kept)
+            tl.store(place + padded_cols, (weight - upper).to(terms.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def _num_tiles(begins, first, num_experts, row_tiles, BLOCK: tl.constexpr):
+    """Tiles of experts first … first + num_experts - 1."""
+    total = 0
+    for index in range(num_experts):
+        count = tl.load(begins + first + index + 1) - tl.load(begins + first + index)
+        total += (count + BLOCK - 1) // BLOCK * row_tiles
+    return total
+
+
+@triton.jit
+def _expert_of(tile, begins, first, num_experts, row_tiles, BLOCK: tl.constexpr):
+    """(the tile's expert, counted from the first, the expert's first tile, its tiles of pairs)."""
+    before = 0
+    expert = 0
+    own_first = 0
+    own_tiles = 1
+    for index in range(num_experts):
+        count = tl.load(begins + first + index + 1) - tl.load(begins + first + index)
+        pair_tiles = (count + BLOCK - 1) // BLOCK
+        is_own = (tile >= before) & (tile < before + pair_tiles * row_tiles)
+        expert = tl.where(is_own, index, expert)
+        own_first = tl.where(is_own, before, own_first)
+        own_tiles = tl.where(is_own, pair_tiles, own_tiles)
+        before += pair_tiles * row_tiles
+    return expert, own_first, own_tiles
+
+
+@triton.jit
+def _product(
+    left, right, left_lower, right_lower, num_cols, BLOCK: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
+):
+    """[BLOCK, ROWS] of rows at left [BLOCK, COLS] and right [COLS, ROWS], `…_lower` before their lower terms."""
+    sums = tl.full((BLOCK, ROWS), 0.0, dtype=tl.float32)
+    for col in range(0, num_cols, COLS):
+        upper_x = tl.load(left + col)
+        upper = tl.load(right + col)
+        lower = tl.load(right + col + right_lower)
+        lower_x = tl.load(left + col + left_lower)
+        sums = tl.dot(upper_x, lower, sums, input_precision="ieee")
+        sums = tl.dot(lower_x, upper, sums, input_precision="ieee")
+        sums = tl.dot(upper_x, upper, sums, input_precision="ieee")
+    return sums
+
+
+@triton.jit(do_not_specialize=["first", "num_experts", "sharing"])
+def gated_pairs(
+    terms,  # [T, 2, padded_cols], as split_bf16 orders them
+    order,  # int32 [pairs], sorted by expert
+    begins,  # int32 [experts + 1], where each expert's pairs begin
+    weights,  # [num_experts, num_rows, 2, padded_cols], gate's and up's rows by turns, as `decode_rows` decodes them
+    hidden,  # [pairs of the experts, 2, hidden_cols], in the order of `split_bf16`
+    first,
+    num_experts,
+    sharing,
+    num_rows,
+    padded_cols,
+    hidden_cols,
+    LINES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+):
+    """hidden = silu(gate x) * up x of the pairs of experts first … first + num_experts - 1, as terms. Grid: any."""
+    row_tiles = (num_rows + ROWS - 1) // ROWS
+    col = tl.arange(0, COLS)
+    base = tl.load(begins + first)
+    for tile in range(tl.program_id(0), _num_tiles(begins, first, num_experts, row_tiles, BLOCK), tl.num_programs(0)):
+        expert, own_first, own_tiles = _expert_of(tile, begins, first, num_experts, row_tiles, BLOCK)
+        begin = tl.load(begins + first + expert)
+        end = tl.load(begins + first + expert + 1)
+        place = begin + (tile - own_first) % own_tiles * BLOCK + tl.arange(0, BLOCK)
+        row = (tile - own_first) // own_tiles * ROWS + tl.arange(0, ROWS)
+        # What lies beyond the end is computed from the last and not stored.
+        token = tl.load(order + tl.minimum(place, end - 1)) // sharing
+        left = terms + token.to(tl.int64)[:, None] * (2 * padded_cols) + col[None, :]
+        of_row = expert.to(tl.int64) * num_rows + tl.minimum(row, num_rows - 1)
+        right = weights + of_row[None, :] * (2 * padded_cols) + col[:, None]
+        sums = _product(left, right, padded_cols, padded_cols, padded_cols, BLOCK, ROWS, COLS)
+        gate, up = tl.split(tl.reshape(sums, (BLOCK, ROWS // 2, 2)))
+        small = tl.exp(tl.where(gate < 0.0, gate, -gate))  # does not overflow
+        value = gate * (tl.where(gate < 0.0, small, 1.0) / (1.0 + small)) * up
+        upper = rounded(value)
+        own_col = (tile - own_first) // own_tiles * (ROWS // 2) + tl.arange(0, ROWS // 2)
+        within = own_col % (8 * LINES)
+        line = within // 32 * 4 + within % 16 // 4
+        piece = within % 32 // 16 * 4 + within % 4
+        target = hidden + (place - base).to(tl.int64)[:, None] * (2 * hidden_cols)
+        target = target + (own_col - within + piece * LINES + line)[None, :]
+        kept = (place < end)[:, None] & (own_col < num_rows // 2)[None, :]
+        tl.store(target, upper.to(hidden.dtype.element_ty), mask=kept)
+        tl.store(target + hidden_cols, (value - upper).to(hidden.dtype.element_ty), mask=kept)
+
+
+@triton.jit(do_not_specialize=["first", "from_first", "sharing"])
+def add_pairs(
+    hidden,  # [pairs of the experts, 2, hidden_cols], as `gated_pairs` leaves it
+    order,  # as above
+    begins,
+    shares,  # float32 [pairs], each pair's weight
+    weights,  # [num_rows, 2, hidden_cols], the expert's rows of down
+    out,  # float32 [T, num_rows]
+    first,  # whose pairs `hidden` begins with
+    expert,
+    sharing,
+    num_rows,
+    hidden_cols,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+):
+    """out += share * down hidden of one expert's pairs: of one, so that no two programs have the same token. Grid:
+    any."""
+    row_tiles = (num_rows + ROWS - 1) // ROWS
+    col = tl.arange(0, COLS)
+    base = tl.load(begins + first)
+    begin = tl.load(begins + expert)
+    end = tl.load(begins + expert + 1)
+    own_tiles = (end - begin + BLOCK - 1) // BLOCK
+    for tile in range(tl.program_id(0), own_tiles * row_tiles, tl.num_programs(0)):
+        place = begin + tile % own_tiles * BLOCK + tl.arange(0, BLOCK)
+        row = tile // own_tiles * ROWS + tl.arange(0, ROWS)
+        own_place = tl.minimum(place, end - 1)
+        left = hidden + (own_place - base).to(tl.int64)[:, None] * (2 * hidden_cols) + col[None, :]
+        right = weights + tl.minimum(row, num_rows - 1).to(tl.int64)[None, :] * (2 * hidden_cols) + col[:, None]
+        sums = _product(left, right, hidden_cols, hidden_cols, hidden_cols, BLOCK, ROWS, COLS)
+        pair = tl.load(order + own_place)
+        share = tl.load(shares + pair)
+        target = out + (pair // sharing).to(tl.int64)[:, None] * num_rows + row[None, :]
+        kept = (place < end)[:, None] & (row < num_rows)[None, :]
+        tl.store(target, tl.load(target, mask=kept, other=0.0) + share[:, None] * sums, mask=kept)

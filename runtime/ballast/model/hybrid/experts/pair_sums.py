@@ -1,0 +1,157 @@
+"""Routed experts of thousands of tokens on a GPU: each expert is decoded to memory once and multiplied with all its
+tokens."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from gguf import GGMLQuantizationType as GgmlType
+
+from ballast.model.hybrid.experts import many_pairs_kernels
+from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
+from ballast.model.hybrid.panels.matmul import has_large_memory, split_bf16
+from ballast.model.hybrid.panels.stack import PanelStack
+
+FEWEST_PAIRS = 256
+"""Fewest tokens of an expert, on average, for which decoding it to memory pays."""
+DECODED_BYTES = 512 << 20
+"""Most memory for decoded experts, unless one takes more."""
+HIDDEN_BYTES = 512 << 20
+"""Most memory for the hidden values of their pairs, unless one expert of all tokens takes more."""
+_BLOCK, _ROWS = 128, 128
+"""Pairs and rows of a tile."""
+_STEP_COLS = 256
+_DECODED_ROWS = 32
+_LINES = 32
+"""Columns of a step that one code of each word has; see `split_bf16`."""
+
+
+def pays(num_tokens: int, num_used: int, num_experts: int) -> bool:
+    """Whether tokens are so many that experts are decoded to memory: they choose `num_used` of `num_experts` each."""
+    return num_tokens * num_used >= FEWEST_PAIRS * num_experts
+
+
+def can_decode(*stacks: PanelStack) -> bool:
+    """Whether these matrices can be: quantised ones of whole panels."""
+    return all(stack.ggml_type not in FLOAT_TYPES and stack.rows % PANEL_ROWS == 0 for stack in stacks)
+
+
+class PairSums:
+    """The sums of one layer's experts for T tokens, added up expert after expert, in the order of calls."""
+
+    def __init__(
+        self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, num_experts: int, total: torch.Tensor
+    ) -> None:
+        """x float32 [T, D], ids int32 [T, k], weights float32 [T, k]; experts are added to `total` float32 [T, D]. Ids
+        outside 0…num_experts - 1 add nothing; a token names an expert at most once."""
+        self._num_tokens, self._num_used = ids.shape
+        self._terms = split_bf16(x.contiguous(), GgmlType.Q8_0)  # of any quantised type
+        self._shares = weights.contiguous()
+        self._total = total
+        flat = ids.reshape(-1)
+        keys, order = torch.where((flat >= 0) & (flat < num_experts), flat, num_experts).sort(stable=True)
+        bounds = torch.arange(num_experts + 1, dtype=torch.int32, device=ids.device)
+        self._order = order.int()
+        self._begins = torch.searchsorted(keys, bounds).int()
+
+    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
+        """Add experts first … first + gate.num_experts - 1, whose matrices `can_decode`. Never waits for the device."""
+        programs = _num_processors(self._total.device)
+        padded_cols, hidden_cols = self._terms.shape[2], _padded(gate.rows)
+        num_rows = 2 * gate.rows
+        gated_bytes = num_rows * 2 * padded_cols * self._terms.element_size()
+        down_bytes = down.rows * 2 * hidden_cols * self._terms.element_size()
+        row_bytes = 2 * hidden_cols * self._terms.element_size()
+        at_once = min(
+            gate.num_experts,
+            DECODED_BYTES // max(gated_bytes, down_bytes),
+            HIDDEN_BYTES // (self._num_tokens * row_bytes),
+        )
+        tile = {
+            "BLOCK": _BLOCK,
+            "ROWS": _ROWS,
+            "COLS": 64 if has_large_memory(self._total.device) else 32,
+            "num_warps": 8,
+            "num_stages": 3,
+        }
+        for begin in range(0, gate.num_experts, max(1, at_once)):
+            end = min(begin + max(1, at_once), gate.num_experts)
+            decoded = self._terms.new_empty(((end - begin) * num_rows, 2, padded_cols))
+            _decode(gate, begin, end, decoded, row_step=2, row_place=0)
+            _decode(up, begin, end, decoded, row_step=2, row_place=1)
+            most_pairs = self._num_tokens * min(self._num_used, end - begin)
+            # Columns that only pad are multiplied with zeros, and must be numbers.
+            make = torch.empty if hidden_cols == gate.rows else torch.zeros
+            hidden = make((most_pairs, 2, hidden_cols), dtype=decoded.dtype, device=decoded.device)
+            many_pairs_kernels.gated_pairs[(programs,)](
+                self._terms,
+                self._order,
+                self._begins,
+                decoded,
+                hidden,
+                first + begin,
+                end - begin,
+                self._num_used,
+                num_rows,
+                padded_cols,
+                hidden_cols,
+                LINES=_LINES,
+                **tile,
+            )
+            del decoded
+            decoded = self._terms.new_empty(((end - begin), down.rows, 2, hidden_cols))
+            _decode(down, begin, end, decoded, row_step=1, row_place=0)
+            for expert in range(begin, end):
+                many_pairs_kernels.add_pairs[(programs,)](
+                    hidden,
+                    self._order,
+                    self._begins,
+                    self._shares,
+                    decoded[expert - begin],
+                    self._total,
+                    first + begin,
+                    first + expert,
+                    self._num_used,
+                    down.rows,
+                    hidden_cols,
+                    **tile,
+                )
+
+
+def work_bytes(num_tokens: int, hidden: int, expert_dim: int) -> int:
+    """Most bytes that `PairSums` has alive beside `x` and the sums: activations as terms, decoded experts and the
+    hidden values of their pairs."""
+    gated_bytes = 2 * expert_dim * 2 * _padded(hidden) * 2
+    hidden_bytes = num_tokens * 2 * _padded(expert_dim) * 2
+    return num_tokens * 2 * _padded(hidden) * 2 + max(DECODED_BYTES, gated_bytes) + max(HIDDEN_BYTES, hidden_bytes)
+
+
+def _decode(stack: PanelStack, begin: int, end: int, decoded: torch.Tensor, *, row_step: int, row_place: int) -> None:
+    num_rows = (end - begin) * stack.rows
+    layout, padded_cols = LAYOUTS[stack.ggml_type], decoded.shape[-1]
+    many_pairs_kernels.decode_rows[-(-num_rows // _DECODED_ROWS), padded_cols // _STEP_COLS](
+        *stack.views,
+        decoded,
+        begin * stack.rows,
+        num_rows,
+        row_place,
+        stack.cols,
+        stack.panel_bytes // 4,
+        layout.scale_bytes(stack.cols) // 4,
+        padded_cols,
+        LAYOUT=layout,
+        GROUPS=_STEP_COLS // GROUP_COLS,
+        ROWS=_DECODED_ROWS,
+        ROW_STEP=row_step,
+        num_warps=4,
+    )
+
+
+def _padded(cols: int) -> int:
+    return -(-cols // _STEP_COLS) * _STEP_COLS
+
+
+@functools.cache
+def _num_processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 3

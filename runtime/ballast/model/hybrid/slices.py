@@ -1,0 +1,84 @@
+"""Cuts a step into slices of tokens, so that what attention has alive at once is bounded. Pure.
+
+A slice is computed as a step of its own, after those before it: their tokens are in the cache by then.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+PRODUCT_TOKENS = 4096
+"""Most tokens that a layer's products take at a time: they bound activations wider than a token's row. A quantised
+matrix is decoded once for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSizes:
+    """How a step is cut."""
+
+    tokens: int = 1024
+    """Most tokens of a slice whose queries are carried into the latent space."""
+    long_tokens: int = 8192
+    """Most tokens of a slice of one request whose keys and values are brought out of the latent space, and most of
+    these at a time."""
+    long_from: int | None = 1024
+    """Fewest tokens that a request adds to be cut into such slices; None: none is."""
+
+
+SLICE_SIZES = SliceSizes()
+"""Those that a model is served with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Tokens begin … end - 1 of a step, which are those of some requests, or of a part of one."""
+
+    begin: int
+    end: int
+    first_request: int
+    end_request: int
+    is_long: bool
+    """Whether it is one request's, to be computed outside the latent space."""
+
+    def begins(self, begins: NDArray[np.int32]) -> NDArray[np.int32]:
+        """[R + 1], tokens of the slice that precede each of its requests'; `begins` are the step's."""
+        own: NDArray[np.int32] = begins[self.first_request : self.end_request + 1].clip(self.begin, self.end)
+        return own - np.int32(self.begin)
+
+    def lens(self, begins: NDArray[np.int32], lens: NDArray[np.int32]) -> NDArray[np.int32]:
+        """[R], tokens of its requests so far, the slice's included; `begins` and `lens` are the step's."""
+        ends = begins[self.first_request + 1 : self.end_request + 1]
+        own: NDArray[np.int32] = lens[self.first_request : self.end_request] - (ends - ends.clip(max=self.end))
+        return own
+
+
+def cut(begins: NDArray[np.int32], sizes: SliceSizes) -> tuple[Slice, ...]:
+    """The slices of a step in order; none where it need not be cut. `begins` [R + 1]: tokens of the step that precede
+    each request's, each of which has at least one."""
+    slices = tuple(_slices(begins.tolist(), sizes))
+    return () if len(slices) == 1 and not slices[0].is_long else slices
+
+
+def even_bounds(begin: int, end: int, most: int) -> Iterator[tuple[int, int]]:
+    """Bounds of the fewest pieces of begin … end - 1 that have at most `most`, as even as can be."""
+    num_pieces = -(-(end - begin) // most)
+    bounds = [begin + (end - begin) * index // num_pieces for index in range(num_pieces + 1)] if num_pieces else []
+    return itertools.pairwise(bounds)
+
+
+def _slices(begins: list[int], sizes: SliceSizes) -> Iterator[Slice]:
+    is_long = [
+        sizes.long_from is not None and end - begin >= sizes.long_from for begin, end in itertools.pairwise(begins)
+    ]
+    for key, run in itertools.groupby(range(len(is_long)), lambda request: request if is_long[request] else -1):
+        requests = list(run)
+        first, end = requests[0], requests[-1] + 1
+        most = sizes.tokens if key < 0 else sizes.long_tokens
+        for slice_begin, slice_end in even_bounds(begins[first], begins[end], most):
+            own = [request for request in requests if begins[request] < slice_end and begins[request + 1] > slice_begin]
+            yield Slice(slice_begin, slice_end, own[0], own[-1] + 1, is_long=key >= 0)

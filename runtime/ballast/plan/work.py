@@ -1,0 +1,91 @@
+"""Most bytes that a step has alive at once on a GPU: activations of all its tokens, and what is wider of the slices in
+which they are computed. Pure arithmetic."""
+
+from __future__ import annotations
+
+from ballast.model.hybrid.slices import PRODUCT_TOKENS, SLICE_SIZES
+from ballast.model.spec import ModelSpec
+from ballast.plan.memory import FLOAT_BYTES
+
+SCRATCH_BYTES = 256 << 20
+"""A slice of a matrix decoded to memory, as model/hybrid/panels/matmul.py bounds it."""
+_TERM_BYTES = 6
+"""Bytes of an activation in the terms that a slice of a matrix is multiplied with."""
+_HALF_BYTES = 2
+_ROWS_OF_TOKENS = 5
+"""Rows as wide as the model that a step has of each token: the stream, its norm before and after, and two terms of a
+layer's sum."""
+_FEWEST_PAIRS, _DECODED_BYTES, _HIDDEN_BYTES = 256, 512 << 20, 512 << 20
+"""As model/hybrid/experts/pair_sums.py has them."""
+_ATTENTION_TMP_BYTES = 32 << 20
+"""flashinfer's, for a request by itself."""
+
+
+def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
+    """A step of `num_tokens` tokens, however many requests they are of, experts included; and the logits."""
+    attention = _latent_bytes(spec, min(num_tokens, SLICE_SIZES.tokens))
+    if SLICE_SIZES.long_from is not None and num_tokens >= SLICE_SIZES.long_from:
+        attention = max(attention, _long_bytes(spec, min(num_tokens, SLICE_SIZES.long_tokens)))
+    widest = max(attention, _mlp_bytes(spec, min(num_tokens, PRODUCT_TOKENS)), _expert_bytes(spec, num_tokens))
+    logits = max_batch_size * 2 * spec.vocab_size
+    return (num_tokens * _ROWS_OF_TOKENS * spec.hidden + logits) * FLOAT_BYTES + widest
+
+
+def num_slices(num_tokens: int) -> int:
+    """Most slices of a step that are computed in the latent space."""
+    if num_tokens <= SLICE_SIZES.tokens:
+        return 0
+    return -(-num_tokens // SLICE_SIZES.tokens) + num_tokens // (SLICE_SIZES.long_from or num_tokens + 1)
+
+
+def _latent_bytes(spec: ModelSpec, num_tokens: int) -> int:
+    """Attention in the latent space: queries, their parts, both forms of them there, and what attention makes of
+    them."""
+    head = spec.nope_dim + spec.rope_dim
+    floats = spec.num_heads * (3 * head + 2 * spec.kv_lora_rank + 2 * spec.latent_dim + spec.v_dim)
+    terms = max(spec.hidden, spec.num_heads * spec.v_dim) * _TERM_BYTES
+    return num_tokens * (floats * FLOAT_BYTES + terms)
+
+
+def _long_bytes(spec: ModelSpec, num_tokens: int) -> int:
+    """Attention of one request outside the latent space: all queries, and the widest of what comes before, what comes
+    with the averages and what comes after."""
+    heads, head, values = spec.num_heads, spec.nope_dim + spec.rope_dim, spec.num_heads * spec.v_dim
+    products = min(num_tokens, PRODUCT_TOKENS)
+    query = num_tokens * heads * head * _HALF_BYTES
+    rank = spec.q_lora_rank or 0
+    first = products * (2 * heads * head + 2 * rank + spec.latent_dim) * FLOAT_BYTES
+    first += products * max(spec.hidden, rank) * _TERM_BYTES
+    # Two terms of both matrices, and what one of them is made of.
+    matrices = spec.kv_lora_rank * heads * (2 * (spec.nope_dim + spec.v_dim) * _HALF_BYTES + 2 * 128 * FLOAT_BYTES)
+    # Keys and values of a piece, keys once more on their way, latents twice; averages of the piece, and of all.
+    piece = num_tokens * (heads * (head + spec.nope_dim) + values + 3 * spec.latent_dim + values) * _HALF_BYTES
+    attended = num_tokens * values * FLOAT_BYTES
+    last = products * (values * _TERM_BYTES + _product_floats(values, spec.hidden) * FLOAT_BYTES)
+    return max(query + first, query + matrices + piece + attended + _ATTENTION_TMP_BYTES, attended + last)
+
+
+def _mlp_bytes(spec: ModelSpec, num_tokens: int) -> int:
+    """A dense layer's network or the shared experts: gate, up, their product and the terms that it is multiplied as."""
+    width = max(spec.ffn_dim, spec.expert_dim * spec.num_shared_experts)
+    floats = 3 * width + max(_product_floats(spec.hidden, 2 * width), _product_floats(width, spec.hidden))
+    return num_tokens * (floats * FLOAT_BYTES + max(spec.hidden, width) * _TERM_BYTES)
+
+
+def _expert_bytes(spec: ModelSpec, num_tokens: int) -> int:
+    """The routed experts' hidden values, as floats and as terms, and their results by pair; or where experts are
+    decoded to memory, these and the hidden values of a few at a time."""
+    terms = 2 * num_tokens * spec.hidden * _HALF_BYTES
+    few = min(num_tokens, PRODUCT_TOKENS)
+    by_pair = few * spec.num_experts_used * (2 * spec.expert_dim + spec.hidden) * FLOAT_BYTES
+    if num_tokens * spec.num_experts_used < _FEWEST_PAIRS * spec.num_experts:
+        return by_pair + terms
+    decoded = max(_DECODED_BYTES, 4 * spec.expert_dim * spec.hidden * _HALF_BYTES)
+    hidden = max(_HIDDEN_BYTES, 2 * num_tokens * spec.expert_dim * _HALF_BYTES)
+    # Experts of floats are not decoded, whatever the number of tokens.
+    return terms + max(decoded + hidden, by_pair)
+
+
+def _product_floats(cols: int, rows: int) -> int:
+    """Floats a token of a product on its way: of the rows of a quantised matrix that are decoded at a time."""
+    return min(rows, SCRATCH_BYTES // max(1, cols * _TERM_BYTES))

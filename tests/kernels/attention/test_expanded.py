@@ -1,0 +1,160 @@
+"""Attention outside the latent space against the plain way inside it, and its kernels against torch's operations: by
+Triton's interpreter here, on the device where there is one.
+
+Tolerances: from a float32 cache, sums in another order. From one of half precision, keys, values, queries, weights and
+results are rounded to it, 2⁻¹¹ each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+
+from ballast.model.hybrid.attention import expanded_kernels, flashinfer_expanded, gpu
+from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes, PlainExpandedKernels
+from ballast.model.hybrid.attention.flashinfer_expanded import CompiledAside, FlashinferExpandedKernels, why_wrong
+from ballast.model.hybrid.attention.gpu import start_expansion
+from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
+from ballast.model.hybrid.linear import FloatLinear
+from ballast.model.switched_off import SwitchedOff
+from support.kernels.attention_cases import attention_case
+from support.kernels.interpreted import interpreted
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+SMALL = ExpandedSizes(num_heads=3, rank=32, nope_dim=20, rope_dim=8, v_dim=12, scale=0.2, block_tokens=16)
+R1 = ExpandedSizes(num_heads=128, rank=512, nope_dim=128, rope_dim=64, v_dim=128, scale=0.07, block_tokens=32)
+V2_LITE = ExpandedSizes(num_heads=16, rank=512, nope_dim=128, rope_dim=64, v_dim=128, scale=0.1, block_tokens=16)
+
+
+def both(
+    make: Callable[[torch.Tensor], ExpandedAttention],
+    sizes: ExpandedSizes,
+    tokens: int,
+    length: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(outside the latent space, inside it) for the last `tokens` of a request of so many; float32 [T, H, v_dim]."""
+    rng = torch.Generator(device).manual_seed(1)
+    k_up, v_up = (
+        torch.randn(sizes.num_heads, *shape, generator=rng, device=device) / math.sqrt(shape[1])
+        for shape in ((sizes.rank, sizes.nope_dim), (sizes.v_dim, sizes.rank))
+    )
+    latent = AttentionSizes(sizes.num_heads, sizes.rank, sizes.rope_dim, sizes.scale, sizes.block_tokens)
+    case = attention_case(latent, [tokens], [length], device, dtype)
+    query = torch.randn(tokens, sizes.num_heads, sizes.nope_dim + sizes.rope_dim, generator=rng, device=device)
+    attend = make(torch.zeros((), dtype=torch.int64, device=device))
+    weights = attend.weights(FloatLinear(k_up), FloatLinear(v_up), dtype, device)
+    found = attend((query * sizes.scale).to(dtype), weights, case.cache, case.step)
+    absorbed = torch.einsum("thn,hrn->thr", query[..., : sizes.nope_dim], k_up)
+    absorbed = torch.cat([absorbed, query[..., sizes.nope_dim :]], -1)
+    attended = PlainAttention(latent)(absorbed, case.cache, case.step)
+    return found, torch.einsum("thr,hvr->thv", attended, v_up)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "length", "piece"), [(1, 1, 1), (5, 5, 100), (30, 100, 30), (30, 100, 33), (7, 64, 16), (16, 64, 16)]
+)
+def test_a_token_sees_its_request_up_to_itself_in_whatever_pieces(tokens: int, length: int, piece: int) -> None:
+    def make(counted: torch.Tensor) -> ExpandedAttention:
+        return ExpandedAttention(SMALL, PlainExpandedKernels(SMALL, counted), piece)
+
+    found, expected = both(make, SMALL, tokens, length, CPU, torch.float32)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [R1, V2_LITE], ids=["128 heads", "16 heads"])
+@pytest.mark.parametrize(
+    ("tokens", "length", "piece"), [(1, 1, 64), (129, 129, 200), (300, 1601, 512), (256, 1024, 256)]
+)
+def test_flashinfer_attends_as_the_plain_way(sizes: ExpandedSizes, tokens: int, length: int, piece: int) -> None:
+    attend = start_expansion(sizes, GPU, off := SwitchedOff())(torch.zeros((), dtype=torch.int64, device=GPU), piece)
+    assert attend is not None, off.reasons
+    found, expected = both(lambda _: attend, sizes, tokens, length, GPU, torch.float16)
+    torch.testing.assert_close(found, expected, rtol=4e-3, atol=4e-3)
+
+
+@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
+def make(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> tuple[torch.device, Callable[[ExpandedSizes, torch.Tensor], FlashinferExpandedKernels]]:
+    """Where the Triton kernels run in this test, and what makes what launches them."""
+    if request.param == "cuda":
+        return GPU, FlashinferExpandedKernels
+    monkeypatch.setattr(flashinfer_expanded, "expanded_kernels", interpreted(expanded_kernels, monkeypatch))
+
+    def without_flashinfer(sizes: ExpandedSizes, counted: torch.Tensor) -> FlashinferExpandedKernels:
+        made = object.__new__(FlashinferExpandedKernels)
+        made._sizes, made._num_saturated = sizes, counted
+        return made
+
+    return CPU, without_flashinfer
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_keys_values_and_merges_are_those_of_torch_s_operations(make, dtype: torch.dtype) -> None:
+    device, make_kernels = make
+    sizes = ExpandedSizes(num_heads=19, rank=32, nope_dim=20, rope_dim=8, v_dim=12, scale=0.2, block_tokens=16)
+    rng = torch.Generator().manual_seed(0)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=rng).to(device)
+
+    nope, rows, values = some(5, 19 * 20).to(dtype), some(5, 40).to(dtype), some(5, 19 * 12).to(dtype)
+    nope[0, 3], nope[4, 7], nope[1, 1], values[2, 5] = math.inf, -math.inf, math.nan, math.inf
+    total, part = some(5, 19, 12), some(5, 19, 12).to(dtype)
+    weight, part_weight = 20 * some(5, 19), 20 * some(5, 19)
+    results = []
+    for kind in (PlainExpandedKernels, make_kernels):
+        counted = torch.zeros((), dtype=torch.int64, device=device)
+        way = kind(sizes, counted)
+        own_total, own_weight = total.clone(), weight.clone()
+        way.merge(own_total, own_weight, part, part_weight)
+        keys = way.keys(nope.clone(), rows[:, 32:])
+        results.append((keys, way.values(values.clone()), own_total, own_weight, counted))
+    for found, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(found, expected, equal_nan=True)
+    assert int(results[0][-1]) == 3
+    assert results[0][0].isnan().sum() == 1
+
+
+def test_other_heads_stay_in_the_latent_space() -> None:
+    assert start_expansion(SMALL, CPU, off := SwitchedOff())(torch.zeros(()), 10) is None
+    assert off.reasons == {}, "nobody can have any"
+
+
+def test_what_does_not_compile_stays_in_the_latent_space_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(device: torch.device) -> None:
+        raise RuntimeError("Ninja build failed\nmuch more")
+
+    monkeypatch.setattr(gpu, "compile_single_prefill", refused)
+    assert start_expansion(R1, CPU, off := SwitchedOff())(torch.zeros(()), 10) is None
+    assert off.reasons == {"expanded_attention": "RuntimeError: Ninja build failed"}
+
+
+def test_kernels_that_are_wrong_are_found_out() -> None:
+    class Wrong(PlainExpandedKernels):
+        def attend(self, query, keys, values, *, is_causal):
+            averages, weights = super().attend(query, keys, values, is_causal=False)
+            return averages, weights
+
+    counted = torch.zeros((), dtype=torch.int64)
+    small = ExpandedSizes(num_heads=2, rank=32, nope_dim=128, rope_dim=64, v_dim=128, scale=0.2, block_tokens=16)
+    assert why_wrong(PlainExpandedKernels(small, counted), small, CPU) is None
+    reason = why_wrong(Wrong(small, counted), small, CPU)
+    assert reason is not None
+    assert "averages differ" in reason
+
+
+def test_a_compiler_that_takes_too_long_is_not_waited_for_for_ever() -> None:
+    import threading
+
+    ended = threading.Event()
+    with pytest.raises(RuntimeError, match="has not ended"):
+        CompiledAside(partial(ended.wait, 10)).wait(0.01)
+    ended.set()

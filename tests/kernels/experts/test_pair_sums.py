@@ -1,0 +1,138 @@
+"""Experts that are decoded once for all their tokens: by Triton's interpreter here, on the device where there is one.
+
+Tolerance: that of test_expert_panels.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as T
+
+from ballast._core import kernels
+from ballast.model.hybrid.experts import many_pairs_kernels, pair_sums
+from ballast.model.hybrid.experts.expert_panels import ExpertPanels
+from ballast.model.hybrid.experts.expert_sums import ExpertSums
+from ballast.model.hybrid.experts.pair_sums import PairSums
+from ballast.model.hybrid.panels import bf16_split_kernels, matmul
+from ballast.model.hybrid.panels.stack import PanelStack
+from support.kernels.interpreted import interpreted
+from support.models.random_blocks import dequantized, random_blocks
+
+FAST = kernels.usable_isas()[0]
+NUM_EXPERTS, HIDDEN, WIDTH = 3, 256, 256
+NUM_TOKENS, NUM_USED = 150, 2
+Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Where PairSums computes in this test."""
+    if request.param == "cuda":
+        return torch.device("cuda:0")
+    monkeypatch.setattr(matmul, "bf16_split_kernels", interpreted(bf16_split_kernels, monkeypatch))
+    monkeypatch.setattr(pair_sums, "many_pairs_kernels", interpreted(many_pairs_kernels, monkeypatch))
+    return torch.device("cpu")
+
+
+def stack_of(rng, pool, kind: T, rows: int, cols: int, device: torch.device) -> tuple[PanelStack, np.ndarray]:
+    """(a stack of NUM_EXPERTS random matrices, their weights [E, rows, cols])."""
+    data = random_blocks(rng, kind, NUM_EXPERTS * rows, cols)
+    matrix = kernels.Matrix(data, kind, NUM_EXPERTS * rows, cols)
+    packed = kernels.pack(
+        pool, matrix, FAST, activation_bytes=1, num_heads=NUM_EXPERTS, head_stride=rows, num_rows=rows
+    )
+    weight = dequantized(data, kind).reshape(NUM_EXPERTS, rows, cols).astype(np.float64)
+    return PanelStack(torch.from_numpy(packed.panels.copy()).to(device), kind, NUM_EXPERTS, rows, cols), weight
+
+
+def stacks_of(rng, pool, kinds: tuple[T, T, T], device: torch.device, width: int = WIDTH):
+    shapes = ((width, HIDDEN), (width, HIDDEN), (HIDDEN, width))
+    pairs = [stack_of(rng, pool, kind, *shape, device) for kind, shape in zip(kinds, shapes, strict=True)]
+    return [stack for stack, _ in pairs], [weight for _, weight in pairs]
+
+
+def some_tokens(rng, device: torch.device, num_tokens: int = NUM_TOKENS, num_ids: int = NUM_EXPERTS + 2) -> Given:
+    """Tokens that choose among all experts and two that are elsewhere."""
+    x = rng.standard_normal((num_tokens, HIDDEN), dtype=np.float32)
+    ids = np.argsort(rng.random((num_tokens, num_ids)), 1)[:, :NUM_USED].astype(np.int32) - 1
+    weights = rng.random(ids.shape, dtype=np.float32)
+    return tuple(torch.from_numpy(values).to(device) for values in (x, ids, weights))
+
+
+def check(found: torch.Tensor, given: Given, matrices: list[np.ndarray], experts: range) -> None:
+    gate, up, down = matrices
+    x, ids, weights = (values.cpu().numpy() for values in given)
+    for token, chosen in enumerate(ids):
+        expected = np.zeros(HIDDEN)
+        for expert, weight in zip(chosen, weights[token], strict=True):
+            if expert in experts:
+                gated = gate[expert] @ x[token]
+                hidden = gated / (1 + np.exp(-gated)) * (up[expert] @ x[token])
+                expected += weight * (down[expert] @ hidden)
+        assert np.linalg.norm(found[token].cpu().numpy() - expected) <= 2.0**-13 * np.linalg.norm(expected), token
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [(T.Q4_K, T.Q4_K, T.Q6_K), (T.Q2_K, T.Q3_K, T.Q5_K), (T.IQ4_XS, T.Q8_0, T.Q4_0)],
+    ids=lambda kinds: "-".join(kind.name for kind in kinds),
+)
+def test_tokens_sum_their_experts_that_are_here(rng, pool, device, kinds) -> None:
+    stacks, matrices = stacks_of(rng, pool, kinds, device)
+    given = some_tokens(rng, device)
+    total = torch.zeros_like(given[0])
+    PairSums(*given, NUM_EXPERTS, total).add(0, *stacks)
+    check(total, given, matrices, range(NUM_EXPERTS))
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_experts_that_do_not_fit_at_once_and_widths_that_are_no_step_are_the_same(
+    rng, pool, device, at_once, monkeypatch
+) -> None:
+    stacks, matrices = stacks_of(rng, pool, (T.Q8_0, T.Q8_0, T.Q8_0), device, width=96)
+    given = some_tokens(rng, device, num_tokens=70)
+    size = 2 if device.type == "cuda" else 4
+    monkeypatch.setattr(pair_sums, "DECODED_BYTES", at_once * 2 * 256 * 2 * HIDDEN * size)
+    total = torch.zeros_like(given[0])
+    PairSums(*given, NUM_EXPERTS, total).add(0, *stacks)
+    check(total, given, matrices, range(NUM_EXPERTS))
+
+
+def test_experts_come_in_chunks_and_nobody_may_have_chosen_one(rng, pool, device, monkeypatch) -> None:
+    """`ExpertSums` takes this way from so many tokens on, and so do `ExpertPanels`."""
+    stacks, matrices = stacks_of(rng, pool, (T.Q4_K, T.Q4_K, T.Q6_K), device)
+    x, ids, weights = some_tokens(rng, device, num_tokens=60, num_ids=2 * NUM_EXPERTS)
+    ids[ids == 1] = -1
+    monkeypatch.setattr(pair_sums, "FEWEST_PAIRS", 20)
+    sums = ExpertSums(x, ids, weights, 2 * NUM_EXPERTS)
+    sums.add(0, *stacks)
+    check(sums.total, (x, ids, weights), matrices, range(NUM_EXPERTS))
+    assert torch.equal(ExpertPanels(*stacks)(x, ids, weights), sums.total)
+    before = sums.total.clone()
+    sums.add(NUM_EXPERTS, *stacks)
+    check(sums.total - before, (x, ids - NUM_EXPERTS, weights), matrices, range(NUM_EXPERTS))
+
+
+def sums_of(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, stacks: list[PanelStack]) -> torch.Tensor:
+    total = torch.zeros_like(x)
+    PairSums(x, ids, weights, NUM_EXPERTS, total).add(0, *stacks)
+    return total
+
+
+def test_a_token_s_sum_does_not_depend_on_the_others(rng, pool, device) -> None:
+    stacks, _ = stacks_of(rng, pool, (T.Q4_K, T.Q4_K, T.Q6_K), device)
+    x, ids, weights = some_tokens(rng, device, num_tokens=60)
+    whole = sums_of(x, ids, weights, stacks)
+    assert torch.equal(sums_of(x[20:50], ids[20:50], weights[20:50], stacks), whole[20:50])
+
+
+def test_floats_and_rows_of_no_whole_panel_are_not_decoded(rng, pool) -> None:
+    device = torch.device("cpu")
+    quantised, _ = stack_of(rng, pool, T.Q8_0, 32, 64, device)
+    floats, _ = stack_of(rng, pool, T.F16, 32, 64, device)
+    partly, _ = stack_of(rng, pool, T.Q8_0, 24, 64, device)
+    assert pair_sums.can_decode(quantised, quantised)
+    assert not pair_sums.can_decode(quantised, floats)
+    assert not pair_sums.can_decode(partly)

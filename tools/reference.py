@@ -1,4 +1,5 @@
-"""Writes docs/reference/ from the code: options, endpoints, metrics, the resource, the chart, the operator.
+"""Writes docs/reference/ from the code: options, endpoints, fields of requests, metrics, the resource, the chart, the
+operator.
 
     python -m tools.reference [--check]
 
@@ -17,6 +18,7 @@ from typing import Any
 
 from tools.chart import readme
 from tools.cluster_reference import operator_metrics, operator_page, resource_page
+from tools.field_reference import request_fields
 from tools.pages import NOTE, is_file_with, metric_row, paragraph, table
 
 from ballast.config.options import OPTIONS, SECTIONS, Option
@@ -32,6 +34,7 @@ REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
 def main(arguments: list[str]) -> int:
     pages = {"options.md": options(), "endpoints.md": endpoints(), "metrics.md": metrics()}
+    pages |= {"request-fields.md": request_fields(value)}
     pages |= {"resource.md": resource_page(), "chart.md": readme(), "operator.md": operator_page()}
     expected = {name: "\n".join((NOTE, *lines, "")) for name, lines in pages.items()}
     if arguments == ["--check"]:
@@ -114,7 +117,7 @@ def endpoints() -> Iterator[str]:
         "`--api_key_file`, allows: lower numbers are served first, a number outside of the range is a 400, and without "
         "one the request gets the number of the range that is nearest to 0. Where nothing is allowed, the field is "
         "ignored. A field that was ignored is named in the reply's header `X-Ballast-Ignored` and in the log's "
-        "`ignored_fields`."
+        "`ignored_fields`. [What happens to each field](request-fields.md)."
     )
     yield ""
     yield "## Schemas"
@@ -125,28 +128,10 @@ def endpoints() -> Iterator[str]:
         "`structured_outputs`. Without `strict: true`, in `response_format` and in a tool's `parameters`, it is left "
         "out and the rest of the schema is enforced."
     )
-    for path, operations in both["paths"].items():
-        for operation in operations.values():
-            if "requestBody" in operation:
-                yield ""
-                yield f"## Fields of {path}"
-                yield ""
-                yield from fields(operation, both["components"]["schemas"])
 
 
 def statuses(operation: dict[str, Any]) -> str:
     return ", ".join(sorted(operation["responses"]))
-
-
-def fields(operation: dict[str, Any], schemas: dict[str, Any]) -> Iterator[str]:
-    name = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
-    schema = schemas[name]
-    required = schema.get("required", ())
-    rows = [
-        (f"`{field}`{' (required)' if field in required else ''}", value(found))
-        for field, found in schema["properties"].items()
-    ]
-    yield from table(("field", "value"), rows)
 
 
 def value(schema: dict[str, Any]) -> str:

@@ -29,6 +29,7 @@ LogFormat = Literal["text", "json"]
 ReasoningField = Literal["reasoning_content", "reasoning", "both", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 MetricsAlias = Literal["vllm", "none"]
+UnknownFields = Literal["ignore", "refuse"]
 
 
 def option(default: Any, kind: Kind, help_text: str) -> Any:
@@ -246,6 +247,12 @@ class ServerConfig(_Section):
         None,
         whole(1024, auto=True),
         "largest request body, a larger one is answered with 413; auto: 32 a token of context, at least 1 MiB",
+    )
+    unknown_fields: UnknownFields = option(
+        "ignore",
+        one_of("ignore", "refuse"),
+        "ignore: a field of a request that the server does not know has no effect, and the reply's header "
+        "X-Ballast-Ignored names it; refuse: such a request is answered with 400",
     )
     metrics_alias: MetricsAlias = option(
         "vllm", one_of("vllm", "none"), "offer the main metrics under vLLM's names as well"

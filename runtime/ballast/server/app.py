@@ -82,7 +82,7 @@ def _surround(app: FastAPI, service: Service, access: Access) -> ASGIApp:
     limits = service.limits
     bounded = BodyLimit(app, service.max_body_bytes, limits.body_timeout_s, limits.whole_body_timeout_s)
     guarded = access.guard(bounded, KEYLESS_PATHS)
-    return RequestScope(AnthropicErrors(guarded, access.root_path), service.metrics.count_request)
+    return RequestScope(AnthropicErrors(guarded, access.root_path), service.ended)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

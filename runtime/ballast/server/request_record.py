@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ballast.config.whole_range import WholeRange
+from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.usage import Usage
 
 
@@ -22,14 +23,9 @@ class Record:
     endpoint: str = "other"
     client_priority: WholeRange | None = None
     """The priorities that the client's key allows; None: those that the server does."""
-    ignored_fields: tuple[str, ...] = ()
-    """Fields of the body that had no effect, for the reply's headers."""
+    ignored: IgnoredFields = field(default_factory=IgnoredFields)
+    """Fields of the body that had no effect, for the reply's headers, the log and the metrics."""
     fields: dict[str, Any] = field(default_factory=dict)
-
-    def note_ignored(self, field_name: str) -> None:
-        """Record a field of the body that has no effect on this server."""
-        self.ignored_fields += (field_name,)
-        self.fields["ignored_fields"] = ", ".join(self.ignored_fields)
 
     def note_usage(self, usage: Usage) -> None:
         """Record the tokens that the request used."""

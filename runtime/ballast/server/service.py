@@ -21,8 +21,10 @@ from ballast.server.generation.tokenize_queue import TokenizeQueue
 from ballast.server.http.access import Access
 from ballast.server.limits import ServerLimits
 from ballast.server.request_record import Record
+from ballast.server.telemetry.ignored_log import IgnoredFieldsLog
 from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
+from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
 
 Kind = TypeVar("Kind", ChatCompletionRequest, CompletionRequest)
@@ -59,11 +61,20 @@ class Service:
     limits: ServerLimits = field(default_factory=ServerLimits)
     strict_model_name: bool = False
     request_timeout_s: float = 0.0
+    refuse_unknown_fields: bool = False
     client_priority: WholeRange | None = None
     """The priorities that clients may ask for whose key has no range of its own; None: the field is ignored."""
     reasoning_fields: Sequence[str] = ("reasoning_content",)
     """The fields of chat completions that carry the reasoning."""
     created: int = field(default_factory=lambda: int(time.time()))
+    ignored_log: IgnoredFieldsLog = field(default_factory=IgnoredFieldsLog)
+
+    def ended(self, record: Record) -> None:
+        """Count a request that has ended, and what was ignored of it."""
+        self.metrics.count_request(record.endpoint, record.outcome)
+        if record.ignored:
+            self.metrics.count_ignored(record.ignored.count)
+            self.ignored_log.note(record.ignored)
 
     def model_name(self, asked: str | None) -> str:
         """The name for the reply. In strict mode, raises RequestError (404) if `asked` is not a name of the model."""
@@ -87,7 +98,9 @@ class Service:
     ) -> Prepared[Kind]:
         """Read the body, then check and tokenise it. Raises like `on_body`."""
         is_chat = kind is ChatCompletionRequest
-        return await self.on_body(request, record, lambda data: self._prepare(kind, data, to_job), is_chat=is_chat)
+        return await self.on_body(
+            request, record, lambda data: self._prepare(kind, data, to_job, record.ignored), is_chat=is_chat
+        )
 
     async def on_body(
         self, request: Request, record: Record, work: Callable[[bytes], Result], *, is_chat: bool = False
@@ -103,7 +116,7 @@ class Service:
         client may not ask for."""
         allowed = record.client_priority or self.client_priority
         if job.priority and allowed is None:
-            record.note_ignored("priority")
+            record.ignored.add("priority")
         job = replace(job, priority=granted_priority(job.priority, allowed))
         context = ResponseContext(
             self.engine,
@@ -114,6 +127,8 @@ class Service:
         )
         return GenerationResponse(context, job, reply, record, stream=stream)
 
-    def _prepare(self, kind: type[Kind], data: bytes, to_job: Callable[[Kind], Job]) -> Prepared[Kind]:
-        body = parse_body(kind, data, self.engine.limits.max_model_tokens)
+    def _prepare(
+        self, kind: type[Kind], data: bytes, to_job: Callable[[Kind], Job], ignored: IgnoredFields
+    ) -> Prepared[Kind]:
+        body = parse_body(kind, data, self.engine.limits.max_model_tokens, ignored)
         return Prepared(self.model_name(body.model), body, to_job(body))

@@ -43,10 +43,10 @@ DISCARD_BYTES = 32 << 20
 class RequestScope:
     """Gives every request its Record and id, and logs and counts how it ended."""
 
-    def __init__(self, app: ASGIApp, count: Callable[[str, str], None]) -> None:
-        """`count(endpoint, outcome)` is called once a request."""
+    def __init__(self, app: ASGIApp, ended: Callable[[Record], None]) -> None:
+        """`ended` is called once a request, when its record is complete."""
         self._app = app
-        self._count = count
+        self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -62,8 +62,8 @@ class RequestScope:
                 headers = MutableHeaders(scope=message)
                 for name in REQUEST_ID_HEADERS:
                     headers[name] = record.request_id
-                if record.ignored_fields:
-                    headers[IGNORED_FIELDS_HEADER] = ", ".join(record.ignored_fields)
+                if record.ignored:
+                    headers[IGNORED_FIELDS_HEADER] = str(record.ignored)
             try:
                 await send(message)
             except RuntimeError as error:
@@ -81,7 +81,7 @@ class RequestScope:
             record.outcome = "error"
         finally:
             record.outcome = record.outcome or _outcome(record.status)
-            self._count(record.endpoint, record.outcome)
+            self._ended(record)
             _log(scope, record)
 
 
@@ -208,5 +208,6 @@ def _log(scope: Scope, record: Record) -> None:
             "outcome": record.outcome,
             "duration_s": round(time.monotonic() - record.started, 4),
             **record.fields,
+            **({"ignored_fields": str(record.ignored)} if record.ignored else {}),
         },
     )

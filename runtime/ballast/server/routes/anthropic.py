@@ -35,7 +35,7 @@ async def messages(request: Request) -> Response:
     service, record = begin(request, "messages")
 
     def work(data: bytes) -> tuple[MessagesRequest, Job]:
-        body = parse_messages(data, service.engine.limits.max_model_tokens)
+        body = parse_messages(data, service.engine.limits.max_model_tokens, record.ignored)
         if body.max_tokens is None:
             raise RequestError("max_tokens: this field is required", param="max_tokens")
         service.model_name(body.model)
@@ -53,7 +53,7 @@ async def count_tokens(request: Request) -> Response:
     service, record = begin(request, "count_tokens")
 
     def work(data: bytes) -> int:
-        body = parse_messages(data, service.engine.limits.max_model_tokens)
+        body = parse_messages(data, service.engine.limits.max_model_tokens, record.ignored)
         service.model_name(body.model)
         with client_field_names(MESSAGES_FIELDS):
             return len(service.request_builder.chat_prompt(to_chat(body)).ids)

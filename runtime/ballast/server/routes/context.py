@@ -20,9 +20,11 @@ def service_of(request: Request) -> Service:
 
 def begin(request: Request, endpoint: str) -> tuple[Service, Record]:
     """The service, and the request's record with `endpoint` as its label in metrics."""
+    service = service_of(request)
     record: Record = request.state.record
     record.endpoint = endpoint
-    return service_of(request), record
+    record.ignored.refuse_unknown = service.refuse_unknown_fields
+    return service, record
 
 
 def json_response(value: Any) -> Response:

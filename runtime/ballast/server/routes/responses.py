@@ -25,7 +25,7 @@ async def responses(request: Request) -> Response:
     service, record = begin(request, "responses")
 
     def work(data: bytes) -> tuple[ResponsesRequest, str, Job]:
-        body = parse_responses(data, service.engine.limits.max_model_tokens)
+        body = parse_responses(data, service.engine.limits.max_model_tokens, record.ignored)
         model = service.model_name(body.model)
         with client_field_names(RESPONSES_FIELDS):
             return body, model, service.request_builder.chat(to_chat(body), split_reasoning=True)

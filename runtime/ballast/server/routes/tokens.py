@@ -16,7 +16,11 @@ from ballast.errors import RequestError
 from ballast.server.generation.request_builder import RequestBuilder
 from ballast.server.routes.context import begin
 from ballast.server.service import Service
+from ballast.server.wire.field_rules import Holds
+from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.json_text import list_to_json, to_json
+from ballast.server.wire.known_fields import check_fields
+from ballast.server.wire.openai.message_fields import MESSAGE, TOOL
 from ballast.server.wire.openai.request import ChatCompletionRequest
 from ballast.server.wire.openapi import describes
 from ballast.server.wire.parsing import WHOLE_ITEMS, Objects, StrictModel, check_lengths, parse_json, validated
@@ -34,8 +38,8 @@ class TokenizeRequest(StrictModel):
     add_special_tokens: bool | None = Field(None, description="BOS in front of `prompt`, where the model has one: true")
     return_token_strs: bool | None = None
 
-    messages: Objects | None = None
-    tools: Objects | None = None
+    messages: Annotated[Objects | None, Holds(MESSAGE)] = None
+    tools: Annotated[Objects | None, Holds(TOOL)] = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -97,7 +101,11 @@ class TokenizerInfo(BaseModel):
 async def tokenize(request: Request) -> Response:
     """Token ids of a text or of a conversation."""
     service, record = begin(request, "tokenize")
-    return _response(await service.on_body(request, record, lambda data: tokenized(service, data), is_chat=True))
+
+    def work(data: bytes) -> bytes:
+        return tokenized(service, data, record.ignored)
+
+    return _response(await service.on_body(request, record, work, is_chat=True))
 
 
 @router.post("/detokenize", **describes(DetokenizeReply, body=DetokenizeRequest))
@@ -106,7 +114,9 @@ async def detokenize(request: Request) -> Response:
     service, record = begin(request, "detokenize")
 
     def work(data: bytes) -> bytes:
-        body = validated(DetokenizeRequest, parse_json(data))
+        value = parse_json(data)
+        check_fields(value, DetokenizeRequest, record.ignored)
+        body = validated(DetokenizeRequest, value)
         service.model_name(body.model)
         service.request_builder.check_ids("tokens", body.tokens)
         text = service.request_builder.text.tokenizer.decode(body.tokens, skip_control=False)
@@ -122,10 +132,11 @@ async def tokenizer_info(request: Request) -> Response:
     return _response(_json(described(service.request_builder.text, service.engine.limits.max_model_tokens)))
 
 
-def tokenized(service: Service, data: bytes) -> bytes:
+def tokenized(service: Service, data: bytes, ignored: IgnoredFields) -> bytes:
     """The reply to a body of /tokenize, a TokenizeReply as JSON. Raises RequestError. Not for the event loop."""
     value = parse_json(data)
     check_lengths(value, service.engine.limits.max_model_tokens)
+    check_fields(value, TokenizeRequest, ignored)
     body = validated(TokenizeRequest, value)
     service.model_name(body.model)
     given = [name for name in ("prompt", "messages", "content") if getattr(body, name) is not None]

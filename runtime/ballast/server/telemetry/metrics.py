@@ -50,6 +50,11 @@ class Metrics:
             ["endpoint", "outcome"],
             registry=self.registry,
         )
+        self._ignored = Counter(
+            "ballast_ignored_fields",
+            "Fields of requests that had no effect; replies and the log name them.",
+            registry=self.registry,
+        )
         self._first_token = self._seconds("time_to_first_token", "From submission to first token.", FIRST_TOKEN_BUCKETS)
         self._inter_token = self._seconds("inter_token_latency", "Between a request's tokens.", INTER_TOKEN_BUCKETS)
         self._duration = self._seconds("request_duration", "From submission to last token.", REQUEST_BUCKETS)
@@ -83,6 +88,10 @@ class Metrics:
     def count_request(self, endpoint: str, outcome: str) -> None:
         """A request has ended."""
         self._requests.labels(endpoint, outcome).inc()
+
+    def count_ignored(self, num_fields: int) -> None:
+        """A request had fields that were ignored."""
+        self._ignored.inc(num_fields)
 
     def on_step(self, kind: StepKind, duration_s: float, num_tokens: int) -> None:
         """A step has run."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, ClassVar, NoReturn, TypeVar
 
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from ballast.errors import ContextLengthError, RequestError
+from ballast.server.wire.field_rules import Rule
 
 MAX_DEPTH = 64
 MAX_NODES = 150_000
@@ -53,9 +54,13 @@ WHOLE_ITEMS = BeforeValidator(whole_items)
 
 
 class StrictModel(BaseModel):
-    """A part of a request's body: types are not converted, and unknown fields are refused."""
+    """A part of a request's body: types are not converted. `known_fields.check_fields` looks at fields that it does not
+    have, before this drops them."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, use_attribute_docstrings=True)
+
+    other_fields: ClassVar[Mapping[str, Rule]] = {}
+    """What happens to fields that it does not have; one that is neither here nor there is not known."""
 
     @model_validator(mode="before")
     @classmethod
@@ -170,7 +175,6 @@ def _client_path(problem: ErrorDetails, body: Any) -> list[int | str]:
 
 _SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
     "missing": lambda _: "this field is required",
-    "extra_forbidden": lambda _: "this server does not know this field; leave it out",
     "model_type": lambda _: "must be an object",
     "union_tag_not_found": lambda problem: f"{problem['ctx']['discriminator']} is missing in it",
     "union_tag_invalid": lambda problem: (

@@ -256,11 +256,11 @@ def test_a_reply_to_a_connection_that_has_just_closed_is_no_error():
             transport.write(b"x")
 
         scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
-        await RequestScope(app, lambda *ended: counted.append(ended))(scope, None, send)
+        await RequestScope(app, counted.append)(scope, None, send)
         server.close()
 
     uvloop.run(converse())
-    assert counted == [("other", "client_gone")]
+    assert [(record.endpoint, record.outcome) for record in counted] == [("other", "client_gone")]
 
 
 # --- the protocol's corners ---------------------------------------------------------------------------------

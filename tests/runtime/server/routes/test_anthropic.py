@@ -171,7 +171,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"max_tokens": None}, "max_tokens: this field is required"),
         ({"messages": []}, "messages: "),
         ({"messages": [{"role": "tool", "content": "x"}]}, r"messages\.0\.role: is 'tool'"),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, r"messages\.0\.content\.0: .*only text"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, r"messages\.0\.content\.0\.source: .*only text"),
         ({"messages": [{"role": "user", "content": 1}]}, r"messages\.0\.content: must be"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, r"tools\.0\.type: .*Anthropic's servers"),
         ({"stop_sequences": [""]}, r"stop_sequences\.0: "),
@@ -194,7 +194,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
             r"output_config\.format\.schema: ",
         ),
         ({"output_config": {"effort": "huge"}}, r"output_config\.effort: "),
-        ({"magic": 1}, "magic: this server does not know this field"),
+        ({"container": "c"}, "container: this server runs no tools"),
     ],
 )
 def test_unsupported_values_are_refused_in_anthropics_words(

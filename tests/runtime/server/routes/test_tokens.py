@@ -94,7 +94,7 @@ def test_characters_in_parts_become_replacement_characters(server):
         ("/tokenize", {}, "prompt"),
         ("/tokenize", {"prompt": "a", "content": "a"}, "prompt"),
         ("/tokenize", {"prompt": 5}, "prompt"),
-        ("/tokenize", {"text": "a"}, "text"),
+        ("/tokenize", {"text": "a"}, "prompt"),
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"content": "\ud800"}, None),
         ("/detokenize", {"tokens": [-1]}, "tokens"),

@@ -47,6 +47,7 @@ COUNTERS = {
     "ballast_streamed_steps",
     "ballast_saturated_numbers",
     "ballast_requests",
+    "ballast_ignored_fields",
 }
 HISTOGRAMS = {
     "ballast_time_to_first_token_seconds",

@@ -12,6 +12,7 @@ from ballast.grammar import source
 from ballast.server.routes.tokens import DetokenizeRequest, TokenizeRequest
 from ballast.server.wire import parsing
 from ballast.server.wire.anthropic.request import MessagesRequest, parse_messages
+from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
 from ballast.server.wire.parsing import MAX_ITEMS, MAX_NODES, MAX_TURNS, parse_json
 from ballast.server.wire.responses.request import ResponsesRequest, parse_responses
@@ -21,7 +22,9 @@ MESSAGE = {"role": "user", "content": "a"}
 
 
 def chat(**fields):
-    return parse_body(ChatCompletionRequest, json.dumps({"messages": [MESSAGE]} | fields).encode(), CONTEXT)
+    return parse_body(
+        ChatCompletionRequest, json.dumps({"messages": [MESSAGE]} | fields).encode(), CONTEXT, IgnoredFields()
+    )
 
 
 @pytest.mark.parametrize("node", ["[]", "{}", '{"a":1}', '[["x"]]'])
@@ -64,9 +67,9 @@ def test_a_conversation_has_a_bounded_length_whatever_the_context(turn):
     num_turns = MAX_TURNS // (11 if isinstance(turn, dict) and turn != MESSAGE else 1)
     fitting, longer = ([turn] * number for number in (num_turns, num_turns + 1))
     for name, parse in (
-        ("messages", lambda data: parse_body(ChatCompletionRequest, data, CONTEXT)),
-        ("messages", lambda data: parse_messages(data, CONTEXT)),
-        ("input", lambda data: parse_responses(data, CONTEXT)),
+        ("messages", lambda data: parse_body(ChatCompletionRequest, data, CONTEXT, IgnoredFields())),
+        ("messages", lambda data: parse_messages(data, CONTEXT, IgnoredFields())),
+        ("input", lambda data: parse_responses(data, CONTEXT, IgnoredFields())),
     ):
         with pytest.raises(RequestError, match=f"{name}: at most {MAX_TURNS} messages, parts and calls") as refused:
             parse(json.dumps({"model": "m", name: longer}).encode())
@@ -74,7 +77,7 @@ def test_a_conversation_has_a_bounded_length_whatever_the_context(turn):
         if turn != 1:
             parse(json.dumps({"model": "m", name: fitting}).encode())
     with pytest.raises(ContextLengthError):
-        parse_body(ChatCompletionRequest, json.dumps({"messages": longer}).encode(), 100)
+        parse_body(ChatCompletionRequest, json.dumps({"messages": longer}).encode(), 100, IgnoredFields())
 
 
 @pytest.mark.parametrize(

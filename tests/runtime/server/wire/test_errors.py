@@ -63,7 +63,7 @@ def refused(server, path, body):
         ({"logit_bias": {"260": 1}}, "logit_bias"),
         ({"stop_token_ids": [4000000000]}, "stop_token_ids"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"frobnicate": 1}, "frobnicate"),
+        ({"lora_path": "x"}, "lora_path"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "wizard", "content": "hello"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type"),

@@ -12,6 +12,7 @@ from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.server.generation.choice import Piece
 from ballast.server.generation.request_builder import RequestBuilder
 from ballast.server.wire.errors import error_reply
+from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.json_text import to_json
 from ballast.server.wire.openai.reply import ChatFormat, Reply, Shape, TextFormat
 from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body, to_sampling
@@ -34,7 +35,7 @@ def text():
 
 
 def body(kind, **fields):
-    return parse_body(kind, json.dumps(fields).encode(), LIMITS.max_model_tokens)
+    return parse_body(kind, json.dumps(fields).encode(), LIMITS.max_model_tokens, IgnoredFields())
 
 
 def chat(**fields):
@@ -99,12 +100,12 @@ def test_a_whole_number_may_be_written_with_a_point():
 
 def test_a_byte_order_mark_before_the_body_is_skipped():
     data = '\ufeff{"prompt": "\ufeffa"}'.encode()
-    assert parse_body(CompletionRequest, data, 100).prompt == ["\ufeffa"]
+    assert parse_body(CompletionRequest, data, 100, IgnoredFields()).prompt == ["\ufeffa"]
 
 
 def refusal_of(data):
     try:
-        parse_body(CompletionRequest, data, LIMITS.max_model_tokens)
+        parse_body(CompletionRequest, data, LIMITS.max_model_tokens, IgnoredFields())
     except RequestError as refusal:
         return refusal
     return None
@@ -118,7 +119,7 @@ def refusal_of(data):
     )
 )
 def test_any_value_in_any_field_is_taken_or_refused_by_name(value):
-    for name in CompletionRequest.model_fields:
+    for name in (*CompletionRequest.model_fields, *CompletionRequest.other_fields):
         refusal = refusal_of(to_json({"prompt": "x", "stream": True, name: value}))
         if refusal is not None:
             assert refusal.status == 400
@@ -226,7 +227,6 @@ def test_a_prompt_without_a_turn_for_the_assistant(v31):
         ({"chat_template_kwargs": {"eos_token": ""}}, "chat_template_kwargs.eos_token"),
         ({"thinking": {"type": "perhaps"}}, "thinking"),
         ({"reasoning_effort": "lots"}, "reasoning_effort"),
-        ({"verbosity": "lots"}, "verbosity"),
     ],
 )
 def test_a_beginning_that_cannot_be_is_refused_by_name(v31, fields, param):
@@ -412,7 +412,7 @@ def test_an_error_of_the_servers_own_is_not_called_an_invalid_request(status, ki
 )
 def test_refusals_speak_of_the_field_and_not_of_the_program(fields, message):
     with pytest.raises(RequestError) as refusal:
-        parse_body(CompletionRequest, json.dumps(fields).encode(), 10_000)
+        parse_body(CompletionRequest, json.dumps(fields).encode(), 10_000, IgnoredFields())
     assert refusal.value.message == message
 
 

@@ -8,6 +8,10 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Field
 
+from ballast.server.wire.anthropic.other_fields import BLOCK, MESSAGE, MESSAGES_RULES, THINKING, TOOL, TOOL_CHOICE
+from ballast.server.wire.field_rules import Holds
+from ballast.server.wire.ignored_fields import IgnoredFields
+from ballast.server.wire.known_fields import check_fields
 from ballast.server.wire.openai.request import MAX_TOOLS, ChatCompletionRequest
 from ballast.server.wire.parsing import (
     WHOLE,
@@ -41,29 +45,29 @@ class OutputConfig(StrictModel):
 class MessagesRequest(StrictModel):
     """Body of POST /v1/messages and of its count_tokens. What blocks may hold is checked where they are read."""
 
+    other_fields = MESSAGES_RULES
+
     model: str
-    messages: Annotated[Objects, Field(min_length=1)]
+    messages: Annotated[Annotated[Objects, Field(min_length=1)], Holds(MESSAGE)]
     max_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
-    system: str | Objects | None = None
+    system: Annotated[str | Objects | None, Holds(BLOCK)] = None
     stop_sequences: Strings | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0), WHOLE] | None = None
-    tools: Annotated[Objects, Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: dict[str, Any] | None = None
-    thinking: dict[str, Any] | None = None
+    tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS)] | None, Holds(TOOL)] = None
+    tool_choice: Annotated[dict[str, Any] | None, Holds(TOOL_CHOICE)] = None
+    thinking: Annotated[dict[str, Any] | None, Holds(THINKING)] = None
     """Its budget is not enforced; `max_tokens` bounds reasoning and answer together."""
     output_config: OutputConfig | None = None
 
-    metadata: Any = None
-    service_tier: Any = None
 
-
-def parse_messages(data: bytes, max_model_tokens: int) -> MessagesRequest:
-    """Parse a body. Raises RequestError. Must not run on the event loop."""
+def parse_messages(data: bytes, max_model_tokens: int, ignored: IgnoredFields) -> MessagesRequest:
+    """Parse a body, and note in `ignored` what is not known. Raises RequestError. Must not run on the event loop."""
     value = parse_json(data)
     check_lengths(value, max_model_tokens)
+    check_fields(value, MessagesRequest, ignored)
     return validated(MessagesRequest, value)
 
 

@@ -1,20 +1,20 @@
-"""Request bodies of OpenAI's API. Each field is honoured, refused by name, or known to change nothing.
-
-A field that would change the result is never ignored. Fields that are not listed here are refused as unknown. Listed
-fields that are not supported are accepted only with a value that asks for nothing.
-"""
+"""Request bodies of OpenAI's API: the fields that are honoured. `other_fields.py` says what happens to others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-import orjson
-from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation
+from pydantic import BeforeValidator, Field, SkipValidation
 
 from ballast.engine.request import SamplingParams
 from ballast.errors import RequestError
 from ballast.grammar.source import Source
+from ballast.server.wire.field_rules import Holds, NoEffect
+from ballast.server.wire.ignored_fields import IgnoredFields
+from ballast.server.wire.known_fields import check_fields
+from ballast.server.wire.openai.message_fields import MESSAGE, TOOL
+from ballast.server.wire.openai.other_fields import CHAT_RULES, GENERATION_RULES, TEXT_RULES
 from ballast.server.wire.openai.response_format import ResponseFormat, StructuredOutputs
 from ballast.server.wire.parsing import WHOLE, Objects, StrictModel, check_lengths, parse_json, validated, whole_items
 
@@ -27,18 +27,6 @@ MAX_SEED = 2**63 - 1
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_PRIORITY = 2**31 - 1
-
-
-def _only(*neutral: Any) -> AfterValidator:
-    """Validator of a field that is not supported: accepts only null and the `neutral` values."""
-
-    def check(value: Any) -> Any:
-        if value is None or any(value == item and type(value) is type(item) for item in neutral):
-            return value
-        shown = " or ".join(orjson.dumps(item).decode() for item in neutral) or "null"
-        raise ValueError(f"this server does not support it; leave it out or send {shown}")
-
-    return AfterValidator(check)
 
 
 def _strings(value: Any) -> Any:
@@ -79,12 +67,13 @@ class StreamOptions(StrictModel):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    include_obfuscation: bool | None = None
-    """Pads chunks against traffic analysis; the content stays the same."""
+    include_obfuscation: Annotated[bool | None, NoEffect("chunks are not padded; their text is the same")] = None
 
 
 class GenerationRequest(StrictModel):
     """What chat and text completions have in common."""
+
+    other_fields = GENERATION_RULES
 
     model: str | None = None
     stream: bool | None = None
@@ -130,14 +119,6 @@ class GenerationRequest(StrictModel):
     timings_per_token: bool | None = None
     return_progress: bool | None = None
     return_token_ids: bool | None = None
-
-    service_tier: Any = None
-    user: Any = None
-    metadata: Any = None
-    store: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_retention: Any = None
 
     def grammar(self) -> Source | None:
         """The grammar of the text; None for free text. Raises RequestError."""
@@ -185,28 +166,22 @@ ToolChoice = (
 class ChatCompletionRequest(GenerationRequest):
     """Body of POST /v1/chat/completions. Messages are checked where they are normalised, in `ballast.text`."""
 
-    messages: Annotated[Objects, Field(min_length=1)]
+    other_fields = CHAT_RULES
+
+    messages: Annotated[Annotated[Objects, Field(min_length=1)], Holds(MESSAGE)]
     chat_template_kwargs: dict[str, Any] | None = None
     thinking: ThinkingSwitch | bool | None = None
     enable_thinking: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
-    """Has no effect: it is a hint."""
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[Objects, Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS)] | None, Holds(TOOL)] = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: Annotated[Any, _only([])] = None
-    function_call: Annotated[Any, _only("none", "auto")] = None
-    modalities: Annotated[Any, _only(["text"])] = None
-    audio: Annotated[Any, _only()] = None
-    prediction: Annotated[Any, _only()] = None
-    web_search_options: Annotated[Any, _only()] = None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -224,13 +199,14 @@ class ChatCompletionRequest(GenerationRequest):
 class CompletionRequest(GenerationRequest):
     """Body of POST /v1/completions."""
 
+    other_fields = TEXT_RULES
+
     prompt: Annotated[SkipValidation[list[str | list[int]]], BeforeValidator(_prompts)]
     """Checked by _prompts alone, since there may be millions of ids."""
 
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1), WHOLE] | None = None
-    suffix: Annotated[Any, _only("")] = None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -241,13 +217,15 @@ class CompletionRequest(GenerationRequest):
 Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest)
 
 
-def parse_body(kind: type[Body], data: bytes, max_model_tokens: int) -> Body:
-    """Parse a body as `kind`. Raises RequestError, which names the first field that is wrong.
+def parse_body(kind: type[Body], data: bytes, max_model_tokens: int, ignored: IgnoredFields) -> Body:
+    """Parse a body as `kind`, and note in `ignored` what it does not know. Raises RequestError, which names the first
+    field that is wrong.
 
     Takes time and memory in proportion to `data`, and must not run on the event loop.
     """
     value = parse_json(data)
     check_lengths(value, max_model_tokens)
+    check_fields(value, kind, ignored)
     body = validated(kind, value)
     _check_together(body)
     return body

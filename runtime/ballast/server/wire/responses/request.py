@@ -8,6 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ballast.server.wire.field_rules import Holds, NoEffect
+from ballast.server.wire.ignored_fields import IgnoredFields
+from ballast.server.wire.known_fields import check_fields
 from ballast.server.wire.openai.request import MAX_TOOLS, ChatCompletionRequest
 from ballast.server.wire.parsing import (
     WHOLE,
@@ -19,8 +22,8 @@ from ballast.server.wire.parsing import (
     refuse,
     validated,
 )
+from ballast.server.wire.responses.other_fields import ITEM, RESPONSES_RULES, TEXT_FORMAT, TOOL, TOOL_CHOICE
 
-_NEEDS_STORAGE = ("previous_response_id", "conversation", "prompt")
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "refusal"})
 _ROLES = ("user", "assistant", "system", "developer")
 _INCLUDED = frozenset({"reasoning.encrypted_content"})
@@ -30,60 +33,53 @@ _INCLUDED = frozenset({"reasoning.encrypted_content"})
 class TextOptions(StrictModel):
     """`text`: the form of the answer."""
 
-    format: dict[str, Any] | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
-    """Has no effect: it is a hint."""
+    format: Annotated[dict[str, Any] | None, Holds(TEXT_FORMAT)] = None
+    verbosity: Annotated[
+        Literal["low", "medium", "high"] | None, NoEffect("a hint, which this model was not trained to follow")
+    ] = None
 
 
 class ReasoningOptions(StrictModel):
     """`reasoning`."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = None
-    """Has no effect: reasoning is sent in full, never as a summary."""
+    summary: Annotated[
+        Literal["auto", "concise", "detailed"] | None, NoEffect("reasoning is sent in full, never as a summary")
+    ] = None
+    generate_summary: Annotated[Any, NoEffect("an older name of summary")] = None
 
 
 class ResponsesRequest(StrictModel):
     """Body of POST /v1/responses. What items may hold is checked where they are read."""
 
+    other_fields = RESPONSES_RULES
+
     model: str | None = None
-    input: str | Annotated[Objects, Field(min_length=1)]
+    input: Annotated[str | Annotated[Objects, Field(min_length=1)], Holds(ITEM)]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     stream: bool | None = None
-    tools: Annotated[Objects, Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS)] | None, Holds(TOOL)] = None
+    tool_choice: Annotated[str | dict[str, Any] | None, Holds(TOOL_CHOICE)] = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     include: Strings | None = None
     truncation: Literal["disabled"] | None = None
-    background: Literal[False] | None = None
     top_logprobs: Annotated[Literal[0], WHOLE] | None = None
-    store: bool | None = None
-    """Has no effect: nothing is stored, and replies say so."""
-    stream_options: dict[str, Any] | None = None
-    """Has no effect: it only controls padding of chunks, which are never padded."""
-
     metadata: Any = None
+    """Repeated in the response."""
     user: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_retention: Any = None
-    service_tier: Any = None
-    max_tool_calls: Any = None
-    """Has no effect: it is about tools that run in the server, and there are none."""
+    """Repeated in the response."""
 
 
-def parse_responses(data: bytes, max_model_tokens: int) -> ResponsesRequest:
-    """Parse a body. Raises RequestError. Must not run on the event loop."""
+def parse_responses(data: bytes, max_model_tokens: int, ignored: IgnoredFields) -> ResponsesRequest:
+    """Parse a body, and note in `ignored` what is not known. Raises RequestError. Must not run on the event loop."""
     value = parse_json(data)
-    for name in _NEEDS_STORAGE:
-        if value.pop(name, None) is not None:
-            refuse(name, "this server stores nothing to go on from; send the whole conversation as input")
     check_lengths(value, max_model_tokens)
+    check_fields(value, ResponsesRequest, ignored)
     body = validated(ResponsesRequest, value)
     for n, name in enumerate(body.include or ()):
         if name not in _INCLUDED:

@@ -1,0 +1,63 @@
+"""Fields of Anthropic's Messages API that have no effect here or are refused, and what is in messages and tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ballast.server.wire.field_rules import NoEffect, Refused, Rule, shape
+
+_ONE_CACHE = NoEffect("the prefix cache finds every common prefix by itself")
+_RECORDS = NoEffect("for the provider's own records, and this server keeps none")
+_REPLY = NoEffect("of a reply, for the reader")
+_ALL_TOOLS = NoEffect("every tool is in the prompt")
+
+MESSAGES_RULES: Mapping[str, Rule] = {
+    "cache_control": _ONE_CACHE,
+    "container": Refused("this server runs no tools and keeps no containers"),
+    "context_management": NoEffect("the conversation stays in the prompt as it was sent"),
+    "inference_geo": NoEffect("there is one place"),
+    "mcp_servers": Refused("this server calls no others; the client's own tools are known", ([],)),
+    "metadata": _RECORDS,
+    "service_tier": NoEffect("there is one tier"),
+    "speed": NoEffect("every reply comes as fast as it can"),
+    "user_profile_id": _RECORDS,
+}
+
+_ONLY_TEXT = Refused("this model reads only text")
+_BLOCK_RULES: Mapping[str, Rule] = {
+    "cache_control": _ONE_CACHE,
+    "citations": _REPLY,
+    "caller": _REPLY,
+    "source": _ONLY_TEXT,
+}
+_INNER_BLOCK = shape("type", "text", rules=_BLOCK_RULES)
+BLOCK = shape(
+    "type",
+    "text",
+    "id",
+    "name",
+    "input",
+    "tool_use_id",
+    "is_error",
+    "thinking",
+    "data",
+    rules={**_BLOCK_RULES, "signature": NoEffect("reasoning is not signed here")},
+    content=_INNER_BLOCK,
+)
+MESSAGE = shape("role", content=BLOCK)
+TOOL = shape(
+    "type",
+    "name",
+    "description",
+    "input_schema",
+    "strict",
+    rules={
+        "allowed_callers": NoEffect("tools are called by the model alone"),
+        "cache_control": _ONE_CACHE,
+        "defer_loading": _ALL_TOOLS,
+        "eager_input_streaming": NoEffect("arguments are streamed as they come"),
+        "input_examples": NoEffect("templates of this family write no examples"),
+    },
+)
+TOOL_CHOICE = shape("type", "name", "disable_parallel_tool_use")
+THINKING = shape("type", "budget_tokens", rules={"display": NoEffect("reasoning is sent in full")})

@@ -1,0 +1,49 @@
+"""What messages, their parts and tools of a chat request may hold. `ballast.text.messages` reads them."""
+
+from __future__ import annotations
+
+from ballast.server.wire.field_rules import NoEffect, Refused, shape
+
+_CACHE_MARK = NoEffect("the prefix cache finds every common prefix by itself")
+_CACHE_RULES = {"cache_control": _CACHE_MARK, "prompt_cache_breakpoint": _CACHE_MARK}
+
+_FUNCTION_CALL = shape("name", "arguments")
+_TOOL_CALL = shape(
+    "id",
+    "type",
+    "custom",
+    rules={"index": NoEffect("calls are in the order of their list")},
+    function=_FUNCTION_CALL,
+)
+_OTHER_MEDIA = dict.fromkeys(
+    ("audio_url", "file", "image_url", "input_audio", "video_url"), Refused("this model reads only text")
+)
+_PART = shape("type", "text", "refusal", rules={**_CACHE_RULES, **_OTHER_MEDIA})
+
+MESSAGE = shape(
+    "role",
+    "name",
+    "tool_call_id",
+    "reasoning",
+    "reasoning_content",
+    "prefix",
+    rules={
+        **_CACHE_RULES,
+        "annotations": NoEffect("of a reply, for the reader"),
+        "audio": Refused("this model reads only text"),
+        "refusal": NoEffect("of a reply, for the reader"),
+        "reasoning_details": NoEffect("repeats reasoning"),
+        "tools": Refused("tools are those of the whole request", ([],)),
+    },
+    content=_PART,
+    tool_calls=_TOOL_CALL,
+    function_call=_FUNCTION_CALL,
+)
+
+TOOL = shape(
+    "type",
+    rules={**_CACHE_RULES, "defer_loading": NoEffect("every tool is in the prompt")},
+    function=shape(
+        "name", "description", "parameters", "strict", rules={"defer_loading": NoEffect("every tool is in the prompt")}
+    ),
+)

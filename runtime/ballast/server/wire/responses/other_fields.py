@@ -1,0 +1,77 @@
+"""Fields of OpenAI's Responses API that have no effect here or are refused, and what its items and tools hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ballast.server.wire.field_rules import NoEffect, Refused, Rule, shape
+
+_ONE_CACHE = NoEffect("the prefix cache finds every common prefix by itself")
+_RECORDS = NoEffect("for the provider's own records, and this server keeps none")
+_REPLY = NoEffect("of a reply, for the reader")
+_NO_STORE = "this server stores nothing to go on from; send the whole conversation as input"
+
+RESPONSES_RULES: Mapping[str, Rule] = {
+    "background": Refused("a response is made while its client waits", (False,)),
+    "client_metadata": _RECORDS,
+    "context_management": NoEffect("the conversation stays in the prompt as it was sent"),
+    "conversation": Refused(_NO_STORE),
+    "max_tool_calls": NoEffect("about tools that run in the server, and there are none"),
+    "moderation": Refused("this server moderates nothing"),
+    "previous_response_id": Refused(_NO_STORE),
+    "prompt": Refused(_NO_STORE),
+    "prompt_cache_key": _ONE_CACHE,
+    "prompt_cache_options": _ONE_CACHE,
+    "prompt_cache_retention": _ONE_CACHE,
+    "safety_identifier": _RECORDS,
+    "service_tier": NoEffect("there is one tier"),
+    "store": NoEffect("nothing is stored, and replies say so"),
+    "stream_options": NoEffect("only about padding of chunks, which are never padded"),
+    # vLLM
+    "cache_salt": Refused("the prefix cache is shared by all clients, and no request has a part of its own"),
+    "enable_response_messages": Refused("responses hold items, and no tokens", (False,)),
+    "mm_processor_kwargs": NoEffect("about images, audio and video, which are refused where they are sent"),
+    "previous_input_messages": Refused(_NO_STORE, ([],)),
+    "previous_response": Refused(_NO_STORE),
+    "vllm_xargs": Refused("vLLM's extensions are not here", ({},)),
+}
+
+_ITEM_RULES: Mapping[str, Rule] = {
+    "encrypted_content": NoEffect("reasoning is not encrypted here"),
+    "id": NoEffect("nothing is stored under it"),
+    "internal_chat_message_metadata_passthrough": _RECORDS,
+    "phase": NoEffect("a hint, which this model was not trained to follow"),
+    "status": _REPLY,
+    "summary": NoEffect("reasoning itself is read"),
+}
+_PART_RULES: Mapping[str, Rule] = {
+    "annotations": _REPLY,
+    "logprobs": _REPLY,
+    "prompt_cache_breakpoint": _ONE_CACHE,
+} | dict.fromkeys(
+    ("file_data", "file_id", "file_url", "image_url", "input_audio"), Refused("this model reads only text")
+)
+_PART = shape("type", "text", "refusal", rules=_PART_RULES)
+ITEM = shape(
+    "type",
+    "role",
+    "call_id",
+    "name",
+    "namespace",
+    "arguments",
+    "input",
+    "tools",
+    rules=_ITEM_RULES,
+    content=_PART,
+    output=_PART,
+)
+TOOL = shape(
+    "type",
+    "name",
+    "description",
+    "parameters",
+    "strict",
+    rules={"defer_loading": NoEffect("every tool is in the prompt")},
+)
+TEXT_FORMAT = shape("type", "name", "description", "schema", "strict")
+TOOL_CHOICE = shape("type", "name", "mode", tools=shape("type", "name"))

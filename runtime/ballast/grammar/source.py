@@ -8,14 +8,16 @@ from typing import Any
 
 import orjson
 from llguidance import LLMatcher
+from llguidance.gbnf_to_lark import any_to_lark
 
-from ballast.errors import RequestError
+from ballast.errors import RequestError, shown
 
 MAX_SCHEMA_BYTES = 1 << 17
 MAX_SCHEMA_DEPTH = 64
 MAX_PROPERTIES = 1000
 MAX_ENUM_VALUES = 5000
 MAX_PATTERN_CHARS = 1024
+MAX_GRAMMAR_CHARS = 1 << 14
 
 # White space between JSON's tokens. Bounded, since a model may otherwise write blanks for ever.
 WHITESPACE = r"[ \t\n\r]{1,20}"
@@ -57,6 +59,21 @@ def choice(texts: Sequence[str], param: str) -> Source:
 def lark(text: str, param: str) -> Source:
     """A grammar in llguidance's variant of Lark."""
     return Source(param, LLMatcher.grammar_from_lark(text))
+
+
+def grammar(text: str, param: str) -> Source:
+    """A client's grammar: Lark where a line begins with `start:` or `%llguidance`, else GBNF or EBNF of the form that
+    llama.cpp and XGrammar read (`root ::= …`). Raises RequestError for one that is too long or cannot be read."""
+    if len(text) > MAX_GRAMMAR_CHARS:
+        raise RequestError(
+            f"{param}: the grammar has {len(text)} characters, and at most {MAX_GRAMMAR_CHARS} can be", param=param
+        )
+    try:
+        return lark(any_to_lark(text), param)
+    except RecursionError:
+        raise RequestError(f"{param}: the grammar is nested too deeply", param=param) from None
+    except Exception as error:  # noqa: BLE001  the reader raises what it likes
+        raise RequestError(f"{param}: the grammar cannot be read: {shown(str(error), 200)}", param=param) from None
 
 
 def embedded_schema(schema: Mapping[str, Any], param: str, *, strict: bool) -> str:

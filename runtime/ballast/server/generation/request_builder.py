@@ -114,7 +114,7 @@ class RequestBuilder:
             try:
                 return compiled(any_arguments=True)
             except RequestError:
-                self._check_alone([*strict_schemas(use.tools), *filter(None, [body.grammar()])])
+                self._check_alone([*strict_schemas(use.tools), *filter(None, [body.form()])])
                 raise
 
     def _check_alone(self, sources: Iterable[Source]) -> None:
@@ -151,7 +151,7 @@ class RequestBuilder:
         self._check_choices(body.n or 1, len(body.prompt))
         prompts = [self._prompt(prompt) for prompt in body.prompt]
         job = self._job(body, prompts, "prompt", body.num_logprobs, echo=bool(body.echo))
-        return self._constrain(job, body, body.grammar(), None)
+        return self._constrain(job, body, body.form(), None)
 
     def _prompt(self, prompt: str | list[int]) -> Prompt:
         tokenizer = self.text.tokenizer
@@ -247,7 +247,7 @@ class RequestBuilder:
 
     def _check_needs_no_text(self, body: GenerationRequest, num_logprobs: int | None, *, echo: bool) -> None:
         """Refuse fields that need the text of tokens, for a model without a vocabulary."""
-        source = body.grammar()
+        source = body.form()
         asked = {
             "stop": bool(body.stop),
             "echo": echo,
@@ -268,11 +268,14 @@ class RequestBuilder:
 
 def _shape(body: ChatCompletionRequest, use: ToolUse | None) -> Source | None:
     """The grammar that the reply's content is asked to follow, if it can be held to it. Raises RequestError."""
-    shape = body.grammar()
-    if shape is not None and body.structured_outputs is None and continues_final(body):
-        refuse("response_format", "excludes continuing a message, which is not held to it from its beginning")
-    if use is not None and body.structured_outputs is not None:
-        refuse("structured_outputs", "excludes tools; send tool_choice: none, or no tools")
+    shape = body.form()
+    if shape is None:
+        return None
+    name = shape.param.split(".")[0]
+    if name == "response_format" and continues_final(body):
+        refuse(name, "excludes continuing a message, which is not held to it from its beginning")
+    if use is not None and name != "response_format":
+        refuse(name, "excludes tools; send tool_choice: none, or no tools")
     return shape
 
 

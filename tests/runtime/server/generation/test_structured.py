@@ -111,6 +111,49 @@ def test_texts_and_patterns_hold_for_completions_too(client):
     assert json.loads(text(json=json.dumps(SHORT)))["kind"] in ("cat", "dog")
 
 
+KINDS = 'root ::= "cat" | "dog" num\nnum ::= [0-9]{2}'
+DOG_OR_CAT = r"cat|dog\d\d"
+
+
+@pytest.mark.parametrize(
+    ("fields", "pattern"),
+    [
+        ({"structured_outputs": {"grammar": KINDS}}, DOG_OR_CAT),
+        ({"structured_outputs": {"grammar": 'start: "cat" | "dog" /[0-9]{2}/'}}, DOG_OR_CAT),
+        ({"guided_grammar": KINDS}, DOG_OR_CAT),
+        ({"ebnf": KINDS}, DOG_OR_CAT),
+        ({"grammar": KINDS}, DOG_OR_CAT),
+        ({"guided_regex": "[a-c]{3}"}, "[a-c]{3}"),
+        ({"regex": "[a-c]{3}"}, "[a-c]{3}"),
+        ({"guided_choice": ["red", "green"]}, "red|green"),
+        ({"guided_json": SHORT}, r"(?s)\{.*kind.*\}"),
+        ({"guided_json": json.dumps(SHORT)}, r"(?s)\{.*kind.*\}"),
+        ({"json_schema": SHORT}, r"(?s)\{.*kind.*\}"),
+        ({"response_format": {"type": "json_object", "schema": SHORT}}, r"(?s)\{.*kind.*\}"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": SHORT}}}, r"(?s)\{.*kind.*\}"),
+        ({"guided_json_object": True, "logit_bias": None}, r"(?s)\{.*\}"),
+    ],
+)
+def test_every_dialects_field_for_the_form_is_kept_to_in_texts_and_chats(client, fields, pattern):
+    bias = quotation_marks(client) if "logit_bias" in fields else {}
+    asked = {name: value for name, value in fields.items() if name != "logit_bias"}
+    common = {"model": "m", "max_tokens": 400, "seed": 3, "logit_bias": bias, "extra_body": asked}
+    texts = [
+        client.completions.create(prompt="hello", **common).choices[0].text,
+        client.chat.completions.create(messages=HELLO, **common).choices[0].message.content,
+    ]
+    for text in texts:
+        assert re.fullmatch(pattern, text), text
+        if "kind" in pattern:
+            assert json.loads(text)["kind"] in ("cat", "dog")
+
+
+@pytest.mark.parametrize("name", ["grammar", "regex", "ebnf", "guided_regex", "guided_grammar", "json_schema"])
+def test_an_empty_text_asks_for_no_form(client, name):
+    free = chat(client, max_tokens=8).choices[0].message.content
+    assert chat(client, max_tokens=8, extra_body={name: ""}).choices[0].message.content == free
+
+
 def test_greedy_text_under_a_grammar_is_the_same_in_any_batch(server, client):
     def ask(n):
         shape = [schema_of(SHORT), {"type": "json_object"}, None][n % 3]
@@ -145,7 +188,12 @@ def test_greedy_text_under_a_grammar_is_the_same_in_any_batch(server, client):
         ({"extra_body": {"structured_outputs": {"regex": "(", }}}, "structured_outputs.regex", "regex"),
         ({"extra_body": {"structured_outputs": {}}}, "structured_outputs", "exactly one"),
         ({"response_format": {"type": "json_object"}, "extra_body": {"structured_outputs": {"regex": "a"}}},
-         "response_format", "structured_outputs"),
+         "structured_outputs", "response_format"),
+        ({"extra_body": {"grammar": "root ::= [a", }}, "grammar", "cannot be read"),
+        ({"extra_body": {"ebnf": "root ::= " + "(" * 9999}}, "ebnf", "nested too deeply"),
+        ({"extra_body": {"guided_grammar": "start: nothing"}}, "guided_grammar", "nothing"),
+        ({"extra_body": {"regex": "a", "guided_choice": ["a"]}}, "regex", "excludes guided_choice"),
+        ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema", "json_object"),
     ],
 )  # fmt: skip
 def test_a_shape_that_cannot_be_enforced_is_refused_by_name(client, fields, param, reason):

@@ -9,13 +9,12 @@ from pydantic import BeforeValidator, Field, SkipValidation
 
 from ballast.engine.request import SamplingParams
 from ballast.errors import RequestError
-from ballast.grammar.source import Source
 from ballast.server.wire.field_rules import Holds, NoEffect
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import check_fields
 from ballast.server.wire.openai.message_fields import MESSAGE, TOOL
 from ballast.server.wire.openai.other_fields import CHAT_RULES, GENERATION_RULES, TEXT_RULES
-from ballast.server.wire.openai.response_format import ResponseFormat, StructuredOutputs
+from ballast.server.wire.openai.response_format import FormFields
 from ballast.server.wire.parsing import WHOLE, Objects, StrictModel, check_lengths, parse_json, validated, whole_items
 
 MAX_STOP_STRINGS = 16
@@ -70,7 +69,7 @@ class StreamOptions(StrictModel):
     include_obfuscation: Annotated[bool | None, NoEffect("chunks are not padded; their text is the same")] = None
 
 
-class GenerationRequest(StrictModel):
+class GenerationRequest(FormFields):
     """What chat and text completions have in common."""
 
     other_fields = GENERATION_RULES
@@ -115,14 +114,9 @@ class GenerationRequest(StrictModel):
         | None
     ) = None
 
-    structured_outputs: StructuredOutputs | None = None
     timings_per_token: bool | None = None
     return_progress: bool | None = None
     return_token_ids: bool | None = None
-
-    def grammar(self) -> Source | None:
-        """The grammar of the text; None for free text. Raises RequestError."""
-        return self.structured_outputs.source() if self.structured_outputs else None
 
 
 class ThinkingSwitch(StrictModel):
@@ -178,7 +172,6 @@ class ChatCompletionRequest(GenerationRequest):
 
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
-    response_format: ResponseFormat | None = None
     tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS)] | None, Holds(TOOL)] = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -187,13 +180,6 @@ class ChatCompletionRequest(GenerationRequest):
     def num_logprobs(self) -> int | None:
         """Number of alternatives to report with each token; None: no log probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
-
-    def grammar(self) -> Source | None:
-        """The grammar of the content; None for free text. Raises RequestError."""
-        shape = self.response_format.source() if self.response_format else None
-        if shape is not None and self.structured_outputs is not None:
-            raise RequestError("response_format: excludes structured_outputs", param="response_format")
-        return shape or super().grammar()
 
 
 class CompletionRequest(GenerationRequest):

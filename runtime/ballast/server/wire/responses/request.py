@@ -195,6 +195,7 @@ def _response_format(text: TextOptions | None) -> dict[str, Any] | None:
     asked = dict(text.format or {}) if text else {}
     if asked.get("type") != "json_schema":
         return asked or None
-    if asked.get("schema") is None:
-        refuse("text.format.schema", "this field is required")
+    for name in ("schema", "name"):
+        if asked.get(name) is None:
+            refuse(f"text.format.{name}", "this field is required")
     return {"type": asked.pop("type"), "json_schema": asked}

@@ -9,7 +9,7 @@ from tools.pages import paragraph, table
 
 from ballast.server.routes.tokens import DetokenizeRequest, TokenizeRequest
 from ballast.server.wire.anthropic.request import MessagesRequest
-from ballast.server.wire.field_rules import NoEffect, Refused, Rule, Shape
+from ballast.server.wire.field_rules import Alias, NoEffect, Refused, Rule, Shape
 from ballast.server.wire.known_fields import shape_of
 from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest
 from ballast.server.wire.parsing import StrictModel
@@ -81,6 +81,8 @@ def _inner(path: str, shape: Shape) -> Iterator[tuple[str, ...]]:
 
 def _said(rule: Rule) -> tuple[str, str]:
     match rule:
+        case Alias(field):
+            return "honoured", f"as `{field}`"
         case NoEffect(why):
             return "no effect", why
         case Refused(why, harmless):

@@ -25,6 +25,8 @@ class Record:
     """The priorities that the client's key allows; None: those that the server does."""
     ignored: IgnoredFields = field(default_factory=IgnoredFields)
     """Fields of the body that had no effect, for the reply's headers, the log and the metrics."""
+    lowered_max_tokens: int | None = None
+    """The number of tokens granted, if the client asked for more; for the reply's headers."""
     fields: dict[str, Any] = field(default_factory=dict)
 
     def note_usage(self, usage: Usage) -> None:

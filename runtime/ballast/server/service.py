@@ -117,6 +117,9 @@ class Service:
         allowed = record.client_priority or self.client_priority
         if job.priority and allowed is None:
             record.ignored.add("priority")
+        if job.lowered_max_tokens is not None:
+            record.lowered_max_tokens = job.lowered_max_tokens
+            self.metrics.count_lowered()
         job = replace(job, priority=granted_priority(job.priority, allowed))
         context = ResponseContext(
             self.engine,

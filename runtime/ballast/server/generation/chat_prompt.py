@@ -73,8 +73,8 @@ def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str
     asked = _switch(body)
     if asked is not None and template.has_thinking_switch:
         options |= dict.fromkeys(_SWITCHES, asked)
-    if body.reasoning_effort is not None:
-        options.setdefault("reasoning_effort", body.reasoning_effort)
+    if body.effort is not None:
+        options.setdefault("reasoning_effort", body.effort)
     return options
 
 
@@ -96,6 +96,7 @@ def _fields_ask_to_think(body: ChatCompletionRequest) -> bool | None:
     settings = [
         thinking.type == "enabled" if isinstance(thinking, ThinkingSwitch) else thinking,
         body.enable_thinking,
-        None if body.reasoning_effort is None else body.reasoning_effort != "none",
+        body.reasoning.enabled if body.reasoning else None,
+        None if body.effort is None else body.effort != "none",
     ]
     return next((value for value in settings if value is not None), None)

@@ -13,6 +13,7 @@ from ballast.server.wire.piece import Piece, ScoredToken, WireFinishReason
 from ballast.text.detokenizer import Delta, Detokenizer
 from ballast.text.marks import ReasoningCount
 from ballast.text.output_parser import OutputParser
+from ballast.text.reply_parts import Reasoning
 from ballast.text.tokenizer import Tokenizer
 
 
@@ -24,10 +25,17 @@ class Choice:
         self.cached_tokens = 0
         self.completion_tokens = 0
         self.finish_reason: WireFinishReason | None = None
+        self._stop_token: int | str | None = None
         self._job = job
         self._prompt = prompt
         self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(tokenizer, job.stop, keep_stop=job.include_stop, marks=job.layout.marks)
+        self._detokenizer = Detokenizer(
+            tokenizer,
+            job.stop,
+            skip_control=job.skip_control,
+            keep_stop=job.include_stop,
+            marks=job.layout.marks,
+        )
         self._parser = OutputParser(job.layout.start)
         self._reasoning = ReasoningCount(tokenizer, job.layout)
         self._opening = job.opening
@@ -63,12 +71,17 @@ class Choice:
             parts += self._parser.finish()
             if self.finish_reason == "stop" and self._parser.num_calls and not self._job.is_call_forced:
                 self.finish_reason = "tool_calls"
+        shown = (*tokens, *more_tokens)
+        if self._job.hide_reasoning:
+            parts = [part for part in parts if not isinstance(part, Reasoning)]
+            shown = tuple(token for token in shown if not token.is_reasoning)
         return Piece(
             self.index,
             tuple(parts),
-            (*tokens, *more_tokens),
+            shown,
             self.finish_reason,
             self._detokenizer.stop,
+            self._stop_token,
             tuple(output.token_ids[: self._num_pushed - before]),
         )
 
@@ -119,6 +132,8 @@ class Choice:
         if output.finish_reason is not None:
             rest = self._detokenizer.finish()
             text.append(self._show(rest, tokens, final=True))
+            if output.finish_reason is FinishReason.STOP:
+                self._stop_token = self._job.stop_reasons.get(output.token_ids[-1])
             stopped = rest.stopped or output.finish_reason is FinishReason.STOP
             self.finish_reason = "stop" if stopped else "length"
         return "".join(text), tuple(tokens)

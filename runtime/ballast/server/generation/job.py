@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from ballast.engine.request import Request, SamplingParams
 from ballast.text.marks import Layout
@@ -42,6 +42,14 @@ class Job:
     """Whether the reply begins with the prompt."""
     discard_tokens: bool = False
     """Nothing is to be generated; the one token that the engine makes is dropped."""
+    skip_control: bool = True
+    """Whether control tokens are left out of the text."""
+    hide_reasoning: bool = False
+    """Whether reasoning is left out of the reply."""
+    stop_reasons: Mapping[int, int | str] = field(default_factory=dict)
+    """Stop tokens that the client has named → its name for each: the id, or a stop string that is one token."""
+    lowered_max_tokens: int | None = None
+    """The number of tokens granted, if that is fewer than asked for; None: what was asked for."""
     priority: int | None = None
     """As the client asks for it, until the server grants one; None: as 0."""
     report_progress: bool = False

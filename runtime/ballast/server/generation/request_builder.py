@@ -20,6 +20,7 @@ from ballast.grammar.source import Source
 from ballast.grammar.tools import CallForm, strict_schemas, tool_calls
 from ballast.server.generation.chat_prompt import asked_to_think, continues_final, render_prompt
 from ballast.server.generation.job import Job, Prompt
+from ballast.server.generation.prompt_limits import asked_tokens, truncated
 from ballast.server.generation.tool_use import ToolUse, tool_use
 from ballast.server.wire.openai.request import (
     MAX_CHOICES,
@@ -57,17 +58,21 @@ class RequestBuilder:
         use = tool_use(body)
         prompt = self._chat_prompt(body, use)
         start = self._start(prompt, body)
-        layout = self._layout(start, use, self.split_reasoning if split_reasoning is None else split_reasoning)
+        splits = self.split_reasoning if split_reasoning is None else split_reasoning
+        splits = body.hides_reasoning or (splits and not body.keeps_reasoning_inside)
+        layout = self._layout(start, use, splits)
         job = self._job(body, [prompt], "messages", body.num_logprobs)
-        ends = {token_id for token_id, mark in layout.marks.items() if mark.spelling in body.stop}
+        ends = {token_id: mark.spelling for token_id, mark in layout.marks.items() if mark.spelling in body.stop}
         shows_opening = self.force_think and not continues_final(body) and not THINKING & set(layout.marks.values())
         job = replace(
             job,
             layout=layout,
             is_call_forced=use is not None and use.is_named,
             opening=THINK_OPENING if shows_opening else "",
-            sampling=replace(job.sampling, stop_token_ids=job.sampling.stop_token_ids | ends),
-            hidden_ids=job.hidden_ids | ends,
+            sampling=replace(job.sampling, stop_token_ids=job.sampling.stop_token_ids | ends.keys()),
+            hidden_ids=job.hidden_ids | ends.keys(),
+            stop_reasons={**job.stop_reasons, **ends},
+            hide_reasoning=body.hides_reasoning,
         )
         return self._constrain_chat(job, body, use, start)
 
@@ -129,7 +134,11 @@ class RequestBuilder:
     def _chat_prompt(self, body: ChatCompletionRequest, use: ToolUse | None) -> Prompt:
         tools = () if use is None else use.tools
         text = render_prompt(self.text, body, tools, always_think=self.force_think)
-        return Prompt(tuple(self._encode(text, "messages", self.text.tokenizer.encode_prompt)))
+        tokenizer = self.text.tokenizer
+        ids = self._encode(text, "messages", tokenizer.encode_prompt, may_cut=body.truncate_prompt_tokens is not None)
+        if body.add_special_tokens and tokenizer.add_bos and tokenizer.bos_id is not None:
+            ids = [tokenizer.bos_id, *ids]
+        return Prompt(tuple(truncated(ids, body, self.limits)))
 
     def _start(self, prompt: Prompt, body: ChatCompletionRequest) -> Start:
         tokenizer, family = self.text.tokenizer, self.text.require_template().family
@@ -149,28 +158,34 @@ class RequestBuilder:
     def completion(self, body: CompletionRequest) -> Job:
         """The job of a text completion. Prompts of token ids are used unchanged. Raises RequestError, CapacityError."""
         self._check_choices(body.n or 1, len(body.prompt))
-        prompts = [self._prompt(prompt) for prompt in body.prompt]
+        prompts = [self._prompt(prompt, body) for prompt in body.prompt]
         job = self._job(body, prompts, "prompt", body.num_logprobs, echo=bool(body.echo))
         return self._constrain(job, body, body.form(), None)
 
-    def _prompt(self, prompt: str | list[int]) -> Prompt:
+    def _prompt(self, prompt: str | list[int], body: CompletionRequest) -> Prompt:
         tokenizer = self.text.tokenizer
         if isinstance(prompt, str):
-            ids = self._encode(prompt, "prompt", tokenizer.encode)
-            if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
-                return Prompt((tokenizer.bos_id, *ids), num_added=1)
-            return Prompt(tuple(ids))
+            ids = self._encode(prompt, "prompt", tokenizer.encode, may_cut=body.truncate_prompt_tokens is not None)
+            adds_bos = tokenizer.add_bos and body.add_special_tokens is not False
+            if not adds_bos or tokenizer.bos_id is None or ids[:1] == [tokenizer.bos_id]:
+                return Prompt(tuple(truncated(ids, body, self.limits)))
+            kept = truncated([tokenizer.bos_id, *ids], body, self.limits)
+            return Prompt(tuple(kept), num_added=1 if kept[:1] == [tokenizer.bos_id] else 0)
+        prompt = list(truncated(prompt, body, self.limits))
         if len(prompt) >= self.limits.max_model_tokens:
             self._refuse_length(f"at least {len(prompt) + 1} tokens ({len(prompt)} in the prompt)", "prompt")
         self.check_ids("prompt", prompt)
         return Prompt(tuple(prompt))
 
-    def _encode(self, prompt: str, prompt_field: str, encode: Callable[[str], list[int]]) -> list[int]:
-        """Token ids of a prompt. Raises RequestError early for text that is too long whatever its tokens are."""
+    def _encode(
+        self, prompt: str, prompt_field: str, encode: Callable[[str], list[int]], *, may_cut: bool
+    ) -> list[int]:
+        """Token ids of a prompt. Raises RequestError early for text that is too long whatever its tokens are, unless
+        they `may_cut` it."""
         if not self.text.tokenizer.has_vocabulary:
             refuse(prompt_field, WHY)
         least = self.text.tokenizer.fewest_tokens(prompt)
-        if least >= self.limits.max_model_tokens:
+        if least >= self.limits.max_model_tokens and not may_cut:
             self._refuse_length(f"at least {least + 1} tokens (at least {least} in the prompt)", prompt_field)
         return encode(prompt)
 
@@ -191,9 +206,7 @@ class RequestBuilder:
             refuse(prompt_field, "the prompt is empty; at least one token is needed")
         n = body.n or 1
         self._check_choices(n, len(prompts))
-        max_field, asked = "max_tokens", body.max_tokens
-        if body.max_completion_tokens is not None:
-            max_field, asked = "max_completion_tokens", body.max_completion_tokens
+        max_field, asked = asked_tokens(body)
         longest = max(len(prompt.ids) for prompt in prompts)
         max_tokens = self._grant(longest, prompt_field, max_field, asked)
         if body.min_tokens is not None and body.min_tokens > max_tokens:
@@ -209,6 +222,13 @@ class RequestBuilder:
             include_stop=bool(body.include_stop_str_in_output),
             echo=echo,
             discard_tokens=asked == 0,
+            skip_control=body.skip_special_tokens is not False,
+            stop_reasons={
+                token_id: token_id
+                for token_id in body.stop_token_ids or ()
+                if body.ignore_eos or token_id not in eos_ids
+            },
+            lowered_max_tokens=max_tokens if asked is not None and asked > max_tokens else None,
             priority=body.priority,
             report_progress=bool(body.return_progress),
         )

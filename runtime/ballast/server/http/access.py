@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from ballast.server.http.hosts import HostGuard
 from ballast.server.http.keys import KeyGuard, Keys
-from ballast.server.http.middleware import IGNORED_FIELDS_HEADER, REQUEST_ID_HEADERS, RootPath
+from ballast.server.http.middleware import IGNORED_FIELDS_HEADER, MAX_TOKENS_HEADER, REQUEST_ID_HEADERS, RootPath
 from ballast.server.http.origins import OriginGuard
 
 PROBED_PATHS = frozenset({"/livez", "/readyz"})
@@ -42,6 +42,12 @@ class Access:
                 allow_origins=self.cors_origins,
                 allow_methods=("GET", "POST"),
                 allow_headers=("*",),
-                expose_headers=("Retry-After", "Retry-After-Ms", IGNORED_FIELDS_HEADER, *REQUEST_ID_HEADERS),
+                expose_headers=(
+                    "Retry-After",
+                    "Retry-After-Ms",
+                    IGNORED_FIELDS_HEADER,
+                    MAX_TOKENS_HEADER,
+                    *REQUEST_ID_HEADERS,
+                ),
             )
         return RootPath(app, self.root_path) if self.root_path else app

@@ -28,6 +28,8 @@ REQUEST_ID_HEADERS = ("X-Request-Id", "Request-Id")
 """The headers in which OpenAI's and Anthropic's clients look for the id of a reply."""
 IGNORED_FIELDS_HEADER = "X-Ballast-Ignored"
 """The fields of the request's body that had no effect."""
+MAX_TOKENS_HEADER = "X-Ballast-Max-Tokens"
+"""The number of tokens that the request may generate, where it asked for more than the server lets one have."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 # Probes and scrapes come every few seconds. A 503 of /readyz is a normal answer; one of /livez is worth a line.
@@ -64,6 +66,8 @@ class RequestScope:
                     headers[name] = record.request_id
                 if record.ignored:
                     headers[IGNORED_FIELDS_HEADER] = str(record.ignored)
+                if record.lowered_max_tokens is not None:
+                    headers[MAX_TOKENS_HEADER] = str(record.lowered_max_tokens)
             try:
                 await send(message)
             except RuntimeError as error:

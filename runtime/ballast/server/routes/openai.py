@@ -64,7 +64,7 @@ def _respond(
 ) -> GenerationResponse:
     tokenizer = service.request_builder.text.tokenizer
     shape = shape_of(ready.body, ready.job, has_vocabulary=tokenizer.has_vocabulary)
-    reply_id = f"{prefix}-{uuid.uuid4().hex}"
+    reply_id = f"{prefix}-{ready.body.request_id or uuid.uuid4().hex}"
     reply = Reply(reply_id, int(time.time()), ready.model, format_, shape, tokenizer.token_bytes)
     return service.respond(record, ready.job, reply, stream=bool(ready.body.stream))
 
@@ -79,6 +79,8 @@ def shape_of(body: GenerationRequest, job: Job, *, has_vocabulary: bool) -> Shap
         continuous_usage=bool(options.continuous_usage_stats),
         timings_per_token=bool(body.timings_per_token),
         token_ids=bool(body.return_token_ids) or not has_vocabulary,
+        tokens_as_ids=bool(body.return_tokens_as_token_ids),
+        prompt_ids=tuple(prompt.ids for prompt in job.prompts) if body.return_token_ids else (),
     )
 
 

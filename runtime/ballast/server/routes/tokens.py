@@ -19,7 +19,7 @@ from ballast.server.service import Service
 from ballast.server.wire.field_rules import Holds
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.json_text import list_to_json, to_json
-from ballast.server.wire.known_fields import check_fields
+from ballast.server.wire.known_fields import read_fields
 from ballast.server.wire.openai.message_fields import MESSAGE, TOOL
 from ballast.server.wire.openai.request import ChatCompletionRequest
 from ballast.server.wire.openapi import describes
@@ -114,9 +114,7 @@ async def detokenize(request: Request) -> Response:
     service, record = begin(request, "detokenize")
 
     def work(data: bytes) -> bytes:
-        value = parse_json(data)
-        check_fields(value, DetokenizeRequest, record.ignored)
-        body = validated(DetokenizeRequest, value)
+        body = read_fields(DetokenizeRequest, parse_json(data), record.ignored)
         service.model_name(body.model)
         service.request_builder.check_ids("tokens", body.tokens)
         text = service.request_builder.text.tokenizer.decode(body.tokens, skip_control=False)
@@ -136,8 +134,7 @@ def tokenized(service: Service, data: bytes, ignored: IgnoredFields) -> bytes:
     """The reply to a body of /tokenize, a TokenizeReply as JSON. Raises RequestError. Not for the event loop."""
     value = parse_json(data)
     check_lengths(value, service.engine.limits.max_model_tokens)
-    check_fields(value, TokenizeRequest, ignored)
-    body = validated(TokenizeRequest, value)
+    body = read_fields(TokenizeRequest, value, ignored)
     service.model_name(body.model)
     given = [name for name in ("prompt", "messages", "content") if getattr(body, name) is not None]
     if len(given) != 1:

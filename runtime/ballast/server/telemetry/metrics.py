@@ -55,6 +55,11 @@ class Metrics:
             "Fields of requests that had no effect; replies and the log name them.",
             registry=self.registry,
         )
+        self._lowered = Counter(
+            "ballast_lowered_max_tokens",
+            "Requests that asked for more tokens than --max_new_tokens, and got that many.",
+            registry=self.registry,
+        )
         self._first_token = self._seconds("time_to_first_token", "From submission to first token.", FIRST_TOKEN_BUCKETS)
         self._inter_token = self._seconds("inter_token_latency", "Between a request's tokens.", INTER_TOKEN_BUCKETS)
         self._duration = self._seconds("request_duration", "From submission to last token.", REQUEST_BUCKETS)
@@ -92,6 +97,10 @@ class Metrics:
     def count_ignored(self, num_fields: int) -> None:
         """A request had fields that were ignored."""
         self._ignored.inc(num_fields)
+
+    def count_lowered(self) -> None:
+        """A request asked for more tokens than it may generate."""
+        self._lowered.inc()
 
     def on_step(self, kind: StepKind, duration_s: float, num_tokens: int) -> None:
         """A step has run."""

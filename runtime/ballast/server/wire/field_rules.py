@@ -36,7 +36,14 @@ class Refused:
         return f"{self.why}; leave it out or send {shown}"
 
 
-Rule = NoEffect | Refused
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Another dialect's name for a field that is honoured."""
+
+    field: str
+
+
+Rule = NoEffect | Refused | Alias
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic.fields import FieldInfo
 
-from ballast.server.wire.field_rules import Holds, NoEffect, Refused, Shape
+from ballast.server.wire.field_names import client_field_names
+from ballast.server.wire.field_rules import Alias, Holds, NoEffect, Refused, Shape
 from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.parsing import StrictModel, refuse
+from ballast.server.wire.parsing import StrictModel, refuse, validated
+
+Body = TypeVar("Body", bound=StrictModel)
 
 
-def check_fields(value: dict[str, Any], kind: type[StrictModel], ignored: IgnoredFields) -> None:
-    """Note the fields of a body of this kind that the server does not know, at any depth.
+def read_fields(kind: type[Body], value: dict[str, Any], ignored: IgnoredFields) -> Body:
+    """A JSON object as `kind`; fields that the server does not know are noted in `ignored`, at any depth.
 
-    Raises RequestError for one whose value it knows and cannot honour, and where unknown ones are to be refused.
+    Raises RequestError, with the client's name for the field, for one that is wrong, for one that is known and cannot be
+    honoured, and where unknown ones are to be refused.
     """
+    given = set(value)
     _check(value, shape_of(kind), ignored, "")
+    aliases = {rule.field: name for name, rule in kind.other_fields.items() if isinstance(rule, Alias)}
+    used = {re.escape(field): name for field, name in aliases.items() if name in given and field not in given}
+    with client_field_names(used):
+        return validated(kind, value)
 
 
 def _check(value: dict[str, Any], shape: Shape, ignored: IgnoredFields, path: str) -> None:
     unknown = []
+    aliases: dict[str, str] = {}
     for name, inner in value.items():
         if name in shape.known:
             inside = shape.known[name]
@@ -37,11 +48,25 @@ def _check(value: dict[str, Any], shape: Shape, ignored: IgnoredFields, path: st
             case Refused() as rule:
                 if (objection := rule.objection(inner)) is not None:
                     refuse(f"{path}{name}", objection)
+            case Alias(field):
+                aliases[name] = field
             case NoEffect():
                 pass
+    for name, field in aliases.items():
+        _rename(value, name, field, path)
     if shape.drops_unknown:
         for name in unknown:
             del value[name]
+
+
+def _rename(value: dict[str, Any], name: str, field: str, path: str) -> None:
+    """Give a field the name under which it is read. Raises RequestError if it is there under both, and they differ."""
+    given = value.pop(name)
+    if given is None:
+        return
+    if value.get(field) not in (None, given):
+        refuse(f"{path}{name}", f"says something else than {field}, which means the same")
+    value[field] = given
 
 
 def _objects(value: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -36,8 +36,15 @@ class Piece:
     """Set in the last piece."""
     stop: str | None = None
     """The stop string that ended the choice, in the last piece."""
+    stop_token: int | str | None = None
+    """The stop token of the client's that ended it, as the client named it."""
     token_ids: tuple[int, ...] = ()
     """Generated tokens, even if their text is not out yet; without the one that ended the text."""
+
+    @property
+    def stop_reason(self) -> int | str | None:
+        """As that of Whole."""
+        return self.stop_token if self.stop is None else self.stop
 
     @property
     def text(self) -> str:
@@ -55,6 +62,12 @@ class Whole:
     token_ids: list[int] = field(default_factory=list)
     finish_reason: WireFinishReason | None = None
     stop: str | None = None
+    stop_token: int | str | None = None
+
+    @property
+    def stop_reason(self) -> int | str | None:
+        """What of the client's ended the choice: a stop string or a stop token."""
+        return self.stop_token if self.stop is None else self.stop
 
     def add(self, piece: Piece) -> None:
         """Add a piece of this choice."""
@@ -63,3 +76,4 @@ class Whole:
         self.token_ids += piece.token_ids
         self.finish_reason = piece.finish_reason
         self.stop = piece.stop
+        self.stop_token = piece.stop_token

@@ -48,6 +48,7 @@ COUNTERS = {
     "ballast_saturated_numbers",
     "ballast_requests",
     "ballast_ignored_fields",
+    "ballast_lowered_max_tokens",
 }
 HISTOGRAMS = {
     "ballast_time_to_first_token_seconds",

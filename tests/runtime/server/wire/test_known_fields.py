@@ -10,9 +10,9 @@ from ballast.errors import RequestError
 from ballast.server.routes.tokens import DetokenizeRequest, TokenizeRequest
 from ballast.server.telemetry.ignored_log import INTERVAL_S, IgnoredFieldsLog
 from ballast.server.wire.anthropic.request import MessagesRequest, parse_messages
-from ballast.server.wire.field_rules import NoEffect, Refused
+from ballast.server.wire.field_rules import Alias, NoEffect, Refused
 from ballast.server.wire.ignored_fields import MAX_NAME_CHARS, MAX_NAMED, IgnoredFields
-from ballast.server.wire.known_fields import check_fields, shape_of
+from ballast.server.wire.known_fields import read_fields, shape_of
 from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
 from ballast.server.wire.responses.request import ResponsesRequest, parse_responses
 
@@ -96,6 +96,10 @@ RULES = [
     (kind, name, rule)
     for kind in (ChatCompletionRequest, CompletionRequest, MessagesRequest, ResponsesRequest)
     for name, rule in kind.other_fields.items()
+    if not isinstance(rule, Alias)
+]
+ALIASES = [
+    (kind, name, rule.field) for kind in BODIES for name, rule in kind.other_fields.items() if isinstance(rule, Alias)
 ]
 
 
@@ -112,6 +116,23 @@ def test_each_rule_is_kept(kind, name, rule):
             parsed(kind, IgnoredFields(), **{name: {"made": "up"}})
         assert (refused.value.status, refused.value.param) == (400, name)
         assert refused.value.message.startswith(f"{name}: {rule.why}; leave it out or send ")
+
+
+def outcome(kind, name, value):
+    """What is read, or the field that is refused."""
+    try:
+        return parsed(kind, IgnoredFields(), **{name: value})
+    except RequestError as refused:
+        return refused.param
+
+
+@pytest.mark.parametrize(("kind", "name", "field"), ALIASES)
+def test_another_name_is_read_as_the_field_and_refused_under_its_own(kind, name, field):
+    for value in (2, "a", True):
+        told = [outcome(kind, each, value) for each in (name, field)]
+        assert told[0] == (told[1].replace(field, name) if isinstance(told[1], str) else told[1])
+    with pytest.raises(RequestError, match=f"{name}: says something else than {field}"):
+        parsed(kind, IgnoredFields(), **{name: 2, field: 3})
 
 
 @pytest.mark.parametrize("kind", [*BODIES, TokenizeRequest, DetokenizeRequest])
@@ -134,7 +155,8 @@ def test_true_is_not_one():
 @given(st.dictionaries(st.text(), st.integers(), min_size=1, max_size=40))
 def test_names_are_safe_and_bounded_whatever_the_client_wrote(fields):
     ignored = IgnoredFields()
-    check_fields({f"{name}x": value for name, value in fields.items()}, CompletionRequest, ignored)
+    more = {f"{name}x": value for name, value in fields.items()}
+    read_fields(CompletionRequest, {"prompt": "a", **more}, ignored)
     assert len(ignored.names) <= MAX_NAMED
     assert len(ignored.names) <= ignored.count <= len(fields)
     assert len(str(ignored)) <= MAX_NAMED * (MAX_NAME_CHARS + 2) + 20

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ballast.engine.engine import Limits
+from ballast.engine.request import FinishReason, Output
 from ballast.errors import CapacityError, EngineDeadError, RequestError
-from ballast.server.generation.choice import Piece
+from ballast.server.generation.choice import Choice, Piece
 from ballast.server.generation.request_builder import RequestBuilder
 from ballast.server.wire.errors import error_reply
 from ballast.server.wire.ignored_fields import IgnoredFields
@@ -111,6 +112,9 @@ def refusal_of(data):
     return None
 
 
+BESIDE = ("stream_options", "return_progress", "max_tokens", "best_of")
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(),
@@ -125,7 +129,7 @@ def test_any_value_in_any_field_is_taken_or_refused_by_name(value):
             assert refusal.status == 400
             assert refusal.param is not None
             # Two fields that exclude each other are refused by the name of one.
-            assert refusal.param.split(".")[0] in (name, "stream_options", "return_progress", "max_tokens", "best_of")
+            assert refusal.param.split(".")[0] in (name, *BESIDE)
 
 
 def test_max_tokens_is_lowered_to_the_servers_cap(text):
@@ -150,6 +154,80 @@ def test_bos_comes_once_from_the_template_or_the_tokenizer_and_never_before_toke
     assert request_builder.chat(chat()).prompts[0].ids == (0, h, i)
     assert request_builder.completion(body(CompletionRequest, prompt="hi")).prompts[0].ids == (0, h, i)
     assert request_builder.completion(body(CompletionRequest, prompt=[h, i])).prompts[0].ids == (h, i)
+
+
+def letters(word):
+    return tuple(2 + ord(letter) for letter in word)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({}, (0, *letters("abcdef"))),
+        ({"add_special_tokens": False}, letters("abcdef")),
+        ({"truncate_prompt_tokens": 2}, letters("ef")),
+        ({"truncate_prompt_tokens": 3, "truncation_side": "right"}, (0, *letters("ab"))),
+        ({"truncate_prompt_tokens": 100}, (0, *letters("abcdef"))),
+        ({"prompt": [5, 6, 7], "truncate_prompt_tokens": 2}, (6, 7)),
+        (
+            {"prompt": "x" * 99 + "y", "truncate_prompt_tokens": -1, "max_tokens": 98},
+            letters("x" * 49 + "y"),
+        ),
+        ({"prompt": "x" * 5000, "truncate_prompt_tokens": 1}, letters("x")),
+    ],
+)
+def test_which_of_a_texts_tokens_are_its_prompt(text, fields, kept):
+    job = RequestBuilder(text, LIMITS).completion(body(CompletionRequest, **{"prompt": "abcdef"} | fields))
+    assert job.prompts[0].ids == kept
+    assert job.prompts[0].num_added == (1 if kept[0] == 0 else 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"add_special_tokens": True}, (0, 0, *letters("hi"))),
+        ({"add_special_tokens": False}, (0, *letters("hi"))),
+        ({"truncate_prompt_tokens": 1}, letters("i")),
+    ],
+)
+def test_which_of_a_chats_tokens_are_its_prompt(text, fields, kept):
+    assert RequestBuilder(text, LIMITS).chat(chat(**fields)).prompts[0].ids == kept
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"truncation_side": "left"}, "truncation_side"),
+        ({"repeat_penalty": 1.1, "repeat_last_n": 64}, "repeat_last_n"),
+        ({"include_reasoning": False, "separate_reasoning": False}, "include_reasoning"),
+        ({"max_tokens": -2}, "max_tokens"),
+        ({"reasoning": {"effort": "lots"}}, "reasoning.effort"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(fields, param):
+    with pytest.raises(RequestError) as refused:
+        chat(**fields)
+    assert refused.value.param == param
+
+
+def test_the_penalty_of_repetition_looks_back_on_all_tokens_or_none():
+    def penalty(**fields):
+        return to_sampling(chat(**fields), max_tokens=9, eos_ids=frozenset()).repetition_penalty
+
+    assert penalty(repeat_penalty=1.3) == penalty(repeat_penalty=1.3, repeat_last_n=-1) == 1.3
+    assert penalty(repeat_penalty=1.3, repeat_last_n=0) == penalty(repeat_last_n=64) == 1.0
+
+
+@pytest.mark.parametrize(("fields", "shown"), [({}, "ab"), ({"skip_special_tokens": False}, "a<eos>b")])
+def test_control_tokens_are_shown_on_demand(text, fields, shown):
+    request = body(CompletionRequest, prompt="x", **fields)
+    job = RequestBuilder(text, LIMITS).completion(request)
+    choice = Choice(0, job, job.prompts[0], text.tokenizer)
+    control = text.tokenizer.eos_id
+    assert text.tokenizer.is_control(control)
+    piece = choice.take(Output((2 + ord("a"), control, 2 + ord("b")), FinishReason.LENGTH, 0), ())
+    assert piece.text == shown.replace("<eos>", text.tokenizer.token_bytes(control).decode())
 
 
 def test_template_arguments_reach_the_template(text):
@@ -177,6 +255,10 @@ def prompt_of(text, **fields):
         ({"enable_thinking": True}, "<think>"),
         ({"reasoning_effort": "high"}, "<think>"),
         ({"reasoning_effort": "none"}, "</think>"),
+        ({"reasoning": {"effort": "low"}}, "<think>"),
+        ({"reasoning": {"effort": "none"}}, "</think>"),
+        ({"reasoning": {"enabled": True}}, "<think>"),
+        ({"reasoning": {"enabled": False}}, "</think>"),
         ({"chat_template_kwargs": {"thinking": True}}, "<think>"),
         ({"chat_template_kwargs": {"enable_thinking": True}}, "<think>"),
         ({"chat_template_kwargs": {"thinking": True}, "thinking": {"type": "disabled"}}, "</think>"),

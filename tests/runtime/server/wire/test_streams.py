@@ -102,9 +102,9 @@ def test_a_text_stream_has_texts_and_no_role(server):
     assert [chunk["choices"][0]["text"] for chunk in stream] == ["d", "e", "f", ""]
     assert [chunk["choices"][0]["finish_reason"] for chunk in stream] == [None, None, None, "length"]
     assert {chunk["object"] for chunk in stream} == {"text_completion"}
-    assert all(
-        choice.keys() == {"index", "text", "logprobs", "finish_reason"} for c in stream for choice in c["choices"]
-    )
+    *texts, last = [choice.keys() for c in stream for choice in c["choices"]]
+    assert all(keys == {"index", "text", "logprobs", "finish_reason"} for keys in texts)
+    assert last == {"index", "text", "logprobs", "finish_reason", "stop_reason"}
 
 
 @pytest.mark.parametrize("prompt", ["abc", [0, 99, 100, 101], [[0, 99, 100, 101]], ["abc"]])

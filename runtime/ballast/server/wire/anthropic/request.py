@@ -11,7 +11,7 @@ from pydantic import Field
 from ballast.server.wire.anthropic.other_fields import BLOCK, MESSAGE, MESSAGES_RULES, THINKING, TOOL, TOOL_CHOICE
 from ballast.server.wire.field_rules import Holds
 from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.known_fields import check_fields
+from ballast.server.wire.known_fields import read_fields
 from ballast.server.wire.openai.request import MAX_TOOLS, ChatCompletionRequest
 from ballast.server.wire.parsing import (
     WHOLE,
@@ -67,8 +67,7 @@ def parse_messages(data: bytes, max_model_tokens: int, ignored: IgnoredFields) -
     """Parse a body, and note in `ignored` what is not known. Raises RequestError. Must not run on the event loop."""
     value = parse_json(data)
     check_lengths(value, max_model_tokens)
-    check_fields(value, MessagesRequest, ignored)
-    return validated(MessagesRequest, value)
+    return read_fields(MessagesRequest, value, ignored)
 
 
 def to_chat(body: MessagesRequest) -> ChatCompletionRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ballast.engine.logprobs import TokenLogprobs
@@ -12,12 +13,35 @@ from ballast.server.wire.piece import ScoredToken
 TokenBytes = Callable[[int], bytes]
 
 
-def chat_logprobs(tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How tokens are named."""
+
+    token_bytes: TokenBytes
+    as_ids: bool = False
+    """As token_id:5, for vLLM's `return_tokens_as_token_ids`."""
+
+    def replaced(self, token_id: int) -> str:
+        """The token's text, with U+FFFD for what is no text."""
+        return f"token_id:{token_id}" if self.as_ids else self.token_bytes(token_id).decode("utf-8", errors="replace")
+
+    def distinct(self, token_id: int) -> str:
+        r"""The token's text, or where it is none, its bytes as `bytes:\xe4\xb8`, so that all spellings differ."""
+        if self.as_ids:
+            return f"token_id:{token_id}"
+        raw = self.token_bytes(token_id)
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def chat_logprobs(tokens: Sequence[ScoredToken], spelling: Spelling) -> bytes:
     """`choices[].logprobs` of a chat, as JSON. Reasoning tokens are listed separately, as in DeepSeek's API."""
 
     def entry(token_id: int, logprob: float) -> dict[str, Any]:
-        raw = token_bytes(token_id)
-        return {"token": raw.decode("utf-8", errors="replace"), "logprob": logprob, "bytes": list(raw)}
+        raw = spelling.token_bytes(token_id)
+        return {"token": spelling.replaced(token_id), "logprob": logprob, "bytes": list(raw)}
 
     def shown(scores: TokenLogprobs) -> dict[str, Any]:
         top = [entry(token_id, logprob) for token_id, logprob in scores.top]
@@ -32,29 +56,19 @@ def chat_logprobs(tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> byt
     return b'{"content":%b,"refusal":null,"reasoning_content":%b}' % (content, reasoning)
 
 
-def text_logprobs(tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> bytes:
+def text_logprobs(tokens: Sequence[ScoredToken], spelling: Spelling) -> bytes:
     """`choices[].logprobs` of a text completion, as JSON. The first token of an echoed prompt has null instead of
-    numbers. A token that is not valid UTF-8 is spelled `bytes:\xe4\xb8`, so that all spellings differ."""
-
-    def spelled(token_id: int) -> str:
-        return _spelled(token_bytes(token_id))
+    numbers."""
 
     def top(token: ScoredToken) -> dict[str, float] | None:
         if token.scores is None:
             return None
-        named = {spelled(token_id): logprob for token_id, logprob in token.scores.top}
-        return {**named, spelled(token.token_id): token.scores.logprob}
+        named = {spelling.distinct(token_id): logprob for token_id, logprob in token.scores.top}
+        return {**named, spelling.distinct(token.token_id): token.scores.logprob}
 
     return b'{"tokens":%b,"token_logprobs":%b,"top_logprobs":%b,"text_offset":%b}' % (
-        list_to_json(tokens, lambda token: spelled(token.token_id)),
+        list_to_json(tokens, lambda token: spelling.distinct(token.token_id)),
         list_to_json(tokens, lambda token: token.scores and token.scores.logprob),
         list_to_json(tokens, top),
         list_to_json(tokens, lambda token: token.offset),
     )
-
-
-def _spelled(raw: bytes) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)

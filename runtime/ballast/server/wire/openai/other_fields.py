@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ballast.server.wire.field_rules import NoEffect, Refused, Rule
+from ballast.server.wire.field_rules import Alias, NoEffect, Refused, Rule
 
 _RECORDS = NoEffect("for the provider's own records, and this server keeps none")
 _ONE_CACHE = NoEffect("the prefix cache finds every common prefix by itself, and leaves the text as it is")
@@ -69,10 +69,13 @@ GENERATION_RULES: Mapping[str, Rule] = {
     "max_dynamic_patch": _ONLY_TEXT,
     "min_dynamic_patch": _ONLY_TEXT,
     "ngram_corpus_id": NoEffect("about speculative decoding, which leaves the text as it is"),
+    "no_stop_trim": Alias("include_stop_str_in_output"),
     "return_cached_tokens_details": Refused("usage says how many tokens were cached, and no more", (False,)),
     "return_hidden_states": Refused(_NO_INTERNALS, (False,)),
     "return_meta_info": Refused(_NO_INTERNALS, (False,)),
+    "return_prompt_token_ids": Refused("return_token_ids brings them, with those of the reply", (False,)),
     "return_routed_experts": Refused(_NO_INTERNALS, (False,)),
+    "rid": Alias("request_id"),
     "routed_dp_rank": Refused("this server has one engine", (0,)),
     "routed_experts_start_len": NoEffect("acts only with return_routed_experts"),
     "session_params": Refused("this server keeps no sessions; send the whole conversation", ({},)),
@@ -97,10 +100,14 @@ GENERATION_RULES: Mapping[str, Rule] = {
     "mirostat_eta": _MIROSTAT,
     "mirostat_tau": _MIROSTAT,
     "n_cache_reuse": _ONE_CACHE,
+    "n_cmpl": Alias("n"),
     "n_discard": _NO_SHIFT,
     "n_indent": Refused("lines are not held to an indentation", (0,)),
     "n_keep": _NO_SHIFT,
+    "n_predict": Alias("max_tokens"),
+    "penalty_last_n": Alias("repeat_last_n"),
     "post_sampling_probs": Refused("probabilities are those of the model, before anything is sampled", (False,)),
+    "repeat_penalty": Alias("repetition_penalty"),
     "response_fields": Refused("replies have all of their fields", ([],)),
     "samplers": Refused("the order is fixed: penalties, temperature, top_k, top_p, min_p", ([],)),
     "slot_id": NoEffect("requests have no slots of their own"),
@@ -139,6 +146,9 @@ CHAT_RULES: Mapping[str, Rule] = {
 
 TEXT_RULES: Mapping[str, Rule] = {
     **GENERATION_RULES,
+    "include_reasoning": NoEffect("a text is not divided into reasoning and answer"),
+    "separate_reasoning": NoEffect("a text is not divided into reasoning and answer"),
+    "thinking_token_budget": Refused("a text is not divided into reasoning and answer; see chats", (-1,)),
     "prompt_embeds": Refused("prompts are texts or token ids"),
     "suffix": Refused("this server continues texts, and fills no gaps", ("",)),
 }

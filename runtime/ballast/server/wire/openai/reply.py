@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ballast import __version__
 from ballast.server.wire.json_text import event, to_json
-from ballast.server.wire.openai.logprobs import TokenBytes, chat_logprobs, text_logprobs
+from ballast.server.wire.openai.logprobs import Spelling, TokenBytes, chat_logprobs, text_logprobs
 from ballast.server.wire.piece import Piece, ScoredToken, Whole, WireFinishReason
 from ballast.server.wire.usage import Counts, Progress
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Message, Part, Reasoning
@@ -32,6 +32,10 @@ class Shape:
     """With include_usage: the usage so far in every chunk."""
     timings_per_token: bool = False
     token_ids: bool = False
+    tokens_as_ids: bool = False
+    """Log probabilities name tokens by their ids."""
+    prompt_ids: tuple[tuple[int, ...], ...] = ()
+    """The ids of each prompt, if they are to be shown."""
 
     @property
     def is_plain(self) -> bool:
@@ -46,6 +50,8 @@ class Format(Protocol):
     chunk_object: str
     opening: Mapping[str, Any] | None
     """Fields of the first frame of each choice; None: there is no such frame."""
+    prompt_ids_in_choice: bool
+    """Whether a prompt's ids stand in each of its choices, as in vLLM's text completions, or beside them."""
 
     def chunk(self, part: Part | None) -> dict[str, Any]:
         """The fields of a chunk for one part; `part` None: for a chunk without text."""
@@ -53,7 +59,7 @@ class Format(Protocol):
     def whole(self, choice: Whole) -> dict[str, Any]:
         """The fields of a complete choice."""
 
-    def logprobs(self, tokens: Sequence[ScoredToken], token_bytes: TokenBytes) -> bytes:
+    def logprobs(self, tokens: Sequence[ScoredToken], spelling: Spelling) -> bytes:
         """A choice's log probabilities, as JSON."""
 
 
@@ -63,6 +69,7 @@ class ChatFormat:
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
     opening: Mapping[str, Any] | None = {"delta": {"role": "assistant", "content": ""}}
+    prompt_ids_in_choice = False
     logprobs = staticmethod(chat_logprobs)
 
     def __init__(self, reasoning_fields: Sequence[str] = ("reasoning_content",)) -> None:
@@ -105,6 +112,7 @@ class TextFormat:
     object = "text_completion"
     chunk_object = "text_completion"
     opening: Mapping[str, Any] | None = None
+    prompt_ids_in_choice = True
     logprobs = staticmethod(text_logprobs)
 
     def chunk(self, part: Part | None) -> dict[str, Any]:
@@ -133,13 +141,18 @@ class Reply:
         self._prefix = b"data: " + to_json(chunk_head)[:-1] + b',"choices":['
         self._chunk_head = chunk_head
         self._cuts: dict[int, tuple[bytes, bytes]] = {}
+        self._begun: set[int] = set()
+        """Choices whose prompt's ids are out."""
 
     def opening(self, counts: Counts) -> bytes:
         """Frames before the first text: the role of each choice."""
         fields = self._format.opening
         if fields is None:
             return b""
-        return b"".join(self._frame(index, fields, counts) for index in range(self.shape.num_choices))
+        ids = {"prompt_token_ids": self._prompt_ids(0)} if self.shape.prompt_ids else {}
+        return b"".join(
+            self._frame(index, fields, counts, more={} if index else ids) for index in range(self.shape.num_choices)
+        )
 
     def piece(self, piece: Piece, counts: Counts) -> bytes:
         """The frames of a piece, without its finish reason; none if the piece shows nothing. The first one has the log
@@ -149,7 +162,10 @@ class Reply:
         if self.shape.is_plain:
             return b"".join(self._plain_frame(piece.index, part, counts) for part in parts)
         more = {"timings": counts.timings.to_wire()} if self.shape.timings_per_token else {}
-        ids = {"token_ids": token_ids} if token_ids else {}
+        ids: dict[str, Any] = {"token_ids": token_ids} if token_ids else {}
+        if self.shape.prompt_ids and self._format.prompt_ids_in_choice and piece.index not in self._begun:
+            self._begun.add(piece.index)
+            ids["prompt_token_ids"] = self._prompt_ids(piece.index)
         return b"".join(
             self._frame(
                 piece.index,
@@ -169,7 +185,8 @@ class Reply:
     def finish(self, piece: Piece, counts: Counts) -> bytes:
         """The frame that says why a choice ended, with the timings of the request so far."""
         more = {"timings": counts.timings.to_wire()}
-        return self._frame(piece.index, self._format.chunk(None), counts, reason=piece.finish_reason, more=more)
+        fields = {**self._format.chunk(None), "stop_reason": piece.stop_reason}
+        return self._frame(piece.index, fields, counts, reason=piece.finish_reason, more=more)
 
     def end(self, counts: Counts) -> bytes:
         """The last frames: the usage, in a frame without choices, if it was asked for, and the end of the stream."""
@@ -184,13 +201,19 @@ class Reply:
 
     def whole(self, choices: Sequence[Whole], counts: Counts) -> bytes:
         """The body of a reply that is not streamed."""
-        head = to_json({"object": self._format.object, **self._head})
+        ids = {}
+        if self.shape.prompt_ids and not self._format.prompt_ids_in_choice:
+            ids = {"prompt_token_ids": self._prompt_ids(0)}
+        head = to_json({"object": self._format.object, **self._head, **ids})
         tail = to_json({"usage": counts.usage.to_wire(), "timings": counts.timings.to_wire()})
         return b'%b,"choices":[%b],%b' % (head[:-1], b",".join(map(self._whole_choice, choices)), tail[1:])
 
     def _whole_choice(self, choice: Whole) -> bytes:
-        ids = {"token_ids": choice.token_ids} if self.shape.token_ids else {}
-        body = to_json({"index": choice.index, **self._format.whole(choice), **ids})
+        ids: dict[str, Any] = {"token_ids": choice.token_ids} if self.shape.token_ids else {}
+        if self.shape.prompt_ids and self._format.prompt_ids_in_choice:
+            ids["prompt_token_ids"] = self._prompt_ids(choice.index)
+        fields = {"index": choice.index, **self._format.whole(choice), **ids, "stop_reason": choice.stop_reason}
+        body = to_json(fields)
         return b'%b,"logprobs":%b,"finish_reason":%b}' % (
             body[:-1],
             self._logprobs(choice.tokens),
@@ -198,7 +221,13 @@ class Reply:
         )
 
     def _logprobs(self, tokens: Sequence[ScoredToken]) -> bytes:
-        return self._format.logprobs(tokens, self._token_bytes) if self.shape.logprobs else b"null"
+        if not self.shape.logprobs:
+            return b"null"
+        return self._format.logprobs(tokens, Spelling(self._token_bytes, as_ids=self.shape.tokens_as_ids))
+
+    def _prompt_ids(self, index: int) -> tuple[int, ...]:
+        """The ids of the prompt that a choice continues."""
+        return self.shape.prompt_ids[index * len(self.shape.prompt_ids) // self.shape.num_choices]
 
     def _plain_frame(self, index: int, part: Part, counts: Counts) -> bytes:
         if not isinstance(part, Content):

@@ -11,17 +11,18 @@ from ballast.engine.request import SamplingParams
 from ballast.errors import RequestError
 from ballast.server.wire.field_rules import Holds, NoEffect
 from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.known_fields import check_fields
+from ballast.server.wire.known_fields import read_fields
 from ballast.server.wire.openai.message_fields import MESSAGE, TOOL
 from ballast.server.wire.openai.other_fields import CHAT_RULES, GENERATION_RULES, TEXT_RULES
 from ballast.server.wire.openai.response_format import FormFields
-from ballast.server.wire.parsing import WHOLE, Objects, StrictModel, check_lengths, parse_json, validated, whole_items
+from ballast.server.wire.parsing import WHOLE, Objects, StrictModel, check_lengths, parse_json, whole_items
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_ID_DIGITS = 10
 MAX_TOOLS = 1024
+MAX_TEMPERATURE = 5
 MAX_SEED = 2**63 - 1
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
@@ -78,14 +79,15 @@ class GenerationRequest(FormFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    max_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
-    """0 is useful only for a completion that echoes its prompt."""
+    max_tokens: Annotated[int, Field(ge=-1), WHOLE] | None = None
+    """More than --max_new_tokens is lowered to that, and X-Ballast-Max-Tokens says so. -1: as many as fit, as without
+    it. 0 is useful only for a completion that echoes its prompt."""
     max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES), WHOLE] | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY - 1, le=MAX_PRIORITY), WHOLE] | None = None
     """Lower numbers are served first. Has an effect only as far as --client_priority allows."""
     min_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1), WHOLE] | None = None
     """0 and -1 keep every token."""
@@ -94,6 +96,9 @@ class GenerationRequest(FormFields):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
+    repeat_last_n: Annotated[int, Field(ge=-1), WHOLE] | None = None
+    """How many tokens repetition_penalty looks back, as llama.cpp's server reads it: only -1, all of them, which is
+    what it does without this field, and 0, none."""
     stop: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
         Field(fail_fast=True),
@@ -114,15 +119,46 @@ class GenerationRequest(FormFields):
         | None
     ) = None
 
+    skip_special_tokens: bool | None = None
+    """false: control tokens that the model writes are part of the text, but for those that end it or divide it."""
+    add_special_tokens: bool | None = None
+    """Whether the tokenizer's BOS is put in front of the prompt: by default of texts, and not of chats, whose template
+    writes it."""
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1), WHOLE] | None = None
+    """Only so many tokens of the prompt are kept; -1: as many as leave room for max_tokens."""
+    truncation_side: Literal["left", "right"] | None = None
+    """Where truncate_prompt_tokens cuts; left, the default, keeps the prompt's end."""
     timings_per_token: bool | None = None
     return_progress: bool | None = None
     return_token_ids: bool | None = None
+    """The reply has the ids of its tokens, and of the prompt's."""
+    return_tokens_as_token_ids: bool | None = None
+    """Log probabilities name a token token_id:5 instead of spelling it."""
+    request_id: Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,128}$")] | None = None
+    """The reply's id ends with it."""
+
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class ThinkingSwitch(StrictModel):
     """`thinking` of DeepSeek's API."""
 
     type: Literal["enabled", "disabled"]
+    budget_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
+    """As thinking_token_budget."""
+
+
+class ReasoningChoice(StrictModel):
+    """`reasoning` of OpenRouter's API, which SGLang reads too."""
+
+    effort: ReasoningEffort | None = None
+    """As reasoning_effort."""
+    enabled: bool | None = None
+    exclude: bool | None = None
+    """true: as include_reasoning: false."""
+    max_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
+    """As thinking_token_budget."""
 
 
 class NamedFunction(StrictModel):
@@ -166,7 +202,14 @@ class ChatCompletionRequest(GenerationRequest):
     chat_template_kwargs: dict[str, Any] | None = None
     thinking: ThinkingSwitch | bool | None = None
     enable_thinking: bool | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    reasoning: ReasoningChoice | None = None
+    include_reasoning: bool | None = None
+    """false: reasoning is left out of the reply."""
+    separate_reasoning: bool | None = None
+    """false: reasoning stays in the content, tags and all, as with --reasoning_field none."""
+    reasoning_format: Literal["auto", "deepseek", "none"] | None = None
+    """none: as separate_reasoning: false; the others as without it."""
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
@@ -175,6 +218,22 @@ class ChatCompletionRequest(GenerationRequest):
     tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS)] | None, Holds(TOOL)] = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+
+    @property
+    def effort(self) -> str | None:
+        """How much the model is to reason, in either field's words."""
+        nested = self.reasoning.effort if self.reasoning else None
+        return nested if self.reasoning_effort is None else self.reasoning_effort
+
+    @property
+    def hides_reasoning(self) -> bool:
+        """Whether reasoning is to be left out of the reply."""
+        return self.include_reasoning is False or bool(self.reasoning and self.reasoning.exclude)
+
+    @property
+    def keeps_reasoning_inside(self) -> bool:
+        """Whether reasoning is to stay in the content."""
+        return self.separate_reasoning is False or self.reasoning_format == "none"
 
     @property
     def num_logprobs(self) -> int | None:
@@ -211,8 +270,7 @@ def parse_body(kind: type[Body], data: bytes, max_model_tokens: int, ignored: Ig
     """
     value = parse_json(data)
     check_lengths(value, max_model_tokens)
-    check_fields(value, kind, ignored)
-    body = validated(kind, value)
+    body = read_fields(kind, value, ignored)
     _check_together(body)
     return body
 
@@ -222,7 +280,20 @@ def _check_together(body: GenerationRequest) -> None:
     for name in ("stream_options", "return_progress"):
         if getattr(body, name) and not body.stream:
             raise RequestError(f"{name} is only allowed with stream: true", param=name)
+    if body.truncation_side and body.truncate_prompt_tokens is None:
+        raise RequestError("truncation_side is only allowed with truncate_prompt_tokens", param="truncation_side")
+    if body.truncate_prompt_tokens == 0:
+        raise RequestError(
+            "truncate_prompt_tokens: must be at least 1, or -1 for as many as fit", param="truncate_prompt_tokens"
+        )
+    if (body.repeat_last_n or 0) > 0 and _or(body.repetition_penalty, 1.0) != 1.0:
+        raise RequestError(
+            "repeat_last_n: the penalty of repetition looks back on the whole text here; send -1, or 0 for no penalty",
+            param="repeat_last_n",
+        )
     if isinstance(body, ChatCompletionRequest):
+        if body.hides_reasoning and body.keeps_reasoning_inside:
+            raise RequestError("include_reasoning: excludes separate_reasoning: false", param="include_reasoning")
         if body.top_logprobs and not body.logprobs:
             raise RequestError("top_logprobs is only allowed with logprobs: true", param="top_logprobs")
         if body.max_tokens == 0:
@@ -252,7 +323,7 @@ def to_sampling(
         seed=body.seed,
         presence_penalty=_or(body.presence_penalty, 0.0),
         frequency_penalty=_or(body.frequency_penalty, 0.0),
-        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        repetition_penalty=1.0 if body.repeat_last_n == 0 else _or(body.repetition_penalty, 1.0),
         stop_token_ids=stop_token_ids,
         min_tokens=_or(body.min_tokens, 0),
         logit_bias=body.logit_bias or {},

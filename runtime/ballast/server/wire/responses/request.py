@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ballast.server.wire.field_rules import Holds, NoEffect
 from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.known_fields import check_fields
+from ballast.server.wire.known_fields import read_fields
 from ballast.server.wire.openai.request import MAX_TOOLS, ChatCompletionRequest
 from ballast.server.wire.parsing import (
     WHOLE,
@@ -79,8 +79,7 @@ def parse_responses(data: bytes, max_model_tokens: int, ignored: IgnoredFields) 
     """Parse a body, and note in `ignored` what is not known. Raises RequestError. Must not run on the event loop."""
     value = parse_json(data)
     check_lengths(value, max_model_tokens)
-    check_fields(value, ResponsesRequest, ignored)
-    body = validated(ResponsesRequest, value)
+    body = read_fields(ResponsesRequest, value, ignored)
     for n, name in enumerate(body.include or ()):
         if name not in _INCLUDED:
             refuse(f"include.{n}", f"this server cannot add {name!r}")

@@ -1,0 +1,187 @@
+"""Fields of vLLM's, SGLang's and llama.cpp's clients: each changes the reply as it does there."""
+
+import json
+
+import httpx
+import pytest
+
+from support.servers.process import FAKE, ServerProcess
+
+SCRIPT = ("support.servers.script_server",)
+OPTIONS = ("--max_new_tokens", "60", "--cache_lens", "4096", "--max_batch_size", "2")
+
+
+@pytest.fixture(scope="module")
+def alphabet():
+    """Its replies spell the alphabet; a letter is a token."""
+    with ServerProcess(*OPTIONS, module=FAKE) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def thinker():
+    """It thinks, on demand."""
+    with ServerProcess("--chat_template", "deepseek-r1", *OPTIONS, module=SCRIPT) as process:
+        yield process
+
+
+def post(server, path, **body):
+    reply = httpx.post(server.url + path, json=body, timeout=60)
+    assert reply.status_code == 200, reply.text
+    assert "x-ballast-ignored" not in reply.headers
+    return reply
+
+
+def text(server, **body):
+    return post(server, "/v1/completions", **{"prompt": "abcd", "max_tokens": 4} | body).json()
+
+
+def chat(server, says="thought", **body):
+    messages = [{"role": "user", "content": f"say {says}"}]
+    return post(server, "/v1/chat/completions", **{"messages": messages} | body).json()
+
+
+def frames(server, path, **body):
+    lines = post(server, path, **body, stream=True).text.strip().split("\n\n")
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "read"),
+    [
+        ({"n_predict": 3}, {"max_tokens": 3}),
+        ({"n_cmpl": 2}, {"n": 2}),
+        ({"stop": "g", "no_stop_trim": True}, {"stop": "g", "include_stop_str_in_output": True}),
+        ({"repeat_penalty": 1.5, "seed": 1}, {"repetition_penalty": 1.5, "seed": 1}),
+        ({"n_predict": 3, "max_tokens": 3}, {"max_tokens": 3}),
+        ({"n_predict": None}, {}),
+    ],
+)
+def test_another_dialects_name_means_the_same(alphabet, fields, read):
+    assert (
+        text(alphabet, **{"max_tokens": None} | fields)["choices"]
+        == text(alphabet, **{"max_tokens": None} | read)["choices"]
+    )
+
+
+def test_two_names_for_one_field_must_agree(alphabet):
+    body = {"prompt": "a", "max_tokens": 2, "n_predict": 3}
+    reply = httpx.post(alphabet.url + "/v1/completions", json=body, timeout=60)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "n_predict")
+
+
+@pytest.mark.parametrize("fields", [{"max_tokens": -1}, {"n_predict": -1}, {}])
+def test_as_many_tokens_as_fit(alphabet, fields):
+    body = {"prompt": "ab", **fields}
+    reply = post(alphabet, "/v1/completions", **body)
+    assert reply.json()["usage"]["completion_tokens"] == 60
+    assert "x-ballast-max-tokens" not in reply.headers
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "ab", "max_tokens": 61}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 10**6}),
+        ("/v1/responses", {"input": "a", "max_output_tokens": 32000}),
+        ("/v1/messages", {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 32000}),
+    ],
+)
+def test_more_than_the_server_lets_one_have_is_lowered_said_and_counted(alphabet, path, body):
+    before = alphabet.metrics()["ballast_lowered_max_tokens_total"]
+    reply = post(alphabet, path, **body)
+    assert reply.headers["x-ballast-max-tokens"] == "60"
+    assert alphabet.metrics()["ballast_lowered_max_tokens_total"] == before + 1
+    within = post(alphabet, path, **{name: 60 if isinstance(value, int) else value for name, value in body.items()})
+    assert "x-ballast-max-tokens" not in within.headers
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, None),
+        ({"stop": ["g", "zz"]}, "g"),
+        ({"stop_token_ids": [2 + ord("g")]}, 2 + ord("g")),
+        ({"stop_token_ids": [1], "stop": "zz"}, None),
+    ],
+)
+def test_a_choice_says_what_of_the_clients_ended_it(alphabet, fields, reason):
+    assert text(alphabet, **fields)["choices"][0]["stop_reason"] == reason
+    last = frames(alphabet, "/v1/completions", prompt="abcd", max_tokens=4, **fields)[-1]
+    assert last["choices"][0]["stop_reason"] == reason
+    shown = chat(alphabet, "abc", max_tokens=30, **fields)["choices"][0]
+    assert shown["stop_reason"] == reason
+
+
+def test_a_token_of_the_models_own_is_no_stop_reason_and_a_tag_is_named_as_it_was_asked_for(thinker):
+    assert chat(thinker)["choices"][0]["stop_reason"] is None
+    assert chat(thinker, stop=["</think>"])["choices"][0]["stop_reason"] == "</think>"
+
+
+def test_a_reply_has_the_id_that_its_request_asks_for(alphabet):
+    assert text(alphabet, request_id="mine")["id"] == "cmpl-mine"
+    assert text(alphabet, rid="mine")["id"] == "cmpl-mine"
+    assert (
+        frames(alphabet, "/v1/chat/completions", messages=[{"role": "user", "content": "a"}], request_id="x")[0]["id"]
+        == "chatcmpl-x"
+    )
+    refused = httpx.post(alphabet.url + "/v1/completions", json={"prompt": "a", "request_id": "a b"}, timeout=60)
+    assert refused.json()["error"]["param"] == "request_id"
+
+
+def test_log_probabilities_may_name_tokens_by_their_ids(alphabet):
+    e = f"token_id:{2 + ord('e')}"
+    logprobs = text(alphabet, max_tokens=1, logprobs=1, return_tokens_as_token_ids=True)["choices"][0]["logprobs"]
+    assert (logprobs["tokens"], list(logprobs["top_logprobs"][0])) == ([e], [e])
+    (entry,) = chat(alphabet, "abc", max_tokens=1, logprobs=True, top_logprobs=1, return_tokens_as_token_ids=True)[
+        "choices"
+    ][0]["logprobs"]["content"]
+    assert entry["token"] == entry["top_logprobs"][0]["token"] == f"token_id:{2 + entry['bytes'][0]}"
+
+
+def test_the_prompts_ids_come_with_the_replys(alphabet):
+    prompts = [[5, 6, 7], [8, 9]]
+    whole = text(alphabet, prompt=prompts, n=2, return_token_ids=True)["choices"]
+    assert [choice["prompt_token_ids"] for choice in whole] == [prompts[0], prompts[0], prompts[1], prompts[1]]
+    stream = frames(alphabet, "/v1/completions", prompt=prompts, max_tokens=3, return_token_ids=True)
+    begun = [(c["index"], c["prompt_token_ids"]) for f in stream for c in f["choices"] if "prompt_token_ids" in c]
+    assert sorted(begun) == [(0, prompts[0]), (1, prompts[1])]
+    ids = [0, *(2 + ord(letter) for letter in "say abc")]
+    assert chat(alphabet, "abc", max_tokens=1, return_token_ids=True)["prompt_token_ids"] == ids
+    messages = [{"role": "user", "content": "say abc"}]
+    first, *rest = frames(alphabet, "/v1/chat/completions", messages=messages, max_tokens=2, return_token_ids=True)
+    assert first["prompt_token_ids"] == ids
+    assert not any("prompt_token_ids" in frame for frame in rest)
+    assert "prompt_token_ids" not in json.dumps(chat(alphabet, "abc", max_tokens=1))
+
+
+@pytest.mark.parametrize(
+    ("fields", "content", "reasoning"),
+    [
+        ({}, "It is 4.", "Let me see."),
+        ({"include_reasoning": True, "separate_reasoning": True}, "It is 4.", "Let me see."),
+        ({"include_reasoning": False}, "It is 4.", None),
+        ({"reasoning": {"exclude": True}}, "It is 4.", None),
+        ({"separate_reasoning": False}, "Let me see.\n</think>\n\nIt is 4.", None),
+        ({"reasoning_format": "none"}, "Let me see.\n</think>\n\nIt is 4.", None),
+        ({"reasoning_format": "deepseek"}, "It is 4.", "Let me see."),
+    ],
+)
+def test_where_reasoning_goes(thinker, fields, content, reasoning):
+    message = chat(thinker, **fields)["choices"][0]["message"]
+    assert (message["content"], message.get("reasoning_content")) == (content, reasoning)
+    body = {"messages": [{"role": "user", "content": "say thought"}], **fields}
+    deltas = [frame["choices"][0]["delta"] for frame in frames(thinker, "/v1/chat/completions", **body)]
+    assert "".join(delta.get("content") or "" for delta in deltas) == content
+    assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == (reasoning or "")
+
+
+def test_reasoning_that_is_left_out_is_left_out_of_the_log_probabilities(thinker):
+    tokens = chat(thinker, include_reasoning=False, logprobs=True)["choices"][0]["logprobs"]
+    assert "".join(token["token"] for token in tokens["content"]) == "It is 4."
+    assert tokens["reasoning_content"] is None
+
+
+@pytest.mark.parametrize("temperature", [2.5, 5])
+def test_high_temperatures_are_taken(alphabet, temperature):
+    assert text(alphabet, temperature=temperature)["choices"][0]["text"]

@@ -21,6 +21,7 @@ from ballast.grammar.tools import CallForm, strict_schemas, tool_calls
 from ballast.server.generation.chat_prompt import asked_to_think, continues_final, render_prompt
 from ballast.server.generation.job import Job, Prompt
 from ballast.server.generation.prompt_limits import asked_tokens, truncated
+from ballast.server.generation.token_fields import with_token_rules
 from ballast.server.generation.tool_use import ToolUse, tool_use
 from ballast.server.wire.openai.request import (
     MAX_CHOICES,
@@ -74,7 +75,8 @@ class RequestBuilder:
             stop_reasons={**job.stop_reasons, **ends},
             hide_reasoning=body.hides_reasoning,
         )
-        return self._constrain_chat(job, body, use, start)
+        job = self._constrain_chat(job, body, use, start)
+        return with_token_rules(job, body, self.text.tokenizer, start)
 
     def _constrain_chat(self, job: Job, body: ChatCompletionRequest, use: ToolUse | None, start: Start) -> Job:
         shape = _shape(body, use)
@@ -160,7 +162,7 @@ class RequestBuilder:
         self._check_choices(body.n or 1, len(body.prompt))
         prompts = [self._prompt(prompt, body) for prompt in body.prompt]
         job = self._job(body, prompts, "prompt", body.num_logprobs, echo=bool(body.echo))
-        return self._constrain(job, body, body.form(), None)
+        return with_token_rules(self._constrain(job, body, body.form(), None), body, self.text.tokenizer)
 
     def _prompt(self, prompt: str | list[int], body: CompletionRequest) -> Prompt:
         tokenizer = self.text.tokenizer
@@ -202,6 +204,7 @@ class RequestBuilder:
             self._check_needs_no_text(body, num_logprobs, echo=echo)
         self.check_ids("stop_token_ids", body.stop_token_ids or ())
         self.check_ids("logit_bias", tuple(body.logit_bias or ()))
+        self.check_ids("allowed_token_ids", body.allowed_token_ids or ())
         if not all(prompt.ids for prompt in prompts):
             refuse(prompt_field, "the prompt is empty; at least one token is needed")
         n = body.n or 1
@@ -272,6 +275,7 @@ class RequestBuilder:
             "stop": bool(body.stop),
             "echo": echo,
             "logprobs": num_logprobs is not None,
+            "bad_words": bool(body.bad_words),
             source.param if source else "": source is not None,
         }
         for name, is_asked in asked.items():

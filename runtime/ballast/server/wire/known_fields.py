@@ -20,14 +20,14 @@ Body = TypeVar("Body", bound=StrictModel)
 def read_fields(kind: type[Body], value: dict[str, Any], ignored: IgnoredFields) -> Body:
     """A JSON object as `kind`; fields that the server does not know are noted in `ignored`, at any depth.
 
-    Raises RequestError, with the client's name for the field, for one that is wrong, for one that is known and cannot be
-    honoured, and where unknown ones are to be refused.
+    Raises RequestError, with the client's name for the field, for one that is wrong, for one that is known and cannot
+    be honoured, and where unknown ones are to be refused.
     """
     given = set(value)
     _check(value, shape_of(kind), ignored, "")
-    aliases = {rule.field: name for name, rule in kind.other_fields.items() if isinstance(rule, Alias)}
-    used = {re.escape(field): name for field, name in aliases.items() if name in given and field not in given}
-    with client_field_names(used):
+    rules = {name: kind.other_fields.get(name) for name in given}
+    aliases = {rule.field: name for name, rule in rules.items() if isinstance(rule, Alias)}
+    with client_field_names({re.escape(field): name for field, name in aliases.items() if field not in given}):
         return validated(kind, value)
 
 

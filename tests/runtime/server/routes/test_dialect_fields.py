@@ -182,6 +182,74 @@ def test_reasoning_that_is_left_out_is_left_out_of_the_log_probabilities(thinker
     assert tokens["reasoning_content"] is None
 
 
+def token(letter):
+    return 2 + ord(letter)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reply"),
+    [
+        ({"allowed_token_ids": [token("z")]}, "zzzz"),
+        ({"allowed_token_ids": [token("e"), token("g")], "logit_bias": {str(token("g")): 100}}, None),
+        ({"bad_words": ["e"]}, None),
+        ({"bad_words": ["efg"]}, None),
+        ({"bad_words": ["xy"]}, "efgh"),
+        ({"bad_words": []}, "efgh"),
+        ({"allowed_token_ids": [token("q")], "regex": "[a-z]{4}"}, "qqqq"),
+    ],
+)
+def test_which_tokens_may_come(alphabet, fields, reply):
+    whole = text(alphabet, temperature=0, **fields)
+    said = whole["choices"][0]["text"]
+    assert whole["usage"]["completion_tokens"] == 4
+    if reply is not None:
+        assert said == reply
+    for word in fields.get("bad_words", ()):
+        assert word not in said
+    allowed = fields.get("allowed_token_ids")
+    assert allowed is None or {token(letter) for letter in said} <= set(allowed)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"allowed_token_ids": [10**6]}, "allowed_token_ids"),
+        ({"bad_words": ["  "]}, "bad_words.0"),
+        ({"bad_words": [""]}, "bad_words.0"),
+        ({"allowed_token_ids": [token("q")], "regex": "[a-c]{4}"}, "allowed_token_ids"),
+        ({"allowed_token_ids": [token("e")], "bad_words": ["e"]}, "allowed_token_ids"),
+    ],
+)
+def test_rules_that_leave_no_token_are_refused_by_name(alphabet, fields, param):
+    reply = httpx.post(alphabet.url + "/v1/completions", json={"prompt": "abcd", **fields}, timeout=60)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reasoning"),
+    [
+        ({"thinking_token_budget": 3}, "Let"),
+        ({"thinking_token_budget": -1}, "Let me see."),
+        ({"thinking_token_budget": 0}, None),
+        ({"thinking_budget_tokens": 3}, "Let"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 3}}, "Let"),
+        ({"reasoning": {"max_tokens": 3}}, "Let"),
+        ({"reasoning": {"max_tokens": 300}}, "Let me see."),
+    ],
+)
+def test_reasoning_ends_with_its_budget(thinker, fields, reasoning):
+    message = chat(thinker, max_tokens=40, **fields)["choices"][0]["message"]
+    assert message.get("reasoning_content") == reasoning
+
+
+def test_anthropics_budget_holds_as_well(thinker):
+    body = {"model": "m", "max_tokens": 40, "messages": [{"role": "user", "content": "say thought"}]}
+    thinking = {"type": "enabled", "budget_tokens": 3}
+    content = post(thinker, "/v1/messages", **body, thinking=thinking).json()["content"]
+    assert content[0]["thinking"] == "Let"
+
+
 @pytest.mark.parametrize("temperature", [2.5, 5])
 def test_high_temperatures_are_taken(alphabet, temperature):
     assert text(alphabet, temperature=temperature)["choices"][0]["text"]

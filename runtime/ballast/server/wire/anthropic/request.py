@@ -59,7 +59,7 @@ class MessagesRequest(StrictModel):
     tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS)] | None, Holds(TOOL)] = None
     tool_choice: Annotated[dict[str, Any] | None, Holds(TOOL_CHOICE)] = None
     thinking: Annotated[dict[str, Any] | None, Holds(THINKING)] = None
-    """Its budget is not enforced; `max_tokens` bounds reasoning and answer together."""
+    """Reasoning ends after `budget_tokens`; `max_tokens` bounds reasoning and answer together."""
     output_config: OutputConfig | None = None
 
 
@@ -86,6 +86,7 @@ def to_chat(body: MessagesRequest) -> ChatCompletionRequest:
         "top_k": body.top_k,
         "tools": [_tool(tool, f"tools.{n}") for n, tool in enumerate(body.tools or ())],
         "thinking": _thinking(body.thinking or {"type": "adaptive"}),
+        "thinking_token_budget": _budget(body.thinking or {}),
         "continue_final_message": messages[-1]["role"] == "assistant",
         **_tool_choice(body.tool_choice or {"type": "auto"}),
         **_output(body.output_config or OutputConfig()),
@@ -202,6 +203,13 @@ def _thinking(thinking: Mapping[str, Any]) -> bool | None:
     if not isinstance(kind, str) or kind not in _THINKING:
         refuse("thinking.type", f"is {kind!r}; it must be {', '.join(_THINKING)}")
     return _THINKING[kind]
+
+
+def _budget(thinking: Mapping[str, Any]) -> int | None:
+    budget = thinking.get("budget_tokens")
+    if budget is not None and (type(budget) is not int or budget < 0):
+        refuse("thinking.budget_tokens", "must be a whole number, 0 or more")
+    return budget if thinking.get("type") == "enabled" else None
 
 
 def _output(config: OutputConfig) -> dict[str, Any]:

@@ -141,6 +141,8 @@ CHAT_RULES: Mapping[str, Rule] = {
     "stream_reasoning": Refused("reasoning is streamed as it comes", (True,)),
     "task": Refused("this model's template has no tasks"),
     # llama.cpp
+    "reasoning_budget_tokens": Alias("thinking_token_budget"),
+    "thinking_budget_tokens": Alias("thinking_token_budget"),
     "parse_tool_calls": Refused("tool calls are always divided from the text", (True,)),
 }
 

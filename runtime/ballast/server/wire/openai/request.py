@@ -15,11 +15,13 @@ from ballast.server.wire.known_fields import read_fields
 from ballast.server.wire.openai.message_fields import MESSAGE, TOOL
 from ballast.server.wire.openai.other_fields import CHAT_RULES, GENERATION_RULES, TEXT_RULES
 from ballast.server.wire.openai.response_format import FormFields
-from ballast.server.wire.parsing import WHOLE, Objects, StrictModel, check_lengths, parse_json, whole_items
+from ballast.server.wire.parsing import WHOLE, WHOLE_ITEMS, Objects, StrictModel, check_lengths, parse_json, whole_items
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 MAX_LOGIT_BIAS = 1024
+MAX_BAD_WORDS = 256
+MAX_ALLOWED_IDS = 1 << 18
 MAX_ID_DIGITS = 10
 MAX_TOOLS = 1024
 MAX_TEMPERATURE = 5
@@ -119,6 +121,18 @@ class GenerationRequest(FormFields):
         | None
     ) = None
 
+    allowed_token_ids: (
+        Annotated[list[int], Field(fail_fast=True, min_length=1, max_length=MAX_ALLOWED_IDS), WHOLE_ITEMS] | None
+    ) = None
+    """The reply is made of these tokens alone; one that ends it must be among them."""
+    bad_words: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
+            Field(fail_fast=True, max_length=MAX_BAD_WORDS),
+        ]
+        | None
+    ) = None
+    """The reply does not complete the tokens of any of these words."""
     skip_special_tokens: bool | None = None
     """false: control tokens that the model writes are part of the text, but for those that end it or divide it."""
     add_special_tokens: bool | None = None
@@ -204,6 +218,8 @@ class ChatCompletionRequest(GenerationRequest):
     enable_thinking: bool | None = None
     reasoning_effort: ReasoningEffort | None = None
     reasoning: ReasoningChoice | None = None
+    thinking_token_budget: Annotated[int, Field(ge=-1), WHOLE] | None = None
+    """Reasoning ends after so many tokens, without its tags; -1: it ends when the model ends it."""
     include_reasoning: bool | None = None
     """false: reasoning is left out of the reply."""
     separate_reasoning: bool | None = None
@@ -224,6 +240,16 @@ class ChatCompletionRequest(GenerationRequest):
         """How much the model is to reason, in either field's words."""
         nested = self.reasoning.effort if self.reasoning else None
         return nested if self.reasoning_effort is None else self.reasoning_effort
+
+    @property
+    def thinking_budget(self) -> int | None:
+        """Most tokens of reasoning, in whichever field's words; None: no bound of its own."""
+        asked = [
+            None if self.thinking_token_budget == -1 else self.thinking_token_budget,
+            self.thinking.budget_tokens if isinstance(self.thinking, ThinkingSwitch) else None,
+            self.reasoning.max_tokens if self.reasoning else None,
+        ]
+        return min((each for each in asked if each is not None), default=None)
 
     @property
     def hides_reasoning(self) -> bool:

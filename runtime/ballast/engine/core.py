@@ -139,7 +139,7 @@ class EngineCore:
             params.min_tokens,
             priority=request.priority,
             leader=leader if leader in self._sequences else None,
-            scores_prompt=request.score_prompt,
+            scores_prompt=request.prompt_logprobs is not None,
         )
         self._sequences[seq] = sequence
         self._queued.add(seq)
@@ -278,7 +278,7 @@ class EngineCore:
         `errors`, here and below."""
         rows = []
         for row in requested:
-            num_top = self._sequences[row.seq].request.sampling.logprobs or 0
+            num_top = self._sequences[row.seq].request.prompt_logprobs or 0
             for n, token_id in enumerate(self._sequences[row.seq].take_unscored(len(row.scored))):
                 rows.append((row.seq, ScoredRow(row.first_logit + n, token_id, num_top)))
         scores: dict[int, list[TokenLogprobs]] = {}

@@ -54,8 +54,9 @@ class Request:
     sampling: SamplingParams
     priority: int = 0
     """Lower numbers are served first; equal ones first come, first served."""
-    score_prompt: bool = False
-    """Report the prompt's log probabilities, as `sampling.logprobs` says. The prefix cache is not read then."""
+    prompt_logprobs: int | None = None
+    """Report the prompt's log probabilities, with so many alternatives a token; None: none. The prefix cache is not
+    read then."""
     report_progress: bool = False
     """Report the prompt's progress after each step that computes a part of it."""
 

@@ -16,7 +16,9 @@ class Sequence:
         self.request = request
         self.constraint: ConstraintState | None = constraint.start() if constraint else None
         self.sampler = sequence_sampler(request.sampling, request.prompt_ids, seed)
-        self._num_scored = 1 if request.score_prompt else len(request.prompt_ids)  # no token precedes the first
+        self._num_scored = (
+            len(request.prompt_ids) if request.prompt_logprobs is None else 1
+        )  # no token precedes the first
 
     def unscored(self, begin: int, end: int) -> range:
         """Those positions in begin…end whose logits score a prompt token that has no score yet."""

@@ -172,7 +172,7 @@ def test_a_sequence_that_fails_with_its_last_token_ends_once():
 def test_scores_of_a_prompt_that_are_no_numbers_fail_it():
     core, model = make_core(chunk_size=32)
     model.bad = {PROMPT[20]}
-    request = Request("test", PROMPT, SamplingParams(max_tokens=1, logprobs=0), score_prompt=True)
+    request = Request("test", PROMPT, SamplingParams(max_tokens=1, logprobs=0), prompt_logprobs=0)
     core.add(1, request, 0)
     core.add(2, make_request((150, 151)), 0)
     result = core.step()

@@ -80,7 +80,7 @@ def run(core: EngineCore, requests: list[Request]) -> list[tuple[list[TokenLogpr
 
 def request(prompt: list[int], max_tokens: int, *, score: bool) -> Request:
     sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, logprobs=3)
-    return Request("test", tuple(prompt), sampling, score_prompt=score)
+    return Request("test", tuple(prompt), sampling, prompt_logprobs=sampling.logprobs if score else None)
 
 
 PROMPTS = [[(7 * n + seed) % 250 for n in range(size)] for seed, size in [(1, 50), (2, 9), (1, 33), (3, 1), (1, 50)]]

@@ -57,8 +57,10 @@ class Choice:
             return Piece(self.index)
         text = ""
         tokens: tuple[ScoredToken, ...] = ()
+        scored: tuple[TokenLogprobs, ...] = ()
         if not self._begun:
             self._begun = True
+            scored = tuple(prompt_scores) if self._job.prompt_logprobs is not None else ()
             text, tokens = self._begin(prompt_scores)
             self._num_chars = self._num_begun = len(text)
         if self._job.discard_tokens:
@@ -83,6 +85,7 @@ class Choice:
             self._detokenizer.stop,
             self._stop_token,
             tuple(output.token_ids[: self._num_pushed - before]),
+            scored,
         )
 
     @property

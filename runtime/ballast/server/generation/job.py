@@ -40,6 +40,8 @@ class Job:
     """Text at the end of the prompt that the reply repeats at its beginning."""
     echo: bool = False
     """Whether the reply begins with the prompt."""
+    prompt_logprobs: int | None = None
+    """Alternatives to report with each token of the prompt, apart from the text; None: nothing. Excludes `echo`."""
     discard_tokens: bool = False
     """Nothing is to be generated; the one token that the engine makes is dropped."""
     skip_control: bool = True
@@ -59,6 +61,10 @@ class Job:
         """Number of sequences in the engine."""
         return len(self.prompts) * self.n
 
+    @property
+    def _prompt_logprobs(self) -> int | None:
+        return self.sampling.logprobs if self.echo else self.prompt_logprobs
+
     def prompt_of(self, choice: int) -> int:
         """The index of the prompt that a choice continues. Choices are ordered by prompt."""
         return choice // self.n
@@ -73,7 +79,7 @@ class Job:
                 self.prompts[self.prompt_of(choice)].ids,
                 replace(self.sampling, seed=_nth_seed(self.sampling.seed, choice)),
                 self.priority or 0,
-                score_prompt=is_first and self.echo and self.sampling.logprobs is not None,
+                prompt_logprobs=self._prompt_logprobs if is_first else None,
                 report_progress=is_first and self.report_progress,
             )
 

@@ -224,6 +224,7 @@ class RequestBuilder:
             n=n,
             include_stop=bool(body.include_stop_str_in_output),
             echo=echo,
+            prompt_logprobs=body.prompt_logprobs,
             discard_tokens=asked == 0,
             skip_control=body.skip_special_tokens is not False,
             stop_reasons={
@@ -276,6 +277,7 @@ class RequestBuilder:
             "echo": echo,
             "logprobs": num_logprobs is not None,
             "bad_words": bool(body.bad_words),
+            "prompt_logprobs": body.prompt_logprobs is not None,
             source.param if source else "": source is not None,
         }
         for name, is_asked in asked.items():

@@ -199,7 +199,11 @@ class GenerationResponse(Response):
 
 def _weight(output: Piece | Whole) -> int:
     """Tokens and alternatives to write: roughly the work that it takes."""
-    return len(output.token_ids) + sum(1 + (len(token.scores.top) if token.scores else 0) for token in output.tokens)
+    return (
+        len(output.token_ids)
+        + len(output.prompt_scores)
+        + sum(1 + (len(token.scores.top) if token.scores else 0) for token in output.tokens)
+    )
 
 
 async def _written(weight: int, write: Callable[..., bytes], *arguments: Any) -> bytes:

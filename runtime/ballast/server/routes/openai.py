@@ -80,6 +80,7 @@ def shape_of(body: GenerationRequest, job: Job, *, has_vocabulary: bool) -> Shap
         timings_per_token=bool(body.timings_per_token),
         token_ids=bool(body.return_token_ids) or not has_vocabulary,
         tokens_as_ids=bool(body.return_tokens_as_token_ids),
+        prompt_logprobs=body.prompt_logprobs is not None,
         prompt_ids=tuple(prompt.ids for prompt in job.prompts) if body.return_token_ids else (),
     )
 

@@ -40,6 +40,8 @@ class Piece:
     """The stop token of the client's that ended it, as the client named it."""
     token_ids: tuple[int, ...] = ()
     """Generated tokens, even if their text is not out yet; without the one that ended the text."""
+    prompt_scores: tuple[TokenLogprobs, ...] = ()
+    """In the first piece, if they were asked for apart from the text: of the prompt's tokens but the first."""
 
     @property
     def stop_reason(self) -> int | str | None:
@@ -60,6 +62,7 @@ class Whole:
     parts: list[Part] = field(default_factory=list)
     tokens: list[ScoredToken] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    prompt_scores: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: WireFinishReason | None = None
     stop: str | None = None
     stop_token: int | str | None = None
@@ -74,6 +77,7 @@ class Whole:
         self.parts += piece.parts
         self.tokens += piece.tokens
         self.token_ids += piece.token_ids
+        self.prompt_scores += piece.prompt_scores
         self.finish_reason = piece.finish_reason
         self.stop = piece.stop
         self.stop_token = piece.stop_token

@@ -250,6 +250,29 @@ def test_anthropics_budget_holds_as_well(thinker):
     assert content[0]["thinking"] == "Let"
 
 
+def test_the_prompts_log_probabilities(alphabet):
+    prompts = [[token(letter) for letter in word] for word in ("bcd", "xy")]
+    choices = text(alphabet, prompt=prompts, n=2, prompt_logprobs=2)["choices"]
+    for choice, prompt in zip(choices, [prompts[0], prompts[0], prompts[1], prompts[1]], strict=True):
+        first, *scored = choice["prompt_logprobs"]
+        assert first is None
+        assert [str(token_id) in each for token_id, each in zip(prompt[1:], scored, strict=True)] == [True] * len(
+            scored
+        )
+    second = choices[0]["prompt_logprobs"][1]
+    assert second[str(token("c"))] | {"logprob": -100.0} == {"logprob": -100.0, "rank": None, "decoded_token": "c"}
+    ranked = sorted((entry["rank"], entry["decoded_token"]) for entry in second.values() if entry["rank"])
+    assert [rank for rank, _ in ranked] == [1, 2]
+    assert ranked[0][1] == "a", "what the model would have said there"
+    whole = chat(alphabet, "abc", max_tokens=1, prompt_logprobs=0)
+    assert len(whole["prompt_logprobs"]) == whole["usage"]["prompt_tokens"]
+    assert "prompt_logprobs" not in text(alphabet)["choices"][0]
+    for more in ({"stream": True}, {"echo": True}):
+        body = {"prompt": "a", "prompt_logprobs": 1, **more}
+        refused = httpx.post(alphabet.url + "/v1/completions", json=body, timeout=60)
+        assert refused.json()["error"]["param"] == "prompt_logprobs"
+
+
 @pytest.mark.parametrize("temperature", [2.5, 5])
 def test_high_temperatures_are_taken(alphabet, temperature):
     assert text(alphabet, temperature=temperature)["choices"][0]["text"]

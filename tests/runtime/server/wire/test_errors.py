@@ -42,7 +42,7 @@ def refused(server, path, body):
 @pytest.mark.parametrize(
     ("change", "param"),
     [
-        ({"temperature": 3}, "temperature"),
+        ({"temperature": 5.5}, "temperature"),
         ({"temperature": "1"}, "temperature"),
         ({"top_p": -0.1}, "top_p"),
         ({"max_tokens": 0}, "max_tokens"),

@@ -112,7 +112,7 @@ def refusal_of(data):
     return None
 
 
-BESIDE = ("stream_options", "return_progress", "max_tokens", "best_of")
+BESIDE = ("stream_options", "prompt_logprobs", "return_progress", "max_tokens", "best_of")
 
 
 @given(

@@ -56,6 +56,22 @@ def chat_logprobs(tokens: Sequence[ScoredToken], spelling: Spelling) -> bytes:
     return b'{"content":%b,"refusal":null,"reasoning_content":%b}' % (content, reasoning)
 
 
+def prompt_logprobs(scores: Sequence[TokenLogprobs], spelling: Spelling) -> bytes:
+    """`prompt_logprobs` of vLLM's API, as JSON: null for the first token, and for each of the others the token itself
+    and its alternatives by id. The rank of a token that is not among these is not known, and null."""
+
+    def shown(token: TokenLogprobs) -> dict[str, Any]:
+        ranked = {token_id: (logprob, rank) for rank, (token_id, logprob) in enumerate(token.top, 1)}
+        named = {token.token_id: (token.logprob, None)} | ranked
+        return {
+            str(token_id): {"logprob": logprob, "rank": rank, "decoded_token": spelling.replaced(token_id)}
+            for token_id, (logprob, rank) in named.items()
+        }
+
+    rest = list_to_json(scores, shown)
+    return b"[null%b%b" % (b"," if scores else b"", rest[1:])
+
+
 def text_logprobs(tokens: Sequence[ScoredToken], spelling: Spelling) -> bytes:
     """`choices[].logprobs` of a text completion, as JSON. The first token of an echoed prompt has null instead of
     numbers."""

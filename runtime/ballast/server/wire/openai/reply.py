@@ -11,7 +11,13 @@ from typing import Any, Protocol
 
 from ballast import __version__
 from ballast.server.wire.json_text import event, to_json
-from ballast.server.wire.openai.logprobs import Spelling, TokenBytes, chat_logprobs, text_logprobs
+from ballast.server.wire.openai.logprobs import (
+    Spelling,
+    TokenBytes,
+    chat_logprobs,
+    prompt_logprobs,
+    text_logprobs,
+)
 from ballast.server.wire.piece import Piece, ScoredToken, Whole, WireFinishReason
 from ballast.server.wire.usage import Counts, Progress
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Message, Part, Reasoning
@@ -34,6 +40,7 @@ class Shape:
     token_ids: bool = False
     tokens_as_ids: bool = False
     """Log probabilities name tokens by their ids."""
+    prompt_logprobs: bool = False
     prompt_ids: tuple[tuple[int, ...], ...] = ()
     """The ids of each prompt, if they are to be shown."""
 
@@ -50,8 +57,8 @@ class Format(Protocol):
     chunk_object: str
     opening: Mapping[str, Any] | None
     """Fields of the first frame of each choice; None: there is no such frame."""
-    prompt_ids_in_choice: bool
-    """Whether a prompt's ids stand in each of its choices, as in vLLM's text completions, or beside them."""
+    prompt_in_choice: bool
+    """Whether a prompt's ids and scores stand in each of its choices, as in vLLM's text completions, or beside them."""
 
     def chunk(self, part: Part | None) -> dict[str, Any]:
         """The fields of a chunk for one part; `part` None: for a chunk without text."""
@@ -69,7 +76,7 @@ class ChatFormat:
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
     opening: Mapping[str, Any] | None = {"delta": {"role": "assistant", "content": ""}}
-    prompt_ids_in_choice = False
+    prompt_in_choice = False
     logprobs = staticmethod(chat_logprobs)
 
     def __init__(self, reasoning_fields: Sequence[str] = ("reasoning_content",)) -> None:
@@ -112,7 +119,7 @@ class TextFormat:
     object = "text_completion"
     chunk_object = "text_completion"
     opening: Mapping[str, Any] | None = None
-    prompt_ids_in_choice = True
+    prompt_in_choice = True
     logprobs = staticmethod(text_logprobs)
 
     def chunk(self, part: Part | None) -> dict[str, Any]:
@@ -163,7 +170,7 @@ class Reply:
             return b"".join(self._plain_frame(piece.index, part, counts) for part in parts)
         more = {"timings": counts.timings.to_wire()} if self.shape.timings_per_token else {}
         ids: dict[str, Any] = {"token_ids": token_ids} if token_ids else {}
-        if self.shape.prompt_ids and self._format.prompt_ids_in_choice and piece.index not in self._begun:
+        if self.shape.prompt_ids and self._format.prompt_in_choice and piece.index not in self._begun:
             self._begun.add(piece.index)
             ids["prompt_token_ids"] = self._prompt_ids(piece.index)
         return b"".join(
@@ -202,20 +209,22 @@ class Reply:
     def whole(self, choices: Sequence[Whole], counts: Counts) -> bytes:
         """The body of a reply that is not streamed."""
         ids = {}
-        if self.shape.prompt_ids and not self._format.prompt_ids_in_choice:
+        if self.shape.prompt_ids and not self._format.prompt_in_choice:
             ids = {"prompt_token_ids": self._prompt_ids(0)}
         head = to_json({"object": self._format.object, **self._head, **ids})
+        scores = b"" if self._format.prompt_in_choice else self._prompt_scores(choices[0])
         tail = to_json({"usage": counts.usage.to_wire(), "timings": counts.timings.to_wire()})
-        return b'%b,"choices":[%b],%b' % (head[:-1], b",".join(map(self._whole_choice, choices)), tail[1:])
+        return b'%b%b,"choices":[%b],%b' % (head[:-1], scores, b",".join(map(self._whole_choice, choices)), tail[1:])
 
     def _whole_choice(self, choice: Whole) -> bytes:
         ids: dict[str, Any] = {"token_ids": choice.token_ids} if self.shape.token_ids else {}
-        if self.shape.prompt_ids and self._format.prompt_ids_in_choice:
+        if self.shape.prompt_ids and self._format.prompt_in_choice:
             ids["prompt_token_ids"] = self._prompt_ids(choice.index)
         fields = {"index": choice.index, **self._format.whole(choice), **ids, "stop_reason": choice.stop_reason}
         body = to_json(fields)
-        return b'%b,"logprobs":%b,"finish_reason":%b}' % (
+        return b'%b%b,"logprobs":%b,"finish_reason":%b}' % (
             body[:-1],
+            self._prompt_scores(choice) if self._format.prompt_in_choice else b"",
             self._logprobs(choice.tokens),
             to_json(choice.finish_reason),
         )
@@ -223,7 +232,17 @@ class Reply:
     def _logprobs(self, tokens: Sequence[ScoredToken]) -> bytes:
         if not self.shape.logprobs:
             return b"null"
-        return self._format.logprobs(tokens, Spelling(self._token_bytes, as_ids=self.shape.tokens_as_ids))
+        return self._format.logprobs(tokens, self._spelling)
+
+    @property
+    def _spelling(self) -> Spelling:
+        return Spelling(self._token_bytes, as_ids=self.shape.tokens_as_ids)
+
+    def _prompt_scores(self, choice: Whole) -> bytes:
+        """The field with the scores of the prompt, if they are to be shown."""
+        if not self.shape.prompt_logprobs:
+            return b""
+        return b',"prompt_logprobs":' + prompt_logprobs(choice.prompt_scores, self._spelling)
 
     def _prompt_ids(self, index: int) -> tuple[int, ...]:
         """The ids of the prompt that a choice continues."""

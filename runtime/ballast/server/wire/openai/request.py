@@ -146,6 +146,8 @@ class GenerationRequest(FormFields):
     return_progress: bool | None = None
     return_token_ids: bool | None = None
     """The reply has the ids of its tokens, and of the prompt's."""
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
+    """The log probabilities of the prompt's tokens, with so many alternatives; not in a stream."""
     return_tokens_as_token_ids: bool | None = None
     """Log probabilities name a token token_id:5 instead of spelling it."""
     request_id: Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,128}$")] | None = None
@@ -306,6 +308,10 @@ def _check_together(body: GenerationRequest) -> None:
     for name in ("stream_options", "return_progress"):
         if getattr(body, name) and not body.stream:
             raise RequestError(f"{name} is only allowed with stream: true", param=name)
+    if body.prompt_logprobs is not None and (body.stream or (isinstance(body, CompletionRequest) and body.echo)):
+        raise RequestError(
+            "prompt_logprobs is not allowed with stream: true, nor with echo: true", param="prompt_logprobs"
+        )
     if body.truncation_side and body.truncate_prompt_tokens is None:
         raise RequestError("truncation_side is only allowed with truncate_prompt_tokens", param="truncation_side")
     if body.truncate_prompt_tokens == 0:

@@ -86,7 +86,8 @@ def endpoints() -> Iterator[str]:
     yield from paragraph(
         "The same as a machine reads it: `GET /openapi.json` of a running server. With `--admin_port`, the endpoints "
         "of the second table are on that port alone, except where the first lists them as well. With "
-        "`--api_key_file`, everything on the API's port but `/livez`, `/readyz` and the page at `/` wants a key."
+        "`--api_key_file`, everything on the API's port but `/livez`, `/readyz`, `/health`, `/ping` and the page at "
+        "`/` wants a key. Paths of OpenAI's API are understood without `/v1` too."
     )
     both = api_app(api_routers(with_admin=False)).openapi()
     admin = api_app(admin_routers()).openapi()

@@ -13,7 +13,7 @@ from ballast.server.http.keys import KeyGuard, Keys
 from ballast.server.http.middleware import IGNORED_FIELDS_HEADER, MAX_TOKENS_HEADER, REQUEST_ID_HEADERS, RootPath
 from ballast.server.http.origins import OriginGuard
 
-PROBED_PATHS = frozenset({"/livez", "/readyz"})
+PROBED_PATHS = frozenset({"/livez", "/readyz", "/health", "/v1/health", "/ping"})
 """Answer whoever asks: a probe has no key, and asks under whatever name or address it knows. They say nothing more than
 that the server is there, and change nothing."""
 

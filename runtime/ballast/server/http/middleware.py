@@ -34,7 +34,10 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 # Probes and scrapes come every few seconds. A 503 of /readyz is a normal answer; one of /livez is worth a line.
 LOGGED_AT_DEBUG = frozenset(
-    {("/livez", 200), ("/readyz", 200), ("/readyz", 503), ("/metrics", 200), ("/occupancy", 200)}
+    {
+        *(("/livez", 200), ("/metrics", 200), ("/occupancy", 200), ("/load", 200), ("/slots", 200)),
+        *((path, status) for path in ("/readyz", "/health", "/v1/health", "/ping") for status in (200, 503)),
+    }
 )
 
 DISCARD_TIMEOUT_S = 5.0

@@ -27,6 +27,7 @@ from ballast.server.wire.schemas import ChatCompletion, ModelCard, ModelList, Te
 router = APIRouter()
 
 
+@router.post("/chat/completions", include_in_schema=False)
 @router.post("/v1/chat/completions", **describes(ChatCompletion, body=ChatCompletionRequest, streams=True))
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation."""
@@ -35,6 +36,7 @@ async def chat_completions(request: Request) -> Response:
     return _respond(service, record, ready, "chatcmpl", ChatFormat(service.reasoning_fields))
 
 
+@router.post("/completions", include_in_schema=False)
 @router.post("/v1/completions", **describes(TextCompletion, body=CompletionRequest, streams=True))
 async def completions(request: Request) -> Response:
     """Continue a text."""
@@ -43,6 +45,7 @@ async def completions(request: Request) -> Response:
     return _respond(service, record, ready, "cmpl", TextFormat())
 
 
+@router.get("/models", include_in_schema=False)
 @router.get("/v1/models", **describes(ModelList))
 async def list_models(request: Request) -> Response:
     """The names under which the model is served."""
@@ -50,6 +53,7 @@ async def list_models(request: Request) -> Response:
     return json_response({"object": "list", "data": [_model(service, name) for name in service.model_names]})
 
 
+@router.get("/models/{name:path}", include_in_schema=False)
 @router.get("/v1/models/{name:path}", **describes(ModelCard))
 async def show_model(request: Request, name: str) -> Response:
     """One of the names."""

@@ -19,6 +19,7 @@ from ballast.server.wire.schemas import ResponseObject
 router = APIRouter()
 
 
+@router.post("/responses", include_in_schema=False)
 @router.post("/v1/responses", **describes(ResponseObject, body=ResponsesRequest, streams=True))
 async def responses(request: Request) -> Response:
     """Answer with a response, which is not stored."""

@@ -432,7 +432,9 @@ class Engine:
             )
             deliveries[live.stream.loop].append((live.stream, output))
             if event.finish_reason is not None:
-                self._observer.on_finish(now - live.submitted)
+                self._observer.on_finish(
+                    now - live.submitted, event.finish_reason, len(live.request.prompt_ids), live.num_generated
+                )
                 del self._live[event.seq]
                 num_ended += 1
         for seq, error in result.failed:

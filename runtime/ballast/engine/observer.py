@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
+from ballast.engine.request import FinishReason
+
 StepKind = Literal["prefill", "decode", "mixed"]
 
 
@@ -19,8 +21,8 @@ class EngineObserver(Protocol):
     def on_inter_token(self, latency_s: float) -> None:
         """A request got another token, this long after the one before."""
 
-    def on_finish(self, duration_s: float) -> None:
-        """A request finished (was not aborted), this long after its submission."""
+    def on_finish(self, duration_s: float, reason: FinishReason, prompt_tokens: int, generated_tokens: int) -> None:
+        """A request finished (was not aborted), this long after its submission, with so many tokens."""
 
 
 class SilentObserver:
@@ -35,5 +37,5 @@ class SilentObserver:
     def on_inter_token(self, latency_s: float) -> None:
         """Ignore."""
 
-    def on_finish(self, duration_s: float) -> None:
+    def on_finish(self, duration_s: float, reason: FinishReason, prompt_tokens: int, generated_tokens: int) -> None:
         """Ignore."""

@@ -45,7 +45,9 @@ class Recorder:
     def on_inter_token(self, latency_s: float) -> None:
         self.inter_tokens += 1
 
-    def on_finish(self, duration_s: float) -> None:
+    def on_finish(self, duration_s: float, reason: FinishReason, prompt_tokens: int, generated_tokens: int) -> None:
+        assert reason in FinishReason
+        assert prompt_tokens >= 1 <= generated_tokens
         self.finished += 1
 
 

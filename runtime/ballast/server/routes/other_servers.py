@@ -132,7 +132,7 @@ async def props(request: Request) -> Response:
 async def slots(request: Request) -> Response:
     """The places in the batch, in llama.cpp's form, without any text; 503 with ?fail_on_no_slot=1 if none is free."""
     engine = service_of(request).engine
-    running = [each for each in engine.describe() if each["state"] == "running"]
+    running = [each for each in engine.describe() if each["state"] in ("prefill", "decode")]
     total = engine.limits.max_batch_size
     if request.query_params.get("fail_on_no_slot") == "1" and len(running) >= total:
         raise CapacityError("no slot is free", status=503, code="no_free_slot")

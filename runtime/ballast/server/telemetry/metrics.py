@@ -19,6 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from ballast.engine.observer import StepKind
+from ballast.engine.request import FinishReason
 from ballast.model.switched_off import FEATURES
 from ballast.server.engine_port import EnginePort
 
@@ -35,6 +36,29 @@ INTER_TOKEN_BUCKETS = (
 )
 REQUEST_BUCKETS = (*(0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680),)
 STEP_BUCKETS = (0.001, 0.0025, 0.005, *FIRST_TOKEN_BUCKETS[2:-2])
+REQUEST_TOKENS_BUCKETS = (
+    *(
+        1,
+        2,
+        5,
+        10,
+        20,
+        50,
+        100,
+        200,
+        500,
+        1000,
+        2000,
+        5000,
+        10_000,
+        20_000,
+        50_000,
+        100_000,
+        200_000,
+        500_000,
+        1_000_000,
+    ),
+)
 STEP_TOKENS_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -71,6 +95,20 @@ class Metrics:
             "ballast_step_tokens", "Tokens in a step.", buckets=STEP_TOKENS_BUCKETS, registry=self.registry
         )
 
+        self._finished = Counter(
+            "ballast_finished",
+            "Sequences that ended by themselves, by why: stop, length. Those that were aborted are not among them.",
+            ["reason"],
+            registry=self.registry,
+        )
+        for reason in FinishReason:
+            self._finished.labels(reason.value)
+        self._prompt_size = self._tokens("request_prompt", "Prompt tokens of a sequence that has ended by itself.")
+        self._reply_size = self._tokens("request_generation", "Tokens that it has generated.")
+
+    def _tokens(self, name: str, what: str) -> Histogram:
+        return Histogram(f"ballast_{name}_tokens", what, buckets=REQUEST_TOKENS_BUCKETS, registry=self.registry)
+
     def _seconds(self, name: str, what: str, buckets: Iterable[float]) -> Histogram:
         return Histogram(f"ballast_{name}_seconds", what, buckets=tuple(buckets), registry=self.registry)
 
@@ -82,8 +120,11 @@ class Metrics:
                 "vllm:time_to_first_token_seconds": self._first_token,
                 "vllm:inter_token_latency_seconds": self._inter_token,
                 "vllm:e2e_request_latency_seconds": self._duration,
+                "vllm:request_queue_time_seconds": self._queue,
+                "vllm:request_prompt_tokens": self._prompt_size,
+                "vllm:request_generation_tokens": self._reply_size,
             }
-            self.registry.register(_VllmCollector(engine, model_name, histograms))
+            self.registry.register(_VllmCollector(engine, model_name, histograms, self._finished))
 
     def expose(self, accept: str) -> tuple[bytes, str]:
         """The page and its content type, in the format that the Accept header `accept` prefers."""
@@ -116,9 +157,12 @@ class Metrics:
         """A request got one more token."""
         self._inter_token.observe(latency_s)
 
-    def on_finish(self, duration_s: float) -> None:
+    def on_finish(self, duration_s: float, reason: FinishReason, prompt_tokens: int, generated_tokens: int) -> None:
         """A request finished."""
         self._duration.observe(duration_s)
+        self._finished.labels(reason.value).inc()
+        self._prompt_size.observe(prompt_tokens)
+        self._reply_size.observe(generated_tokens)
 
 
 class _EngineCollector(Collector):
@@ -183,10 +227,13 @@ class _EngineCollector(Collector):
 class _VllmCollector(Collector):
     """The same numbers under the names that dashboards, autoscalers and inference gateways already know."""
 
-    def __init__(self, engine: EnginePort, model_name: str, histograms: dict[str, Histogram]) -> None:
+    def __init__(
+        self, engine: EnginePort, model_name: str, histograms: dict[str, Histogram], finished: Counter
+    ) -> None:
         self._engine = engine
         self._model_name = model_name
         self._histograms = histograms
+        self._finished = finished
 
     def collect(self) -> Iterator[Metric]:
         now = self._engine.snapshot()
@@ -202,10 +249,17 @@ class _VllmCollector(Collector):
         for name, value in {
             "vllm:prompt_tokens": now.prompt_tokens,
             "vllm:generation_tokens": now.generation_tokens,
+            "vllm:prefix_cache_queries": now.prefix_query_tokens,
+            "vllm:prefix_cache_hits": now.prefix_hit_tokens,
+            "vllm:num_preemptions": now.preemptions,
         }.items():
             counter = CounterMetricFamily(name, "Alias.", labels=["model_name"])
             counter.add_metric(label, value)
             yield counter
+        success = CounterMetricFamily("vllm:request_success", "Alias.", labels=["model_name", "finished_reason"])
+        for sample in next(iter(self._finished.collect())).samples:
+            success.add_metric([self._model_name, sample.labels["reason"]], sample.value)
+        yield success
         for name, histogram in self._histograms.items():
             yield _renamed(histogram, name, self._model_name)
 

@@ -47,6 +47,7 @@ COUNTERS = {
     "ballast_streamed_steps",
     "ballast_saturated_numbers",
     "ballast_requests",
+    "ballast_finished",
     "ballast_ignored_fields",
     "ballast_lowered_max_tokens",
 }
@@ -54,6 +55,8 @@ HISTOGRAMS = {
     "ballast_time_to_first_token_seconds",
     "ballast_inter_token_latency_seconds",
     "ballast_request_duration_seconds",
+    "ballast_request_generation_tokens",
+    "ballast_request_prompt_tokens",
     "ballast_request_queue_seconds",
     "ballast_step_seconds",
     "ballast_step_tokens",
@@ -67,6 +70,13 @@ ALIASES = {
     "vllm:time_to_first_token_seconds": "histogram",
     "vllm:inter_token_latency_seconds": "histogram",
     "vllm:e2e_request_latency_seconds": "histogram",
+    "vllm:request_queue_time_seconds": "histogram",
+    "vllm:request_prompt_tokens": "histogram",
+    "vllm:request_generation_tokens": "histogram",
+    "vllm:request_success": "counter",
+    "vllm:prefix_cache_queries": "counter",
+    "vllm:prefix_cache_hits": "counter",
+    "vllm:num_preemptions": "counter",
 }
 
 
@@ -112,6 +122,12 @@ def test_aliases_carry_the_model_and_the_same_numbers(server):
         "vllm:time_to_first_token_seconds_sum": "ballast_time_to_first_token_seconds_sum",
         "vllm:inter_token_latency_seconds_count": "ballast_inter_token_latency_seconds_count",
         "vllm:e2e_request_latency_seconds_count": "ballast_request_duration_seconds_count",
+        "vllm:request_queue_time_seconds_count": "ballast_request_queue_seconds_count",
+        "vllm:request_prompt_tokens_sum": "ballast_request_prompt_tokens_sum",
+        "vllm:request_generation_tokens_sum": "ballast_request_generation_tokens_sum",
+        "vllm:prefix_cache_queries_total": "ballast_prefix_cache_query_tokens_total",
+        "vllm:prefix_cache_hits_total": "ballast_prefix_cache_hit_tokens_total",
+        "vllm:num_preemptions_total": "ballast_preemptions_total",
     }.items():
         assert metrics[alias + label] == metrics[own], alias
 
@@ -121,6 +137,7 @@ def test_a_request_is_counted_once_in_every_place(server):
     complete(server, max_tokens=5)
     server.wait_until_empty()
     after = server.metrics()
+    assert after['vllm:request_success_total{finished_reason="length",model_name="alphabet"}'] >= 1
     grown = {name: after[name] - before.get(name, 0) for name in after}
     assert grown["ballast_prompt_tokens_total"] == 8
     assert grown["ballast_generation_tokens_total"] == 5
@@ -128,6 +145,10 @@ def test_a_request_is_counted_once_in_every_place(server):
     assert grown["ballast_inter_token_latency_seconds_count"] == 4
     assert grown["ballast_request_duration_seconds_count"] == 1
     assert grown["ballast_request_queue_seconds_count"] == 1
+    assert grown['ballast_finished_total{reason="length"}'] == 1
+    assert grown['ballast_finished_total{reason="stop"}'] == 0
+    assert grown["ballast_request_prompt_tokens_sum"] == 8
+    assert grown["ballast_request_generation_tokens_sum"] == 5
     assert grown['ballast_requests_total{endpoint="completions",outcome="ok"}'] == 1
     assert grown['ballast_step_seconds_count{kind="prefill"}'] == 1
     assert grown['ballast_step_seconds_count{kind="decode"}'] == 4

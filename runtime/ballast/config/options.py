@@ -205,9 +205,9 @@ class ServerConfig(_Section):
         None,
         PATH,
         "file of API keys, one a line, read again when it changes; every request but /livez, /readyz, /health, /ping "
-        "and the page at / then needs one. A line KEY priority=LOW..HIGH gives that key a --client_priority of its own. "
-        "A file that vanishes, is emptied or cannot be read leaves the last keys in force, and the log says so; to take "
-        "every key away, replace them by one that nobody has",
+        "and the page at / then needs one. A line KEY priority=LOW..HIGH gives that key a --client_priority of its "
+        "own. A file that vanishes, is emptied or cannot be read leaves the last keys in force, and the log says so; "
+        "to take every key away, replace them by one that nobody has",
     )
     tls_cert_file: Path | None = option(
         None, PATH, "certificate with its chain in PEM form, read again when it is renewed; the API then speaks HTTPS"

@@ -25,7 +25,8 @@ _ROLES = {
 _TEXT = frozenset({"text"})
 _PARTS = {"assistant": _TEXT | {"refusal"}}
 """Types of text parts, for roles that have more than "text"."""
-_FUNCTION_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# OpenAI's names have 64 characters at most, Anthropic's 128; those that clients make of MCP servers' need more than 64.
+_FUNCTION_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -123,7 +124,7 @@ def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     name = function.get("name")
     if not isinstance(name, str) or not _FUNCTION_NAME.fullmatch(name):
         raise RequestError(
-            f"{path}.function.name must be 1 to 64 letters, digits, _ or -", param=f"{path}.function.name"
+            f"{path}.function.name must be 1 to 128 letters, digits, _ or -", param=f"{path}.function.name"
         )
     out: dict[str, Any] = {"name": name}
     kinds = (("description", str, "a string"), ("parameters", Mapping, "an object"), ("strict", bool, "true or false"))

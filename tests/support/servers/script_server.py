@@ -54,6 +54,8 @@ SCRIPTS: Mapping[str, str] = {
     "undeclared": _calls(_V3_CALL.format(name="forecast", arguments=PARIS)),
     "twice": 2 * (_calls(_V3_CALL.format(name="weather", arguments=PARIS)) + "And so on."),
     "ends": "I looked.<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "spaced": _calls(_V3_CALL.format(name="wea__ther", arguments=PARIS)),
+    "freeform": _calls(_V3_CALL.format(name="patch", arguments='{"input": "*** Begin Patch\\n+ä"}')),
     "object": '{"a": 1}',
     "emoji": "One 👩‍👩‍👧‍👦, two 中文.",
 }

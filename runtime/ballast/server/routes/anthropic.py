@@ -40,7 +40,7 @@ async def messages(request: Request) -> Response:
             raise RequestError("max_tokens: this field is required", param="max_tokens")
         service.model_name(body.model)
         with client_field_names(MESSAGES_FIELDS):
-            return body, service.request_builder.chat(to_chat(body), split_reasoning=True)
+            return body, service.request_builder.chat(to_chat(body, record.ignored), split_reasoning=True)
 
     body, job = await service.on_body(request, record, work, is_chat=True)
     reply = AnthropicReply(f"msg_{uuid.uuid4().hex}", body.model)
@@ -56,7 +56,7 @@ async def count_tokens(request: Request) -> Response:
         body = parse_messages(data, service.engine.limits.max_model_tokens, record.ignored)
         service.model_name(body.model)
         with client_field_names(MESSAGES_FIELDS):
-            return len(service.request_builder.chat_prompt(to_chat(body)).ids)
+            return len(service.request_builder.chat_prompt(to_chat(body, record.ignored)).ids)
 
     num_tokens = await service.on_body(request, record, work, is_chat=True)
     return json_response({"input_tokens": num_tokens})

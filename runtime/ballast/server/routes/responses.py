@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ballast.server.generation.job import Job
 from ballast.server.routes.context import begin
+from ballast.server.wire.client_tools import CalledTool
 from ballast.server.wire.field_names import RESPONSES_FIELDS, client_field_names
 from ballast.server.wire.openapi import describes
 from ballast.server.wire.responses.reply import ResponsesReply
@@ -25,12 +27,13 @@ async def responses(request: Request) -> Response:
     """Answer with a response, which is not stored."""
     service, record = begin(request, "responses")
 
-    def work(data: bytes) -> tuple[ResponsesRequest, str, Job]:
+    def work(data: bytes) -> tuple[ResponsesRequest, str, Job, Mapping[str, CalledTool]]:
         body = parse_responses(data, service.engine.limits.max_model_tokens, record.ignored)
         model = service.model_name(body.model)
         with client_field_names(RESPONSES_FIELDS):
-            return body, model, service.request_builder.chat(to_chat(body), split_reasoning=True)
+            chat, called = to_chat(body, record.ignored)
+            return body, model, service.request_builder.chat(chat, split_reasoning=True), called
 
-    body, model, job = await service.on_body(request, record, work, is_chat=True)
-    reply = ResponsesReply(f"resp_{uuid.uuid4().hex}", int(time.time()), model, body)
+    body, model, job, called = await service.on_body(request, record, work, is_chat=True)
+    reply = ResponsesReply(f"resp_{uuid.uuid4().hex}", int(time.time()), model, body, called)
     return service.respond(record, job, reply, stream=bool(body.stream))

@@ -7,7 +7,7 @@ docs/reference/request-fields.md is made from this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +55,8 @@ class Shape:
     rules: Mapping[str, Rule] = field(default_factory=dict)
     drops_unknown: bool = False
     """Whether fields that are not known are taken out of the object, since it goes on as it is."""
+    only_types: frozenset[str] | None = None
+    """Objects of another `type` are not looked into: they are skipped or refused as a whole where they are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,12 @@ class Holds:
     shape: Shape
 
 
-def shape(*known: str, rules: Mapping[str, Rule] | None = None, **inner: Shape) -> Shape:
+def shape(
+    *known: str,
+    rules: Mapping[str, Rule] | None = None,
+    only_types: Collection[str] | None = None,
+    **inner: Shape,
+) -> Shape:
     """A Shape of objects that no type describes. `inner`: the fields that hold such objects themselves."""
-    return Shape(dict.fromkeys(known) | inner, rules or {}, drops_unknown=True)
+    types = None if only_types is None else frozenset(only_types)
+    return Shape(dict.fromkeys(known) | inner, rules or {}, drops_unknown=True, only_types=types)

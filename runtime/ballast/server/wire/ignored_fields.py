@@ -10,7 +10,7 @@ MAX_NAMED = 16
 """Names that are kept; further ones are only counted."""
 MAX_NAME_CHARS = 64
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
-_INDEX = re.compile(r"\.\d+(?=\.|$)")
+_INDEX = re.compile(r"\.\d+(?=\.)")
 
 
 class IgnoredFields:

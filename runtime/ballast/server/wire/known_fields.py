@@ -32,6 +32,9 @@ def read_fields(kind: type[Body], value: dict[str, Any], ignored: IgnoredFields)
 
 
 def _check(value: dict[str, Any], shape: Shape, ignored: IgnoredFields, path: str) -> None:
+    kind = value.get("type")
+    if shape.only_types is not None and isinstance(kind, str) and kind not in shape.only_types:
+        return
     unknown = []
     aliases: dict[str, str] = {}
     for name, inner in value.items():

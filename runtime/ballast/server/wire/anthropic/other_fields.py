@@ -42,10 +42,12 @@ BLOCK = shape(
     "thinking",
     "data",
     rules={**_BLOCK_RULES, "signature": NoEffect("reasoning is not signed here")},
+    only_types=("text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document"),
     content=_INNER_BLOCK,
 )
 MESSAGE = shape("role", content=BLOCK)
 TOOL = shape(
+    "max_characters",
     "type",
     "name",
     "description",
@@ -58,6 +60,7 @@ TOOL = shape(
         "eager_input_streaming": NoEffect("arguments are streamed as they come"),
         "input_examples": NoEffect("templates of this family write no examples"),
     },
+    only_types=("custom", "function"),
 )
 TOOL_CHOICE = shape("type", "name", "disable_parallel_tool_use")
 THINKING = shape("type", "budget_tokens", rules={"display": NoEffect("reasoning is sent in full")})

@@ -112,7 +112,7 @@ def _begun_block(block: Block) -> dict[str, Any]:
         case "reasoning":
             return {"type": "thinking", "thinking": "", "signature": ""}
         case "text":
-            return {"type": "text", "text": "", "citations": None}
+            return {"type": "text", "text": ""}
         case "call":
             call = {"id": block.call_id, "name": block.name, "input": {}, "caller": {"type": "direct"}}
             return {"type": "tool_use", **call}

@@ -9,6 +9,7 @@ import orjson
 from pydantic import Field
 
 from ballast.server.wire.anthropic.other_fields import BLOCK, MESSAGE, MESSAGES_RULES, THINKING, TOOL, TOOL_CHOICE
+from ballast.server.wire.client_tools import anthropic_function, skip
 from ballast.server.wire.field_rules import Holds
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
@@ -70,9 +71,10 @@ def parse_messages(data: bytes, max_model_tokens: int, ignored: IgnoredFields) -
     return read_fields(MessagesRequest, value, ignored)
 
 
-def to_chat(body: MessagesRequest) -> ChatCompletionRequest:
-    """The same request in OpenAI's form. Raises RequestError for what that cannot express."""
-    messages = [*_system(body), *_messages(body.messages)]
+def to_chat(body: MessagesRequest, ignored: IgnoredFields) -> ChatCompletionRequest:
+    """The same request in OpenAI's form. Tools and blocks that other servers would run are left out, and noted in
+    `ignored`. Raises RequestError for what that form cannot express."""
+    messages = [*_system(body), *_messages(body.messages, ignored)]
     if "tool_calls" in messages[-1]:
         refuse(f"messages.{len(body.messages) - 1}.content", "a message with tool calls cannot be continued")
     fields: dict[str, Any] = {
@@ -84,7 +86,7 @@ def to_chat(body: MessagesRequest) -> ChatCompletionRequest:
         "temperature": body.temperature,
         "top_p": body.top_p,
         "top_k": body.top_k,
-        "tools": [_tool(tool, f"tools.{n}") for n, tool in enumerate(body.tools or ())],
+        "tools": _tools(body.tools or (), ignored),
         "thinking": _thinking(body.thinking or {"type": "adaptive"}),
         "thinking_token_budget": _budget(body.thinking or {}),
         "continue_final_message": messages[-1]["role"] == "assistant",
@@ -100,16 +102,18 @@ def _system(body: MessagesRequest) -> list[dict[str, Any]]:
     return [{"role": "system", "content": _text(body.system, "system")}]
 
 
-def _messages(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _messages(messages: Sequence[Mapping[str, Any]], ignored: IgnoredFields) -> Iterator[dict[str, Any]]:
     for n, message in enumerate(messages):
         path, content = f"messages.{n}", message.get("content")
         match message.get("role"):
             case "user":
                 yield from _user(content, f"{path}.content")
             case "assistant":
-                yield _assistant(content, f"{path}.content")
+                yield _assistant(content, f"{path}.content", ignored)
+            case "system":
+                yield {"role": "system", "content": _text(content, f"{path}.content")}
             case role:
-                refuse(f"{path}.role", f"is {role!r}; it must be user or assistant")
+                refuse(f"{path}.role", f"is {role!r}; it must be user, assistant or system")
 
 
 def _user(content: Any, path: str) -> Iterator[dict[str, Any]]:
@@ -129,7 +133,7 @@ def _user(content: Any, path: str) -> Iterator[dict[str, Any]]:
         yield {"role": "user", "content": texts}
 
 
-def _assistant(content: Any, path: str) -> dict[str, Any]:
+def _assistant(content: Any, path: str, ignored: IgnoredFields) -> dict[str, Any]:
     texts, reasoning, calls = [], "", []
     for at, block in _blocks(content, path):
         match block.get("type"):
@@ -143,6 +147,10 @@ def _assistant(content: Any, path: str) -> dict[str, Any]:
                 arguments = orjson.dumps(block.get("input") or {}).decode()
                 function = {"name": block.get("name"), "arguments": arguments}
                 calls.append({"id": block.get("id"), "type": "function", "function": function})
+            case "server_tool_use" | "mcp_tool_use" | "mcp_tool_result" | "container_upload" | "compaction":
+                skip(block["type"], at, ignored)
+            case kind if isinstance(kind, str) and kind.endswith("_tool_result"):
+                skip(kind, at, ignored)
             case _:
                 texts.append(_block_text(block, at))
     message: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
@@ -173,15 +181,23 @@ def _block_text(block: Mapping[str, Any], path: str) -> str:
     return text
 
 
-def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
-    if tool.get("type") not in (None, "custom"):
-        refuse(f"{path}.type", f"{tool['type']!r} runs on Anthropic's servers; only tools of the client's are known")
-    function = {
-        "name": tool.get("name"),
-        "description": tool.get("description"),
-        "parameters": tool.get("input_schema"),
-    }
-    return {"type": "function", "function": function}
+def _tools(tools: Sequence[Mapping[str, Any]], ignored: IgnoredFields) -> list[dict[str, Any]]:
+    functions = []
+    for n, tool in enumerate(tools):
+        if tool.get("type") in (None, "custom", "function"):
+            function: dict[str, Any] | None = {
+                "name": tool.get("name"),
+                "description": tool.get("description"),
+                "parameters": tool.get("input_schema"),
+                "strict": tool.get("strict"),
+            }
+        else:
+            function = anthropic_function(tool)
+        if function is None:
+            skip(tool["type"], f"tools.{n}", ignored)
+        else:
+            functions.append({"type": "function", "function": function})
+    return functions
 
 
 def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:

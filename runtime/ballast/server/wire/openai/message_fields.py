@@ -42,6 +42,7 @@ MESSAGE = shape(
 
 TOOL = shape(
     "type",
+    only_types=("function",),
     rules={**_CACHE_RULES, "defer_loading": NoEffect("every tool is in the prompt")},
     function=shape(
         "name", "description", "parameters", "strict", rules={"defer_loading": NoEffect("every tool is in the prompt")}

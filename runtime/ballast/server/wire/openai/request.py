@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, SkipValidation
 
 from ballast.engine.request import SamplingParams
 from ballast.errors import RequestError
+from ballast.server.wire.client_tools import skip
 from ballast.server.wire.field_rules import Holds, NoEffect
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
@@ -298,9 +299,26 @@ def parse_body(kind: type[Body], data: bytes, max_model_tokens: int, ignored: Ig
     """
     value = parse_json(data)
     check_lengths(value, max_model_tokens)
+    if kind is ChatCompletionRequest:
+        skip_foreign_tools(value, ignored)
     body = read_fields(kind, value, ignored)
     _check_together(body)
     return body
+
+
+def skip_foreign_tools(value: dict[str, Any], ignored: IgnoredFields) -> None:
+    """Take tools out of a chat request that another server would run, such as a web search."""
+    tools = value.get("tools")
+    if not isinstance(tools, list):
+        return
+    kept = []
+    for n, tool in enumerate(tools):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(kind, str) and kind not in ("function", "custom"):
+            skip(kind, f"tools.{n}", ignored)
+        else:
+            kept.append(tool)
+    value["tools"] = kept
 
 
 def _check_together(body: GenerationRequest) -> None:

@@ -51,6 +51,31 @@ _PART_RULES: Mapping[str, Rule] = {
 } | dict.fromkeys(
     ("file_data", "file_id", "file_url", "image_url", "input_audio"), Refused("this model reads only text")
 )
+READ_ITEMS = (
+    *("message", "reasoning", "function_call", "function_call_output"),
+    *("custom_tool_call", "custom_tool_call_output", "additional_tools"),
+)
+"""Types of items that are part of the conversation."""
+SKIPPED_ITEMS = frozenset(
+    {
+        *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call"),
+        *("mcp_list_tools", "mcp_call", "mcp_approval_request", "mcp_approval_response"),
+        *("tool_search_call", "tool_search_output", "compaction", "compaction_summary"),
+    }
+)
+"""Types of items that tell what another server did."""
+_TOOL_RULES = {"defer_loading": NoEffect("every tool is in the prompt")}
+_FUNCTION = shape(
+    *("type", "name", "description", "parameters", "strict", "format"),
+    rules=_TOOL_RULES,
+    only_types=("function", "custom"),
+)
+TOOL = shape(
+    *("type", "name", "description", "parameters", "strict", "format"),
+    rules=_TOOL_RULES,
+    only_types=("function", "custom", "namespace"),
+    tools=_FUNCTION,
+)
 _PART = shape("type", "text", "refusal", rules=_PART_RULES)
 ITEM = shape(
     "type",
@@ -60,18 +85,11 @@ ITEM = shape(
     "namespace",
     "arguments",
     "input",
-    "tools",
     rules=_ITEM_RULES,
+    only_types=READ_ITEMS,
     content=_PART,
     output=_PART,
-)
-TOOL = shape(
-    "type",
-    "name",
-    "description",
-    "parameters",
-    "strict",
-    rules={"defer_loading": NoEffect("every tool is in the prompt")},
+    tools=TOOL,
 )
 TEXT_FORMAT = shape("type", "name", "description", "schema", "strict")
 TOOL_CHOICE = shape("type", "name", "mode", tools=shape("type", "name"))

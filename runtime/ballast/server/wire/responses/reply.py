@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from ballast.server.wire.client_tools import CalledTool, custom_input
 from ballast.server.wire.content_blocks import Block, Blocks, Step, blocks_of
 from ballast.server.wire.json_text import named_event, to_json
 from ballast.server.wire.piece import Piece, Whole
@@ -16,13 +17,18 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 _PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
 _COMPLETED: ItemStatus = "completed"
+_FUNCTION = CalledTool("")
 
 
 class ResponsesReply:
     """A response, streamed or whole."""
 
-    def __init__(self, reply_id: str, created: int, model: str, body: ResponsesRequest) -> None:
+    def __init__(
+        self, reply_id: str, created: int, model: str, body: ResponsesRequest, called: Mapping[str, CalledTool]
+    ) -> None:
+        """`called`: the client's names of tools that the model calls by another."""
         self._id = reply_id
+        self._called = called
         self._head = {"id": reply_id, "object": "response", "created_at": created, "model": model, **_echoed(body)}
         self._blocks = Blocks()
         self._num_events = 0
@@ -83,11 +89,23 @@ class ResponsesReply:
                 item = self._item(block, "in_progress")
                 begun = self._event("response.output_item.added", output_index=block.index, item=item)
                 return begun + self._part_event("added", block, at)
+            case "more" if self._is_custom(block):
+                return b""  # its text is known once its arguments are complete
             case "more":
                 more: dict[str, Any] = {"logprobs": []} if block.kind == "text" else {}
                 return self._event(f"{_event_prefix(block)}.delta", **at, **_content_index(block), delta=text, **more)
+            case "close" if self._is_custom(block):
+                given = custom_input(block.text)
+                item = self._item(block, final_status)
+                return (
+                    self._event("response.custom_tool_call_input.delta", **at, delta=given)
+                    + self._event("response.custom_tool_call_input.done", **at, input=given)
+                    + self._event("response.output_item.done", output_index=block.index, item=item)
+                )
             case "close":
-                done = self._event(f"{_event_prefix(block)}.done", **at, **_content_index(block), **_done_fields(block))
+                done = self._event(
+                    f"{_event_prefix(block)}.done", **at, **_content_index(block), **_done_fields(block, self._called)
+                )
                 item = self._item(block, final_status)
                 part = self._part_event("done", block, at)
                 return done + part + self._event("response.output_item.done", output_index=block.index, item=item)
@@ -109,8 +127,17 @@ class ResponsesReply:
             case "text":
                 return {"type": "message", **head, "role": "assistant", "content": content}
             case "call":
-                call = {"call_id": block.call_id, "name": block.name, "arguments": block.text}
-                return {"type": "function_call", **head, **call}
+                tool = self._called.get(block.name, CalledTool(block.name))
+                call = {"call_id": block.call_id, "name": tool.name}
+                if tool.namespace is not None:
+                    call["namespace"] = tool.namespace
+                if tool.is_custom:
+                    given = "" if status == "in_progress" else custom_input(block.text)
+                    return {"type": "custom_tool_call", **head, **call, "input": given}
+                return {"type": "function_call", **head, **call, "arguments": block.text}
+
+    def _is_custom(self, block: Block) -> bool:
+        return block.kind == "call" and self._called.get(block.name, _FUNCTION).is_custom
 
     def _event(self, name: str, /, **fields: Any) -> bytes:
         number, self._num_events = self._num_events, self._num_events + 1
@@ -169,14 +196,14 @@ def _content_index(block: Block) -> dict[str, int]:
     return {} if block.kind == "call" else {"content_index": 0}
 
 
-def _done_fields(block: Block) -> dict[str, Any]:
+def _done_fields(block: Block, called: Mapping[str, CalledTool]) -> dict[str, Any]:
     match block.kind:
         case "reasoning":
             return {"text": block.text}
         case "text":
             return {"text": block.text, "logprobs": []}
         case "call":
-            return {"name": block.name, "arguments": block.text}
+            return {"name": called.get(block.name, CalledTool(block.name)).name, "arguments": block.text}
 
 
 def _part(block: Block) -> dict[str, Any]:

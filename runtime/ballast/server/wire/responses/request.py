@@ -3,11 +3,12 @@ chat request."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ballast.server.wire.client_tools import CalledTool, custom_arguments, custom_function, skip
 from ballast.server.wire.field_rules import Holds, NoEffect
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
@@ -22,7 +23,14 @@ from ballast.server.wire.parsing import (
     refuse,
     validated,
 )
-from ballast.server.wire.responses.other_fields import ITEM, RESPONSES_RULES, TEXT_FORMAT, TOOL, TOOL_CHOICE
+from ballast.server.wire.responses.other_fields import (
+    ITEM,
+    RESPONSES_RULES,
+    SKIPPED_ITEMS,
+    TEXT_FORMAT,
+    TOOL,
+    TOOL_CHOICE,
+)
 
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "refusal"})
 _ROLES = ("user", "assistant", "system", "developer")
@@ -86,32 +94,38 @@ def parse_responses(data: bytes, max_model_tokens: int, ignored: IgnoredFields) 
     return body
 
 
-def to_chat(body: ResponsesRequest) -> ChatCompletionRequest:
-    """The same request as a chat request. Raises RequestError for what that cannot express."""
+def to_chat(body: ResponsesRequest, ignored: IgnoredFields) -> tuple[ChatCompletionRequest, Mapping[str, CalledTool]]:
+    """The same request as a chat request, and the client's names of the tools that have another one in it. What other
+    servers would run is left out, and noted in `ignored`. Raises RequestError for what that form cannot express."""
+    tools, called = _tools(body, ignored)
     fields: dict[str, Any] = {
         "model": body.model,
-        "messages": _messages(body),
+        "messages": _messages(body, ignored),
         "max_completion_tokens": body.max_output_tokens,
         "temperature": body.temperature,
         "top_p": body.top_p,
         "stream": body.stream,
-        "tools": [_tool(tool, f"tools.{n}") for n, tool in enumerate(body.tools or ())],
+        "tools": tools,
         "tool_choice": _tool_choice(body.tool_choice),
         "parallel_tool_calls": body.parallel_tool_calls,
         "response_format": _response_format(body.text),
         "reasoning_effort": body.reasoning.effort if body.reasoning else None,
     }
-    return validated(ChatCompletionRequest, {name: value for name, value in fields.items() if value is not None})
+    given = {name: value for name, value in fields.items() if value is not None}
+    return validated(ChatCompletionRequest, given), called
 
 
-def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
+def _messages(body: ResponsesRequest, ignored: IgnoredFields) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     if body.instructions:
         messages.append({"role": "system", "content": body.instructions})
     if isinstance(body.input, str):
         return [*messages, {"role": "user", "content": body.input}]
     for n, item in enumerate(body.input):
-        _add_item(messages, item, f"input.{n}")
+        if item.get("type") in SKIPPED_ITEMS:
+            skip(item["type"], f"input.{n}", ignored)
+        else:
+            _add_item(messages, item, f"input.{n}")
     return messages
 
 
@@ -133,14 +147,29 @@ def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], path: str
         case "function_call":
             if not isinstance(item.get("name"), str):
                 refuse(f"{path}.name", "must be a string")
-            function = {"name": item.get("name"), "arguments": item.get("arguments")}
-            calls = _turn(messages).setdefault("tool_calls", [])
-            calls.append({"id": item.get("call_id"), "type": "function", "function": function})
-        case "function_call_output":
+            _add_call(messages, item, item.get("arguments"))
+        case "custom_tool_call":
+            if not isinstance(item.get("name"), str):
+                refuse(f"{path}.name", "must be a string")
+            _add_call(messages, item, custom_arguments(item.get("input")))
+        case "additional_tools":
+            pass  # they are among the request's tools
+        case "function_call_output" | "custom_tool_call_output":
             text = _text(item.get("output"), f"{path}.output")
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
         case kind:
             refuse(f"{path}.type", f"{kind!r} is not known here; send messages, reasoning, function calls and outputs")
+
+
+def _add_call(messages: list[dict[str, Any]], item: Mapping[str, Any], arguments: Any) -> None:
+    function = {"name": _joined(item.get("namespace"), item["name"]), "arguments": arguments}
+    calls = _turn(messages).setdefault("tool_calls", [])
+    calls.append({"id": item.get("call_id"), "type": "function", "function": function})
+
+
+def _joined(namespace: Any, name: Any) -> Any:
+    """The name that the model reads for a tool of a namespace."""
+    return f"{namespace}__{name}" if isinstance(namespace, str) and isinstance(name, str) else name
 
 
 def _turn(messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -165,20 +194,57 @@ def _text(content: Any, path: str, *, separator: str = "\n") -> str:
     return separator.join(texts)
 
 
-def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
-    kind = tool.get("type")
-    if kind != "function":
-        refuse(f"{path}.type", f"is {kind!r}; only function tools are known")
-    return {"type": kind, "function": {name: value for name, value in tool.items() if name != "type"}}
+def _tools(body: ResponsesRequest, ignored: IgnoredFields) -> tuple[list[dict[str, Any]], dict[str, CalledTool]]:
+    """The tools as functions, and the client's names of those that the model reads under another."""
+    functions: list[dict[str, Any]] = []
+    called: dict[str, CalledTool] = {}
+    for path, namespace, tool in _all_tools(body, ignored):
+        kind = tool.get("type")
+        if kind not in ("function", "custom"):
+            skip(kind, path, ignored)
+            continue
+        name = _joined(namespace, tool.get("name"))
+        if kind == "custom":
+            function = custom_function(name, tool.get("description"), tool.get("format"))
+        else:
+            function = {key: value for key, value in tool.items() if key not in ("type", "format")} | {"name": name}
+        functions.append({"type": "function", "function": function})
+        if (kind == "custom" or namespace is not None) and isinstance(name, str):
+            called[name] = CalledTool(str(tool["name"]), namespace, is_custom=kind == "custom")
+    return functions, called
+
+
+def _all_tools(body: ResponsesRequest, ignored: IgnoredFields) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
+    """Each tool with its path and its namespace: the request's, and those that the conversation has brought."""
+    brought = () if isinstance(body.input, str) else body.input
+    lists = [("tools", body.tools or ())]
+    lists += [
+        (f"input.{n}.tools", item["tools"])
+        for n, item in enumerate(brought)
+        if item.get("type") == "additional_tools" and isinstance(item.get("tools"), list)
+    ]
+    for at, tools in lists:
+        for n, tool in enumerate(tools):
+            inner = tool.get("tools") if isinstance(tool, dict) else None
+            if not isinstance(tool, dict):
+                refuse(f"{at}.{n}", "must be an object")
+            elif tool.get("type") == "namespace" and isinstance(inner, list):
+                space = tool.get("name")
+                for m, each in enumerate(inner):
+                    if not isinstance(each, dict):
+                        refuse(f"{at}.{n}.tools.{m}", "must be an object")
+                    yield f"{at}.{n}.tools.{m}", space if isinstance(space, str) else None, each
+            else:
+                yield f"{at}.{n}", None, tool
 
 
 def _tool_choice(choice: str | Mapping[str, Any] | None) -> Any:
     if not isinstance(choice, Mapping):
         return choice
-    if choice.get("type") == "function":
+    if choice.get("type") in ("function", "custom"):
         return _named(choice)
     if choice.get("type") != "allowed_tools":
-        refuse("tool_choice.type", f"is {choice.get('type')!r}; it must be function or allowed_tools")
+        refuse("tool_choice.type", f"is {choice.get('type')!r}; it must be function, custom or allowed_tools")
     tools = choice.get("tools")
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         refuse("tool_choice.tools", "must be a list of objects")
@@ -187,7 +253,7 @@ def _tool_choice(choice: str | Mapping[str, Any] | None) -> Any:
 
 
 def _named(tool: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": tool.get("type"), "function": {"name": tool.get("name")}}
+    return {"type": "function", "function": {"name": _joined(tool.get("namespace"), tool.get("name"))}}
 
 
 def _response_format(text: TextOptions | None) -> dict[str, Any] | None:

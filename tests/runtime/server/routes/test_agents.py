@@ -1,0 +1,241 @@
+"""Requests of coding agents, with the fields and tools that they send."""
+
+import json
+
+import httpx
+import openai
+import pytest
+
+from support.servers.process import ServerProcess
+from support.servers.script_server import PARIS
+from support.servers.sdk_client import openai_client
+
+SCRIPT = ("support.servers.script_server",)
+SCHEMA = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ServerProcess("--chat_template", "deepseek-r1", "--max_new_tokens", "500", module=SCRIPT) as process:
+        yield process
+
+
+def post(server, path, body, **headers):
+    reply = httpx.post(server.url + path, json=body, headers=headers, timeout=60)
+    assert reply.status_code == 200, reply.text
+    return reply
+
+
+def events(reply):
+    return [json.loads(line.removeprefix("data: ")) for line in reply.text.splitlines() if line.startswith("data: ")]
+
+
+CLAUDE_CODE = {
+    "model": "claude-opus",
+    "max_tokens": 32000,
+    "stream": True,
+    "system": [{"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
+    "metadata": {"user_id": "user_x_account__session_y"},
+    "thinking": {"type": "enabled", "budget_tokens": 31999},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "output_config": {"effort": "medium"},
+    "tools": [
+        {"name": "weather", "description": "Weather.", "input_schema": SCHEMA, "eager_input_streaming": True},
+        {"name": "mcp__" + "x" * 120, "description": "A long name.", "input_schema": SCHEMA, "defer_loading": True},
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 8, "allowed_domains": []},
+        {"type": "bash_20250124", "name": "bash"},
+        {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 10000},
+        {"type": "memory_20250818", "name": "memory"},
+    ],
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "<system-reminder>x</system-reminder>"}]},
+        {"role": "system", "content": "The date has changed."},
+        {"role": "user", "content": [{"type": "text", "text": "Go.", "cache_control": {"type": "ephemeral"}}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": ""},
+                {
+                    "type": "tool_use",
+                    "id": "a",
+                    "name": "weather",
+                    "input": {"city": "Rome"},
+                    "caller": {"type": "direct"},
+                },
+                {"type": "tool_use", "id": "b", "name": "bash", "input": {"command": "ls"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "a",
+                    "content": [{"type": "text", "text": "12"}],
+                    "is_error": False,
+                },
+                {"type": "tool_result", "tool_use_id": "b", "content": "a.py", "cache_control": {"type": "ephemeral"}},
+                {"type": "text", "text": "say thoughtful"},
+            ],
+        },
+    ],
+}
+BETA = {"anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14", "anthropic-version": "2023-06-01"}
+
+
+def test_claude_codes_request_is_answered(server):
+    reply = post(server, "/v1/messages?beta=true", CLAUDE_CODE, **BETA)
+    assert (reply.headers["x-ballast-ignored"], reply.headers["x-ballast-max-tokens"]) == ("tools.2", "500")
+    said = events(reply)
+    begun = [event["content_block"] for event in said if event["type"] == "content_block_start"]
+    assert [block["type"] for block in begun] == ["thinking", "tool_use"]
+    assert begun[1]["name"] == "weather"
+    arguments = "".join(e["delta"].get("partial_json", "") for e in said if e["type"] == "content_block_delta")
+    assert json.loads(arguments) == json.loads(PARIS)
+    assert said[-2]["delta"]["stop_reason"] == "tool_use"
+    count = {name: value for name, value in CLAUDE_CODE.items() if name not in ("max_tokens", "stream", "metadata")}
+    counted = post(server, "/v1/messages/count_tokens?beta=true", count, **BETA).json()["input_tokens"]
+    usage = said[0]["message"]["usage"]
+    assert counted == usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
+def test_a_reply_without_citations_has_no_such_key(server):
+    body = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "say hello"}]}
+    for stream in (False, True):
+        assert "citations" not in post(server, "/v1/messages", body | {"stream": stream}).text
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument"),
+    [("bash_20250124", "command"), ("text_editor_20250728", "old_str"), ("memory_20250818", "new_path")],
+)
+def test_the_schemas_of_anthropics_tools_are_in_the_prompt(server, kind, argument):
+    body = {"messages": [{"role": "user", "content": "x"}], "model": "m"}
+    plain = post(server, "/v1/messages/count_tokens", body).json()["input_tokens"]
+    tools = [{"type": kind, "name": "known"}]
+    assert post(server, "/v1/messages/count_tokens", body | {"tools": tools}).json()["input_tokens"] > plain + 100
+    hosted = [{"type": "code_execution_20250825", "name": "run"}]
+    reply = post(server, "/v1/messages/count_tokens", body | {"tools": hosted})
+    assert (reply.json()["input_tokens"], reply.headers["x-ballast-ignored"]) == (plain, "tools.0")
+    with ServerProcess("--chat_template", "deepseek-r1", "--unknown_fields", "refuse", module=SCRIPT) as strict:
+        refused = httpx.post(strict.url + "/v1/messages/count_tokens", json=body | {"tools": hosted}, timeout=60)
+        assert refused.status_code == 400
+        assert "tools.0: is of type 'code_execution_20250825'" in refused.json()["error"]["message"]
+
+
+def test_what_another_server_did_is_left_out_of_the_conversation(server):
+    search = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+    said = {"role": "assistant", "content": [search, found, {"type": "text", "text": "Found."}]}
+    messages = [{"role": "user", "content": "a"}, said, {"role": "user", "content": "say hello"}]
+    reply = post(server, "/v1/messages", {"model": "m", "max_tokens": 50, "messages": messages})
+    assert reply.headers["x-ballast-ignored"] == "messages.1.content.0, messages.1.content.1"
+
+
+CODEX = {
+    "model": "gpt-codex",
+    "instructions": "You are a coding agent.",
+    "stream": True,
+    "store": False,
+    "parallel_tool_calls": False,
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "0199",
+    "client_metadata": {"x-codex-installation-id": "1"},
+    "reasoning": {"effort": "medium", "summary": "auto"},
+    "text": {"verbosity": "medium"},
+    "tool_choice": "auto",
+    "tools": [
+        {"type": "function", "name": "exec_command", "description": "Run.", "strict": False, "parameters": SCHEMA},
+        {
+            "type": "custom",
+            "name": "patch",
+            "description": "A patch.",
+            "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"},
+        },
+        {"type": "web_search", "external_web_access": False},
+        {
+            "type": "namespace",
+            "name": "collaboration",
+            "description": "Agents.",
+            "tools": [{"type": "function", "name": "spawn_agent", "description": "Spawn.", "parameters": SCHEMA}],
+        },
+        {"type": "local_shell"},
+    ],
+}
+
+
+def developer(text):
+    return {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": text}]}
+
+
+HISTORY = [
+    developer("<permissions>"),
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Go."}], "id": None},
+    {"type": "reasoning", "summary": [], "content": None, "encrypted_content": "xyz"},
+    {"type": "function_call", "name": "spawn_agent", "namespace": "collaboration", "arguments": "{}", "call_id": "a"},
+    {"type": "function_call_output", "call_id": "a", "output": "spawned"},
+    {"type": "custom_tool_call", "status": "completed", "call_id": "b", "name": "patch", "input": "*** Begin Patch"},
+    {"type": "custom_tool_call_output", "call_id": "b", "output": [{"type": "input_text", "text": "done"}]},
+    {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "x"}},
+]
+
+
+def test_codexs_request_is_answered_and_its_freeform_tool_called(server):
+    body = CODEX | {"input": [*HISTORY, developer("say freeform")]}
+    reply = post(server, "/v1/responses", body, originator="codex_cli_rs", session_id="1")
+    assert reply.headers["x-ballast-ignored"] == "tools.2, tools.4, input.7"
+    said = events(reply)
+    assert said[-1]["type"] == "response.completed"
+    (call,) = (item for item in said[-1]["response"]["output"] if item["type"] != "reasoning")
+    assert (call["type"], call["name"], call["input"]) == ("custom_tool_call", "patch", "*** Begin Patch\n+ä")
+    done = [event for event in said if event["type"] == "response.custom_tool_call_input.done"]
+    assert [event["input"] for event in done] == [call["input"]]
+    assert said[-1]["response"]["tools"] == CODEX["tools"]
+
+
+def test_a_tool_of_a_namespace_is_called_by_both_of_its_names(server):
+    tool = {"type": "function", "name": "ther", "parameters": SCHEMA}
+    body = {
+        "input": "say spaced",
+        "reasoning": {"effort": "none"},
+        "tools": [{"type": "namespace", "name": "wea", "tools": [tool]}],
+    }
+    with openai_client(server) as client:
+        for stream in (False, True):
+            made = client.responses.create(model="m", stream=stream, **body)
+            whole = list(made)[-1].response if stream else made
+            (call,) = whole.output
+            assert (call.type, call.name, call.namespace) == ("function_call", "ther", "wea")
+
+
+def test_tools_that_the_conversation_brings_are_known(server):
+    brought = {"type": "additional_tools", "role": "developer", "tools": [{"type": "custom", "name": "patch"}]}
+    body = {"input": [brought, developer("say freeform")], "reasoning": {"effort": "none"}}
+    *_, call = post(server, "/v1/responses", body).json()["output"]
+    assert (call["type"], call["name"]) == ("custom_tool_call", "patch")
+
+
+def test_a_chats_hosted_tools_are_left_out(server):
+    tools = [{"type": "web_search"}, {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+    body = {"messages": [{"role": "user", "content": "say call"}], "tools": tools, "reasoning_effort": "none"}
+    reply = post(server, "/v1/chat/completions", body)
+    assert reply.headers["x-ballast-ignored"] == "tools.0"
+    assert reply.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "weather"
+
+
+def test_the_openai_client_reads_the_events_of_a_freeform_tool(server):
+    with openai_client(server) as client:
+        body = {
+            "input": "say freeform",
+            "tools": [{"type": "custom", "name": "patch"}],
+            "reasoning": {"effort": "none"},
+        }
+        kinds = [event.type for event in client.responses.create(model="m", stream=True, **body)]
+        assert "response.custom_tool_call_input.delta" in kinds
+        (call,) = client.responses.create(model="m", **body).output
+        assert isinstance(call, openai.types.responses.ResponseCustomToolCall)
+        assert (call.name, call.input) == ("patch", "*** Begin Patch\n+ä")

@@ -35,5 +35,7 @@ async def responses(request: Request) -> Response:
             return body, model, service.request_builder.chat(chat, split_reasoning=True), called
 
     body, model, job, called = await service.on_body(request, record, work, is_chat=True)
-    reply = ResponsesReply(f"resp_{uuid.uuid4().hex}", int(time.time()), model, body, called)
+    token_bytes = service.request_builder.text.tokenizer.token_bytes
+    reply_id = f"resp_{body.request_id or uuid.uuid4().hex}"
+    reply = ResponsesReply(reply_id, int(time.time()), model, body, called, token_bytes)
     return service.respond(record, job, reply, stream=bool(body.stream))

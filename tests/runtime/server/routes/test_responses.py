@@ -133,6 +133,35 @@ def test_an_answer_follows_a_schema(client: openai.OpenAI) -> None:
     assert json.loads(response.output_text) == {"ok": True}
 
 
+def test_log_probabilities_come_with_the_text(client: openai.OpenAI) -> None:
+    fields: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    response = both_ways(client, "thought", **fields)
+    (part,) = response.output[-1].content
+    assert "".join(entry.token for entry in part.logprobs) == part.text == "It is 4."
+    assert all(len(entry.top_logprobs) == 2 for entry in part.logprobs)
+    events = list(client.responses.create(model="m", input="say thought", stream=True, **fields))
+    deltas = [entry for event in events if event.type == "response.output_text.delta" for entry in event.logprobs]
+    assert "".join(entry.token for entry in deltas) == part.text
+    (plain,) = both_ways(client, "thought").output[-1].content
+    assert plain.logprobs == []
+
+
+def test_fields_of_vllms_are_read_as_a_chats(client: openai.OpenAI) -> None:
+    stopped = client.responses.create(
+        model="m", input="say hello", reasoning=NO_THOUGHT, extra_body={"stop": "l", "seed": 1, "request_id": "mine"}
+    )
+    assert (stopped.output_text, stopped.id) == ("he", "resp_mine")
+    red = {"structured_outputs": {"choice": ["red"]}, "chat_template_kwargs": {"x": 1}}
+    response = client.responses.create(model="m", input="a", reasoning=NO_THOUGHT, extra_body=red)
+    assert response.output_text == "red"
+
+
+def test_an_input_that_is_too_long_loses_its_beginning_on_demand(client: openai.OpenAI) -> None:
+    body: Any = {"input": "x" * 70_000 + "say hello", "reasoning": NO_THOUGHT, "truncation": "auto"}
+    response = client.responses.create(model="m", max_output_tokens=20, **body)
+    assert (response.output_text, response.truncation) == ("hello", "auto")
+
+
 def test_the_clients_helper_reads_the_stream(client: openai.OpenAI) -> None:
     with client.responses.stream(model="m", input="say thought") as stream:
         text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
@@ -145,7 +174,10 @@ def test_the_clients_helper_reads_the_stream(client: openai.OpenAI) -> None:
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"background": True}, "background"),
-        ({"include": ["message.output_text.logprobs"]}, "include.0"),
+        ({"include": ["everything"]}, "include.0"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"seed": "x"}, "seed"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
         ({"tools": [{"type": "namespace", "name": "n", "tools": [1]}]}, "tools.0.tools.0"),
         ({"input": [{"type": "custom_tool_call", "call_id": "c"}]}, "input.0.name"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0.type"),
@@ -167,7 +199,7 @@ def test_the_clients_helper_reads_the_stream(client: openai.OpenAI) -> None:
         ({"tools": [WEATHER], "tool_choice": {**WEATHER_ALONE, "mode": "none"}}, "tool_choice.mode"),
         ({"tools": [WEATHER | {"name": "other"}], "tool_choice": WEATHER_ALONE}, "tool_choice.tools"),
         ({"tools": [WEATHER], "tool_choice": {"type": "mcp"}}, "tool_choice.type"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "some"}, "truncation"),
         ({"moderation": {}}, "moderation"),
     ],
 )

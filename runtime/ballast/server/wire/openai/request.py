@@ -26,6 +26,7 @@ MAX_ALLOWED_IDS = 1 << 18
 MAX_ID_DIGITS = 10
 MAX_TOOLS = 1024
 MAX_TEMPERATURE = 5
+REQUEST_ID = r"^[\x21-\x7e]{1,128}$"
 MAX_SEED = 2**63 - 1
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
@@ -151,7 +152,7 @@ class GenerationRequest(FormFields):
     """The log probabilities of the prompt's tokens, with so many alternatives; not in a stream."""
     return_tokens_as_token_ids: bool | None = None
     """Log probabilities name a token token_id:5 instead of spelling it."""
-    request_id: Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,128}$")] | None = None
+    request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
     """The reply's id ends with it."""
 
 

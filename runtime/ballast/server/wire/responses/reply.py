@@ -9,7 +9,9 @@ from typing import Any, Literal
 from ballast.server.wire.client_tools import CalledTool, custom_input
 from ballast.server.wire.content_blocks import Block, Blocks, Step, blocks_of
 from ballast.server.wire.json_text import named_event, to_json
+from ballast.server.wire.openai.logprobs import Spelling, TokenBytes
 from ballast.server.wire.piece import Piece, Whole
+from ballast.server.wire.responses.logprobs import TextScores
 from ballast.server.wire.responses.request import ResponsesRequest
 from ballast.server.wire.usage import Counts, Progress, Usage
 
@@ -24,9 +26,16 @@ class ResponsesReply:
     """A response, streamed or whole."""
 
     def __init__(
-        self, reply_id: str, created: int, model: str, body: ResponsesRequest, called: Mapping[str, CalledTool]
+        self,
+        reply_id: str,
+        created: int,
+        model: str,
+        body: ResponsesRequest,
+        called: Mapping[str, CalledTool],
+        token_bytes: TokenBytes,
     ) -> None:
         """`called`: the client's names of tools that the model calls by another."""
+        self._scores = TextScores(Spelling(token_bytes)) if body.shows_logprobs else None
         self._id = reply_id
         self._called = called
         self._head = {"id": reply_id, "object": "response", "created_at": created, "model": model, **_echoed(body)}
@@ -44,6 +53,8 @@ class ResponsesReply:
     def piece(self, piece: Piece, counts: Counts) -> bytes:
         """The events for a piece of the reply."""
         del counts
+        if self._scores is not None:
+            self._scores.take(piece.tokens)
         return b"".join(self._block_events(*step, _COMPLETED) for step in self._blocks.take(piece.parts))
 
     def progress(self, progress: Progress, counts: Counts) -> bytes:
@@ -73,6 +84,8 @@ class ResponsesReply:
     def whole(self, choices: Sequence[Whole], counts: Counts) -> bytes:
         """The response to a request that does not stream."""
         (choice,) = choices
+        if self._scores is not None:
+            self._scores.take(choice.tokens)
         return to_json(self._response(blocks_of(choice.parts), choice.finish_reason, counts.usage))
 
     def _response(self, blocks: Sequence[Block], reason: str | None, usage: Usage) -> dict[str, Any]:
@@ -92,7 +105,7 @@ class ResponsesReply:
             case "more" if self._is_custom(block):
                 return b""  # its text is known once its arguments are complete
             case "more":
-                more: dict[str, Any] = {"logprobs": []} if block.kind == "text" else {}
+                more: dict[str, Any] = {"logprobs": self._new_scores()} if block.kind == "text" else {}
                 return self._event(f"{_event_prefix(block)}.delta", **at, **_content_index(block), delta=text, **more)
             case "close" if self._is_custom(block):
                 given = custom_input(block.text)
@@ -104,7 +117,7 @@ class ResponsesReply:
                 )
             case "close":
                 done = self._event(
-                    f"{_event_prefix(block)}.done", **at, **_content_index(block), **_done_fields(block, self._called)
+                    f"{_event_prefix(block)}.done", **at, **_content_index(block), **self._done_fields(block)
                 )
                 item = self._item(block, final_status)
                 part = self._part_event("done", block, at)
@@ -113,14 +126,14 @@ class ResponsesReply:
     def _part_event(self, name: str, block: Block, at: dict[str, Any]) -> bytes:
         if block.kind == "call":
             return b""
-        return self._event(f"response.content_part.{name}", **at, **_content_index(block), part=_part(block))
+        return self._event(f"response.content_part.{name}", **at, **_content_index(block), part=self._part(block))
 
     def _item_id(self, block: Block) -> str:
         return f"{_PREFIXES[block.kind]}_{uuid.uuid5(uuid.NAMESPACE_OID, f'{self._id}/{block.index}').hex}"
 
     def _item(self, block: Block, status: ItemStatus) -> dict[str, Any]:
         head = {"id": self._item_id(block), "status": status}
-        content = [] if status == "in_progress" else [_part(block)]
+        content = [] if status == "in_progress" else [self._part(block)]
         match block.kind:
             case "reasoning":
                 return {"type": "reasoning", **head, "summary": [], "content": content}
@@ -135,6 +148,26 @@ class ResponsesReply:
                     given = "" if status == "in_progress" else custom_input(block.text)
                     return {"type": "custom_tool_call", **head, **call, "input": given}
                 return {"type": "function_call", **head, **call, "arguments": block.text}
+
+    def _new_scores(self) -> list[dict[str, Any]]:
+        return [] if self._scores is None else self._scores.new()
+
+    def _all_scores(self) -> list[dict[str, Any]]:
+        return [] if self._scores is None else self._scores.all()
+
+    def _done_fields(self, block: Block) -> dict[str, Any]:
+        match block.kind:
+            case "reasoning":
+                return {"text": block.text}
+            case "text":
+                return {"text": block.text, "logprobs": self._all_scores()}
+            case "call":
+                return {"name": self._called.get(block.name, CalledTool(block.name)).name, "arguments": block.text}
+
+    def _part(self, block: Block) -> dict[str, Any]:
+        if block.kind == "reasoning":
+            return {"type": "reasoning_text", "text": block.text}
+        return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": self._all_scores()}
 
     def _is_custom(self, block: Block) -> bool:
         return block.kind == "call" and self._called.get(block.name, _FUNCTION).is_custom
@@ -173,7 +206,8 @@ def _echoed(body: ResponsesRequest) -> dict[str, Any]:
         "tool_choice": body.tool_choice or "auto",
         "tools": body.tools or [],
         "top_p": 1.0 if body.top_p is None else body.top_p,
-        "truncation": "disabled",
+        "truncation": body.truncation or "disabled",
+        **({"top_logprobs": body.top_logprobs} if body.top_logprobs is not None else {}),
         **({"user": body.user} if isinstance(body.user, str) else {}),
     }
 
@@ -194,19 +228,3 @@ def _event_prefix(block: Block) -> str:
 
 def _content_index(block: Block) -> dict[str, int]:
     return {} if block.kind == "call" else {"content_index": 0}
-
-
-def _done_fields(block: Block, called: Mapping[str, CalledTool]) -> dict[str, Any]:
-    match block.kind:
-        case "reasoning":
-            return {"text": block.text}
-        case "text":
-            return {"text": block.text, "logprobs": []}
-        case "call":
-            return {"name": called.get(block.name, CalledTool(block.name)).name, "arguments": block.text}
-
-
-def _part(block: Block) -> dict[str, Any]:
-    if block.kind == "reasoning":
-        return {"type": "reasoning_text", "text": block.text}
-    return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}

@@ -12,7 +12,7 @@ from ballast.server.wire.client_tools import CalledTool, custom_arguments, custo
 from ballast.server.wire.field_rules import Holds, NoEffect
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
-from ballast.server.wire.openai.request import MAX_TOOLS, ChatCompletionRequest
+from ballast.server.wire.openai.request import MAX_TOOLS, MAX_TOP_LOGPROBS, REQUEST_ID, ChatCompletionRequest
 from ballast.server.wire.parsing import (
     WHOLE,
     Objects,
@@ -34,8 +34,22 @@ from ballast.server.wire.responses.other_fields import (
 
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "refusal"})
 _ROLES = ("user", "assistant", "system", "developer")
-_INCLUDED = frozenset({"reasoning.encrypted_content"})
-"""Values of `include` that change nothing here: reasoning is not encrypted anyway."""
+_LOGPROBS = "message.output_text.logprobs"
+_INCLUDED = frozenset(
+    {
+        _LOGPROBS,
+        *("reasoning.encrypted_content", "web_search_call.action.sources", "web_search_call.results"),
+        *("file_search_call.results", "code_interpreter_call.outputs", "computer_call_output.output.image_url"),
+        "message.input_image.image_url",
+    }
+)
+"""Values of `include`. But for log probabilities they ask for what there is none of here: reasoning is not encrypted,
+and nobody searches."""
+_PASSED_ON = (
+    *("seed", "top_k", "stop", "logit_bias", "repetition_penalty", "ignore_eos", "priority", "structured_outputs"),
+    *("skip_special_tokens", "include_stop_str_in_output", "chat_template_kwargs", "request_id"),
+)
+"""Fields that vLLM adds to this API, and that are read as those of a chat."""
 
 
 class TextOptions(StrictModel):
@@ -75,12 +89,33 @@ class ResponsesRequest(StrictModel):
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     include: Strings | None = None
-    truncation: Literal["disabled"] | None = None
-    top_logprobs: Annotated[Literal[0], WHOLE] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    """auto: an input that is too long loses its beginning, as in vLLM."""
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
+    """Alternatives with each token, where `include` asks for log probabilities."""
     metadata: Any = None
     """Repeated in the response."""
     user: Any = None
     """Repeated in the response."""
+
+    seed: Any = None
+    top_k: Any = None
+    stop: Any = None
+    logit_bias: Any = None
+    repetition_penalty: Any = None
+    ignore_eos: Any = None
+    priority: Any = None
+    structured_outputs: Any = None
+    skip_special_tokens: Any = None
+    include_stop_str_in_output: Any = None
+    chat_template_kwargs: Any = None
+    request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
+    """The response's id ends with it."""
+
+    @property
+    def shows_logprobs(self) -> bool:
+        """Whether the response has the log probabilities of its texts' tokens."""
+        return _LOGPROBS in (self.include or ())
 
 
 def parse_responses(data: bytes, max_model_tokens: int, ignored: IgnoredFields) -> ResponsesRequest:
@@ -110,6 +145,9 @@ def to_chat(body: ResponsesRequest, ignored: IgnoredFields) -> tuple[ChatComplet
         "parallel_tool_calls": body.parallel_tool_calls,
         "response_format": _response_format(body.text),
         "reasoning_effort": body.reasoning.effort if body.reasoning else None,
+        "truncate_prompt_tokens": -1 if body.truncation == "auto" else None,
+        **({"logprobs": True, "top_logprobs": body.top_logprobs} if body.shows_logprobs else {}),
+        **{name: getattr(body, name) for name in _PASSED_ON},
     }
     given = {name: value for name, value in fields.items() if value is not None}
     return validated(ChatCompletionRequest, given), called

@@ -11,6 +11,7 @@ from ballast.server.routes.tokens import DetokenizeRequest, TokenizeRequest
 from ballast.server.wire.anthropic.request import MessagesRequest
 from ballast.server.wire.field_rules import Alias, NoEffect, Refused, Rule, Shape
 from ballast.server.wire.known_fields import shape_of
+from ballast.server.wire.llama_cpp.request import InfillRequest, LlamaRequest
 from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest
 from ballast.server.wire.parsing import StrictModel
 from ballast.server.wire.responses.request import ResponsesRequest
@@ -20,9 +21,14 @@ KINDS: Mapping[str, type[StrictModel]] = {
     "/v1/completions": CompletionRequest,
     "/v1/responses": ResponsesRequest,
     "/v1/messages": MessagesRequest,
+    "/completion": LlamaRequest,
+    "/infill": InfillRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
 }
+
+COMMON_TO = {"/completion": "/v1/completions", "/infill": "/completion"}
+"""Path → that whose fields it has as well; only what differs is listed again."""
 
 Describe = Callable[[dict[str, Any]], str]
 
@@ -49,13 +55,21 @@ def request_fields(describe: Describe) -> Iterator[str]:
         yield ""
         yield f"## {path}"
         yield ""
-        yield from table(("field", "value", "what happens", "more"), _rows(kind, describe))
+        before = COMMON_TO.get(path)
+        if before is not None:
+            yield from paragraph(f"As [{before}](#{before.replace('/', '')}), and:")
+            yield ""
+        yield from table(("field", "value", "what happens", "more"), _rows(kind, describe, KINDS.get(before or "")))
 
 
-def _rows(kind: type[StrictModel], describe: Describe) -> Iterator[tuple[str, ...]]:
+def _rows(kind: type[StrictModel], describe: Describe, besides: type[StrictModel] | None) -> Iterator[tuple[str, ...]]:
     schema = kind.model_json_schema(ref_template="#/{model}")
     required = schema.get("required", ())
+    known = {} if besides is None else besides.model_fields
+    rules = {} if besides is None else besides.other_fields
     for name, info in kind.model_fields.items():
+        if name in kind.other_fields or (name in known and repr(known[name]) == repr(info)):
+            continue
         found = schema["properties"][info.alias or name]
         rule = next((each for each in info.metadata if isinstance(each, NoEffect)), None)
         title = f"`{info.alias or name}`{' (required)' if name in required else ''}"
@@ -65,6 +79,8 @@ def _rows(kind: type[StrictModel], describe: Describe) -> Iterator[tuple[str, ..
         if inside is not None:
             yield from _inner(f"{info.alias or name}.", inside)
     for name, other in kind.other_fields.items():
+        if rules.get(name) == other:
+            continue
         yield f"`{name}`", "any", *_said(other)
 
 

@@ -17,7 +17,7 @@ from ballast.server.generation.cancellation import ClientGoneError
 from ballast.server.http.access import Access
 from ballast.server.http.anthropic_errors import AnthropicErrors
 from ballast.server.http.middleware import BodyLimit, RequestScope
-from ballast.server.routes import anthropic, chat_page, health, openai, other_servers, responses, tokens
+from ballast.server.routes import anthropic, chat_page, health, llama_cpp, openai, other_servers, responses, tokens
 from ballast.server.service import Service
 from ballast.server.wire.errors import RequestTimeoutError, error_reply
 from ballast.server.wire.openapi import document
@@ -35,6 +35,7 @@ def api_routers(*, with_admin: bool) -> tuple[APIRouter, ...]:
         anthropic.router,
         responses.router,
         tokens.router,
+        llama_cpp.router,
         other_servers.router,
         chat_page.router,
         health.everywhere,

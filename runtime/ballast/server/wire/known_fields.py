@@ -84,9 +84,13 @@ def _objects(value: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @cache
 def shape_of(kind: type[StrictModel]) -> Shape:
-    """The fields that a type declares, with the rules beside it."""
+    """The fields that a type declares, with the rules beside it. A rule goes before a field that is inherited."""
     return Shape(
-        {info.alias or name: _inside(info) for name, info in kind.model_fields.items()},
+        {
+            info.alias or name: _inside(info)
+            for name, info in kind.model_fields.items()
+            if name not in kind.other_fields
+        },
         kind.other_fields,
     )
 

@@ -303,7 +303,7 @@ def parse_body(kind: type[Body], data: bytes, max_model_tokens: int, ignored: Ig
     if kind is ChatCompletionRequest:
         skip_foreign_tools(value, ignored)
     body = read_fields(kind, value, ignored)
-    _check_together(body)
+    check_together(body)
     return body
 
 
@@ -322,8 +322,8 @@ def skip_foreign_tools(value: dict[str, Any], ignored: IgnoredFields) -> None:
     value["tools"] = kept
 
 
-def _check_together(body: GenerationRequest) -> None:
-    """Check fields that restrict each other."""
+def check_together(body: GenerationRequest) -> None:
+    """Check fields that restrict each other. Raises RequestError."""
     for name in ("stream_options", "return_progress"):
         if getattr(body, name) and not body.stream:
             raise RequestError(f"{name} is only allowed with stream: true", param=name)

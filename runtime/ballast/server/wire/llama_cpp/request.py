@@ -1,0 +1,91 @@
+"""Requests of llama.cpp's own completions, with its defaults (tools/server/README.md there): /completion, /infill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field, SkipValidation, field_validator
+
+from ballast.server.wire.field_rules import Holds, NoEffect, Refused, Rule, shape
+from ballast.server.wire.ignored_fields import IgnoredFields
+from ballast.server.wire.known_fields import read_fields
+from ballast.server.wire.openai.other_fields import TEXT_RULES
+from ballast.server.wire.openai.request import MAX_TEMPERATURE, MAX_TOP_LOGPROBS, CompletionRequest, check_together
+from ballast.server.wire.parsing import WHOLE, Objects, check_lengths, parse_json
+
+NEVER = -100.0
+"""The bias of a token that may not come: the lowest that there is."""
+
+
+class LlamaRequest(CompletionRequest):
+    """Body of POST /completion: that of a text completion, with llama.cpp's names, defaults and reply."""
+
+    other_fields: ClassVar[Mapping[str, Rule]] = {
+        **TEXT_RULES,
+        "best_of": Refused("every choice is returned; see n_cmpl"),
+        "echo": Refused("the reply has no prompt in its text", (False,)),
+        "logprobs": Refused("n_probs asks for probabilities"),
+        "return_token_ids": Refused("return_tokens asks for them", (False,)),
+        "prompt_logprobs": Refused("/v1/completions has it"),
+        "return_tokens_as_token_ids": NoEffect("tokens always come with their ids"),
+    }
+
+    temperature: Annotated[float, Field(le=MAX_TEMPERATURE)] | None = 0.8
+    """0 and less: the likeliest token."""
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = 0.95
+    top_k: Annotated[int, Field(ge=-1), WHOLE] | None = 40
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = 0.05
+    n_probs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
+    """How many alternatives to report with each token, 0: none, nor the token's own probability."""
+    return_tokens: bool | None = None
+
+    @field_validator("temperature")
+    @classmethod
+    def _not_negative(cls, value: float | None) -> float | None:
+        return None if value is None else max(0.0, value)
+
+    @field_validator("seed", mode="before")
+    @classmethod
+    def _drawn(cls, value: Any) -> Any:
+        """-1 asks for a seed that the server draws."""
+        return None if value == -1 else value
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _pairs(cls, value: Any) -> Any:
+        """[[id, bias], …] as the object that OpenAI's API has; false for a token that may not come."""
+        if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+            return value
+        return {str(token): NEVER if bias is False else bias for token, bias in value}
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """As that of CompletionRequest."""
+        return self.n_probs or None
+
+
+def _prompt(value: Any) -> Any:
+    if isinstance(value, str):
+        return [value]
+    raise ValueError("must be a string")
+
+
+class InfillRequest(LlamaRequest):
+    """Body of POST /infill."""
+
+    prompt: Annotated[SkipValidation[list[str | list[int]]], BeforeValidator(_prompt)] = Field([""])
+    """A text that the filling begins with."""
+    input_prefix: str
+    input_suffix: str
+    input_extra: Annotated[Objects, Holds(shape("filename", "text"))] = Field([])
+    """Other files, which stand before the prefix."""
+
+
+def parse_llama(kind: type[LlamaRequest], data: bytes, max_model_tokens: int, ignored: IgnoredFields) -> LlamaRequest:
+    """Parse a body, and note in `ignored` what is not known. Raises RequestError. Must not run on the event loop."""
+    value = parse_json(data)
+    check_lengths(value, max_model_tokens)
+    body = read_fields(kind, value, ignored)
+    check_together(body)
+    return body

@@ -1,0 +1,114 @@
+"""/completion and /infill as llama.cpp's server answers them."""
+
+import json
+
+import httpx
+import pytest
+
+from ballast.server.generation.infill import BEGIN, END, HOLE, infill_prompt
+from ballast.server.wire.ignored_fields import IgnoredFields
+from ballast.server.wire.llama_cpp.request import InfillRequest, LlamaRequest, parse_llama
+from ballast.server.wire.openai.request import to_sampling
+from ballast.text.loading import load_text
+from support.models.vocabulary import byte_metadata
+from support.servers.process import FAKE, ServerProcess
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ServerProcess("--max_new_tokens", "50", module=FAKE) as process:
+        yield process
+
+
+def post(server, **body):
+    reply = httpx.post(server.url + "/completion", json={"prompt": "abcd", "n_predict": 4} | body, timeout=60)
+    assert reply.status_code == 200, reply.text
+    assert "x-ballast-ignored" not in reply.headers
+    return reply
+
+
+def test_a_text_is_continued(server):
+    reply = post(server, cache_prompt=True, id_slot=0, samplers=None, mirostat=0, repeat_penalty=1.1).json()
+    assert (reply["content"], reply["stop"], reply["stop_type"], reply["tokens"]) == ("efgh", True, "limit", [])
+    assert (reply["tokens_predicted"], reply["tokens_evaluated"], reply["index"]) == (4, 5, 0)
+    assert (reply["model"], reply["prompt"], reply["truncated"]) == ("alphabet", "abcd", False)
+    assert reply["timings"]["predicted_n"] == 4
+
+
+def test_a_stream_ends_with_what_the_whole_has(server):
+    lines = post(server, stream=True).text.strip().split("\n\n")
+    events = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert "".join(event["content"] for event in events) == "efgh"
+    assert [token for event in events for token in event["tokens"]] == [2 + ord(letter) for letter in "efgh"]
+    assert [event["stop"] for event in events] == [False] * (len(events) - 1) + [True]
+    whole = post(server).json()
+    for field in ("stop_type", "stopping_word", "prompt", "tokens_predicted", "tokens_evaluated"):
+        assert events[-1][field] == whole[field]
+
+
+def test_why_it_ends(server):
+    reply = post(server, stop=["g"]).json()
+    assert (reply["content"], reply["stop_type"], reply["stopping_word"]) == ("ef", "word", "g")
+
+
+def test_several_are_a_list(server):
+    replies = post(server, prompt=["abcd", "ab"], n_cmpl=2).json()
+    assert [(each["index"], each["prompt"], each["content"]) for each in replies] == [
+        (0, "abcd", "efgh"),
+        (1, "abcd", "efgh"),
+        (2, "ab", "cdef"),
+        (3, "ab", "cdef"),
+    ]
+
+
+def test_probabilities_and_ids_on_demand(server):
+    reply = post(server, n_probs=2, return_tokens=True).json()
+    assert reply["tokens"] == [2 + ord(letter) for letter in "efgh"]
+    first = reply["completion_probabilities"][0]
+    assert (first["id"], first["token"], first["bytes"]) == (2 + ord("e"), "e", [ord("e")])
+    likeliest, _ = first["top_logprobs"]
+    assert likeliest["id"] == first["id"]
+    assert "completion_probabilities" not in post(server, n_probs=0).json()
+
+
+def sampling(**fields):
+    body = parse_llama(LlamaRequest, json.dumps({"prompt": "a"} | fields).encode(), 100, IgnoredFields())
+    return to_sampling(body, max_tokens=9, eos_ids=frozenset())
+
+
+def test_the_defaults_are_llamas():
+    params = sampling()
+    assert (params.temperature, params.top_k, params.top_p, params.min_p, params.seed) == (0.8, 40, 0.95, 0.05, None)
+    assert (sampling(temperature=-1).temperature, sampling(seed=-1).seed, sampling(seed=7).seed) == (0, None, 7)
+    assert sampling(logit_bias=[[5, 1.5], [6, False]]).logit_bias == {5: 1.5, 6: -100.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": 1}, "logprobs"),
+        ({"prompt": [1, "a"]}, "prompt"),
+        ({"n_probs": 99}, "n_probs"),
+        ({"lora": [1]}, "lora"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(server, fields, param):
+    reply = httpx.post(server.url + "/completion", json={"prompt": "a"} | fields, timeout=60)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+def test_a_gap_is_refused_where_the_model_has_no_tokens_for_it(server):
+    body = {"input_prefix": "a", "input_suffix": "b"}
+    reply = httpx.post(server.url + "/infill", json=body, timeout=60)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "no_infill")
+    assert "<｜fim▁begin｜>" in reply.json()["error"]["message"]
+
+
+def test_the_prompt_for_a_gap():
+    text = load_text(None, byte_metadata(user_defined=(BEGIN, HOLE, END)), "bytes.gguf")
+    tokenizer = text.tokenizer
+    body = {"input_prefix": "ab", "input_suffix": BEGIN, "prompt": "c", "input_extra": [{"filename": "f", "text": "x"}]}
+    read = parse_llama(InfillRequest, json.dumps(body).encode(), 100, IgnoredFields())
+    ids = infill_prompt(read, tokenizer)
+    assert tokenizer.decode(ids[1:], skip_control=False) == f"x{BEGIN}ab{HOLE}{BEGIN}{END}c"
+    assert (ids[0], ids.count(tokenizer.id_of(BEGIN))) == (tokenizer.bos_id, 1), "a client's text is no control token"

@@ -78,6 +78,12 @@ class ModelConfig(_Section):
         "deepseek-v2, deepseek-v2.5, deepseek-v3, deepseek-r1, deepseek-r1-0528, deepseek-v3.1, or a Jinja file; "
         "default: the model's own, in a corrected form where it is one that DeepSeek published",
     )
+    trust_request_chat_template: bool = option(
+        False,
+        SWITCH,
+        "let requests bring a Jinja template of their own in chat_template; it runs in a guarded process, as those of "
+        "model files do",
+    )
     force_think: bool = option(False, SWITCH, "begin every reply inside <think> (useful for R1)")
     reasoning_field: ReasoningField = option(
         "reasoning_content",

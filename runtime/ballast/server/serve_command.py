@@ -115,7 +115,8 @@ def run(
         ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-chat") as guarded,
     ):
         listeners = open_listeners(config.server)
-        chat_executor = guarded if text.template is not None and text.template.is_guarded else executor
+        is_guarded = text.template is not None and text.template.is_guarded
+        chat_executor = guarded if is_guarded or config.model.trust_request_chat_template else executor
 
         def build(on_death: Callable[[], None], shutting_down: asyncio.Future[None]) -> tuple[Engine, Apps]:
             metrics = Metrics()
@@ -183,7 +184,11 @@ def make_apps(
     service = Service(
         engine=engine,
         request_builder=RequestBuilder(
-            text, engine.limits, config.model.force_think, split_reasoning=bool(reasoning_fields)
+            text,
+            engine.limits,
+            config.model.force_think,
+            split_reasoning=bool(reasoning_fields),
+            trust_templates=config.model.trust_request_chat_template,
         ),
         reasoning_fields=reasoning_fields,
         metrics=metrics,

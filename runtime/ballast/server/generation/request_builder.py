@@ -21,6 +21,7 @@ from ballast.grammar.tools import CallForm, strict_schemas, tool_calls
 from ballast.server.generation.chat_prompt import asked_to_think, continues_final, render_prompt
 from ballast.server.generation.job import Job, Prompt
 from ballast.server.generation.prompt_limits import asked_tokens, truncated
+from ballast.server.generation.request_template import text_with_template
 from ballast.server.generation.token_fields import with_token_rules
 from ballast.server.generation.tool_use import ToolUse, tool_use
 from ballast.server.wire.openai.request import (
@@ -45,6 +46,8 @@ class RequestBuilder:
     text: Text
     limits: Limits
     force_think: bool = False
+    trust_templates: bool = False
+    """Whether requests may bring a chat template."""
     split_reasoning: bool = True
     """Whether reasoning is separated from the content."""
     grammars: GrammarCompiler = field(init=False, repr=False)
@@ -57,8 +60,9 @@ class RequestBuilder:
         """The job of a chat request. `split_reasoning` overrides the server's setting. Raises RequestError,
         CapacityError."""
         use = tool_use(body)
-        prompt = self._chat_prompt(body, use)
-        start = self._start(prompt, body)
+        text = self._text_of(body)
+        prompt = self._chat_prompt(body, use, text)
+        start = self._start(prompt, body, text)
         splits = self.split_reasoning if split_reasoning is None else split_reasoning
         splits = body.hides_reasoning or (splits and not body.keeps_reasoning_inside)
         layout = self._layout(start, use, splits)
@@ -75,10 +79,15 @@ class RequestBuilder:
             stop_reasons={**job.stop_reasons, **ends},
             hide_reasoning=body.hides_reasoning,
         )
-        job = self._constrain_chat(job, body, use, start)
+        job = self._constrain_chat(job, body, use, start, text)
         return with_token_rules(job, body, self.text.tokenizer, start)
 
-    def _constrain_chat(self, job: Job, body: ChatCompletionRequest, use: ToolUse | None, start: Start) -> Job:
+    def _text_of(self, body: ChatCompletionRequest) -> Text:
+        return text_with_template(self.text, body.chat_template, is_trusted=self.trust_templates)
+
+    def _constrain_chat(
+        self, job: Job, body: ChatCompletionRequest, use: ToolUse | None, start: Start, text: Text
+    ) -> Job:
         shape = _shape(body, use)
         if use is None and shape is None:
             return job
@@ -92,7 +101,7 @@ class RequestBuilder:
         prefix = reasoning_prefix(start, self.text.tokenizer)
         if use is None:
             return self._constrain(job, body, shape, prefix)
-        form: CallForm = "fenced" if self.text.require_template().fences_calls else "plain"
+        form: CallForm = "fenced" if text.require_template().fences_calls else "plain"
         return _with_constraint(job, self._compile_calls(body, use, form, prefix))
 
     def _compile_calls(
@@ -131,19 +140,20 @@ class RequestBuilder:
 
     def chat_prompt(self, body: ChatCompletionRequest) -> Prompt:
         """The prompt of the job that `chat` makes. Raises RequestError."""
-        return self._chat_prompt(body, tool_use(body))
+        return self._chat_prompt(body, tool_use(body), self._text_of(body))
 
-    def _chat_prompt(self, body: ChatCompletionRequest, use: ToolUse | None) -> Prompt:
+    def _chat_prompt(self, body: ChatCompletionRequest, use: ToolUse | None, text: Text) -> Prompt:
         tools = () if use is None else use.tools
-        text = render_prompt(self.text, body, tools, always_think=self.force_think)
+        rendered = render_prompt(text, body, tools, always_think=self.force_think)
         tokenizer = self.text.tokenizer
-        ids = self._encode(text, "messages", tokenizer.encode_prompt, may_cut=body.truncate_prompt_tokens is not None)
+        may_cut = body.truncate_prompt_tokens is not None
+        ids = self._encode(rendered, "messages", tokenizer.encode_prompt, may_cut=may_cut)
         if body.add_special_tokens and tokenizer.add_bos and tokenizer.bos_id is not None:
             ids = [tokenizer.bos_id, *ids]
         return Prompt(tuple(truncated(ids, body, self.limits)))
 
-    def _start(self, prompt: Prompt, body: ChatCompletionRequest) -> Start:
-        tokenizer, family = self.text.tokenizer, self.text.require_template().family
+    def _start(self, prompt: Prompt, body: ChatCompletionRequest, text: Text) -> Start:
+        tokenizer, family = text.tokenizer, text.require_template().family
         thinks = family is not None and family.thinks and not continues_final(body)
         marks = marks_of(tokenizer, THINKING)
         return start_of(reversed(prompt.ids), marks, tokenizer.eos_ids, thinks=thinks)

@@ -367,7 +367,7 @@ def tool(**function: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tools": [{"type": 5}]}, "tools.0.type"),
         ({"tools": [tool()]}, "tools.0.function.name"),
         ({"tools": [tool(name="a b")]}, "tools.0.function.name"),
         ({"tools": [tool(name="a", parameters="x")]}, "tools.0.function.parameters"),

@@ -235,6 +235,22 @@ def test_template_arguments_reach_the_template(text):
     assert job.prompts[0].ids[-1] == 2 + ord("!")
 
 
+REVERSED = "{% for m in messages %}{{ m.content | reverse }}{% endfor %}{{ eos_token }}"
+
+
+def test_a_requests_own_template_is_rendered_where_requests_are_trusted_with_one(text):
+    trusting = RequestBuilder(text, LIMITS, trust_templates=True)
+    assert trusting.chat(chat(chat_template=REVERSED)).prompts[0].ids == (*letters("ih"), 1)
+    assert trusting.chat_prompt(chat(chat_template=REVERSED)).ids == (*letters("ih"), 1)
+    with pytest.raises(RequestError, match="chat_template: ") as wrong:
+        trusting.chat(chat(chat_template="{% for %}"))
+    assert wrong.value.param == "chat_template"
+    wary = RequestBuilder(text, LIMITS)
+    with pytest.raises(RequestError, match="--trust_request_chat_template"):
+        wary.chat(chat(chat_template=REVERSED))
+    assert wary.chat(chat(chat_template=TEMPLATE)).prompts[0].ids == (0, *letters("hi")), "the model's own"
+
+
 @pytest.fixture(scope="module")
 def v31():
     return load_text(None, byte_metadata(), "bytes.gguf", "deepseek-v3.1")

@@ -218,6 +218,8 @@ class ChatCompletionRequest(GenerationRequest):
 
     messages: Annotated[Annotated[Objects, Field(min_length=1)], Holds(MESSAGE)]
     chat_template_kwargs: dict[str, Any] | None = None
+    chat_template: str | None = None
+    """A Jinja template in place of the model's own; only with --trust_request_chat_template."""
     thinking: ThinkingSwitch | bool | None = None
     enable_thinking: bool | None = None
     reasoning_effort: ReasoningEffort | None = None

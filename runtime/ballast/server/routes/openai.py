@@ -33,7 +33,7 @@ async def chat_completions(request: Request) -> Response:
     """Answer a conversation."""
     service, record = begin(request, "chat_completions")
     ready = await service.prepare(request, record, ChatCompletionRequest, service.request_builder.chat)
-    return _respond(service, record, ready, "chatcmpl", ChatFormat(service.reasoning_fields))
+    return _respond(service, record, ready, "chatcmpl", ChatFormat(service.reasoning_fields, ready.body.custom_tools))
 
 
 @router.post("/completions", include_in_schema=False)

@@ -53,6 +53,15 @@ def custom_function(name: Any, description: Any, form: Any) -> dict[str, Any]:
     }
 
 
+def custom_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A custom tool of the Chat Completions API as a function tool."""
+    asked = tool.get("custom")
+    custom: Mapping[str, Any] = asked if isinstance(asked, dict) else {}
+    form = custom.get("format")
+    grammar = form.get("grammar") if isinstance(form, dict) else None
+    return {"type": "function", "function": custom_function(custom.get("name"), custom.get("description"), grammar)}
+
+
 def custom_arguments(text: Any) -> str:
     """The arguments of a call of `custom_function`."""
     return orjson.dumps({INPUT: text if isinstance(text, str) else ""}).decode()
@@ -67,6 +76,35 @@ def custom_input(arguments: str) -> str:
     text = value.get(INPUT) if isinstance(value, dict) else None
     return text if isinstance(text, str) else arguments
 
+
+class InputText:
+    """The text of a custom tool's call while its arguments are streamed."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+        """Arguments whose text is not out yet."""
+        self._inside = False
+
+    def push(self, arguments: str) -> str:
+        """Take more of the arguments, and return the text that is certain."""
+        self._rest += arguments
+        if not self._inside:
+            head = _INPUT_HEAD.match(self._rest)
+            if head is None:
+                return ""
+            self._inside, self._rest = True, self._rest[head.end() :]
+        whole = _WHOLE_CHARACTERS.match(self._rest)
+        shown = whole[0] if whole else ""
+        self._rest = self._rest[len(shown) :]
+        return str(orjson.loads(f'"{shown}"'))
+
+
+_INPUT_HEAD = re.compile(rf'\s*{{\s*"{INPUT}"\s*:\s*"')
+_WHOLE_CHARACTERS = re.compile(
+    r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}'
+    r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})+"
+)
+"""Of a JSON string's inside: neither half an escape, nor half a pair of surrogates, nor the quote that ends it."""
 
 _TEXT = {"type": "string"}
 _RANGE = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}

@@ -5,7 +5,10 @@ import json
 import httpx
 import openai
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ballast.server.wire.client_tools import InputText, custom_input
 from support.servers.process import ServerProcess
 from support.servers.script_server import PARIS
 from support.servers.sdk_client import openai_client
@@ -225,6 +228,51 @@ def test_a_chats_hosted_tools_are_left_out(server):
     reply = post(server, "/v1/chat/completions", body)
     assert reply.headers["x-ballast-ignored"] == "tools.0"
     assert reply.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "weather"
+
+
+PATCH = {"type": "custom", "custom": {"name": "patch", "format": {"type": "text"}}}
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "custom", "custom": {"name": "patch"}}])
+def test_a_chats_freeform_tool_is_called_with_a_text(server, choice):
+    called = {"id": "a", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}}
+    body = {
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": None, "tool_calls": [called]},
+            {"role": "tool", "tool_call_id": "a", "content": "done"},
+            {"role": "user", "content": "say freeform"},
+        ],
+        "tools": [PATCH],
+        "tool_choice": choice,
+        "reasoning_effort": "none",
+        "n": 2,
+    }
+    reply = post(server, "/v1/chat/completions", body)
+    assert "x-ballast-ignored" not in reply.headers
+    for choice_ in reply.json()["choices"]:
+        (call,) = choice_["message"]["tool_calls"]
+        assert (call["type"], call["custom"]) == ("custom", {"name": "patch", "input": "*** Begin Patch\n+ä"})
+    frames = [
+        json.loads(line[6:])
+        for line in post(server, "/v1/chat/completions", body | {"stream": True}).text.splitlines()
+        if line.startswith("data: {")
+    ]
+    inputs = {0: "", 1: ""}
+    for choice_ in (choice for frame in frames for choice in frame["choices"]):
+        for call in choice_["delta"].get("tool_calls", ()):
+            inputs[choice_["index"]] += call["custom"]["input"]
+    assert set(inputs.values()) == {"*** Begin Patch\n+ä"}
+
+
+@given(st.text(), st.lists(st.integers(1, 5)))
+def test_a_freeform_text_is_the_same_however_its_arguments_are_cut(text, sizes):
+    for arguments in (json.dumps({"input": text}), json.dumps({"input": text}, ensure_ascii=False)):
+        reader, said, at = InputText(), "", 0
+        for size in (*sizes, len(arguments)):
+            said += reader.push(arguments[at : at + size])
+            at += size
+        assert said == custom_input(arguments) == text
 
 
 def test_the_openai_client_reads_the_events_of_a_freeform_tool(server):

@@ -5,11 +5,12 @@ The chunks of a stream differ in a few bytes only, so the rest is written once p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ballast import __version__
+from ballast.server.wire.client_tools import InputText, custom_input
 from ballast.server.wire.json_text import event, to_json
 from ballast.server.wire.openai.logprobs import (
     Spelling,
@@ -20,7 +21,7 @@ from ballast.server.wire.openai.logprobs import (
 )
 from ballast.server.wire.piece import Piece, ScoredToken, Whole, WireFinishReason
 from ballast.server.wire.usage import Counts, Progress
-from ballast.text.reply_parts import CallArguments, CallBegin, Content, Message, Part, Reasoning
+from ballast.text.reply_parts import Call, CallArguments, CallBegin, Content, Message, Part, Reasoning
 
 SYSTEM_FINGERPRINT = f"ballast-{__version__}"
 
@@ -60,8 +61,8 @@ class Format(Protocol):
     prompt_in_choice: bool
     """Whether a prompt's ids and scores stand in each of its choices, as in vLLM's text completions, or beside them."""
 
-    def chunk(self, part: Part | None) -> dict[str, Any]:
-        """The fields of a chunk for one part; `part` None: for a chunk without text."""
+    def chunk(self, part: Part | None, index: int) -> dict[str, Any]:
+        """The fields of a chunk for one part of choice `index`; `part` None: for a chunk without text."""
 
     def whole(self, choice: Whole) -> dict[str, Any]:
         """The fields of a complete choice."""
@@ -79,10 +80,16 @@ class ChatFormat:
     prompt_in_choice = False
     logprobs = staticmethod(chat_logprobs)
 
-    def __init__(self, reasoning_fields: Sequence[str] = ("reasoning_content",)) -> None:
+    def __init__(
+        self, reasoning_fields: Sequence[str] = ("reasoning_content",), custom_tools: Collection[str] = ()
+    ) -> None:
+        """`custom_tools`: names of tools whose calls have a text instead of arguments."""
         self._reasoning_fields = reasoning_fields
+        self._custom_tools = custom_tools
+        self._inputs: dict[tuple[int, int], InputText] = {}
+        """Of streamed calls of such tools, by choice and call."""
 
-    def chunk(self, part: Part | None) -> dict[str, Any]:
+    def chunk(self, part: Part | None, index: int) -> dict[str, Any]:
         """A delta."""
         match part:
             case None:
@@ -91,6 +98,11 @@ class ChatFormat:
                 return {"delta": {"content": part.text}}
             case Reasoning():
                 return {"delta": dict.fromkeys(self._reasoning_fields, part.text)}
+            case CallBegin() if part.name in self._custom_tools:
+                self._inputs[index, part.index] = InputText()
+                call = {"id": part.id, "type": "custom", "custom": {"name": part.name, "input": ""}}
+            case CallArguments() if (text := self._inputs.get((index, part.index))) is not None:
+                call = {"custom": {"input": text.push(part.text)}}
             case CallBegin():
                 call = {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": ""}}
             case CallArguments():
@@ -106,11 +118,15 @@ class ChatFormat:
         if reply.reasoning:
             message |= dict.fromkeys(self._reasoning_fields, reply.reasoning)
         if reply.calls:
-            message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for call in reply.calls
-            ]
+            message["tool_calls"] = [self._call(call) for call in reply.calls]
         return {"message": message}
+
+    def _call(self, call: Call) -> dict[str, Any]:
+        if call.name in self._custom_tools:
+            custom = {"name": call.name, "input": custom_input(call.arguments)}
+            return {"id": call.id, "type": "custom", "custom": custom}
+        function = {"name": call.name, "arguments": call.arguments}
+        return {"id": call.id, "type": "function", "function": function}
 
 
 class TextFormat:
@@ -122,8 +138,9 @@ class TextFormat:
     prompt_in_choice = True
     logprobs = staticmethod(text_logprobs)
 
-    def chunk(self, part: Part | None) -> dict[str, Any]:
+    def chunk(self, part: Part | None, index: int) -> dict[str, Any]:
         """More text."""
+        del index
         return {"text": part.text if isinstance(part, Content) else ""}
 
     def whole(self, choice: Whole) -> dict[str, Any]:
@@ -176,7 +193,7 @@ class Reply:
         return b"".join(
             self._frame(
                 piece.index,
-                self._format.chunk(part) | ({} if n else ids),
+                self._format.chunk(part, piece.index) | ({} if n else ids),
                 counts,
                 tokens=() if n else piece.tokens,
                 more=more,
@@ -187,12 +204,12 @@ class Reply:
     def progress(self, progress: Progress, counts: Counts) -> bytes:
         """The frame with the progress of a prompt."""
         more = {"prompt_progress": progress.to_wire()}
-        return self._frame(progress.index, self._format.chunk(None), counts, more=more)
+        return self._frame(progress.index, self._format.chunk(None, progress.index), counts, more=more)
 
     def finish(self, piece: Piece, counts: Counts) -> bytes:
         """The frame that says why a choice ended, with the timings of the request so far."""
         more = {"timings": counts.timings.to_wire()}
-        fields = {**self._format.chunk(None), "stop_reason": piece.stop_reason}
+        fields = {**self._format.chunk(None, piece.index), "stop_reason": piece.stop_reason}
         return self._frame(piece.index, fields, counts, reason=piece.finish_reason, more=more)
 
     def end(self, counts: Counts) -> bytes:
@@ -250,7 +267,7 @@ class Reply:
 
     def _plain_frame(self, index: int, part: Part, counts: Counts) -> bytes:
         if not isinstance(part, Content):
-            return self._frame(index, self._format.chunk(part), counts)
+            return self._frame(index, self._format.chunk(part, index), counts)
         before, after = self._cut(index, counts)
         return before + to_json(part.text) + after
 
@@ -258,7 +275,7 @@ class Reply:
         """The bytes before and after the text in the frames of one choice."""
         if index not in self._cuts:
             # From the right, since the client chooses the model's name, which may contain the placeholder.
-            before, after = self._frame(index, self._format.chunk(Content(_PLACEHOLDER)), counts).rsplit(
+            before, after = self._frame(index, self._format.chunk(Content(_PLACEHOLDER), index), counts).rsplit(
                 to_json(_PLACEHOLDER), 1
             )
             self._cuts[index] = before, after

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, SkipValidation
+from pydantic import BeforeValidator, Field, PrivateAttr, SkipValidation
 
 from ballast.engine.request import SamplingParams
 from ballast.errors import RequestError
-from ballast.server.wire.client_tools import skip
+from ballast.server.wire.client_tools import custom_arguments, custom_tool, skip
 from ballast.server.wire.field_rules import Holds, NoEffect
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
@@ -216,6 +216,8 @@ class ChatCompletionRequest(GenerationRequest):
 
     other_fields = CHAT_RULES
 
+    _custom_tools: frozenset[str] = PrivateAttr(default=frozenset())
+
     messages: Annotated[Annotated[Objects, Field(min_length=1)], Holds(MESSAGE)]
     chat_template_kwargs: dict[str, Any] | None = None
     chat_template: str | None = None
@@ -240,6 +242,15 @@ class ChatCompletionRequest(GenerationRequest):
     tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS)] | None, Holds(TOOL)] = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+
+    @property
+    def custom_tools(self) -> frozenset[str]:
+        """Names of those of its functions that are custom tools to the client."""
+        return self._custom_tools
+
+    @custom_tools.setter
+    def custom_tools(self, names: frozenset[str]) -> None:
+        self._custom_tools = names
 
     @property
     def effort(self) -> str | None:
@@ -302,9 +313,13 @@ def parse_body(kind: type[Body], data: bytes, max_model_tokens: int, ignored: Ig
     """
     value = parse_json(data)
     check_lengths(value, max_model_tokens)
+    custom_names: frozenset[str] = frozenset()
     if kind is ChatCompletionRequest:
         skip_foreign_tools(value, ignored)
+        custom_names = read_custom_tools(value)
     body = read_fields(kind, value, ignored)
+    if isinstance(body, ChatCompletionRequest):
+        body.custom_tools = custom_names
     check_together(body)
     return body
 
@@ -322,6 +337,28 @@ def skip_foreign_tools(value: dict[str, Any], ignored: IgnoredFields) -> None:
         else:
             kept.append(tool)
     value["tools"] = kept
+
+
+def read_custom_tools(value: dict[str, Any]) -> frozenset[str]:
+    """Put functions in place of a chat request's custom tools, and of calls of such in its messages. Returns their
+    names."""
+    messages, choice = value.get("messages"), value.get("tool_choice")
+    tools = value["tools"] if isinstance(value.get("tools"), list) else []
+    names = set()
+    for n, tool in enumerate(tools):
+        if isinstance(tool, dict) and tool.get("type") == "custom":
+            tools[n] = custom_tool(tool)
+            names.add(str(tools[n]["function"]["name"]))
+    for message in messages if isinstance(messages, list) else ():
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, dict) and call.get("type") == "custom" and isinstance(call.get("custom"), dict):
+                called = call.pop("custom")
+                call["type"] = "function"
+                call["function"] = {"name": called.get("name"), "arguments": custom_arguments(called.get("input"))}
+    if isinstance(choice, dict) and choice.get("type") == "custom":
+        value["tool_choice"] = {"type": "function", "function": choice.get("custom")}
+    return frozenset(names)
 
 
 def check_together(body: GenerationRequest) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ballast.server.wire.openai.request import ChatCompletionRequest, ThinkingSwitch
+from ballast.server.wire.openai.request import ChatCompletionRequest
+from ballast.server.wire.openai.thinking import ThinkingSwitch
 from ballast.server.wire.parsing import refuse
 from ballast.text.chat_template import ChatTemplate, force_think
 from ballast.text.loading import Text

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ballast.errors import RequestError
-from ballast.server.wire.openai.request import AllowedToolsChoice, ChatCompletionRequest, NamedTool
+from ballast.server.wire.openai.chat_tools import AllowedToolsChoice, NamedTool
+from ballast.server.wire.openai.request import ChatCompletionRequest
 from ballast.text.messages import normalize_tools
 
 

@@ -13,7 +13,8 @@ from ballast.server.wire.client_tools import anthropic_function, skip
 from ballast.server.wire.field_rules import Holds
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
-from ballast.server.wire.openai.request import MAX_TOOLS, ChatCompletionRequest
+from ballast.server.wire.openai.chat_tools import MAX_TOOLS
+from ballast.server.wire.openai.request import ChatCompletionRequest
 from ballast.server.wire.parsing import (
     WHOLE,
     Objects,

@@ -9,13 +9,14 @@ from pydantic import BeforeValidator, Field, PrivateAttr, SkipValidation
 
 from ballast.engine.request import SamplingParams
 from ballast.errors import RequestError
-from ballast.server.wire.client_tools import custom_arguments, custom_tool, skip
 from ballast.server.wire.field_rules import Holds, NoEffect
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
+from ballast.server.wire.openai.chat_tools import MAX_TOOLS, ToolChoice, read_custom_tools, skip_foreign_tools
 from ballast.server.wire.openai.message_fields import MESSAGE, TOOL
 from ballast.server.wire.openai.other_fields import CHAT_RULES, GENERATION_RULES, TEXT_RULES
 from ballast.server.wire.openai.response_format import FormFields
+from ballast.server.wire.openai.thinking import ReasoningChoice, ReasoningEffort, ThinkingSwitch
 from ballast.server.wire.parsing import WHOLE, WHOLE_ITEMS, Objects, StrictModel, check_lengths, parse_json, whole_items
 
 MAX_STOP_STRINGS = 16
@@ -24,7 +25,6 @@ MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
 MAX_ALLOWED_IDS = 1 << 18
 MAX_ID_DIGITS = 10
-MAX_TOOLS = 1024
 MAX_TEMPERATURE = 5
 REQUEST_ID = r"^[\x21-\x7e]{1,128}$"
 MAX_SEED = 2**63 - 1
@@ -156,61 +156,6 @@ class GenerationRequest(FormFields):
     """The reply's id ends with it."""
 
 
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-
-class ThinkingSwitch(StrictModel):
-    """`thinking` of DeepSeek's API."""
-
-    type: Literal["enabled", "disabled"]
-    budget_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
-    """As thinking_token_budget."""
-
-
-class ReasoningChoice(StrictModel):
-    """`reasoning` of OpenRouter's API, which SGLang reads too."""
-
-    effort: ReasoningEffort | None = None
-    """As reasoning_effort."""
-    enabled: bool | None = None
-    exclude: bool | None = None
-    """true: as include_reasoning: false."""
-    max_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
-    """As thinking_token_budget."""
-
-
-class NamedFunction(StrictModel):
-    """The function of a `tool_choice`."""
-
-    name: str
-
-
-class NamedTool(StrictModel):
-    """A `tool_choice` that names the function to call."""
-
-    type: Literal["function"]
-    function: NamedFunction
-
-
-class AllowedTools(StrictModel):
-    """Which of the tools may be called, and whether one must be."""
-
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
-
-
-class AllowedToolsChoice(StrictModel):
-    """A `tool_choice` that leaves some of the tools to the model, and the prompt as it is with all of them."""
-
-    type: Literal["allowed_tools"]
-    allowed_tools: AllowedTools
-
-
-ToolChoice = (
-    Literal["none", "auto", "required"] | Annotated[NamedTool | AllowedToolsChoice, Field(discriminator="type")]
-)
-
-
 class ChatCompletionRequest(GenerationRequest):
     """Body of POST /v1/chat/completions. Messages are checked where they are normalised, in `ballast.text`."""
 
@@ -322,43 +267,6 @@ def parse_body(kind: type[Body], data: bytes, max_model_tokens: int, ignored: Ig
         body.custom_tools = custom_names
     check_together(body)
     return body
-
-
-def skip_foreign_tools(value: dict[str, Any], ignored: IgnoredFields) -> None:
-    """Take tools out of a chat request that another server would run, such as a web search."""
-    tools = value.get("tools")
-    if not isinstance(tools, list):
-        return
-    kept = []
-    for n, tool in enumerate(tools):
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if isinstance(kind, str) and kind not in ("function", "custom"):
-            skip(kind, f"tools.{n}", ignored)
-        else:
-            kept.append(tool)
-    value["tools"] = kept
-
-
-def read_custom_tools(value: dict[str, Any]) -> frozenset[str]:
-    """Put functions in place of a chat request's custom tools, and of calls of such in its messages. Returns their
-    names."""
-    messages, choice = value.get("messages"), value.get("tool_choice")
-    tools = value["tools"] if isinstance(value.get("tools"), list) else []
-    names = set()
-    for n, tool in enumerate(tools):
-        if isinstance(tool, dict) and tool.get("type") == "custom":
-            tools[n] = custom_tool(tool)
-            names.add(str(tools[n]["function"]["name"]))
-    for message in messages if isinstance(messages, list) else ():
-        calls = message.get("tool_calls") if isinstance(message, dict) else None
-        for call in calls if isinstance(calls, list) else ():
-            if isinstance(call, dict) and call.get("type") == "custom" and isinstance(call.get("custom"), dict):
-                called = call.pop("custom")
-                call["type"] = "function"
-                call["function"] = {"name": called.get("name"), "arguments": custom_arguments(called.get("input"))}
-    if isinstance(choice, dict) and choice.get("type") == "custom":
-        value["tool_choice"] = {"type": "function", "function": choice.get("custom")}
-    return frozenset(names)
 
 
 def check_together(body: GenerationRequest) -> None:

@@ -12,7 +12,8 @@ from ballast.server.wire.client_tools import CalledTool, custom_arguments, custo
 from ballast.server.wire.field_rules import Holds, NoEffect
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
-from ballast.server.wire.openai.request import MAX_TOOLS, MAX_TOP_LOGPROBS, REQUEST_ID, ChatCompletionRequest
+from ballast.server.wire.openai.chat_tools import MAX_TOOLS
+from ballast.server.wire.openai.request import MAX_TOP_LOGPROBS, REQUEST_ID, ChatCompletionRequest
 from ballast.server.wire.parsing import (
     WHOLE,
     Objects,

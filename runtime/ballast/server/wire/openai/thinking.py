@@ -1,0 +1,31 @@
+"""How a chat request asks a model to think, in the words of DeepSeek, OpenRouter and SGLang."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ballast.server.wire.parsing import WHOLE, StrictModel
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class ThinkingSwitch(StrictModel):
+    """`thinking` of DeepSeek's API."""
+
+    type: Literal["enabled", "disabled"]
+    budget_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
+    """As thinking_token_budget."""
+
+
+class ReasoningChoice(StrictModel):
+    """`reasoning` of OpenRouter's API, which SGLang reads too."""
+
+    effort: ReasoningEffort | None = None
+    """As reasoning_effort."""
+    enabled: bool | None = None
+    exclude: bool | None = None
+    """true: as include_reasoning: false."""
+    max_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
+    """As thinking_token_budget."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType, SimpleNamespace
@@ -10,16 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 from triton.runtime.jit import JITFunction
+
+Words = NDArray[np.int64]
 
 
 def interpreted(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A copy of a module of kernels whose kernels are always interpreted, as are the functions that they use from other
     modules. Triton decides that when a kernel is defined, so the modules are executed again.
-    The only PTX instruction that the interpreter supports is the one that `_permuted` implements."""
+    The only PTX instructions that the interpreter supports are those that `_inline_asm` implements."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(InterpreterBuilder, "create_inline_asm", _permuted)
+    monkeypatch.setattr(InterpreterBuilder, "create_inline_asm", _inline_asm)
     spec = importlib.util.spec_from_file_location(f"interpreted_{kernels.__name__}", kernels.__file__ or "")
     assert spec is not None
     assert spec.loader is not None
@@ -31,12 +35,22 @@ def interpreted(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleT
     return copy
 
 
-def _permuted(
+def _inline_asm(
     builder: object, asm: str, constraints: str, values: Sequence[TensorHandle], types: object, is_pure: bool, pack: int
 ) -> Any:
-    """PTX's prmt.b32, of words of any shape."""
-    assert asm == "prmt.b32 $0, $1, $2, $3;", f"the interpreter does not know {asm!r}"
-    first, second, places = (np.asarray(value.data).astype(np.int64) & 0xFFFFFFFF for value in values)
+    """PTX's prmt.b32 of words, and lop3.b32 of words and two constants, of any shape."""
+    words = [np.asarray(value.data).astype(np.int64) & 0xFFFFFFFF for value in values]
+    if asm == "prmt.b32 $0, $1, $2, $3;":
+        word = _permuted(*words)
+    else:
+        constants = re.fullmatch(r"lop3\.b32 \$0, \$1, (0x\w+), (0x\w+), (0x\w+);", asm)
+        assert constants is not None, f"the interpreter does not know {asm!r}"
+        word = _looked_up(words[0], *(int(constant, 16) for constant in constants.groups()))
+    result = TensorHandle(word.astype(np.uint32).view(np.int32), values[0].dtype)
+    return SimpleNamespace(get_result=lambda index: result)
+
+
+def _permuted(first: Words, second: Words, places: Words) -> Words:
     found = second << 32 | first
     word = np.zeros_like(found)
     for byte in range(4):
@@ -44,5 +58,13 @@ def _permuted(
         chosen = found >> (8 * (place & 7)) & 0xFF
         chosen = np.where(place & 8, (chosen >> 7) * 0xFF, chosen)
         word |= chosen << (8 * byte)
-    result = TensorHandle(word.astype(np.uint32).view(np.int32), values[0].dtype)
-    return SimpleNamespace(get_result=lambda index: result)
+    return word
+
+
+def _looked_up(first: Words, second: int, third: int, table: int) -> Words:
+    """Each bit by its place in the table: 4 · first + 2 · second + third."""
+    word = np.zeros_like(first)
+    for bit in range(32):
+        place = (first >> bit & 1) * 4 + (second >> bit & 1) * 2 + (third >> bit & 1)
+        word |= (table >> place & 1) << bit
+    return word

@@ -65,12 +65,12 @@ def words_of(row_words, at, line, half: tl.constexpr, inside, LAYOUT: tl.constex
         high = tl.load(row_words + (at + 32), mask=inside, other=0) >> (4 * half + line)
         word = (word & 0x03030303) | (high & 0x01010101) << 2
     if LAYOUT.step_words is not None:
-        word = _steps_of(word, LAYOUT)
+        word = steps_in(word, LAYOUT)
     return word
 
 
 @triton.jit
-def _steps_of(word, LAYOUT: tl.constexpr):
+def steps_in(word, LAYOUT: tl.constexpr):
     """The table's step for the code in the low four bits of each byte. Looked up in registers: a table in memory would
     cost a load a weight, and keep words from being copied ahead."""
     pairs = word & 0x07070707

@@ -1,7 +1,6 @@
 """Products of the integer codes of packed matrices with tiles of tokens: how the kernels are compiled and launched.
 
-The sizes were chosen by the code that is compiled for sm_90: no thread spills registers, and a processor holds at least
-eight programs.
+The sizes were chosen by measurement (benchmarks/results/resident_experts.jsonl); they are not tuned at start.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import torch
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast.model.hybrid.panels import int_gemm_kernels
-from ballast.model.hybrid.panels.layout import LAYOUTS, SUPER_GROUPS
+from ballast.model.hybrid.panels.layout import GROUP_COLS, LAYOUTS, SUPER_GROUPS
 from ballast.model.hybrid.panels.matmul import Kernel
 from ballast.model.hybrid.panels.stack import PanelStack
 
@@ -22,13 +21,14 @@ MOST_TILES = 5
 _TILES = (8, 16, 32)
 _TERM_NUMBERS = 64
 """Numbers of a group of 32 columns, in two terms."""
-_GROUPS = 4
-"""Groups that a program takes at a time."""
-_WANTED_PROGRAMS = 1584
-"""Programs to fill a GPU with, twelve for each processor of an H200; where rows are too few, columns are split among
+_SHARE_GROUPS = 4
+"""A program's share of the columns is a multiple of so many groups, whatever it takes at a time: so a token's sums do
+not depend on the number of tokens."""
+_WANTED_PROGRAMS = 2112
+"""Programs to fill a GPU with, sixteen for each processor of an H200; where rows are too few, columns are split among
 programs."""
-_LEAST_STEPS = 4
-"""Fewest steps in a program's share of the columns."""
+_LEAST_SHARE = 4
+"""Fewest times _SHARE_GROUPS in a program's share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,11 @@ def int_gemm(stack: PanelStack, given: IntGemmInput, out: torch.Tensor, *, arriv
     layout = LAYOUTS[stack.ggml_type]
     kernel = int_gemm_kernel(stack.ggml_type, num_tokens)
     padded_tokens, num_supers = given.totals.shape[2], given.totals.shape[0] // (SUPER_GROUPS * layout.subs_per_group)
-    num_steps = num_supers * SUPER_GROUPS // _GROUPS
-    num_splits = min(num_steps // _LEAST_STEPS, _WANTED_PROGRAMS // (_row_blocks(stack) * stack.num_experts))
-    steps_per_split = -(-num_steps // max(1, num_splits))
-    num_splits = -(-num_steps // steps_per_split)
+    num_units = num_supers * SUPER_GROUPS // _SHARE_GROUPS
+    num_splits = min(num_units // _LEAST_SHARE, _WANTED_PROGRAMS // (_row_blocks(stack) * stack.num_experts))
+    share = -(-num_units // max(1, num_splits))
+    num_splits = -(-num_units // share)
+    steps_per_split = share * _SHARE_GROUPS * GROUP_COLS // kernel.step_cols
     partial = out.new_empty((num_splits, *out.shape)) if num_splits > 1 else out
     num_tiles = -(-num_tokens // _block(num_tokens))
     kernel.function[_row_blocks(stack), num_tiles, num_splits * stack.num_experts](
@@ -81,7 +82,7 @@ def int_gemm_input(x: torch.Tensor, kind: GgmlType, num_heads: int) -> IntGemmIn
     """x float32 [T * heads, cols], contiguous, as the operand of weights of a quantised type."""
     num_rows, cols = x.shape
     subs = LAYOUTS[kind].subs_per_group
-    num_supers = -(-cols // (SUPER_GROUPS * 32))
+    num_supers = -(-cols // (SUPER_GROUPS * GROUP_COLS))
     blocks = -(-num_rows // num_heads // 8)
     terms = x.new_empty(
         (num_rows, num_supers * SUPER_GROUPS, _TERM_NUMBERS), dtype=torch.bfloat16 if x.is_cuda else torch.float32
@@ -95,8 +96,12 @@ def int_gemm_input(x: torch.Tensor, kind: GgmlType, num_heads: int) -> IntGemmIn
 
 def int_gemm_kernel(kind: GgmlType, num_tokens: int) -> Kernel:
     """The kernel for weights of `kind` and `num_tokens` tokens."""
-    known: dict[str, Any] = {"LAYOUT": LAYOUTS[kind], "GROUPS": _GROUPS, "EIGHTS": _block(num_tokens) // 8}
-    return Kernel(int_gemm_kernels.int_gemm, known, _GROUPS * 32, {"num_warps": 1, "num_stages": 2})
+    block, has_one_load = _block(num_tokens), LAYOUTS[kind].code_loads == 1
+    groups = {8: 2, 16: 2 if has_one_load else 4, 32: 4 if has_one_load else 2}[block]
+    known: dict[str, Any] = {"LAYOUT": LAYOUTS[kind], "GROUPS": groups, "EIGHTS": block // 8}
+    # Without the compiler's own contractions, tiles of every size give the same bits.
+    options = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": False}
+    return Kernel(int_gemm_kernels.int_gemm, known, groups * GROUP_COLS, options)
 
 
 def num_counters(stack: PanelStack) -> int:

@@ -1,10 +1,8 @@
 """Triton kernels that multiply the integer codes of packed matrices with tiles of tokens on tensor cores.
 
 Codes are small integers, which bfloat16 holds exactly, so weights are not rounded: the sum of codes times activations
-over 32 (or 16) columns is multiplied by the scale of those columns. A program is one warp with 32 rows. Each thread
-loads what its share of the tensor cores' operands and results needs, so threads exchange nothing (PTX ISA,
-mma.m16n8k16: thread 4 g + t has rows g and g + 8 and token g of the operands, four columns by t, and tokens 2 t and
-2 t + 1 of the results). The first axis of a tile is a warp's threads.
+over 32 (or 16) columns is multiplied by the scale of those columns. operand_kernels.py says what a program is and what
+its threads load.
 
 Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -16,7 +14,14 @@ import triton
 import triton.language as tl
 
 from ballast.model.hybrid.panels.bf16_split_kernels import rounded
-from ballast.model.hybrid.panels.dequant_kernels import lines_of, scales_of, words_of
+from ballast.model.hybrid.panels.operand_kernels import (
+    halves_in,
+    load_groups,
+    pointers_of,
+    scales_in,
+    weights_in,
+    words_in,
+)
 from ballast.model.hybrid.panels.program_kernels import is_last_to_arrive, sum_of_splits
 
 _RUN_TIME = [
@@ -71,41 +76,6 @@ def split_columns(
 
 
 @triton.jit
-def _pairs(bits, TERM: tl.constexpr):
-    """The bfloat16 numbers in the halves of words, as the operands' type."""
-    low = bits.to(tl.int16).to(tl.bfloat16, bitcast=True).to(TERM)
-    high = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True).to(TERM)
-    return low, high
-
-
-@triton.jit
-def _bytes(word, BITS: tl.constexpr, TERM: tl.constexpr):
-    """(first, third) of the codes in the bytes of words, read as bits below an exponent: codes of up to 7 bits come out
-    128 too large, those of 8 bits 128 too small, which takes their offset away."""
-    if BITS == 8:
-        low, high = _pairs((word & 0x007F007F) | 0x43004300, TERM)
-        low_sign, high_sign = _pairs((~word & 0x00800080) | 0x43004300, TERM)
-        return low - low_sign, high - high_sign
-    return _pairs((word & (((1 << BITS) - 1) * 0x00010001)) | 0x43004300, TERM)
-
-
-@triton.jit
-def _weights(word, BITS: tl.constexpr, TERM: tl.constexpr):
-    """Codes of words [thread, row of four] as an operand [32 rows, 16 columns]; see `_bytes`."""
-    first, third = _bytes(word, BITS, TERM)
-    second, fourth = _bytes(word >> 8, BITS, TERM)
-    codes = tl.join(tl.join(first, second), tl.join(third, fourth))
-    return tl.reshape(tl.permute(tl.reshape(codes, (8, 4, 4, 2, 2)), (2, 0, 1, 3, 4)), (32, 16))
-
-
-@triton.jit
-def _halves(terms):
-    """Terms [thread, (half, byte)] as two operands [16 columns, 8 tokens], one a half."""
-    first, second = tl.split(tl.permute(tl.reshape(terms, (8, 4, 2, 4)), (1, 3, 0, 2)))
-    return tl.reshape(first, (16, 8)), tl.reshape(second, (16, 8))
-
-
-@triton.jit
 def _by_row(value):
     """A value of each row, [thread, row of four], as [rows, 4, 1], to broadcast over sums [rows, 4, 2]."""
     return tl.reshape(tl.permute(tl.reshape(value, (8, 4, 4)), (2, 0, 1)), (32, 4))[:, :, None]
@@ -115,6 +85,59 @@ def _by_row(value):
 def _by_token(value):
     """A value of each token, [thread, 2], as [rows, 4, 2]."""
     return tl.reshape(tl.broadcast_to(tl.reshape(value, (1, 8, 4, 2)), (4, 8, 4, 2)), (32, 4, 2))
+
+
+@triton.jit
+def _add(
+    sums,
+    loaded,
+    row_terms,
+    row_totals,
+    group,
+    total_stride,
+    t,
+    LAYOUT: tl.constexpr,
+    GROUPS: tl.constexpr,
+    EIGHTS: tl.constexpr,
+):
+    """sums plus the products of the groups `loaded`, a tuple of [rows, 4, 2] over EIGHTS."""
+    subs: tl.constexpr = LAYOUT.subs_per_group
+    for index in tl.static_range(GROUPS):
+        operands = ()
+        for eight in tl.static_range(EIGHTS):
+            source = row_terms[eight] + group * 64
+            upper = tl.load(source + index * 64)
+            lower = tl.load(source + (index * 64 + 8))
+            operands = operands + ((halves_in(upper), halves_in(lower)),)
+        for sub in tl.static_range(subs):
+            scale, rest = scales_in(loaded, index, sub, LAYOUT)
+            parts = ()
+            for _ in tl.static_range(EIGHTS):
+                parts = parts + (tl.full((32, 8), 0.0, dtype=tl.float32),)
+            for portion in tl.static_range(2 // subs):
+                word = words_in(loaded, index, t, sub + portion, LAYOUT)
+                weights = weights_in(word, LAYOUT.code_bits, row_terms[0].dtype.element_ty)
+                new_parts = ()
+                for eight in tl.static_range(EIGHTS):
+                    uppers, lowers = operands[eight]
+                    part = tl.dot(weights, lowers[sub + portion], parts[eight], input_precision="ieee")
+                    part = tl.dot(weights, uppers[sub + portion], part, input_precision="ieee")
+                    new_parts = new_parts + (part,)
+                parts = new_parts
+            new_sums = ()
+            for eight in tl.static_range(EIGHTS):
+                part = tl.reshape(parts[eight], (32, 4, 2))
+                total = sums[eight]
+                if LAYOUT.code_bits < 8:
+                    at = ((group + index) * subs + sub) * total_stride
+                    sum_x = _by_token(tl.load(row_totals[eight] + at))
+                    if LAYOUT.has_minimum:
+                        total = tl.fma(sum_x, _by_row(tl.fma(scale, -128.0, rest)), total)
+                    else:
+                        part = tl.fma(sum_x, -128.0 - LAYOUT.offset, part)
+                new_sums = new_sums + (tl.fma(part, _by_row(scale), total),)
+            sums = new_sums
+    return sums
 
 
 @triton.jit
@@ -183,18 +206,14 @@ def int_gemm(
     EIGHTS: tl.constexpr,
 ):
     """Grid: blocks of 32 rows, tiles of 8 * EIGHTS tokens, splits of the columns times slots."""
-    term = terms.dtype.element_ty
-    bits: tl.constexpr = LAYOUT.bits
-    subs: tl.constexpr = LAYOUT.subs_per_group
     slot = tl.program_id(2) % num_slots
     split = tl.program_id(2) // num_slots
     thread = tl.arange(0, 32)[:, None]
     g = thread // 4
     t = thread % 4
     panel = tl.minimum(tl.program_id(0) * 2 + g // 4, panels_per_slot - 1)
-    lane = g % 4 * 4 + tl.arange(0, 4)[None, :]
     begin = (slot.to(tl.int64) * panels_per_slot + panel) * panel_words
-    row_words, row_halves, row_codes = lines_of(words, halves, codes, begin, lane)
+    pointers = pointers_of(words, halves, begin, scale_words, g, t)
     first_token = tl.program_id(1) * (8 * EIGHTS)
     row_terms = ()
     row_totals = ()
@@ -207,48 +226,16 @@ def int_gemm(
         row_totals = row_totals + (totals + (slot * (token_blocks * 8) + column + tl.arange(0, 2)[None, :]),)
         sums = sums + (tl.full((32, 4, 2), 0.0, dtype=tl.float32),)
 
+    num_groups = cols // 32
+    total_stride = num_slots.to(tl.int64) * (token_blocks * 8)
     first = split * steps_per_split
-    for step in range(first, tl.minimum(first + steps_per_split, num_supers * (8 // GROUPS))):
-        for index in tl.static_range(GROUPS):
-            group = step * GROUPS + index
-            if LAYOUT.scales == "flat":
-                inside = group < cols // 32
-            else:
-                inside = True
-            operands = ()
-            for eight in tl.static_range(EIGHTS):
-                source = row_terms[eight] + group * 64
-                operands = operands + ((_halves(tl.load(source)), _halves(tl.load(source + 8))),)
-            for sub in tl.static_range(subs):
-                eighth = step % (8 // GROUPS) * GROUPS + index
-                scale, rest = scales_of(row_halves, row_codes, step // (8 // GROUPS), eighth, sub, inside, LAYOUT)
-                parts = ()
-                for _ in tl.static_range(EIGHTS):
-                    parts = parts + (tl.full((32, 8), 0.0, dtype=tl.float32),)
-                for portion in tl.static_range(2 // subs):
-                    at = scale_words + group * (bits * 16)
-                    word = words_of(row_words, at, t, sub + portion, inside, LAYOUT)
-                    weights = _weights(word, LAYOUT.code_bits, term)
-                    new_parts = ()
-                    for eight in tl.static_range(EIGHTS):
-                        uppers, lowers = operands[eight]
-                        part = tl.dot(weights, lowers[sub + portion], parts[eight], input_precision="ieee")
-                        part = tl.dot(weights, uppers[sub + portion], part, input_precision="ieee")
-                        new_parts = new_parts + (part,)
-                    parts = new_parts
-                new_sums = ()
-                for eight in tl.static_range(EIGHTS):
-                    part = tl.reshape(parts[eight], (32, 4, 2))
-                    total = sums[eight]
-                    if LAYOUT.code_bits < 8:
-                        at = ((group * subs + sub) * num_slots).to(tl.int64) * (token_blocks * 8)
-                        sum_x = _by_token(tl.load(row_totals[eight] + at))
-                        if LAYOUT.has_minimum:
-                            total += sum_x * _by_row(rest - 128.0 * scale)
-                        else:
-                            part += sum_x * (-128.0 - LAYOUT.offset)
-                    new_sums = new_sums + (total + part * _by_row(scale),)
-                sums = new_sums
+    last = tl.minimum(first + steps_per_split, num_supers * (8 // GROUPS)) - 1
+    loaded = load_groups(pointers, first * GROUPS, num_groups, LAYOUT, GROUPS)
+    for step in range(first, last):
+        following = load_groups(pointers, (step + 1) * GROUPS, num_groups, LAYOUT, GROUPS)
+        sums = _add(sums, loaded, row_terms, row_totals, step * GROUPS, total_stride, t, LAYOUT, GROUPS, EIGHTS)
+        loaded = following
+    sums = _add(sums, loaded, row_terms, row_totals, last * GROUPS, total_stride, t, LAYOUT, GROUPS, EIGHTS)
 
     _finish(
         sums,

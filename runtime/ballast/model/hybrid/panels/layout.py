@@ -37,6 +37,22 @@ class QuantLayout:
     scale_stride: int
 
     @property
+    def code_loads(self) -> int:
+        """Loads of a thread for the codes of a group: those of `operand_kernels.load_groups`, as are the next two."""
+        return {2: 2, 3: 3, 4: 1, 5: 2, 6: 3, 8: 2}[self.bits]
+
+    @property
+    def loads_per_group(self) -> int:
+        if self.scales == "flat":
+            return self.code_loads + 1 + self.has_minimum
+        return self.code_loads + self.subs_per_group * (2 if self.scales == "nested" and self.has_minimum else 1)
+
+    @property
+    def loads_before_groups(self) -> int:
+        """Loads for scales that the groups share."""
+        return 0 if self.scales == "flat" else 1 + self.has_minimum
+
+    @property
     def group_bytes(self) -> int:
         """Bytes of the codes of 32 columns of 16 rows."""
         return self.bits * GROUP_COLS * PANEL_ROWS // 8

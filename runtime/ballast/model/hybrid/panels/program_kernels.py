@@ -67,10 +67,15 @@ def sum_of_splits(partial, kept, num_splits, split_stride):
 
 
 @triton.jit
+def gated(value, gate):
+    """value * silu(gate)."""
+    small = tl.exp(tl.where(gate < 0.0, gate, -gate))  # does not overflow
+    return value * gate * (tl.where(gate < 0.0, small, 1.0) / (1.0 + small))
+
+
+@triton.jit
 def store(sums, out, gate, place, kept, HAS_GATE: tl.constexpr):
     """Store sums, times silu of the gate where there is one (it may be `out` itself)."""
     if HAS_GATE:
-        value = tl.load(gate + place, mask=kept, other=0.0)
-        small = tl.exp(tl.where(value < 0.0, value, -value))  # does not overflow
-        sums = sums * value * (tl.where(value < 0.0, small, 1.0) / (1.0 + small))
+        sums = gated(sums, tl.load(gate + place, mask=kept, other=0.0))
     tl.store(out + place, sums, mask=kept)

@@ -1,0 +1,177 @@
+"""Triton functions that load packed weights ahead of their use, and make operands of tensor cores of their codes.
+
+A program is one warp with 32 rows. Each thread loads what its share of the operands and results needs, so threads
+exchange nothing (PTX ISA, mma.m16n8k16: thread 4 g + t has rows g and g + 8 and token g of the operands, four columns
+by t, and tokens 2 t and 2 t + 1 of the results). The first axis of a tile is a warp's threads; a thread has rows
+4 g … 4 g + 3, whose words lie side by side.
+
+What is loaded is kept in registers while the columns before it are multiplied, as it lies in memory: a tuple of all
+words and scales, which `words_in` and `scales_in` take apart.
+
+Triton's built-in operations only: see reduce_kernels.py.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,assignment,no-redef"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ballast.model.hybrid.panels.dequant_kernels import steps_in
+
+
+@triton.jit
+def pointers_of(words, halves, begin, scale_words, g, t):
+    """(the thread's lines of codes, those that all its quads share, scales in bytes, in halves) of rows whose panel
+    begins `begin` words into the panels."""
+    lane = g % 4 * 4 + tl.arange(0, 4)[None, :]
+    codes = words + (begin + scale_words + lane)
+    return codes + t * 16, codes, words + (begin + g % 4), halves + (begin * 2 + lane)
+
+
+@triton.jit
+def load_groups(pointers, group, num_groups, LAYOUT: tl.constexpr, GROUPS: tl.constexpr):
+    """Words of codes and scales of groups `group` … + GROUPS - 1, of which those from `num_groups` on are zeros; GROUPS
+    divides `group` and, but for flat scales, 8."""
+    lines, shared, scales, row_halves = pointers
+    bits: tl.constexpr = LAYOUT.bits
+    subs: tl.constexpr = LAYOUT.subs_per_group
+    stride: tl.constexpr = LAYOUT.scale_stride
+    lines = lines + group * (bits * 16)
+    shared = shared + group * (bits * 16)
+    loaded = ()
+    if LAYOUT.scales == "flat":
+        row_halves = row_halves + group * (stride // 2)
+    else:
+        row_halves = row_halves + group // 8 * (stride // 2)
+        scales = scales + (group // 8 * (stride // 4) + 8 * (1 + LAYOUT.has_minimum) + group % 8 * (subs * 4))
+        loaded = loaded + (tl.load(row_halves),)
+        if LAYOUT.has_minimum:
+            loaded = loaded + (tl.load(row_halves + 16),)
+    for index in tl.static_range(GROUPS):
+        if LAYOUT.scales == "flat":
+            inside = group + index < num_groups
+        else:
+            inside = True
+        if bits >= 4:
+            loaded = loaded + (tl.load(lines + index * bits * 16, mask=inside, other=0),)
+        if bits == 8:
+            loaded = loaded + (tl.load(lines + (index * bits * 16 + 64), mask=inside, other=0),)
+        if bits <= 3:
+            loaded = loaded + (tl.load(shared + index * bits * 16, mask=inside, other=0),)
+            loaded = loaded + (tl.load(shared + (index * bits * 16 + 16), mask=inside, other=0),)
+        if bits == 3:
+            loaded = loaded + (tl.load(shared + (index * bits * 16 + 32), mask=inside, other=0),)
+        if bits == 5 or bits == 6:
+            loaded = loaded + (tl.load(shared + (index * bits * 16 + 64), mask=inside, other=0),)
+        if bits == 6:
+            loaded = loaded + (tl.load(shared + (index * bits * 16 + 80), mask=inside, other=0),)
+        if LAYOUT.scales == "flat":
+            loaded = loaded + (tl.load(row_halves + index * (stride // 2), mask=inside, other=0.0),)
+            if LAYOUT.has_minimum:
+                loaded = loaded + (tl.load(row_halves + (index * (stride // 2) + 16), mask=inside, other=0.0),)
+        else:
+            for sub in tl.static_range(subs):
+                loaded = loaded + (tl.load(scales + (index * subs + sub) * 4),)
+                if LAYOUT.has_minimum and LAYOUT.scales == "nested":
+                    loaded = loaded + (tl.load(scales + ((index * subs + sub) * 4 + 32 * subs)),)
+    return loaded
+
+
+@triton.jit
+def words_in(loaded, index: tl.constexpr, t, half: tl.constexpr, LAYOUT: tl.constexpr):
+    """The codes of columns 16 * half + 4 * t … + 3 of the `index`th group, as `words_of` gives them."""
+    at: tl.constexpr = LAYOUT.loads_before_groups + index * LAYOUT.loads_per_group
+    if LAYOUT.bits == 8:
+        word = loaded[at + half]
+    elif LAYOUT.bits <= 3:
+        word = loaded[at + half] >> (2 * t)
+    else:
+        word = loaded[at] >> (4 * half)
+    if LAYOUT.bits == 6:
+        word = (word & 0x0F0F0F0F) | ((loaded[at + 1 + half] >> (2 * t)) & 0x03030303) << 4
+    if LAYOUT.bits == 5:
+        word = (word & 0x0F0F0F0F) | ((loaded[at + 1] >> (4 * half + t)) & 0x01010101) << 4
+    if LAYOUT.bits == 3:
+        word = (word & 0x03030303) | ((loaded[at + 2] >> (4 * half + t)) & 0x01010101) << 2
+    if LAYOUT.step_words is not None:
+        word = steps_in(word, LAYOUT)
+    return word
+
+
+@triton.jit
+def scales_in(loaded, index: tl.constexpr, sub: tl.constexpr, LAYOUT: tl.constexpr):
+    """(scale, rest) float32 [thread, row of four] of the `sub`th share of the `index`th group's columns: a weight is
+    scale * (code - offset), or scale * code + rest where there is a minimum."""
+    at: tl.constexpr = LAYOUT.loads_before_groups + index * LAYOUT.loads_per_group + LAYOUT.code_loads
+    rest = 0.0
+    if LAYOUT.scales == "flat":
+        scale = loaded[at].to(tl.float32)
+        if LAYOUT.has_minimum:
+            rest = loaded[at + 1].to(tl.float32)
+    else:
+        shift = 8 * tl.arange(0, 4)[None, :]
+        scale = loaded[0].to(tl.float32)
+        if LAYOUT.scales == "nibbles":
+            scale = scale * ((loaded[at + sub] >> shift) & 15).to(tl.float32)
+            rest = -loaded[1].to(tl.float32) * ((loaded[at + sub] >> (shift + 4)) & 15).to(tl.float32)
+        elif LAYOUT.has_minimum:
+            scale = scale * ((loaded[at + 2 * sub] << (24 - shift)) >> 24).to(tl.float32)
+            rest = -loaded[1].to(tl.float32) * ((loaded[at + 2 * sub + 1] << (24 - shift)) >> 24).to(tl.float32)
+        else:
+            scale = scale * ((loaded[at + sub] << (24 - shift)) >> 24).to(tl.float32)
+    return scale, rest
+
+
+@triton.jit
+def weights_in(word, BITS: tl.constexpr, TERM: tl.constexpr):
+    """Codes of words [thread, row of four] as an operand [32 rows, 16 columns]; see `_bytes`."""
+    first, third = _bytes(word, BITS, TERM)
+    second, fourth = _bytes(word >> 8, BITS, TERM)
+    codes = tl.join(tl.join(first, second), tl.join(third, fourth))
+    return tl.reshape(tl.permute(tl.reshape(codes, (8, 4, 4, 2, 2)), (2, 0, 1, 3, 4)), (32, 16))
+
+
+@triton.jit
+def halves_in(terms):
+    """Terms [thread, (half, byte)] as two operands [16 columns, 8 tokens], one a half."""
+    first, second = tl.split(tl.permute(tl.reshape(terms, (8, 4, 2, 4)), (1, 3, 0, 2)))
+    return tl.reshape(first, (16, 8)), tl.reshape(second, (16, 8))
+
+
+@triton.jit
+def _bytes(word, BITS: tl.constexpr, TERM: tl.constexpr):
+    """(first, third) of the codes in the bytes of words, read as bits below an exponent: codes of up to 7 bits come out
+    128 too large, those of 8 bits 128 too small, which takes their offset away."""
+    if BITS == 8:
+        low, high = _pairs(_exponent_over(word, 7), TERM)
+        low_sign, high_sign = _pairs((~word & 0x00800080) | 0x43004300, TERM)
+        return low - low_sign, high - high_sign
+    return _pairs(_exponent_over(word, BITS), TERM)
+
+
+@triton.jit
+def _pairs(bits, TERM: tl.constexpr):
+    """The bfloat16 numbers in the halves of words, as the operands' type."""
+    low = bits.to(tl.int16).to(tl.bfloat16, bitcast=True).to(TERM)
+    high = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True).to(TERM)
+    return low, high
+
+
+@triton.jit
+def _exponent_over(word, BITS: tl.constexpr):
+    """The low BITS of each half of words, below the exponent of 128 (PTX ISA, lop3: table 0xEA is a & b | c). The
+    compiler by itself takes two instructions for two constants."""
+    if BITS == 2:
+        asm: tl.constexpr = "lop3.b32 $0, $1, 0x00030003, 0x43004300, 0xEA;"
+    elif BITS == 3:
+        asm: tl.constexpr = "lop3.b32 $0, $1, 0x00070007, 0x43004300, 0xEA;"
+    elif BITS == 4:
+        asm: tl.constexpr = "lop3.b32 $0, $1, 0x000F000F, 0x43004300, 0xEA;"
+    elif BITS == 5:
+        asm: tl.constexpr = "lop3.b32 $0, $1, 0x001F001F, 0x43004300, 0xEA;"
+    elif BITS == 6:
+        asm: tl.constexpr = "lop3.b32 $0, $1, 0x003F003F, 0x43004300, 0xEA;"
+    else:
+        asm: tl.constexpr = "lop3.b32 $0, $1, 0x007F007F, 0x43004300, 0xEA;"
+    return tl.inline_asm_elementwise(asm, "=r,r", [word], dtype=tl.int32, is_pure=True, pack=1)

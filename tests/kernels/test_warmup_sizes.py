@@ -124,8 +124,8 @@ def test_experts_and_their_way_there(rng, pool, launched, num_used) -> None:
 
 
 def test_each_number_stands_for_those_up_to_the_next_and_the_most_is_tried_itself() -> None:
-    assert sizes_for_experts(4096, 8, 256) == [1, 2, 3, 5, 9, 17, 4096]
-    assert sizes_for_experts(16384, 8, 256) == [1, 2, 3, 5, 9, 17, 1025, 16384]
+    assert sizes_for_experts(4096, 8, 256) == [1, 2, 3, 5, 9, 17, 65, 129, 4096]
+    assert sizes_for_experts(16384, 8, 256) == [1, 2, 3, 5, 9, 17, 65, 129, 1025, 16384]
     assert sizes_for_experts(1, 8, 256) == [1]
     assert {2, 5, MIN_CUBLAS_TOKENS, 4096} <= set(sizes_for_steps(4096, 6, 64))
     assert sizes_for_steps(7, 8, 256) == [1, 2, 3, 7]

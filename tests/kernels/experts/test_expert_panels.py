@@ -12,7 +12,12 @@ import torch
 from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
-from ballast.model.hybrid.experts import combine_kernels, expert_panels
+from ballast.model.hybrid.experts import (
+    combine_kernels,
+    expert_panels,
+    grouped_int_gemm,
+    grouped_int_gemm_kernels,
+)
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels, PanelStack, group_by_expert
 from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels, matmul
 from support.kernels.interpreted import interpreted
@@ -30,6 +35,9 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     monkeypatch.setattr(matmul, "gemv_kernels", interpreted(gemv_kernels, monkeypatch))
     monkeypatch.setattr(matmul, "bf16_split_kernels", interpreted(bf16_split_kernels, monkeypatch))
     monkeypatch.setattr(matmul, "dequant_gemm_kernels", interpreted(dequant_gemm_kernels, monkeypatch))
+    monkeypatch.setattr(
+        grouped_int_gemm, "grouped_int_gemm_kernels", interpreted(grouped_int_gemm_kernels, monkeypatch)
+    )
     monkeypatch.setattr(expert_panels, "combine_kernels", interpreted(combine_kernels, monkeypatch))
     return torch.device("cpu")
 
@@ -71,17 +79,24 @@ def check(rng, experts: ExpertPanels, matrices: list[np.ndarray], ids: np.ndarra
 
 @pytest.mark.parametrize(
     "kinds",
-    [(T.Q4_K, T.Q4_K, T.Q6_K), (T.Q2_K, T.Q2_K, T.Q3_K), (T.IQ4_XS, T.IQ4_XS, T.Q5_K), (T.Q8_0, T.BF16, T.F32)],
+    [(T.Q4_K, T.Q5_K, T.Q6_K), (T.Q2_K, T.Q3_K, T.Q3_K), (T.IQ4_XS, T.IQ4_NL, T.Q5_K), (T.Q8_0, T.BF16, T.F32)],
     ids=lambda kinds: "-".join(kind.name for kind in kinds),
 )
-def test_a_few_tokens_sum_their_experts_that_are_here(rng, pool, device, kinds) -> None:
+def test_a_few_tokens_sum_their_experts_that_are_here_whose_types_differ(rng, pool, device, kinds) -> None:
     experts, matrices = experts_of(rng, pool, kinds, device)
     check(rng, experts, matrices, np.array([[2, -1], [NUM_EXPERTS, 2]]), device)
     check(rng, experts, matrices, np.array([[0, 1], [-1, 1], [1, -1], [-1, -1], [1, 5]]), device)
 
 
+def test_a_few_tokens_sum_their_experts_of_exact_codes(rng, pool, device, monkeypatch) -> None:
+    monkeypatch.setattr(grouped_int_gemm, "_WANTED_PROGRAMS", 1)
+    experts, matrices = experts_of(rng, pool, (T.Q4_K, T.Q4_K, T.Q6_K), device)
+    check(rng, experts, matrices, np.array([[2, -1], [NUM_EXPERTS, 2]]), device)
+
+
 @pytest.mark.parametrize("choice", ["all to one expert", "one expert empty", "none here"])
-def test_many_tokens_are_grouped_by_expert(rng, pool, device, choice) -> None:
+def test_many_tokens_are_grouped_by_expert(rng, pool, device, monkeypatch, choice) -> None:
+    monkeypatch.setattr(grouped_int_gemm, "MOST_TOKENS", 4)
     experts, matrices = experts_of(rng, pool, (T.Q4_K, T.Q4_K, T.Q6_K), device)
     ids = {
         "all to one expert": np.stack([np.full(70, 1), np.full(70, -1)], 1),

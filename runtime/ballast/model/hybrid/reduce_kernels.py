@@ -17,5 +17,10 @@ def plus(left, right):
 
 
 @triton.jit
+def smaller(left, right):
+    return tl.minimum(left, right)
+
+
+@triton.jit
 def larger(left, right):
     return tl.maximum(left, right)

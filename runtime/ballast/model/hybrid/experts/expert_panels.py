@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from ballast.model.hybrid.experts import combine_kernels, pair_sums
+from ballast.model.hybrid.experts import combine_kernels, grouped_int_gemm, pair_sums
 from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS, fused_groups
 from ballast.model.hybrid.experts.pair_sums import PairSums
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES
@@ -54,16 +54,24 @@ class ExpertPanels:
             for begin, end in even_bounds(0, num_tokens, PRODUCT_TOKENS):
                 out[begin:end] = self(x[begin:end], ids[begin:end], weights[begin:end])
             return out
-        groups = group_by_expert(ids, self._gate.num_experts)
-        pairs = x.new_empty((ids.numel(), self._down.rows))
-        multiply = self._multiply_few if groups.block <= MAX_GEMV_TOKENS else self._multiply_many
-        multiply(x, groups, pairs)
+        pairs = self._multiply(x, ids)
         grid = (num_tokens, -(-self._down.rows // _COMBINE_BLOCK))
         sizes = (self._gate.num_experts, self._down.rows)
         combine_kernels.combine_experts[grid](
             pairs, ids, weights, out, *sizes, PAIRS=num_used, BLOCK=_COMBINE_BLOCK, num_warps=4
         )
         return out
+
+    def _multiply(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """Each pair's result, float32 [T * k, D]; nothing for pairs of no expert here."""
+        stacks = (self._gate, self._up, self._down)
+        if grouped_int_gemm.can_multiply(*stacks, *ids.shape):
+            return grouped_int_gemm.multiply(*stacks, x, ids)
+        groups = group_by_expert(ids, self._gate.num_experts)
+        pairs = x.new_empty((ids.numel(), self._down.rows))
+        multiply = self._multiply_few if groups.block <= MAX_GEMV_TOKENS else self._multiply_many
+        multiply(x, groups, pairs)
+        return pairs
 
     def _multiply_few(self, x: torch.Tensor, groups: Groups, pairs: torch.Tensor) -> None:
         hidden = x.new_empty((len(pairs), self._gate.rows))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
+from ballast.model.hybrid.experts import grouped_int_gemm
 from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS
 from ballast.model.hybrid.experts.pair_sums import pays
 from ballast.model.hybrid.panels.matmul import (
@@ -62,4 +63,7 @@ def _kernels_of_experts(count: int, num_used: int, num_experts: int) -> Hashable
     num_pairs = count * num_used
     # Kernels that divide and group few pairs of token and expert are compiled for the padded number of them.
     padded_pairs = padded(num_pairs) if count <= block and num_pairs <= FEW_PAIRS else None
-    return block, count <= MAX_GEMV_TOKENS, padded_pairs
+    by_codes = None
+    if grouped_int_gemm.is_few(count, num_used):
+        by_codes = grouped_int_gemm.tile_tokens(count), num_pairs <= grouped_int_gemm.FEW_PAIRS
+    return block, count <= MAX_GEMV_TOKENS, padded_pairs, by_codes

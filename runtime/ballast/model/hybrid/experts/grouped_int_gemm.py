@@ -1,0 +1,184 @@
+"""Products of few tokens with the experts that they chose, by exact codes: how the kernels are compiled and launched.
+
+The sizes were chosen by measurement (benchmarks/hybrid/resident_experts.py); they are not tuned at start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gguf import GGMLQuantizationType as GgmlType
+
+from ballast.model.hybrid.experts import grouped_int_gemm_kernels
+from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS
+from ballast.model.hybrid.panels.matmul import Kernel
+from ballast.model.hybrid.panels.stack import PanelStack
+
+MOST_TOKENS = 128
+"""Most tokens for which experts are multiplied so."""
+MOST_PAIRS = 1024
+"""Most pairs of token and expert: each is compared with every other."""
+FEW_PAIRS = 128
+"""Most pairs that are compared by the smaller of two kernels."""
+_MOST_TOKENS_OF_SMALL_TILES = 64
+_GROUPS = 4
+"""Groups of 32 columns that a program takes at a time; as many more are on their way from memory."""
+_WANTED_PROGRAMS = 2112
+"""Programs of one token to fill a GPU with, sixteen for each processor of an H200; where its experts have too few rows,
+columns are split among programs."""
+_BLOCK_ROWS = 32
+_STEP_COLS = 256
+_TERM_NUMBERS = 64
+"""Numbers of a group of 32 columns, in two terms."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRows:
+    """Rows of activations, as `group_and_split` splits and orders them."""
+
+    terms: torch.Tensor  # [rows, groups, 64], bfloat16 on a GPU
+    totals: torch.Tensor  # float32 [rows, groups, 2]
+
+
+def can_multiply(gate: PanelStack, up: PanelStack, down: PanelStack, num_tokens: int, num_used: int) -> bool:
+    """Whether `multiply` takes these matrices for so many tokens of `num_used` experts each."""
+    return (
+        not FLOAT_TYPES & {gate.ggml_type, up.ggml_type, down.ggml_type}
+        and gate.ggml_type == up.ggml_type
+        and is_few(num_tokens, num_used)
+    )
+
+
+def is_few(num_tokens: int, num_used: int) -> bool:
+    """Whether tokens are so few that `multiply` takes them."""
+    return num_tokens <= MOST_TOKENS and num_tokens * num_used <= MOST_PAIRS
+
+
+def tile_tokens(num_tokens: int) -> int:
+    """Most tokens in an expert's tile; more of its tokens make another one."""
+    return 4 if num_tokens <= _MOST_TOKENS_OF_SMALL_TILES else 8
+
+
+def multiply(gate: PanelStack, up: PanelStack, down: PanelStack, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """x float32 [T, D], ids int32 [T, k], both contiguous → float32 [T * k, D]: down(silu(gate x) * up x) of each pair
+    of token and expert; nothing where an expert is not among the stacks'. Never waits for the device, and a pair's
+    result does not depend on the others. `can_multiply` says which stacks and how many tokens."""
+    num_tokens, num_used = ids.shape
+    first = GroupedProduct((gate, up), num_used)
+    second = GroupedProduct((down,), num_used)
+    counters = [product.num_blocks if product.is_split else 0 for product in (first, second)]
+    tiles, arrived, given = group_and_split(x, ids, gate.num_experts, tile_tokens(num_tokens), sum(counters))
+    hidden = new_rows(x, len(tiles), gate.rows)
+    first.launch(given, tiles, hidden.terms, hidden.totals, arrived, num_used)
+    pairs = x.new_empty((len(tiles), down.rows))
+    second.launch(hidden, tiles, pairs, pairs, arrived.view(-1)[counters[0] * len(tiles) :], 1)
+    return pairs
+
+
+def grouped_kernel(kind: GgmlType, tile: int, *, has_up: bool, is_split: bool) -> Kernel:
+    """The kernel for weights of `kind` and tiles of `tile` tokens."""
+    known: dict[str, Any] = {"LAYOUT": LAYOUTS[kind], "HAS_UP": has_up, "IS_SPLIT": is_split}
+    known |= {"GROUPS": _GROUPS, "EIGHTS": tile // 4}
+    step_cols = _GROUPS * GROUP_COLS
+    # Without the compiler's own contractions, tiles of every size give the same bits.
+    options = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": False}
+    return Kernel(grouped_int_gemm_kernels.grouped_int_gemm, known, step_cols, options)
+
+
+def group_and_split(
+    x: torch.Tensor, ids: torch.Tensor, num_experts: int, tile: int, num_counters: int
+) -> tuple[torch.Tensor, torch.Tensor, SplitRows]:
+    """(tiles int32 [pairs, tile + 1], counters int32 [pairs, num_counters], x); see the kernel."""
+    num_pairs, (num_tokens, cols) = ids.numel(), x.shape
+    tiles, arrived = ids.new_empty((num_pairs, tile + 1)), ids.new_empty((num_pairs, num_counters))
+    given = new_rows(x, num_tokens, cols)
+    grouped_int_gemm_kernels.group_and_split[(num_pairs + num_tokens * -(-cols // _STEP_COLS),)](
+        ids,
+        x,
+        tiles,
+        arrived,
+        given.terms,
+        given.totals,
+        num_pairs,
+        num_experts,
+        num_counters,
+        cols,
+        PAIRS=FEW_PAIRS if num_pairs <= FEW_PAIRS else MOST_PAIRS,
+        TILE=tile,
+        num_warps=1,
+    )
+    return tiles, arrived, given
+
+
+def new_rows(like: torch.Tensor, num_rows: int, cols: int) -> SplitRows:
+    groups = cols // GROUP_COLS
+    return SplitRows(
+        like.new_empty((num_rows, groups, _TERM_NUMBERS), dtype=torch.bfloat16 if like.is_cuda else torch.float32),
+        like.new_empty((num_rows, groups, 2)),
+    )
+
+
+class GroupedProduct:
+    """One launch: one matrix of each expert, or the two whose results are one."""
+
+    def __init__(self, stacks: tuple[PanelStack, ...], num_used: int) -> None:
+        """`num_used`: a token's experts, by which columns are split, so that a token's sums do not depend on the number
+        of tokens."""
+        stack = stacks[0]
+        self._stacks = stacks
+        self.num_blocks = -(-stack.rows // _BLOCK_ROWS)
+        self._num_groups = stack.cols // GROUP_COLS
+        num_steps = -(-self._num_groups // _GROUPS)
+        num_splits = round(_WANTED_PROGRAMS / (self.num_blocks * num_used * len(stacks)))
+        self._steps_per_split = -(-num_steps // max(1, min(num_steps, num_splits)))
+        self._num_splits = -(-num_steps // self._steps_per_split)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether several programs share a block of rows, for which each tile has `num_blocks` counters."""
+        return self._num_splits * len(self._stacks) > 1
+
+    def launch(
+        self,
+        given: SplitRows,
+        tiles: torch.Tensor,
+        out: torch.Tensor,
+        out_totals: torch.Tensor,
+        arrived: torch.Tensor,
+        sharing: int,
+    ) -> None:
+        """`sharing` results share a row that is given."""
+        stack, other = self._stacks[0], self._stacks[-1]
+        layout = LAYOUTS[stack.ggml_type]
+        num_results = len(tiles)
+        num_programs = self._num_splits * len(self._stacks)
+        partial = given.totals
+        if self.is_split:
+            partial = given.totals.new_empty((num_programs, num_results, stack.rows))
+        kernel = grouped_kernel(
+            stack.ggml_type, tiles.shape[1] - 1, has_up=len(self._stacks) > 1, is_split=self.is_split
+        )
+        kernel.function[self.num_blocks, num_results, num_programs](
+            given.terms,
+            given.totals,
+            *stack.views[:2],
+            *other.views[:2],
+            tiles,
+            out,
+            out_totals,
+            partial,
+            arrived,
+            sharing,
+            stack.rows,
+            self._num_groups,
+            stack.panels_per_expert,
+            stack.panel_bytes // 4,
+            layout.scale_bytes(stack.cols) // 4,
+            self._steps_per_split,
+            self._num_splits,
+            num_results * stack.rows,
+            **kernel.known,
+            **kernel.options,
+        )

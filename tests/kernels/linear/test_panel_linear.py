@@ -213,3 +213,24 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(capability, mo
     )
     assert compiled.metadata.shared <= most_shared_bytes
     assert ("mma" in compiled.asm["ptx"]) == has_tiles, "tiles are multiplied on tensor cores"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("by_int_gemm", [False, True], ids=["by rows", "by exact codes"])
+def test_two_lanes_multiply_by_a_matrix_at_once(rng, pool, by_int_gemm: bool) -> None:
+    """Both split the columns: counters that they shared would end a sum before all shares are there."""
+    device = torch.device("cuda:0")
+    matrix = kernels.Matrix(random_blocks(rng, T.Q4_K, 64, 8192), T.Q4_K, 64, 8192)
+    packed = kernels.pack(pool, matrix, FAST, activation_bytes=1)
+    linear = PanelLinear(packed, 64, 8192, is_transposed=False, device=device)
+    x = torch.from_numpy(rng.standard_normal((2, 3, 8192), dtype=np.float32)).to(device)
+    expected = [linear.multiply(part, by_int_gemm=by_int_gemm) for part in x]
+    other = torch.cuda.Stream(device)
+    torch.cuda.synchronize()
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for _ in range(200):
+        here = linear.multiply(x[0], by_int_gemm=by_int_gemm)
+        with torch.cuda.stream(other):
+            found.append((here, linear.multiply(x[1], by_int_gemm=by_int_gemm)))
+    torch.cuda.synchronize()
+    assert all(torch.equal(here, expected[0]) and torch.equal(there, expected[1]) for here, there in found)

@@ -21,6 +21,9 @@ from ballast.model.hybrid.panels.stack import PanelStack
 TUNED_TOKENS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of tokens that are tuned; a number between two of them uses the kernel of the larger one."""
 
+_LANES = 2
+"""Streams that may multiply by a matrix at once: the default one, and another."""
+
 Shape = tuple[GgmlType, int, int, int]
 """(type, heads, rows, cols)"""
 
@@ -35,7 +38,9 @@ class PanelLinear:
         packed = torch.from_numpy(matrix.panels.copy()).to(device)
         kind = GgmlType.F32 if is_transposed else GgmlType(matrix.ggml_type)
         self._stack = PanelStack(packed, kind, len(packed), rows, cols)
-        self._arrived = torch.zeros(num_counters(self._stack), dtype=torch.int32, device=device)
+        self._arrived = [
+            torch.zeros(num_counters(self._stack), dtype=torch.int32, device=device) for _ in range(_LANES)
+        ]
         self.int_gemm_tokens: frozenset[int] = frozenset()
         """Those of TUNED_TOKENS that `int_gemm` multiplies; see `autotune`."""
 
@@ -66,9 +71,9 @@ class PanelLinear:
         out = flat.new_empty((len(flat), stack.rows))
         if by_int_gemm and self.has_int_gemm and 0 < num_tokens < MIN_CUBLAS_TOKENS:
             terms = int_gemm_input(flat, stack.ggml_type, stack.num_experts)
-            int_gemm(stack, terms, out, arrived=self._arrived)
+            int_gemm(stack, terms, out, arrived=self._arrived[_lane(flat)])
         elif 0 < num_tokens <= MAX_GEMV_TOKENS:
-            gemv(stack, flat, out, arrived=self._arrived)
+            gemv(stack, flat, out, arrived=self._arrived[_lane(flat)])
         elif num_tokens >= MIN_CUBLAS_TOKENS and stack.num_experts == 1 and self.has_int_gemm:
             cublas_gemm(stack, split_bf16(flat, stack.ggml_type, parts=3), out)
         elif num_tokens:
@@ -78,3 +83,8 @@ class PanelLinear:
 
 def _tried(num_tokens: int) -> int:
     return next((tried for tried in TUNED_TOKENS if num_tokens <= tried), TUNED_TOKENS[-1])
+
+
+def _lane(x: torch.Tensor) -> int:
+    """Which counters the current stream uses."""
+    return int(x.is_cuda and torch.cuda.current_stream(x.device) != torch.cuda.default_stream(x.device))

@@ -95,6 +95,28 @@ def test_queries_and_keys_turn_by_their_position_and_keys_reach_their_slot(
     assert (caches[1] != 3.0).any(1).nonzero().flatten().tolist() == [2, 9, 15]
 
 
+@pytest.mark.parametrize(("num_heads", "dtype"), [(3, torch.float32), (16, torch.float16)])
+def test_queries_outside_the_latent_space_turn_alike_and_the_cache_alone_is_written(
+    device, both, num_heads: int, dtype: torch.dtype
+) -> None:
+    heads = random(3, num_heads * 40 + 64, device=device)[:, : num_heads * 40].view(3, num_heads, 40)
+    latents, weight = random(3, 64 + ROPE, device=device), random(64, device=device)
+    step = step_of([7, 0, 49], [9, 2, 15], device)
+    found = []
+    for way in both:
+        cache = torch.zeros((16, 64 + ROPE), dtype=dtype, device=device)
+        query = torch.zeros((3, num_heads, 40), dtype=dtype, device=device)
+        way.rotated_query(heads, step, 0.25, query)
+        way.cache_rows(latents, weight, cache, step)
+        found.append((query, cache))
+        beside = torch.zeros_like(cache)
+        whole = way.query_and_cache(heads[..., :16].repeat(1, 1, 4), heads, latents, weight, beside, step)
+        torch.testing.assert_close(query[..., 16:].float(), whole[..., 64:] * 0.25, rtol=1e-3, atol=1e-3)
+        assert torch.equal(beside, cache)
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-3 if dtype == torch.float16 else 1e-5, atol=1e-6)
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-3 if dtype == torch.float16 else 1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("dtype", "big", "num_beyond"),
     [(torch.float16, 1e6, 7), (torch.bfloat16, 3.395e38, 7), (torch.float32, 3.395e38, 0)],
@@ -129,6 +151,10 @@ def test_a_query_that_attention_would_round_to_infinity_is_bounded_and_counted(d
         query = way.query_and_cache(nope, heads, latents, weight, cache, step_of([0], [0], device))
         torch.testing.assert_close(query, expected, rtol=0, atol=0, equal_nan=True)
         assert int(way.num_saturated) == 2
+        outside = torch.empty_like(query, dtype=torch.float16)
+        way.rotated_query(torch.cat([nope, heads], -1), step_of([0], [0], device), 0.5, outside)
+        torch.testing.assert_close(outside, (expected * 0.5).half(), rtol=0, atol=0, equal_nan=True)
+        assert int(way.num_saturated) == 4
 
 
 def test_a_gate_opens_what_goes_up(device, both) -> None:

@@ -9,15 +9,19 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
+from ballast.model.batch import Batch
 from ballast.model.hybrid.attention import gpu as module
 from ballast.model.hybrid.attention.flashinfer import FlashinferAttention
 from ballast.model.hybrid.attention.gpu import GpuAttention, compiled_flashinfer, paged_attention
 from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
+from ballast.model.hybrid.slices import SliceSizes
 from ballast.model.hybrid.step import RequestTable, Step
 from ballast.model.switched_off import SwitchedOff
 from support.kernels.attention_cases import attention_case
@@ -60,6 +64,46 @@ def test_flashinfer_serves_steps_as_far_as_its_plan_takes_them(tokens, is_ours) 
     attend(case.query, case.cache, case.step)
     assert (ours if is_ours else theirs).calls == ["prepare", "call"]
     assert (theirs if is_ours else ours).calls == []
+
+
+def test_slices_are_planned_one_by_one_but_for_those_outside_the_latent_space() -> None:
+    sizes = AttentionSizes(num_heads=2, rank=16, rope_dim=8, scale=0.3, block_tokens=16)
+    ours, theirs = Recorder(sizes, 0), Recorder(sizes, 8)
+    case = attention_case(sizes, [9, 30, 2], [20, 30, 30], CPU, torch.float32)
+    tables = case.step.requests
+    batch = Batch(
+        token_ids=np.zeros(41, np.int32),
+        positions=case.step.positions.numpy(),
+        slots=case.step.slots.numpy(),
+        query_indptr=tables.host_begins,
+        kv_indptr=np.arange(0, tables.blocks.numel() + 1, tables.blocks.shape[1], dtype=np.int32),
+        kv_indices=tables.blocks.flatten().numpy(),
+        sampled=np.zeros(0, np.int64),
+    )
+    step = Step.from_batch(batch, CPU, SliceSizes(tokens=6, long_tokens=100, long_from=20))
+    assert [(part.end - part.begin, part.is_long) for part in step.slices] == [
+        (4, False),
+        (5, False),
+        (30, True),
+        (2, False),
+    ]
+    GpuAttention(ours, theirs).prepare(step)
+    assert (ours.calls, theirs.calls) == ([], ["prepare"] * 3)
+
+
+@pytest.mark.gpu
+def test_flashinfer_keeps_a_plan_for_each_slice() -> None:
+    attend = compiled_flashinfer(V2_LITE, GPU, SwitchedOff())
+    assert attend is not None, "the warning says why"
+    cases = [attention_case(V2_LITE, [count], [length], GPU, torch.float16) for count, length in ((40, 900), (3, 5))]
+    steps = [
+        replace(case.step, requests=replace(case.step.requests, place=place)) for place, case in enumerate(cases, 1)
+    ]
+    for step in steps:
+        attend.prepare(step)
+    for case, step in zip(cases, steps, strict=True):
+        expected = PlainAttention(V2_LITE)(case.query, case.cache, case.step)
+        torch.testing.assert_close(attend(case.query, case.cache, step), expected, **TOLERANCE)
 
 
 def test_other_latents_are_computed_by_our_own_kernels(caplog) -> None:

@@ -106,6 +106,12 @@ def test_many_tokens_are_grouped_by_expert(rng, pool, device, monkeypatch, choic
     check(rng, experts, matrices, ids, device)
 
 
+def test_more_tokens_than_are_taken_at_a_time_are_cut(rng, pool, device, monkeypatch) -> None:
+    experts, matrices = experts_of(rng, pool, (T.Q8_0, T.BF16, T.F32), device)
+    monkeypatch.setattr(expert_panels, "PRODUCT_TOKENS", 9)
+    check(rng, experts, matrices, np.stack([rng.permutation(NUM_EXPERTS + 1)[:2] for _ in range(20)]), device)
+
+
 def test_a_pair_is_in_one_tile_of_its_expert(rng) -> None:
     for num_tokens, num_experts in ((1, 4), (16, 4), (200, 4), (500, 40)):
         chosen = np.argsort(rng.random((num_tokens, num_experts + 2)), 1)[:, :3].astype(np.int32) - 1

@@ -137,6 +137,7 @@ def load_hybrid_model(
         with _parallel_compile(device, lambda done: report(ready + (compiled - ready) * done)):
             model.warm_up(for_steps, host.idle())
         model.warm_up(for_steps, host.idle())
+        torch.cuda.empty_cache()  # pieces of all sizes, of which a long step can use few
     if experts.can_share and pcie_share is None:
         calibrate(experts, routed_weights, spec.hidden, options.max_batch_size, device)
     if options.decodes_by_graphs and on_gpu:

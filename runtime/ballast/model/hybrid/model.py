@@ -26,6 +26,7 @@ from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention
 from ballast.model.hybrid.attention.latent import Attention
 from ballast.model.hybrid.attention_layer import AttentionLayer
+from ballast.model.hybrid.embedding import Embedding
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
 from ballast.model.hybrid.graphs.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
@@ -42,8 +43,8 @@ from ballast.model.switched_off import SwitchedOff
 
 log = logging.getLogger(__name__)
 
-EMBEDDED_AT_ONCE = 256
-"""Tokens of a prompt that are embedded at a time: a millisecond or two of the host's time."""
+EMBEDDED_AT_ONCE = 2048
+"""Tokens of a prompt that are embedded at a time: a few milliseconds of some threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class HybridModel:
         self._vram = vram
         self._off = off
         self._weights = weights
+        self._embedding = Embedding(weights.embedding)
         self._experts = divided
         self._pinned = experts.pinned
         self.pool = experts.pool
@@ -337,7 +339,7 @@ class HybridModel:
         embedded = torch.empty_like(rows, device=self._device)
         for begin in range(0, num_tokens, EMBEDDED_AT_ONCE):
             piece = slice(begin, begin + EMBEDDED_AT_ONCE)
-            kernels.embed(self._weights.embedding, batch.token_ids[piece], rows[piece].numpy())
+            self._embedding.read(batch.token_ids[piece], rows[piece].numpy())
             embedded[piece].copy_(rows[piece], non_blocking=True)
             yield
         return (yield from self._pieces(embedded, step, experts, self._prefill_attention))
@@ -346,7 +348,7 @@ class HybridModel:
         """The batch's embedded tokens on the device, float32 [T, D]; to be queued before gigabytes of streamed experts,
         which share the bus."""
         rows = self._host_rows[: batch.token_ids.size]
-        kernels.embed(self._weights.embedding, batch.token_ids, rows.numpy())
+        self._embedding.read(batch.token_ids, rows.numpy())
         return rows.to(self._device, non_blocking=True, copy=True)
 
     def _decode(self, batch: Batch, *, is_staged: bool) -> torch.Tensor:

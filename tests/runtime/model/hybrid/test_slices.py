@@ -91,7 +91,7 @@ def test_logits_and_cache_are_the_same_however_a_step_is_cut(
     tmp_path: Path, arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write_tiny_model(tmp_path, arch=arch, quant="f32").gguf
-    hybrid = load_hybrid(file, CPU, SETTINGS, make_linear=float_linear, kv_dtype=torch.float32)
+    hybrid = load_hybrid(file, CPU, SETTINGS, make_linear=float_linear, kv_dtype=torch.float32, slices=WHOLE)
     first = batch_of([(0, 30), (0, 3), (0, 1), (0, 45), (0, 18), (0, 20)])
     # Each goes on where it ended, or where a part of it did: from the cache of the step before.
     second = batch_of([(0, 52), (0, 3), (0, 5), (0, 45), (0, 38), (0, 21)])

@@ -44,9 +44,9 @@ class ExpertPanels:
         x, ids, weights = x.contiguous(), ids.contiguous(), weights.contiguous()
         stacks = self._gate, self._up, self._down
         if pair_sums.pays(num_tokens, num_used, self._gate.num_experts) and pair_sums.can_decode(*stacks):
-            total = x.new_zeros((num_tokens, self._down.rows))
-            PairSums(x, ids, weights, self._gate.num_experts, total).add(0, *stacks)
-            return total
+            sums = PairSums(x, ids, weights, self._gate.num_experts)
+            sums.add(0, *stacks)
+            return sums.total
         out = x.new_empty((num_tokens, self._down.rows))
         if num_tokens == 0:
             return out

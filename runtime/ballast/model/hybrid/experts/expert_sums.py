@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ballast.model.hybrid.experts import pair_sums
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
-from ballast.model.hybrid.experts.pair_sums import PairSums
+from ballast.model.hybrid.experts.pair_sums import PairSums, can_decode, pays
 from ballast.model.hybrid.panels.stack import PanelStack
 
 
@@ -15,16 +14,24 @@ class ExpertSums:
 
     def __init__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, num_experts: int) -> None:
         """See `MakeSums`."""
-        self.total = torch.zeros_like(x)
         self._given = x, ids, weights
-        self._pairs: PairSums | None = None
-        if pair_sums.pays(ids.shape[0], ids.shape[1], num_experts):
-            self._pairs = PairSums(x, ids, weights, num_experts, self.total)
+        self._pairs = PairSums(x, ids, weights, num_experts) if pays(len(ids), ids.shape[1], num_experts) else None
+        self._others: torch.Tensor | None = None
+
+    @property
+    def total(self) -> torch.Tensor:
+        """See `LayerSums`."""
+        if self._pairs is None:
+            assert self._others is not None, "no expert was added"
+            return self._others
+        total = self._pairs.total
+        return total if self._others is None else total.add_(self._others)
 
     def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
         """See `LayerSums`."""
-        if self._pairs is not None and pair_sums.can_decode(gate, up, down):
+        if self._pairs is not None and can_decode(gate, up, down):
             self._pairs.add(first, gate, up, down)
             return
         x, ids, weights = self._given
-        self.total += ExpertPanels(gate, up, down)(x, ids - first, weights)
+        found = ExpertPanels(gate, up, down)(x, ids - first, weights)
+        self._others = found if self._others is None else self._others.add_(found)

@@ -37,16 +37,16 @@ def decode_rows(
     ROW_STEP: tl.constexpr,
 ):
     """Decode rows first_row … to their upper and lower terms, row r to row ROW_STEP * r + row_place, columns in the
-    order of `split_bf16`. Grid: blocks of rows, steps of columns."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    order of `split_bf16`. Grid: steps of columns, blocks of rows: what is written at a time lies together."""
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     begin = ((first_row + row) // 16).to(tl.int64) * panel_words
     lane = (first_row + row) % 16
     row_words, row_halves, row_codes = lines_of(words, halves, codes, begin[:, None], lane[:, None])
-    group = (tl.program_id(1) * GROUPS + tl.arange(0, GROUPS))[None, :]
+    group = (tl.program_id(0) * GROUPS + tl.arange(0, GROUPS))[None, :]
     kept = (row < num_rows)[:, None]
     inside = kept & (group < cols // 32)
     target = (row * ROW_STEP + row_place).to(tl.int64)[:, None] * (2 * padded_cols)
-    target = terms + target + tl.program_id(1) * (GROUPS * 32) + tl.arange(0, GROUPS * 4)[None, :]
+    target = terms + target + tl.program_id(0) * (GROUPS * 32) + tl.arange(0, GROUPS * 4)[None, :]
     at = scale_words + group * (LAYOUT.bits * 16)
     for half in tl.static_range(2):
         scale, rest = scales_of(row_halves, row_codes, group // 8, group % 8, half, inside, LAYOUT)
@@ -159,16 +159,18 @@ def gated_pairs(
         tl.store(target + hidden_cols, (value - upper).to(hidden.dtype.element_ty), mask=kept)
 
 
-@triton.jit(do_not_specialize=["first", "from_first", "sharing"])
+@triton.jit(do_not_specialize=["first", "expert", "num_experts", "num_tokens", "sharing"])
 def add_pairs(
     hidden,  # [pairs of the experts, 2, hidden_cols], as `gated_pairs` leaves it
     order,  # as above
     begins,
     shares,  # float32 [pairs], each pair's weight
-    weights,  # [num_rows, 2, hidden_cols], the expert's rows of down
-    out,  # float32 [T, num_rows]
+    weights,  # [num_experts, num_rows, 2, hidden_cols], the experts' rows of down
+    sums,  # float32 [num_experts or more, T, num_rows]
     first,  # whose pairs `hidden` begins with
     expert,
+    num_experts,
+    num_tokens,
     sharing,
     num_rows,
     hidden_cols,
@@ -176,23 +178,25 @@ def add_pairs(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ):
-    """out += share * down hidden of one expert's pairs: of one, so that no two programs have the same token. Grid:
-    any."""
+    """sums[i] += share * down hidden of the pairs of expert + i, i below num_experts: each expert has sums of its own,
+    so that no two programs add to one. Grid: any."""
     row_tiles = (num_rows + ROWS - 1) // ROWS
     col = tl.arange(0, COLS)
     base = tl.load(begins + first)
-    begin = tl.load(begins + expert)
-    end = tl.load(begins + expert + 1)
-    own_tiles = (end - begin + BLOCK - 1) // BLOCK
-    for tile in range(tl.program_id(0), own_tiles * row_tiles, tl.num_programs(0)):
-        place = begin + tile % own_tiles * BLOCK + tl.arange(0, BLOCK)
-        row = tile // own_tiles * ROWS + tl.arange(0, ROWS)
+    for tile in range(tl.program_id(0), _num_tiles(begins, expert, num_experts, row_tiles, BLOCK), tl.num_programs(0)):
+        index, own_first, own_tiles = _expert_of(tile, begins, expert, num_experts, row_tiles, BLOCK)
+        begin = tl.load(begins + expert + index)
+        end = tl.load(begins + expert + index + 1)
+        place = begin + (tile - own_first) % own_tiles * BLOCK + tl.arange(0, BLOCK)
+        row = (tile - own_first) // own_tiles * ROWS + tl.arange(0, ROWS)
         own_place = tl.minimum(place, end - 1)
         left = hidden + (own_place - base).to(tl.int64)[:, None] * (2 * hidden_cols) + col[None, :]
-        right = weights + tl.minimum(row, num_rows - 1).to(tl.int64)[None, :] * (2 * hidden_cols) + col[:, None]
-        sums = _product(left, right, hidden_cols, hidden_cols, hidden_cols, BLOCK, ROWS, COLS)
+        of_row = index.to(tl.int64) * num_rows + tl.minimum(row, num_rows - 1)
+        right = weights + of_row[None, :] * (2 * hidden_cols) + col[:, None]
+        products = _product(left, right, hidden_cols, hidden_cols, hidden_cols, BLOCK, ROWS, COLS)
         pair = tl.load(order + own_place)
         share = tl.load(shares + pair)
-        target = out + (pair // sharing).to(tl.int64)[:, None] * num_rows + row[None, :]
+        token = index.to(tl.int64) * num_tokens + pair // sharing
+        target = sums + token[:, None] * num_rows + row[None, :]
         kept = (place < end)[:, None] & (row < num_rows)[None, :]
-        tl.store(target, tl.load(target, mask=kept, other=0.0) + share[:, None] * sums, mask=kept)
+        tl.store(target, tl.load(target, mask=kept, other=0.0) + share[:, None] * products, mask=kept)

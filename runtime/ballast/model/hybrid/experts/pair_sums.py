@@ -12,13 +12,16 @@ from ballast.model.hybrid.experts import many_pairs_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
 from ballast.model.hybrid.panels.matmul import has_large_memory, split_bf16
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.slices import even_bounds
 
 FEWEST_PAIRS = 256
 """Fewest tokens of an expert, on average, for which decoding it to memory pays."""
-DECODED_BYTES = 512 << 20
+DECODED_BYTES = 640 << 20
 """Most memory for decoded experts, unless one takes more."""
-HIDDEN_BYTES = 512 << 20
+HIDDEN_BYTES = 640 << 20
 """Most memory for the hidden values of their pairs, unless one expert of all tokens takes more."""
+SUMS = 2
+"""Experts whose results are added at a time, and sums of each token: those of one do not fill a GPU evenly."""
 _BLOCK, _ROWS = 128, 128
 """Pairs and rows of a tile."""
 _STEP_COLS = 256
@@ -38,26 +41,33 @@ def can_decode(*stacks: PanelStack) -> bool:
 
 
 class PairSums:
-    """The sums of one layer's experts for T tokens, added up expert after expert, in the order of calls."""
+    """The sums of one layer's experts for T tokens. Experts are added one after the other, in the order of calls, by
+    turns to as many sums as are added at a time: so no two programs add to the same number, and its order is one."""
 
-    def __init__(
-        self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, num_experts: int, total: torch.Tensor
-    ) -> None:
-        """x float32 [T, D], ids int32 [T, k], weights float32 [T, k]; experts are added to `total` float32 [T, D]. Ids
-        outside 0…num_experts - 1 add nothing; a token names an expert at most once."""
+    def __init__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, num_experts: int) -> None:
+        """x float32 [T, D], ids int32 [T, k], weights float32 [T, k]. Ids outside 0…num_experts - 1 add nothing; a
+        token names an expert at most once."""
         self._num_tokens, self._num_used = ids.shape
         self._terms = split_bf16(x.contiguous(), GgmlType.Q8_0)  # of any quantised type
         self._shares = weights.contiguous()
-        self._total = total
+        self._sums = x.new_zeros((SUMS, *x.shape))
         flat = ids.reshape(-1)
         keys, order = torch.where((flat >= 0) & (flat < num_experts), flat, num_experts).sort(stable=True)
         bounds = torch.arange(num_experts + 1, dtype=torch.int32, device=ids.device)
         self._order = order.int()
         self._begins = torch.searchsorted(keys, bounds).int()
 
+    @property
+    def total(self) -> torch.Tensor:
+        """float32 [T, D], in the memory of the sums, which end with it."""
+        total = self._sums[0]
+        for other in self._sums[1:]:
+            total += other
+        return total
+
     def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
         """Add experts first … first + gate.num_experts - 1, whose matrices `can_decode`. Never waits for the device."""
-        programs = _num_processors(self._total.device)
+        programs = _num_processors(self._sums.device)
         padded_cols, hidden_cols = self._terms.shape[2], _padded(gate.rows)
         num_rows = 2 * gate.rows
         gated_bytes = num_rows * 2 * padded_cols * self._terms.element_size()
@@ -71,12 +81,11 @@ class PairSums:
         tile = {
             "BLOCK": _BLOCK,
             "ROWS": _ROWS,
-            "COLS": 64 if has_large_memory(self._total.device) else 32,
+            "COLS": 64 if has_large_memory(self._sums.device) else 32,
             "num_warps": 8,
             "num_stages": 3,
         }
-        for begin in range(0, gate.num_experts, max(1, at_once)):
-            end = min(begin + max(1, at_once), gate.num_experts)
+        for begin, end in even_bounds(0, gate.num_experts, max(1, at_once)):
             decoded = self._terms.new_empty(((end - begin) * num_rows, 2, padded_cols))
             _decode(gate, begin, end, decoded, row_step=2, row_place=0)
             _decode(up, begin, end, decoded, row_step=2, row_place=1)
@@ -102,16 +111,18 @@ class PairSums:
             del decoded
             decoded = self._terms.new_empty(((end - begin), down.rows, 2, hidden_cols))
             _decode(down, begin, end, decoded, row_step=1, row_place=0)
-            for expert in range(begin, end):
+            for expert in range(begin, end, len(self._sums)):
                 many_pairs_kernels.add_pairs[(programs,)](
                     hidden,
                     self._order,
                     self._begins,
                     self._shares,
                     decoded[expert - begin],
-                    self._total,
+                    self._sums,
                     first + begin,
                     first + expert,
+                    min(len(self._sums), end - expert),
+                    self._num_tokens,
                     self._num_used,
                     down.rows,
                     hidden_cols,
@@ -119,18 +130,10 @@ class PairSums:
                 )
 
 
-def work_bytes(num_tokens: int, hidden: int, expert_dim: int) -> int:
-    """Most bytes that `PairSums` has alive beside `x` and the sums: activations as terms, decoded experts and the
-    hidden values of their pairs."""
-    gated_bytes = 2 * expert_dim * 2 * _padded(hidden) * 2
-    hidden_bytes = num_tokens * 2 * _padded(expert_dim) * 2
-    return num_tokens * 2 * _padded(hidden) * 2 + max(DECODED_BYTES, gated_bytes) + max(HIDDEN_BYTES, hidden_bytes)
-
-
 def _decode(stack: PanelStack, begin: int, end: int, decoded: torch.Tensor, *, row_step: int, row_place: int) -> None:
     num_rows = (end - begin) * stack.rows
     layout, padded_cols = LAYOUTS[stack.ggml_type], decoded.shape[-1]
-    many_pairs_kernels.decode_rows[-(-num_rows // _DECODED_ROWS), padded_cols // _STEP_COLS](
+    many_pairs_kernels.decode_rows[padded_cols // _STEP_COLS, -(-num_rows // _DECODED_ROWS)](
         *stack.views,
         decoded,
         begin * stack.rows,

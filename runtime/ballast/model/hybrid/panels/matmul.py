@@ -157,13 +157,14 @@ def cublas_gemm(stack: PanelStack, terms: torch.Tensor, out: torch.Tensor) -> No
             ROWS=_EXPANDED_ROWS,
             num_warps=4,
         )
-        out[:, first : first + num_rows] = _float32_product(terms.flatten(1), weights[:num_rows].T)
+        _float32_product(terms.flatten(1), weights[:num_rows].T, out[:, first : first + num_rows])
 
 
-def _float32_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def _float32_product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
     if left.is_cuda:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return left @ right
+        torch.mm(left, right, out_dtype=torch.float32, out=out)
+    else:
+        torch.mm(left, right, out=out)
 
 
 def split_bf16(x: torch.Tensor, kind: GgmlType, parts: int = 2) -> torch.Tensor:

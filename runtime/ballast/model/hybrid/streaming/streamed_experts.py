@@ -34,7 +34,9 @@ MakeExperts = Callable[[PanelStack, PanelStack, PanelStack], GroupedExperts]
 class LayerSums(Protocol):
     """The sums of one layer's experts for given tokens, to which its experts are added chunk by chunk."""
 
-    total: torch.Tensor  # float32 [T, D]
+    @property
+    def total(self) -> torch.Tensor:
+        """float32 [T, D], once all are added; asked for once."""
 
     def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
         """Add experts `first`…, as many as each stack has."""

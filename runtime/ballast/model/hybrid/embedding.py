@@ -1,0 +1,41 @@
+"""The embedded tokens of a step, decoded from the mapped file on several threads: the GPU waits for those of a long
+step."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast._core import kernels
+from ballast.model.hybrid.slices import even_bounds
+
+ROWS_A_THREAD = 512
+"""Fewest rows, more or less, for which a thread pays."""
+MOST_THREADS = 8
+
+
+class Embedding:
+    """The embedding of a model, for one caller at a time."""
+
+    def __init__(self, matrix: kernels.Matrix) -> None:
+        """matrix [vocabulary, D]."""
+        self._matrix = matrix
+        num_threads = min(MOST_THREADS, len(os.sched_getaffinity(0)))
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="ballast-embed")
+        self._num_threads = num_threads
+
+    def read(self, ids: NDArray[np.int32], out: NDArray[np.float32]) -> None:
+        """The rows of ids [T] into `out` [T, D]. Raises IndexError for an id that there is no row of."""
+        if len(ids) < 2 * ROWS_A_THREAD:
+            kernels.embed(self._matrix, ids, out)
+            return
+        most = max(ROWS_A_THREAD, -(-len(ids) // self._num_threads))
+        bounds = list(even_bounds(0, len(ids), most))
+        for done in [self._threads.submit(self._read, ids[begin:end], out[begin:end]) for begin, end in bounds]:
+            done.result()
+
+    def _read(self, ids: NDArray[np.int32], out: NDArray[np.float32]) -> None:
+        kernels.embed(self._matrix, ids, out)

@@ -109,8 +109,8 @@ class SchedulingConfig(_Section):
     prefill_chunk_size: int | None = option(
         None,
         whole(1, MAX_TOKENS, auto=True),
-        "most tokens in a step in which nothing decodes; auto: chunk_size, or up to 4096 as memory allows where "
-        "experts are streamed through a GPU",
+        "most tokens in a step in which nothing decodes; auto: chunk_size, or up to 16384 as memory allows "
+        "where experts are streamed through a GPU",
     )
     max_stall_ms: int | None = option(
         None,

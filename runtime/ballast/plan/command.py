@@ -28,7 +28,7 @@ from ballast.plan.host import make_plan
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.report import device_choice, device_line, render, to_json
-from ballast.plan.streaming import step_choices
+from ballast.plan.streaming import LONGEST_WITHOUT_STREAMING, step_choices
 from ballast.weights.gguf import GgufModel
 
 _LISTED_DEVICES = 16
@@ -64,10 +64,17 @@ def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
     for step_tokens, streams in choices:
         tried = replace(numbers, prefill_chunk_size=step_tokens, streams_experts=streams)
         plans.append(make_hybrid_plan(gguf, spec, assignment, tried, memory, device, expert_options))
-        if plans[-1].fits:
+        if plans[-1].fits and step_tokens <= _longest_step(plans[-1], scheduling.prefill_chunk_size):
             return plans[-1]
     # For a host that is too small whatever the steps: as one that is not would have it.
     return next((plan for plan in plans if plan.device is not None and plan.device.fits), plans[-1])
+
+
+def _longest_step(plan: MemoryPlan, asked: int | None) -> int:
+    """Most tokens of a step that are worth its memory: a GPU that has all experts gains nothing by longer ones, for
+    which others wait."""
+    assert plan.device is not None
+    return plan.numbers.step_tokens if asked or plan.device.has_host_experts else LONGEST_WITHOUT_STREAMING
 
 
 def settle(config: Config, gguf: GgufModel, spec: ModelSpec) -> tuple[Config, MemoryPlan]:

@@ -37,7 +37,8 @@ _NODES_A_LAYER = 32
 _NODE_BYTES = 8 << 10
 """An allowance for the memory that CUDA takes for one node."""
 _UNUSABLE_BYTES = 512 << 20
-"""An allowance for what torch's allocator rounds up, and for pieces that are too small to be used again."""
+"""An allowance for what torch's allocator rounds up, and for pieces that are too small to be used again; half of a
+step's work buffers comes on top."""
 _CUDA_BYTES = 512 << 20
 """An allowance for the context, the libraries and compiled kernels: 294 MiB on an H200, before graphs
 (benchmarks/results/hybrid_vram.jsonl)."""
@@ -110,7 +111,7 @@ def device_uses(
             f"decode steps of 1 to {captured} requests: buffers of the largest, launches of all",
             "max_batch_size",
         ),
-        MemoryRow("allocator", _UNUSABLE_BYTES, "what torch rounds up and cannot use again; an allowance"),
+        MemoryRow("allocator", _UNUSABLE_BYTES + work // 2, "what torch rounds up and cannot use again; an allowance"),
         MemoryRow("CUDA", _CUDA_BYTES, "context, libraries, compiled kernels; an allowance"),
     ]
 

@@ -16,6 +16,8 @@ from ballast.model.tensors import group_of
 LONG_STEPS = (16384, 8192, 4096, 2048, 1024, 512)
 """Tokens of a step in which nothing decodes; the first that fits is used, since a pass over the experts takes as long
 for each."""
+LONGEST_WITHOUT_STREAMING = 4096
+"""The same where no experts are streamed, since the GPU has them all."""
 
 _PCIE_BYTES_PER_S = 25e9
 """Rate of copies over PCIe 4.0 with 16 lanes."""

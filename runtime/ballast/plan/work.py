@@ -12,10 +12,10 @@ SCRATCH_BYTES = 256 << 20
 _TERM_BYTES = 6
 """Bytes of an activation in the terms that a slice of a matrix is multiplied with."""
 _HALF_BYTES = 2
-_ROWS_OF_TOKENS = 5
-"""Rows as wide as the model that a step has of each token: the stream, its norm before and after, and two terms of a
-layer's sum."""
-_FEWEST_PAIRS, _DECODED_BYTES, _HIDDEN_BYTES = 256, 512 << 20, 512 << 20
+_ROWS_OF_TOKENS = 6
+"""Rows as wide as the model that a step has of each token: the stream, its norm, and two sums of each of two parts of
+the experts."""
+_FEWEST_PAIRS, _DECODED_BYTES, _HIDDEN_BYTES = 256, 640 << 20, 640 << 20
 """As model/hybrid/experts/pair_sums.py has them."""
 _ATTENTION_TMP_BYTES = 32 << 20
 """flashinfer's, for a request by itself."""

@@ -20,6 +20,7 @@ from ballast.host.gpu import check_device
 from ballast.host.machine import Memory
 from ballast.host.sizes import human
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
+from ballast.model.hybrid.experts import pair_sums
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
 from ballast.model.hybrid.graphs.decode_graphs import MOST_CAPTURED
 from ballast.model.hybrid.linear import FloatLinear, Linear
@@ -34,7 +35,7 @@ from ballast.model.residence import weight_memory
 from ballast.model.weights import Packing, Tensors
 from ballast.moe.device_rules import assign
 from ballast.moe.rule_file import read_rules
-from ballast.plan import check_memory, command, plan_for, planned, render, rule_lines, run, settle, to_json
+from ballast.plan import check_memory, command, plan_for, planned, render, rule_lines, run, settle, to_json, work
 from ballast.plan import device as device_plan
 from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.hybrid import make_hybrid_plan
@@ -197,7 +198,13 @@ def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
 
 
 def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: GgufModel) -> None:
-    assert device_plan._SLICE_BYTES == matmul.SCRATCH_BYTES
+    assert work.SCRATCH_BYTES == matmul.SCRATCH_BYTES
+    assert (pair_sums.FEWEST_PAIRS, pair_sums.DECODED_BYTES, pair_sums.HIDDEN_BYTES, pair_sums.SUMS) == (
+        work._FEWEST_PAIRS,
+        work._DECODED_BYTES,
+        work._HIDDEN_BYTES,
+        2,
+    )
     assert device_plan._MIN_CUBLAS_TOKENS == matmul.MIN_CUBLAS_TOKENS
     four, sixteen = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=size)) for size in (4, 16))
     assert use(four, "kernel workspaces") == use(sixteen, "kernel workspaces") > matmul.SCRATCH_BYTES
@@ -223,13 +230,21 @@ def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: 
 @pytest.mark.parametrize(
     ("chunk_size", "prefill_chunk_size", "stream_from_tokens", "expected"),
     [
-        (256, None, None, [(4096, True), (2048, True), (1024, True), (512, True), (256, True), (256, False)]),
-        (3000, None, 2000, [(4096, True), (3000, True)]),
+        (
+            256,
+            None,
+            None,
+            [
+                *((size, True) for size in (16384, 8192, 4096, 2048, 1024, 512, 256)),
+                (256, False),
+            ],
+        ),
+        (3000, None, 2000, [(16384, True), (8192, True), (4096, True), (3000, True)]),
         (256, None, 0, [(256, False)]),
         (256, 1000, None, [(1000, True), (1000, False)]),
         (256, 1000, 64, [(1000, True)]),
         (256, 1000, 0, [(1000, False)]),
-        (256, None, 1500, [(4096, True), (2048, True)]),
+        (256, None, 1500, [(16384, True), (8192, True), (4096, True), (2048, True)]),
     ],
 )
 def test_the_longest_step_is_tried_first_and_streaming_given_up_last(
@@ -238,10 +253,10 @@ def test_the_longest_step_is_tried_first_and_streaming_given_up_last(
     assert step_choices(chunk_size, prefill_chunk_size, stream_from_tokens) == expected
 
 
-@pytest.mark.parametrize(("prefill_chunk_size", "longest"), [(None, 4096), (512, 512)])
+@pytest.mark.parametrize(("prefill_chunk_size", "longest"), [(None, 16384), (512, 512)])
 def test_streaming_from_more_tokens_than_a_step_has_is_refused(prefill_chunk_size: int | None, longest: int) -> None:
-    with pytest.raises(ConfigError, match=rf"stream_from_tokens=5000: .* the longest has {longest} tokens"):
-        step_choices(256, prefill_chunk_size, 5000)
+    with pytest.raises(ConfigError, match=rf"stream_from_tokens=20000: .* the longest has {longest} tokens"):
+        step_choices(256, prefill_chunk_size, 20_000)
 
 
 @pytest.mark.parametrize(
@@ -361,7 +376,7 @@ def test_a_host_that_is_too_small_does_not_shorten_the_steps_of_a_plan(r1: GgufM
     config = config_for(r1.path, 24 * GIB)
     config = replace(config, scheduling=SchedulingConfig(prefill_chunk_size=None))
     plan = plan_for(config, r1, R1_SPEC)
-    assert plan.numbers.prefill_chunk_size == 4096
+    assert plan.numbers.prefill_chunk_size == 16384
     assert plan.numbers.streams_experts
     assert plan.device is not None
     assert plan.device.needed_bytes <= 24 * GIB
@@ -416,7 +431,7 @@ def test_auto_is_the_cpu_where_the_gpu_that_is_here_does_not_do(
     assert (config.machine.device, plan.device is not None) == (device, device != "cpu")
     assert re.match(reason, config.device_reason)
     assert config.unused_options == (("gpu_experts",) if device == "cpu" else ())
-    assert config.scheduling.prefill_chunk_size == (256 if device == "cpu" else 4096)
+    assert config.scheduling.prefill_chunk_size == (256 if device == "cpu" else 16384)
     insisting = cli.serve_config([*options, "--device", "cuda"])
     if device == "cpu":
         with pytest.raises((OutOfMemoryError, ConfigError)):
@@ -454,7 +469,7 @@ def test_what_is_left_to_the_plan_is_what_fits(tmp_path: Path) -> None:
     assert long_steps.device is not None
     enough = long_steps.device.needed_bytes
     for vram, step_tokens, stream_from_tokens in (
-        (8 * GIB, 4096, None),
+        (8 * GIB, 16384, None),
         (enough, 1024, None),
         (enough - 1, 512, None),
         (GIB, 256, 0),

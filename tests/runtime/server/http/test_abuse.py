@@ -15,6 +15,7 @@ import pytest
 
 from ballast.server.routes.tokens import DetokenizeRequest, TokenizeRequest
 from ballast.server.wire.anthropic.request import MessagesRequest
+from ballast.server.wire.llama_cpp.request import InfillRequest, LlamaRequest
 from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest
 from ballast.server.wire.responses.request import ResponsesRequest
 from support.servers.process import FAKE, JSON, ServerProcess
@@ -118,7 +119,7 @@ DEEP = 100_000
         2 * b"\xef\xbb\xbf" + b'{"prompt": "a"}',
         b'{"prompt": "a", "prompt": NaN}',
         b'{"prompt": "a", "temperature": 1e999}',
-        b'{"prompt": "a", "max_tokens": 99999999999999999999999999}',
+        b'{"prompt": 99999999999999999999999999}',
         b'{"prompt": "a\x00b\x01"}',
         b"null",
         b"",
@@ -159,6 +160,8 @@ ROUTES = {
     "/v1/responses": (ResponsesRequest, {"model": "m", "max_output_tokens": 1, "input": "a"}),
     "/tokenize": (TokenizeRequest, {"content": "a"}),
     "/detokenize": (DetokenizeRequest, {"tokens": [5]}),
+    "/completion": (LlamaRequest, {"prompt": "a", "max_tokens": 1}),
+    "/infill": (InfillRequest, {"input_prefix": "a", "input_suffix": "b", "max_tokens": 1}),
 }
 
 
@@ -173,13 +176,23 @@ NESTED = {
                 "role": "assistant",
                 "content": "a",
                 "reasoning_content": "r",
-                "tool_calls": [{"id": "a", "type": "function", "function": {"name": "get", "arguments": "{}"}}],
+                "tool_calls": [
+                    {"id": "a", "type": "function", "function": {"name": "get", "arguments": "{}"}},
+                    {"id": "b", "type": "custom", "custom": {"name": "patch", "input": "x"}},
+                ],
             },
             {"role": "tool", "tool_call_id": "a", "content": "a"},
             {"role": "user", "content": "a", "prefix": False},
         ],
-        "tools": [{"type": "function", "function": {"name": "get", "parameters": PARAMETERS, "strict": True}}],
+        "tools": [
+            {"type": "function", "function": {"name": "get", "parameters": PARAMETERS, "strict": True}},
+            {
+                "type": "custom",
+                "custom": {"name": "patch", "format": {"type": "grammar", "grammar": {"definition": "x"}}},
+            },
+        ],
         "tool_choice": "none",
+        "reasoning": {"enabled": False, "max_tokens": 5},
         "thinking": {"type": "disabled"},
         "stop": ["a"],
         "logit_bias": {"1": 1},
@@ -202,9 +215,13 @@ NESTED = {
                 "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "a"}]}],
             },
         ],
-        "tools": [{"name": "get", "input_schema": PARAMETERS}],
+        "tools": [
+            {"name": "get", "input_schema": PARAMETERS},
+            {"type": "bash_20250124", "name": "bash"},
+            {"type": "web_search_20250305", "name": "web_search"},
+        ],
         "tool_choice": {"type": "none"},
-        "thinking": {"type": "disabled"},
+        "thinking": {"type": "enabled", "budget_tokens": 1},
     },
     "/v1/responses": {
         "input": [
@@ -212,8 +229,16 @@ NESTED = {
             {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "r"}]},
             {"type": "function_call", "call_id": "a", "name": "get", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "a", "output": "a"},
+            {"type": "custom_tool_call", "call_id": "b", "name": "patch", "namespace": "n", "input": "x"},
+            {"type": "custom_tool_call_output", "call_id": "b", "output": [{"type": "input_text", "text": "a"}]},
+            {"type": "additional_tools", "role": "developer", "tools": [{"type": "custom", "name": "more"}]},
+            {"type": "web_search_call", "action": {"type": "search"}},
         ],
-        "tools": [{"type": "function", "name": "get", "parameters": PARAMETERS, "strict": False}],
+        "tools": [
+            {"type": "function", "name": "get", "parameters": PARAMETERS, "strict": False},
+            {"type": "custom", "name": "patch", "format": {"type": "grammar", "definition": "x"}},
+            {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "get"}]},
+        ],
         "tool_choice": "none",
         "text": {"format": {"type": "json_schema", "name": "x", "schema": PARAMETERS}},
         "reasoning": {"effort": "none", "summary": "auto"},
@@ -257,7 +282,7 @@ def test_wrong_types_everywhere(server, path):
         assert response.status in (200, 400, 404), (body, reply)
         answered.add(response.status)
     connection.close()
-    assert {200, 400} <= answered
+    assert ({400} if path == "/infill" else {200, 400}) <= answered  # this model has no tokens for gaps
 
 
 def test_a_thousand_connections(server):

@@ -161,8 +161,9 @@ def _messages(body: ResponsesRequest, ignored: IgnoredFields) -> list[dict[str, 
     if isinstance(body.input, str):
         return [*messages, {"role": "user", "content": body.input}]
     for n, item in enumerate(body.input):
-        if item.get("type") in SKIPPED_ITEMS:
-            skip(item["type"], f"input.{n}", ignored)
+        kind = item.get("type")
+        if isinstance(kind, str) and kind in SKIPPED_ITEMS:
+            skip(kind, f"input.{n}", ignored)
         else:
             _add_item(messages, item, f"input.{n}")
     return messages

@@ -167,6 +167,7 @@ async def _no_embeddings(request: Request) -> Response:
         f"{request.url.path}: this server computes no embeddings and ranks nothing, since its models write text; ask a "
         "server of an embedding model",
         code="no_embeddings",
+        status=404,
     )
 
 

@@ -149,7 +149,7 @@ def test_an_unknown_model_or_route_is_not_found(client):
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("gpt-4")
     assert caught.value.code == "model_not_found"
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.NotFoundError, match="no embeddings"):
         client.embeddings.create(model="m", input="x")
 
 

@@ -91,4 +91,4 @@ def test_a_template_is_applied(server):
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings", "/v1/rerank", "/rerank"])
 def test_embeddings_are_refused_by_name(server, path):
     reply = httpx.post(server.url + path, json={"input": "a"}, timeout=60)
-    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "no_embeddings")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "no_embeddings")

@@ -22,8 +22,9 @@ _ATTENTION_BYTES = 96 << 20
 """Partial results of model/hybrid/attention/paged.py on a GPU of 160 multiprocessors, and flashinfer's workspaces."""
 _PARTIAL_BYTES = 64 << 20
 """Partial sums of a product whose columns are split among programs, as it bounds them: 528 tiles of 128 rows and 159
-tokens, and what is beside them. Those of float matrices and of heads grow with the step instead, up to 67,584 floats a
-token; they lie where a step's widest activations lie at another time, which are counted."""
+tokens, and what is beside them; experts' of at most 128 tokens are no larger. Those of float matrices and of heads grow
+with the step instead, up to 67,584 floats a token; they lie where a step's widest activations lie at another time,
+which are counted."""
 _LIBRARY_BYTES = 64 << 20
 """torch's workspaces for cuBLAS and cuBLASLt, of one stream: 32 MiB each on Hopper."""
 _MIN_CUBLAS_TOKENS = 160

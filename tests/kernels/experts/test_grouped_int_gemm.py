@@ -19,6 +19,8 @@ from triton.compiler import ASTSource
 from ballast._core import kernels
 from ballast.model.hybrid.experts import grouped_int_gemm, grouped_int_gemm_kernels
 from ballast.model.hybrid.experts.grouped_int_gemm import (
+    MOST_PAIRS,
+    MOST_TOKENS,
     GroupedProduct,
     can_multiply,
     group_and_split,
@@ -27,6 +29,7 @@ from ballast.model.hybrid.experts.grouped_int_gemm import (
 )
 from ballast.model.hybrid.panels.layout import LAYOUTS
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.plan.device import _PARTIAL_BYTES
 from support.kernels.interpreted import interpreted
 from support.models.random_blocks import dequantized, random_blocks
 
@@ -157,6 +160,17 @@ def test_floats_mixed_types_and_many_tokens_go_another_way(rng, pool) -> None:
     assert not can_multiply(q8, q8, bf16, 1, 8)
     assert not can_multiply(q8, q8, q8, 129, 2)
     assert not can_multiply(q8, q8, q8, 128, 9)
+
+
+@pytest.mark.parametrize(("width", "hidden", "num_used"), [(2048, 7168, 8), (1408, 2048, 6), (1536, 5120, 6)], ids=str)
+def test_partial_sums_fit_the_memory_that_a_plan_has_for_them(width, hidden, num_used) -> None:
+    packed = torch.empty(0, dtype=torch.uint8)
+    shapes = ((width, hidden), (width, hidden), (hidden, width))
+    gate, up, down = (PanelStack(packed, T.Q8_0, 0, *shape) for shape in shapes)
+    for stacks in ((gate, up), (down,)):
+        product = GroupedProduct(stacks, num_used)
+        num_tokens = min(MOST_TOKENS, MOST_PAIRS // num_used)
+        assert product.num_programs * num_tokens * num_used * stacks[0].rows * 4 <= _PARTIAL_BYTES
 
 
 @pytest.mark.gpu

@@ -12,8 +12,9 @@ from typing import Protocol
 import torch
 
 MOST_SHARED_TOKENS = 4
-"""Most tokens of a step whose experts may be read over PCIe. With more, experts are multiplied on tensor cores, by
-kernels that read host memory slowly; besides, the rule compares every pair of token and expert with every other."""
+"""Most tokens of a step whose experts may be read over PCIe. With 16 it was a loss by kernels that read an expert once
+for each of its tiles; those that now multiply few tokens were not tried. Besides, the rule compares every pair of token
+and expert with every other."""
 
 
 @dataclass(frozen=True, slots=True)

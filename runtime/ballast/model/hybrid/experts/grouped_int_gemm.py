@@ -136,9 +136,14 @@ class GroupedProduct:
         self._num_splits = -(-num_steps // self._steps_per_split)
 
     @property
+    def num_programs(self) -> int:
+        """Programs that share a block of rows: splits of the columns of all matrices."""
+        return self._num_splits * len(self._stacks)
+
+    @property
     def is_split(self) -> bool:
-        """Whether several programs share a block of rows, for which each tile has `num_blocks` counters."""
-        return self._num_splits * len(self._stacks) > 1
+        """Whether programs leave partial sums, and each tile has `num_blocks` counters of them."""
+        return self.num_programs > 1
 
     def launch(
         self,
@@ -153,14 +158,13 @@ class GroupedProduct:
         stack, other = self._stacks[0], self._stacks[-1]
         layout = LAYOUTS[stack.ggml_type]
         num_results = len(tiles)
-        num_programs = self._num_splits * len(self._stacks)
         partial = given.totals
         if self.is_split:
-            partial = given.totals.new_empty((num_programs, num_results, stack.rows))
+            partial = given.totals.new_empty((self.num_programs, num_results, stack.rows))
         kernel = grouped_kernel(
             stack.ggml_type, tiles.shape[1] - 1, has_up=len(self._stacks) > 1, is_split=self.is_split
         )
-        kernel.function[self.num_blocks, num_results, num_programs](
+        kernel.function[self.num_blocks, num_results, self.num_programs](
             given.terms,
             given.totals,
             *stack.views[:2],

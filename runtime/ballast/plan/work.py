@@ -57,7 +57,7 @@ def _long_bytes(spec: ModelSpec, num_tokens: int) -> int:
     first = products * (2 * heads * head + 2 * rank + spec.latent_dim) * FLOAT_BYTES
     first += products * max(spec.hidden, rank) * _TERM_BYTES
     # Two terms of both matrices, and what one of them is made of.
-    matrices = spec.kv_lora_rank * heads * (2 * (spec.nope_dim + spec.v_dim) * _HALF_BYTES + 2 * 128 * FLOAT_BYTES)
+    matrices = spec.kv_lora_rank * heads * (2 * (spec.nope_dim + spec.v_dim) * _HALF_BYTES + 2 * 256 * FLOAT_BYTES)
     # Keys and values of a piece, keys once more on their way, latents twice; averages of the piece, and of all.
     piece = num_tokens * (heads * (head + spec.nope_dim) + values + 3 * spec.latent_dim + values) * _HALF_BYTES
     attended = num_tokens * values * FLOAT_BYTES

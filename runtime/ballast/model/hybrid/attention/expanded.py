@@ -18,8 +18,10 @@ import torch
 from ballast.model.hybrid.linear import Linear
 from ballast.model.hybrid.step import Step
 
-_ROWS = 128
-"""Columns of a matrix that are asked for at a time, by what it gives for as many unit vectors."""
+_ROWS = 256
+"""Columns of a matrix that are asked for at a time, by what it gives for as many unit vectors; where it has fewer,
+zeros follow. Products of so many tokens use none of a layer's counters (`panels/panel_linear.py`), which a decode
+step on another stream may be using."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +166,10 @@ class PlainExpandedKernels:
 
 def _columns(linear: Linear, num_cols: int, num_heads: int, device: torch.device) -> Iterator[torch.Tensor]:
     """The columns of each head's matrix [_, heads, rows], some at a time."""
-    ones = torch.eye(num_cols, device=device)[:, None, :]
+    ones = torch.eye(max(num_cols, _ROWS), num_cols, device=device)[:, None, :]
     for rows in torch.split(ones, _ROWS):
         product = linear(rows.expand(-1, num_heads, -1).contiguous())
-        yield product.view(len(rows), num_heads, -1)
+        yield product.view(len(rows), num_heads, -1)[:num_cols]
 
 
 def _two_terms(matrix: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

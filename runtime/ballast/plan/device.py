@@ -92,7 +92,13 @@ def device_uses(
     captured = min(numbers.max_batch_size, _MOST_CAPTURED)
     work = step_bytes(spec, numbers.step_tokens, numbers.max_batch_size)
     slice_plans = num_slices(numbers.step_tokens) * _SLICE_PLAN_BYTES
-    workspaces = SCRATCH_BYTES + _PARTIAL_BYTES + _ATTENTION_BYTES + slice_plans + _LIBRARY_BYTES
+    lanes = 2 if numbers.has_prefill_lane else 1
+    workspaces = lanes * (SCRATCH_BYTES + _PARTIAL_BYTES + _ATTENTION_BYTES + _LIBRARY_BYTES) + slice_plans
+    beside = MemoryRow(
+        "decode lane",
+        step_bytes(spec, min(numbers.chunk_size, numbers.step_tokens), numbers.max_batch_size),
+        f"work buffers of a step of {numbers.chunk_size} tokens, beside the longest one",
+    )
     buffers = MemoryRow(
         "expert buffers", buffer_bytes(spec, weights), "through which experts are streamed in long steps"
     )
@@ -104,6 +110,7 @@ def device_uses(
             f"{cached} tokens and the null block, {row_bytes} bytes a token in half precision",
         ),
         MemoryRow("work buffers", work, f"a step of {numbers.step_tokens} tokens, at most", numbers.step_option),
+        *([beside] if numbers.has_prefill_lane else []),
         MemoryRow("kernel workspaces", workspaces, "of products, attention and CUDA's libraries"),
         *([buffers] if numbers.streams_experts else []),
         MemoryRow(
@@ -132,7 +139,7 @@ def staging_bytes(
 ) -> int:
     """Host memory for activations in transit, the experts' own, and the largest matrix twice while it is loaded."""
     largest = max(size for name, size in weights.items() if assignment.devices[module_of(name)] != "cpu")
-    on_the_way = (4 * spec.hidden + 2 * spec.num_experts_used) * FLOAT_BYTES
+    on_the_way = (5 * spec.hidden + 2 * spec.num_experts_used) * FLOAT_BYTES
     experts = input_bytes(spec.hidden) + hidden_bytes(spec.num_experts_used * spec.expert_dim)
     return step_tokens * (on_the_way + experts + sums_bytes(spec.hidden, 1, num_nodes)) + 2 * largest
 

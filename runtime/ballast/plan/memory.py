@@ -37,6 +37,11 @@ class Numbers:
         return max(self.chunk_size, self.prefill_chunk_size)
 
     @property
+    def has_prefill_lane(self) -> bool:
+        """Whether long prompts have steps of their own on a GPU, beside those that decode."""
+        return self.streams_experts or self.prefill_chunk_size > self.chunk_size
+
+    @property
     def step_option(self) -> str:
         """The option that sets `step_tokens`."""
         return "prefill_chunk_size" if self.prefill_chunk_size > self.chunk_size else "chunk_size"

@@ -72,7 +72,7 @@ def _dense_lines(device: DevicePlan) -> list[str]:
 
 
 def _long_step_lines(numbers: Numbers, device: DevicePlan) -> list[str]:
-    longest = f"  have up to {numbers.step_tokens} tokens, where nothing decodes."
+    longest = f"  have up to {numbers.step_tokens} tokens of prompts, beside those that decode."
     stream, set_from = device.streaming, numbers.stream_from_tokens
     if not device.has_host_experts:
         return [longest, "  No expert is streamed: all lie in the GPU's memory."]

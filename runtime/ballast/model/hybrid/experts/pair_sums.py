@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 
 import torch
-from gguf import GGMLQuantizationType as GgmlType
 
 from ballast.model.hybrid.experts import many_pairs_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
@@ -48,7 +47,7 @@ class PairSums:
         """x float32 [T, D], ids int32 [T, k], weights float32 [T, k]. Ids outside 0…num_experts - 1 add nothing; a
         token names an expert at most once."""
         self._num_tokens, self._num_used = ids.shape
-        self._terms = split_bf16(x.contiguous(), GgmlType.Q8_0)  # of any quantised type
+        self._terms = split_bf16(x.contiguous(), next(iter(LAYOUTS)))  # as for every quantised type
         self._shares = weights.contiguous()
         self._sums = x.new_zeros((SUMS, *x.shape))
         flat = ids.reshape(-1)

@@ -335,6 +335,14 @@ class EngineCore:
                 logprobs[seq] = found
         return logprobs
 
+    def close(self) -> None:
+        """Wait until the runner does nothing more for steps that are under way: its memory may be freed then. Nothing
+        can be asked for any more."""
+        if self._decode_step is not None and self._looks_ahead is not None:
+            self._looks_ahead.logits(self._alive)
+        if self._prefill_step is not None and self._beside is not None:
+            self._beside.abandon_prefill()
+
     def stats(self) -> sched.Stats:
         """The scheduler's counts now."""
         return self._scheduler.stats()

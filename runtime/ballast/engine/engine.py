@@ -356,6 +356,7 @@ class Engine:
                     self._idle(core)
                 elif result is not BUSY:
                     self._account(core, result)
+            core.close()
             self._fail_all(CapacityError.shutting_down())
             with self._lock:
                 self._state = EngineState.STOPPED
@@ -373,7 +374,8 @@ class Engine:
     def _warm_up(self, core: EngineCore) -> None:
         """Compute one real token, so that an engine that is ready has worked once."""
         core.add(WARM_UP_SEQ, Request("warm-up", (0,), SamplingParams(max_tokens=1, temperature=0.0)), seed=0)
-        core.step()
+        while core.step() is BUSY:
+            pass
         core.check()
         self._load_progress = 1.0
         self._publish(core)

@@ -82,6 +82,9 @@ class HasPrefillLane(LooksAhead, Protocol):
         """Go on with the step, without waiting for anything; whether it is computed. To be called every millisecond or
         so. Calls `alive` where the step has made progress; raises what fails it."""
 
+    def abandon_prefill(self) -> None:
+        """Wait until the device does nothing more for a step that has begun, which is given up."""
+
     def prefill_logits(self) -> NDArray[np.float32]:
         """What `Runner.forward` returns, of the step that is computed; valid until the next one begins."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,7 +15,8 @@ from ballast.model.batch import Batch
 log = logging.getLogger(__name__)
 
 LIMIT_S = 3.0
-"""Longest time for the steps of a lane, but for the last one. The costs of larger steps are extrapolated."""
+"""Time for the steps of a lane, but for the last one, or for the first two where they take longer. The costs of larger
+steps are extrapolated."""
 _REPEATS = 2
 _FEW_TOKENS = 64
 """Of the smaller step of the prefill lane; what it takes hardly depends on it."""
@@ -44,7 +45,7 @@ def with_measured_costs(
     costs = {
         "decode_costs": measured(
             lambda batch: runner.forward(batch, alive),
-            (batch(size, decodes=size <= config.max_batch_size) for size in doubled(1, most)),
+            [batch(size, decodes=size <= config.max_batch_size) for size in doubled(1, most)],
             clock,
         )
     }
@@ -52,7 +53,7 @@ def with_measured_costs(
         most = min(config.prefill_chunk_size, max_tokens)
         costs["prefill_costs"] = measured(
             lambda batch: _prefill(beside, batch, alive),
-            (batch(size, decodes=False) for size in sorted({min(_FEW_TOKENS, most), most})),
+            [batch(size, decodes=False) for size in sorted({min(_FEW_TOKENS, most), most})],
             clock,
         )
     for name, points in costs.items():
@@ -60,22 +61,21 @@ def with_measured_costs(
     return with_changes(config, **costs)
 
 
-def measured(run: Callable[[Batch], object], batches: Iterable[Batch], clock: Callable[[], float]) -> list[Cost]:
-    """The costs of `batches`, which grow, as far as LIMIT_S suffices. No larger step is said to be faster."""
+def measured(run: Callable[[Batch], object], batches: Sequence[Batch], clock: Callable[[], float]) -> list[Cost]:
+    """The costs of `batches`, which grow, as far as LIMIT_S suffices, and of two of them at least: the faster of two
+    runs, where there is time. No larger step is said to be faster."""
     costs: list[Cost] = []
-    began = None
+    began = clock()
+    run(batches[0])  # the first use of memory takes longer
     for batch in batches:
-        if began is None:
-            run(batch)  # the first use of memory takes longer
-            began = clock()
-        seconds = []
-        for _ in range(_REPEATS):
+        if clock() - began > LIMIT_S and len(costs) > 1:
+            break
+        seconds: list[float] = []
+        while len(seconds) < 1 or (len(seconds) < _REPEATS and clock() - began < LIMIT_S):
             start = clock()
             run(batch)
             seconds.append(clock() - start)
         costs.append((batch.token_ids.size, max(min(seconds), costs[-1][1] if costs else 0.0)))
-        if clock() - began > LIMIT_S:
-            break
     return costs
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ballast._core import sched
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.step_costs import LIMIT_S, doubled, measured, random_batch, with_measured_costs
+from ballast.engine.step_costs import doubled, measured, random_batch, with_measured_costs
 from ballast.model.batch import Batch
 
 CONFIG = {
@@ -48,17 +48,29 @@ def test_sizes_double_up_to_the_last() -> None:
     assert doubled(1, 64) == [1, 2, 4, 8, 16, 32, 64]
 
 
-def test_a_step_is_as_long_as_the_faster_of_two_and_a_larger_one_never_shorter() -> None:
-    times = iter([5.0, 1.0, 0.5, 0.25, 0.25, 2.0, 0.75])  # the first of all warms up
+def costs_of(*seconds: float, sizes: tuple[int, ...]) -> list[tuple[int, float]]:
+    """What is measured where steps take so long, one after the other; all of them are run."""
+    times = iter(seconds)
     now = 0.0
 
     def run(batch: Batch) -> None:
         nonlocal now
         now += next(times)
 
-    batches = [random_batch(size, 50, 16, decodes=True) for size in (1, 2, 4, 8)]
-    assert measured(run, batches, lambda: now) == [(1, 0.5), (2, 0.5), (4, 0.75)], "then the time is over"
-    assert now - 5.0 > LIMIT_S
+    found = measured(run, [random_batch(size, 50, 16, decodes=True) for size in sizes], lambda: now)
+    assert list(times) == []
+    return found
+
+
+def test_a_step_is_as_long_as_the_faster_of_two_and_a_larger_one_never_shorter() -> None:
+    times = 0.5, 0.5, 0.25, 0.125, 0.125, 0.75, 0.625  # the first warms up
+    assert costs_of(*times, sizes=(1, 2, 4)) == [(1, 0.25), (2, 0.25), (4, 0.625)]
+
+
+def test_long_steps_are_measured_once_and_two_of_them_at_least() -> None:
+    assert costs_of(2.0, 1.5, 7.0, sizes=(1, 2, 4, 8)) == [(1, 1.5), (2, 7.0)]
+    assert costs_of(1.0, 0.5, 0.5, 2.0, sizes=(1, 2, 4, 8)) == [(1, 0.5), (2, 2.0)]
+    assert costs_of(9.0, 9.0, sizes=(1,)) == [(1, 9.0)]
 
 
 def test_random_steps_write_to_the_null_block_alone() -> None:

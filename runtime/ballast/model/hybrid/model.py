@@ -26,6 +26,7 @@ from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention
 from ballast.model.hybrid.attention.latent import Attention
 from ballast.model.hybrid.attention_layer import AttentionLayer
+from ballast.model.hybrid.device_wait import Event, wait_for
 from ballast.model.hybrid.embedding import Embedding
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
 from ballast.model.hybrid.graphs.decode_graphs import DecodeGraphs
@@ -125,6 +126,7 @@ class HybridModel:
         # rows to return.
         self._at_work = divided
         self._pending = torch.empty(0)
+        self._queued: Event = _DoneEvent()
         self._wanted_rows: NDArray[np.int64] | slice = slice(None)
         self._num_streamed_steps = 0
         self._num_saturated = torch.zeros((), dtype=torch.int64, pin_memory=device.type == "cuda")
@@ -195,6 +197,7 @@ class HybridModel:
                     self._wanted_rows = batch.sampled
             else:
                 self._pending = self._prefill(batch, alive)
+            self._queued = self._event()
 
     @torch.inference_mode()
     def stage(self, batch: Batch) -> None:
@@ -205,7 +208,11 @@ class HybridModel:
 
     def is_done(self, timeout_s: float) -> bool:
         """See `HasPrefillLane`."""
-        return self._at_work.is_done(timeout_s)
+        if self._at_work.has_host:
+            return self._at_work.is_done(timeout_s)
+        if not self._queued.query():
+            time.sleep(timeout_s)
+        return self._queued.query()
 
     def logits(self, alive: Callable[[], None]) -> NDArray[np.float32]:
         """See `LooksAhead`."""
@@ -226,8 +233,9 @@ class HybridModel:
         return self.long_steps_pay
 
     def open_prefill_lane(self) -> None:
-        """See `HasPrefillLane`."""
+        """See `HasPrefillLane`. Steps are counted from now on."""
         self._has_prefill_lane = True
+        self._num_streamed_steps = 0
 
     @torch.inference_mode()
     def begin_prefill(self, batch: Batch) -> None:
@@ -235,8 +243,7 @@ class HybridModel:
         with self._explained_when_full():
             step = self._prefill_attention.prepared(batch, self._device)
             self._num_streamed_steps += self.streamed is not None
-            record = _done_event if self._device.type != "cuda" else torch.cuda.current_stream().record_event
-            self._prefill_pass = PrefillPass(self._prefill_pieces(batch, step), record)
+            self._prefill_pass = PrefillPass(self._prefill_pieces(batch, step), self._event)
 
     @torch.inference_mode()
     def advance_prefill(self, alive: Callable[[], None]) -> bool:
@@ -252,6 +259,17 @@ class HybridModel:
         rows: NDArray[np.float32] = self._prefill_pass.logits.cpu().numpy()
         self._prefill_pass = None
         return rows
+
+    def abandon_prefill(self) -> None:
+        """See `HasPrefillLane`. Raises as `device_wait.wait_for`."""
+        self._prefill_pass = None
+        if self.streamed is not None:
+            self.streamed.wait()
+        wait_for([self._event()], lambda: None)
+
+    def _event(self) -> Event:
+        """After what is queued on the current stream so far."""
+        return torch.cuda.current_stream().record_event() if self._device.type == "cuda" else _DoneEvent()
 
     @contextmanager
     def _explained_when_full(self) -> Iterator[None]:
@@ -316,7 +334,8 @@ class HybridModel:
     def _prefill(self, batch: Batch, alive: Callable[[], None]) -> torch.Tensor:
         """Queue a step in which a request has several tokens: logits on the device."""
         self._at_work = self._experts_for(batch.token_ids.size)
-        attention = self._prefill_attention if self._at_work is self._long_step_experts else self._attention
+        is_long = self._at_work is self._long_step_experts and not self._has_prefill_lane
+        attention = self._prefill_attention if is_long else self._attention
         step = attention.prepared(batch, self._device)
         embedded = self._embedded(batch)
         self._at_work.begin(len(embedded))
@@ -436,7 +455,3 @@ class _DoneEvent:
 
     def query(self) -> bool:
         return True
-
-
-def _done_event() -> _DoneEvent:
-    return _DoneEvent()

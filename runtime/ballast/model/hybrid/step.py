@@ -59,8 +59,9 @@ class Step:
     """What attention computes one after the other; empty: the step as a whole."""
 
     def rows(self, begin: int, end: int) -> Step:
-        """Positions and slots of tokens begin … end - 1, beside the step's other tables."""
-        return replace(self, positions=self.positions[begin:end], slots=self.slots[begin:end])
+        """Positions and slots of tokens begin … end - 1, beside the step's other tables. They are copies: for views at
+        odd addresses Triton would compile its kernels once more, while everybody waits."""
+        return replace(self, positions=self.positions[begin:end].clone(), slots=self.slots[begin:end].clone())
 
     @classmethod
     def from_batch(cls, batch: Batch, device: torch.device, sizes: SliceSizes | None = None) -> Step:
@@ -85,7 +86,8 @@ class Step:
             return whole
         cuts = cut(begins, sizes)
         tables = [table for own in cuts for table in (own.begins(begins), own.lens(begins, lens))]
-        on_device = torch.split(send(np.concatenate(tables)), [table.size for table in tables]) if tables else ()
+        split = torch.split(send(np.concatenate(tables)), [table.size for table in tables]) if tables else ()
+        on_device = [table.clone() for table in split]  # as in `rows`
         pairs = zip(cuts, tables[::2], tables[1::2], on_device[::2], on_device[1::2], strict=True)
         return replace(whole, slices=tuple(whole._slice(place, *own) for place, own in enumerate(pairs, 1)))
 
@@ -98,7 +100,7 @@ class Step:
         begins: torch.Tensor,
         lens: torch.Tensor,
     ) -> StepSlice:
-        blocks = self.requests.blocks[own.first_request : own.end_request]
+        blocks = self.requests.blocks[own.first_request : own.end_request].clone()
         requests = RequestTable(host_begins, host_lens, begins, lens, blocks, place)
         step = replace(self.rows(own.begin, own.end), sampled=self.sampled[:0], requests=requests, slices=())
         return StepSlice(own.begin, own.end, step, own.is_long)

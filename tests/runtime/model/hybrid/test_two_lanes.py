@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +14,16 @@ import torch
 
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import BUSY, EngineCore
+from ballast.engine.engine import Engine, EngineState, Limits
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_changes
+from ballast.model.batch import Batch
+from ballast.model.hybrid.attention_layer import AttentionLayer
 from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.step import Step
+from ballast.model.metadata import read_spec
 from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import open_gguf
 from support.models.float_experts import FloatExperts
 from support.models.float_hybrid import float_linear, load_hybrid
 
@@ -76,10 +85,8 @@ def texts(core: EngineCore, abort: Callable[[int, dict[int, list[int]]], int | N
 
 def test_two_lanes_give_the_texts_of_one(model: HybridModel) -> None:
     one = texts(core_of(model, lanes=1), lambda *_: None)
-    before = model.device_counts.streamed_steps
-    core = core_of(model, lanes=2)
-    assert texts(core, lambda *_: None) == one
-    assert model.device_counts.streamed_steps - before >= 8
+    assert texts(core_of(model, lanes=2), lambda *_: None) == one
+    assert model.device_counts.streamed_steps >= 8
     assert {len(text) for text in one.values()} == {24}
 
 
@@ -115,6 +122,71 @@ def test_a_prompt_alone_returns_now_and_then_for_what_has_arrived(model: HybridM
     slow.may_end = True
     ended = [event.seq for _ in range(500) for event in core.step().events]
     assert sorted(ended) == [1, 1, 2]
+
+
+def test_an_engine_starts_though_its_first_step_takes_the_prefill_lane_long(
+    model: HybridModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowLane(model)
+    advance, looks = model.advance_prefill, itertools.count()
+
+    def advance_slowly(alive: Callable[[], None]) -> bool:
+        slow.may_end = next(looks) % 200 == 199
+        return advance(alive) and slow.may_end
+
+    monkeypatch.setattr(model, "advance_prefill", advance_slowly)
+    config = scheduler_config(replace(SETTINGS, stream_from_tokens=1))
+    engine = Engine(lambda report: model, config, Limits(40, 320, 4, 16))
+    engine.start()
+    deadline = time.monotonic() + 30
+    while engine.state is EngineState.LOADING and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert engine.state is EngineState.READY, engine.failure
+    engine.stop(drain_timeout_s=0)
+    assert engine.state is EngineState.STOPPED
+
+
+def test_an_engine_stops_while_steps_of_both_lanes_are_under_way(
+    model: HybridModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = core_of(model, lanes=2)
+    slow = SlowLane(model)
+    core._beside = slow
+    core.add(1, Request("1", (1, 2, 3), SamplingParams(max_tokens=9, temperature=0.0)), 1)
+    core.step()
+    core.add(2, Request("2", tuple(range(40)), SamplingParams(max_tokens=2, temperature=0.0)), 2)
+    core.step()
+    core._decode_step = core._begin_decode()
+    assert core._prefill_step is not None
+    core.close()
+    assert model._prefill_pass is None
+
+
+def test_lanes_share_no_plan_of_attention_where_all_experts_are_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    spec = read_spec(open_gguf(file), None)
+    everything = (tuple(range(spec.num_experts)),) * (spec.num_layers - spec.num_dense_layers)
+    model = load_hybrid(
+        file, CPU, SETTINGS, make_linear=float_linear, make_experts=FloatExperts, gpu_experts=everything
+    )
+    prepared: dict[str, int] = {"decode": 0, "prefill": 0}
+    for name, layer in (("decode", model._attention), ("prefill", model._prefill_attention)):
+
+        def count(batch: Batch, device: torch.device, name: str = name, layer: AttentionLayer = layer) -> Step:
+            prepared[name] += 1
+            return AttentionLayer.prepared(layer, batch, device)
+
+        monkeypatch.setattr(layer, "prepared", count)
+    core = core_of(model, lanes=2)
+    core.add(1, Request("1", (1, 2, 3), SamplingParams(max_tokens=3, temperature=0.0)), 1)
+    core.step()
+    assert prepared == {"decode": 1, "prefill": 0}
+    core.add(2, Request("2", tuple(range(40)), SamplingParams(max_tokens=2, temperature=0.0)), 2)
+    while core.stats().running + core.stats().waiting:
+        core.step()
+    assert prepared == {"decode": 1, "prefill": 1}
 
 
 class SlowLane:

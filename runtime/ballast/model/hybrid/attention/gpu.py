@@ -107,6 +107,8 @@ def paged_attention(sizes: AttentionSizes, device: torch.device) -> PagedAttenti
 def compiled_flashinfer(sizes: AttentionSizes, device: torch.device, off: SwitchedOff) -> FlashinferAttention | None:
     """flashinfer's kernels, or None where it has none for such latents, is not installed or cannot compile them; `off`
     knows of the latter two. Raises what CUDA itself reports."""
+    if "flashinfer" in off.reasons:
+        return None  # as for the other lane
     known = RANK, ROPE_DIM
     if (sizes.rank, sizes.rope_dim) != known:
         log.info(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -24,6 +24,7 @@ from ballast.server.request_record import Record
 from ballast.server.telemetry.ignored_log import IgnoredFieldsLog
 from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
+from ballast.server.wire.field_names import NO_FIELDS, client_name
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
 
@@ -111,12 +112,16 @@ class Service:
         """
         return await self.tokenize_queue.run(request, record, work, is_chat=is_chat)
 
-    def respond(self, record: Record, job: Job, reply: Reply, *, stream: bool) -> GenerationResponse:
-        """The response that runs `job` and writes its result by `reply`. Raises RequestError for a priority that the
-        client may not ask for."""
+    def respond(
+        self, record: Record, job: Job, reply: Reply, *, stream: bool, names: Mapping[str, str] = NO_FIELDS
+    ) -> GenerationResponse:
+        """The response that runs `job` and writes its result by `reply`. `names`: the client's, for what it is told of
+        its fields (`client_field_names`). Raises RequestError for a priority that the client may not ask for."""
         allowed = record.client_priority or self.client_priority
         if job.priority and allowed is None:
             record.ignored.add("priority")
+        for field_ in job.unheeded:
+            record.ignored.add(client_name(field_, names))
         if job.lowered_max_tokens is not None:
             record.lowered_max_tokens = job.lowered_max_tokens
             self.metrics.count_lowered()

@@ -10,6 +10,7 @@ from ballast.server.wire.openai.thinking import ThinkingSwitch
 from ballast.server.wire.parsing import refuse
 from ballast.text.chat_template import ChatTemplate, force_think
 from ballast.text.loading import Text
+from ballast.text.marks import Start
 
 _OWN_FIELDS = frozenset({"messages", "tools", "add_generation_prompt"})
 _SPECIALS = frozenset({"bos_token", "eos_token"})
@@ -34,12 +35,18 @@ def render_prompt(
     )
     if always_think and not continue_final:
         prompt = force_think(prompt)
-    asked, thinks = _fields_ask_to_think(body), prompt.endswith(("<think>", "<think>\n"))
-    if asked is False and thinks:
-        refuse("thinking", "this model's replies always begin with reasoning")
-    if asked and not thinks and not template.has_thinking_switch:
-        refuse("thinking", "this model's chat template cannot be told to think")
+    field, asked = _asking_field(body)
+    if asked is False and prompt.endswith(("<think>", "<think>\n")):
+        refuse(field, "this model's replies always begin with reasoning; leave it out")
     return prompt
+
+
+def vain_thinking_field(body: ChatCompletionRequest, template: ChatTemplate, start: Start) -> str | None:
+    """The field that asks for thinking, where the model is one that does not think: its reply begins at `start`, and no
+    switch of its template would change that. Agents send such fields with every request, whatever the model."""
+    field, asked = _asking_field(body)
+    is_vain = asked and start in (Start.CONTENT, Start.EITHER) and not template.has_thinking_switch
+    return field if is_vain else None
 
 
 def _shown(tool: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -87,17 +94,19 @@ def asked_to_think(body: ChatCompletionRequest) -> bool | None:
 
 def _switch(body: ChatCompletionRequest) -> Any:
     """As `asked_to_think`, but with the unchanged value of a template variable."""
-    asked = _fields_ask_to_think(body)
+    _, asked = _asking_field(body)
     variables = body.chat_template_kwargs or {}
     return asked if asked is not None else next((variables[name] for name in _SWITCHES if name in variables), None)
 
 
-def _fields_ask_to_think(body: ChatCompletionRequest) -> bool | None:
-    thinking = body.thinking
-    settings = [
-        thinking.type == "enabled" if isinstance(thinking, ThinkingSwitch) else thinking,
-        body.enable_thinking,
-        body.reasoning.enabled if body.reasoning else None,
-        None if body.effort is None else body.effort != "none",
-    ]
-    return next((value for value in settings if value is not None), None)
+def _asking_field(body: ChatCompletionRequest) -> tuple[str, bool | None]:
+    """The first field that says whether to think, and what it says; None: none does."""
+    thinking, nested = body.thinking, body.reasoning
+    settings = {
+        "thinking": thinking.type == "enabled" if isinstance(thinking, ThinkingSwitch) else thinking,
+        "enable_thinking": body.enable_thinking,
+        "reasoning.enabled": nested.enabled if nested else None,
+        "reasoning_effort": None if body.reasoning_effort is None else body.reasoning_effort != "none",
+        "reasoning.effort": nested.effort != "none" if nested and nested.effort else None,
+    }
+    return next(((name, value) for name, value in settings.items() if value is not None), ("thinking", None))

@@ -55,6 +55,8 @@ class Job:
     priority: int | None = None
     """As the client asks for it, until the server grants one; None: as 0."""
     report_progress: bool = False
+    unheeded: tuple[str, ...] = ()
+    """Fields of the request that ask for what this model does not do, and do no harm."""
 
     @property
     def num_choices(self) -> int:

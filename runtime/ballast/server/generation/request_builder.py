@@ -18,7 +18,7 @@ from ballast.grammar.lazy_tool_grammar import LazyToolGrammar, trigger_tokens
 from ballast.grammar.reasoning_prefix import constrained_start, reasoning_prefix
 from ballast.grammar.source import Source
 from ballast.grammar.tools import CallForm, strict_schemas, tool_calls
-from ballast.server.generation.chat_prompt import asked_to_think, continues_final, render_prompt
+from ballast.server.generation.chat_prompt import asked_to_think, continues_final, render_prompt, vain_thinking_field
 from ballast.server.generation.job import Job, Prompt
 from ballast.server.generation.prompt_limits import asked_tokens, truncated
 from ballast.server.generation.request_template import text_with_template
@@ -68,6 +68,7 @@ class RequestBuilder:
         layout = self._layout(start, use, splits)
         job = self._job(body, [prompt], "messages", body.num_logprobs)
         ends = {token_id: mark.spelling for token_id, mark in layout.marks.items() if mark.spelling in body.stop}
+        unheeded = vain_thinking_field(body, text.require_template(), start)
         shows_opening = self.force_think and not continues_final(body) and not THINKING & set(layout.marks.values())
         job = replace(
             job,
@@ -78,6 +79,7 @@ class RequestBuilder:
             hidden_ids=job.hidden_ids | ends.keys(),
             stop_reasons={**job.stop_reasons, **ends},
             hide_reasoning=body.hides_reasoning,
+            unheeded=() if unheeded is None else (unheeded,),
         )
         job = self._constrain_chat(job, body, use, start, text)
         return with_token_rules(job, body, self.text.tokenizer, start)

@@ -44,7 +44,7 @@ async def messages(request: Request) -> Response:
 
     body, job = await service.on_body(request, record, work, is_chat=True)
     reply = AnthropicReply(f"msg_{uuid.uuid4().hex}", body.model)
-    return service.respond(record, job, reply, stream=bool(body.stream))
+    return service.respond(record, job, reply, stream=bool(body.stream), names=MESSAGES_FIELDS)
 
 
 @router.post("/v1/messages/count_tokens", **_with_anthropics_errors(describes(TokenCount, body=MessagesRequest)))

@@ -38,4 +38,4 @@ async def responses(request: Request) -> Response:
     token_bytes = service.request_builder.text.tokenizer.token_bytes
     reply_id = f"resp_{body.request_id or uuid.uuid4().hex}"
     reply = ResponsesReply(reply_id, int(time.time()), model, body, called, token_bytes)
-    return service.respond(record, job, reply, stream=bool(body.stream))
+    return service.respond(record, job, reply, stream=bool(body.stream), names=RESPONSES_FIELDS)

@@ -17,6 +17,8 @@ RESPONSES_FIELDS = {
     r"(tools\.\d+)\.function": r"\1",
     r"messages(\..*)?": "input",
 }
+NO_FIELDS: Mapping[str, str] = {}
+"""A chat request's own names."""
 MESSAGES_FIELDS = {
     r"response_format(\.json_schema)?": "output_config.format",
     r"reasoning_effort": "output_config.effort",
@@ -37,12 +39,13 @@ def client_field_names(names: Mapping[str, str]) -> Iterator[None]:
         yield
     except RequestError as error:
         # Messages name a field at their beginning, and in "… or lower FIELD".
-        message = re.sub(r"^[\w.]+(?=: | )|(?<= or lower )\w+", lambda word: _renamed(word[0], names), error.message)
-        param = error.param and _renamed(error.param, names)
+        message = re.sub(r"^[\w.]+(?=: | )|(?<= or lower )\w+", lambda word: client_name(word[0], names), error.message)
+        param = error.param and client_name(error.param, names)
         raise RequestError(message, param=param, code=error.code, status=error.status) from None
 
 
-def _renamed(path: str, names: Mapping[str, str]) -> str:
+def client_name(path: str, names: Mapping[str, str]) -> str:
+    """The client's name for the chat request's field `path`; `names` as in `client_field_names`."""
     for chats, clients in names.items():
         renamed, count = re.subn(rf"^{chats}(?=\.|$)", clients, path)
         if count:

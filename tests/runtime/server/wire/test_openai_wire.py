@@ -284,14 +284,31 @@ def test_every_way_to_ask_for_thinking_reaches_the_template(v31, fields, tail):
     assert prompt_of(v31, **fields).endswith(f"<｜Assistant｜>{tail}")
 
 
-def test_a_model_that_cannot_be_told_to_think_says_so(text):
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"thinking": {"type": "enabled"}}, ("thinking",)),
+        ({"thinking": {"type": "disabled"}}, ()),
+        ({"reasoning_effort": "medium"}, ("reasoning_effort",)),
+        ({"reasoning": {"effort": "low"}}, ("reasoning.effort",)),
+        ({}, ()),
+    ],
+)
+def test_a_request_to_think_is_left_alone_by_a_model_that_cannot(v31, fields, named):
     v3 = load_text(None, byte_metadata(), "bytes.gguf", "deepseek-v3")
-    with pytest.raises(RequestError, match="thinking: this model's chat template cannot be told to think"):
-        prompt_of(v3, thinking={"type": "enabled"})
+    assert prompt_of(v3, **fields).endswith("<｜Assistant｜>")
+    assert RequestBuilder(v3, LIMITS).chat(chat(**fields)).unheeded == named
+    assert RequestBuilder(v31, LIMITS).chat(chat(**fields)).unheeded == ()
+
+
+def test_a_model_that_always_thinks_says_so(text):
+    v3 = load_text(None, byte_metadata(), "bytes.gguf", "deepseek-v3")
     assert prompt_of(v3, thinking={"type": "disabled"}).endswith("<｜Assistant｜>")
     always = load_text(None, byte_metadata() | {"tokenizer.chat_template": "<think>\n"}, "bytes.gguf")
-    with pytest.raises(RequestError, match="thinking: this model's replies always begin with reasoning"):
+    with pytest.raises(RequestError, match=r"^thinking: .* begin with reasoning; leave it out"):
         prompt_of(always, thinking={"type": "disabled"})
+    with pytest.raises(RequestError, match=r"^reasoning_effort: this model's replies"):
+        prompt_of(always, reasoning_effort="none")
 
 
 CONTINUED = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "<think"}]

@@ -13,10 +13,8 @@ from ballast.engine.engine import EngineState
 from ballast.errors import CapacityError, RequestError
 from ballast.server.routes.context import begin, json_response, service_of
 from ballast.server.wire.json_text import to_json
-from ballast.server.wire.known_fields import read_fields
-from ballast.server.wire.openai.request import ChatCompletionRequest
+from ballast.server.wire.openai.request import ChatCompletionRequest, parse_body
 from ballast.server.wire.openapi import describes
-from ballast.server.wire.parsing import check_lengths, parse_json
 from ballast.server.wire.schemas import Status
 
 router = APIRouter()
@@ -151,9 +149,7 @@ async def apply_template(request: Request) -> Response:
     service, record = begin(request, "apply_template")
 
     def work(data: bytes) -> bytes:
-        value = parse_json(data)
-        check_lengths(value, service.engine.limits.max_model_tokens)
-        body = read_fields(ChatCompletionRequest, value, record.ignored)
+        body = parse_body(ChatCompletionRequest, data, service.engine.limits.max_model_tokens, record.ignored)
         ids = service.request_builder.chat_prompt(body).ids
         return to_json({"prompt": service.request_builder.text.tokenizer.decode(ids, skip_control=False)})
 

@@ -95,7 +95,9 @@ def _text_part(part: object, path: str, kinds: frozenset[str]) -> str:
         return part
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(part, Mapping) or not isinstance(kind, str) or kind not in kinds:
-        raise RequestError(f"{path}.type is {kind!r}; this model reads only text parts", param=f"{path}.type")
+        raise RequestError(
+            f"{path}.type is {kind!r}; this model reads only text parts; leave it out", param=f"{path}.type"
+        )
     text = part.get(kind)
     if not isinstance(text, str):
         raise RequestError(f"{path}.{kind} must be a string", param=f"{path}.{kind}")

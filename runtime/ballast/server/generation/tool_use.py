@@ -33,7 +33,10 @@ def tool_use(body: ChatCompletionRequest) -> ToolUse | None:
     tools = tuple(normalize_tools(body.tools or ()))
     choice = body.tool_choice or "auto"
     if not tools and choice not in ("none", "auto"):
-        raise RequestError("tool_choice: there are no tools to choose from", param="tool_choice")
+        raise RequestError(
+            "tool_choice: there are no tools to choose from; send tools that the client runs, since none run here",
+            param="tool_choice",
+        )
     if choice == "none" or not tools:
         return None
     is_parallel = body.parallel_tool_calls is not False

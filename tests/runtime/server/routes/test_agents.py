@@ -287,3 +287,118 @@ def test_the_openai_client_reads_the_events_of_a_freeform_tool(server):
         (call,) = client.responses.create(model="m", **body).output
         assert isinstance(call, openai.types.responses.ResponseCustomToolCall)
         assert (call.name, call.input) == ("patch", "*** Begin Patch\n+ä")
+
+
+PICTURE = {"type": "base64", "media_type": "image/png", "data": "aaaa"}
+LEFT_OUT = "(image: left out, since only text can be read here)"
+
+
+def picture_of_a_tool(path, note=None):
+    """A conversation in which a tool has answered with a picture, or with `note` in its place."""
+    if path == "/v1/messages":
+        said = {"type": "image", "source": PICTURE} if note is None else {"type": "text", "text": note}
+        result = {"type": "tool_result", "tool_use_id": "a", "content": [said]}
+        call = {"type": "tool_use", "id": "a", "name": "see", "input": {}}
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": [call]}]
+        return {"model": "m", "max_tokens": 50, "messages": [*messages, {"role": "user", "content": [result]}]}
+    if path == "/v1/responses":
+        said = {"type": "image", "image_url": "data:"} if note is None else {"type": "input_text", "text": note}
+        call = {"type": "function_call", "name": "see", "arguments": "{}", "call_id": "a"}
+        result = {"type": "function_call_output", "call_id": "a", "output": [said]}
+        return {"input": [{"role": "user", "content": "a"}, call, result]}
+    said = {"type": "image", "image_url": {"url": "data:"}} if note is None else {"type": "text", "text": note}
+    call = {"id": "a", "type": "function", "function": {"name": "see", "arguments": "{}"}}
+    answered = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    return {"messages": [*answered, {"role": "tool", "tool_call_id": "a", "content": [said]}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/v1/messages", "messages.2.content.0.content.0"),
+        ("/v1/responses", "input.2.output.0"),
+        ("/v1/chat/completions", "messages.2.content.0"),
+    ],
+)
+def test_a_picture_in_a_tools_result_is_a_note_to_the_model(server, path, named):
+    reply = post(server, path, picture_of_a_tool(path))
+    assert reply.headers["x-ballast-ignored"] == named
+    noted = post(server, path, picture_of_a_tool(path, LEFT_OUT))
+    assert "x-ballast-ignored" not in noted.headers
+    sizes = [each.json()["usage"] for each in (reply, noted)]
+    asked = [sum(usage.get(name, 0) for name in PROMPT_COUNTS) for usage in sizes]
+    assert asked[0] == asked[1]
+
+
+PROMPT_COUNTS = ("input_tokens", "cache_read_input_tokens", "prompt_tokens")
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "way_out"),
+    [
+        ("/v1/messages", {"type": "image", "source": PICTURE}, "leave the block out"),
+        ("/v1/responses", {"type": "input_image", "image_url": "data:"}, "leave the part out"),
+        ("/v1/chat/completions", {"type": "image_url", "image_url": {"url": "data:"}}, "leave it out"),
+    ],
+)
+def test_a_users_picture_is_refused_with_the_way_out(server, path, content, way_out):
+    message = {"role": "user", "content": [content]}
+    body = {"model": "m", "max_tokens": 5, "messages": [message], "input": [message]}
+    reply = httpx.post(server.url + path, json=body, timeout=60)
+    assert reply.status_code == 400
+    assert "reads only text" in reply.json()["error"]["message"]
+    assert reply.json()["error"]["message"].endswith(way_out)
+
+
+def test_items_of_tools_that_are_not_known_here_are_left_out(server):
+    items = [
+        developer("say hello"),
+        {"type": "local_shell_call", "call_id": "a", "action": {"type": "exec", "command": ["ls"]}},
+        {"type": "local_shell_call_output", "call_id": "a", "output": "a.py"},
+        {"type": "computer_call_output", "call_id": "b", "output": {"type": "computer_screenshot"}},
+    ]
+    reply = post(server, "/v1/responses", {"input": items})
+    assert reply.headers["x-ballast-ignored"] == "input.1, input.2, input.3"
+    body = {"input": [{"type": "item_reference", "id": "msg_1"}]}
+    refused = httpx.post(server.url + "/v1/responses", json=body, timeout=60)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].endswith("send the item itself")
+
+
+def test_allowed_tools_may_name_hosted_ones(server):
+    tools = [{"type": "web_search"}, {"type": "custom", "name": "patch"}]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": tools}
+    body = {"input": "say freeform", "tools": tools, "tool_choice": choice, "reasoning": {"effort": "none"}}
+    reply = post(server, "/v1/responses", body)
+    assert reply.headers["x-ballast-ignored"] == "tools.0, tool_choice.tools.0"
+    assert reply.json()["output"][-1]["name"] == "patch"
+
+
+def test_a_template_is_applied_without_hosted_tools(server):
+    body = {"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "web_search"}, PATCH]}
+    reply = post(server, "/apply-template", body)
+    assert reply.headers["x-ballast-ignored"] == "tools.0"
+    assert "patch" in reply.json()["prompt"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/v1/messages", CLAUDE_CODE | {"stream": False, "output_config": {}}, "tools.2, thinking"),
+        ("/v1/messages", {"model": "m", "max_tokens": 5, "output_config": {"effort": "low"}}, "output_config.effort"),
+        ("/v1/responses", {"reasoning": {"effort": "medium", "summary": "auto"}}, "reasoning.effort"),
+        ("/v1/chat/completions", {"reasoning_effort": "medium"}, "reasoning_effort"),
+    ],
+)
+def test_a_model_that_cannot_think_answers_those_who_ask_it_to(unthinking, path, body, named):
+    message = [{"role": "user", "content": "say hello"}]
+    reply = post(unthinking, path, {"messages": message, "input": message} | body)
+    told = reply.headers["x-ballast-ignored"].split(", ")
+    assert [name for name in told if name not in ("input", "messages")] == named.split(", ")
+
+
+@pytest.fixture(scope="module")
+def unthinking():
+    options = ("--chat_template", "deepseek-v3", "--max_new_tokens", "50")
+    with ServerProcess(*options, module=SCRIPT) as process:
+        yield process

@@ -173,7 +173,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"messages": []}, "messages: "),
         ({"messages": [{"role": "tool", "content": "x"}]}, r"messages\.0\.role: is 'tool'"),
         ({"tools": [{"name": "x" * 129}]}, r"tools\.0\.name must be 1 to 128"),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, r"messages\.0\.content\.0\.source: .*only text"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, r"messages\.0\.content\.0: .*only text"),
         ({"messages": [{"role": "user", "content": 1}]}, r"messages\.0\.content: must be"),
         ({"stop_sequences": [""]}, r"stop_sequences\.0: "),
         ({"tools": [{"name": "x", "input_schema": 1}]}, r"tools\.0\.input_schema must be an object"),

@@ -30,7 +30,9 @@ _BLOCK_RULES: Mapping[str, Rule] = {
     "caller": _REPLY,
     "source": _ONLY_TEXT,
 }
-_INNER_BLOCK = shape("type", "text", rules=_BLOCK_RULES)
+_INNER_BLOCK = shape(
+    "type", "text", rules={**_BLOCK_RULES, "source": NoEffect("the model reads that something was left out")}
+)
 BLOCK = shape(
     "type",
     "text",
@@ -42,7 +44,7 @@ BLOCK = shape(
     "thinking",
     "data",
     rules={**_BLOCK_RULES, "signature": NoEffect("reasoning is not signed here")},
-    only_types=("text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document"),
+    only_types=("text", "thinking", "redacted_thinking", "tool_use", "tool_result"),
     content=_INNER_BLOCK,
 )
 MESSAGE = shape("role", content=BLOCK)

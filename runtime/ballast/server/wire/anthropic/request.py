@@ -25,6 +25,7 @@ from ballast.server.wire.parsing import (
     refuse,
     validated,
 )
+from ballast.server.wire.tool_results import replace_media
 
 _THINKING = {"enabled": True, "disabled": False, "adaptive": None}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -69,7 +70,19 @@ def parse_messages(data: bytes, max_model_tokens: int, ignored: IgnoredFields) -
     """Parse a body, and note in `ignored` what is not known. Raises RequestError. Must not run on the event loop."""
     value = parse_json(data)
     check_lengths(value, max_model_tokens)
+    for path, block in _blocks_given(value.get("messages")):
+        if block.get("type") == "tool_result":
+            replace_media(block.get("content"), ("text",), f"{path}.content", ignored)
     return read_fields(MessagesRequest, value, ignored)
+
+
+def _blocks_given(messages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The blocks of messages that are not checked yet, each with its path."""
+    for n, message in enumerate(messages if isinstance(messages, list) else ()):
+        content = message.get("content") if isinstance(message, dict) else None
+        for m, block in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(block, dict):
+                yield f"messages.{n}.content.{m}", block
 
 
 def to_chat(body: MessagesRequest, ignored: IgnoredFields) -> ChatCompletionRequest:
@@ -178,7 +191,7 @@ def _text(content: Any, path: str) -> str:
 def _block_text(block: Mapping[str, Any], path: str) -> str:
     text = block.get("text")
     if block.get("type") != "text" or not isinstance(text, str):
-        refuse(path, f"this model reads only text blocks here, not {block.get('type')!r}")
+        refuse(path, f"this model reads only text blocks here, not {block.get('type')!r}; leave the block out")
     return text
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from ballast.server.wire.client_tools import custom_arguments, custom_tool, skip
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.parsing import StrictModel
+from ballast.server.wire.tool_results import replace_media
 
 MAX_TOOLS = 1024
 
@@ -58,6 +59,14 @@ def skip_foreign_tools(value: dict[str, Any], ignored: IgnoredFields) -> None:
         else:
             kept.append(tool)
     value["tools"] = kept
+
+
+def replace_media_of_results(value: dict[str, Any], ignored: IgnoredFields) -> None:
+    """Put notes in place of pictures and the like in a chat request's tool results."""
+    messages = value.get("messages")
+    for n, message in enumerate(messages if isinstance(messages, list) else ()):
+        if isinstance(message, dict) and message.get("role") in ("tool", "function"):
+            replace_media(message.get("content"), ("text",), f"messages.{n}.content", ignored)
 
 
 def read_custom_tools(value: dict[str, Any]) -> frozenset[str]:

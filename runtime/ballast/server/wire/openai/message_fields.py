@@ -18,7 +18,7 @@ _TOOL_CALL = shape(
 _OTHER_MEDIA = dict.fromkeys(
     ("audio_url", "file", "image_url", "input_audio", "video_url"), Refused("this model reads only text")
 )
-_PART = shape("type", "text", "refusal", rules={**_CACHE_RULES, **_OTHER_MEDIA})
+_PART = shape("type", "text", "refusal", rules={**_CACHE_RULES, **_OTHER_MEDIA}, only_types=("text", "refusal"))
 
 MESSAGE = shape(
     "role",

@@ -12,7 +12,13 @@ from ballast.errors import RequestError
 from ballast.server.wire.field_rules import Holds, NoEffect
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
-from ballast.server.wire.openai.chat_tools import MAX_TOOLS, ToolChoice, read_custom_tools, skip_foreign_tools
+from ballast.server.wire.openai.chat_tools import (
+    MAX_TOOLS,
+    ToolChoice,
+    read_custom_tools,
+    replace_media_of_results,
+    skip_foreign_tools,
+)
 from ballast.server.wire.openai.message_fields import MESSAGE, TOOL
 from ballast.server.wire.openai.other_fields import CHAT_RULES, GENERATION_RULES, TEXT_RULES
 from ballast.server.wire.openai.response_format import FormFields
@@ -261,6 +267,7 @@ def parse_body(kind: type[Body], data: bytes, max_model_tokens: int, ignored: Ig
     custom_names: frozenset[str] = frozenset()
     if kind is ChatCompletionRequest:
         skip_foreign_tools(value, ignored)
+        replace_media_of_results(value, ignored)
         custom_names = read_custom_tools(value)
     body = read_fields(kind, value, ignored)
     if isinstance(body, ChatCompletionRequest):

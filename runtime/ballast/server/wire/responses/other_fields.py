@@ -48,9 +48,8 @@ _PART_RULES: Mapping[str, Rule] = {
     "annotations": _REPLY,
     "logprobs": _REPLY,
     "prompt_cache_breakpoint": _ONE_CACHE,
-} | dict.fromkeys(
-    ("file_data", "file_id", "file_url", "image_url", "input_audio"), Refused("this model reads only text")
-)
+}
+_MEDIA = ("file_data", "file_id", "file_url", "image_url", "input_audio")
 READ_ITEMS = (
     *("message", "reasoning", "function_call", "function_call_output"),
     *("custom_tool_call", "custom_tool_call_output", "additional_tools"),
@@ -58,12 +57,14 @@ READ_ITEMS = (
 """Types of items that are part of the conversation."""
 SKIPPED_ITEMS = frozenset(
     {
-        *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call"),
+        *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
+        *("computer_call", "computer_call_output", "local_shell_call", "local_shell_call_output"),
+        *("shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output"),
         *("mcp_list_tools", "mcp_call", "mcp_approval_request", "mcp_approval_response"),
         *("tool_search_call", "tool_search_output", "compaction", "compaction_summary"),
     }
 )
-"""Types of items that tell what another server did."""
+"""Types of items that tell what another server did, or a tool of a type that is skipped here."""
 _TOOL_RULES = {"defer_loading": NoEffect("every tool is in the prompt")}
 _FUNCTION = shape(
     *("type", "name", "description", "parameters", "strict", "format"),
@@ -76,7 +77,17 @@ TOOL = shape(
     only_types=("function", "custom", "namespace"),
     tools=_FUNCTION,
 )
-_PART = shape("type", "text", "refusal", rules=_PART_RULES)
+TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "refusal"})
+"""Types of parts that are read."""
+_PART = shape(
+    *("type", "text", "refusal"),
+    rules={**_PART_RULES, **dict.fromkeys(_MEDIA, Refused("this model reads only text"))},
+    only_types=TEXT_PARTS,
+)
+_OUTPUT_PART = shape(
+    *("type", "text", "refusal"),
+    rules={**_PART_RULES, **dict.fromkeys(_MEDIA, NoEffect("the model reads that something was left out"))},
+)
 ITEM = shape(
     "type",
     "role",
@@ -88,7 +99,7 @@ ITEM = shape(
     rules=_ITEM_RULES,
     only_types=READ_ITEMS,
     content=_PART,
-    output=_PART,
+    output=_OUTPUT_PART,
     tools=TOOL,
 )
 TEXT_FORMAT = shape("type", "name", "description", "schema", "strict")

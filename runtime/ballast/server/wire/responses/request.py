@@ -29,12 +29,15 @@ from ballast.server.wire.responses.other_fields import (
     RESPONSES_RULES,
     SKIPPED_ITEMS,
     TEXT_FORMAT,
+    TEXT_PARTS,
     TOOL,
     TOOL_CHOICE,
 )
+from ballast.server.wire.tool_results import replace_media
 
-_TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "refusal"})
 _ROLES = ("user", "assistant", "system", "developer")
+_CALLED_TOOLS = ("function", "custom")
+"""Types of tools that the model can call."""
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDED = frozenset(
     {
@@ -123,6 +126,10 @@ def parse_responses(data: bytes, max_model_tokens: int, ignored: IgnoredFields) 
     """Parse a body, and note in `ignored` what is not known. Raises RequestError. Must not run on the event loop."""
     value = parse_json(data)
     check_lengths(value, max_model_tokens)
+    items = value.get("input")
+    for n, item in enumerate(items if isinstance(items, list) else ()):
+        if isinstance(item, dict):
+            replace_media(item.get("output"), TEXT_PARTS, f"input.{n}.output", ignored)
     body = read_fields(ResponsesRequest, value, ignored)
     for n, name in enumerate(body.include or ()):
         if name not in _INCLUDED:
@@ -142,7 +149,7 @@ def to_chat(body: ResponsesRequest, ignored: IgnoredFields) -> tuple[ChatComplet
         "top_p": body.top_p,
         "stream": body.stream,
         "tools": tools,
-        "tool_choice": _tool_choice(body.tool_choice),
+        "tool_choice": _tool_choice(body.tool_choice, ignored),
         "parallel_tool_calls": body.parallel_tool_calls,
         "response_format": _response_format(body.text),
         "reasoning_effort": body.reasoning.effort if body.reasoning else None,
@@ -197,6 +204,8 @@ def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], path: str
         case "function_call_output" | "custom_tool_call_output":
             text = _text(item.get("output"), f"{path}.output")
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
+        case "item_reference":
+            refuse(f"{path}.type", "this server stores no items to refer to; send the item itself")
         case kind:
             refuse(f"{path}.type", f"{kind!r} is not known here; send messages, reasoning, function calls and outputs")
 
@@ -228,8 +237,8 @@ def _text(content: Any, path: str, *, separator: str = "\n") -> str:
     for n, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
         text = part.get("text", part.get("refusal")) if isinstance(part, dict) else None
-        if not isinstance(kind, str) or kind not in _TEXT_PARTS or not isinstance(text, str):
-            refuse(f"{path}.{n}", f"this model reads only text, not {kind!r}")
+        if not isinstance(kind, str) or kind not in TEXT_PARTS or not isinstance(text, str):
+            refuse(f"{path}.{n}", f"this model reads only text, not {kind!r}; leave the part out")
         texts.append(text)
     return separator.join(texts)
 
@@ -240,7 +249,7 @@ def _tools(body: ResponsesRequest, ignored: IgnoredFields) -> tuple[list[dict[st
     called: dict[str, CalledTool] = {}
     for path, namespace, tool in _all_tools(body, ignored):
         kind = tool.get("type")
-        if kind not in ("function", "custom"):
+        if kind not in _CALLED_TOOLS:
             skip(kind, path, ignored)
             continue
         name = _joined(namespace, tool.get("name"))
@@ -278,17 +287,24 @@ def _all_tools(body: ResponsesRequest, ignored: IgnoredFields) -> Iterator[tuple
                 yield f"{at}.{n}", None, tool
 
 
-def _tool_choice(choice: str | Mapping[str, Any] | None) -> Any:
+def _tool_choice(choice: str | Mapping[str, Any] | None, ignored: IgnoredFields) -> Any:
     if not isinstance(choice, Mapping):
         return choice
-    if choice.get("type") in ("function", "custom"):
+    if choice.get("type") in _CALLED_TOOLS:
         return _named(choice)
     if choice.get("type") != "allowed_tools":
-        refuse("tool_choice.type", f"is {choice.get('type')!r}; it must be function, custom or allowed_tools")
+        refuse(
+            "tool_choice.type",
+            f"is {choice.get('type')!r}; it must be function, custom or allowed_tools; no tools run here",
+        )
     tools = choice.get("tools")
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         refuse("tool_choice.tools", "must be a list of objects")
-    allowed = {"mode": choice.get("mode"), "tools": [_named(tool) for tool in tools]}
+    for n, tool in enumerate(tools):
+        if tool.get("type") not in _CALLED_TOOLS:
+            skip(tool.get("type"), f"tool_choice.tools.{n}", ignored)
+    named = [_named(tool) for tool in tools if tool.get("type") in _CALLED_TOOLS]
+    allowed = {"mode": choice.get("mode"), "tools": named}
     return {"type": "allowed_tools", "allowed_tools": allowed}
 
 

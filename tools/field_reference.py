@@ -50,8 +50,8 @@ def request_fields(describe: Describe) -> Iterator[str]:
         "`ballast_ignored_fields_total` counts them, and the log names them, once a minute at most. With "
         "`--unknown_fields refuse` such a request is refused instead. A field that is known, but has no effect on a "
         "server that is set up as this one is, is named in the header as well: `priority` without `--client_priority`, "
-        "and what asks a model to think whose template cannot. So is a part of a tool's result that is no text: the model "
-        "reads a note in its place."
+        "and what asks a model to think whose template cannot. So is a part of a tool's result that is no text: the "
+        "model reads a note in its place."
     )
     for path, kind in KINDS.items():
         yield ""

@@ -69,7 +69,7 @@ def errors(client):
     for kind, fields in (
         (openai.BadRequestError, {"temperature": 9}),
         (openai.BadRequestError, {"messages": [{"role": "user", "content": "long " * 40_000}]}),
-        (openai.BadRequestError, {"extra_body": {"no_such_field": 1}}),
+        (openai.BadRequestError, {"extra_body": {"stop_regex": "a+"}}),
     ):
         try:
             client.chat.completions.create(**(ASKED | fields))
@@ -79,6 +79,8 @@ def errors(client):
             assert error.body["message"]
         else:
             raise AssertionError(fields)
+    raw = client.chat.completions.with_raw_response.create(**ASKED, max_tokens=1, extra_body={"no_such_field": 1})
+    assert raw.headers["x-ballast-ignored"] == "no_such_field"
     try:
         client.models.retrieve("no-such-model")
     except openai.NotFoundError as error:

@@ -38,6 +38,7 @@ from ballast.model.hybrid.slices import PRODUCT_TOKENS, SliceSizes, even_bounds
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
+from ballast.model.hybrid.streams import new_stream
 from ballast.model.hybrid.weights import HybridWeights, LayerWeights, MlpWeights
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
@@ -119,7 +120,7 @@ class HybridModel:
         self._graphs: DecodeGraphs | None = None
         # What is queued on it gets its turn on the device before the prefill lane's work, which is on the default
         # stream.
-        self._decode_stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._decode_stream = new_stream(device, priority=-1)
         self._has_prefill_lane = False
         self._prefill_pass: PrefillPass | None = None
         # The decode lane's step that is queued: what computes its experts, where its logits arrive, and which of their

@@ -18,6 +18,7 @@ from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
 from ballast.model.hybrid.streaming.prefetch import HostStream, Prefetch
+from ballast.model.hybrid.streams import new_stream
 
 
 class GroupedExperts(Protocol):
@@ -81,7 +82,7 @@ class StreamedExperts:
         num_bytes = max(chunk.num_bytes for chunk in self._chunks)
         num_buffers = min(chunks.NUM_BUFFERS, len(self._chunks))
         self._buffers = torch.empty((num_buffers, num_bytes), dtype=torch.uint8, device=device)
-        self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._copies = new_stream(device)
         self._prefetch = Prefetch(
             len(self._chunks),
             num_buffers,

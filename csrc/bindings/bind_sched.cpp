@@ -124,7 +124,14 @@ void bind_sched(py::module_ m) {
       .def_readonly("prefix_cache", &SchedulerConfig::prefix_cache)
       .def_readonly("prefill_lane_tokens", &SchedulerConfig::prefill_lane_tokens)
       .def_readonly("max_stall_s", &SchedulerConfig::max_stall_s)
-      .def_property_readonly("has_prefill_lane", &SchedulerConfig::has_prefill_lane);
+      .def_property_readonly("has_prefill_lane", &SchedulerConfig::has_prefill_lane)
+      .def(
+          "prompt_seconds",
+          [](const SchedulerConfig& self, int64_t num_tokens, int64_t num_decode) {
+            return prompt_seconds(self, to_int32("num_tokens", num_tokens),
+                                  to_int32("num_decode", num_decode));
+          },
+          py::arg("num_tokens"), py::arg("num_decode"));
 
   py::class_<Lane> lanes(m, "Lane");
   lanes.attr("DECODE") = static_cast<int>(Lane::kDecode);
@@ -172,20 +179,22 @@ void bind_sched(py::module_ m) {
           "add",
           [](Scheduler& self, int64_t seq, const Tokens& prompt, int64_t max_tokens,
              const Tokens& stop_tokens, int64_t min_tokens, int64_t priority, std::optional<int64_t> leader,
-             bool scores_prompt) {
+             bool scores_prompt, int64_t client) {
             auto prompt_ids = to_vector(prompt, "prompt");
             auto stop_ids = to_vector(stop_tokens, "stop_tokens");
             AddOptions options;
             options.min_tokens = min_tokens;
             options.priority = to_int32("priority", priority);
             options.scores_prompt = scores_prompt;
+            options.client = client;
             if (leader) options.leader = SeqId{*leader};
             const py::gil_scoped_release no_gil;
             self.add(SeqId{seq}, std::move(prompt_ids), max_tokens, std::move(stop_ids), options);
           },
           py::arg("seq"), py::arg("prompt").noconvert(), py::arg("max_tokens"),
           py::arg("stop_tokens").noconvert(), py::arg("min_tokens") = 0, py::kw_only(),
-          py::arg("priority") = 0, py::arg("leader") = py::none(), py::arg("scores_prompt") = false)
+          py::arg("priority") = 0, py::arg("leader") = py::none(), py::arg("scores_prompt") = false,
+          py::arg("client") = 0)
       .def(
           "abort", [](Scheduler& self, int64_t seq) { return self.abort(SeqId{seq}); }, py::arg("seq"))
       .def(

@@ -12,6 +12,13 @@ namespace {
 constexpr double kAutoStallOfOneLane = 3.5;
 constexpr double kAutoStallOfTwoLanes = 1.0;
 
+// Of steps of `budget` tokens, but for the last one, each beside num_decode others.
+double seconds_of_steps(const CostCurve& costs, int32_t num_tokens, int32_t budget, int32_t num_decode) {
+  const int32_t last = num_tokens % budget;
+  return num_tokens / budget * costs.seconds(num_decode + budget) +
+         (last > 0 ? costs.seconds(num_decode + last) : 0.0);
+}
+
 }  // namespace
 
 int32_t prompt_budget(const SchedulerConfig& config, int32_t num_decode) {
@@ -32,10 +39,17 @@ Lane cheaper_lane(const SchedulerConfig& config, int32_t num_tokens, int32_t num
   }
   const int32_t budget = prompt_budget(config, num_decode);
   if (budget <= 0) return Lane::kPrefill;
-  const auto step_s = [&](int32_t count) { return config.decode_costs.seconds(num_decode + count); };
-  const int32_t last = num_tokens % budget;
-  const double beside_s = num_tokens / budget * step_s(budget) + (last > 0 ? step_s(last) : 0.0);
+  const double beside_s = seconds_of_steps(config.decode_costs, num_tokens, budget, num_decode);
   return beside_s <= config.prefill_costs.seconds(num_tokens) ? Lane::kDecode : Lane::kPrefill;
+}
+
+double prompt_seconds(const SchedulerConfig& config, int32_t num_tokens, int32_t num_decode) {
+  if (config.decode_costs.empty()) return 0.0;
+  if (cheaper_lane(config, num_tokens, num_decode) == Lane::kPrefill) {
+    return seconds_of_steps(config.prefill_costs, num_tokens, config.prefill_chunk_size, 0);
+  }
+  const int32_t budget = std::max(1, prompt_budget(config, num_decode));
+  return seconds_of_steps(config.decode_costs, num_tokens, budget, num_decode);
 }
 
 }  // namespace ballast

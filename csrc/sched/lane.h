@@ -21,4 +21,8 @@ int32_t prompt_budget(const SchedulerConfig& config, int32_t num_decode);
 // The lane that computes a prompt's last `num_tokens` sooner, were it alone with those that decode.
 Lane cheaper_lane(const SchedulerConfig& config, int32_t num_tokens, int32_t num_decode);
 
+// Seconds until prompts of num_tokens in all are computed beside num_decode requests that decode, in the lane
+// that is cheaper for all of them together; 0 where no costs are known.
+double prompt_seconds(const SchedulerConfig& config, int32_t num_tokens, int32_t num_decode);
+
 }  // namespace ballast

@@ -9,7 +9,7 @@
 namespace ballast {
 
 // One step's decision, in one lane. Filled by Scheduler::plan, never changed afterwards.
-// Rows: first those that decode, then prefill chunks, each group by priority and arrival.
+// Rows: first those that decode, then prefill chunks, each group in the requests' order.
 struct Plan {
   std::vector<SeqId> seqs;            // [rows]
   std::vector<int32_t> query_indptr;  // [rows + 1]

@@ -9,6 +9,7 @@
 #include "base/ids.h"
 #include "kv/block_manager.h"
 #include "sched/lane.h"
+#include "sched/turns.h"
 
 namespace ballast {
 
@@ -19,6 +20,8 @@ struct Request {
   SeqId seq{};
   int64_t arrival = 0;
   int32_t priority = 0;         // lower is served first
+  int64_t client = 0;           // who asks; clients take turns
+  Turn turn;                    // when it is this client's, among those of the same priority
   std::optional<SeqId> leader;  // has the same prompt and computes it first
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int32_t prompt_tokens = 0;
@@ -50,7 +53,11 @@ struct Request {
   // Tokens whose KV is written if the request runs to its end. The last sampled token is never read back.
   int32_t num_kv_tokens_at_most() const { return prompt_tokens + max_tokens - 1; }
   bool comes_before(const Request& other) const {
-    return priority != other.priority ? priority < other.priority : arrival < other.arrival;
+    if (priority != other.priority) return priority < other.priority;
+    return turn != other.turn ? turn < other.turn : arrival < other.arrival;
+  }
+  bool shares_queue_with(const Request& other) const {
+    return priority == other.priority && client == other.client;
   }
   bool stops_at(int32_t token) const {
     return std::find(stop_tokens.begin(), stop_tokens.end(), token) != stop_tokens.end();

@@ -87,12 +87,58 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
   request->max_tokens = static_cast<int32_t>(max_tokens);
   request->min_tokens = options.min_tokens;
   request->priority = options.priority;
+  request->client = options.client;
   request->leader = options.leader;
+  request->turn = turn_of(*request);
   request->scores_prompt = options.scores_prompt;
   request->stop_tokens = std::move(stop_tokens);
   insert_in_order(waiting_, request.get());
   ++num_new_waiting_;
+  rounds_.enter(request->priority);
   requests_.emplace(seq, std::move(request));
+}
+
+// The turn of a request that comes: its leader's, else one in the next round in which its client has none.
+Turn Scheduler::turn_of(const Request& request) const {
+  if (request.leader) {
+    const Request& leader = *requests_.at(*request.leader);
+    if (leader.shares_queue_with(request)) return leader.turn;
+  }
+  int64_t last_round = rounds_.now(request.priority);
+  for (auto other = waiting_.rbegin(); other != waiting_.rend(); ++other) {
+    if ((*other)->priority < request.priority) break;
+    if ((*other)->shares_queue_with(request)) {
+      last_round = std::max(last_round, (*other)->turn.round);
+      break;
+    }
+  }
+  return {last_round + 1, request.arrival};
+}
+
+// A request has left the queue without having run. If its turn is in a round to come and nobody else has it,
+// the client's next requests move up by one turn each.
+void Scheduler::hand_turns_down(const Request& leaver) {
+  if (leaver.turn.round <= rounds_.now(leaver.priority)) return;
+  Turn free = leaver.turn, moved = leaver.turn;
+  bool is_moved = false;
+  for (Request* request : waiting_) {
+    if (!request->shares_queue_with(leaver) || request->turn < leaver.turn) continue;
+    if (request->turn == leaver.turn) return;
+    if (request->turn != moved) {
+      if (is_moved) free = moved;
+      moved = request->turn;
+      is_moved = true;
+    }
+    request->turn = free;
+  }
+  const auto before = [](const Request* a, const Request* b) { return a->comes_before(*b); };
+  if (is_moved) std::sort(waiting_.begin(), waiting_.end(), before);
+}
+
+// A request that is in no queue any more, and holds no block.
+void Scheduler::end(const Request& request) {
+  rounds_.leave(request.priority);
+  requests_.erase(request.seq);
 }
 
 void Scheduler::check_leader(const std::string& name, const AddOptions& options) const {
@@ -120,11 +166,12 @@ bool Scheduler::abort(SeqId seq) {
   if (waiting != waiting_.end()) {
     waiting_.erase(waiting);
     num_new_waiting_ -= !request.admitted_before;
+    hand_turns_down(request);
   } else {
     running_.erase(std::find(running_.begin(), running_.end(), &request));
   }
   blocks_.release(request.blocks);
-  requests_.erase(found);
+  end(request);
   return true;
 }
 
@@ -302,6 +349,7 @@ void Scheduler::start(Request& request) {
     prefix_hit_tokens_ += request.num_computed;
     if (config_.prefix_cache && !request.scores_prompt) prefix_query_tokens_ += request.prompt_tokens;
     --num_new_waiting_;
+    rounds_.begin(request.priority, request.turn.round);
   }
   insert_in_order(running_, &request);
   take_blocks(request, request.num_uncomputed());
@@ -446,7 +494,7 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
   const auto is_done = [&](const Request* r) { return std::find(done.begin(), done.end(), r) != done.end(); };
   if (!done.empty())
     running_.erase(std::remove_if(running_.begin(), running_.end(), is_done), running_.end());
-  for (const Request* request : done) requests_.erase(request->seq);
+  for (const Request* request : done) end(*request);
   plan.reset();
   rows.clear();
   return committed;
@@ -540,6 +588,7 @@ void Scheduler::check() const {
     BALLAST_CHECK(!request->aborted);
     BALLAST_CHECK(request->admitted_before || request->num_generated() == 0);
     num_new += !request->admitted_before;
+    BALLAST_CHECK(!request->admitted_before || request->turn.round <= rounds_.now(request->priority));
   }
   BALLAST_CHECK(num_new == num_new_waiting_ && num_new <= config_.max_queue);
   blocks_.check(owners);

@@ -18,12 +18,14 @@
 #include "sched/lane.h"
 #include "sched/plan.h"
 #include "sched/request.h"
+#include "sched/turns.h"
 
 namespace ballast {
 
 struct AddOptions {
   int64_t min_tokens = 0;  // stop tokens do not count before this many
   int32_t priority = 0;
+  int64_t client = 0;  // who asks: within a priority, clients take turns
   // A live sequence with the same prompt, of the same or a more urgent priority: this one is admitted when
   // that one's prompt is computed, and shares it.
   std::optional<SeqId> leader;
@@ -40,13 +42,15 @@ class QueueFullError : public std::runtime_error {
 // Not thread-safe. A step is plan(), then commit() with what was sampled. Each lane has one step outstanding
 // at most; a request is in one of them at a time.
 //
-// Requests have an order: by priority, lower first, and by arrival within a priority; running_ and waiting_
-// are both kept in it. They are admitted in that order, but for those that wait for something else than room:
-// for the other lane's next step, for their leader, or, being long, for the end of a prompt that is part-way.
-// These are passed, and the first of them keeps room for itself. The victim of a preemption is always the
-// last running request, of those that no outstanding plan holds. So the first running request makes progress
-// in every step of its lane and is never preempted while others run. A running request gives way to no
-// waiting one. Requests of low priority wait for as long as enough of higher priority arrive.
+// Requests have an order: by priority, lower first; within a priority by turns, one a client in each round;
+// and within a client by arrival. So with one client it is by arrival. A request has the turn of its leader
+// if both are of one client and one priority. running_ and waiting_ are both kept in this order. They are
+// admitted in that order, but for those that wait for something else than room: for the other lane's next
+// step, for their leader, or, being long, for the end of a prompt that is part-way. These are passed, and the
+// first of them keeps room for itself. The victim of a preemption is always the last running request, of
+// those that no outstanding plan holds. So the first running request makes progress in every step of its lane
+// and is never preempted while others run. A running request gives way to no waiting one. Requests of low
+// priority wait for as long as enough of higher priority arrive.
 //
 // A request that is admitted gets the blocks for all its tokens at once. Thereafter only those that decode
 // come to need more.
@@ -71,7 +75,7 @@ class Scheduler {
 
   int32_t cached_tokens(SeqId seq) const;
   Stats stats() const;
-  // Those that run, then those that wait, `max_waiting` of them at most; each by priority and arrival.
+  // Those that run, then those that wait, `max_waiting` of them at most; each in their order.
   std::vector<Description> describe(int64_t max_waiting = std::numeric_limits<int64_t>::max()) const;
   void check() const;
 
@@ -92,6 +96,9 @@ class Scheduler {
   void fill(Plan& plan);
   void append_row(Plan& plan, const Request& request, int32_t begin, int32_t end) const;
 
+  Turn turn_of(const Request& request) const;
+  void hand_turns_down(const Request& leaver);
+  void end(const Request& request);
   void check_leader(const std::string& name, const AddOptions& options) const;
   int32_t blocks_for(int32_t num_tokens) const;
   int32_t blocks_short(const Request& request, int32_t num_tokens) const;
@@ -111,6 +118,7 @@ class Scheduler {
   std::unordered_map<SeqId, std::unique_ptr<Request>> requests_;  // for look-ups by id; never walked
   std::deque<Request*> waiting_;
   std::vector<Request*> running_;
+  Rounds rounds_;
   int32_t num_new_waiting_ = 0;  // those of waiting_ that never ran; max_queue bounds them
   int64_t num_arrivals_ = 0;
   int64_t num_preemptions_ = 0, prefix_query_tokens_ = 0, prefix_hit_tokens_ = 0;

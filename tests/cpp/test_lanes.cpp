@@ -218,3 +218,13 @@ TEST(there_is_no_prefill_lane_without_its_costs) {
   EXPECT_THROWS(run.plan(kPrefill), std::logic_error);
   EXPECT_THROWS(run.commit({}, kPrefill), std::logic_error);
 }
+
+TEST(prompts_take_the_steps_of_the_cheaper_lane) {
+  EXPECT_EQ(prompt_seconds(SchedulerConfig{}, 100, 0), 0.0);  // nobody knows
+  const SchedulerConfig lanes = two_lanes();
+  EXPECT_EQ(prompt_seconds(lanes, 11, 0), 2.0);
+  EXPECT_EQ(prompt_seconds(lanes, 100, 0), 16.0);  // four steps of the prefill lane
+  const SchedulerConfig lane = one_lane();
+  EXPECT_EQ(prompt_seconds(lane, 43, 0), lane.decode_costs.seconds(32) + 2.0);
+  EXPECT(prompt_seconds(lane, 64, 2) > prompt_seconds(lane, 64, 0));
+}

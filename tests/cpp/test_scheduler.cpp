@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -31,6 +33,12 @@ AddOptions options(int64_t min_tokens, int32_t priority = 0) {
   AddOptions chosen;
   chosen.min_tokens = min_tokens;
   chosen.priority = priority;
+  return chosen;
+}
+
+AddOptions from_client(int64_t client, int32_t priority = 0) {
+  AddOptions chosen = options(0, priority);
+  chosen.client = client;
   return chosen;
 }
 
@@ -252,6 +260,134 @@ TEST(the_lower_priority_waits_and_falls_first_and_equals_are_served_as_they_came
   EXPECT(preempted == std::vector<SeqId>{SeqId{1}});
   tight.run_dry();
   EXPECT_EQ(tight.got[SeqId{1}].size(), size_t{8});
+}
+
+// Each request makes one token alone, so the order in which they finish is that of their admission.
+struct OneByOne : Run {
+  OneByOne()
+      : Run([] {
+          SchedulerConfig limits = config(32);
+          limits.max_batch_size = 1;
+          limits.max_queue = 64;
+          return limits;
+        }()) {}
+
+  void come(std::initializer_list<int64_t> ids, int64_t client, int32_t priority = 0) {
+    for (const int64_t seq : ids) {
+      add(seq, prompt(static_cast<int32_t>(seq), 1), 1, from_client(client, priority));
+    }
+  }
+
+  Ids served(int count = 100) {
+    Ids order;
+    while (count-- > 0) {
+      const auto decided = step();
+      if (decided->num_requests() == 0) break;
+      order.push_back(seqs(*decided)[0]);
+    }
+    return order;
+  }
+};
+
+TEST(clients_take_turns_and_one_client_is_served_as_its_requests_came) {
+  OneByOne run;
+  run.come({10, 11, 12, 13}, 1);
+  run.come({20, 21}, 2);
+  run.come({30}, 3);
+  EXPECT(run.served() == (Ids{10, 20, 30, 11, 21, 12, 13}));
+}
+
+TEST(one_client_alone_is_served_first_come_first_served) {
+  OneByOne run;
+  run.come({10, 11, 12}, 7);
+  EXPECT(run.served(2) == (Ids{10, 11}));
+  run.come({13, 14}, 7);
+  run.abort(13);
+  run.come({15}, 7);
+  EXPECT(run.served() == (Ids{12, 14, 15}));
+}
+
+TEST(a_client_that_comes_later_waits_for_a_round_and_no_longer) {
+  OneByOne run;
+  run.come({10, 11, 12, 13, 14}, 1);
+  EXPECT(run.served(2) == (Ids{10, 11}));
+  run.come({20, 21}, 2);
+  EXPECT(run.served() == (Ids{12, 20, 13, 21, 14}));
+}
+
+TEST(nobody_is_passed_for_ever_by_clients_that_come_later) {
+  OneByOne run;
+  run.come({1, 2, 3}, 0);
+  Ids order;
+  for (int64_t client = 10; client < 30; ++client) {
+    run.come({client, client + 100}, client);  // more than can be served
+    order.push_back(run.served(1)[0]);
+  }
+  const auto last = std::find(order.begin(), order.end(), 3);
+  EXPECT(last != order.end() && last - order.begin() < 8);
+}
+
+TEST(clients_take_turns_in_each_priority_by_itself) {
+  OneByOne run;
+  run.come({10, 11}, 1, /*priority=*/1);
+  run.come({20}, 2, /*priority=*/1);
+  run.come({12, 13}, 1, /*priority=*/0);
+  run.come({30}, 3, /*priority=*/0);
+  EXPECT(run.served() == (Ids{12, 30, 13, 10, 20, 11}));
+}
+
+TEST(choices_of_one_prompt_share_a_turn) {
+  OneByOne run;
+  run.come({10}, 1);
+  run.come({20}, 2);
+  for (const int64_t seq : {11, 12}) {
+    AddOptions follows = from_client(1);
+    follows.leader = SeqId{10};
+    run.add(seq, prompt(10, 1), 1, follows);
+  }
+  run.come({13}, 1);
+  run.come({21}, 2);
+  EXPECT(run.served() == (Ids{10, 11, 12, 20, 13, 21}));
+}
+
+TEST(a_turn_given_up_goes_to_the_clients_next_request) {
+  OneByOne run;
+  run.come({10, 11, 12, 13, 14}, 1);
+  run.come({20, 21, 22}, 2);
+  AddOptions follows = from_client(1);
+  follows.leader = SeqId{13};
+  run.add(15, prompt(13, 1), 1, follows);
+  for (const int64_t seq : {10, 12}) EXPECT(run.abort(seq));
+  EXPECT(run.served() == (Ids{11, 20, 13, 15, 21, 14, 22}));
+}
+
+TEST(a_turn_is_not_given_up_while_another_choice_has_it) {
+  OneByOne run;
+  run.come({10, 11}, 1);
+  AddOptions follows = from_client(1);
+  follows.leader = SeqId{10};
+  run.add(12, prompt(10, 1), 1, follows);
+  run.come({20}, 2);
+  EXPECT(run.abort(10));
+  EXPECT(run.served() == (Ids{12, 20, 11}));
+}
+
+TEST(a_preempted_request_comes_before_all_that_never_ran) {
+  Run run(config(4));
+  run.add(1, prompt(1, 4), 8, from_client(1));
+  run.add(2, prompt(2, 4), 8, from_client(2));
+  auto plan = run.step();
+  run.add(3, prompt(3, 1), 1, from_client(3));
+  run.add(4, prompt(4, 1), 1, from_client(1));
+  while (plan->preempted.empty()) plan = run.step();
+  EXPECT(plan->preempted == std::vector<SeqId>{SeqId{2}});
+  Ids admitted;
+  for (plan = run.step(); plan->num_requests() > 0; plan = run.step()) {
+    for (const int64_t seq : seqs(*plan)) {
+      if (std::find(admitted.begin(), admitted.end(), seq) == admitted.end()) admitted.push_back(seq);
+    }
+  }
+  EXPECT(admitted == (Ids{1, 2, 3, 4}));
 }
 
 TEST(a_follower_takes_the_prompt_that_its_leader_has_computed) {

@@ -12,6 +12,7 @@ from support.oracles.reference_scheduler import ReferenceScheduler
 # Few tokens and short blocks, so that prefixes are shared and blocks are short all the time.
 STOP = 3
 TOKENS = st.integers(0, 2)
+CLIENTS = st.integers(0, 2)
 
 
 @st.composite
@@ -53,10 +54,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_size=4,
         ),
         scores_prompt=st.booleans(),
+        client=CLIENTS,
     )
-    def add(self, requests: list[tuple[list[int], int, int, int]], scores_prompt: bool) -> None:
+    def add(self, requests: list[tuple[list[int], int, int, int]], scores_prompt: bool, client: int) -> None:
         for prompt, max_tokens, min_tokens, priority in requests:
-            self._add(prompt, max_tokens, min_tokens, priority=priority, scores_prompt=scores_prompt)
+            self._add(prompt, max_tokens, min_tokens, priority=priority, scores_prompt=scores_prompt, client=client)
 
     @rule(
         prompt=st.lists(TOKENS, min_size=1, max_size=20),
@@ -64,14 +66,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         count=st.integers(1, 3),
         priority=st.integers(-1, 1),
         of_followers=st.integers(-1, 1),
+        clients=st.tuples(CLIENTS, CLIENTS),
     )
     def add_several_choices(
-        self, prompt: list[int], max_tokens: int, count: int, priority: int, of_followers: int
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        count: int,
+        priority: int,
+        of_followers: int,
+        clients: tuple[int, int],
     ) -> None:
         leader = self.next_seq
-        if self._add(prompt, max_tokens, 0, priority=priority):
+        if self._add(prompt, max_tokens, 0, priority=priority, client=clients[0]):
             for _ in range(count):
-                self._add(prompt, max_tokens, 0, priority=of_followers, leader=leader)
+                self._add(prompt, max_tokens, 0, priority=of_followers, leader=leader, client=clients[1])
 
     @rule(count=st.integers(2, 4), repeated=st.integers(1, 6), data=st.data())
     def exhaust_blocks(self, count: int, repeated: int, data: st.DataObject) -> None:

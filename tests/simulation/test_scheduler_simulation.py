@@ -19,11 +19,14 @@ CONFIG: dict[str, Any] = {
 
 
 class Simulation:
-    def __init__(self, seed: int, num_requests: int, *, looks_ahead: bool = False, **options: Any) -> None:
-        """`options`: of the scheduler's configuration, besides CONFIG."""
+    def __init__(
+        self, seed: int, num_requests: int, *, looks_ahead: bool = False, num_clients: int = 1, **options: Any
+    ) -> None:
+        """`num_clients`: the first asks for as much as all others. `options`: of the scheduler's configuration, besides CONFIG."""
         self.random = random.Random(seed)
         self.reference = ReferenceScheduler(sched.SchedulerConfig(**(CONFIG | options)), looks_ahead)
         self.num_requests = num_requests
+        self.num_clients = num_clients
         self.num_added = 0
         self.num_refused = 0
         self.digest = hashlib.sha256()
@@ -60,7 +63,8 @@ class Simulation:
         tail = [self.random.randrange(1, 1000) for _ in range(self.random.randrange(1, 50))]
         prompt = self.random.choice(self._system_prompts) + tail
         max_tokens = self.random.choice((1, 8, 40, 200))
-        self.num_refused += not self.reference.add(seq, prompt, max_tokens, {STOP}, min_tokens=2)
+        client = self.random.choice((0, self.random.randrange(self.num_clients))) if self.num_clients > 1 else 0
+        self.num_refused += not self.reference.add(seq, prompt, max_tokens, {STOP}, min_tokens=2, client=client)
 
     def _next_token(self, request: Expected) -> int:
         return STOP if self.random.random() < 0.04 else self.random.randrange(1, 1000)
@@ -131,3 +135,24 @@ def test_two_lanes_leave_no_block_behind_either() -> None:
         again.run()
         digests.add(again.digest.hexdigest())
     assert len(digests) == 1
+
+
+def test_clients_that_take_turns_leave_no_block_behind_either() -> None:
+    simulation = Simulation(seed=19, num_requests=3_000, num_clients=5)
+    simulation.run()
+    totals = simulation.reference.totals
+    assert simulation.reference.scheduler.stats().used_tokens == 0
+    assert totals.preemptions > 50
+    assert totals.overtaken > 200
+    digests = set()
+    for _ in range(2):
+        again = Simulation(seed=20, num_requests=300, num_clients=5)
+        again.run()
+        digests.add(again.digest.hexdigest())
+    assert len(digests) == 1
+
+
+def test_one_client_is_served_first_come_first_served() -> None:
+    simulation = Simulation(seed=21, num_requests=500)
+    simulation.run()
+    assert simulation.reference.totals.overtaken == 0

@@ -53,6 +53,9 @@ class SchedulerConfig(PybindObject):
     def max_stall_s(self) -> float | None: ...
     @property
     def has_prefill_lane(self) -> bool: ...
+    def prompt_seconds(self, num_tokens: int, num_decode: int) -> float:
+        """Seconds until prompts of `num_tokens` in all are computed beside `num_decode` requests that decode, by the
+        costs; 0 without any."""
 
 class Lane(PybindObject):
     """The two kinds of steps; each has one under way at a time, beside the other's."""
@@ -71,7 +74,7 @@ class Finish(PybindObject):
 
 class Plan(PybindObject):
     """One step's decision as structure of arrays. Every array is a read-only view of C++ memory (no copy), valid
-    until the next plan(). Rows: first those that decode, then prefill chunks, each group by priority and arrival."""
+    until the next plan(). Rows: first those that decode, then prefill chunks, each group in the requests' order."""
 
     @property
     def num_requests(self) -> int: ...
@@ -166,11 +169,13 @@ class Scheduler(PybindObject):
         priority: int = 0,
         leader: int | None = None,
         scores_prompt: bool = False,
+        client: int = 0,
     ) -> None:
-        """Queue a sequence; the lower `priority` is served first, and within one the earlier.
+        """Queue a sequence. The lower `priority` is served first; within one, clients take turns, and within a client
+        the earlier sequence is served first.
 
         `leader`, a live sequence with the same prompt, computes it first; this one then takes its full blocks from the
-        prefix cache. With `scores_prompt` every prompt token goes through the model, at most chunk_size in a step.
+        prefix cache, and of the same client and priority it shares its turn. With `scores_prompt` every prompt token goes through the model, at most chunk_size in a step.
         Raises ValueError when it is empty, its id is live, its leader is not or has a larger `priority`, or prompt +
         max_tokens can never fit; QueueFullError when max_queue requests wait."""
     def abort(self, seq: int) -> bool:
@@ -206,4 +211,4 @@ class Scheduler(PybindObject):
         """Raise InvariantError when any invariant is broken. Runs when the engine goes idle and in every test."""
     def describe(self, max_waiting: int | None = None) -> list[tuple[int, str, int, int, int]]:
         """One (seq, state, num_tokens, num_computed_tokens, num_blocks) per live sequence: those that run, then those
-        that wait, `max_waiting` of them at most; each by priority and arrival."""
+        that wait, `max_waiting` of them at most; each in their order."""

@@ -31,6 +31,9 @@ class Expected:
     priority: int = 0
     leader: int | None = None
     scores_prompt: bool = False
+    client: int = 0
+    turn: tuple[int, int] = (0, 0)
+    """Its round, and its number within the round."""
     admitted_before: bool = False
     running: bool = False
     is_forgotten: bool = False
@@ -114,6 +117,8 @@ class Totals:
     """Of `steps`, those of the prefill lane."""
     joined: int = 0
     """Requests that were admitted past others that waited."""
+    overtaken: int = 0
+    """Requests that were first admitted while an earlier one of the same priority waited for its turn."""
     starved: int = 0
     """Decode rows that had to wait for blocks of the prefill lane."""
 
@@ -126,11 +131,14 @@ class ReferenceScheduler:
     looks_ahead: bool = False
     """Whether each step asks for the next one's plan while it runs."""
     live: dict[int, Expected] = field(default_factory=dict)
-    """By sequence id, by priority and arrival."""
+    """By sequence id; by priority, turn and arrival."""
     totals: Totals = field(default_factory=Totals)
 
     def __post_init__(self) -> None:
         self.scheduler = sched.Scheduler(self.config)
+        self._rounds: dict[int, int] = {}
+        """The round that has come, by priority; of those of which a request lives."""
+        self._num_added = 0
         self.outstanding: dict[int, Outstanding] = {}
         """By lane; plans without rows are not kept."""
         self._predicted: list[list[int]] | None = None
@@ -153,6 +161,7 @@ class ReferenceScheduler:
         priority: int = 0,
         leader: int | None = None,
         scores_prompt: bool = False,
+        client: int = 0,
     ) -> bool:
         """Queue a request. False when the queue is full, the request can never fit or it would wait in front of its
         leader, as it must be refused then."""
@@ -169,6 +178,7 @@ class ReferenceScheduler:
                 priority=priority,
                 leader=leader,
                 scores_prompt=scores_prompt,
+                client=client,
             )
         except sched.QueueFullError:
             assert fits, "a request that never fits must be a ValueError, or its client will try again"
@@ -192,9 +202,38 @@ class ReferenceScheduler:
             priority,
             leader,
             scores_prompt,
+            client,
+            self._turn(client, priority, leader),
         )
-        self.live = dict(sorted(self.live.items(), key=lambda item: item[1].priority))
+        self._num_added += 1
+        self._sort()
         return True
+
+    def _sort(self) -> None:
+        self.live = dict(sorted(self.live.items(), key=lambda item: (item[1].priority, item[1].turn)))
+
+    def _turn(self, client: int, priority: int, leader: int | None) -> tuple[int, int]:
+        """Each client has one turn a round, and those that choose between the same prompt have one together."""
+        of_leader = None if leader is None else self.live[leader]
+        if of_leader is not None and (of_leader.client, of_leader.priority) == (client, priority):
+            return of_leader.turn
+        waiting = [each.turn[0] for each in self._same_queue(client, priority) if not each.running]
+        return max([self._rounds.get(priority, 0), *waiting]) + 1, self._num_added
+
+    def _same_queue(self, client: int, priority: int) -> list[Expected]:
+        return [each for each in self.live.values() if (each.client, each.priority) == (client, priority)]
+
+    def _remove(self, seq: int) -> None:
+        """A request has ended. The turn that it leaves in a round to come is its client's next request's."""
+        gone = self.live.pop(seq)
+        later = [each for each in self._same_queue(gone.client, gone.priority) if each.turn >= gone.turn]
+        turns = sorted({gone.turn, *(each.turn for each in later)})
+        if gone.turn[0] > self._rounds.get(gone.priority, 0) and all(each.turn != gone.turn for each in later):
+            for each in later:
+                each.turn = turns[turns.index(each.turn) - 1]
+            self._sort()
+        if all(each.priority != gone.priority for each in self.live.values()):
+            self._rounds.pop(gone.priority, None)
 
     def abort(self, seq: int) -> None:
         """Abort at any time; what an outstanding plan holds ends with it."""
@@ -204,7 +243,9 @@ class ReferenceScheduler:
                 outstanding.aborted.add(seq)
                 break
         else:
-            self.totals.aborted += self.live.pop(seq, None) is not None
+            if seq in self.live:
+                self._remove(seq)
+                self.totals.aborted += 1
         self._check_between_steps()
 
     def step(
@@ -370,7 +411,12 @@ class ReferenceScheduler:
             assert first_block in self._published, "nobody has published what this request is served"
         request.running, request.num_computed, request.is_forgotten = True, num_cached, False
         if not request.admitted_before:
+            earlier = (each for each in self.live.values() if not each.running and each.priority == request.priority)
+            self.totals.overtaken += any(
+                each.turn[1] < request.turn[1] and each.turn > request.turn for each in earlier
+            )
             request.admitted_before, request.cached_tokens = True, num_cached
+            self._rounds[request.priority] = max(self._rounds.get(request.priority, 0), request.turn[0])
             reads_cache = self.config.prefix_cache and not request.scores_prompt
             self.totals.prefix_query_tokens += request.prompt_tokens if reads_cache else 0
             self.totals.prefix_hit_tokens += num_cached
@@ -410,7 +456,7 @@ class ReferenceScheduler:
             assert runs[0].seq in planned
 
     def _check_order(self, rows: list[Row], waiting: list[Expected]) -> None:
-        """First come, first served, within a priority; but those that wait for more than room are passed, where it
+        """By priority, turn and arrival; but those that wait for more than room are passed, where it
         leaves room for the first of them."""
         admitted = [request.seq for request in waiting if request.running]
         passed = []
@@ -478,7 +524,7 @@ class ReferenceScheduler:
         finished = [seq for seq, _, finish in expected if finish != sched.Finish.NONE]
         self.totals.finished += len(finished)
         for seq in [*finished, *aborted]:
-            del self.live[seq]
+            self._remove(seq)
 
     def _check_between_steps(self) -> None:
         self.scheduler.check()

@@ -22,7 +22,8 @@ class Simulation:
     def __init__(
         self, seed: int, num_requests: int, *, looks_ahead: bool = False, num_clients: int = 1, **options: Any
     ) -> None:
-        """`num_clients`: the first asks for as much as all others. `options`: of the scheduler's configuration, besides CONFIG."""
+        """`num_clients`: the first asks for as much as all others. `options`: of the scheduler's configuration,
+        besides CONFIG."""
         self.random = random.Random(seed)
         self.reference = ReferenceScheduler(sched.SchedulerConfig(**(CONFIG | options)), looks_ahead)
         self.num_requests = num_requests

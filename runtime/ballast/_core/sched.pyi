@@ -175,7 +175,8 @@ class Scheduler(PybindObject):
         the earlier sequence is served first.
 
         `leader`, a live sequence with the same prompt, computes it first; this one then takes its full blocks from the
-        prefix cache, and of the same client and priority it shares its turn. With `scores_prompt` every prompt token goes through the model, at most chunk_size in a step.
+        prefix cache. Of the same client and priority, both have one turn. With `scores_prompt` every prompt token goes
+        through the model, at most chunk_size in a step.
         Raises ValueError when it is empty, its id is live, its leader is not or has a larger `priority`, or prompt +
         max_tokens can never fit; QueueFullError when max_queue requests wait."""
     def abort(self, seq: int) -> bool:

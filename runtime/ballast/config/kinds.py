@@ -60,13 +60,13 @@ def share() -> Kind:
     )
 
 
-def seconds() -> Kind:
-    """A duration in seconds."""
+def seconds(*, auto: bool = False) -> Kind:
+    """A duration in seconds. With `auto`, the word "auto" stands for None."""
     return Kind(
-        f"a number of seconds, at least 0 and at most {_LONGEST_S}",
-        "S",
-        float,
-        lambda value: 0 <= value <= _LONGEST_S,
+        f"{'auto, or ' if auto else ''}a number of seconds, at least 0 and at most {_LONGEST_S}",
+        "auto|S" if auto else "S",
+        lambda text: None if auto and text == "auto" else float(text),
+        lambda value: auto if value is None else 0 <= value <= _LONGEST_S,
     )
 
 

@@ -25,6 +25,7 @@ MAX_TOKENS = 2**30
 """The scheduler counts slots in 32 bits."""
 
 BackendType = Literal["balance_serve", "ktransformers"]
+QueuePolicy = Literal["fair", "fcfs"]
 LogFormat = Literal["text", "json"]
 ReasoningField = Literal["reasoning_content", "reasoning", "both", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -124,6 +125,19 @@ class SchedulingConfig(_Section):
         None,
         whole(1, 2**40, auto=True),
         "most prompt tokens that wait; more are answered with 429, unless nothing else waits; auto: 8 * cache_lens",
+    )
+    max_queue_wait_s: float | None = option(
+        None,
+        seconds(auto=True),
+        "longest that a request may be foreseen to wait for its first step, by what was measured; one that would wait "
+        "longer is answered with 429. auto: 1 s, or four times as long as a request runs where that is 5 s or more on "
+        "average; 0: any time",
+    )
+    queue_policy: QueuePolicy = option(
+        "fair",
+        one_of("fair", "fcfs"),
+        "whose request is next, within a priority. fair: clients take turns, and within a client first come, first "
+        "served; a client is its API key, else its address. fcfs: first come, first served, whoever asks",
     )
     client_priority: WholeRange | None = option(
         None,

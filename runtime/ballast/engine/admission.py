@@ -28,3 +28,10 @@ def reason_to_refuse(
     if max_tokens is not None and waiting > 0 and queue.waiting_tokens + num_tokens > max_tokens:
         return f"{queue.waiting_tokens} tokens wait and the queue holds {max_tokens}"
     return None
+
+
+def reason_not_to_wait(wait_s: float, longest_s: float) -> str | None:
+    """Why a request that would wait for `wait_s` may not join the queue; None if it may."""
+    if wait_s <= longest_s:
+        return None
+    return f"a request would wait for {wait_s:.1f} s, and {longest_s:.1f} s is the most"

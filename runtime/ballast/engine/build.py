@@ -28,6 +28,7 @@ class EngineSettings:
     prefill_chunk_size: int
     max_queue: int
     max_queue_tokens: int | None = None
+    max_queue_wait_s: float | None = 0.0
     max_stall_s: float | None = None
     """Most seconds that prompts may add to a step in which something decodes. None: see `sched.SchedulerConfig`."""
     block_tokens: int = 32
@@ -65,6 +66,7 @@ def engine_settings(config: Config) -> EngineSettings:
         prefill_chunk_size=scheduling.prefill_chunk_size,
         max_queue=scheduling.max_queue,
         max_queue_tokens=scheduling.max_queue_tokens,
+        max_queue_wait_s=scheduling.max_queue_wait_s,
         max_stall_s=None if scheduling.max_stall_ms is None else scheduling.max_stall_ms / 1000,
         block_tokens=scheduling.block_tokens,
         cpu_threads=machine.cpu_threads,
@@ -107,5 +109,6 @@ def build_engine(
         max_batch_size=settings.max_batch_size,
         max_queue=settings.max_queue,
         max_queue_tokens=settings.max_queue_tokens,
+        max_queue_wait_s=settings.max_queue_wait_s,
     )
     return Engine(load, config, limits, observer=observer, on_death=on_death)

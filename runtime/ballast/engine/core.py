@@ -140,6 +140,7 @@ class EngineCore:
             priority=request.priority,
             leader=leader if leader in self._sequences else None,
             scores_prompt=request.prompt_logprobs is not None,
+            client=request.client,
         )
         self._sequences[seq] = sequence
         self._queued.add(seq)

@@ -8,21 +8,23 @@ import secrets
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from ballast._core import sched
 from ballast.awake_clock import AwakeClock
-from ballast.engine.admission import Queue, reason_to_refuse
+from ballast.engine.admission import Queue, reason_not_to_wait, reason_to_refuse
 from ballast.engine.core import BUSY, IDLE, EngineCore, StepResult
 from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.observer import EngineObserver, SilentObserver
 from ballast.engine.request import FinishReason, Output, Request, SamplingParams
-from ballast.engine.retry_schedule import RetrySchedule
+from ballast.engine.retry_schedule import MAX_RETRY_AFTER_S, RetrySchedule
 from ballast.engine.runner import Measurable, Runner, bounded
 from ballast.engine.step_costs import with_measured_costs
 from ballast.engine.stream import RequestStream
+from ballast.engine.wait_forecast import Batch, PromptShare, longest_wait_s, predicted_wait_s
+from ballast.engine.waiting_line import WaitingLine
 from ballast.errors import CapacityError, ContextLengthError, EngineDeadError, RequestError
 from ballast.model.device_counts import DeviceCounts
 from ballast.model.switched_off import Feature
@@ -34,6 +36,8 @@ IDLE_WAKE_S = 60.0
 LONGEST_LOOK_S = 2.0
 """Who watches for silence looks at least this often; a longer gap is a pause of the whole process."""
 WARM_UP_SEQ = 0
+NOBODY = -1
+"""A client that has nothing waiting."""
 MAX_DESCRIBED = 100
 """Waiting requests in the description of what the engine holds; each of its steps makes one."""
 
@@ -64,6 +68,8 @@ class Limits:
     max_queue: int
     max_queue_tokens: int | None = None
     """Prompt tokens that may wait; None: no bound but the number of requests."""
+    max_queue_wait_s: float | None = 0.0
+    """Longest wait for a first step that may be foreseen, in seconds; None: see `longest_wait_s`; 0: no bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,8 @@ class Snapshot:
     """Numbers too large for a GPU's cache or its attention, taken as the largest that they hold."""
     switched_off: Mapping[Feature, str]
     """Ways of computing on a GPU that start has switched off, and why."""
+    predicted_wait_s: float
+    """How long a request of a new client would wait for its first step, in seconds."""
     heartbeat: float
     """Unix time at which the engine last made progress, in seconds."""
     has_work: bool
@@ -155,10 +163,11 @@ class Engine:
         self._stopping = False
         self._next_seq = WARM_UP_SEQ + 1
         self._num_waiting = 0
-        self._waiting_tokens = 0
-        self._num_free_slots = limits.max_batch_size
+        self._line = WaitingLine()
+        self._batch = Batch(num_running=0, num_slots=limits.max_batch_size)
 
         self._retries = RetrySchedule(limits.max_batch_size)
+        self._prompt_share = PromptShare()
 
         # Used by the engine thread alone.
         self._live: dict[int, _Live] = {}
@@ -206,7 +215,7 @@ class Engine:
         for request in requests:
             self._check_fits(request)
         with self._lock:
-            self._check_accepts(len(requests), sum(map(len, {request.prompt_ids for request in requests})))
+            self._check_accepts(requests)
             seqs = range(self._next_seq, self._next_seq + len(requests))
             self._next_seq = seqs.stop
             stream = RequestStream(seqs, self._abort)
@@ -225,7 +234,7 @@ class Engine:
                     leader if leader != seq else None,
                 )
                 self._inbox.append((seq, live))
-                self._waiting_tokens += live.prompt_tokens
+                self._line.join(request.priority, request.client, live.prompt_tokens)
             self._wake.notify()
         return stream
 
@@ -264,6 +273,7 @@ class Engine:
         stats, on_device = self._stats, self._device_counts
         with self._lock:
             queued, has_work = len(self._inbox), self.has_work
+            predicted_wait_s = self._predicted_wait_s(priority=0, client=NOBODY)
         return Snapshot(
             batch_slots=self.limits.max_batch_size,
             running=stats.running if stats else 0,
@@ -284,6 +294,7 @@ class Engine:
             pcie_share=on_device.pcie_share,
             saturated_numbers=on_device.saturated_numbers,
             switched_off=on_device.switched_off,
+            predicted_wait_s=predicted_wait_s,
             heartbeat=self._heartbeat,
             has_work=has_work,
             silence_s=self._clock.now() - self._last_progress if has_work else 0.0,
@@ -325,18 +336,30 @@ class Engine:
                 way_out="Shorten the prompt or lower max_tokens.",
             )
 
-    def _check_accepts(self, count: int, num_tokens: int) -> None:
+    def _check_accepts(self, requests: Sequence[Request]) -> None:
         if self._state is EngineState.DEAD:
             assert self._failure is not None
             raise EngineDeadError.because_of(self._failure)
         if self._state is not EngineState.READY:
             raise CapacityError(f"the server is {self._state}, try again later", status=503)
         # Requests that fill free slots do not count as waiting, so that an idle engine takes a burst.
-        num_waiting = self._num_waiting + len(self._inbox) - self._num_free_slots
-        queue = Queue(num_waiting, self._waiting_tokens)
+        num_free = self.limits.max_batch_size - self._batch.num_running
+        queue = Queue(self._num_waiting + len(self._inbox) - num_free, self._line.num_tokens)
+        count, num_tokens = len(requests), sum(map(len, {request.prompt_ids for request in requests}))
         full = reason_to_refuse(queue, count, num_tokens, self.limits.max_queue, self.limits.max_queue_tokens)
+        excess_s = 0.0
+        if full is None and self.limits.max_queue_wait_s != 0:
+            limit_s = longest_wait_s(self.limits.max_queue_wait_s, self._retries.run_s)
+            wait_s = self._predicted_wait_s(requests[0].priority, requests[0].client)
+            full, excess_s = reason_not_to_wait(wait_s, limit_s), wait_s - limit_s
         if full is not None:
-            raise CapacityError.busy(full, retry_after_s=self._retries.refuse(time.monotonic(), count))
+            retry_after_s = max(excess_s, self._retries.refuse(time.monotonic(), count))
+            raise CapacityError.busy(full, retry_after_s=min(retry_after_s, MAX_RETRY_AFTER_S))
+
+    def _predicted_wait_s(self, priority: int, client: int) -> float:
+        ahead = self._line.ahead(priority, client)
+        costs = self._config.prompt_seconds
+        return predicted_wait_s(self._batch, ahead, self._retries.run_s, self._prompt_share.value, costs)
 
     def _run(self) -> None:
         try:
@@ -344,6 +367,7 @@ class Engine:
             config = bounded(self._config, runner)
             if isinstance(runner, Measurable):
                 config = with_measured_costs(config, runner, self.limits.max_model_tokens, self._note_progress)
+            self._config = config
             core = EngineCore(runner, config, self._note_progress)
             self._warm_up(core)
             with self._lock:
@@ -414,6 +438,8 @@ class Engine:
             live = self._live[seq]
             self._leave_queue(live)
             live.admitted, live.cached_tokens = result.started, cached_tokens
+            if live.leader is None:
+                self._prompt_share.note(live.prompt_tokens, cached_tokens)
             self._prompt_tokens += len(live.request.prompt_ids)
         num_ended = len(result.failed)
         deliveries: defaultdict[asyncio.AbstractEventLoop, list[Delivery]] = defaultdict(list)
@@ -447,7 +473,7 @@ class Engine:
         self._generation_tokens += len(result.events)
         for seq in result.preempted:
             log.info("preempted", extra={"request_id": self._live[seq].request.id})
-        self._publish(core, num_ended)
+        self._publish(core, num_ended, is_planned=True)
         for loop, items in deliveries.items():
             _call(loop, items)
 
@@ -455,7 +481,7 @@ class Engine:
         """Its prompt waits no longer, if it still did."""
         if not live.admitted:
             with self._lock:
-                self._waiting_tokens -= live.prompt_tokens
+                self._line.leave(live.request.priority, live.request.client, live.prompt_tokens)
 
     def _observe_token(self, live: _Live, now: float) -> None:
         if live.num_generated == 0:
@@ -465,8 +491,9 @@ class Engine:
         live.last_token = now
         live.num_generated += 1
 
-    def _publish(self, core: EngineCore, num_ended: int = 0) -> None:
-        """Show the core's numbers to other threads. `num_ended` requests have left the batch since the last time."""
+    def _publish(self, core: EngineCore, num_ended: int = 0, *, is_planned: bool = False) -> None:
+        """Show the core's numbers to other threads. `num_ended` requests have left the batch since the last time.
+        `is_planned`: what waits has been there for a plan, which did not take it."""
         self._note_progress()
         self._stats = core.stats()
         now = self._last_progress
@@ -477,7 +504,22 @@ class Engine:
         self._description = core.describe(MAX_DESCRIBED)
         with self._lock:
             self._num_waiting = self._stats.waiting
-            self._num_free_slots = self.limits.max_batch_size - self._stats.running
+            self._batch = self._batch_now(self._stats, num_ended, is_planned=is_planned)
+
+    def _batch_now(self, stats: sched.Stats, num_ended: int, *, is_planned: bool) -> Batch:
+        prompt_tokens = sum(total - done for _, state, total, done, _ in self._description if state == "prefill")
+        num_slots = self._batch.num_slots
+        if is_planned:
+            # Memory alone keeps those out who wait while no prompt is part-way: no more than these run together.
+            is_short = stats.waiting > 0 and prompt_tokens == 0
+            num_slots = max(1, stats.running + num_ended) if is_short else self.limits.max_batch_size
+        return Batch(
+            num_running=stats.running,
+            num_slots=num_slots,
+            num_preempted=sum(state == "preempted" for _, state, *_ in self._description),
+            prompt_tokens=prompt_tokens,
+            num_decode=sum(state == "decode" for _, state, *_ in self._description),
+        )
 
     def _fail_all(self, error: Exception) -> None:
         """Fail every request that is still held, in the inbox or in the core."""

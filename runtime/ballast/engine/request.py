@@ -53,7 +53,9 @@ class Request:
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     priority: int = 0
-    """Lower numbers are served first; equal ones first come, first served."""
+    """Lower numbers are served first; equal ones by `client`."""
+    client: int = 0
+    """Who asks: within a priority clients take turns, and only within a client the first to come is served first."""
     prompt_logprobs: int | None = None
     """Report the prompt's log probabilities, with so many alternatives a token; None: none. The prefix cache is not
     read then."""

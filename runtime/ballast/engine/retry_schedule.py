@@ -55,6 +55,12 @@ class RetrySchedule:
                 self._run_s *= self._kept
             self._run_s += run_s
 
+    @property
+    def run_s(self) -> float:
+        """Seconds that a request runs, without its wait, as measured. FIRST_GUESS_S counts as one request."""
+        with self._lock:
+            return (self._run_s + FIRST_GUESS_S) / (self._num_ended + 1)
+
     def refuse(self, now: float, num_places: int = 1) -> float:
         """Seconds after which a client that needs `num_places` should come back; the places are kept for it.
 

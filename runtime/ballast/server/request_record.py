@@ -21,6 +21,8 @@ class Record:
     outcome: str = ""
     """Set if the status code does not tell: client_gone, timeout, error. Else it follows from the status."""
     endpoint: str = "other"
+    client: int = 0
+    """Who asks, for taking turns: a number of the API key, else of the address."""
     client_priority: WholeRange | None = None
     """The priorities that the client's key allows; None: those that the server does."""
     ignored: IgnoredFields = field(default_factory=IgnoredFields)

@@ -205,6 +205,7 @@ def make_apps(
         strict_model_name=config.model.strict_model_name,
         request_timeout_s=config.server.request_timeout_s,
         refuse_unknown_fields=config.server.unknown_fields == "refuse",
+        clients_take_turns=config.scheduling.queue_policy == "fair",
         client_priority=config.scheduling.client_priority,
         max_body_bytes=max_bytes,
         shutting_down=shutting_down,

@@ -63,6 +63,8 @@ class Service:
     strict_model_name: bool = False
     request_timeout_s: float = 0.0
     refuse_unknown_fields: bool = False
+    clients_take_turns: bool = True
+    """Whether clients that wait take turns; False: all are taken for one."""
     client_priority: WholeRange | None = None
     """The priorities that clients may ask for whose key has no range of its own; None: the field is ignored."""
     reasoning_fields: Sequence[str] = ("reasoning_content",)
@@ -125,7 +127,8 @@ class Service:
         if job.lowered_max_tokens is not None:
             record.lowered_max_tokens = job.lowered_max_tokens
             self.metrics.count_lowered()
-        job = replace(job, priority=granted_priority(job.priority, allowed))
+        client = record.client if self.clients_take_turns else 0
+        job = replace(job, priority=granted_priority(job.priority, allowed), client=client)
         context = ResponseContext(
             self.engine,
             self.request_builder.text.tokenizer,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,6 +82,7 @@ async def running_engine(
     chunk_size: int = 64,
     prefill_chunk_size: int | None = None,
     max_queue: int = 16,
+    max_queue_wait_s: float = 0.0,
     wrap: Callable[[Runner], Runner] = lambda runner: runner,
     observer: Recorder | None = None,
 ) -> AsyncIterator[Engine]:
@@ -91,6 +93,7 @@ async def running_engine(
         chunk_size=chunk_size,
         prefill_chunk_size=prefill_chunk_size or chunk_size,
         max_queue=max_queue,
+        max_queue_wait_s=max_queue_wait_s,
         block_tokens=16,
     )
     slots = (scheduler_config(settings).num_blocks + 1) * 16
@@ -406,28 +409,28 @@ async def test_the_count_of_waiting_prompt_tokens_follows_every_way_out_of_the_q
     pace = Paced()
     async with running_engine(wrap=lambda runner: pace.around(NotANumber(runner, 7)), max_batch_size=1) as engine:
         first = engine.submit(make_request([1] * 10, 40))
-        assert engine._waiting_tokens == 10
+        assert engine._line.num_tokens == 10
         pace.allow(1)
         await anext(first)
-        assert engine._waiting_tokens == 0
+        assert engine._line.num_tokens == 0
         failing, aborted, early, *several = (
             engine.submit(make_request([7] * 20, 3)),
             engine.submit(make_request([3] * 30, 3)),
             engine.submit(make_request([4] * 50, 3)),
             engine.submit(*(make_request([5] * 100, 3) for _ in range(2))),
         )
-        assert engine._waiting_tokens == 200
+        assert engine._line.num_tokens == 200
         early.abort()
         pace.allow(1)
         await anext(first)
-        await until(lambda: engine._waiting_tokens == 150)
+        await until(lambda: engine._line.num_tokens == 150)
         aborted.abort()
         pace.allow()
         with pytest.raises(RequestError):
             await collect(failing)
         await collect(*several)
         await until(lambda: not engine.has_work)
-        assert engine._waiting_tokens == 0
+        assert (engine._line.num_tokens, engine._line.num_clients) == (0, 0)
 
 
 async def test_one_prompt_at_several_priorities_is_served_at_each():
@@ -548,3 +551,30 @@ async def test_a_request_of_higher_priority_goes_first():
 
         await asyncio.gather(note("low", low), note("high", high), note("first", first))
         assert ended == ["first", "high", "low"]
+
+
+async def test_who_would_wait_longer_than_the_limit_is_refused_and_told_when_to_come_back():
+    pace = Paced()
+    async with running_engine(wrap=pace.around, max_batch_size=1, max_queue_wait_s=10.0) as engine:
+        engine._retries.ran(run_s=1000.0, num_ended=0)
+        first = engine.submit(make_request([1], 40))
+        with pytest.raises(CapacityError, match="a request would wait for .* s, and 10.0 s is the most") as refused:
+            engine.submit(make_request([2], 40))
+        assert refused.value.status == 429
+        assert 0 < refused.value.retry_after_s <= MAX_RETRY_AFTER_S
+        assert engine.snapshot().predicted_wait_s > 10.0
+        pace.allow()
+        await collect(first)
+        assert engine.snapshot().predicted_wait_s == 0
+
+
+async def test_a_client_that_waits_long_is_refused_and_one_whose_turn_is_near_is_not():
+    pace = Paced()
+    async with running_engine(wrap=pace.around, max_batch_size=1, max_queue_wait_s=3500.0) as engine:
+        engine._retries.ran(run_s=1000.0, num_ended=0)
+        heavy = [engine.submit(replace(make_request([1], 3), client=1)) for _ in range(4)]
+        with pytest.raises(CapacityError):
+            engine.submit(replace(make_request([1], 3), client=1))
+        light = engine.submit(replace(make_request([2], 3), client=2))
+        pace.allow()
+        await asyncio.gather(*map(collect, [*heavy, light]))

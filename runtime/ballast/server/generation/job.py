@@ -54,6 +54,8 @@ class Job:
     """The number of tokens granted, if that is fewer than asked for; None: what was asked for."""
     priority: int | None = None
     """As the client asks for it, until the server grants one; None: as 0."""
+    client: int = 0
+    """Who asks; those of one number are one client."""
     report_progress: bool = False
     unheeded: tuple[str, ...] = ()
     """Fields of the request that ask for what this model does not do, and do no harm."""
@@ -81,6 +83,7 @@ class Job:
                 self.prompts[self.prompt_of(choice)].ids,
                 replace(self.sampling, seed=_nth_seed(self.sampling.seed, choice)),
                 self.priority or 0,
+                self.client,
                 prompt_logprobs=self._prompt_logprobs if is_first else None,
                 report_progress=is_first and self.report_progress,
             )

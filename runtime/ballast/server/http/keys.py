@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ballast.config.whole_range import WholeRange
 from ballast.errors import ConfigError
+from ballast.server.http.client_number import client_number
 from ballast.server.http.watched_file import WatchedFile
 from ballast.server.request_record import Record
 from ballast.server.wire.errors import ErrorReply, error_body
@@ -110,6 +111,7 @@ class KeyGuard:
         found = None if key is None else await self._keys.find(key)
         if found is not None:
             record: Record = scope["state"]["record"]
+            record.client = client_number(found.digest)
             record.client_priority = found.client_priority
             await self._app(scope, receive, send)
             return

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ballast.server.generation.cancellation import ClientGoneError
+from ballast.server.http.client_number import client_number, network_of
 from ballast.server.http.late_timer import is_late
 from ballast.server.request_record import Record
 from ballast.server.wire.errors import error_reply
@@ -58,7 +59,7 @@ class RequestScope:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = Record(_request_id(scope))
+        record = Record(_request_id(scope), client=client_number(network_of(scope)))
         scope.setdefault("state", {})["record"] = record
 
         async def send_with_id(message: Message) -> None:

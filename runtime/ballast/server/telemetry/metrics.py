@@ -178,6 +178,10 @@ class _EngineCollector(Collector):
             "batch_running": ("Requests that take part in steps.", now.running),
             "batch_occupancy_ratio": ("batch_running as a share of batch_slots.", now.running / now.batch_slots),
             "requests_waiting": ("Requests in the queue.", now.waiting),
+            "predicted_wait_seconds": (
+                "How long a request of a client that has none waiting would wait for its first step.",
+                now.predicted_wait_s,
+            ),
             "kv_cache_capacity_tokens": ("Tokens that the KV cache can hold.", now.capacity_tokens),
             "kv_cache_used_tokens": ("Tokens in blocks that a request holds.", now.used_tokens),
             "kv_cache_cached_tokens": ("Tokens in blocks kept for their prefix alone.", now.cached_tokens),

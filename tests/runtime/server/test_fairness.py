@@ -1,0 +1,89 @@
+"""Clients that wait take turns; whoever would wait too long is told so at once."""
+
+import contextlib
+import http.client
+import json
+import math
+import threading
+
+import pytest
+
+from support.servers.process import FAKE, JSON, ServerProcess
+
+SLOW = ("--max_batch_size", "1", "--max_new_tokens", "1000", "--step_s", "0.002", "--max_queue_wait_s", "0")
+NUM_HEAVY = 6
+
+
+def served_order(server, keys):
+    """The number of each request in the order in which they were answered. They wait in the order of `keys`, and none
+    is answered before the last has come."""
+    order, threads = [], []
+    lock = threading.Lock()
+
+    def ask(number, key, max_tokens):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
+            body = json.dumps({"prompt": f"{number}", "max_tokens": max_tokens})
+            connection.request("POST", "/v1/completions", body, JSON | {"Authorization": f"Bearer {key}"})
+            assert connection.getresponse().status == 200
+            with lock:
+                order.append(number)
+
+    def begin(*arguments):
+        threads.append(threading.Thread(target=ask, args=arguments))
+        threads[-1].start()
+
+    begin("first", keys[0], 1000)
+    server.wait_for(lambda now: now["ballast_batch_running"] == 1)
+    for number, key in enumerate(keys):
+        begin(number, key, 20)
+        server.wait_for(lambda now, number=number: now["ballast_requests_waiting"] == number + 1)
+    for thread in threads:
+        thread.join(60)
+    assert order[0] == "first"
+    return order[1:]
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("heavy\nlight\n")
+    return ("--api_key_file", str(path), "--admin_port", "0")
+
+
+@pytest.mark.parametrize(("policy", "place"), [("fair", 1), ("fcfs", NUM_HEAVY)])
+def test_a_light_client_overtakes_a_heavy_ones_queue(key_file, policy, place):
+    with ServerProcess(*SLOW, *key_file, "--queue_policy", policy, module=FAKE) as server:
+        order = served_order(server, [*["heavy"] * NUM_HEAVY, "light"])
+        assert order.index(NUM_HEAVY) == place
+        assert [number for number in order if number != NUM_HEAVY] == list(range(NUM_HEAVY))
+
+
+def test_with_one_client_requests_are_served_as_they_came():
+    with ServerProcess(*SLOW, module=FAKE) as server:
+        assert served_order(server, ["no key is asked for"] * NUM_HEAVY) == list(range(NUM_HEAVY))
+
+
+def test_whoever_would_wait_too_long_is_refused_at_once_and_told_when_to_come():
+    options = (*SLOW[:-3], "0.05", "--max_queue_wait_s", "0.5")
+    with ServerProcess(*options, module=FAKE) as server, contextlib.ExitStack() as connections:
+
+        def ask():
+            connection = connections.enter_context(
+                contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60))
+            )
+            body = {"prompt": "a", "max_tokens": 1000, "stream": True}
+            connection.request("POST", "/v1/completions", json.dumps(body), JSON)
+            return connection
+
+        first = ask()
+        server.wait_for(lambda now: now["ballast_predicted_wait_seconds"] > 0.5)
+        reply = ask().getresponse()
+        error = json.loads(reply.read())["error"]
+        assert reply.status == 429
+        assert error["code"] == "queue_full"
+        assert "0.5 s is the most" in error["message"]
+        assert 100 <= int(reply.headers["Retry-After-Ms"]) <= 60_000
+        assert int(reply.headers["Retry-After"]) == math.ceil(int(reply.headers["Retry-After-Ms"]) / 1000)
+        first.close()
+        server.wait_for(lambda now: now["ballast_predicted_wait_seconds"] == 0)
+        assert ask().getresponse().status == 200

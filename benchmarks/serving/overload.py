@@ -4,9 +4,10 @@
     python benchmarks/serving/overload.py --beside [--rounds 3]
 
 On the built-in model, with requests of mixed lengths; --step_s takes a model that does nothing but sleep, for machines
-that do other work meanwhile: `load` is the mean number of processes that wanted a core in the last minute. Goodput counts the requests a second whose first token came within
-GOOD_S of their arrival. `--options` are the server's; those of one round are measured in turn, one set after another
-where --options is given more than once. A client whose first token takes PATIENCE_S leaves.
+that do other work meanwhile: `load` is the mean number of processes that wanted a core in the last minute. Goodput
+counts the requests a second whose first token came within GOOD_S of their arrival. `--options` are the server's; where
+it is given more than once, the sets are measured one after another, in each round in the other order. A client whose
+first token takes PATIENCE_S leaves.
 
 With --beside, one client sends 50 requests at once, and another one request after another beside them: how long the
 other's first tokens take, with --queue_policy fcfs and fair.
@@ -164,16 +165,15 @@ async def ask(
 def beside_record(policy: str, module: Sequence[str], pace: str) -> str:
     """One line: a light client beside a heavy one."""
     options = ("--queue_policy", policy, "--max_queue_wait_s", "0")
+    access = ("--admin_port", "0", "--api_key_file")
     with tempfile.TemporaryDirectory() as directory:
         keys = Path(directory) / "keys"
         keys.write_text("heavy\nlight\n")
-        with ServerProcess(
-            "--api_key_file", str(keys), "--admin_port", "0", *options, *pace.split(), module=module
-        ) as server:
+        with ServerProcess(*access, str(keys), *options, *pace.split(), module=module) as server:
             light, heavy = asyncio.run(beside(server.port))
     return bench_record(
         "serving/overload",
-        f"one request after another beside {HEAVY_REQUESTS} at once, {policy}{', ' if pace else ''}{pace.removeprefix('--')}",
+        f"one after another beside {HEAVY_REQUESTS} at once, {policy}{', ' if pace else ''}{pace.removeprefix('--')}",
         policy=policy,
         light_requests=len(light),
         light_first_token_p50_s=quantile(light, 0.5),

@@ -15,8 +15,8 @@ NUM_HEAVY = 6
 
 
 def served_order(server, keys):
-    """The number of each request in the order in which they were answered. They wait in the order of `keys`, and none
-    is answered before the last has come."""
+    """The number of each request in the order in which they were answered. They wait in the order of `keys`, and
+    none is answered before the last has come."""
     order, threads = [], []
     lock = threading.Lock()
 

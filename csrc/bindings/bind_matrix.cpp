@@ -117,6 +117,8 @@ const char* name_of(Scales scales) {
   switch (scales) {
     case Scales::kFlat:
       return "flat";
+    case Scales::kPowers:
+      return "powers";
     case Scales::kNested:
       return "nested";
     case Scales::kNibbles:

@@ -10,6 +10,7 @@ namespace ballast {
 enum class CodeTable {
   kNone,  // a code is the number itself
   kIQ4,   // closer together around zero
+  kE2M1,  // floats of four bits (OCP microscaling formats), doubled
 };
 
 constexpr int kTableBits = 4;
@@ -33,6 +34,8 @@ constexpr TableSteps steps_of(CodeTable table) {
   switch (table) {
     case CodeTable::kIQ4:
       return {{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}};
+    case CodeTable::kE2M1:
+      return {{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}};
     case CodeTable::kNone:
       break;
   }

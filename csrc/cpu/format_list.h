@@ -33,5 +33,6 @@
   QUANTIZED(Q6_K,    14,    256,   210,    6,       16,     32, kNested,  false,   kNone)      \
   QUANTIZED(IQ4_NL,  20,     32,    18,    4,       32,    128, kFlat,    false,   kIQ4)       \
   QUANTIZED(IQ4_XS,  23,    256,   136,    4,       32,    128, kNested,  false,   kIQ4)       \
-  FLOATS(   BF16,    30,             2)
+  FLOATS(   BF16,    30,             2)                                                        \
+  QUANTIZED(MXFP4,   39,     32,    17,    4,       32,    128, kPowers,  false,   kE2M1)
 // clang-format on

@@ -28,6 +28,7 @@ constexpr int kSuperGroups = 1 << kSuperGroupsLog2;
 
 enum class Scales {
   kFlat,     // a half-precision scale a group (and a minimum)
+  kPowers,   // a byte a group: the exponent of a power of two
   kNested,   // a half-precision scale a super-block, times a byte a sub-block (and minima likewise)
   kNibbles,  // the same with a sub-block's scale and minimum in the two halves of one byte
 };
@@ -43,7 +44,9 @@ struct QuantLayout {
   CodeTable table;  // that codes index
 
   // Of the format's blocks in a file: a group with a scale of its own, or a super-block.
-  constexpr int block_weights() const { return kGroupCols * (scales == Scales::kFlat ? 1 : kSuperGroups); }
+  constexpr int block_weights() const { return kGroupCols * (is_flat() ? 1 : kSuperGroups); }
+  // Whether a group has its scales to itself, and shares none with others of a super-block.
+  constexpr bool is_flat() const { return scales == Scales::kFlat || scales == Scales::kPowers; }
   constexpr bool has_table() const { return table != CodeTable::kNone; }
   constexpr bool is_wide() const { return bits == 8 || has_table(); }
   constexpr int group_bytes() const { return bits * kGroupCols * kPanelRows / 8; }
@@ -62,16 +65,17 @@ struct QuantLayout {
   constexpr bool is_signed_bytes() const {
     return scales == Scales::kFlat && !has_minimum && bits == 8 && offset == 128;
   }
-  // Bytes of the scales of a group (flat) or of a super-block.
+  // Bytes of the scales of a group (flat layouts) or of a super-block.
   constexpr int scale_stride() const {
     const int block = 2 * kPanelRows * (has_minimum ? 2 : 1);
     const int subs = kSuperGroups * subs_per_group() * kPanelRows;
     return scales == Scales::kFlat      ? block
+           : scales == Scales::kPowers  ? kPanelRows
            : scales == Scales::kNibbles ? block + subs
                                         : block + subs * (has_minimum ? 2 : 1);
   }
   constexpr int64_t scale_bytes(int64_t cols) const {
-    const int64_t records = cols / (scales == Scales::kFlat ? kGroupCols : kGroupCols * kSuperGroups);
+    const int64_t records = cols / (is_flat() ? kGroupCols : kGroupCols * kSuperGroups);
     return (records * scale_stride() + 63) / 64 * 64;
   }
   constexpr int64_t panel_bytes(int64_t cols) const {

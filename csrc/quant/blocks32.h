@@ -1,4 +1,4 @@
-// The formats of 32 weights a block with one scale: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and IQ4_NL.
+// The formats of 32 weights a block with one scale: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL and MXFP4.
 // Nibbles: the low halves of the 16 bytes are weights 0…15, the high halves weights 16…31.
 #pragma once
 
@@ -43,8 +43,14 @@ struct BlockIQ4_NL {
   uint8_t nibbles[16];
 };
 
+struct BlockMXFP4 {
+  uint8_t power;
+  uint8_t nibbles[16];
+};
+
 // What a nibble of IQ4 stands for.
 inline constexpr TableSteps kIQ4Steps = steps_of(CodeTable::kIQ4);
+inline constexpr TableSteps kE2M1Steps = steps_of(CodeTable::kE2M1);
 
 inline void dequantize_block(const BlockQ8_0& block, float* __restrict out) {
   const float scale = block.scale.to_float();
@@ -94,6 +100,14 @@ inline void dequantize_block(const BlockIQ4_NL& block, float* __restrict out) {
   for (int i = 0; i < 16; ++i) {
     out[i] = scale * kIQ4Steps.by_code[block.nibbles[i] & 15];
     out[16 + i] = scale * kIQ4Steps.by_code[block.nibbles[i] >> 4];
+  }
+}
+
+inline void dequantize_block(const BlockMXFP4& block, float* __restrict out) {
+  const float scale = power_of_two(block.power);
+  for (int i = 0; i < 16; ++i) {
+    out[i] = scale * kE2M1Steps.by_code[block.nibbles[i] & 15];
+    out[16 + i] = scale * kE2M1Steps.by_code[block.nibbles[i] >> 4];
   }
 }
 

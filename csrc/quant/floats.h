@@ -30,6 +30,11 @@ struct F16 {
 };
 static_assert(sizeof(F16) == 2 && alignof(F16) == 1);
 
+// 2 to the power of a byte - 128 (E8M0, halved); the two smallest are no normal floats.
+inline float power_of_two(uint8_t power) {
+  return float_from_bits(power < 2 ? 0x00200000u << power : static_cast<uint32_t>(power - 1) << 23);
+}
+
 inline void dequantize_F32(const uint8_t* data, int64_t num_weights, float* out) {
   std::memcpy(out, data, static_cast<size_t>(num_weights) * sizeof(float));
 }

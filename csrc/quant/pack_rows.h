@@ -64,13 +64,17 @@ void pack_group(const GroupCodes& group, uint8_t* out) {
 // Where the scales of the rows stand in a record: the blocks' own, then those of their sub-blocks.
 template <const QuantLayout& kLayout>
 void pack_scales(const RawBlock (&raws)[kPanelRows], uint8_t* record) {
+  if constexpr (kLayout.scales == Scales::kPowers) {
+    for (int row = 0; row < kPanelRows; ++row) record[row] = static_cast<uint8_t>(raws[row].scales[0]);
+    return;
+  }
   constexpr int kHalvesBytes = 2 * kPanelRows;
   for (int row = 0; row < kPanelRows; ++row) {
     std::memcpy(record + 2 * row, raws[row].scale.bytes, 2);
     if constexpr (kLayout.has_minimum)
       std::memcpy(record + kHalvesBytes + 2 * row, raws[row].minimum.bytes, 2);
   }
-  if constexpr (kLayout.scales != Scales::kFlat) {
+  if constexpr (!kLayout.is_flat()) {
     constexpr int64_t kStride = sizeof(RawBlock);
     constexpr int kSubBytes = kSuperGroups * kLayout.subs_per_group() * kPanelRows;
     uint8_t* subs = record + kHalvesBytes * (kLayout.has_minimum ? 2 : 1);
@@ -87,7 +91,7 @@ void pack_scales(const RawBlock (&raws)[kPanelRows], uint8_t* record) {
 // `rows` holds up to 16 rows' data; rows beyond num_rows become zero.
 template <const QuantLayout& kLayout, class Block>
 void pack_quantized(const uint8_t* const* rows, int num_rows, int64_t cols, uint8_t* panel) {
-  constexpr int kBlockGroups = kLayout.scales == Scales::kFlat ? 1 : kSuperGroups;
+  constexpr int kBlockGroups = kLayout.block_weights() / kGroupCols;
   uint8_t* groups = panel + kLayout.scale_bytes(cols);
   RawBlock raws[kPanelRows] = {};
   for (int64_t index = 0; index < cols / (kBlockGroups * kGroupCols); ++index) {

@@ -37,7 +37,8 @@ F16 half_at(const uint8_t* from) { return {{from[0], from[1]}}; }
 template <const QuantLayout& kLayout>
 void unpack_quantized(const uint8_t* panel, int64_t cols, int row, float* out) {
   constexpr int kHalvesBytes = 2 * kPanelRows;
-  constexpr bool kFlat = kLayout.scales == Scales::kFlat;
+  constexpr bool kPowers = kLayout.scales == Scales::kPowers;
+  constexpr bool kFlat = kLayout.is_flat();
   constexpr int kSubs = kLayout.subs_per_group();
   constexpr TableSteps kSteps = steps_of(kLayout.table);
   const uint8_t* groups = panel + kLayout.scale_bytes(cols);
@@ -45,7 +46,7 @@ void unpack_quantized(const uint8_t* panel, int64_t cols, int row, float* out) {
     const int64_t group = col / kGroupCols;
     const int in_group = static_cast<int>(col % kGroupCols);
     const uint8_t* record = panel + (kFlat ? group : group / kSuperGroups) * kLayout.scale_stride();
-    float scale = half_at(record + 2 * row).to_float();
+    float scale = kPowers ? power_of_two(record[row]) : half_at(record + 2 * row).to_float();
     float minimum = kLayout.has_minimum ? half_at(record + kHalvesBytes + 2 * row).to_float() : 0.0f;
     if (!kFlat) {
       const uint8_t* subs = record + kHalvesBytes * (kLayout.has_minimum ? 2 : 1) + row;

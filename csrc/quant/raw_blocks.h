@@ -12,7 +12,7 @@ namespace ballast {
 
 struct alignas(16) RawBlock {
   uint8_t codes[256];  // without sign: the format's offset is still in them
-  int8_t scales[16];   // of sub-blocks; minima in the high nibbles for Q2_K
+  int8_t scales[16];   // of sub-blocks; minima in the high nibbles for Q2_K; or a power of two, without sign
   uint8_t minima[16];
   F16 scale;
   F16 minimum;
@@ -83,6 +83,11 @@ inline void read_raw(const BlockQ8_0& block, RawBlock& raw) {
 inline void read_raw(const BlockIQ4_NL& block, RawBlock& raw) {
   read_nibbles32(block.nibbles, raw.codes);
   raw.scale = block.scale;
+}
+
+inline void read_raw(const BlockMXFP4& block, RawBlock& raw) {
+  read_nibbles32(block.nibbles, raw.codes);
+  raw.scales[0] = static_cast<int8_t>(block.power);
 }
 
 // Two bits a weight, 32 bytes for 128 weights.

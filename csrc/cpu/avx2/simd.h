@@ -67,6 +67,14 @@ BALLAST_INLINE Floats bfloats_to_floats(const uint8_t* from) {
   const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
+// 2 to the power of each byte - 128; below a float's normal numbers for 0 and 1.
+BALLAST_INLINE Floats powers_to_floats(const uint8_t* from) {
+  const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+  const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(bytes, _mm256_set1_epi32(1)), 23);
+  const __m256i small = _mm256_min_epi32(bytes, _mm256_set1_epi32(1));
+  return _mm256_castsi256_ps(
+      _mm256_max_epi32(normal, _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), small)));
+}
 BALLAST_INLINE Ints load_int8(const uint8_t* from) {
   return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
 }

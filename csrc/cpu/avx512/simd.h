@@ -62,6 +62,14 @@ BALLAST_INLINE Floats bfloats_to_floats(const uint8_t* from) {
   const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
+// 2 to the power of each byte - 128; below a float's normal numbers for 0 and 1.
+BALLAST_INLINE Floats powers_to_floats(const uint8_t* from) {
+  const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(bytes, _mm512_set1_epi32(1)), 23);
+  const __m512i small = _mm512_min_epi32(bytes, _mm512_set1_epi32(1));
+  return _mm512_castsi512_ps(
+      _mm512_max_epi32(normal, _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), small)));
+}
 BALLAST_INLINE Ints load_int8(const uint8_t* from) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }

@@ -80,8 +80,11 @@ constexpr int kHalvesBytes = 2 * kPanelRows;
 // Of the groups from `begin` on, to the end of its super-block if it has one, for the rows of a vector.
 template <const QuantLayout& kLayout>
 BALLAST_INLINE CommonScales common_scales(const uint8_t* panel, int part, int64_t begin) {
-  if constexpr (kLayout.scales == Scales::kFlat)
-    return {panel + begin * kLayout.scale_stride() + part * kVectorRows * 2, zero_floats(), zero_floats()};
+  if constexpr (kLayout.is_flat()) {
+    constexpr int kScaleBytes = kLayout.scales == Scales::kPowers ? 1 : 2;
+    return {panel + begin * kLayout.scale_stride() + part * kVectorRows * kScaleBytes, zero_floats(),
+            zero_floats()};
+  }
   const uint8_t* const record = panel + (begin >> kSuperGroupsLog2) * kLayout.scale_stride();
   const uint8_t* const halves = record + part * kVectorRows * 2;
   const uint8_t* const bytes = record + kHalvesBytes * (kLayout.has_minimum ? 2 : 1) + part * kVectorRows;
@@ -93,7 +96,9 @@ BALLAST_INLINE CommonScales common_scales(const uint8_t* panel, int part, int64_
 template <const QuantLayout& kLayout>
 BALLAST_INLINE void decode_scales(const CommonScales& common, int64_t index, GroupScales<kLayout>& out) {
   constexpr int kSubs = kLayout.subs_per_group();
-  if constexpr (kLayout.scales == Scales::kFlat) {
+  if constexpr (kLayout.scales == Scales::kPowers) {
+    out.scale[0] = powers_to_floats(common.first + index * kLayout.scale_stride());
+  } else if constexpr (kLayout.scales == Scales::kFlat) {
     const uint8_t* record = common.first + index * kLayout.scale_stride();
     out.scale[0] = halves_to_floats(record);
     if constexpr (kLayout.has_minimum) out.minimum[0] = halves_to_floats(record + kHalvesBytes);
@@ -375,7 +380,7 @@ template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes, clas
 BALLAST_INLINE void multiply_tokens(const Weights& weights, Groups groups, int64_t groups_per_scale,
                                     Ahead& shares, const void* const* tokens, const PanelProducts& out) {
   Ahead ahead = shares;
-  const int64_t per_scale = kLayout.scales == Scales::kFlat ? groups_per_scale : kSuperGroups;
+  const int64_t per_scale = kLayout.is_flat() ? groups_per_scale : kSuperGroups;
   const ActivationBlock<kBytes>* blocks[kTokens];
   Floats totals[kTokens][kPanels];
 #pragma GCC unroll 16

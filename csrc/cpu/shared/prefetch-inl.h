@@ -26,8 +26,7 @@ BALLAST_INLINE void prefetch_begin(const PanelRun& run, int64_t panel) {
 // A panel's bytes over its groups: the group itself and as much of the scales as falls to it.
 template <const QuantLayout& kLayout>
 constexpr int share_bytes() {
-  return kLayout.group_bytes() +
-         kLayout.scale_stride() / (kLayout.scales == Scales::kFlat ? 1 : kSuperGroups);
+  return kLayout.group_bytes() + kLayout.scale_stride() / (kLayout.is_flat() ? 1 : kSuperGroups);
 }
 
 // What is asked for while a panel is read: its own bytes, `ahead` of those being read, and near its end the

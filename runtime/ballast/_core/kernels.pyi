@@ -146,9 +146,9 @@ class QuantLayout(PybindObject):
     @property
     def offset(self) -> int: ...
     @property
-    def scales(self) -> Literal["flat", "nested", "nibbles"]:
-        """flat: a half-precision scale a group; nested: times a byte a sub-block; nibbles: scale and minimum in the
-        halves of that byte."""
+    def scales(self) -> Literal["flat", "powers", "nested", "nibbles"]:
+        """flat: a half-precision scale a group; powers: a power of two a group; nested: a half-precision scale for
+        eight groups, times a byte a sub-block; nibbles: scale and minimum in the halves of that byte."""
     @property
     def has_minimum(self) -> bool: ...
     @property
@@ -160,7 +160,7 @@ class QuantLayout(PybindObject):
         sums are then formed in an order of their own."""
     @property
     def scale_stride(self) -> int:
-        """Bytes of the scales of a group (flat) or of eight."""
+        """Bytes of the scales of a group (flat, powers) or of eight."""
 
 class Format(PybindObject):
     """One of GGUF's types, as csrc/cpu/format_list.h lists them."""

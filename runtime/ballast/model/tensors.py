@@ -24,6 +24,13 @@ GROUPS: tuple[Group, ...] = get_args(Group)
 TYPES = frozenset(GgmlType(known.ggml_type) for known in kernels.formats())
 """Types that matrices may have. Norms and biases are F32."""
 
+GPU_TYPES = frozenset(
+    GgmlType(known.ggml_type)
+    for known in kernels.formats()
+    if known.layout is None or known.layout.scales in ("flat", "nested", "nibbles")
+)
+"""Those of them that kernels decode on a GPU; the CPU computes the others."""
+
 _GROUP_OF: dict[str, Group] = {
     "token_embd": "embedding",
     "output": "output",

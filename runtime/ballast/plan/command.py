@@ -24,6 +24,7 @@ from ballast.moe.rule_file import read_rules
 from ballast.plan.check import check_memory
 from ballast.plan.checked_model import load_checked_text, open_checked
 from ballast.plan.gpu_experts import GpuExpertOptions
+from ballast.plan.gpu_types import experts_on_cpu, why_not_on_gpu
 from ballast.plan.host import make_plan
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
@@ -57,6 +58,9 @@ def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
     device = _device_memory(config.machine)
     if numbers.isa == "reference":
         raise _needs_packing(device.name)
+    undecoded = why_not_on_gpu(gguf, spec)
+    if undecoded is not None:
+        raise ConfigError("device", device.name, f"{gguf.path}: {undecoded}, with device=cpu")
     assignment = assign(modules, rules, source=rules_path, num_cuda_devices=_LISTED_DEVICES)
     expert_options = _gpu_expert_options(config.machine, gguf, spec)
     choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
@@ -85,6 +89,11 @@ def settle(config: Config, gguf: GgufModel, spec: ModelSpec) -> tuple[Config, Me
     if is_open and chosen_isa() == "reference":
         forced = f"BALLAST_CPU_ISA=reference packs no weights, and {device} takes packed ones"
         config = on_cpu(config, forced if _can_pack() else f"beside {device} the CPU would need {_packing_needs()}")
+    undecoded = why_not_on_gpu(gguf, spec)
+    if is_open and config.machine.device != "cpu" and undecoded is not None:
+        config = on_cpu(config, undecoded)
+    if config.machine.device != "cpu":
+        config = experts_on_cpu(config, gguf, spec)
     plan = plan_for(config, gguf, spec)
     if is_open and plan.device is not None and not plan.device.fits:
         needed, memory = human(plan.device.needed_bytes), plan.device.memory

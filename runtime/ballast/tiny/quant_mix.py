@@ -23,6 +23,7 @@ _PLAIN = {
     "q6_k": (_T.Q6_K, LlamaFileType.MOSTLY_Q6_K),
     "iq4_nl": (_T.IQ4_NL, LlamaFileType.MOSTLY_IQ4_NL),
     "iq4_xs": (_T.IQ4_XS, LlamaFileType.MOSTLY_IQ4_XS),
+    "mxfp4": (_T.MXFP4, LlamaFileType.MOSTLY_MXFP4_MOE),
 }
 _MIX = "q4_k_m"
 QUANTS = (*_PLAIN, _MIX)

@@ -141,6 +141,7 @@ _FROM_GGUF = frozenset(
         GGMLQuantizationType.Q4_1,
         GGMLQuantizationType.Q5_0,
         GGMLQuantizationType.Q5_1,
+        GGMLQuantizationType.MXFP4,
     }
 )
 

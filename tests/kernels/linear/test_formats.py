@@ -8,7 +8,7 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
 from ballast._core import kernels
-from support.models.random_blocks import FLOATS, FORMATS, HALF_OFFSETS, dequantized, random_blocks
+from support.models.random_blocks import FLOATS, FORMATS, POWER_OFFSETS, QUANTIZED, dequantized, random_blocks
 
 ROOT = Path(__file__).parents[3]
 T = GGMLQuantizationType
@@ -23,14 +23,34 @@ def test_the_formats_are_the_promised_ones_and_as_the_gguf_package_has_them():
 
 def test_tables_are_as_the_gguf_package_has_them():
     tables = {known.name: known.layout.table for known in kernels.formats() if known.layout and known.layout.table}
-    assert tables == {"IQ4_NL": quants.IQ4_NL.kvalues, "IQ4_XS": quants.IQ4_NL.kvalues}
+    assert tables == {
+        "IQ4_NL": quants.IQ4_NL.kvalues,
+        "IQ4_XS": quants.IQ4_NL.kvalues,
+        "MXFP4": quants.MXFP4.kvalues,
+    }
+
+
+@pytest.mark.parametrize("kind", POWER_OFFSETS, ids=lambda kind: kind.name)
+def test_every_power_of_two_is_read_to_the_bit(kind):
+    """The smallest are no normal floats, the largest are beyond what products of floats hold."""
+    block_weights, block_bytes = GGML_QUANT_SIZES[kind]
+    data = np.full((256, block_bytes), 0x7A, np.uint8)
+    for offset in POWER_OFFSETS[kind]:
+        data[:, offset] = np.arange(256)
+    matrix = kernels.Matrix(data, kind, 256, block_weights)
+
+    got = kernels.dequantize(matrix, 0, 256)
+
+    with np.errstate(over="ignore"):
+        want = dequantized(data, kind)
+    np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
 
 
 def test_a_format_is_named_by_its_list_and_its_block_alone():
     """So that another one takes these files and a row of `support.models.random_blocks`, and no kernel. What writes
     tiny models quantises with formats that it names."""
     named = re.compile(
-        "|".join(rf"(?<![a-zA-Z0-9])(?:k|kPanel|Block)?{kind.name}(?![a-zA-Z0-9_])" for kind in HALF_OFFSETS)
+        "|".join(rf"(?<![a-zA-Z0-9])(?:k|kPanel|Block)?{kind.name}(?![a-zA-Z0-9_])" for kind in QUANTIZED)
     )
     sources = [
         path for top in ("csrc", "runtime") for path in (ROOT / top).rglob("*") if path.suffix in (".py", ".h", ".cpp")

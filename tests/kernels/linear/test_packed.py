@@ -18,7 +18,15 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from ballast._core import kernels
 from ballast.host.isa import chosen_isa
 from support.kernels.isas import isa_params
-from support.models.random_blocks import FLOATS, FORMATS, HALF_OFFSETS, dequantized, random_blocks
+from support.models.random_blocks import (
+    FLOATS,
+    FORMATS,
+    HALF_OFFSETS,
+    POWER_OFFSETS,
+    QUANTIZED,
+    dequantized,
+    random_blocks,
+)
 
 T = GGMLQuantizationType
 ISAS = kernels.usable_isas()[:-1]
@@ -108,15 +116,17 @@ def codes_at_their_limits(kind, rows, cols):
     """All bits set, and block scales of one: the largest codes and sub-block scales that a format can hold."""
     data = np.full_like(random_blocks(np.random.default_rng(0), kind, rows, cols), 0xFF)
     blocks = data.reshape(rows, -1, GGML_QUANT_SIZES[kind][1])
-    for offset in HALF_OFFSETS[kind]:
+    for offset in HALF_OFFSETS.get(kind, ()):
         blocks[:, :, offset : offset + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
+    for offset in POWER_OFFSETS.get(kind, ()):
+        blocks[:, :, offset] = 128
     if kind == T.Q8_0:
         blocks[:, :, 2:] = 0x80  # -128
     return data
 
 
 @every_isa
-@pytest.mark.parametrize("kind", HALF_OFFSETS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("sign", [1, -1])
 @every_width
 def test_no_sum_overflows_at_the_largest_codes_and_activations(pool, kind, isa, sign, num_bytes):

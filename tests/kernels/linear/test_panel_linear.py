@@ -35,10 +35,10 @@ from ballast.model.hybrid.panels.matmul import (
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
 from ballast.model.hybrid.panels.stack import PanelStack
 from support.kernels.interpreted import interpreted
-from support.models.random_blocks import FORMATS, dequantized, random_blocks
+from support.models.random_blocks import dequantized, random_blocks
 
 FAST = kernels.usable_isas()[0]
-every_format = pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
+every_format = pytest.mark.parametrize("kind", sorted({*FLOAT_TYPES, *LAYOUTS}), ids=lambda kind: kind.name)
 Make = Callable[..., PanelLinear]
 SIZES_OF_LARGE_MATRICES = ("num_rows", "cols", "panel_size", "panel_words", "scale_words", "padded_cols")
 """Those that are multiples of sixteen, of which Triton knows more then."""

@@ -52,6 +52,7 @@ QUANTS = [
     "q6_k",
     "iq4_nl",
     "iq4_xs",
+    "mxfp4",
 ]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType as GgmlType
 
 from ballast import cli
 from ballast._core import kernels
@@ -477,3 +478,44 @@ def test_what_is_left_to_the_plan_is_what_fits(tmp_path: Path) -> None:
         config, _ = plan(vram, None)
         assert config.scheduling.prefill_chunk_size == step_tokens
         assert config.machine.stream_from_tokens == stream_from_tokens
+
+
+@pytest.fixture
+def beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "why_no_driver_device", lambda: None)
+    monkeypatch.setattr(gpu, "why_unusable", lambda _: None)
+    monkeypatch.setattr(command, "free_vram", lambda _: 8 * GIB)
+    monkeypatch.setenv("BALLAST_CPU_ISA", FAST)
+
+
+def test_a_type_that_no_kernel_decodes_on_a_gpu_is_left_to_the_cpu(tmp_path: Path, beside_a_gpu: None) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path, quant="mxfp4").gguf)
+    spec = read_spec(gguf)
+    options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
+    config, plan = settle(cli.serve_config(options), gguf, spec)
+    assert (config.machine.device, plan.device) == ("cpu", None)
+    assert re.fullmatch(
+        r"output\.weight is MXFP4, which no kernel decodes on a GPU; the CPU reads it", config.device_reason
+    )
+    with pytest.raises(ConfigError, match="is MXFP4, which no kernel decodes on a GPU; the CPU reads it, with device"):
+        settle(cli.serve_config([*options, "--device", "cuda"]), gguf, spec)
+
+
+def test_experts_of_such_a_type_stay_on_the_cpu_and_the_rest_on_the_gpu(tmp_path: Path, beside_a_gpu: None) -> None:
+    """As in most files that hold such types: attention is in others."""
+    gguf = open_gguf(write_tiny_model(tmp_path, quant="q8_0").gguf)
+    experts = {
+        name: replace(info, ggml_type=GgmlType.MXFP4) if "_exps" in name else info
+        for name, info in gguf.tensors.items()
+    }
+    gguf = replace(gguf, tensors=experts)
+    spec = read_spec(gguf)
+    options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
+    config, plan = settle(cli.serve_config(options), gguf, spec)
+    assert config.machine.device == "cuda:0"
+    assert (config.machine.stream_from_tokens, config.machine.pcie_share) == (0, 0.0)
+    assert plan.device is not None
+    assert not any(plan.device.gpu_experts)
+    for option in ("--gpu_experts", "--stream_from_tokens"):
+        with pytest.raises(ConfigError, match=r"blk\.1\.ffn_\w+_exps\.weight is MXFP4, which no kernel decodes"):
+            settle(cli.serve_config([*options, option, "64"]), gguf, spec)

@@ -27,8 +27,11 @@ BOUNDS = {
     "Q6_K": 0.021,
     "IQ4_NL": 0.088,
     "IQ4_XS": 0.088,
+    "MXFP4": 0.12,
 }
 TYPES = [GGMLQuantizationType[name] for name in BOUNDS]
+COARSE = frozenset({GGMLQuantizationType.MXFP4})
+"""Their scales are powers of two: the largest weight of a block is no exact step, but up to a quarter of itself off."""
 SCALED = [ggml_type for ggml_type in TYPES if GGML_QUANT_SIZES[ggml_type][0] > 1]
 
 
@@ -81,7 +84,8 @@ def test_zeros_come_back_as_zeros(ggml_type: GGMLQuantizationType):
 @pytest.mark.parametrize("ggml_type", TYPES, ids=lambda ggml_type: ggml_type.name)
 @pytest.mark.parametrize("constant", [0.3, -0.3, 5.0, 100.0])
 def test_a_constant_comes_back_almost_exactly(ggml_type: GGMLQuantizationType, constant: float):
-    assert relative_error(np.full((3, 512), constant, np.float32), ggml_type) <= 4e-3
+    bound = 1 / 4 if ggml_type in COARSE else 4e-3
+    assert relative_error(np.full((3, 512), constant, np.float32), ggml_type) <= bound
 
 
 @pytest.mark.parametrize("ggml_type", TYPES, ids=lambda ggml_type: ggml_type.name)
@@ -91,7 +95,7 @@ def test_an_outlier_survives_and_spoils_only_its_block(ggml_type: GGMLQuantizati
     values[1, 300] = outlier
     back = there_and_back(values, ggml_type)
     assert np.isfinite(back).all()
-    assert back[1, 300] == pytest.approx(outlier, rel=0.02)
+    assert back[1, 300] == pytest.approx(outlier, rel=1 / 4 if ggml_type in COARSE else 0.02)
     untouched = there_and_back(normal(4, 512), ggml_type)
     assert np.array_equal(back[[0, 2, 3]], untouched[[0, 2, 3]])
     assert np.array_equal(back[1, :256], untouched[1, :256])

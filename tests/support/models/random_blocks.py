@@ -22,10 +22,14 @@ HALF_OFFSETS = {
     T.IQ4_NL: (0,),
     T.IQ4_XS: (0,),
 }
-"""Every quantised format that is promised, with the byte offsets of the half-precision fields in its block; every other
-byte of a block may hold anything."""
+"""Quantised formats with half-precision scales: the byte offsets of these in a block; every other byte of a block may
+hold anything."""
+POWER_OFFSETS = {T.MXFP4: (0,)}
+"""Formats whose scales are powers of two of one byte (E8M0), and where these are."""
+QUANTIZED = tuple(sorted(HALF_OFFSETS.keys() | POWER_OFFSETS.keys()))
+"""Every quantised format that is promised."""
 FLOATS = frozenset({T.F32, T.F16, T.BF16})
-FORMATS = tuple(sorted(FLOATS | HALF_OFFSETS.keys()))
+FORMATS = tuple(sorted({*FLOATS, *QUANTIZED}))
 """What matrices may be: tests/kernels/linear/test_formats.py holds `kernels.formats()` to it."""
 
 
@@ -39,9 +43,12 @@ def random_blocks(
         values = rng.standard_normal((rows, cols), dtype=np.float32)
         return quants.quantize(values, kind).view(np.uint8).reshape(rows, cols * block_bytes)
     blocks = rng.integers(0, 256, (rows, cols // block_weights, block_bytes), dtype=np.uint8)
-    for offset in HALF_OFFSETS[kind]:
+    for offset in HALF_OFFSETS.get(kind, ()):
         halves = rng.normal(0.0, scale, blocks.shape[:2]).astype(np.float16)
         blocks[:, :, offset : offset + 2] = halves[..., None].view(np.uint8)
+    for offset in POWER_OFFSETS.get(kind, ()):
+        middle = 128 + round(np.log2(scale))
+        blocks[:, :, offset] = rng.integers(middle - 2, middle + 2, blocks.shape[:2])
     return blocks.reshape(rows, -1)
 
 

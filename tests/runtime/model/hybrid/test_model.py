@@ -43,10 +43,11 @@ from ballast.model.hybrid.startup.pcie_share import SHARES
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.metadata import read_spec
+from ballast.model.tensors import GPU_TYPES
 from ballast.model.weights import Packing, Tensors
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.tiny import write_tiny_model
-from ballast.tiny.quant_mix import QUANTS
+from ballast.tiny.quant_mix import QUANTS, type_for
 from ballast.weights.gguf import open_gguf
 from support.generate import generate
 from support.kernels.attention_cases import attention_case
@@ -63,6 +64,7 @@ MOST_CHOSEN_OTHERWISE = 0.003
 """Of choices of experts. Half precision in the cache changes 0.0013, bfloat16 0.004."""
 CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")
+GPU_QUANTS = [quant for quant in QUANTS if type_for("blk.0.ffn_up.weight", 2, 256, quant) in GPU_TYPES]
 SETTINGS = EngineSettings(
     cache_lens=512,
     max_batch_size=4,
@@ -354,7 +356,7 @@ def test_what_fails_while_the_share_is_measured_ends_the_start(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("arch", "mla", "quant"),
     [
-        *((arch, mla, quant) for quant in QUANTS for arch, mla in (("v3", "split"), ("v2lite", "joint"))),
+        *((arch, mla, quant) for quant in GPU_QUANTS for arch, mla in (("v3", "split"), ("v2lite", "joint"))),
         *(
             (arch, mla, "q4_k_m")
             for arch in ("v2lite", "v2", "v3", "k2")

@@ -10,6 +10,7 @@ from typing import Literal
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
+from ballast.model.tensors import GPU_TYPES
 
 PANEL_ROWS = 16
 GROUP_COLS = 32
@@ -64,6 +65,7 @@ class QuantLayout:
 
 
 def _constant(layout: kernels.QuantLayout) -> QuantLayout:
+    assert layout.scales in ("flat", "nested", "nibbles"), "GPU_TYPES has no others"
     return QuantLayout(
         bits=layout.bits,
         subs_per_group=layout.subs_per_group,
@@ -81,5 +83,8 @@ def _words(numbers: Iterable[int]) -> tuple[int, ...]:
 
 
 LAYOUTS: Mapping[GgmlType, QuantLayout] = {
-    GgmlType(known.ggml_type): _constant(known.layout) for known in kernels.formats() if known.layout is not None
+    GgmlType(known.ggml_type): _constant(known.layout)
+    for known in kernels.formats()
+    if known.layout is not None and GgmlType(known.ggml_type) in GPU_TYPES
 }
+"""Of the quantised types that a GPU decodes."""

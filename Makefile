@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 CXX_SOURCES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h')
 # Sanitizers need a C++ runtime of their own, so the C++ tests are built apart from the extension.
-CXX_TESTS   = cmake -S csrc -G Ninja -DBALLAST_PYTHON=OFF -DBALLAST_TESTS=ON -DBALLAST_WERROR=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo --log-level=WARNING
+CXX_TESTS   = cmake -S csrc -G Ninja -DPython3_EXECUTABLE=$(abspath $(BIN))/python -DBALLAST_PYTHON=OFF -DBALLAST_TESTS=ON -DBALLAST_WERROR=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo --log-level=WARNING
 CORES       = $(shell nproc)
 # The parts of `make lint`. .pre-commit-config.yaml runs the same; tests/tools/test_lint.py holds the two together.
 LINT        = lint-python lint-cpp lint-types lint-stubs lint-layers lint-generated

@@ -49,7 +49,7 @@ build() {
   install
   # A compiler that the project is not developed with may warn of what ours does not.
   cmake -S csrc -B build/gpu-core -G Ninja -DCMAKE_BUILD_TYPE=Release -DBALLAST_WERROR=OFF \
-    -DPYTHON_EXECUTABLE="$(command -v "$python")" -Dpybind11_DIR="$("$python" -m pybind11 --cmakedir)" -Wno-dev \
+    -DPYTHON_EXECUTABLE="$(command -v "$python")" -DPython3_EXECUTABLE="$(command -v "$python")" -Dpybind11_DIR="$("$python" -m pybind11 --cmakedir)" -Wno-dev \
     > "$out/build.log" 2>&1 || { tail -20 "$out/build.log"; exit 1; }
   ninja -C build/gpu-core >> "$out/build.log" || { tail -40 "$out/build.log"; exit 1; }
   cp build/gpu-core/_core*.so runtime/ballast/

@@ -123,6 +123,9 @@ const char* name_of(Scales scales) {
       return "nested";
     case Scales::kNibbles:
       return "nibbles";
+    case Scales::kOddNibbles:
+    case Scales::kOddInCodes:
+      return "odd";
   }
   return nullptr;
 }

@@ -1,9 +1,11 @@
-// What codes stand for in the formats whose codes index a table.
+// What codes stand for in the formats whose codes index a table, or are the points of a grid.
 //
 // Only plain data here: this header is compiled into objects for instruction sets that the host may not have.
 #pragma once
 
 #include <cstdint>
+
+#include "cpu/grids.h"
 
 namespace ballast {
 
@@ -11,6 +13,13 @@ enum class CodeTable {
   kNone,  // a code is the number itself
   kIQ4,   // closer together around zero
   kE2M1,  // floats of four bits (OCP microscaling formats), doubled
+  // Grids, by their number of points and the weights of a point.
+  kGrid256x8,
+  kGrid512x8,
+  kGrid1024x8,
+  kGrid2048x8,
+  kGrid256x4,
+  kGrid512x4,
 };
 
 constexpr int kTableBits = 4;
@@ -29,17 +38,53 @@ struct TableSteps {
   }
 };
 
-// Zeros for kNone.
+// Zeros for what is no table of 16 steps.
 constexpr TableSteps steps_of(CodeTable table) {
   switch (table) {
     case CodeTable::kIQ4:
       return {{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}};
     case CodeTable::kE2M1:
       return {{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}};
-    case CodeTable::kNone:
+    default:
       break;
   }
   return {};
+}
+
+// Points whose coordinates are numbers of levels (cpu/make_grids.py).
+struct Grid {
+  const uint16_t* points;
+  const int8_t* levels;
+  int index_bits;
+  int weights;     // of a point
+  int sign_bits;   // of eight weights: all of them; seven, whose eighth makes their number even; or none
+  int high_bytes;  // of 32 weights: what their points' numbers have beyond eight bits, where signs do not
+                   // have it
+  int scale_log2;  // a level is this power of two times too large
+
+  constexpr int level_bits() const { return 16 / weights; }
+  // Without signs, levels of -1, 0 and 1 are moved by an eighth of one to either side: weights are eighths.
+  constexpr bool is_shifted() const { return sign_bits == 0; }
+};
+
+// Without points for what is no grid.
+constexpr Grid grid_of(CodeTable table) {
+  switch (table) {
+    case CodeTable::kGrid256x8:
+      return {kPoints256x8, kLevels256x8, 8, 8, 7, 0, 3};
+    case CodeTable::kGrid512x8:
+      return {kPoints512x8, kLevels512x8, 9, 8, 7, 0, 3};
+    case CodeTable::kGrid1024x8:
+      return {kPoints1024x8, kLevels1024x8, 10, 8, 8, 1, 3};
+    case CodeTable::kGrid2048x8:
+      return {kPoints2048x8, kLevels2048x8, 11, 8, 0, 2, 3};
+    case CodeTable::kGrid256x4:
+      return {kPoints256x4, kLevels256x4, 8, 4, 7, 0, 2};
+    case CodeTable::kGrid512x4:
+      return {kPoints512x4, kLevels512x4, 9, 4, 8, 1, 0};
+    default:
+      return {};
+  }
 }
 
 }  // namespace ballast

@@ -10,8 +10,9 @@
 //
 //   QUANTIZED(name, type, block weights, block bytes, the members of its QuantLayout)
 //
-// Its block is Block<name>, read by dequantize_block (quant/blocks32.h, quant/blocks256.h) and read_raw
-// (quant/raw_blocks.h).
+// Its block is Block<name>, read by dequantize_block (quant/blocks32.h, quant/blocks256.h,
+// quant/grid_blocks.h) and by read_raw (quant/raw_blocks.h) or, where codes are points of a grid, read_points
+// (quant/grid_blocks.h).
 //
 // `name` is GGUF's spelling and `type` GGUF's number, by which lines ascend.
 #pragma once
@@ -31,8 +32,15 @@
   QUANTIZED(Q4_K,    12,    256,   144,    4,       32,      0, kNested,  true,    kNone)      \
   QUANTIZED(Q5_K,    13,    256,   176,    5,       32,      0, kNested,  true,    kNone)      \
   QUANTIZED(Q6_K,    14,    256,   210,    6,       16,     32, kNested,  false,   kNone)      \
+  QUANTIZED(IQ2_XXS, 16,    256,    66,    8,       32,    128, kOddInCodes, false, kGrid256x8)  \
+  QUANTIZED(IQ2_XS,  17,    256,    74,    8,       16,    128, kOddNibbles, false, kGrid512x8)  \
+  QUANTIZED(IQ3_XXS, 18,    256,    98,    8,       32,    128, kOddInCodes, false, kGrid256x4)  \
+  QUANTIZED(IQ1_S,   19,    256,    50,    8,       32,    128, kOddInCodes, false, kGrid2048x8) \
   QUANTIZED(IQ4_NL,  20,     32,    18,    4,       32,    128, kFlat,    false,   kIQ4)       \
+  QUANTIZED(IQ3_S,   21,    256,   110,    8,       32,    128, kOddNibbles, false, kGrid512x4)  \
+  QUANTIZED(IQ2_S,   22,    256,    82,    8,       16,    128, kOddNibbles, false, kGrid1024x8) \
   QUANTIZED(IQ4_XS,  23,    256,   136,    4,       32,    128, kNested,  false,   kIQ4)       \
+  QUANTIZED(IQ1_M,   29,    256,    56,    8,       16,    128, kOddNibbles, false, kGrid2048x8) \
   FLOATS(   BF16,    30,             2)                                                        \
   QUANTIZED(MXFP4,   39,     32,    17,    4,       32,    128, kPowers,  false,   kE2M1)
 // clang-format on

@@ -6,6 +6,13 @@
 //   nibbles  4 x 64 bytes: quad q in the low halves of line q, quad q + 4 in the high halves;
 //   pairs    2 x 64 bytes: quad 4 l + s in bits 2 s, 2 s + 1 of line l;
 //   bits     1 x 64 bytes: quad q in bit q.
+// Formats whose codes are the points of a grid keep the points' numbers: of a group
+//   numbers  64 bytes a 4 points of a row: the low eight bits, [row][point];
+//   signs    64 bytes, where points have none: a byte for 8 weights, [row][8 weights]. The top bit is another
+//            one's where seven stand for eight: the ninth of a number, or one of the four of the group's
+//            scale;
+//   high     16 rows of 0 to 2 bytes: further bits of numbers. Of two bytes, a point has a nibble: three bits
+//            of its number, and one that shifts its weights or belongs to the group's scale.
 // A panel is its scales (padded to 64 bytes), then its groups. Scales of 16 rows lie side by side.
 //
 // Only plain data here: this header is compiled into objects for instruction sets that the host may not have.
@@ -31,6 +38,9 @@ enum class Scales {
   kPowers,   // a byte a group: the exponent of a power of two
   kNested,   // a half-precision scale a super-block, times a byte a sub-block (and minima likewise)
   kNibbles,  // the same with a sub-block's scale and minimum in the two halves of one byte
+  // A half-precision scale a super-block, times 2 n + 1 for each sub-block. n is
+  kOddNibbles,  // a nibble; a byte has those of a group's two sub-blocks, or of two groups
+  kOddInCodes,  // among a group's signs, or the high bits of its points
 };
 
 // A weight is scale * (code - offset), or scale * code with minimum added (flat) or subtracted (nested), or
@@ -47,9 +57,19 @@ struct QuantLayout {
   constexpr int block_weights() const { return kGroupCols * (is_flat() ? 1 : kSuperGroups); }
   // Whether a group has its scales to itself, and shares none with others of a super-block.
   constexpr bool is_flat() const { return scales == Scales::kFlat || scales == Scales::kPowers; }
-  constexpr bool has_table() const { return table != CodeTable::kNone; }
+  constexpr bool has_table() const { return table == CodeTable::kIQ4 || table == CodeTable::kE2M1; }
+  constexpr Grid grid() const { return grid_of(table); }
+  constexpr bool has_grid() const { return grid().points != nullptr; }
+  // Whether groups are decoded to memory before they are multiplied, however few the tokens are.
+  constexpr bool is_decoded_first() const { return has_grid(); }
   constexpr bool is_wide() const { return bits == 8 || has_table(); }
-  constexpr int group_bytes() const { return bits * kGroupCols * kPanelRows / 8; }
+  constexpr int group_bytes() const {
+    if (has_grid()) return high_plane() + kPanelRows * grid().high_bytes;
+    return bits * kGroupCols * kPanelRows / 8;
+  }
+  // Where the planes of a group of points begin.
+  constexpr int sign_plane() const { return kPanelRows * kGroupCols / grid().weights; }
+  constexpr int high_plane() const { return sign_plane() + (grid().sign_bits > 0 ? kQuadBytes : 0); }
   constexpr int offset_log2() const {
     int log2 = 0;
     while (offset > 1 << log2) ++log2;
@@ -69,10 +89,12 @@ struct QuantLayout {
   constexpr int scale_stride() const {
     const int block = 2 * kPanelRows * (has_minimum ? 2 : 1);
     const int subs = kSuperGroups * subs_per_group() * kPanelRows;
-    return scales == Scales::kFlat      ? block
-           : scales == Scales::kPowers  ? kPanelRows
-           : scales == Scales::kNibbles ? block + subs
-                                        : block + subs * (has_minimum ? 2 : 1);
+    return scales == Scales::kFlat         ? block
+           : scales == Scales::kPowers     ? kPanelRows
+           : scales == Scales::kNibbles    ? block + subs
+           : scales == Scales::kOddNibbles ? block + subs / 2
+           : scales == Scales::kOddInCodes ? block
+                                           : block + subs * (has_minimum ? 2 : 1);
   }
   constexpr int64_t scale_bytes(int64_t cols) const {
     const int64_t records = cols / (is_flat() ? kGroupCols : kGroupCols * kSuperGroups);
@@ -89,7 +111,8 @@ struct QuantLayout {
                                             Scales::scales, minimum,   CodeTable::table};           \
   static_assert(offset == 0 || 1 << kPanel##name.offset_log2() == offset);                          \
   static_assert(kPanel##name.block_weights() == weights);                                           \
-  static_assert(!kPanel##name.has_table() || bits == kTableBits);
+  static_assert(!kPanel##name.has_table() || bits == kTableBits);                                   \
+  static_assert(!kPanel##name.has_grid() || (bits == 8 && offset == 128));
 BALLAST_FORMATS(BALLAST_NONE, BALLAST_LAYOUT)
 #undef BALLAST_LAYOUT
 #undef BALLAST_NONE

@@ -3,6 +3,7 @@
 #include "quant/blocks256.h"
 #include "quant/blocks32.h"
 #include "quant/floats.h"
+#include "quant/grid_blocks.h"
 
 namespace ballast {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "cpu/panel_layout.h"
 #include "quant/bytes16.h"
+#include "quant/grid_blocks.h"
 #include "quant/raw_blocks.h"
 
 namespace ballast {
@@ -108,6 +109,38 @@ void pack_quantized(const uint8_t* const* rows, int num_rows, int64_t cols, uint
                                   codes[4 * half]);
       }
       pack_group<kLayout.bits>(codes, groups + (index * kBlockGroups + group) * kLayout.group_bytes());
+    }
+  }
+}
+
+// The same of a format whose codes are the points of a grid.
+template <const QuantLayout& kLayout, class Block>
+void pack_points(const uint8_t* const* rows, int num_rows, int64_t cols, uint8_t* panel) {
+  constexpr Grid kGrid = kLayout.grid();
+  constexpr int kPoints = kGroupCols / kGrid.weights;
+  constexpr int kScaleBytes = (kLayout.scale_stride() - 2 * kPanelRows) / kPanelRows;
+  uint8_t* group = panel + kLayout.scale_bytes(cols);
+  PointBlock raws[kPanelRows] = {};
+  for (int64_t index = 0; index < cols / kLayout.block_weights(); ++index) {
+    for (int row = 0; row < num_rows; ++row) {
+      const Block block = reinterpret_cast<const Block*>(rows[row])[index];
+      read_points(block, raws[row]);
+    }
+    uint8_t* const record = panel + index * kLayout.scale_stride();
+    for (int row = 0; row < kPanelRows; ++row) {
+      std::memcpy(record + 2 * row, raws[row].scale.bytes, 2);
+      for (int i = 0; i < kScaleBytes; ++i)
+        record[2 * kPanelRows + i * kPanelRows + row] = raws[row].scales[i];
+    }
+    for (int i = 0; i < kSuperGroups; ++i, group += kLayout.group_bytes()) {
+      for (int row = 0; row < kPanelRows; ++row) {
+        for (int four = 0; four < kPoints; four += 4)
+          std::memcpy(group + kPanelRows * four + 4 * row, raws[row].numbers + kPoints * i + four, 4);
+        if constexpr (kGrid.sign_bits > 0)
+          std::memcpy(group + kLayout.sign_plane() + 4 * row, raws[row].signs + 4 * i, 4);
+        std::memcpy(group + kLayout.high_plane() + kGrid.high_bytes * row,
+                    raws[row].high + kGrid.high_bytes * i, kGrid.high_bytes);
+      }
     }
   }
 }

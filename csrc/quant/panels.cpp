@@ -1,6 +1,7 @@
 #include "quant/panels.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -68,6 +69,30 @@ void unpack_quantized(const uint8_t* panel, int64_t cols, int row, float* out) {
   }
 }
 
+// The same of a format whose codes are the points of a grid.
+template <const QuantLayout& kLayout>
+void unpack_points(const uint8_t* panel, int64_t cols, int row, float* out) {
+  constexpr Grid kGrid = kLayout.grid();
+  constexpr int kScaleBytes = (kLayout.scale_stride() - 2 * kPanelRows) / kPanelRows;
+  const uint8_t* group = panel + kLayout.scale_bytes(cols);
+  for (int64_t index = 0; index < cols / kLayout.block_weights(); ++index) {
+    const uint8_t* const record = panel + index * kLayout.scale_stride();
+    PointBlock block{};
+    block.scale = half_at(record + 2 * row);
+    for (int i = 0; i < kScaleBytes; ++i) block.scales[i] = record[2 * kPanelRows + i * kPanelRows + row];
+    for (int i = 0; i < kSuperGroups; ++i, group += kLayout.group_bytes()) {
+      constexpr int kPoints = kGroupCols / kGrid.weights;
+      for (int four = 0; four < kPoints; four += 4)
+        std::memcpy(block.numbers + kPoints * i + four, group + kPanelRows * four + 4 * row, 4);
+      if constexpr (kGrid.sign_bits > 0)
+        std::memcpy(block.signs + 4 * i, group + kLayout.sign_plane() + 4 * row, 4);
+      std::memcpy(block.high + kGrid.high_bytes * i, group + kLayout.high_plane() + kGrid.high_bytes * row,
+                  kGrid.high_bytes);
+    }
+    dequantize_points<kLayout>(block, out + index * kLayout.block_weights());
+  }
+}
+
 template <void (*kDequantize)(const uint8_t*, int64_t, float*), int kBytes>
 void unpack_floats(const uint8_t* panel, int64_t cols, int row, float* out) {
   for (int64_t col = 0; col < cols; ++col)
@@ -86,6 +111,14 @@ int64_t quantized_panel_bytes(int64_t cols) {
   return kLayout.panel_bytes(cols);
 }
 
+template <const QuantLayout& kLayout, class Block>
+constexpr PanelFormat quantized_format() {
+  if constexpr (kLayout.has_grid())
+    return {quantized_panel_bytes<kLayout>, pack_points<kLayout, Block>, unpack_points<kLayout>};
+  else
+    return {quantized_panel_bytes<kLayout>, pack_quantized<kLayout, Block>, unpack_quantized<kLayout>};
+}
+
 template <int kBytes>
 int64_t float_panel_bytes(int64_t cols) {
   return (cols * kPanelRows * kBytes + 63) / 64 * 64;
@@ -93,9 +126,7 @@ int64_t float_panel_bytes(int64_t cols) {
 
 #define BALLAST_FLOATS(name, type, bytes) \
   {float_panel_bytes<bytes>, pack_floats<bytes>, unpack_floats<dequantize_##name, bytes>},
-#define BALLAST_QUANTIZED(name, ...)                                               \
-  {quantized_panel_bytes<kPanel##name>, pack_quantized<kPanel##name, Block##name>, \
-   unpack_quantized<kPanel##name>},
+#define BALLAST_QUANTIZED(name, ...) quantized_format<kPanel##name, Block##name>(),
 constexpr PanelFormat kFormats[kNumPanelKinds] = {BALLAST_FORMATS(BALLAST_FLOATS, BALLAST_QUANTIZED)};
 #undef BALLAST_QUANTIZED
 #undef BALLAST_FLOATS

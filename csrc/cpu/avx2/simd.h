@@ -18,6 +18,7 @@ using Ints = __m256i;
 using Floats = __m256;
 
 constexpr int kVectorRows = 8;
+constexpr int kPartBytes = kVectorRows * 4;  // of a quad
 // Panels and tokens that are multiplied together, and tokens with one panel alone: as many as registers hold.
 constexpr int kQuantPanels = 1;
 constexpr int kQuantTokens = 4;
@@ -41,6 +42,7 @@ BALLAST_INLINE void store_codes(uint8_t* to, Bytes a) {
 BALLAST_INLINE Bytes bytes_of(int value) { return _mm256_set1_epi8(static_cast<char>(value)); }
 BALLAST_INLINE Bytes and_bytes(Bytes a, Bytes b) { return _mm256_and_si256(a, b); }
 BALLAST_INLINE Bytes or_bytes(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
+BALLAST_INLINE Bytes xor_bytes(Bytes a, Bytes b) { return _mm256_xor_si256(a, b); }
 // Bits that cross from byte to byte are the caller's to mask off.
 template <int kShift>
 BALLAST_INLINE Bytes shift_left(Bytes a) {
@@ -59,6 +61,21 @@ BALLAST_INLINE Bytes table_steps(Bytes codes) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(steps), codes);
 }
 BALLAST_INLINE Bytes wide_codes(Bytes codes) { return _mm256_xor_si256(codes, bytes_of(128)); }
+// Numbers with a sign as they are multiplied.
+BALLAST_INLINE Bytes from_signed(Bytes numbers) { return numbers; }
+// The numbers of each row less those whose bit is set in byte kByte of the row's signs: in its lower or its
+// upper half.
+template <int kByte, int kHalf>
+BALLAST_INLINE Bytes negate_where(Bytes numbers, Bytes signs) {
+  const __m128i from =
+      _mm_setr_epi8(kByte, kByte, kByte, kByte, kByte + 4, kByte + 4, kByte + 4, kByte + 4, kByte + 8,
+                    kByte + 8, kByte + 8, kByte + 8, kByte + 12, kByte + 12, kByte + 12, kByte + 12);
+  const __m256i bits = _mm256_set1_epi32(0x08040201 << 4 * kHalf);
+  const __m256i of_row =
+      _mm256_and_si256(_mm256_shuffle_epi8(signs, _mm256_broadcastsi128_si256(from)), bits);
+  const __m256i negative = _mm256_cmpeq_epi8(of_row, bits);
+  return _mm256_sub_epi8(_mm256_xor_si256(numbers, negative), negative);
+}
 
 BALLAST_INLINE Floats halves_to_floats(const uint8_t* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
@@ -78,6 +95,9 @@ BALLAST_INLINE Floats powers_to_floats(const uint8_t* from) {
 BALLAST_INLINE Ints load_int8(const uint8_t* from) {
   return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
 }
+BALLAST_INLINE Ints load_uint16(const uint8_t* from) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
 BALLAST_INLINE Ints low_nibbles(Ints a) { return _mm256_and_si256(a, _mm256_set1_epi32(15)); }
 BALLAST_INLINE Ints high_nibbles(Ints a) { return low_nibbles(_mm256_srli_epi32(a, 4)); }
 
@@ -88,6 +108,11 @@ BALLAST_INLINE Ints broadcast_int(int32_t value) { return _mm256_set1_epi32(valu
 template <int kShift>
 BALLAST_INLINE Ints shift_left_ints(Ints a) {
   return _mm256_slli_epi32(a, kShift);
+}
+
+template <int kShift>
+BALLAST_INLINE Ints shift_right_ints(Ints a) {
+  return _mm256_srli_epi32(a, kShift);
 }
 
 BALLAST_INLINE Ints times_digit_base(Ints a) { return subtract_ints(shift_left_ints<8>(a), a); }

@@ -18,6 +18,7 @@ using Ints = __m512i;
 using Floats = __m512;
 
 constexpr int kVectorRows = 16;
+constexpr int kPartBytes = kVectorRows * 4;  // of a quad
 // Panels and tokens that are multiplied together, and tokens with one panel alone: as many as registers hold.
 constexpr int kQuantPanels = 2;
 constexpr int kQuantTokens = 4;
@@ -36,6 +37,7 @@ BALLAST_INLINE void store_codes(uint8_t* to, Bytes a) { _mm512_store_si512(to, a
 BALLAST_INLINE Bytes bytes_of(int value) { return _mm512_set1_epi8(static_cast<char>(value)); }
 BALLAST_INLINE Bytes and_bytes(Bytes a, Bytes b) { return _mm512_and_si512(a, b); }
 BALLAST_INLINE Bytes or_bytes(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
+BALLAST_INLINE Bytes xor_bytes(Bytes a, Bytes b) { return _mm512_xor_si512(a, b); }
 // Bits that cross from byte to byte are the caller's to mask off.
 template <int kShift>
 BALLAST_INLINE Bytes shift_left(Bytes a) {
@@ -54,6 +56,19 @@ BALLAST_INLINE Bytes table_steps(Bytes codes) {
   return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(steps), codes);
 }
 BALLAST_INLINE Bytes wide_codes(Bytes codes) { return codes; }
+// Numbers with a sign as they are multiplied.
+BALLAST_INLINE Bytes from_signed(Bytes numbers) { return _mm512_xor_si512(numbers, bytes_of(128)); }
+// The numbers of each row less those whose bit is set in byte kByte of the row's signs: in its lower or its
+// upper half.
+template <int kByte, int kHalf>
+BALLAST_INLINE Bytes negate_where(Bytes numbers, Bytes signs) {
+  const __m128i from =
+      _mm_setr_epi8(kByte, kByte, kByte, kByte, kByte + 4, kByte + 4, kByte + 4, kByte + 4, kByte + 8,
+                    kByte + 8, kByte + 8, kByte + 8, kByte + 12, kByte + 12, kByte + 12, kByte + 12);
+  const __m512i of_row = _mm512_shuffle_epi8(signs, _mm512_broadcast_i32x4(from));
+  const __mmask64 negative = _mm512_test_epi8_mask(of_row, _mm512_set1_epi32(0x08040201 << 4 * kHalf));
+  return _mm512_mask_sub_epi8(numbers, negative, _mm512_setzero_si512(), numbers);
+}
 
 BALLAST_INLINE Floats halves_to_floats(const uint8_t* from) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
@@ -73,6 +88,9 @@ BALLAST_INLINE Floats powers_to_floats(const uint8_t* from) {
 BALLAST_INLINE Ints load_int8(const uint8_t* from) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
+BALLAST_INLINE Ints load_uint16(const uint8_t* from) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
 BALLAST_INLINE Ints low_nibbles(Ints a) { return _mm512_and_si512(a, _mm512_set1_epi32(15)); }
 BALLAST_INLINE Ints high_nibbles(Ints a) { return low_nibbles(_mm512_srli_epi32(a, 4)); }
 
@@ -83,6 +101,11 @@ BALLAST_INLINE Ints broadcast_int(int32_t value) { return _mm512_set1_epi32(valu
 template <int kShift>
 BALLAST_INLINE Ints shift_left_ints(Ints a) {
   return _mm512_slli_epi32(a, kShift);
+}
+
+template <int kShift>
+BALLAST_INLINE Ints shift_right_ints(Ints a) {
+  return _mm512_srli_epi32(a, kShift);
 }
 
 BALLAST_INLINE Ints times_digit_base(Ints a) { return shift_left_ints<8>(a); }

@@ -9,13 +9,12 @@
 #pragma once
 
 #include "cpu/kernels.h"
+#include "cpu/shared/grids-inl.h"
 #include "cpu/shared/integers-inl.h"
 #include "cpu/shared/prefetch-inl.h"
 
 namespace ballast {
 namespace {
-
-constexpr int kPartBytes = kVectorRows * 4;  // of a quad
 
 // Quad kQuad's codes, from the planes of a group.
 template <int kQuad>
@@ -147,10 +146,10 @@ struct PackedPanels {
         codes(first + kLayout.scale_bytes(run.cols) + vector_part * kPartBytes),
         part(vector_part) {
     const uint8_t* const next = index + kPanels < run.count ? run[index + kPanels] : run.next;
-    const bool asks_for_own = part == 0 && (num_passes == 1 || index == 0);
+    const bool asks_for_own = part == 0 && (num_passes == 1 || index == 0 || kLayout.is_decoded_first());
     asking = asks_for_own ? asking_ahead(run, first, next) : asking_for_nothing();
     // One pass has no time to spare for what comes next.
-    if (part == 0 && num_passes > 1 && next != nullptr)
+    if (part == 0 && num_passes > 1 && next != nullptr && !kLayout.is_decoded_first())
       ahead = {next, num_passes, num_passes, run.prefetching.to};
   }
 
@@ -293,6 +292,35 @@ BALLAST_INLINE void decode_piece(const PackedPanels<kLayout, kPanels>& panels, G
         if constexpr (kLayout.has_minimum)
           store_floats(out.minimum[index][sub][panel], minimum_of(group, panel, sub));
       }
+    }
+  }
+}
+
+// What panels that are decoded first are multiplied as: kernels that many formats share.
+static constexpr QuantLayout kDecodedSubs32{8, 32, 128, Scales::kNested, false, CodeTable::kNone};
+static constexpr QuantLayout kDecodedSubs16{8, 16, 128, Scales::kNested, false, CodeTable::kNone};
+
+template <const QuantLayout& kLayout>
+constexpr const QuantLayout& decoded_layout() {
+  return kLayout.subs_per_group() == 1 ? kDecodedSubs32 : kDecodedSubs16;
+}
+
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE void decode_first(const PackedPanels<kLayout, kPanels>& panels, int64_t cols, Groups groups,
+                                 DecodedPiece<decoded_layout<kLayout>(), kPanels>& out) {
+  out.first = groups.begin;
+  for (int64_t index = 0; index < groups.end - groups.begin; ++index) {
+    const int64_t at = groups.begin + index;
+    const uint8_t* const asked = asked_at<kLayout>(panels.asking, at);
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const uint8_t* const first = panels.first + panel * panels.panel_bytes;
+      const uint8_t* const record = first + (at >> kSuperGroupsLog2) * kLayout.scale_stride();
+      const uint8_t* const group = first + kLayout.scale_bytes(cols) + at * kLayout.group_bytes();
+      prefetch(asked + panel * panels.panel_bytes, share_bytes<kLayout>(), panels.asking.to);
+      decode_points<kLayout, kPanels * kPartBytes>(group, panels.part, out.codes[index][0][panel]);
+      for (int sub = 0; sub < kLayout.subs_per_group(); ++sub)
+        store_floats(out.scale[index][sub][panel],
+                     point_scale<kLayout>(record, group, panels.part, at % kSuperGroups, sub));
     }
   }
 }
@@ -482,6 +510,25 @@ BALLAST_NOINLINE void multiply_many(const PanelRun& run, int64_t index, const vo
   }
 }
 
+// The same with panels that have to be decoded first, however few the tokens are.
+template <const QuantLayout& kLayout, int kPanels, int kBytes>
+BALLAST_NOINLINE void multiply_decoded(const PanelRun& run, int64_t index, const void* const* tokens,
+                                       int64_t num_tokens, const PanelProducts& out) {
+  const int64_t num_groups = run.cols / kGroupCols;
+  for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
+    const PackedPanels<kLayout, kPanels> panels(run, index, part, 1);
+    DecodedPiece<decoded_layout<kLayout>(), kPanels> piece;
+    for (int64_t first = 0; first < num_groups; first += kPieceGroups) {
+      const Groups groups{first, smaller(first + kPieceGroups, num_groups)};
+      decode_first(panels, run.cols, groups, piece);
+      Ahead nothing{};
+      multiply_rest<decoded_layout<kLayout>(), kPanels, kQuantTokens, kBytes>(
+          piece, groups, run.blocks_per_scale, nothing, tokens, num_tokens,
+          {out[index] + part * kVectorRows, out.panel_stride});
+    }
+  }
+}
+
 // More are worth decoding panels once for all of them.
 constexpr int64_t kPackedTokens = 12;
 
@@ -490,7 +537,9 @@ template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes>
 int64_t multiply_from(int64_t index, const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                       const PanelProducts& out) {
   for (; index + kPanels <= run.count; index += kPanels) {
-    if (num_tokens <= kPackedTokens) {
+    if constexpr (kLayout.is_decoded_first()) {
+      multiply_decoded<kLayout, kPanels, kBytes>(run, index, tokens, num_tokens, out);
+    } else if (num_tokens <= kPackedTokens) {
       multiply_few<kLayout, kPanels, kTokens, kBytes>(run, index, tokens, num_tokens, out);
     } else {
       multiply_many<kLayout, kPanels, kBytes>(run, index, tokens, num_tokens, out);

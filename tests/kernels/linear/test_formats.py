@@ -58,8 +58,8 @@ def test_a_format_is_named_by_its_list_and_its_block_alone():
     assert len(sources) > 200
     found = {str(path.relative_to(ROOT)) for path in sources if named.search(path.read_text(encoding="utf-8"))}
     quantisers = {"runtime/ballast/weights/quantize.py", "runtime/ballast/tiny/quant_mix.py"}
-    readers = {f"csrc/quant/{file}.h" for file in ("blocks32", "blocks256", "raw_blocks")}
-    assert found == {"csrc/cpu/format_list.h", *readers, *quantisers}
+    readers = {f"csrc/quant/{file}.h" for file in ("blocks32", "blocks256", "grid_blocks", "raw_blocks")}
+    assert found == {"csrc/cpu/format_list.h", "csrc/cpu/make_grids.py", *readers, *quantisers}
 
 
 @every_format

@@ -26,6 +26,7 @@ from support.models.random_blocks import (
     QUANTIZED,
     dequantized,
     random_blocks,
+    set_scattered,
 )
 
 T = GGMLQuantizationType
@@ -120,6 +121,8 @@ def codes_at_their_limits(kind, rows, cols):
         blocks[:, :, offset : offset + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
     for offset in POWER_OFFSETS.get(kind, ()):
         blocks[:, :, offset] = 128
+    if kind == T.IQ1_M:
+        set_scattered(blocks, np.ones(blocks.shape[:2], np.float16))
     if kind == T.Q8_0:
         blocks[:, :, 2:] = 0x80  # -128
     return data

@@ -21,6 +21,13 @@ HALF_OFFSETS = {
     T.Q6_K: (208,),
     T.IQ4_NL: (0,),
     T.IQ4_XS: (0,),
+    T.IQ2_XXS: (0,),
+    T.IQ2_XS: (0,),
+    T.IQ2_S: (0,),
+    T.IQ3_XXS: (0,),
+    T.IQ3_S: (0,),
+    T.IQ1_S: (0,),
+    T.IQ1_M: (),
 }
 """Quantised formats with half-precision scales: the byte offsets of these in a block; every other byte of a block may
 hold anything."""
@@ -46,10 +53,19 @@ def random_blocks(
     for offset in HALF_OFFSETS.get(kind, ()):
         halves = rng.normal(0.0, scale, blocks.shape[:2]).astype(np.float16)
         blocks[:, :, offset : offset + 2] = halves[..., None].view(np.uint8)
+    if kind == T.IQ1_M:
+        set_scattered(blocks, rng.normal(0.0, scale, blocks.shape[:2]).astype(np.float16))
     for offset in POWER_OFFSETS.get(kind, ()):
         middle = 128 + round(np.log2(scale))
         blocks[:, :, offset] = rng.integers(middle - 2, middle + 2, blocks.shape[:2])
     return blocks.reshape(rows, -1)
+
+
+def set_scattered(blocks: NDArray[np.uint8], halves: NDArray[np.float16]) -> None:
+    """IQ1_M's scale of a block lies in the top nibbles of four words, the last of the block."""
+    words = blocks[:, :, 48:].view("<u2")
+    nibbles = halves.view(np.uint16)[..., None] >> np.array([0, 4, 8, 12], np.uint16) & 15
+    words[...] = words & 0x0FFF | nibbles << 12
 
 
 def dequantized(data: NDArray[np.uint8], ggml_type: int) -> NDArray[np.float32]:

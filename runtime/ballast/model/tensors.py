@@ -82,8 +82,22 @@ def check_tensors(gguf: GgufModel, spec: ModelSpec) -> None:
             raise ModelError(info.file, f"expected shape {shape}, found {info.shape}", tensor=name)
         _check_type(info)
     extra = [name for name in gguf.tensors if name not in expected]
+    for name in extra:
+        _check_companion(gguf.tensors[name], expected)
     if extra:
         log.info("%s: %d tensors are not used, %s the first", gguf.path, len(extra), extra[0])
+
+
+def _check_companion(info: TensorInfo, expected: dict[str, tuple[int, ...]]) -> None:
+    """Refuse what a matrix would have to be multiplied by, beside it in the file. An `.input_scale` is for activations
+    that are rounded to four bits, as none is here."""
+    matrix = info.name.removesuffix(".scale") + ".weight"
+    if info.name.endswith(".scale") and matrix in expected:
+        raise ModelError(
+            info.file,
+            f"a scale of all of {matrix}, which cannot be applied here; take a file without",
+            tensor=info.name,
+        )
 
 
 def _check_type(info: TensorInfo) -> None:

@@ -19,6 +19,7 @@ from gguf.gguf_reader import ReaderField
 from numpy.typing import NDArray
 
 from ballast.errors import ModelError, OutOfMemoryError, shown
+from ballast.weights.foreign_types import why_unknown
 
 _VERSIONS = (2, 3)
 _MAX_DIMS = 4
@@ -178,7 +179,7 @@ class _Reader(GGUFReader):
         try:
             ggml_type = GGMLQuantizationType(raw_type)
         except ValueError as error:
-            raise refuse(f"unknown type number {raw_type}") from error
+            raise refuse(why_unknown(raw_type)) from error
         if not 1 <= len(dims) <= _MAX_DIMS or 0 in dims:
             shape = shown(tuple(reversed(dims[:100])))
             raise refuse(f"shape {shape}; expected 1 to {_MAX_DIMS} dimensions, none of them 0")

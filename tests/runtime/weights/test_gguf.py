@@ -179,14 +179,22 @@ def test_a_truncated_file_names_the_tensor_and_the_bytes(model: Path) -> None:
         open_gguf(model)
 
 
-def test_an_unknown_type_number_names_the_tensor(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (999, "unknown type number 999"),
+        (139, r"type IQ4_K \(number 139\) is ik_llama\.cpp's own, which only that program reads; take a file of"),
+        (212, r"type number 212 is one of ik_llama\.cpp's own, of interleaved rows, which only that program reads"),
+    ],
+)
+def test_an_unknown_type_number_names_the_tensor_and_whose_it_is(tmp_path: Path, number: int, told: str) -> None:
     file = small_file(tmp_path / "m.gguf")
     content = bytearray(file.read_bytes())
     # A tensor's entry: name, number of dimensions, dimensions, type, offset.
     entry = content.index(b"first") + 5 + 4 + 2 * 8
-    content[entry : entry + 4] = struct.pack("<I", 999)
+    content[entry : entry + 4] = struct.pack("<I", number)
     file.write_bytes(content)
-    with pytest.raises(ModelError, match=r"m\.gguf: tensor first: unknown type number 999"):
+    with pytest.raises(ModelError, match=rf"m\.gguf: tensor first: {told}"):
         open_gguf(file)
 
 
@@ -338,3 +346,12 @@ def test_the_wrong_architecture_is_named(tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "m.gguf", metadata_of(V3_SPEC) | {"general.architecture": "llama"}, {"x": (1,)})
     with pytest.raises(ModelError, match=r"m\.gguf: general\.architecture=llama; supported is deepseek2"):
         read_spec(open_gguf(file))
+
+
+def test_a_scale_beside_a_matrix_is_refused_and_one_for_activations_is_not(tmp_path: Path) -> None:
+    down = "blk.1.ffn_down_exps"
+    one = {f"{down}.input_scale": (V3_SPEC.num_experts,)}
+    check_tensors(open_gguf(write_model(tmp_path / "a.gguf", V3_SPEC, shapes=one)), V3_SPEC)
+    both = one | {f"{down}.scale": (V3_SPEC.num_experts,)}
+    with pytest.raises(ModelError, match=rf"tensor {down}\.scale: a scale of all of {down}\.weight, which cannot be"):
+        check_tensors(open_gguf(write_model(tmp_path / "b.gguf", V3_SPEC, shapes=both)), V3_SPEC)

@@ -104,6 +104,7 @@ def measure(asked: Config, plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -
 def run_steps(runner: Runner, config: Config, spec: ModelSpec) -> None:
     """The steps that need most, at the end of the cache: nothing is computed before, rows of zeros are as long."""
     scheduling = config.scheduling
+    assert scheduling.cache_lens is not None, "the configuration has its plan's lengths"
     cache, batch_size = min(scheduling.cache_lens, spec.context_length), scheduling.max_batch_size
     longest = max(scheduling.chunk_size, scheduling.prefill_chunk_size or 0)
     block = scheduling.block_tokens

@@ -54,7 +54,12 @@ def test_a_service_becomes_ready_and_says_where_it_runs(kube: Kube, namespace: s
         "selector": f"app.kubernetes.io/managed-by=ballast-operator,{SERVICE}=tiny",
         "url": f"http://tiny.{namespace}.svc:10002/v1",
         "nodes": "gpu-0",
-        "effective": {"kvCacheTokens": 4096, "guaranteedConcurrency": 4, "guaranteedPromptTokens": 24},
+        "effective": {
+            "kvCacheTokens": 4096,
+            "guaranteedConcurrency": 4,
+            "guaranteedPromptTokens": 24,
+            "maxNewTokens": 1000,
+        },
         "placement": [{"pod": "tiny-0", "node": "gpu-0", "cpus": "1", "memoryNodes": "0", "localPercent": 100}],
     }
     (pod,) = pods(kube, namespace, "tiny")

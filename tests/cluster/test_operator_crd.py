@@ -51,7 +51,8 @@ def test_the_memory_that_is_taken(kube: Kube, namespace: str) -> None:
 def test_defaults_are_filled_in(kube: Kube, namespace: str) -> None:
     kube.create("inferenceservices", service("plain"), namespace)
     spec = kube.get("inferenceservices", "plain", namespace)["spec"]
-    assert spec["engine"]["cacheLens"] == 32768
+    assert spec["engine"]["chunkSize"] == 256
+    assert spec["engine"].keys().isdisjoint({"cacheLens", "maxNewTokens"}), "left to the server"
     assert spec["numa"] == {"policy": "SingleNode", "enforcement": "Prefer"}
     assert spec["endpoint"] == {"port": 10002}
     assert (spec["replicas"], spec["resources"]["gpuResourceName"]) == (1, "nvidia.com/gpu")

@@ -29,7 +29,7 @@ def test_no_golden_file_is_left_over():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"spec": {"engine": {"cacheLens": 4096}}}, "the smallest cacheLens that passes is 4097"),
+        ({"spec": {"engine": {"maxNewTokens": 1024, "cacheLens": 4096}}}, "the smallest cacheLens that passes is 4097"),
         ({"spec": {"model": {"source": {}}}}, "exactly one model source"),
         ({"spec": {"model": {"source": {"builtin": {}, "pvc": {"claimName": "x"}}}}}, "exactly one model source"),
         ({"spec": {"resources": {"cpus": 1.5, "memory": "1Gi"}}}, "spec.resources.cpus"),

@@ -5,8 +5,10 @@ import pytest
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.spec_hash import spec_hash
 
+# As the API server keeps it: with the defaults of the CRD under which it was written.
 SPEC = {
     "model": {"source": {"pvc": {"claimName": "models"}}, "ggufPath": "r1"},
+    "engine": {"maxNewTokens": 1024, "cacheLens": 32768},
     "resources": {"cpus": 32, "memory": "440Gi"},
 }
 
@@ -23,7 +25,7 @@ def test_the_hash_of_a_spec_stays_what_released_operators_wrote():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"engine": {"maxBatchSize": 4, "cacheLens": 32768}},
+        {"engine": {"maxBatchSize": 4, "maxNewTokens": 1024, "cacheLens": 32768}},
         {"endpoint": {"port": 10002}},
         {"replicas": 3},
         {"numa": {"policy": "AllNodes", "enforcement": "Require"}},
@@ -39,9 +41,12 @@ def test_defaults_written_out_and_what_pods_do_not_depend_on_restart_nothing(cha
     "changes",
     [
         {"image": "other"},
-        {"engine": {"cacheLens": 32769}},
-        {"engine": {"drainTimeoutSeconds": 1}},
-        {"engine": {"placementRules": {"inline": "a"}}},
+        {"engine": {"maxNewTokens": 1024, "cacheLens": 32769}},
+        {"engine": {"maxNewTokens": 1024}},
+        {"engine": {"cacheLens": 32768}},
+        {"engine": {}},
+        {"engine": {**SPEC["engine"], "drainTimeoutSeconds": 1}},
+        {"engine": {**SPEC["engine"], "placementRules": {"inline": "a"}}},
         {"resources": {"cpus": 31, "memory": "440Gi"}},
         {"endpoint": {"port": 8080}},
         {"endpoint": {"auth": {"secretRef": {"name": "keys"}}}},

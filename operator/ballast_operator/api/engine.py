@@ -10,12 +10,15 @@ from ballast_operator.api.base import ApiType, ConfigKey, ObjectName, cel, exact
 
 MAX_TOKENS = 2**30
 
-CACHE_RULE = "self.cacheLens > self.maxBatchSize * self.maxNewTokens"
+# What is left out follows from what is given, so that the rule holds: a reply of one token and the largest cache pass.
+_CACHE = f"(has(self.cacheLens) ? self.cacheLens : {MAX_TOKENS})"
+_NEW_TOKENS = "(has(self.maxNewTokens) ? self.maxNewTokens : 1)"
+_PRODUCT = f"self.maxBatchSize * {_NEW_TOKENS}"
+CACHE_RULE = f"{_CACHE} > {_PRODUCT}"
 CACHE_MESSAGE = (
     "cache_lens (%d) must be greater than max_batch_size * max_new_tokens = %d * %d = %d; "
     "the smallest cacheLens that passes is %d"
 )
-_PRODUCT = "self.maxBatchSize * self.maxNewTokens"
 
 EXACTLY_ONE_FIELD = "exactly one of configMapRef and inline must be set"
 
@@ -81,8 +84,7 @@ class Engine(ApiType):
             cel(
                 CACHE_RULE,
                 "cache_lens must be greater than max_batch_size * max_new_tokens",
-                f"'{CACHE_MESSAGE}'.format([self.cacheLens, self.maxBatchSize, self.maxNewTokens, {_PRODUCT}, "
-                f"{_PRODUCT} + 1])",
+                f"'{CACHE_MESSAGE}'.format([{_CACHE}, self.maxBatchSize, {_NEW_TOKENS}, {_PRODUCT}, {_PRODUCT} + 1])",
                 ".cacheLens",
             ),
             cel(
@@ -99,14 +101,19 @@ class Engine(ApiType):
     )
 
     max_batch_size: int = Field(default=4, ge=1, le=4096, description="Most requests in one step (--max_batch_size).")
-    max_new_tokens: int = Field(
-        default=1024, ge=1, le=MAX_TOKENS, description="Most tokens one request may generate (--max_new_tokens)."
-    )
-    cache_lens: int = Field(
-        default=32768,
+    max_new_tokens: int | None = Field(
+        default=None,
         ge=1,
         le=MAX_TOKENS,
-        description="KV tokens that all requests share (--cache_lens); greater than maxBatchSize * maxNewTokens.",
+        description="Most tokens one request may generate (--max_new_tokens). Default: as many as cacheLens holds for "
+        "a full batch, up to the model's context and 32768.",
+    )
+    cache_lens: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_TOKENS,
+        description="KV tokens that all requests share (--cache_lens); greater than maxBatchSize * maxNewTokens. "
+        "Default: by the memory that the pod has.",
     )
     chunk_size: int = Field(default=256, ge=1, le=MAX_TOKENS, description="Most tokens in one step (--chunk_size).")
     prefill_chunk_size: int | None = Field(
@@ -154,11 +161,10 @@ class Engine(ApiType):
 
     @model_validator(mode="after")
     def _relations(self) -> Engine:
-        product = self.max_batch_size * self.max_new_tokens
-        if self.cache_lens <= product:
-            raise ValueError(
-                CACHE_MESSAGE % (self.cache_lens, self.max_batch_size, self.max_new_tokens, product, product + 1)
-            )
+        cache, new_tokens = self.cache_lens or MAX_TOKENS, self.max_new_tokens or 1
+        product = self.max_batch_size * new_tokens
+        if cache <= product:
+            raise ValueError(CACHE_MESSAGE % (cache, self.max_batch_size, new_tokens, product, product + 1))
         if self.backend_type == "balance_serve" and self.chunk_size < self.max_batch_size:
             raise ValueError(f"chunk_size ({self.chunk_size}) must be at least max_batch_size ({self.max_batch_size})")
         if self.prefill_chunk_size is not None and self.prefill_chunk_size < self.chunk_size:

@@ -54,6 +54,7 @@ class PodPlacement(ApiType):
 class Effective(ApiType):
     """What the running engine made of the settings."""
 
+    max_new_tokens: int | None = Field(default=None, ge=1, description="Most tokens that one request may generate.")
     kv_cache_tokens: int = Field(ge=0, description="KV tokens that all requests of one pod share.")
     guaranteed_concurrency: int = Field(
         ge=0, description="Requests of one pod that run at once without giving memory back, whatever they generate."

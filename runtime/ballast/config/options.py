@@ -97,13 +97,17 @@ class ModelConfig(_Section):
 class SchedulingConfig(_Section):
     title = "scheduling and KV cache"
 
-    max_new_tokens: int = option(
-        1024, whole(1, MAX_TOKENS), "most tokens one request may generate; its default as well"
+    max_new_tokens: int | None = option(
+        None,
+        whole(1, MAX_TOKENS, auto=True),
+        "most tokens one request may generate; its default as well; auto: as many as cache_lens holds for a full "
+        "batch, up to the model's context and 32768",
     )
-    cache_lens: int = option(
-        32768,
-        whole(1, MAX_TOKENS),
-        "KV tokens that all requests share; must be greater than max_batch_size * max_new_tokens",
+    cache_lens: int | None = option(
+        None,
+        whole(1, MAX_TOKENS, auto=True),
+        "KV tokens that all requests share; must be greater than max_batch_size * max_new_tokens; auto: by the memory "
+        "that is there, for a full batch of replies of 8192 tokens and up to the model's context",
     )
     max_batch_size: int = option(4, whole(1, 4096), "most requests in one step")
     chunk_size: int = option(256, whole(1, MAX_TOKENS), "most tokens in one step")

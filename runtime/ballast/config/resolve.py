@@ -1,7 +1,8 @@
 """Resolves a configuration: checks options against each other, and replaces "auto" by values.
 
-"auto" stays in `numa`, which `ballast.host.numa.plan_threads` decides from the topology, and with a GPU in the options
-that depend on its memory and speed.
+"auto" stays in `numa`, which `ballast.host.numa.plan_threads` decides from the topology, in `max_new_tokens` and
+`cache_lens`, which `ballast.plan.lengths` decides from the model and from memory, and with a GPU in the options that
+depend on its memory and speed.
 """
 
 from __future__ import annotations
@@ -13,12 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ballast.config.kinds import Kind
-from ballast.config.options import Config, ModelConfig, SchedulingConfig, ServerConfig
+from ballast.config.options import MAX_TOKENS, Config, ModelConfig, SchedulingConfig, ServerConfig
 from ballast.errors import ConfigError
 from ballast.host.gpu import auto_device
-
-QUEUED_CACHES = 8
-"""Default bound of the waiting prompts, in multiples of the KV cache."""
 
 _GPU_OPTIONS: Mapping[str, str] = {
     "vram_limit": "limits a GPU's memory",
@@ -89,8 +87,16 @@ def on_cpu(config: Config, reason: str) -> Config:
 
 
 def _check_cache(scheduling: SchedulingConfig) -> None:
-    batch, new, cache = scheduling.max_batch_size, scheduling.max_new_tokens, scheduling.cache_lens
-    if cache <= batch * new:
+    batch, asked, cache = scheduling.max_batch_size, scheduling.max_new_tokens, scheduling.cache_lens
+    new = 1 if asked is None else asked
+    if cache is None and batch * new >= MAX_TOKENS:
+        raise ConfigError(
+            "max_new_tokens",
+            new,
+            f"a full batch of {batch} such replies takes {batch * new} tokens of cache, and {MAX_TOKENS} are the most; "
+            f"lower it to {(MAX_TOKENS - 1) // batch}, or lower max_batch_size",
+        )
+    if cache is not None and cache <= batch * new:
         raise ConfigError(
             "cache_lens",
             cache,
@@ -134,7 +140,7 @@ def _check_paths(model: ModelConfig) -> ModelConfig:
 
 
 def _resolve_scheduling(scheduling: SchedulingConfig) -> SchedulingConfig:
-    """Resolves all but prefill_chunk_size, which may depend on memory."""
+    """Resolves all that does not depend on the model and on memory."""
     max_batch_size = 1 if scheduling.backend_type == "ktransformers" else scheduling.max_batch_size
     if scheduling.chunk_size < max_batch_size:
         raise ConfigError(
@@ -149,10 +155,4 @@ def _resolve_scheduling(scheduling: SchedulingConfig) -> SchedulingConfig:
             prefill_chunk_size,
             f"must be auto or at least chunk_size = {scheduling.chunk_size}: it is the limit where no decode waits",
         )
-    cache_lens = -(-scheduling.cache_lens // scheduling.block_tokens) * scheduling.block_tokens
-    return replace(
-        scheduling,
-        max_batch_size=max_batch_size,
-        cache_lens=cache_lens,
-        max_queue_tokens=scheduling.max_queue_tokens or QUEUED_CACHES * cache_lens,
-    )
+    return replace(scheduling, max_batch_size=max_batch_size)

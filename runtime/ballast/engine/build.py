@@ -58,6 +58,8 @@ def engine_settings(config: Config) -> EngineSettings:
     scheduling, machine = config.scheduling, config.machine
     assert scheduling.prefill_chunk_size is not None, "the configuration is resolved"
     assert machine.cpu_threads is not None, "the configuration is resolved"
+    assert scheduling.cache_lens is not None, "the configuration has its plan's lengths"
+    assert scheduling.max_new_tokens is not None, "the configuration has its plan's lengths"
     return EngineSettings(
         cache_lens=scheduling.cache_lens,
         max_batch_size=scheduling.max_batch_size,

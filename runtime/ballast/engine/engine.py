@@ -77,6 +77,8 @@ class Snapshot:
     """The engine's numbers after its last step, for metrics and debugging. The names are part of `/debug/state`."""
 
     batch_slots: int
+    max_new_tokens: int
+    """Most tokens that one request may generate."""
     running: int
     waiting: int
     capacity_tokens: int
@@ -276,6 +278,7 @@ class Engine:
             predicted_wait_s = self._predicted_wait_s(priority=0, client=NOBODY)
         return Snapshot(
             batch_slots=self.limits.max_batch_size,
+            max_new_tokens=self.limits.max_new_tokens,
             running=stats.running if stats else 0,
             waiting=(stats.waiting if stats else 0) + queued,
             capacity_tokens=self._config.num_blocks * self._config.block_tokens,

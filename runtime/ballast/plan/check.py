@@ -16,22 +16,28 @@ def check_memory(plan: MemoryPlan) -> None:
         found, more = human(plan.memory.available_bytes), "take a machine with more memory"
         if plan.memory.limited_by is not None:
             found, more = f"{found}, the limit of cgroup {plan.memory.limited_by}", "raise that limit"
-        _refuse(plan.model, "", plan.uses, found, plan.max_cache_lens, more)
+        _refuse(plan, "", plan.uses, found, plan.max_cache_lens, more)
     if plan.device is not None and not plan.device.fits:
         memory = plan.device.memory
         found, more = f"{human(memory.available_bytes)}, {memory.limited_by}", f"raise {memory.limit_option}"
         if memory.limit_option is None:
             more = "stop what else uses it or take a GPU with more memory"
-        _refuse(plan.model, f" on {memory.name}", plan.device.uses, found, plan.device.max_cache_lens, more)
+        _refuse(plan, f" on {memory.name}", plan.device.uses, found, plan.device.max_cache_lens, more)
 
 
-def _refuse(model: str, where: str, uses: Sequence[MemoryRow], available: str, max_cache_lens: int, more: str) -> None:
+def _refuse(
+    plan: MemoryPlan, where: str, uses: Sequence[MemoryRow], available: str, max_cache_lens: int, more: str
+) -> None:
     parts = ", ".join(f"{use.name} {human(use.num_bytes)}" for use in uses)
     needed = human(sum(use.num_bytes for use in uses))
-    way_out = f"; the largest cache_lens that fits is {max_cache_lens}"
+    batch, way_out = plan.numbers.max_batch_size, f"; the largest cache_lens that fits is {max_cache_lens}"
+    if max_cache_lens and plan.lengths is not None and plan.lengths.derived:
+        # Replies are as long as they must be, at least; whoever wants shorter ones says so.
+        way_out += f", which holds {batch} replies of {(max_cache_lens - 1) // batch} tokens: set "
+        way_out += "both, or lower max_batch_size"
     if not max_cache_lens:
         way_out = f", too little whatever cache_lens is; {more}, {_lower(uses)}take a model with fewer bytes per weight"
-    raise OutOfMemoryError(f"{model} needs {needed}{where} ({parts}), available are {available}{way_out}")
+    raise OutOfMemoryError(f"{plan.model} needs {needed}{where} ({parts}), available are {available}{way_out}")
 
 
 def _lower(uses: Sequence[MemoryRow]) -> str:

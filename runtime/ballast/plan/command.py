@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TextIO
 
@@ -27,10 +28,14 @@ from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.gpu_types import experts_on_cpu, why_not_on_gpu
 from ballast.plan.host import make_plan
 from ballast.plan.hybrid import make_hybrid_plan
+from ballast.plan.lengths import CacheSizes, cache_sizes, lengths_of
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.report import device_choice, device_line, render, to_json
 from ballast.plan.streaming import LONGEST_WITHOUT_STREAMING, step_choices
 from ballast.weights.gguf import GgufModel
+
+QUEUED_CACHES = 8
+"""Default bound of the waiting prompts, in multiples of the KV cache."""
 
 _LISTED_DEVICES = 16
 """Rules may speak of as many; what they ask for is compared with where modules go."""
@@ -38,12 +43,19 @@ _LISTED_DEVICES = 16
 
 def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
     """The plan of a resolved configuration on this machine: with a GPU, for the longest steps that fit where
-    prefill_chunk_size is "auto". Raises ConfigError for rules that cannot be followed."""
+    prefill_chunk_size is "auto", and with a cache that suits the memory where cache_lens is. Raises ConfigError for
+    rules that cannot be followed."""
+    sizes = cache_sizes(config.scheduling, spec.context_length)
+    plan = _plan_with_cache(config, gguf, spec, sizes)
+    return replace(plan, lengths=lengths_of(config.scheduling, spec.context_length, plan.numbers.cache_lens, sizes))
+
+
+def _plan_with_cache(config: Config, gguf: GgufModel, spec: ModelSpec, sizes: CacheSizes) -> MemoryPlan:
     scheduling, rules_path = config.scheduling, config.model.optimize_config_path
     modules = module_tree(spec)
     rules: tuple[Rule, ...] = () if rules_path is None else read_rules(rules_path, modules)
     numbers = Numbers(
-        cache_lens=scheduling.cache_lens,
+        cache_lens=sizes.useful,
         block_tokens=scheduling.block_tokens,
         max_batch_size=scheduling.max_batch_size,
         chunk_size=scheduling.chunk_size,
@@ -54,7 +66,12 @@ def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
     )
     memory = read_machine().memory
     if not config.machine.device.startswith("cuda"):
-        return make_plan(gguf, spec, assign(modules, rules, source=rules_path), numbers, memory)
+        on_host = assign(modules, rules, source=rules_path)
+
+        def make_on_host(tried: Numbers) -> MemoryPlan:
+            return make_plan(gguf, spec, on_host, tried, memory)
+
+        return _with_suited_cache(make_on_host, make_on_host(numbers), sizes)
     device = _device_memory(config.machine)
     if numbers.isa == "reference":
         raise _needs_packing(device.name)
@@ -64,14 +81,32 @@ def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
     assignment = assign(modules, rules, source=rules_path, num_cuda_devices=_LISTED_DEVICES)
     expert_options = _gpu_expert_options(config.machine, gguf, spec)
     choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
+
+    def make(tried: Numbers) -> MemoryPlan:
+        return make_hybrid_plan(gguf, spec, assignment, tried, memory, device, expert_options)
+
     plans = []
     for step_tokens, streams in choices:
-        tried = replace(numbers, prefill_chunk_size=step_tokens, streams_experts=streams)
-        plans.append(make_hybrid_plan(gguf, spec, assignment, tried, memory, device, expert_options))
+        plans.append(make(replace(numbers, prefill_chunk_size=step_tokens, streams_experts=streams)))
         if plans[-1].fits and step_tokens <= _longest_step(plans[-1], scheduling.prefill_chunk_size):
-            return plans[-1]
-    # For a host that is too small whatever the steps: as one that is not would have it.
-    return next((plan for plan in plans if plan.device is not None and plan.device.fits), plans[-1])
+            break
+    else:
+        # For a host that is too small whatever the steps: as one that is not would have it.
+        plans.append(next((plan for plan in plans if plan.cache_fits), plans[-1]))
+    return _with_suited_cache(make, plans[-1], sizes)
+
+
+def _with_suited_cache(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan, sizes: CacheSizes) -> MemoryPlan:
+    """`plan`, whose cache is the useful one, with the cache that suits the memory there is."""
+    if not plan.cache_fits:
+        fitting = sizes.fitting(plan.largest_cache)
+        return plan if fitting == sizes.useful else make(replace(plan.numbers, cache_lens=fitting))
+    grown = sizes.grown(plan.largest_cache)
+    if not plan.fits or grown == sizes.useful:
+        return plan
+    larger = make(replace(plan.numbers, cache_lens=grown))
+    # It may displace experts for which the host has no room.
+    return larger if larger.fits else plan
 
 
 def _longest_step(plan: MemoryPlan, asked: int | None) -> int:
@@ -107,11 +142,18 @@ def settle(config: Config, gguf: GgufModel, spec: ModelSpec) -> tuple[Config, Me
 
 def planned(config: Config, plan: MemoryPlan) -> Config:
     """The configuration with what was left to its plan."""
-    numbers, asked = plan.numbers, config.machine.stream_from_tokens
+    numbers, lengths, asked = plan.numbers, plan.lengths, config.machine.stream_from_tokens
+    assert lengths is not None, "the plan is a configuration's"
     on_gpu = plan.device is not None
     return replace(
         config,
-        scheduling=replace(config.scheduling, prefill_chunk_size=numbers.prefill_chunk_size),
+        scheduling=replace(
+            config.scheduling,
+            prefill_chunk_size=numbers.prefill_chunk_size,
+            max_new_tokens=lengths.max_new_tokens,
+            cache_lens=lengths.cache_lens,
+            max_queue_tokens=config.scheduling.max_queue_tokens or QUEUED_CACHES * lengths.cache_lens,
+        ),
         machine=replace(
             config.machine,
             stream_from_tokens=0 if on_gpu and not numbers.streams_experts else asked,

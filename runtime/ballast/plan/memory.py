@@ -8,6 +8,7 @@ from ballast.host.machine import Memory
 from ballast.host.vram import VramLimit
 from ballast.moe.device_rules import Assignment
 from ballast.moe.gpu_experts import GpuExperts
+from ballast.plan.lengths import Lengths
 from ballast.plan.rows import MemoryRow, WeightRow
 from ballast.plan.streaming import StreamEstimate
 
@@ -108,6 +109,8 @@ class MemoryPlan:
     numbers: Numbers
     """The settings that the plan was made for."""
     device: DevicePlan | None = None
+    lengths: Lengths | None = None
+    """The lengths of replies and of the cache; None where the plan was made for numbers alone."""
 
     @property
     def gpu_experts(self) -> GpuExperts:
@@ -121,3 +124,13 @@ class MemoryPlan:
     @property
     def fits(self) -> bool:
         return self.needed_bytes <= self.memory.available_bytes and (self.device is None or self.device.fits)
+
+    @property
+    def cache_fits(self) -> bool:
+        """Whether what holds the cache, the GPU if there is one, has memory for it."""
+        return self.fits if self.device is None else self.device.fits
+
+    @property
+    def largest_cache(self) -> int:
+        """The largest cache_lens that what holds the cache has memory for; 0 when it has for none."""
+        return self.max_cache_lens if self.device is None else self.device.max_cache_lens

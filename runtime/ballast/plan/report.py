@@ -10,6 +10,7 @@ from ballast.host.machine import Memory
 from ballast.host.sizes import human
 from ballast.moe.device_rules import Assignment
 from ballast.plan.gpu_experts import share_is_estimated_by
+from ballast.plan.lengths import Lengths
 from ballast.plan.memory import DevicePlan, MemoryPlan, Numbers
 from ballast.plan.rows import MemoryRow
 
@@ -22,6 +23,8 @@ def render(plan: MemoryPlan) -> str:
         [(row.group, row.device, row.ggml_type, str(row.num_tensors), human(row.num_bytes)) for row in plan.weights],
         right=(3, 4),
     )
+    if plan.lengths is not None:
+        lines += ["", "Lengths", *_length_lines(plan.lengths)]
     lines += ["", "Memory" if plan.device is None else "Memory of the host"]
     memory = [(use.name, human(use.num_bytes), use.detail) for use in plan.uses]
     memory.append(("needed", human(plan.needed_bytes), ""))
@@ -44,6 +47,14 @@ def render(plan: MemoryPlan) -> str:
         lines += ["", "Rules", *(f"  {line}" for line in rule_lines(plan.assignment))]
     lines += ["", "It fits." if plan.fits else "It does not fit."]
     return "\n".join(lines) + "\n"
+
+
+def _length_lines(lengths: Lengths) -> list[str]:
+    rows = [
+        (name, str(number), lengths.derived.get(name, "as given"))
+        for name, number in (("max_new_tokens", lengths.max_new_tokens), ("cache_lens", lengths.cache_lens))
+    ]
+    return _table(("option", "tokens", ""), rows, right=(1,))
 
 
 def device_line(config: Config) -> str:
@@ -130,6 +141,7 @@ def to_json(plan: MemoryPlan) -> dict[str, Any]:
             }
             for row in plan.weights
         ],
+        "lengths": None if plan.lengths is None else _lengths(plan.lengths),
         **_memory(plan),
         "prefill_chunk_size": plan.numbers.prefill_chunk_size,
         "stream_from_tokens": plan.numbers.stream_from_tokens,
@@ -145,6 +157,14 @@ def to_json(plan: MemoryPlan) -> dict[str, Any]:
             for report in plan.assignment.rules
         ],
         "notes": list(plan.assignment.notes),
+    }
+
+
+def _lengths(lengths: Lengths) -> dict[str, Any]:
+    return {
+        "max_new_tokens": lengths.max_new_tokens,
+        "cache_lens": lengths.cache_lens,
+        "derived": dict(lengths.derived),
     }
 
 

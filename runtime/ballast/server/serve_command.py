@@ -18,7 +18,7 @@ from ballast.host.gpu import check_device
 from ballast.host.isa import chosen_isa
 from ballast.host.machine import read_machine
 from ballast.log import configure_logging
-from ballast.plan import check_memory, load_checked_text, open_checked, rule_lines, settle
+from ballast.plan import MemoryPlan, check_memory, load_checked_text, open_checked, rule_lines, settle
 from ballast.server.app import create_admin_app, create_app
 from ballast.server.generation.request_builder import RequestBuilder
 from ballast.server.generation.tokenize_queue import TEXT_THREADS, TokenizeQueue
@@ -60,6 +60,7 @@ def serve(config: Config) -> int:
     prefill_is_auto = config.scheduling.prefill_chunk_size is None
     config, plan = settle(config, gguf, spec)
     _log_device(config)
+    _log_lengths(plan)
     for line in rule_lines(plan.assignment):
         log.info("placement", extra={"rule": line})
     check_memory(plan)
@@ -145,6 +146,15 @@ def _log_device(config: Config) -> None:
         log.warning("device", extra={**fields, "unused": ", ".join(config.unused_options)})
     else:
         log.info("device", extra=fields)
+
+
+def _log_lengths(plan: MemoryPlan) -> None:
+    """What follows from the model and from memory, and why."""
+    lengths = plan.lengths
+    assert lengths is not None, "the plan is a configuration's"
+    why = "; ".join(f"{name}: {reason}" for name, reason in lengths.derived.items()) or "as given"
+    fields = {"max_new_tokens": lengths.max_new_tokens, "cache_lens": lengths.cache_lens, "why": why}
+    log.info("lengths", extra=fields)
 
 
 def _tls(server: ServerConfig) -> Tls | None:

@@ -60,7 +60,7 @@ def test_values_keep_their_hyphens():
 
 
 def test_bad_configuration_exits_with_2_and_one_sentence():
-    ended = ballast("serve", "--cache_lens", "4096")
+    ended = ballast("serve", "--max_new_tokens", "1024", "--cache_lens", "4096")
     assert ended.returncode == 2
     assert ended.stderr == (
         "ballast: cache_lens=4096: must be greater than max_batch_size * max_new_tokens = 4 * 1024 = 4096, so that a "

@@ -21,8 +21,8 @@ def test_the_defaults_are_those_of_the_contract():
     config = read_config({}, {})
     assert config == Config()
     assert config.scheduling == SchedulingConfig(
-        max_new_tokens=1024,
-        cache_lens=32768,
+        max_new_tokens=None,
+        cache_lens=None,
         max_batch_size=4,
         chunk_size=256,
         prefill_chunk_size=None,
@@ -237,7 +237,7 @@ def test_a_cache_too_small_for_a_full_batch_is_refused_with_all_values_and_the_s
 def test_the_cache_is_checked_before_anything_else():
     with pytest.raises(ConfigError, match="cache_lens"):
         resolved(
-            cache_lens=5,
+            cache_lens=4,
             model_path="deepseek-ai/DeepSeek-R1",
             gguf_path="/nowhere",
             chunk_size=1,
@@ -246,11 +246,18 @@ def test_the_cache_is_checked_before_anything_else():
         )
 
 
-def test_resolving_leaves_no_auto():
+@pytest.mark.parametrize(("batch", "new"), [(4, 2**28), (1, 2**30), (4096, 2**18)])
+def test_replies_for_which_no_cache_is_large_enough_are_refused_with_what_is(batch, new):
+    most = (2**30 - 1) // batch
+    with pytest.raises(ConfigError, match=rf"max_new_tokens={new}: .* lower it to {most}, or lower max_batch_size"):
+        resolved(max_batch_size=batch, max_new_tokens=new, chunk_size=4096)
+    assert resolved(max_batch_size=batch, max_new_tokens=most, chunk_size=4096).scheduling.max_new_tokens == most
+
+
+def test_resolving_leaves_no_auto_but_to_the_plan():
     config = resolved(cache_lens=5000, block_tokens=64)
-    assert config.scheduling.cache_lens == 5056, "rounded up to whole blocks"
+    assert config.scheduling.cache_lens == 5000
     assert config.scheduling.prefill_chunk_size == 256
-    assert config.scheduling.max_queue_tokens == 8 * 5056
     assert (config.machine.cpu_threads, config.machine.device) == (6, "cpu")
     assert resolved(cpu_threads=3, prefill_chunk_size=512).machine.cpu_threads == 3
     for section in SECTIONS:
@@ -260,6 +267,7 @@ def test_resolving_leaves_no_auto():
             for name, value in values.items()
             if value in (None, "auto")
             and name not in ("numa", "vram_limit", "stream_from_tokens", "max_stall_ms", "expert_profile")
+            and name not in ("max_new_tokens", "cache_lens", "max_queue_tokens")
         ] in (
             [],
             ["client_priority"],

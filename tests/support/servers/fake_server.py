@@ -28,6 +28,7 @@ from ballast.server.serve_command import run
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.text.loading import load_text
 from support.models.vocabulary import byte_metadata
+from support.servers.fixed_lengths import with_fixed_lengths
 
 FIRST_BYTE_ID = 2
 CONTEXT_LENGTH = 65536
@@ -88,7 +89,7 @@ def _serve(config: Config, fake: argparse.Namespace) -> int:
         return AlphabetModel(text.tokenizer.vocab_size, fake.step_s, fake.fail_at, fake.hang_at)
 
     limits = ServerLimits(**{limit.name: getattr(fake, limit.name) for limit in dataclasses.fields(ServerLimits)})
-    run(config, load, text, "alphabet", CONTEXT_LENGTH, NumaProbe(), limits)
+    run(with_fixed_lengths(config), load, text, "alphabet", CONTEXT_LENGTH, NumaProbe(), limits)
     return 0
 
 

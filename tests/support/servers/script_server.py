@@ -26,6 +26,7 @@ from ballast.text.loading import load_text
 from ballast.text.marks import Mark
 from ballast.text.tokenizer import Tokenizer
 from support.models.vocabulary import byte_metadata
+from support.servers.fixed_lengths import with_fixed_lengths
 
 CONTEXT_LENGTH = 65536
 
@@ -103,7 +104,7 @@ def _serve(config: Config) -> int:
     def load(_report: Callable[[float], None]) -> Runner:
         return ScriptModel(text.tokenizer, config.scheduling.block_tokens)
 
-    run(config, load, text, "script", CONTEXT_LENGTH, NumaProbe())
+    run(with_fixed_lengths(config), load, text, "script", CONTEXT_LENGTH, NumaProbe())
     return 0
 
 

@@ -50,9 +50,10 @@ def read_effective(service: InferenceService, state: Mapping[str, Any]) -> Effec
     """The effective settings in a report of the runtime's /debug/state. Raises MALFORMED (of numa_findings)."""
     numbers = state["numbers"]
     slots, capacity = int(numbers["batch_slots"]), int(numbers["capacity_tokens"])
-    new_tokens = service.spec.engine.max_new_tokens
+    new_tokens = int(numbers.get("max_new_tokens", service.spec.engine.max_new_tokens))
     concurrency = min(slots, capacity // new_tokens)
     return Effective(
+        max_new_tokens=new_tokens,
         kv_cache_tokens=capacity,
         guaranteed_concurrency=concurrency,
         guaranteed_prompt_tokens=max(0, capacity // concurrency - new_tokens) if concurrency else 0,

@@ -2,8 +2,10 @@
 
 from datetime import timedelta
 
+import pytest
 from builders import NOW, pod, seen, service
 
+from ballast_operator.control.reporting.numa_findings import MALFORMED
 from ballast_operator.control.reporting.status import build_status, read_effective
 
 
@@ -14,6 +16,10 @@ def test_the_status_of_the_same_evidence_is_the_same():
 
 
 def test_effective_values_are_the_engines_own():
-    asked = service(engine={"maxNewTokens": 1000, "cacheLens": 5000})
-    found = read_effective(asked, {"numbers": {"batch_slots": 4, "capacity_tokens": 5024}}).to_api()
-    assert found == {"kvCacheTokens": 5024, "guaranteedConcurrency": 4, "guaranteedPromptTokens": 256}
+    numbers = {"batch_slots": 4, "capacity_tokens": 5024}
+    found = {"kvCacheTokens": 5024, "guaranteedConcurrency": 4, "guaranteedPromptTokens": 256, "maxNewTokens": 1000}
+    asked, left_out = service(engine={"maxNewTokens": 1000, "cacheLens": 5000}), service()
+    assert read_effective(asked, {"numbers": numbers}).to_api() == found, "of an older runtime, which does not say"
+    assert read_effective(left_out, {"numbers": {**numbers, "max_new_tokens": 1000}}).to_api() == found
+    with pytest.raises(MALFORMED):
+        read_effective(left_out, {"numbers": numbers})

@@ -71,7 +71,7 @@ def test_the_seed_command_starts_a_server_that_answers_the_seed_request(model, t
     ("options", "sentence"),
     [
         (["--model_path", "deepseek-ai/DeepSeek-R1"], "a local directory is needed"),
-        (["--cache_lens", "4096"], "the smallest cache_lens that passes is 4097"),
+        (["--max_new_tokens", "1024", "--cache_lens", "4096"], "the smallest cache_lens that passes is 4097"),
     ],
 )
 def test_what_the_seed_warns_of_is_refused_before_anything_is_loaded(options, sentence):

@@ -33,6 +33,7 @@ RESERVED_ARGUMENTS = (
     "cache_lens",
     "chunk_size",
     "prefill_chunk_size",
+    "max_stall_ms",
     "backend_type",
     "drain_timeout_s",
     "log_format",
@@ -121,6 +122,13 @@ class Engine(ApiType):
         ge=1,
         le=MAX_TOKENS,
         description="Most tokens in a step in which nothing decodes (--prefill_chunk_size). Default: chosen at start.",
+    )
+    max_stall_ms: int | None = Field(
+        default=None,
+        ge=0,
+        le=3_600_000,
+        description="Most milliseconds that prompts may add to a step in which somebody decodes (--max_stall_ms). "
+        "Default: by the costs measured at start.",
     )
     force_think: bool = Field(
         default=False, description="Begin every reply inside <think>, as R1 wants (--force_think)."

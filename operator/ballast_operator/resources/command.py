@@ -33,6 +33,7 @@ def engine_options(spec: InferenceServiceSpec) -> dict[str, object]:
         "cache_lens": engine.cache_lens,
         "chunk_size": engine.chunk_size,
         "prefill_chunk_size": engine.prefill_chunk_size,
+        "max_stall_ms": engine.max_stall_ms,
         "backend_type": engine.backend_type,
         "drain_timeout_s": engine.drain_timeout_seconds,
         "device": "auto" if spec.resources.gpus else "cpu",

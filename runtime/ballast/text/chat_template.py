@@ -132,6 +132,15 @@ def force_think(prompt: str) -> str:
     return f"{_without_thinking(prompt)}{_THINK}\n"
 
 
+def close_thinking(prompt: str, *, is_forced: bool) -> str:
+    """`prompt` with an empty `<think></think>` at its end, if it opens one there or `is_forced` says that it is to: a
+    model that always reasons then answers at once. One that the template has closed already is left alone."""
+    if prompt.rstrip("\n").endswith(_END_THINK):
+        return prompt
+    opened = (force_think(prompt) if is_forced else prompt).removesuffix("\n")
+    return f"{opened}\n\n{_END_THINK}\n\n" if opened.endswith(_THINK) else prompt
+
+
 def _without_thinking(prompt: str) -> str:
     """`prompt` without an empty `<think></think>` at its end."""
     closed = prompt.rstrip("\n")

@@ -8,7 +8,7 @@ from typing import Any
 from ballast.server.wire.openai.request import ChatCompletionRequest
 from ballast.server.wire.openai.thinking import ThinkingSwitch
 from ballast.server.wire.parsing import refuse
-from ballast.text.chat_template import ChatTemplate, force_think
+from ballast.text.chat_template import ChatTemplate, close_thinking, force_think
 from ballast.text.loading import Text
 from ballast.text.marks import Start
 
@@ -33,12 +33,11 @@ def render_prompt(
         options=_options(body, template),
         protect=text.tokenizer.protect,
     )
-    if always_think and not continue_final:
-        prompt = force_think(prompt)
-    field, asked = _asking_field(body)
-    if asked is False and prompt.endswith(("<think>", "<think>\n")):
-        refuse(field, "this model's replies always begin with reasoning; leave it out")
-    return prompt
+    if continue_final:
+        return prompt
+    if asked_to_think(body) is False:
+        return close_thinking(prompt, is_forced=always_think)
+    return force_think(prompt) if always_think else prompt
 
 
 def vain_thinking_field(body: ChatCompletionRequest, template: ChatTemplate, start: Start) -> str | None:
@@ -103,7 +102,7 @@ def _asking_field(body: ChatCompletionRequest) -> tuple[str, bool | None]:
     """The first field that says whether to think, and what it says; None: none does."""
     thinking, nested = body.thinking, body.reasoning
     settings = {
-        "thinking": thinking.type == "enabled" if isinstance(thinking, ThinkingSwitch) else thinking,
+        "thinking": thinking.asks if isinstance(thinking, ThinkingSwitch) else thinking,
         "enable_thinking": body.enable_thinking,
         "reasoning.enabled": nested.enabled if nested else None,
         "reasoning_effort": None if body.reasoning_effort is None else body.reasoning_effort != "none",

@@ -69,7 +69,8 @@ class RequestBuilder:
         job = self._job(body, [prompt], "messages", body.num_logprobs)
         ends = {token_id: mark.spelling for token_id, mark in layout.marks.items() if mark.spelling in body.stop}
         unheeded = vain_thinking_field(body, text.require_template(), start)
-        shows_opening = self.force_think and not continues_final(body) and not THINKING & set(layout.marks.values())
+        opens = self.force_think and not continues_final(body) and asked_to_think(body) is not False
+        shows_opening = opens and not THINKING & set(layout.marks.values())
         job = replace(
             job,
             layout=layout,
@@ -267,8 +268,10 @@ class RequestBuilder:
 
     def _grant(self, num_prompt: int, prompt_field: str, max_field: str, asked: int | None) -> int:
         """The number of tokens that this request may generate: what it asks for within the server's cap, else what the
-        limits leave."""
+        limits leave. One that asks for all that the server gives gets what fits, as if it named no number."""
         context, most = self.limits.max_model_tokens, self.limits.max_new_tokens
+        if asked is not None and asked >= most and num_prompt < context:
+            return min(most, context - num_prompt)
         granted = min(asked or 1, most)
         if num_prompt + granted > context:
             needs = f"at least {num_prompt + 1} tokens ({num_prompt} in the prompt)"

@@ -13,7 +13,7 @@ from ballast.server.generation.job import Job
 from ballast.server.routes.context import begin, json_response
 from ballast.server.wire.anthropic.reply import AnthropicReply
 from ballast.server.wire.anthropic.request import MessagesRequest, parse_messages, to_chat
-from ballast.server.wire.field_names import MESSAGES_FIELDS, client_field_names
+from ballast.server.wire.field_names import client_field_names
 from ballast.server.wire.openapi import BODY_ERRORS, EVERY_ERROR, describes
 from ballast.server.wire.schemas import AnthropicError, AnthropicMessage, TokenCount
 
@@ -39,12 +39,12 @@ async def messages(request: Request) -> Response:
         if body.max_tokens is None:
             raise RequestError("max_tokens: this field is required", param="max_tokens")
         service.model_name(body.model)
-        with client_field_names(MESSAGES_FIELDS):
+        with client_field_names(body.error_names):
             return body, service.request_builder.chat(to_chat(body, record.ignored), split_reasoning=True)
 
     body, job = await service.on_body(request, record, work, is_chat=True)
     reply = AnthropicReply(f"msg_{uuid.uuid4().hex}", body.model)
-    return service.respond(record, job, reply, stream=bool(body.stream), names=MESSAGES_FIELDS)
+    return service.respond(record, job, reply, stream=bool(body.stream), names=body.error_names)
 
 
 @router.post("/v1/messages/count_tokens", **_with_anthropics_errors(describes(TokenCount, body=MessagesRequest)))
@@ -55,7 +55,7 @@ async def count_tokens(request: Request) -> Response:
     def work(data: bytes) -> int:
         body = parse_messages(data, service.engine.limits.max_model_tokens, record.ignored)
         service.model_name(body.model)
-        with client_field_names(MESSAGES_FIELDS):
+        with client_field_names(body.error_names):
             return len(service.request_builder.chat_prompt(to_chat(body, record.ignored)).ids)
 
     num_tokens = await service.on_body(request, record, work, is_chat=True)

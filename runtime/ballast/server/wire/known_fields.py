@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from ballast.server.wire.field_names import client_field_names
 from ballast.server.wire.field_rules import Alias, Holds, NoEffect, Refused, Shape
 from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.parsing import StrictModel, refuse, validated
+from ballast.server.wire.parsing import MAX_FIELDS, StrictModel, refuse, validated
 
 Body = TypeVar("Body", bound=StrictModel)
 
@@ -57,7 +57,7 @@ def _check(value: dict[str, Any], shape: Shape, ignored: IgnoredFields, path: st
                 pass
     for name, field in aliases.items():
         _rename(value, name, field, path)
-    if shape.drops_unknown:
+    if shape.drops_unknown or len(value) > MAX_FIELDS:
         for name in unknown:
             del value[name]
 

@@ -68,6 +68,49 @@ def test_reasoning_and_a_text_are_blocks(client: anthropic.Anthropic) -> None:
     assert message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0) > 10
 
 
+@pytest.mark.parametrize("kind", ["enabled", "adaptive"])
+@pytest.mark.parametrize(("display", "is_shown"), [("summarized", True), (None, True), ("omitted", False)])
+def test_reasoning_is_left_out_on_demand(
+    client: anthropic.Anthropic, kind: str, display: str | None, *, is_shown: bool
+) -> None:
+    thinking: Any = {"type": kind, "display": display} | ({"budget_tokens": 1024} if kind == "enabled" else {})
+    message = both_ways(client, "thought", thinking=thinking)
+    assert [block.type for block in message.content] == ["thinking", "text"][0 if is_shown else 1 :]
+    assert message.usage.output_tokens > len("It is 4."), "it was thought all the same"
+
+
+FORMAT = {
+    "type": "json_schema",
+    "schema": {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"], "additionalProperties": False},
+}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"output_format": FORMAT},
+        {"output_config": {"format": FORMAT}},
+        {"output_config": {"format": FORMAT}, "output_format": FORMAT},
+    ],
+    ids=lambda fields: "+".join(fields),
+)
+def test_the_schema_has_two_names(client: anthropic.Anthropic, fields: dict[str, Any]) -> None:
+    message = both_ways(client, "hello", thinking=NO_THOUGHT, extra_body={**fields, "temperature": 0})
+    assert json.loads(message.content[0].text) == {"a": 7}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["output_format", "output_config.format"])
+def test_a_schema_that_cannot_be_held_is_refused_by_the_name_that_was_sent(
+    client: anthropic.Anthropic, name: str
+) -> None:
+    wrong = {"type": "json_schema", "schema": {"type": "nonsense"}}
+    fields = {"output_format": wrong} if name == "output_format" else {"output_config": {"format": wrong}}
+    with pytest.raises(anthropic.BadRequestError, match=f"'{name}"):
+        client.messages.create(
+            model="m", max_tokens=9, messages=[{"role": "user", "content": "say hello"}], extra_body=fields
+        )
+
+
 def test_thinking_can_be_switched_off(client: anthropic.Anthropic) -> None:
     assert [_shown(b) for b in both_ways(client, "hello", thinking=NO_THOUGHT).content] == [
         {"type": "text", "text": "hello"}
@@ -186,6 +229,11 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"tool_choice": {"type": "all"}}, r"tool_choice\.type: is 'all'"),
         ({"tool_choice": {"type": ["any"]}}, r"tool_choice\.type: is \['any'\]"),
         ({"thinking": {"type": "deep"}}, r"thinking\.type: is 'deep'"),
+        ({"thinking": {"type": "adaptive", "display": "x"}}, r"thinking\.display: is 'x'; it must be summarized or"),
+        (
+            {"output_format": {"type": "json_schema", "schema": {}}, "output_config": {"format": FORMAT}},
+            r"output_format: says something else than output_config\.format",
+        ),
         ({"thinking": {"type": {}}}, r"thinking\.type: is {}"),
         ({"temperature": 1.5}, "temperature: "),
         ({"output_config": {"format": {"type": "json_object"}}}, r"output_config\.format\.type: "),

@@ -46,6 +46,20 @@ def test_a_stream_ends_with_what_the_whole_has(server):
         assert events[-1][field] == whole[field]
 
 
+@pytest.mark.parametrize("name", ["n_predict", "max_tokens"])
+def test_a_prompt_alone_is_computed_and_stays_cached(server, name):
+    long = "abcd" * 20
+    asked = {"prompt": long, "n_predict": None, name: 0}
+    reply = post(server, **asked).json()
+    assert (reply["content"], reply["tokens"], reply["stop"], reply["stop_type"]) == ("", [], True, "limit")
+    assert (reply["tokens_predicted"], reply["tokens_evaluated"]) == (0, 81)
+    streamed = post(server, stream=True, **asked).text.strip().split("\n\n")
+    assert [json.loads(line.removeprefix("data: "))["content"] for line in streamed] == [""]
+    assert post(server, prompt=long).json()["tokens_cached"] > 0
+    refused = httpx.post(server.url + "/v1/completions", json={"prompt": long, "max_tokens": 0}, timeout=60)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens")
+
+
 def test_why_it_ends(server):
     reply = post(server, stop=["g"]).json()
     assert (reply["content"], reply["stop_type"], reply["stopping_word"]) == ("ef", "word", "g")

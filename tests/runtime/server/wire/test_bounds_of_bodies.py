@@ -12,7 +12,7 @@ from ballast.grammar import source
 from ballast.server.routes.tokens import DetokenizeRequest, TokenizeRequest
 from ballast.server.wire import parsing
 from ballast.server.wire.anthropic.request import MessagesRequest, parse_messages
-from ballast.server.wire.ignored_fields import IgnoredFields
+from ballast.server.wire.ignored_fields import MAX_NAMED, IgnoredFields
 from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
 from ballast.server.wire.parsing import MAX_ITEMS, MAX_NODES, MAX_TURNS, parse_json
 from ballast.server.wire.responses.request import ResponsesRequest, parse_responses
@@ -116,12 +116,29 @@ def test_a_list_is_checked_up_to_its_first_wrong_item(kind, path):
     assert 1 <= len(of_field) <= 2, "one, or one for each type that a field may have"
 
 
-def test_every_object_has_a_bounded_number_of_fields():
+def test_any_number_of_unknown_fields_is_ignored_and_counted():
     many = {f"x{n}": 1 for n in range(10_000)}
-    with pytest.raises(RequestError, match=r"^has 10001 fields"):
-        chat(**many)
-    with pytest.raises(RequestError, match=r"^response_format.json_schema: has 10001 fields"):
-        chat(response_format={"type": "json_schema", "json_schema": {"name": "x", **many}})
+    schema = {"name": "x", "schema": {"type": "object"}}
+    ignored = IgnoredFields()
+    data = {
+        "messages": [MESSAGE],
+        "temperature": 0.5,
+        "response_format": {"type": "json_schema", "json_schema": schema},
+    }
+    plain = parse_body(ChatCompletionRequest, json.dumps(data).encode(), CONTEXT, IgnoredFields())
+    data |= many
+    data["response_format"]["json_schema"] |= many
+    assert parse_body(ChatCompletionRequest, json.dumps(data).encode(), CONTEXT, ignored) == plain
+    assert (len(ignored.names), ignored.count) == (MAX_NAMED, 20_000)
+    with pytest.raises(RequestError, match=r"x0: this server does not know this field; leave it out"):
+        parse_body(ChatCompletionRequest, json.dumps(data).encode(), CONTEXT, IgnoredFields(refuse_unknown=True))
+    with pytest.raises(ValidationError, match="has 10000 fields, and no object here has more than 256"):
+        ChatCompletionRequest.model_validate(many)
+
+
+def test_maps_that_clients_fill_have_a_bounded_number_of_entries():
+    many = {f"x{n}": 1 for n in range(10_000)}
+    assert chat(chat_template_kwargs=many).chat_template_kwargs == many
     with pytest.raises(RequestError, match=r"^logit_bias: must have at most 1024 entries"):
         chat(logit_bias={str(n): "x" for n in range(10_000)})
 

@@ -139,6 +139,31 @@ def test_max_tokens_is_lowered_to_the_servers_cap(text):
     assert request_builder.chat(chat(max_completion_tokens=9999)).sampling.max_tokens == 50
 
 
+@pytest.mark.parametrize(
+    ("num_prompt", "asked", "granted", "said"),
+    [
+        (10, 49, 49, None),
+        (10, 50, 50, None),
+        (10, 51, 50, 50),
+        (60, 40, 40, None),
+        (60, 50, 40, 40),
+        (60, 9999, 40, 40),
+        (99, 9999, 1, 1),
+        (60, 41, None, None),
+        (100, 9999, None, None),
+        (100, 1, None, None),
+    ],
+)
+def test_what_is_lowered_is_lowered_to_what_fits_and_what_is_not_must_fit(text, num_prompt, asked, granted, said):
+    asking = body(CompletionRequest, prompt=[5] * num_prompt, max_tokens=asked)
+    if granted is None:
+        with pytest.raises(RequestError, match="maximum context length is 100 tokens"):
+            RequestBuilder(text, LIMITS).completion(asking)
+        return
+    job = RequestBuilder(text, LIMITS).completion(asking)
+    assert (job.sampling.max_tokens, job.lowered_max_tokens) == (granted, said)
+
+
 def test_max_tokens_defaults_to_what_is_allowed_and_fits(text):
     request_builder = RequestBuilder(text, LIMITS)
     assert request_builder.completion(body(CompletionRequest, prompt="x" * 9)).sampling.max_tokens == 50
@@ -301,14 +326,41 @@ def test_a_request_to_think_is_left_alone_by_a_model_that_cannot(v31, fields, na
     assert RequestBuilder(v31, LIMITS).chat(chat(**fields)).unheeded == ()
 
 
-def test_a_model_that_always_thinks_says_so(text):
-    v3 = load_text(None, byte_metadata(), "bytes.gguf", "deepseek-v3")
-    assert prompt_of(v3, thinking={"type": "disabled"}).endswith("<｜Assistant｜>")
-    always = load_text(None, byte_metadata() | {"tokenizer.chat_template": "<think>\n"}, "bytes.gguf")
-    with pytest.raises(RequestError, match=r"^thinking: .* begin with reasoning; leave it out"):
-        prompt_of(always, thinking={"type": "disabled"})
-    with pytest.raises(RequestError, match=r"^reasoning_effort: this model's replies"):
-        prompt_of(always, reasoning_effort="none")
+CLOSED = "<think>\n\n</think>\n\n"
+ALWAYS = "a<think>"
+
+
+@pytest.mark.parametrize(
+    ("template", "force_think", "fields", "tail"),
+    [
+        (ALWAYS, False, {}, "a<think>"),
+        (ALWAYS, False, {"thinking": {"type": "enabled"}}, "a<think>"),
+        (ALWAYS, False, {"thinking": {"type": "adaptive"}}, "a<think>"),
+        (ALWAYS, False, {"thinking": {"type": "disabled"}}, f"a{CLOSED}"),
+        (ALWAYS, False, {"enable_thinking": False}, f"a{CLOSED}"),
+        (ALWAYS, False, {"reasoning_effort": "none"}, f"a{CLOSED}"),
+        (ALWAYS, False, {"chat_template_kwargs": {"enable_thinking": False}}, f"a{CLOSED}"),
+        ("a<think>{{ '\\n' }}", False, {"thinking": False}, f"a{CLOSED}"),
+        ("a", False, {"thinking": False}, "a"),
+        ("a", True, {}, "a<think>\n"),
+        ("a", True, {"thinking": {"type": "adaptive"}}, "a<think>\n"),
+        ("a", True, {"thinking": False}, f"a{CLOSED}"),
+        (ALWAYS, True, {"thinking": False}, f"a{CLOSED}"),
+        ("deepseek-r1", False, {"thinking": False}, f"<｜Assistant｜>{CLOSED}"),
+        ("deepseek-r1", True, {"thinking": False}, f"<｜Assistant｜>{CLOSED}"),
+        ("deepseek-v3", False, {"thinking": False}, "<｜Assistant｜>"),
+        ("deepseek-v3.1", True, {"thinking": False}, "<｜Assistant｜></think>"),
+    ],
+)
+def test_a_model_that_always_thinks_is_told_not_to_by_an_empty_thought(template, force_think, fields, tail):
+    named = template if template.startswith("deepseek") else None
+    metadata = byte_metadata() | ({} if named else {"tokenizer.chat_template": template})
+    text = load_text(None, metadata, "bytes.gguf", named)
+    job = RequestBuilder(text, LIMITS, force_think).chat(chat(**fields))
+    prompt = text.tokenizer.decode(job.prompts[0].ids, skip_control=False)
+    assert prompt.endswith(tail)
+    if not named:
+        assert prompt.removeprefix("<s>") == tail
 
 
 CONTINUED = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "<think"}]
@@ -374,7 +426,9 @@ def test_force_think_opens_the_prompt_and_the_reply(text):
     inline = RequestBuilder(text, LIMITS, force_think=True, split_reasoning=False).chat(chat())
     assert (inline.opening, inline.layout.marks) == ("<think>\n", {})
     v2 = load_text(None, byte_metadata(user_defined=()), "v2.gguf", "deepseek-v2")
-    assert RequestBuilder(v2, LIMITS, force_think=True).chat(chat()).opening == "<think>\n"
+    forced = RequestBuilder(v2, LIMITS, force_think=True)
+    assert forced.chat(chat()).opening == "<think>\n"
+    assert forced.chat(chat(thinking=False)).opening == ""
 
 
 def test_a_model_without_a_template_refuses_chats_but_continues_texts():

@@ -65,4 +65,4 @@ TOOL = shape(
     only_types=("custom", "function"),
 )
 TOOL_CHOICE = shape("type", "name", "disable_parallel_tool_use")
-THINKING = shape("type", "budget_tokens", rules={"display": NoEffect("reasoning is sent in full")})
+THINKING = shape("type", "budget_tokens", "display")

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ballast.server.wire.anthropic.other_fields import BLOCK, MESSAGE, MESSAGES_RULES, THINKING, TOOL, TOOL_CHOICE
 from ballast.server.wire.client_tools import anthropic_function, skip
+from ballast.server.wire.field_names import MESSAGES_FIELDS
 from ballast.server.wire.field_rules import Holds
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
@@ -62,8 +63,18 @@ class MessagesRequest(StrictModel):
     tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS)] | None, Holds(TOOL)] = None
     tool_choice: Annotated[dict[str, Any] | None, Holds(TOOL_CHOICE)] = None
     thinking: Annotated[dict[str, Any] | None, Holds(THINKING)] = None
-    """Reasoning ends after `budget_tokens`; `max_tokens` bounds reasoning and answer together."""
+    """Reasoning ends after `budget_tokens`; `max_tokens` bounds reasoning and answer together. `display: omitted` leaves
+    it out of the reply; summarized sends it in full."""
     output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    """An older name of output_config.format."""
+
+    @property
+    def error_names(self) -> Mapping[str, str]:
+        """This request's names for the fields of the chat request that it is translated to."""
+        if self.output_format is None:
+            return MESSAGES_FIELDS
+        return MESSAGES_FIELDS | {r"response_format(\.json_schema)?": "output_format"}
 
 
 def parse_messages(data: bytes, max_model_tokens: int, ignored: IgnoredFields) -> MessagesRequest:
@@ -103,9 +114,10 @@ def to_chat(body: MessagesRequest, ignored: IgnoredFields) -> ChatCompletionRequ
         "tools": _tools(body.tools or (), ignored),
         "thinking": _thinking(body.thinking or {"type": "adaptive"}),
         "thinking_token_budget": _budget(body.thinking or {}),
+        "include_reasoning": _shows_reasoning(body.thinking or {}),
         "continue_final_message": messages[-1]["role"] == "assistant",
         **_tool_choice(body.tool_choice or {"type": "auto"}),
-        **_output(body.output_config or OutputConfig()),
+        **_output(body.output_config or OutputConfig(), body.output_format),
     }
     return validated(ChatCompletionRequest, {name: value for name, value in fields.items() if value is not None})
 
@@ -242,9 +254,19 @@ def _budget(thinking: Mapping[str, Any]) -> int | None:
     return budget if thinking.get("type") == "enabled" else None
 
 
-def _output(config: OutputConfig) -> dict[str, Any]:
+def _shows_reasoning(thinking: Mapping[str, Any]) -> bool | None:
+    display = thinking.get("display")
+    if display not in (None, "summarized", "omitted"):
+        refuse("thinking.display", f"is {display!r}; it must be summarized or omitted")
+    return False if display == "omitted" else None
+
+
+def _output(config: OutputConfig, older: OutputFormat | None) -> dict[str, Any]:
     fields: dict[str, Any] = {"reasoning_effort": config.effort}
-    if config.format is not None:
-        schema = {"name": "output", "schema": config.format.schema_, "strict": True}
+    if older is not None and config.format not in (None, older):
+        refuse("output_format", "says something else than output_config.format, which means the same")
+    form = older or config.format
+    if form is not None:
+        schema = {"name": "output", "schema": form.schema_, "strict": True}
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
     return fields

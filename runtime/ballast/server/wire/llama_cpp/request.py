@@ -31,6 +31,8 @@ class LlamaRequest(CompletionRequest):
         "return_tokens_as_token_ids": NoEffect("tokens always come with their ids"),
     }
 
+    may_have_no_reply: ClassVar[bool] = True
+
     temperature: Annotated[float, Field(le=MAX_TEMPERATURE)] | None = 0.8
     """0 and less: the likeliest token."""
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 0.95

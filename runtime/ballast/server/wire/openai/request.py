@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, PrivateAttr, SkipValidation
 
@@ -247,6 +247,9 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1), WHOLE] | None = None
 
+    may_have_no_reply: ClassVar[bool] = False
+    """Whether max_tokens may be 0 without echo: the prompt is computed then, and stays in the prefix cache."""
+
     @property
     def num_logprobs(self) -> int | None:
         """Number of alternatives to report with each token; None: no log probabilities."""
@@ -309,7 +312,7 @@ def check_together(body: GenerationRequest) -> None:
                 "best_of: this server returns every choice that it makes; leave it out, or make it equal to n",
                 param="best_of",
             )
-        if body.max_tokens == 0 and not body.echo:
+        if body.max_tokens == 0 and not body.echo and not body.may_have_no_reply:
             raise RequestError("max_tokens: must be at least 1 without echo: true", param="max_tokens")
 
 

@@ -12,11 +12,17 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 
 
 class ThinkingSwitch(StrictModel):
-    """`thinking` of DeepSeek's API."""
+    """`thinking` of DeepSeek's API, and of Anthropic's."""
 
-    type: Literal["enabled", "disabled"]
+    type: Literal["enabled", "disabled", "adaptive"]
+    """adaptive: as the model and its template would have it."""
     budget_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
     """As thinking_token_budget."""
+
+    @property
+    def asks(self) -> bool | None:
+        """Whether the model is to think; None: it does not say."""
+        return None if self.type == "adaptive" else self.type == "enabled"
 
 
 class ReasoningChoice(StrictModel):

@@ -1,6 +1,9 @@
-"""Runs third-party clients against one server with the built-in model, each in a virtual environment of its own.
+"""Runs third-party clients against servers of this machine, each in a virtual environment of its own.
 
     python tools/clients.py [NAME ...]
+
+One server has the built-in model, which grammars can force but which cannot act; the other one's model follows a script
+(tests/support/servers/script_server.py). Clients reach nothing but loopback.
 
 Their requirements are pinned in requirements/clients/, since they conflict with each other.
 """
@@ -8,9 +11,13 @@ Their requirements are pinned in requirements/clients/, since they conflict with
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from support.servers.process import ServerProcess
@@ -24,13 +31,22 @@ AT_ONCE = 2
 """Most of their time goes into being installed and imported."""
 # Its template writes tools.
 SERVER = ("--chat_template", "deepseek-v3.1", "--max_batch_size", "8")
+SCRIPT = ("support.servers.script_server",)
+KEY = "a-key"
+"""What the scripted server wants to see, so that clients are refused without it."""
+NOWHERE = "http://127.0.0.1:9"
+OFFLINE = {
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"), NOWHERE),
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost"),
+    "DO_NOT_TRACK": "1",
+}
+"""The environment of clients. A Python one is held to loopback by tests/clients/run.py as well."""
 
 
 def main(names: list[str]) -> int:
     names = names or sorted(file.stem for file in REQUIREMENTS.glob("*.txt"))
-    with ServerProcess(*SERVER) as server, ThreadPoolExecutor(AT_ONCE) as pool:
-        passed = list(pool.map(lambda name: check(name, server.url), names))
-        server.wait_until_empty()
+    with servers() as urls, ThreadPoolExecutor(AT_ONCE) as pool:
+        passed = list(pool.map(lambda name: check(name, urls), names))
     failed = [name for name, ok in zip(names, passed, strict=True) if not ok]
     print(f"{len(names) - len(failed)} passed, {len(failed)} failed")
     if failed:
@@ -38,10 +54,23 @@ def main(names: list[str]) -> int:
     return 1 if failed else 0
 
 
-def check(name: str, url: str) -> bool:
-    """Whether a client's checks against the server pass."""
-    script = CHECKS / f"check_{name.split('-')[0]}.py"
-    return subprocess.run([str(environment(name)), str(script), url], timeout=TIMEOUT_S, check=False).returncode == 0
+@contextmanager
+def servers() -> Iterator[tuple[str, ...]]:
+    """URLs of the server with the built-in model and of the scripted one. In the end they must hold no request."""
+    with tempfile.NamedTemporaryFile("w") as keys:
+        keys.write(KEY)
+        keys.flush()
+        keyed = ("--api_key_file", keys.name, "--admin_port", "0")
+        with ServerProcess(*SERVER) as built_in, ServerProcess(*SERVER, *keyed, module=SCRIPT) as scripted:
+            yield built_in.url, scripted.url
+            for server in (built_in, scripted):
+                server.wait_until_empty()
+
+
+def check(name: str, urls: tuple[str, ...]) -> bool:
+    """Whether a client's checks against the servers pass."""
+    command = [str(environment(name)), str(CHECKS / "run.py"), name.split("-")[0], *urls]
+    return subprocess.run(command, timeout=TIMEOUT_S, check=False, env={**os.environ, **OFFLINE}).returncode == 0
 
 
 def environment(name: str) -> Path:

@@ -1,33 +1,39 @@
-"""instructor against a running server: check_instructor.py URL"""
-
-import sys
-from importlib.metadata import version
-from typing import Literal
+"""instructor, on OpenAI's client."""
 
 import instructor
 import openai
-from pydantic import BaseModel, ConfigDict
+from instructor.core import InstructorRetryException
+from shared import BUILT_IN, KEY, SCRIPTED, Painting, Raises
+
+plain = openai.OpenAI(base_url=BUILT_IN + "/v1", api_key="none", max_retries=0)
+keyed = openai.OpenAI(base_url=SCRIPTED + "/v1", api_key=KEY, max_retries=0)
+HELLO = [{"role": "user", "content": "hello"}]
+ASKED = {"model": "m", "messages": HELLO, "response_model": Painting, "max_retries": 0, "max_tokens": 900, "seed": 3}
 
 
-class Painting(BaseModel):
-    """A painting."""
-
-    model_config = ConfigDict(extra="forbid")
-    colour: Literal["red", "green"]
-    sure: bool
+def check_stream():
+    client = instructor.from_openai(plain, mode=instructor.Mode.JSON_SCHEMA)
+    *_, last = client.chat.completions.create_partial(**ASKED)
+    Painting.model_validate(last.model_dump())
 
 
-if __name__ == "__main__":
-    with openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0) as plain:
-        for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
-            client = instructor.from_openai(plain, mode=mode)
-            painting = client.chat.completions.create(
-                model="m",
-                messages=[{"role": "user", "content": "hello"}],
-                response_model=Painting,
-                max_retries=0,
-                max_tokens=900,
-                seed=3,
-            )
-            assert painting.colour in ("red", "green"), mode
-    print(f"instructor {version('instructor')}: tools, structured output")
+def check_tools():
+    client = instructor.from_openai(plain, mode=instructor.Mode.TOOLS)
+    assert isinstance(client.chat.completions.create(**ASKED), Painting)
+
+
+def check_structured_output():
+    client = instructor.from_openai(plain, mode=instructor.Mode.JSON_SCHEMA)
+    assert isinstance(client.chat.completions.create(**ASKED), Painting)
+
+
+def check_errors():
+    refused = instructor.from_openai(keyed.with_options(api_key="another"))
+    asked = (
+        (openai.AuthenticationError, refused, {}),
+        (openai.BadRequestError, instructor.from_openai(plain), {"temperature": 9}),
+    )
+    for kind, client, fields in asked:
+        with Raises(InstructorRetryException) as raised:
+            client.chat.completions.create(**ASKED | fields)
+        assert isinstance(raised.error.__cause__, kind), raised.error.__cause__

@@ -38,6 +38,7 @@ def _calls(*calls: str) -> str:
 
 
 PARIS = '{"city": "Paris", "note": "中 \\"x\\""}'
+PAINTED = "The wall is red."
 ROME = '{\n  "city": "Rome"\n}'
 
 SCRIPTS: Mapping[str, str] = {
@@ -58,6 +59,11 @@ SCRIPTS: Mapping[str, str] = {
     "spaced": _calls(_V3_CALL.format(name="wea__ther", arguments=PARIS)),
     "freeform": _calls(_V3_CALL.format(name="patch", arguments='{"input": "*** Begin Patch\\n+ä"}')),
     "object": '{"a": 1}',
+    "paint": _calls('<｜tool▁call▁begin｜>paint<｜tool▁sep｜>{"colour": "red", "sure": true}<｜tool▁call▁end｜>'),
+    "painted": PAINTED,
+    "final": _calls(f'<｜tool▁call▁begin｜>final_answer<｜tool▁sep｜>{{"answer": "{PAINTED}"}}<｜tool▁call▁end｜>'),
+    "code": 'Thought: I paint.\n<code>\nprint(paint("red", True))\n</code>',
+    "answer": f'<code>\nfinal_answer("{PAINTED}")\n</code>',
     "emoji": "One 👩‍👩‍👧‍👦, two 中文.",
 }
 

@@ -1,0 +1,56 @@
+"""Runs the checks of one client, in its environment: run.py NAME BUILT_IN_URL SCRIPTED_URL
+
+check_NAME.py has a function for each thing that is tried: check_stream, check_tools and so on. Where the client speaks
+several of the server's APIs, APIS lists them and each function takes one. The page of tested clients is made from
+these names.
+"""
+
+import asyncio
+import errno
+import importlib
+import inspect
+import ipaddress
+import logging
+import sys
+
+blocked = set()
+"""Where the client wanted to go."""
+
+
+def refuse_other_machines(event, arguments):
+    """An audit hook: whatever client library opens a connection, it comes by here."""
+    if event == "socket.getaddrinfo":
+        host = arguments[0]
+    elif event in ("socket.connect", "socket.sendto") and isinstance(arguments[1], tuple):
+        host = arguments[1][0]
+    else:
+        return
+    host = host.decode() if isinstance(host, bytes) else host
+    if not is_loopback(host):
+        blocked.add(host)
+        raise OSError(errno.ENETUNREACH, f"the checks of clients reach loopback alone, not {host}")
+
+
+def is_loopback(host):
+    if host in (None, "", "localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+if __name__ == "__main__":
+    logging.disable()  # of the errors that are wanted
+    sys.addaudithook(refuse_other_machines)
+    module = importlib.import_module(f"check_{sys.argv[1]}")
+    checks = {name: check for name, check in vars(module).items() if name.startswith("check_") and callable(check)}
+    with asyncio.Runner() as loop:
+        for check in checks.values():
+            for arguments in [(api,) for api in module.APIS] if inspect.signature(check).parameters else [()]:
+                done = check(*arguments)
+                if inspect.iscoroutine(done):
+                    loop.run(done)
+    assert not blocked, f"{sys.argv[1]} wanted to reach {', '.join(sorted(blocked))}"
+    tried = ", ".join(name.removeprefix("check_").replace("_", " ") for name in checks)
+    print(f"{sys.argv[1]}: {tried}", flush=True)

@@ -1,0 +1,80 @@
+"""What the checks of clients have in common: two servers, a tool and a schema."""
+
+import json
+import sys
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+BUILT_IN, SCRIPTED = sys.argv[2:4]
+"""URLs of a server with the built-in model, which a grammar can force but which cannot act, and of one whose model
+follows a script: `say paint` has it call the tool `paint`, `say painted` has it answer PAINTED."""
+
+KEY = "a-key"
+"""What the second one wants to see."""
+
+PAINTED = "The wall is red."
+RESULT = "The paint is dry. say painted"
+"""What the tool returns: it leads to the script's next step."""
+
+TOO_LONG = "long " * 40_000
+
+
+class Painting(BaseModel):
+    """A painting."""
+
+    model_config = ConfigDict(extra="forbid")
+    colour: Literal["red", "green"]
+    sure: bool
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"colour": {"enum": ["red", "green"]}, "sure": {"type": "boolean"}},
+    "required": ["colour", "sure"],
+    "additionalProperties": False,
+}
+FUNCTION = {"type": "function", "function": {"name": "paint", "description": "paints", "parameters": SCHEMA}}
+CHOICE = {"type": "function", "function": {"name": "paint"}}
+SHAPE = {"type": "json_schema", "json_schema": {"name": "painting", "schema": SCHEMA, "strict": True}}
+PAINT = {"colour": "red", "sure": True}
+"""The arguments of the script's call."""
+
+
+def painting_tool(result=RESULT):
+    """A function for clients to offer as a tool, and the list of the arguments that it was called with."""
+    calls = []
+
+    def paint(colour: str, sure: bool) -> str:
+        """Paints.
+
+        Args:
+            colour: Which one.
+            sure: Whether to paint at all.
+        """
+        calls.append({"colour": colour, "sure": sure})
+        return result
+
+    return paint, calls
+
+
+def assert_painted(text):
+    """That a text is JSON of the schema."""
+    painted = json.loads(text)
+    assert painted["colour"] in ("red", "green"), painted
+    assert painted["sure"] in (True, False), painted
+
+
+class Raises:
+    """A context in which an exception of `kind` must be raised; it is in `error` afterwards."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        assert kind is not None, f"{self.kind.__name__} was expected, and nothing was raised"
+        self.error = error
+        return issubclass(kind, self.kind)

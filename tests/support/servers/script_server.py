@@ -64,6 +64,7 @@ SCRIPTS: Mapping[str, str] = {
     "final": _calls(f'<｜tool▁call▁begin｜>final_answer<｜tool▁sep｜>{{"answer": "{PAINTED}"}}<｜tool▁call▁end｜>'),
     "code": 'Thought: I paint.\n<code>\nprint(paint("red", True))\n</code>',
     "answer": f'<code>\nfinal_answer("{PAINTED}")\n</code>',
+    "edit": 'wall.py\n```python\n<<<<<<< SEARCH\ncolour = "green"\n=======\ncolour = "red"\n>>>>>>> REPLACE\n```',
     "emoji": "One 👩‍👩‍👧‍👦, two 中文.",
 }
 

@@ -1,5 +1,5 @@
-"""Writes docs/reference/ from the code: options, endpoints, fields of requests, metrics, the resource, the chart, the
-operator.
+"""Writes docs/reference/ from the code: options, endpoints, fields of requests, tested clients, metrics, the resource,
+the chart, the operator.
 
     python -m tools.reference [--check]
 
@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tools.chart import readme
+from tools.client_reference import clients_page
 from tools.cluster_reference import operator_metrics, operator_page, resource_page
 from tools.field_reference import request_fields
 from tools.pages import NOTE, is_file_with, metric_row, paragraph, table
@@ -34,7 +35,7 @@ REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
 def main(arguments: list[str]) -> int:
     pages = {"options.md": options(), "endpoints.md": endpoints(), "metrics.md": metrics()}
-    pages |= {"request-fields.md": request_fields(value)}
+    pages |= {"request-fields.md": request_fields(value), "clients.md": clients_page()}
     pages |= {"resource.md": resource_page(), "chart.md": readme(), "operator.md": operator_page()}
     expected = {name: "\n".join((NOTE, *lines, "")) for name, lines in pages.items()}
     if arguments == ["--check"]:

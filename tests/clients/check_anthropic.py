@@ -4,6 +4,8 @@ import anthropic
 from anthropic import beta_tool
 from shared import BUILT_IN, KEY, PAINT, PAINTED, SCHEMA, SCRIPTED, TOO_LONG, Painting, Raises, painting_tool
 
+APIS = ("/v1/messages",)
+
 free = anthropic.Anthropic(base_url=BUILT_IN, api_key="none", max_retries=0)
 scripted = anthropic.Anthropic(base_url=SCRIPTED, api_key=KEY, max_retries=0)
 HELLO = [{"role": "user", "content": "hello"}]

@@ -7,6 +7,7 @@ from autogen_core.models import UserMessage
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from shared import BUILT_IN, KEY, PAINT, PAINTED, SCRIPTED, TOO_LONG, Painting, Raises, painting_tool
 
+APIS = ("/v1/chat/completions",)
 ABILITIES = {"vision": False, "function_calling": True, "json_output": True, "structured_output": True}
 MODEL = {"model": "m", "model_info": ABILITIES | {"family": "unknown"}, "max_retries": 0}
 HELLO = [UserMessage(content="hello", source="user")]

@@ -5,6 +5,8 @@ import openai
 from instructor.core import InstructorRetryException
 from shared import BUILT_IN, KEY, SCRIPTED, Painting, Raises
 
+APIS = ("/v1/chat/completions",)
+
 plain = openai.OpenAI(base_url=BUILT_IN + "/v1", api_key="none", max_retries=0)
 keyed = openai.OpenAI(base_url=SCRIPTED + "/v1", api_key=KEY, max_retries=0)
 HELLO = [{"role": "user", "content": "hello"}]

@@ -18,6 +18,7 @@ from shared import (
     Raises,
 )
 
+APIS = ("/v1/chat/completions",)
 MODEL = {"base_url": BUILT_IN + "/v1", "api_key": "none", "model": "m", "max_retries": 0, "seed": 3}
 free = ChatOpenAI(**MODEL, temperature=1, max_tokens=900)
 scripted = ChatOpenAI(**MODEL | {"base_url": SCRIPTED + "/v1", "api_key": KEY})

@@ -10,6 +10,7 @@ from shared import BUILT_IN, CHOICE, FUNCTION, KEY, PAINTED, RESULT, SCRIPTED, S
 litellm.suppress_debug_info = True
 litellm.telemetry = False
 
+APIS = ("/v1/chat/completions",)
 TO = {"api_base": BUILT_IN + "/v1", "api_key": "none", "num_retries": 0, "model": "openai/m"}
 TO |= {"messages": [{"role": "user", "content": "hello"}], "seed": 3}
 TO_SCRIPTED = TO | {"api_base": SCRIPTED + "/v1", "api_key": KEY}

@@ -7,6 +7,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
 from shared import BUILT_IN, KEY, PAINT, PAINTED, SCRIPTED, TOO_LONG, Painting, Raises, painting_tool
 
+APIS = ("/v1/chat/completions",)
 HELLO = [ChatMessage(role="user", content="hello")]
 
 

@@ -17,6 +17,8 @@ from shared import (
     assert_painted,
 )
 
+APIS = ("/v1/chat/completions",)
+
 client = openai.OpenAI(base_url=BUILT_IN + "/v1", api_key="none", max_retries=0)
 scripted = openai.OpenAI(base_url=SCRIPTED + "/v1", api_key=KEY, max_retries=0)
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "seed": 3}

@@ -7,6 +7,7 @@ import openai
 from shared import BUILT_IN, KEY, PAINT, PAINTED, SCRIPTED, SHAPE, TOO_LONG, Raises, assert_painted, painting_tool
 from smolagents import CodeAgent, LogLevel, OpenAIModel, ToolCallingAgent, tool
 
+APIS = ("/v1/chat/completions",)
 ASKED = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
 STRICTLY_ONCE = {"max_retries": 0}
 

@@ -1,8 +1,7 @@
 """Runs the checks of one client, in its environment: run.py NAME BUILT_IN_URL SCRIPTED_URL
 
-check_NAME.py has a function for each thing that is tried: check_stream, check_tools and so on. Where the client speaks
-several of the server's APIs, APIS lists them and each function takes one. The page of tested clients is made from
-these names.
+check_NAME.py has a function for each thing that is tried: check_stream, check_tools and so on; it takes an API where
+APIS, those that the client speaks, has several. The page of tested clients is made from these names.
 """
 
 import asyncio

@@ -1,0 +1,73 @@
+"""docs/reference/clients.md: the clients that make test-clients runs, and what each of their checks tries."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.pages import paragraph, table
+
+ROOT = Path(__file__).resolve().parent.parent
+REQUIREMENTS = ROOT / "requirements" / "clients"
+CHECKS = ROOT / "tests" / "clients"
+
+COLUMNS = {
+    "stream": "a reply that comes in pieces is the whole one, put together by the client",
+    "tools": "calls of tools have arguments that fit, in one piece and streamed; a client that runs tools itself does "
+    "so and has its answer",
+    "structured output": "the reply of a model that cannot keep to a schema keeps to it",
+    "errors": "what the server refuses (a wrong key, and where the client can send them a number out of range and a "
+    "prompt that is too long) raises the client's own exception for it",
+}
+
+
+def clients_page() -> Iterator[str]:
+    yield "# Clients that are tested"
+    yield ""
+    yield from paragraph(
+        "`make test-clients` runs these against a server on the same machine, each at this version, in an environment "
+        "of its own and without another machine in reach. Other versions are likely to work as well. The server is "
+        "the one that `ballast serve` starts, with the built-in model; where a model must act, one that follows a "
+        "script takes its place."
+    )
+    yield ""
+    yield from table(("client", "version", "API", *COLUMNS, "also"), _rows())
+    for name, meaning in COLUMNS.items():
+        yield ""
+        yield from paragraph(f"**{name[0].upper()}{name[1:]}**: {meaning}.")
+
+
+def _rows() -> Iterator[tuple[str, ...]]:
+    for pinned in sorted(REQUIREMENTS.glob("*.txt")):
+        package, version = _package(pinned)
+        apis, tried = _checks(CHECKS / f"check_{pinned.stem.split('-')[0]}.py")
+        cells = ["yes" if name in tried else "–" for name in COLUMNS]
+        also = ", ".join(name for name in tried if name not in COLUMNS)
+        for api in apis:
+            yield f"`{package}`", version, f"`{api}`", *cells, also or "–"
+
+
+def _package(pinned: Path) -> tuple[str, str]:
+    """Name and version of the package that the requirements are for, which comes first in the file that they are made
+    from."""
+    name = re.match(r"[\w.-]+", pinned.with_suffix(".in").read_text())
+    found = name and re.search(rf"^{re.escape(name[0])}==(\S+)", pinned.read_text(), re.MULTILINE)
+    assert name is not None, pinned
+    assert found is not None, f"{pinned} does not pin the first package of {pinned.stem}.in"
+    return name[0], found[1]
+
+
+def _checks(file: Path) -> tuple[tuple[str, ...], list[str]]:
+    """The APIs that a client's checks use, and what they try. Its library is not installed here: the text is read."""
+    apis: tuple[str, ...] = ()
+    tried = []
+    for node in ast.parse(file.read_text(), str(file)).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="APIS")], value=value):
+                apis = ast.literal_eval(value)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("check_"):
+                tried.append(name.removeprefix("check_").replace("_", " "))
+    assert apis, f"{file} does not say in APIS which it speaks"
+    return apis, tried

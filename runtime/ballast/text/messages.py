@@ -30,13 +30,32 @@ _FUNCTION_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Copies of the messages, each with a known role and a string as content.
+    """Copies of the messages, each with a known role and a string as content. What tools returned is in the order of
+    their calls.
 
     Raises RequestError with the dotted path of the field that cannot be used.
     """
     if not messages:
         raise RequestError("messages must hold at least one message", param="messages")
-    return [_normalize(message, f"messages.{n}") for n, message in enumerate(messages)]
+    chat = [_normalize(message, f"messages.{n}") for n, message in enumerate(messages)]
+    _order_results(chat)
+    return chat
+
+
+def _order_results(chat: list[dict[str, Any]]) -> None:
+    """Put the results of tools that ran at the same time, which agents send as they come, in the order of the calls:
+    templates write no ids. Results without a call of theirs right before them leave all as it is."""
+    places: dict[Any, int] = {}
+    begin = 0
+    for n, message in enumerate([*chat, {"role": "user"}]):
+        if message["role"] == "tool":
+            continue
+        results = chat[begin:n]
+        if all(isinstance(result.get("tool_call_id"), str) and result["tool_call_id"] in places for result in results):
+            chat[begin:n] = sorted(results, key=lambda result: places[result["tool_call_id"]])
+        begin = n + 1
+        calls = enumerate(message.get("tool_calls", ()))
+        places = {call["id"]: place for place, call in calls if isinstance(call.get("id"), str)}
 
 
 def _normalize(message: Mapping[str, Any], path: str) -> dict[str, Any]:

@@ -32,6 +32,31 @@ def test_functions_of_the_older_api_are_tools() -> None:
         one({"role": "assistant", "function_call": {}})
 
 
+def asked_of(*ids: str) -> dict[str, Any]:
+    calls = [{"id": each, "type": "function", "function": {"name": "f", "arguments": "{}"}} for each in ids]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        (["b", "a"], ["a", "b"]),
+        (["c", "a"], ["a", "c"]),
+        (["b", "a", "b"], ["a", "b", "b"]),
+        (["b", "elsewhere", "a"], ["b", "elsewhere", "a"]),
+        (["b", None, "a"], ["b", None, "a"]),
+    ],
+)
+def test_results_of_tools_are_in_the_order_of_their_calls(given: list[str | None], read: list[str | None]) -> None:
+    results = [{"role": "tool", "tool_call_id": each, "content": f"{n}"} for n, each in enumerate(given)]
+    user = {"role": "user", "content": "x"}
+    chat = normalize_messages([user, asked_of("z"), user, asked_of("a", "b", "c"), *results, user, *results])
+    first, second = chat[4 : 4 + len(given)], chat[5 + len(given) :]
+    assert [result.get("tool_call_id") for result in first] == read
+    assert [result.get("tool_call_id") for result in second] == given  # no calls right before these
+    assert chat[3]["tool_calls"] == asked_of("a", "b", "c")["tool_calls"]
+
+
 def test_text_parts_become_lines() -> None:
     parts = [{"type": "text", "text": "a"}, "b", {"type": "text", "text": "c"}]
     assert one({"role": "user", "content": parts})["content"] == "a\nb\nc"

@@ -102,18 +102,24 @@ class ScriptModel:
         return script[said]
 
 
-def _serve(config: Config) -> int:
+def serve(config: Config, make_model: Callable[[Tokenizer, Config], Runner], context_length: int) -> int:
+    """Serve a model that writes what its vocabulary of bytes and DeepSeek's marks can spell, until told to stop."""
     configure_logging(config.log)
-    tags = ("<｜User｜>", "<｜Assistant｜>", "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>")
+    tags = ("<｜User｜>", "<｜Assistant｜>")
+    tags += ("<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>", "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>")
     metadata = byte_metadata(user_defined=(*(mark.spelling for mark in Mark), *tags))
     text = load_text(None, metadata, "bytes.gguf", config.model.chat_template)
 
     def load(_report: Callable[[float], None]) -> Runner:
-        return ScriptModel(text.tokenizer, config.scheduling.block_tokens)
+        return make_model(text.tokenizer, config)
 
-    run(with_fixed_lengths(config), load, text, "script", CONTEXT_LENGTH, NumaProbe())
+    run(with_fixed_lengths(config), load, text, "script", context_length, NumaProbe())
     return 0
 
 
+def _script_model(tokenizer: Tokenizer, config: Config) -> Runner:
+    return ScriptModel(tokenizer, config.scheduling.block_tokens)
+
+
 if __name__ == "__main__":
-    sys.exit(cli.exit_code(lambda: _serve(cli.serve_config(sys.argv[1:]))))
+    sys.exit(cli.exit_code(lambda: serve(cli.serve_config(sys.argv[1:]), _script_model, CONTEXT_LENGTH)))

@@ -1,0 +1,114 @@
+"""What a model says to a coding agent that has been given `TASK`: one step of it a reply, chosen from the prompt.
+
+It reads two files at once, edits one with what it has read in the other, runs a command and reports what that printed.
+So a final answer with the right number in it has been through every tool. Replies are written as DeepSeek V3.1 writes
+them; the prompt is that of its template.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TASK = "The agent's task is in {directory}: put the number of source.txt into target.txt, then count its bytes."
+"""What the user says. source.txt holds `number: N`, target.txt `number: none`."""
+ANSWER = "The number is {number}; target.txt has {size} bytes now."
+"""What the model says in the end."""
+OTHERWISE = "A short task"
+"""What it says to every other prompt, such as one for a title."""
+THOUGHT = "One step after another."
+"""Its reasoning, where the prompt asks for some."""
+
+_TASK = re.compile(re.escape(TASK).replace(re.escape("{directory}"), r"(/[\w./-]*[\w-])"))
+_DECLARED = re.compile(r"^### (\S+)\nDescription: ", re.MULTILINE)
+_USER, _ASSISTANT = "<｜User｜>", "<｜Assistant｜>"
+_OUTPUT = re.compile("<｜tool▁output▁begin｜>(.*?)<｜tool▁output▁end｜>", re.DOTALL)
+
+Call = tuple[str, Mapping[str, Any]]
+"""A tool's name and its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """How an agent's tools do the task's steps."""
+
+    read: Callable[[str], Call]
+    edit: Callable[[str, str, str], Call]
+    """Of a file: the line that goes, the line that comes."""
+    run: Callable[[str], Call]
+    reads_at_once: bool = True
+
+
+def _patch(path: str, old: str, new: str) -> str:
+    return f"*** Begin Patch\n*** Update File: {path}\n@@\n-{old}\n+{new}\n*** End Patch"
+
+
+_AGENTS: Mapping[frozenset[str], Tools] = {
+    frozenset({"Read", "Edit", "Bash"}): Tools(
+        read=lambda path: ("Read", {"file_path": path}),
+        edit=lambda path, old, new: ("Edit", {"file_path": path, "old_string": old, "new_string": new}),
+        run=lambda command: ("Bash", {"command": command, "description": "Count bytes"}),
+    ),
+    frozenset({"exec_command", "apply_patch"}): Tools(
+        read=lambda path: ("exec_command", {"cmd": f"cat {path}"}),
+        edit=lambda path, old, new: ("apply_patch", {"input": _patch(path, old, new)}),
+        run=lambda command: ("exec_command", {"cmd": command}),
+    ),
+    frozenset({"read", "edit", "bash"}): Tools(
+        read=lambda path: ("read", {"filePath": path}),
+        edit=lambda path, old, new: ("edit", {"filePath": path, "oldString": old, "newString": new}),
+        run=lambda command: ("bash", {"command": command, "description": "Count bytes"}),
+    ),
+}
+"""The tools that tell an agent, and how they are used: Claude Code's, Codex's, opencode's."""
+
+
+def reply(prompt: str) -> str:
+    """What the model says next. Raises ValueError where a tool has not returned what the task needs."""
+    thought = f"{THOUGHT}</think>" if prompt.endswith("<think>") else ""
+    task = _TASK.search(prompt)
+    tools = _tools(prompt[: prompt.index(_USER)]) if _USER in prompt else None
+    if task is None or tools is None:
+        return thought + OTHERWISE
+    return thought + _step(tools, task[1], _OUTPUT.findall(prompt))
+
+
+def _tools(head: str) -> Tools | None:
+    declared = set(_DECLARED.findall(head))
+    return next((tools for names, tools in _AGENTS.items() if names <= declared), None)
+
+
+def _step(tools: Tools, directory: str, outputs: list[str]) -> str:
+    source, target = f"{directory}/source.txt", f"{directory}/target.txt"
+    match len(outputs):
+        case 0:
+            return _calls("I read both files.", tools.read(source), tools.read(target))
+        case 2:
+            number = _found(r"number: (\d+)", outputs[0])
+            _found(r"number: none", outputs[1])
+            return _calls("I write it down.", tools.edit(target, "number: none", f"number: {number}"))
+        case 3:
+            return _calls("I count.", tools.run(f"wc -c < {target} | tee {directory}/size.txt"))
+        case 4:
+            number, size = _found(r"number: (\d+)", outputs[0]), _found(r"^\s*(\d+)\s*$", outputs[3])
+            return ANSWER.format(number=number, size=size)
+        case count:
+            raise ValueError(f"{count} tools have answered, and the task takes 2, 3 or 4")
+
+
+def _found(pattern: str, output: str) -> str:
+    found = re.search(pattern, output, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"a tool was to return {pattern!r} and returned {output[:500]!r}")
+    return found[found.lastindex or 0]
+
+
+def _calls(said: str, *calls: Call) -> str:
+    written = "".join(
+        f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{json.dumps(arguments)}<｜tool▁call▁end｜>"
+        for name, arguments in calls
+    )
+    return f"{said}<｜tool▁calls▁begin｜>{written}<｜tool▁calls▁end｜>"

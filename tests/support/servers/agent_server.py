@@ -49,10 +49,7 @@ class AgentModel:
         for n, (row, at) in enumerate(zip(rows, batch.sampled, strict=True)):
             slots = self._slots(batch, int(row), int(batch.positions[at]) + 1)
             rest = self._rest.get(int(slots[-2])) if slots.size > 1 else None
-            if rest and rest[0] == batch.token_ids[at]:
-                rest = rest[1:]
-            else:
-                rest = self._reply(slots)
+            rest = rest[1:] if rest and rest[0] == batch.token_ids[at] else self._reply(slots)
             self._rest[int(slots[-1])] = rest
             logits[n, rest[0] if rest else self._end] = 100.0
         return logits
@@ -68,7 +65,7 @@ class AgentModel:
         try:
             said = reply(prompt)
         except ValueError as error:
-            log.error("the script cannot go on", extra={"error": str(error)})
+            log.warning("the script cannot go on", extra={"error": str(error)})
             said = f"The script cannot go on: {error}"
         return [*self._tokenizer.encode(said), self._end]
 

@@ -30,6 +30,12 @@ from support.servers.fixed_lengths import with_fixed_lengths
 
 CONTEXT_LENGTH = 65536
 
+TAGS = (
+    *("<｜User｜>", "<｜Assistant｜>", "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>"),
+    *("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
+)
+"""What else templates write."""
+
 _V3_CALL = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>"
 
 
@@ -105,9 +111,7 @@ class ScriptModel:
 def serve(config: Config, make_model: Callable[[Tokenizer, Config], Runner], context_length: int) -> int:
     """Serve a model that writes what its vocabulary of bytes and DeepSeek's marks can spell, until told to stop."""
     configure_logging(config.log)
-    tags = ("<｜User｜>", "<｜Assistant｜>")
-    tags += ("<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>", "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>")
-    metadata = byte_metadata(user_defined=(*(mark.spelling for mark in Mark), *tags))
+    metadata = byte_metadata(user_defined=(*(mark.spelling for mark in Mark), *TAGS))
     text = load_text(None, metadata, "bytes.gguf", config.model.chat_template)
 
     def load(_report: Callable[[float], None]) -> Runner:

@@ -1,0 +1,103 @@
+"""A coding agent does the task of `support.servers.agent_script` against a server, twice in one conversation."""
+
+import os
+import random
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.servers.agent_script import ANSWER, TASK
+from support.servers.process import ServerProcess
+
+AGENT = ("support.servers.agent_server",)
+OPTIONS = (
+    *("--max_batch_size", "4", "--max_new_tokens", "4000", "--cache_lens", "600000", "--chunk_size", "8192"),
+    *("--log_level", "info"),
+)
+TIMEOUT_S = 120
+TURNS = 4
+"""Read, edit, run, answer."""
+
+
+@dataclass(frozen=True)
+class Agent:
+    """How an agent is run, each function given the server's URL and the agent's home."""
+
+    program: Path
+    path: str
+    """Of the API that it speaks."""
+    begin: Sequence[str]
+    """The arguments before the task, in a new conversation."""
+    go_on: Sequence[str]
+    """The same in the one before."""
+    environment: Callable[[str, Path], Mapping[str, str]]
+    configure: Callable[[str, Path], None] = lambda url, home: None
+    """Writes its configuration."""
+    ignored: frozenset[str] = frozenset()
+    """The fields of its turns that the server does not know."""
+
+
+def program(folder: Path, *patterns: str) -> Path:
+    """The program among an agent's packages. Raises AssertionError where none is for this machine."""
+    found = [path for pattern in patterns for path in sorted(folder.glob(f"node_modules/{pattern}"))]
+    machine = os.uname().machine
+    assert found, f"{folder.name}: npm has no program of it for {machine}; leave it out by naming the others"
+    return found[0]
+
+
+def check(agent: Agent, template: str) -> str:
+    """Have it do the task with a model of that template. Returns what was seen, in words."""
+    options = ("--chat_template", template, *OPTIONS)
+    with (
+        ServerProcess(*options, module=AGENT) as server,
+        tempfile.TemporaryDirectory(prefix="agent-") as directory,
+    ):
+        home = Path(directory) / "home"
+        home.mkdir()
+        agent.configure(server.url, home)
+        for n, arguments in enumerate((agent.begin, agent.go_on)):
+            _do_task(agent, arguments, server.url, home, Path(directory) / "work", f"task-{n}")
+        server.wait_until_empty()
+        requests = [event for event in server.events if event["event"] == "request" and event["method"] == "POST"]
+    _assert_served(agent, requests)
+    return f"two tasks of {TURNS} turns with {template}"
+
+
+def _do_task(agent: Agent, arguments: Sequence[str], url: str, home: Path, work: Path, name: str) -> None:
+    number = str(random.randrange(10**5, 10**6))
+    directory = work / name
+    directory.mkdir(parents=True)
+    (directory / "source.txt").write_text(f"number: {number}\n")
+    target = directory / "target.txt"
+    target.write_text("number: none\n")
+    done = subprocess.run(
+        [str(agent.program), *arguments, TASK.format(directory=directory)],
+        cwd=work,
+        env={"PATH": os.environ["PATH"], "HOME": str(home), **agent.environment(url, home)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    told = f"{done.returncode}\n{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
+    assert done.returncode == 0, told
+    assert target.read_text() == f"number: {number}\n", told
+    size = (directory / "size.txt").read_text().strip()
+    assert size == str(target.stat().st_size), told
+    assert ANSWER.format(number=number, size=size) in done.stdout, told
+
+
+def _assert_served(agent, requests):
+    """That every request was answered, and those of the two tasks one after the other, each going on from the last."""
+    failed = [request for request in requests if request["status"] != 200 or request["outcome"] != "ok"]
+    assert not failed, failed
+    turns = [request for request in requests if request["path"] == agent.path and request["prompt_tokens"] > 10_000]
+    ends = ["tool_calls"] * (TURNS - 1) + ["stop"]
+    assert [turn["finish_reason"] for turn in turns] == 2 * ends, turns
+    ignored = {field for request in requests for field in request.get("ignored_fields", "").split(", ") if field}
+    assert ignored == agent.ignored, ignored
+    for before, turn in zip(turns, turns[1:], strict=False):
+        assert turn["cached_tokens"] > 0.9 * before["prompt_tokens"], (before, turn)

@@ -1,0 +1,28 @@
+"""Claude Code, by Anthropic's Messages API."""
+
+import agent
+
+MODEL = "script"
+
+
+def environment(url, home):
+    return {
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_AUTH_TOKEN": "none",
+        "ANTHROPIC_MODEL": MODEL,
+        "ANTHROPIC_SMALL_FAST_MODEL": MODEL,
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }
+
+
+def check(folder):
+    begin = ("-p", "--output-format", "stream-json", "--verbose", "--allowedTools", "Read,Edit,Bash")
+    claude = agent.Agent(
+        program=agent.program(folder, "@anthropic-ai/claude-code-*/claude"),
+        path="/v1/messages",
+        begin=(*begin, "--"),
+        go_on=(*begin, "--continue", "--"),
+        environment=environment,
+    )
+    seen = [agent.check(claude, template) for template in ("deepseek-v3.1", "deepseek-r1")]
+    print(f"claude-code: {', '.join(seen)}", flush=True)

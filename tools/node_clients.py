@@ -63,8 +63,10 @@ def install(name: str) -> Path:
     stamp.unlink(missing_ok=True)
     for file in ("package.json", "package-lock.json"):
         shutil.copyfile(pinned / file, directory / file)
-    ci = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline", "--silent"]
-    if subprocess.run(ci, cwd=directory, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL).returncode:
+    ci = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline", "--loglevel", "error"]
+    if subprocess.run(
+        ci, cwd=directory, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    ).returncode:
         raise UnavailableError(f"npm could not install {pinned.relative_to(ROOT)}; its lines are above")
     stamp.write_text(want)
     return directory

@@ -24,8 +24,7 @@ def environment(url, home):
 
 def check(folder):
     opencode = agent.Agent(
-        # The baseline runs on every x86-64.
-        program=agent.program(folder, "opencode-*-baseline/bin/opencode", "opencode-*/bin/opencode"),
+        program=agent.program(folder, "opencode-linux-*/bin/opencode"),
         path="/v1/chat/completions",
         begin=("run", "--format", "json"),
         go_on=("run", "--format", "json", "--continue"),

@@ -1,6 +1,7 @@
 """OpenAI's own client, of any major version."""
 
 import asyncio
+import json
 
 import openai
 from shared import (
@@ -8,11 +9,13 @@ from shared import (
     CHOICE,
     FUNCTION,
     KEY,
+    PAINT,
     PAINTED,
     RESULT,
     SCRIPTED,
     SHAPE,
     TOO_LONG,
+    Painting,
     Raises,
     assert_painted,
 )
@@ -95,6 +98,24 @@ def check_errors():
 def check_ignored_fields():
     raw = client.chat.completions.with_raw_response.create(**ASKED, max_tokens=1, extra_body={"no_such_field": 1})
     assert raw.headers["x-ballast-ignored"] == "no_such_field"
+
+
+def check_responses():
+    whole = client.responses.create(model="m", input="hello", temperature=0, max_output_tokens=16)
+    assert whole.usage.output_tokens == 16
+    stream = client.responses.create(model="m", input="hello", temperature=0, max_output_tokens=16, stream=True)
+    assert "".join(event.delta for event in stream if event.type == "response.output_text.delta") == whole.output_text
+    painted = client.responses.parse(model="m", input="hello", text_format=Painting, max_output_tokens=900)
+    assert isinstance(painted.output_parsed, Painting)
+    tools = [{"type": "function", "strict": True, **FUNCTION["function"]}]
+    talk = [{"role": "user", "content": "say paint"}]
+    called = scripted.responses.create(model="m", input=talk, tools=tools)
+    (call,) = called.output
+    assert json.loads(call.arguments) == PAINT
+    talk += [*called.output, {"type": "function_call_output", "call_id": call.call_id, "output": RESULT}]
+    assert scripted.responses.create(model="m", input=talk, tools=tools).output_text == PAINTED
+    with Raises(openai.BadRequestError):
+        client.responses.create(model="m", input=TOO_LONG)
 
 
 def check_async():

@@ -36,6 +36,7 @@ PATIENCE_S = 20.0
 PROMPT_WORDS = (5, 20, 80, 300)
 MAX_TOKENS = (20, 100, 250, 600)
 SEED = 20261123
+DEFAULT = "--max_queue_wait_s auto"  # which the server that sleeps has to be told
 
 HEAVY_REQUESTS, HEAVY_TOKENS = 50, 200
 LIGHT_REQUESTS, LIGHT_TOKENS = 8, 20
@@ -66,7 +67,7 @@ def main() -> None:
             for policy in ("fcfs", "fair") if number % 2 == 0 else ("fair", "fcfs"):
                 print(beside_record(policy, module, pace), flush=True)
             continue
-        sets = chosen.options or [""]
+        sets = chosen.options or [DEFAULT]
         for options in sets if number % 2 == 0 else reversed(sets):
             for rate in map(float, chosen.rates.split(",")):
                 print(load_record(options, rate, chosen.seconds, SEED + number, module, pace), flush=True)
@@ -82,7 +83,7 @@ def load_record(options: str, rate: float, seconds: float, seed: int, module: Se
     good = sum(each <= GOOD_S for each in first)
     return bench_record(
         "serving/overload",
-        f"{rate:g}/s, {options or 'default options'}{', ' if pace else ''}{pace.removeprefix('--')}",
+        f"{rate:g}/s, {options}{', ' if pace else ''}{pace.removeprefix('--')}",
         options=options,
         rate=rate,
         seconds=seconds,

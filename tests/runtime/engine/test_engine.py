@@ -558,7 +558,7 @@ async def test_who_would_wait_longer_than_the_limit_is_refused_and_told_when_to_
     async with running_engine(wrap=pace.around, max_batch_size=1, max_queue_wait_s=10.0) as engine:
         engine._retries.ran(run_s=1000.0, num_ended=0)
         first = engine.submit(make_request([1], 40))
-        with pytest.raises(CapacityError, match="a request would wait for .* s, and 10.0 s is the most") as refused:
+        with pytest.raises(CapacityError, match=r"a request would wait for .* s, and 10\.0 s is the most") as refused:
             engine.submit(make_request([2], 40))
         assert refused.value.status == 429
         assert 0 < refused.value.retry_after_s <= MAX_RETRY_AFTER_S

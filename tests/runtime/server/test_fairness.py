@@ -10,7 +10,7 @@ import pytest
 
 from support.servers.process import FAKE, JSON, ServerProcess
 
-SLOW = ("--max_batch_size", "1", "--max_new_tokens", "1000", "--step_s", "0.002", "--max_queue_wait_s", "0")
+SLOW = ("--max_batch_size", "1", "--max_new_tokens", "1000", "--step_s", "0.002")
 NUM_HEAVY = 6
 
 
@@ -64,7 +64,7 @@ def test_with_one_client_requests_are_served_as_they_came():
 
 
 def test_whoever_would_wait_too_long_is_refused_at_once_and_told_when_to_come():
-    options = (*SLOW[:-3], "0.05", "--max_queue_wait_s", "0.5")
+    options = (*SLOW[:-1], "0.05", "--max_queue_wait_s", "0.5")
     with ServerProcess(*options, module=FAKE) as server, contextlib.ExitStack() as connections:
 
         def ask():

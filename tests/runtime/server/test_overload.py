@@ -12,7 +12,7 @@ import pytest
 from support.servers.process import FAKE, JSON, ServerProcess
 
 NUM_CLIENTS = 64
-SETTINGS = ("--max_batch_size", "8", "--max_new_tokens", "64", "--cache_lens", "2048")
+SETTINGS = ("--max_batch_size", "8", "--max_new_tokens", "64", "--cache_lens", "2048", "--max_queue_wait_s", "0")
 
 
 def ask_all(server):

@@ -15,6 +15,7 @@ GAUGES = {
     "ballast_batch_running",
     "ballast_batch_occupancy_ratio",
     "ballast_requests_waiting",
+    "ballast_predicted_wait_seconds",
     "ballast_kv_cache_capacity_tokens",
     "ballast_kv_cache_used_tokens",
     "ballast_kv_cache_cached_tokens",

@@ -29,6 +29,9 @@ def infill_prompt(body: InfillRequest, tokenizer: Tokenizer) -> list[int]:
             refuse(path, "must be a string")
         return tokenizer.encode(value, parse_special=False)
 
+    for n, each in enumerate(body.input_extra):
+        if not isinstance(each.get("filename", ""), str):
+            refuse(f"input_extra.{n}.filename", "must be a string")
     begin, hole, end = (token_id for token_id in marks.values() if token_id is not None)
     files = [
         token_id

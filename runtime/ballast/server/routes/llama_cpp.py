@@ -66,5 +66,6 @@ async def _answer(request: Request, endpoint: str, kind: type[LlamaRequest]) -> 
         builder.text.tokenizer.token_bytes,
         bool(body.return_tokens),
         body.num_logprobs is not None,
+        body.seed,
     )
     return service.respond(record, job, reply, stream=bool(body.stream))

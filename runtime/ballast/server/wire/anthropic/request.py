@@ -63,7 +63,7 @@ class MessagesRequest(StrictModel):
     tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS)] | None, Holds(TOOL)] = None
     tool_choice: Annotated[dict[str, Any] | None, Holds(TOOL_CHOICE)] = None
     thinking: Annotated[dict[str, Any] | None, Holds(THINKING)] = None
-    """Reasoning ends after `budget_tokens`; `max_tokens` bounds reasoning and answer together. `display: omitted` leaves
+    """Reasoning ends after `budget_tokens`; `max_tokens` bounds it and the answer together. `display: omitted` leaves
     it out of the reply; any other display sends it in full."""
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None

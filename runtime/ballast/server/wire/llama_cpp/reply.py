@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ballast.server.wire.json_text import event, to_json
@@ -13,6 +13,8 @@ from ballast.server.wire.usage import Counts, Progress
 from ballast.text.reply_parts import Content
 
 ANY_SLOT = -1
+DRAWN_SEED = 2**32 - 1
+"""What llama.cpp shows for a seed that the server draws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,10 @@ class LlamaReply:
     token_bytes: TokenBytes
     shows_tokens: bool
     shows_probabilities: bool
+    seed: int | None = None
+    """None: the server draws one."""
+    _with_new_line: set[int] = field(default_factory=set)
+    """Streamed choices whose text had a line break so far."""
 
     def opening(self, counts: Counts) -> bytes:
         """Nothing."""
@@ -38,6 +44,8 @@ class LlamaReply:
         text = piece.text
         if not text and not piece.token_ids:
             return b""
+        if "\n" in text:
+            self._with_new_line.add(piece.index)
         body = {
             **self._head(piece.index, text, piece.token_ids, counts),
             "stop": False,
@@ -92,11 +100,12 @@ class LlamaReply:
             **head,
             "stop": True,
             "model": self.model,
-            "generation_settings": {"n_predict": self.num_new},
+            "generation_settings": {"n_predict": self.num_new, "seed": DRAWN_SEED if self.seed is None else self.seed},
             "prompt": self.prompts[choice.index],
             "stop_type": kind,
             "stopping_word": choice.stop or "",
             "truncated": False,
+            "has_new_line": choice.index in self._with_new_line or "\n" in head["content"],
             "tokens_cached": counts.usage.cached_tokens,
             "timings": counts.timings.to_wire(),
         }

@@ -213,10 +213,12 @@ class Reply:
         return self._frame(piece.index, fields, counts, reason=piece.finish_reason, more=more)
 
     def end(self, counts: Counts) -> bytes:
-        """The last frames: the usage, in a frame without choices, if it was asked for, and the end of the stream."""
+        """The last frames: the usage and the timings, in a frame without choices, if the usage was asked for, and the
+        end of the stream."""
         if not self.shape.include_usage:
             return DONE
-        return event({**self._chunk_head, "choices": [], "usage": counts.usage.to_wire()}) + DONE
+        costs = {"usage": counts.usage.to_wire(), "timings": counts.timings.to_wire()}
+        return event({**self._chunk_head, "choices": [], **costs}) + DONE
 
     def error(self, status: int, body: Mapping[str, Any]) -> bytes:
         """The last frames of a stream that failed."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BeforeValidator, Field, PrivateAttr, SkipValidation
 
 from ballast.engine.request import SamplingParams
-from ballast.errors import RequestError
+from ballast.errors import RequestError, shown
 from ballast.server.wire.field_rules import Holds, NoEffect
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
@@ -52,8 +52,9 @@ def _token_ids_as_keys(value: Any) -> Any:
         return value
     if len(value) > MAX_LOGIT_BIAS:
         raise ValueError(f"must have at most {MAX_LOGIT_BIAS} entries")
-    if not all(len(key) <= MAX_ID_DIGITS and key.isascii() and key.isdigit() for key in value):
-        raise ValueError("keys must be token ids")
+    wrong = next((key for key in value if not (len(key) <= MAX_ID_DIGITS and key.isascii() and key.isdigit())), None)
+    if wrong is not None:
+        raise ValueError(f"keys must be token ids, and {shown(wrong)} is none; /tokenize says which ids a text has")
     return {int(key): bias for key, bias in value.items()}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import anthropic
+import httpx
 import pytest
 from pydantic import BaseModel
 
@@ -79,6 +80,17 @@ def test_reasoning_is_left_out_on_demand(
     message = both_ways(client, "thought", thinking=thinking)
     assert [block.type for block in message.content] == ["thinking", "text"][0 if is_shown else 1 :]
     assert message.usage.output_tokens > len("It is 4."), "it was thought all the same"
+
+
+def test_streamed_reasoning_ends_with_its_signature(server: ServerProcess) -> None:
+    body = {"model": "m", "max_tokens": 300, "stream": True, "messages": [{"role": "user", "content": "say thought"}]}
+    lines = httpx.post(server.url + "/v1/messages", json=body, timeout=60).text.split("\n")
+    found = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    of_blocks = [(event["index"], event.get("delta", event)["type"]) for event in found if "index" in event]
+    begun, last = of_blocks.index((0, "signature_delta")), of_blocks.index((0, "content_block_stop"))
+    assert last == begun + 1
+    assert of_blocks[last + 1] == (1, "content_block_start")
+    assert (1, "signature_delta") not in of_blocks
 
 
 FORMAT = {

@@ -428,6 +428,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "Sunny, 25°C"}
         {"messages": [*CALLED, {"role": "user", "content": [RESULT | {"is_error": True}]}]},
         {"stop_sequences": ["zzzz"], "temperature": 0.5, "top_k": 40, "top_p": 0.9},
         {"thinking": {"type": "enabled", "budget_tokens": 50}},
+        {"metadata": {"user_id": "test_user_123"}},
     ],
     ids=lambda fields: json.dumps(fields)[:60],
 )
@@ -489,6 +490,10 @@ def test_vllm_chat_logprobs(server, fields, num):
         ({"logit_bias": {"not_a_token_id": 50}}, ["logit_bias", "not_a_token_id"]),
         ({"logit_bias": {"1": "not_a_number"}}, ["logit_bias"]),
         ({"cache_salt": ""}, ["cache_salt"]),
+        ({"structured_outputs": {"regex": {"1": "Python"}}}, ["structured_outputs.regex"]),
+        ({"seed": 2**63}, ["seed"]),
+        ({"seed": -(2**63) - 1}, ["seed"]),
+        ({"messages": [{"role": "my-custom-role", "content": "a"}]}, ["messages.0.role"]),
         ({"stream_options": {"include_usage": True}}, ["stream_options"]),
     ],
     ids=lambda each: json.dumps(each)[:60],
@@ -531,3 +536,21 @@ def test_vllm_structured_chat(server, name):
     body = {"messages": CHAT, "max_tokens": 10, "structured_outputs": {name: form}}
     said = ask(server, "/v1/chat/completions", body).json()["choices"][0]["message"]["content"]
     assert said.strip('"') in ("Rust", "Go")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [CHAT[1] | {"extra_field": "0"}]},
+        {"response_format": {"type": "text"}},
+        {"min_characters": 10},
+        {"n": 2, "seed": 42},
+    ],
+    ids=json.dumps,
+)
+def test_vllm_chats_that_are_answered(server, fields):
+    reply = ask(server, "/v1/chat/completions", {"messages": CHAT, "max_tokens": 4} | fields)
+    assert reply.status_code == 200
+    assert [choice["index"] for choice in reply.json()["choices"]] == list(range(fields.get("n", 1)))
+    named = {"messages": "messages.0.extra_field", "min_characters": "min_characters"}
+    assert reply.headers.get("x-ballast-ignored") == named.get(next(iter(fields)))

@@ -104,7 +104,11 @@ def _block_event(step: Step, block: Block, text: str) -> bytes:
         case "more":
             return _event("content_block_delta", index=block.index, delta=_delta(block, text))
         case "close":
-            return _event("content_block_stop", index=block.index)
+            # The API ends reasoning with its signature, for which some clients wait. Here nothing is signed.
+            signed = {"type": "signature_delta", "signature": ""}
+            is_reasoning = block.kind == "reasoning"
+            last = _event("content_block_delta", index=block.index, delta=signed) if is_reasoning else b""
+            return last + _event("content_block_stop", index=block.index)
 
 
 def _begun_block(block: Block) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Shapes: DeepSeek-V2-Lite's (Q4_K, down in Q8_0), and DeepSeek-R1's cut to 64 exp
 Every token picks its experts at random; bytes count each picked expert once a call. `share` is those bytes a second
 over the speed at which the same threads read memory, measured just before and after.
 
-python benchmarks/kernels/packed_experts.py [--shape v2lite|r1] [--isa avx512] [--tokens 1 4 8 16 512] [--threads N]
+python benchmarks/kernels/packed_experts.py [--shape v2lite|r1] [--type IQ2_XXS] [--isa avx512] [--tokens 1 4 16]
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ SHAPES = {"v2lite": Shape(6, 2048, 1408, GgmlType.Q8_0, 1 << 28), "r1": Shape(8,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="v2lite")
+    parser.add_argument("--type", nargs="*", choices=GgmlType.__members__, help="of all three matrices, in turns")
     parser.add_argument("--isa", nargs="*", default=kernels.usable_isas()[:-1])
     parser.add_argument("--activation_bytes", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--tokens", nargs="*", type=int, default=[1, 4, 8, 16, 512])
@@ -49,14 +50,18 @@ def main() -> None:
     tall, wide = (NUM_EXPERTS * shape.width, shape.hidden), (NUM_EXPERTS * shape.hidden, shape.width)
     for isa in args.isa:
         for num_bytes in args.activation_bytes:
-            kinds = (GgmlType.Q4_K, tall), (GgmlType.Q4_K, tall), (shape.down, wide)
-            gate, up, down = matrices = [matrix_of(kind, *size) for kind, size in kinds]
-            experts = kernels.Experts(gate, up, down, NUM_EXPERTS).packed(pool, isa, activation_bytes=num_bytes)
-            expert_bytes = sum(matrix.nbytes for matrix in matrices) // NUM_EXPERTS
-            for num_tokens in args.tokens:
-                case = f"{args.shape}, {isa}, {num_bytes} bytes an activation, {num_tokens} tokens"
-                figures = measure(pool, experts, shape, expert_bytes, num_tokens)
-                print(bench_record("kernels/packed_experts", case, threads=args.threads, **figures), flush=True)
+            for name in args.type or ["own"]:
+                of_tall, of_wide = (GgmlType.Q4_K, shape.down) if name == "own" else (GgmlType[name],) * 2
+                matrices = [
+                    matrix_of(kind, *size) for kind, size in ((of_tall, tall), (of_tall, tall), (of_wide, wide))
+                ]
+                experts = kernels.Experts(*matrices, NUM_EXPERTS).packed(pool, isa, activation_bytes=num_bytes)
+                expert_bytes = sum(matrix.nbytes for matrix in matrices) // NUM_EXPERTS
+                of_types = "" if name == "own" else f"{name}, "
+                for num_tokens in args.tokens:
+                    case = f"{args.shape}, {of_types}{isa}, {num_bytes} bytes an activation, {num_tokens} tokens"
+                    figures = measure(pool, experts, shape, expert_bytes, num_tokens)
+                    print(bench_record("kernels/packed_experts", case, threads=args.threads, **figures), flush=True)
 
 
 def measure(

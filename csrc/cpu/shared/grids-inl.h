@@ -87,6 +87,23 @@ BALLAST_INLINE void decode_points(const uint8_t* group, int part, uint8_t* out) 
   }
 }
 
+#ifndef BALLAST_PERMUTES_POINTS
+template <const QuantLayout& kLayout, int kStride>
+BALLAST_INLINE bool decode_by_permutes(const uint8_t*, int64_t, uint8_t*) {
+  return false;
+}
+#endif
+
+// The codes of groups that follow each other, as decode_points has those of one.
+template <const QuantLayout& kLayout, int kStride>
+BALLAST_INLINE void decode_groups(const uint8_t* first, int64_t count, int part, uint8_t* out) {
+  if (decode_by_permutes<kLayout, kStride>(first, count, out)) return;
+  for (int64_t index = 0; index < count; ++index) {
+    decode_points<kLayout, kStride>(first + index * kLayout.group_bytes(), part,
+                                    out + index * kGroupQuads * kStride);
+  }
+}
+
 // n of the scales of a group's sub-blocks, which are 2 n + 1. `index` is the group's in its super-block.
 template <const QuantLayout& kLayout>
 BALLAST_INLINE Ints sub_scale(const uint8_t* record, const uint8_t* group, int part, int64_t index, int sub) {

@@ -308,18 +308,18 @@ constexpr const QuantLayout& decoded_layout() {
 template <const QuantLayout& kLayout, int kPanels>
 BALLAST_INLINE void decode_first(const PackedPanels<kLayout, kPanels>& panels, int64_t cols, Groups groups,
                                  DecodedPiece<decoded_layout<kLayout>(), kPanels>& out) {
+  constexpr int kStride = kPanels * kPartBytes;
   out.first = groups.begin;
-  for (int64_t index = 0; index < groups.end - groups.begin; ++index) {
-    const int64_t at = groups.begin + index;
-    const uint8_t* const asked = asked_at<kLayout>(panels.asking, at);
-    for (int panel = 0; panel < kPanels; ++panel) {
-      const uint8_t* const first = panels.first + panel * panels.panel_bytes;
+  for (int panel = 0; panel < kPanels; ++panel) {
+    const uint8_t* const first = panels.first + panel * panels.panel_bytes;
+    const uint8_t* group = first + kLayout.scale_bytes(cols) + groups.begin * kLayout.group_bytes();
+    decode_groups<kLayout, kStride>(group, groups.end - groups.begin, panels.part, out.codes[0][0][panel]);
+    for (int64_t at = groups.begin; at < groups.end; ++at, group += kLayout.group_bytes()) {
       const uint8_t* const record = first + (at >> kSuperGroupsLog2) * kLayout.scale_stride();
-      const uint8_t* const group = first + kLayout.scale_bytes(cols) + at * kLayout.group_bytes();
-      prefetch(asked + panel * panels.panel_bytes, share_bytes<kLayout>(), panels.asking.to);
-      decode_points<kLayout, kPanels * kPartBytes>(group, panels.part, out.codes[index][0][panel]);
+      prefetch(asked_at<kLayout>(panels.asking, at) + panel * panels.panel_bytes, share_bytes<kLayout>(),
+               panels.asking.to);
       for (int sub = 0; sub < kLayout.subs_per_group(); ++sub)
-        store_floats(out.scale[index][sub][panel],
+        store_floats(out.scale[at - groups.begin][sub][panel],
                      point_scale<kLayout>(record, group, panels.part, at % kSuperGroups, sub));
     }
   }

@@ -123,6 +123,8 @@ const char* name_of(Scales scales) {
       return "nested";
     case Scales::kNibbles:
       return "nibbles";
+    case Scales::kBlock:
+      return "block";
     case Scales::kOddNibbles:
     case Scales::kOddInCodes:
       return "odd";

@@ -10,9 +10,10 @@
 namespace ballast {
 
 enum class CodeTable {
-  kNone,  // a code is the number itself
-  kIQ4,   // closer together around zero
-  kE2M1,  // floats of four bits (OCP microscaling formats), doubled
+  kNone,   // a code is the number itself
+  kIQ4,    // closer together around zero
+  kE2M1,   // floats of four bits (OCP microscaling formats), doubled
+  kTrits,  // codes of 0, 1 and 2 are digits of numbers to the base of 3
   // Grids, by their number of points and the weights of a point.
   kGrid256x8,
   kGrid512x8,

@@ -42,5 +42,7 @@
   QUANTIZED(IQ4_XS,  23,    256,   136,    4,       32,    128, kNested,  false,   kIQ4)       \
   QUANTIZED(IQ1_M,   29,    256,    56,    8,       16,    128, kOddNibbles, false, kGrid2048x8) \
   FLOATS(   BF16,    30,             2)                                                        \
+  QUANTIZED(TQ1_0,   34,    256,    54,    2,       32,      1, kBlock,      false, kTrits)      \
+  QUANTIZED(TQ2_0,   35,    256,    66,    2,       32,      1, kBlock,      false, kNone)       \
   QUANTIZED(MXFP4,   39,     32,    17,    4,       32,    128, kPowers,  false,   kE2M1)
 // clang-format on

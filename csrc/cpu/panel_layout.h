@@ -13,6 +13,11 @@
 //            scale;
 //   high     16 rows of 0 to 2 bytes: further bits of numbers. Of two bytes, a point has a nibble: three bits
 //            of its number, and one that shifts its weights or belongs to the group's scale.
+// Codes of three values are kept five to a byte: of a super-block
+//   trits    13 x 64 bytes: quad 5 l + n of its 64 is digit n of line l, the first the largest one's. A byte
+//   b
+//            is the number of five digits to the base of 3, times 256 / 243 rounded up, so that digit n is
+//            3 (3^n b mod 256) / 256, rounded down.
 // A panel is its scales (padded to 64 bytes), then its groups. Scales of 16 rows lie side by side.
 //
 // Only plain data here: this header is compiled into objects for instruction sets that the host may not have.
@@ -32,12 +37,16 @@ constexpr int kQuadBytes = 64;
 // Groups that share a block scale in the formats of 256 weights a block.
 constexpr int kSuperGroupsLog2 = 3;
 constexpr int kSuperGroups = 1 << kSuperGroupsLog2;
+// A super-block's 64 quads, five to a line.
+constexpr int kTritsPerByte = 5;
+constexpr int kTritLines = (kSuperGroups * kGroupQuads + kTritsPerByte - 1) / kTritsPerByte;
 
 enum class Scales {
   kFlat,     // a half-precision scale a group (and a minimum)
   kPowers,   // a byte a group: the exponent of a power of two
   kNested,   // a half-precision scale a super-block, times a byte a sub-block (and minima likewise)
   kNibbles,  // the same with a sub-block's scale and minimum in the two halves of one byte
+  kBlock,    // a half-precision scale a super-block
   // A half-precision scale a super-block, times 2 n + 1 for each sub-block. n is
   kOddNibbles,  // a nibble; a byte has those of a group's two sub-blocks, or of two groups
   kOddInCodes,  // among a group's signs, or the high bits of its points
@@ -58,12 +67,14 @@ struct QuantLayout {
   // Whether a group has its scales to itself, and shares none with others of a super-block.
   constexpr bool is_flat() const { return scales == Scales::kFlat || scales == Scales::kPowers; }
   constexpr bool has_table() const { return table == CodeTable::kIQ4 || table == CodeTable::kE2M1; }
+  constexpr bool has_trits() const { return table == CodeTable::kTrits; }
   constexpr Grid grid() const { return grid_of(table); }
   constexpr bool has_grid() const { return grid().points != nullptr; }
   // Whether groups are decoded to memory before they are multiplied, however few the tokens are.
-  constexpr bool is_decoded_first() const { return has_grid(); }
+  constexpr bool is_decoded_first() const { return has_grid() || has_trits(); }
   constexpr bool is_wide() const { return bits == 8 || has_table(); }
   constexpr int group_bytes() const {
+    if (has_trits()) return kTritLines * kQuadBytes / kSuperGroups;
     if (has_grid()) return high_plane() + kPanelRows * grid().high_bytes;
     return bits * kGroupCols * kPanelRows / 8;
   }
@@ -89,12 +100,12 @@ struct QuantLayout {
   constexpr int scale_stride() const {
     const int block = 2 * kPanelRows * (has_minimum ? 2 : 1);
     const int subs = kSuperGroups * subs_per_group() * kPanelRows;
-    return scales == Scales::kFlat         ? block
-           : scales == Scales::kPowers     ? kPanelRows
-           : scales == Scales::kNibbles    ? block + subs
-           : scales == Scales::kOddNibbles ? block + subs / 2
-           : scales == Scales::kOddInCodes ? block
-                                           : block + subs * (has_minimum ? 2 : 1);
+    return scales == Scales::kFlat                                     ? block
+           : scales == Scales::kPowers                                 ? kPanelRows
+           : scales == Scales::kNibbles                                ? block + subs
+           : scales == Scales::kOddNibbles                             ? block + subs / 2
+           : scales == Scales::kOddInCodes || scales == Scales::kBlock ? block
+                                                                       : block + subs * (has_minimum ? 2 : 1);
   }
   constexpr int64_t scale_bytes(int64_t cols) const {
     const int64_t records = cols / (is_flat() ? kGroupCols : kGroupCols * kSuperGroups);

@@ -1,5 +1,6 @@
 // The formats of 256 weights a block, whose groups of 16 or 32 weights have small integer scales of their
-// own: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K and IQ4_XS. Products are formed as (block scale * group scale) * quant,
+// own: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K and IQ4_XS; and those with one
+// scale alone, TQ1_0 and TQ2_0. Products are formed as (block scale * group scale) * quant,
 // the order in which the gguf package forms them, so results are equal to the bit.
 #pragma once
 
@@ -51,6 +52,17 @@ struct BlockIQ4_XS {
   uint8_t scales_high[2];  // bits 4 and 5 of the eight scales, two a scale
   uint8_t scales_low[4];   // bits 0…3, offset 32
   uint8_t nibbles[128];    // 16 bytes hold 32 weights, as in IQ4_NL
+};
+
+struct BlockTQ1_0 {
+  uint8_t fives[48];  // digits to the base of 3: of 32 bytes five times 32 weights, of 16 five times 16
+  uint8_t fours[4];   // of 4 bytes four times 4
+  F16 scale;
+};
+
+struct BlockTQ2_0 {
+  uint8_t pairs[64];  // as in Q2_K
+  F16 scale;
 };
 
 inline void dequantize_block(const BlockQ2_K& block, float* __restrict out) {
@@ -153,6 +165,37 @@ inline void dequantize_block(const BlockIQ4_XS& block, float* __restrict out) {
       out[32 * group + i] = group_scale * kIQ4Steps.by_code[nibbles[i] & 15];
       out[32 * group + 16 + i] = group_scale * kIQ4Steps.by_code[nibbles[i] >> 4];
     }
+  }
+}
+
+// Digit `place` of a byte: see cpu/panel_layout.h.
+inline int trit_at(uint8_t number, int place) {
+  constexpr int kPowers[] = {1, 3, 9, 27, 81};
+  return static_cast<uint8_t>(number * kPowers[place]) * 3 >> 8;
+}
+
+// weight_at(i, code) for all weights.
+template <class WeightAt>
+void for_each_trit(const BlockTQ1_0& block, const WeightAt& weight_at) {
+  for (int place = 0; place < 5; ++place) {
+    for (int i = 0; i < 32; ++i) weight_at(32 * place + i, trit_at(block.fives[i], place));
+    for (int i = 0; i < 16; ++i) weight_at(160 + 16 * place + i, trit_at(block.fives[32 + i], place));
+  }
+  for (int place = 0; place < 4; ++place) {
+    for (int i = 0; i < 4; ++i) weight_at(240 + 4 * place + i, trit_at(block.fours[i], place));
+  }
+}
+
+inline void dequantize_block(const BlockTQ1_0& block, float* __restrict out) {
+  const float scale = block.scale.to_float();
+  for_each_trit(block, [&](int i, int code) { out[i] = scale * static_cast<float>(code - 1); });
+}
+
+inline void dequantize_block(const BlockTQ2_0& block, float* __restrict out) {
+  const float scale = block.scale.to_float();
+  for (int i = 0; i < 256; ++i) {
+    const int code = block.pairs[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+    out[i] = scale * static_cast<float>(code - 1);
   }
 }
 

@@ -75,7 +75,7 @@ void pack_scales(const RawBlock (&raws)[kPanelRows], uint8_t* record) {
     if constexpr (kLayout.has_minimum)
       std::memcpy(record + kHalvesBytes + 2 * row, raws[row].minimum.bytes, 2);
   }
-  if constexpr (!kLayout.is_flat()) {
+  if constexpr (!kLayout.is_flat() && kLayout.scales != Scales::kBlock) {
     constexpr int64_t kStride = sizeof(RawBlock);
     constexpr int kSubBytes = kSuperGroups * kLayout.subs_per_group() * kPanelRows;
     uint8_t* subs = record + kHalvesBytes * (kLayout.has_minimum ? 2 : 1);
@@ -85,6 +85,22 @@ void pack_scales(const RawBlock (&raws)[kPanelRows], uint8_t* record) {
     if constexpr (kLayout.scales == Scales::kNested && kLayout.has_minimum) {
       interleave_rows<uint8_t>(raws[0].minima, kStride, by_sub);
       std::memcpy(subs + kSubBytes, by_sub, kSubBytes);
+    }
+  }
+}
+
+// A super-block's 64 quads of codes 0, 1 and 2.
+inline void pack_trits(const GroupCodes (&groups)[kSuperGroups], uint8_t* out) {
+  for (int line = 0; line < kTritLines; ++line) {
+    for (int i = 0; i < kQuadBytes; ++i) {
+      int number = 0;
+      for (int digit = 0; digit < kTritsPerByte; ++digit) {
+        const int quad = line * kTritsPerByte + digit;
+        const int code =
+            quad < kSuperGroups * kGroupQuads ? groups[quad / kGroupQuads][quad % kGroupQuads][i] : 0;
+        number = 3 * number + code;
+      }
+      out[line * kQuadBytes + i] = static_cast<uint8_t>((number * 256 + 242) / 243);
     }
   }
 }
@@ -102,14 +118,18 @@ void pack_quantized(const uint8_t* const* rows, int num_rows, int64_t cols, uint
       read_raw(block, raws[row]);
     }
     pack_scales<kLayout>(raws, panel + index * kLayout.scale_stride());
+    GroupCodes by_group[kBlockGroups];
     for (int group = 0; group < kBlockGroups; ++group) {
-      GroupCodes codes;
+      GroupCodes& codes = by_group[group];
       for (int half = 0; half < 2; ++half) {
         interleave_rows<uint32_t>(raws[0].codes + group * kGroupCols + 16 * half, sizeof(RawBlock),
                                   codes[4 * half]);
       }
-      pack_group<kLayout.bits>(codes, groups + (index * kBlockGroups + group) * kLayout.group_bytes());
+      if constexpr (!kLayout.has_trits())
+        pack_group<kLayout.bits>(codes, groups + (index * kBlockGroups + group) * kLayout.group_bytes());
     }
+    if constexpr (kLayout.has_trits())
+      pack_trits(by_group, groups + index * kBlockGroups * kLayout.group_bytes());
   }
 }
 

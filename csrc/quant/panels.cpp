@@ -33,6 +33,14 @@ int code_at(int bits, const uint8_t* group, int row, int col) {
   return in_line[quad * kQuadBytes];
 }
 
+// The same of a column of a panel whose codes are digits to the base of 3.
+int code_of_trits(const uint8_t* groups, int64_t col, int row) {
+  constexpr int kBlockCols = kSuperGroups * kGroupCols;
+  const int quad = static_cast<int>(col % kBlockCols / 4);
+  const uint8_t* line = groups + (col / kBlockCols * kTritLines + quad / kTritsPerByte) * kQuadBytes;
+  return trit_at(line[4 * row + col % 4], quad % kTritsPerByte);
+}
+
 F16 half_at(const uint8_t* from) { return {{from[0], from[1]}}; }
 
 template <const QuantLayout& kLayout>
@@ -49,7 +57,7 @@ void unpack_quantized(const uint8_t* panel, int64_t cols, int row, float* out) {
     const uint8_t* record = panel + (kFlat ? group : group / kSuperGroups) * kLayout.scale_stride();
     float scale = kPowers ? power_of_two(record[row]) : half_at(record + 2 * row).to_float();
     float minimum = kLayout.has_minimum ? half_at(record + kHalvesBytes + 2 * row).to_float() : 0.0f;
-    if (!kFlat) {
+    if (!kFlat && kLayout.scales != Scales::kBlock) {
       const uint8_t* subs = record + kHalvesBytes * (kLayout.has_minimum ? 2 : 1) + row;
       const int64_t sub = group % kSuperGroups * kSubs + in_group / kLayout.sub_block;
       const uint8_t byte = subs[sub * kPanelRows];
@@ -62,7 +70,9 @@ void unpack_quantized(const uint8_t* panel, int64_t cols, int row, float* out) {
           minimum *= static_cast<float>(subs[(kSuperGroups * kSubs + sub) * kPanelRows]);
       }
     }
-    const int code = code_at(kLayout.bits, groups + group * kLayout.group_bytes(), row, in_group);
+    const uint8_t* codes = groups + group * kLayout.group_bytes();
+    const int code =
+        kLayout.has_trits() ? code_of_trits(groups, col, row) : code_at(kLayout.bits, codes, row, in_group);
     const int step = kLayout.has_table() ? kSteps.by_code[code] : code - kLayout.offset;
     out[col] = scale * static_cast<float>(step);
     if (kLayout.has_minimum) out[col] += kFlat ? minimum : -minimum;

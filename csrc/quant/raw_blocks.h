@@ -124,6 +124,16 @@ inline void read_raw(const BlockQ3_K& block, RawBlock& raw) {
   raw.scale = block.scale;
 }
 
+inline void read_raw(const BlockTQ1_0& block, RawBlock& raw) {
+  for_each_trit(block, [&](int i, int code) { raw.codes[i] = static_cast<uint8_t>(code); });
+  raw.scale = block.scale;
+}
+
+inline void read_raw(const BlockTQ2_0& block, RawBlock& raw) {
+  read_pairs256(block.pairs, raw.codes);
+  raw.scale = block.scale;
+}
+
 // 32 bytes hold 64 weights: low halves the first 32, high halves the others.
 inline void read_nibbles256(const uint8_t* nibbles, uint8_t* codes) {
   for (int group = 0; group < 4; ++group) {

@@ -43,6 +43,11 @@ BALLAST_INLINE Bytes bytes_of(int value) { return _mm256_set1_epi8(static_cast<c
 BALLAST_INLINE Bytes and_bytes(Bytes a, Bytes b) { return _mm256_and_si256(a, b); }
 BALLAST_INLINE Bytes or_bytes(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
 BALLAST_INLINE Bytes xor_bytes(Bytes a, Bytes b) { return _mm256_xor_si256(a, b); }
+BALLAST_INLINE Bytes add_bytes(Bytes a, Bytes b) { return _mm256_add_epi8(a, b); }
+// Down to 0.
+BALLAST_INLINE Bytes less_one(Bytes a) { return _mm256_subs_epu8(a, bytes_of(1)); }
+// Half of the sum, rounded up.
+BALLAST_INLINE Bytes average_bytes(Bytes a, Bytes b) { return _mm256_avg_epu8(a, b); }
 // Bits that cross from byte to byte are the caller's to mask off.
 template <int kShift>
 BALLAST_INLINE Bytes shift_left(Bytes a) {

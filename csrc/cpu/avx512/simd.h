@@ -38,6 +38,11 @@ BALLAST_INLINE Bytes bytes_of(int value) { return _mm512_set1_epi8(static_cast<c
 BALLAST_INLINE Bytes and_bytes(Bytes a, Bytes b) { return _mm512_and_si512(a, b); }
 BALLAST_INLINE Bytes or_bytes(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
 BALLAST_INLINE Bytes xor_bytes(Bytes a, Bytes b) { return _mm512_xor_si512(a, b); }
+BALLAST_INLINE Bytes add_bytes(Bytes a, Bytes b) { return _mm512_add_epi8(a, b); }
+// Down to 0.
+BALLAST_INLINE Bytes less_one(Bytes a) { return _mm512_subs_epu8(a, bytes_of(1)); }
+// Half of the sum, rounded up.
+BALLAST_INLINE Bytes average_bytes(Bytes a, Bytes b) { return _mm512_avg_epu8(a, b); }
 // Bits that cross from byte to byte are the caller's to mask off.
 template <int kShift>
 BALLAST_INLINE Bytes shift_left(Bytes a) {

@@ -12,6 +12,7 @@
 #include "cpu/shared/grids-inl.h"
 #include "cpu/shared/integers-inl.h"
 #include "cpu/shared/prefetch-inl.h"
+#include "cpu/shared/trits-inl.h"
 
 namespace ballast {
 namespace {
@@ -102,6 +103,10 @@ BALLAST_INLINE void decode_scales(const CommonScales& common, int64_t index, Gro
     out.scale[0] = halves_to_floats(record);
     if constexpr (kLayout.has_minimum) out.minimum[0] = halves_to_floats(record + kHalvesBytes);
   } else {
+    if constexpr (kLayout.scales == Scales::kBlock) {
+      out.scale[0] = common.scale;
+      return;
+    }
     const uint8_t* subs = common.first + index * kSubs * kPanelRows;
     for (int sub = 0; sub < kSubs; ++sub) {
       const Ints bytes = load_int8(subs + sub * kPanelRows);
@@ -298,11 +303,23 @@ BALLAST_INLINE void decode_piece(const PackedPanels<kLayout, kPanels>& panels, G
 
 // What panels that are decoded first are multiplied as: kernels that many formats share.
 static constexpr QuantLayout kDecodedSubs32{8, 32, 128, Scales::kNested, false, CodeTable::kNone};
+static constexpr QuantLayout kDecodedTrits{2, 32, 1, Scales::kNested, false, CodeTable::kNone};
 static constexpr QuantLayout kDecodedSubs16{8, 16, 128, Scales::kNested, false, CodeTable::kNone};
 
 template <const QuantLayout& kLayout>
 constexpr const QuantLayout& decoded_layout() {
-  return kLayout.subs_per_group() == 1 ? kDecodedSubs32 : kDecodedSubs16;
+  return kLayout.has_trits()             ? kDecodedTrits
+         : kLayout.subs_per_group() == 1 ? kDecodedSubs32
+                                         : kDecodedSubs16;
+}
+
+template <const QuantLayout& kLayout>
+BALLAST_INLINE Floats decoded_scale(const uint8_t* record, const uint8_t* group, int part, int64_t index,
+                                    int sub) {
+  if constexpr (kLayout.has_trits())
+    return halves_to_floats(record + part * kVectorRows * 2);
+  else
+    return point_scale<kLayout>(record, group, part, index, sub);
 }
 
 template <const QuantLayout& kLayout, int kPanels>
@@ -313,14 +330,19 @@ BALLAST_INLINE void decode_first(const PackedPanels<kLayout, kPanels>& panels, i
   for (int panel = 0; panel < kPanels; ++panel) {
     const uint8_t* const first = panels.first + panel * panels.panel_bytes;
     const uint8_t* group = first + kLayout.scale_bytes(cols) + groups.begin * kLayout.group_bytes();
-    decode_groups<kLayout, kStride>(group, groups.end - groups.begin, panels.part, out.codes[0][0][panel]);
+    if constexpr (kLayout.has_trits()) {
+      for (int64_t at = 0; at < groups.end - groups.begin; at += kSuperGroups)
+        decode_trits<kStride>(group + at * kLayout.group_bytes(), panels.part, out.codes[at][0][panel]);
+    } else {
+      decode_groups<kLayout, kStride>(group, groups.end - groups.begin, panels.part, out.codes[0][0][panel]);
+    }
     for (int64_t at = groups.begin; at < groups.end; ++at, group += kLayout.group_bytes()) {
       const uint8_t* const record = first + (at >> kSuperGroupsLog2) * kLayout.scale_stride();
       prefetch(asked_at<kLayout>(panels.asking, at) + panel * panels.panel_bytes, share_bytes<kLayout>(),
                panels.asking.to);
       for (int sub = 0; sub < kLayout.subs_per_group(); ++sub)
         store_floats(out.scale[at - groups.begin][sub][panel],
-                     point_scale<kLayout>(record, group, panels.part, at % kSuperGroups, sub));
+                     decoded_scale<kLayout>(record, group, panels.part, at % kSuperGroups, sub));
     }
   }
 }

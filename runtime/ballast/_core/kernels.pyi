@@ -146,10 +146,10 @@ class QuantLayout(PybindObject):
     @property
     def offset(self) -> int: ...
     @property
-    def scales(self) -> Literal["flat", "powers", "nested", "nibbles", "odd"]:
+    def scales(self) -> Literal["flat", "powers", "nested", "nibbles", "block", "odd"]:
         """flat: a half-precision scale a group; powers: a power of two a group; nested: a half-precision scale for
-        eight groups, times a byte a sub-block; nibbles: scale and minimum in the halves of that byte; odd: of
-        codes that are points of a grid, times an odd number a sub-block."""
+        eight groups, times a byte a sub-block; nibbles: scale and minimum in the halves of that byte; block: that of
+        eight groups alone; odd: of codes that are points of a grid, times an odd number a sub-block."""
     @property
     def has_minimum(self) -> bool: ...
     @property

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType as GgmlType
 from transformers import PreTrainedModel
 
 from ballast.engine.build import EngineSettings, scheduler_config
@@ -26,9 +27,12 @@ from ballast.engine.runner import Runner
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.tiny import TinyModel, write_tiny_model
+from ballast.tiny.shape import V3
 from ballast.weights.gguf import open_gguf
 from support.generate import generate
 from support.kernels.isas import FAST_ISAS, isa_params
+from support.models.mixed_types import with_all_types
+from support.models.random_blocks import FORMATS
 from support.oracles.hf_oracle import hf_logits, hf_model, near_ties
 
 MAX_RELATIVE_ERROR = 1e-3
@@ -174,3 +178,20 @@ def test_logits_agree_in_every_architecture_and_layout(
 @pytest.mark.parametrize("quant", QUANTS)
 def test_logits_agree_in_every_quantisation(subjects: Callable[..., Subject], quant: str, isa: str):
     compare(subjects("v3", "split", quant), 256, isa)
+
+
+@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
+def test_logits_agree_in_a_file_of_all_types(mixed: Subject, isa: str):
+    compare(mixed, 256, isa)
+    compare(mixed, 7, isa)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    directory = tmp_path_factory.mktemp("mixed")
+    shape = replace(V3, num_layers=6)
+    model, types = with_all_types(
+        write_tiny_model(directory, arch="v3", quant="f32", overrides=shape), directory / "mixed.gguf"
+    )
+    assert types == set(FORMATS) - {GgmlType.F32}
+    return Subject(model, hf_model(model.gguf, model.config_dir))

@@ -28,6 +28,8 @@ HALF_OFFSETS = {
     T.IQ3_S: (0,),
     T.IQ1_S: (0,),
     T.IQ1_M: (),
+    T.TQ1_0: (52,),
+    T.TQ2_0: (64,),
 }
 """Quantised formats with half-precision scales: the byte offsets of these in a block; every other byte of a block may
 hold anything."""

@@ -19,6 +19,10 @@ from ballast.server.wire.responses.request import ResponsesRequest, parse_respon
 USER = {"role": "user", "content": "hi"}
 FUNCTION = {"type": "function", "function": {"name": "f"}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+# What OpenAI's client for Node adds to replies, and sends back with them.
+CALLED = {"name": "f", "arguments": "{}", "parsed_arguments": None}
+PARSED_CALL = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": CALLED}]}
+PARSED_TEXT = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "", "parsed": None}]}
 BODIES = {
     ChatCompletionRequest: {"messages": [USER]},
     CompletionRequest: {"prompt": "hi"},
@@ -71,6 +75,12 @@ def parsed(kind, ignored, **fields):
         (MessagesRequest, {"thinking": {"type": "adaptive", "x": 1}}, ["thinking.x"]),
         (MessagesRequest, {"system": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]}, []),
         (MessagesRequest, {"tools": [{"name": "f", "input_schema": {"x": 1}, "x": 1}]}, ["tools.0.x"]),
+        (ChatCompletionRequest, {"messages": [{"role": "assistant", "content": "{}", "parsed": {}}, PARSED_CALL]}, []),
+        (
+            ResponsesRequest,
+            {"input": [PARSED_TEXT, {"type": "function_call", "name": "f", "parsed_arguments": {}}]},
+            [],
+        ),
         (ResponsesRequest, {"client_metadata": {}, "x": 1}, ["x"]),
         (ResponsesRequest, {"input": [{"type": "message", "role": "user", "content": "a", "x": 1}]}, ["input.0.x"]),
         (ResponsesRequest, {"text": {"format": {"type": "text", "x": 1}, "y": 1}}, ["text.format.x", "text.y"]),

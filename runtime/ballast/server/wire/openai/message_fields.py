@@ -7,7 +7,7 @@ from ballast.server.wire.field_rules import NoEffect, Refused, shape
 _CACHE_MARK = NoEffect("the prefix cache finds every common prefix by itself")
 _CACHE_RULES = {"cache_control": _CACHE_MARK, "prompt_cache_breakpoint": _CACHE_MARK}
 
-_FUNCTION_CALL = shape("name", "arguments")
+_FUNCTION_CALL = shape("name", "arguments", rules={"parsed_arguments": NoEffect("repeats arguments")})
 _TOOL_CALL = shape(
     "id",
     "type",
@@ -31,6 +31,7 @@ MESSAGE = shape(
         **_CACHE_RULES,
         "annotations": NoEffect("of a reply, for the reader"),
         "audio": Refused("this model reads only text"),
+        "parsed": NoEffect("repeats content"),
         "refusal": NoEffect("of a reply, for the reader"),
         "reasoning_details": NoEffect("repeats reasoning"),
         "tools": Refused("tools are those of the whole request", ([],)),

@@ -40,6 +40,7 @@ _ITEM_RULES: Mapping[str, Rule] = {
     "encrypted_content": NoEffect("reasoning is not encrypted here"),
     "id": NoEffect("nothing is stored under it"),
     "internal_chat_message_metadata_passthrough": _RECORDS,
+    "parsed_arguments": NoEffect("repeats arguments"),
     "phase": NoEffect("a hint, which this model was not trained to follow"),
     "status": _REPLY,
     "summary": NoEffect("reasoning itself is read"),
@@ -47,6 +48,7 @@ _ITEM_RULES: Mapping[str, Rule] = {
 _PART_RULES: Mapping[str, Rule] = {
     "annotations": _REPLY,
     "logprobs": _REPLY,
+    "parsed": NoEffect("repeats text"),
     "prompt_cache_breakpoint": _ONE_CACHE,
 }
 _MEDIA = ("file_data", "file_id", "file_url", "image_url", "input_audio")

@@ -1,5 +1,6 @@
-"""A coding agent does the task of `support.servers.agent_script` against a server, twice in one conversation."""
+"""A coding agent does the task of `support.servers.agent_script` against a server."""
 
+import itertools
 import os
 import random
 import subprocess
@@ -47,8 +48,8 @@ def program(folder: Path, *patterns: str) -> Path:
     return found[0]
 
 
-def check(agent: Agent, template: str) -> str:
-    """Have it do the task with a model of that template. Returns what was seen, in words."""
+def check(agent: Agent, template: str, num_tasks: int = 2) -> str:
+    """Have it do so many tasks in one conversation with a model of that template. Returns what was seen, in words."""
     options = ("--chat_template", template, *OPTIONS)
     with (
         ServerProcess(*options, module=AGENT) as server,
@@ -57,12 +58,12 @@ def check(agent: Agent, template: str) -> str:
         home = Path(directory) / "home"
         home.mkdir()
         agent.configure(server.url, home)
-        for n, arguments in enumerate((agent.begin, agent.go_on)):
+        for n, arguments in enumerate([agent.begin, agent.go_on][:num_tasks]):
             _do_task(agent, arguments, server.url, home, Path(directory) / "work", f"task-{n}")
         server.wait_until_empty()
         requests = [event for event in server.events if event["event"] == "request" and event["method"] == "POST"]
-    _assert_served(agent, requests)
-    return f"two tasks of {TURNS} turns with {template}"
+    _assert_served(agent, requests, num_tasks)
+    return f"{template} {num_tasks * TURNS} turns"
 
 
 def _do_task(agent: Agent, arguments: Sequence[str], url: str, home: Path, work: Path, name: str) -> None:
@@ -90,14 +91,14 @@ def _do_task(agent: Agent, arguments: Sequence[str], url: str, home: Path, work:
     assert ANSWER.format(number=number, size=size) in done.stdout, told
 
 
-def _assert_served(agent, requests):
-    """That every request was answered, and those of the two tasks one after the other, each going on from the last."""
+def _assert_served(agent, requests, num_tasks):
+    """That every request was answered, and those of the tasks one after the other, each going on from the last."""
     failed = [request for request in requests if request["status"] != 200 or request["outcome"] != "ok"]
     assert not failed, failed
     turns = [request for request in requests if request["path"] == agent.path and request["prompt_tokens"] > 10_000]
     ends = ["tool_calls"] * (TURNS - 1) + ["stop"]
-    assert [turn["finish_reason"] for turn in turns] == 2 * ends, turns
+    assert [turn["finish_reason"] for turn in turns] == num_tasks * ends, turns
     ignored = {field for request in requests for field in request.get("ignored_fields", "").split(", ") if field}
     assert ignored == agent.ignored, ignored
-    for before, turn in zip(turns, turns[1:], strict=False):
+    for before, turn in itertools.pairwise(turns):
         assert turn["cached_tokens"] > 0.9 * before["prompt_tokens"], (before, turn)

@@ -64,5 +64,5 @@ def check(folder):
         ignored=frozenset({"tools.9"}),  # web_search
     )
     plain = dataclasses.replace(codex, configure=configure, ignored=frozenset({"tools.8"}))
-    seen = [agent.check(codex, "deepseek-v3.1"), agent.check(plain, "deepseek-r1")]
-    print(f"codex: {', '.join(seen)}", flush=True)
+    seen = [agent.check(codex, "deepseek-v3.1"), agent.check(plain, "deepseek-r1", num_tasks=1)]
+    print(f"codex: a task of reading, editing, running and answering; {', '.join(seen)}", flush=True)

@@ -31,5 +31,5 @@ def check(folder):
         environment=environment,
         configure=configure,
     )
-    seen = [agent.check(opencode, template) for template in ("deepseek-v3.1", "deepseek-r1")]
-    print(f"opencode: {', '.join(seen)}", flush=True)
+    seen = [agent.check(opencode, "deepseek-v3.1"), agent.check(opencode, "deepseek-r1", num_tasks=1)]
+    print(f"opencode: a task of reading, editing, running and answering; {', '.join(seen)}", flush=True)

@@ -18,6 +18,7 @@ OPTIONS = (
     *("--log_level", "info"),
 )
 TIMEOUT_S = 120
+KEY = "a-key"
 TURNS = 4
 """Read, edit, run, answer."""
 
@@ -50,11 +51,7 @@ def program(folder: Path, *patterns: str) -> Path:
 
 def check(agent: Agent, template: str, num_tasks: int = 2) -> str:
     """Have it do so many tasks in one conversation with a model of that template. Returns what was seen, in words."""
-    options = ("--chat_template", template, *OPTIONS)
-    with (
-        ServerProcess(*options, module=AGENT) as server,
-        tempfile.TemporaryDirectory(prefix="agent-") as directory,
-    ):
+    with tempfile.TemporaryDirectory(prefix="agent-") as directory, _server(template, Path(directory)) as server:
         home = Path(directory) / "home"
         home.mkdir()
         agent.configure(server.url, home)
@@ -63,7 +60,14 @@ def check(agent: Agent, template: str, num_tasks: int = 2) -> str:
         server.wait_until_empty()
         requests = [event for event in server.events if event["event"] == "request" and event["method"] == "POST"]
     _assert_served(agent, requests, num_tasks)
-    return f"{template} {num_tasks * TURNS} turns"
+    return f"{num_tasks * TURNS} turns with {template}"
+
+
+def _server(template: str, directory: Path) -> ServerProcess:
+    keys = directory / "keys"
+    keys.write_text(KEY)
+    keyed = ("--api_key_file", str(keys), "--admin_port", "0")
+    return ServerProcess("--chat_template", template, *keyed, *OPTIONS, module=AGENT)
 
 
 def _do_task(agent: Agent, arguments: Sequence[str], url: str, home: Path, work: Path, name: str) -> None:

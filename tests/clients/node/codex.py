@@ -5,6 +5,8 @@ import json
 
 import agent
 
+APIS = ("/v1/responses",)
+TRIED = "two tasks in one conversation: read two files at once, edit one, run a command, answer"
 CONFIG = """\
 model = "script"
 model_provider = "ballast"
@@ -14,6 +16,7 @@ check_for_update_on_startup = false
 [model_providers.ballast]
 name = "Ballast"
 base_url = "{url}/v1"
+env_key = "BALLAST_API_KEY"
 wire_api = "responses"
 
 [features]
@@ -49,14 +52,14 @@ def configure_with_model(url, home):
 
 
 def environment(url, home):
-    return {"CODEX_HOME": str(home)}
+    return {"CODEX_HOME": str(home), "BALLAST_API_KEY": agent.KEY}
 
 
 def check(folder):
     options = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
     codex = agent.Agent(
         program=agent.program(folder, "@openai/codex-*/vendor/*/bin/codex"),
-        path="/v1/responses",
+        path=APIS[0],
         begin=("exec", *options),
         go_on=("exec", "resume", "--last", *options),
         environment=environment,
@@ -65,4 +68,4 @@ def check(folder):
     )
     plain = dataclasses.replace(codex, configure=configure, ignored=frozenset({"tools.8"}))
     seen = [agent.check(codex, "deepseek-v3.1"), agent.check(plain, "deepseek-r1", num_tasks=1)]
-    print(f"codex: a task of reading, editing, running and answering; {', '.join(seen)}", flush=True)
+    print(f"codex: {TRIED}; {', '.join(seen)}", flush=True)

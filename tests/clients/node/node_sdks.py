@@ -2,6 +2,9 @@
 
 import libraries
 
+APIS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+TRIED = "streams, runners of tools, structured output, thinking, errors"
+
 
 def check(folder):
     libraries.check(folder, "node_sdks.mjs", ignored={"thread"})  # the runner of tools asks for one to be kept

@@ -4,6 +4,8 @@ import json
 
 import agent
 
+APIS = ("/v1/chat/completions",)
+TRIED = "two tasks in one conversation: read two files at once, edit one, run a command, answer"
 MODEL = {"name": "script", "reasoning": True, "tool_call": True, "limit": {"context": 262144, "output": 4000}}
 
 
@@ -11,7 +13,7 @@ def configure(url, home):
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "Ballast",
-        "options": {"baseURL": f"{url}/v1", "apiKey": "none"},
+        "options": {"baseURL": f"{url}/v1", "apiKey": "{env:BALLAST_API_KEY}"},
         "models": {"script": MODEL},
     }
     config = {"model": "ballast/script", "autoupdate": False, "provider": {"ballast": provider}}
@@ -19,17 +21,18 @@ def configure(url, home):
 
 
 def environment(url, home):
-    return {"OPENCODE_CONFIG": str(home / "opencode.json"), "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+    config = str(home / "opencode.json")
+    return {"OPENCODE_CONFIG": config, "OPENCODE_DISABLE_MODELS_FETCH": "1", "BALLAST_API_KEY": agent.KEY}
 
 
 def check(folder):
     opencode = agent.Agent(
         program=agent.program(folder, "opencode-linux-*/bin/opencode"),
-        path="/v1/chat/completions",
+        path=APIS[0],
         begin=("run", "--format", "json"),
         go_on=("run", "--format", "json", "--continue"),
         environment=environment,
         configure=configure,
     )
     seen = [agent.check(opencode, "deepseek-v3.1"), agent.check(opencode, "deepseek-r1", num_tasks=1)]
-    print(f"opencode: a task of reading, editing, running and answering; {', '.join(seen)}", flush=True)
+    print(f"opencode: {TRIED}; {', '.join(seen)}", flush=True)

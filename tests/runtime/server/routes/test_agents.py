@@ -106,6 +106,15 @@ def test_claude_codes_request_is_answered(server):
     assert counted == usage["input_tokens"] + usage["cache_read_input_tokens"]
 
 
+@pytest.mark.parametrize(("display", "ignored"), [("updates", None), ("as a song", "thinking.display")])
+def test_however_an_agent_shows_reasoning_it_is_sent(server, display, ignored):
+    thinking = {"type": "adaptive", "display": display}
+    reply = post(server, "/v1/messages", CLAUDE_CODE | {"tools": CLAUDE_CODE["tools"][:1], "thinking": thinking})
+    assert reply.headers.get("x-ballast-ignored") == ignored
+    shown = [e["delta"]["thinking"] for e in events(reply) if e.get("delta", {}).get("type") == "thinking_delta"]
+    assert "".join(shown) == "Where?"
+
+
 def test_a_reply_without_citations_has_no_such_key(server):
     body = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "say hello"}]}
     for stream in (False, True):

@@ -243,7 +243,6 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"tool_choice": {"type": "all"}}, r"tool_choice\.type: is 'all'"),
         ({"tool_choice": {"type": ["any"]}}, r"tool_choice\.type: is \['any'\]"),
         ({"thinking": {"type": "deep"}}, r"thinking\.type: is 'deep'"),
-        ({"thinking": {"type": "adaptive", "display": 1}}, r"thinking\.display: must be a string"),
         (
             {"output_format": {"type": "json_schema", "schema": {}}, "output_config": {"format": FORMAT}},
             r"output_format: says something else than output_config\.format",

@@ -29,6 +29,8 @@ from ballast.server.wire.parsing import (
 from ballast.server.wire.tool_results import replace_media
 
 _THINKING = {"enabled": True, "disabled": False, "adaptive": None}
+_SHOWN = ("summarized", "updates")
+"""Of `thinking.display`: ways to show reasoning, which is sent in full here."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -64,7 +66,7 @@ class MessagesRequest(StrictModel):
     tool_choice: Annotated[dict[str, Any] | None, Holds(TOOL_CHOICE)] = None
     thinking: Annotated[dict[str, Any] | None, Holds(THINKING)] = None
     """Reasoning ends after `budget_tokens`; `max_tokens` bounds it and the answer together. `display: omitted` leaves
-    it out of the reply; any other display sends it in full."""
+    it out of the reply; with other values it is sent in full."""
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     """An older name of output_config.format."""
@@ -114,7 +116,7 @@ def to_chat(body: MessagesRequest, ignored: IgnoredFields) -> ChatCompletionRequ
         "tools": _tools(body.tools or (), ignored),
         "thinking": _thinking(body.thinking or {"type": "adaptive"}),
         "thinking_token_budget": _budget(body.thinking or {}),
-        "include_reasoning": _shows_reasoning(body.thinking or {}),
+        "include_reasoning": _shows_reasoning(body.thinking or {}, ignored),
         "continue_final_message": messages[-1]["role"] == "assistant",
         **_tool_choice(body.tool_choice or {"type": "auto"}),
         **_output(body.output_config or OutputConfig(), body.output_format),
@@ -254,11 +256,10 @@ def _budget(thinking: Mapping[str, Any]) -> int | None:
     return budget if thinking.get("type") == "enabled" else None
 
 
-def _shows_reasoning(thinking: Mapping[str, Any]) -> bool | None:
+def _shows_reasoning(thinking: Mapping[str, Any], ignored: IgnoredFields) -> bool | None:
     display = thinking.get("display")
-    if not (display is None or isinstance(display, str)):
-        refuse("thinking.display", "must be a string")
-    # Claude Code 2.1 asks for "updates"; what else there may be shows reasoning in one form or another.
+    if display not in (None, *_SHOWN, "omitted"):
+        ignored.unknown("thinking.display", f"is {display!r}; it must be omitted or one of {', '.join(_SHOWN)}")
     return False if display == "omitted" else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,15 @@ def clients_page() -> Iterator[str]:
     for name, meaning in COLUMNS.items():
         yield ""
         yield from paragraph(f"**{name[0].upper()}{name[1:]}**: {meaning}.")
+    yield ""
+    yield "## On Node"
+    yield ""
+    yield from paragraph(
+        "Each in a network of its own that has loopback alone. "
+        "[How coding agents are set up](../howto/coding-agents.md)."
+    )
+    yield ""
+    yield from table(("client", "version", "API", "what is tried"), _node_rows())
 
 
 def _rows() -> Iterator[tuple[str, ...]]:
@@ -47,6 +57,26 @@ def _rows() -> Iterator[tuple[str, ...]]:
         also = ", ".join(name for name in tried if name not in COLUMNS)
         for api in apis:
             yield f"`{package}`", version, f"`{api}`", *cells, also or "–"
+
+
+def _node_rows() -> Iterator[tuple[str, ...]]:
+    for pinned in sorted(REQUIREMENTS.glob("*/package.json")):
+        file = CHECKS / "node" / f"{pinned.parent.name.replace('-', '_')}.py"
+        apis, tried = _constants(file)
+        for package, version in json.loads(pinned.read_text())["dependencies"].items():
+            yield f"`{package}`", version, ", ".join(f"`{api}`" for api in apis), tried
+
+
+def _constants(file: Path) -> tuple[tuple[str, ...], str]:
+    """APIS and TRIED of a check."""
+    found = {
+        target.id: ast.literal_eval(node.value)
+        for node in ast.parse(file.read_text(), str(file)).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id in ("APIS", "TRIED")
+    }
+    return found["APIS"], found["TRIED"]
 
 
 def _package(pinned: Path) -> tuple[str, str]:

@@ -1,20 +1,18 @@
 """Claude Code, by Anthropic's Messages API."""
 
+import shlex
+
 import agent
+import howto
 
 APIS = ("/v1/messages",)
 TRIED = "two tasks in one conversation: read two files at once, edit one, run a command, answer"
-MODEL = "script"
 
 
 def environment(url, home):
-    return {
-        "ANTHROPIC_BASE_URL": url,
-        "ANTHROPIC_AUTH_TOKEN": agent.KEY,
-        "ANTHROPIC_MODEL": MODEL,
-        "ANTHROPIC_DEFAULT_HAIKU_MODEL": MODEL,
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    }
+    exports = "\n".join(line for line in howto.block("Claude Code", "", url).splitlines() if line.startswith("export "))
+    given = dict(word.split("=", 1) for word in shlex.split(exports) if word != "export")
+    return {name: value.replace("$BALLAST_API_KEY", agent.KEY) for name, value in given.items()}
 
 
 def check(folder):

@@ -1,54 +1,23 @@
 """Codex CLI, by the Responses API."""
 
 import dataclasses
-import json
 
 import agent
+import howto
 
 APIS = ("/v1/responses",)
 TRIED = "two tasks in one conversation: read two files at once, edit one, run a command, answer"
-CONFIG = """\
-model = "script"
-model_provider = "ballast"
-model_reasoning_effort = "high"
-check_for_update_on_startup = false
-
-[model_providers.ballast]
-name = "Ballast"
-base_url = "{url}/v1"
-env_key = "BALLAST_API_KEY"
-wire_api = "responses"
-
-[features]
-plugins = false
-apps = false
-"""
-MODEL = {
-    "slug": "script",
-    "display_name": "script",
-    "base_instructions": "You are a coding agent.",
-    "apply_patch_tool_type": "freeform",
-    "context_window": 262144,
-    "experimental_supported_tools": [],
-    "priority": 1,
-    "shell_type": "unified_exec",
-    "support_verbosity": False,
-    "supported_in_api": True,
-    "supported_reasoning_levels": [{"effort": "high", "description": "thinks"}],
-    "supports_parallel_tool_calls": True,
-    "truncation_policy": {"mode": "tokens", "limit": 10000},
-    "visibility": "list",
-}
-"""What it may know of a model; without it there is no `apply_patch`, whose argument is a free text."""
 
 
 def configure(url, home):
-    (home / "config.toml").write_text(CONFIG.format(url=url))
+    (home / "config.toml").write_text(howto.block("Codex", "toml", url))
 
 
 def configure_with_model(url, home):
-    (home / "models.json").write_text(json.dumps({"models": [MODEL]}))
-    (home / "config.toml").write_text(f'model_catalog_json = "{home}/models.json"\n{CONFIG.format(url=url)}')
+    """With what it may know of a model; else it has no `apply_patch`, whose argument is a free text."""
+    (home / "models.json").write_text(howto.block("Codex", "json", url))
+    named = f'model_catalog_json = "{home}/models.json"\n'
+    (home / "config.toml").write_text(named + howto.block("Codex", "toml", url))
 
 
 def environment(url, home):

@@ -1,23 +1,14 @@
 """opencode, by the Chat Completions API."""
 
-import json
-
 import agent
+import howto
 
 APIS = ("/v1/chat/completions",)
 TRIED = "two tasks in one conversation: read two files at once, edit one, run a command, answer"
-MODEL = {"name": "script", "reasoning": True, "tool_call": True, "limit": {"context": 262144, "output": 4000}}
 
 
 def configure(url, home):
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "name": "Ballast",
-        "options": {"baseURL": f"{url}/v1", "apiKey": "{env:BALLAST_API_KEY}"},
-        "models": {"script": MODEL},
-    }
-    config = {"model": "ballast/script", "autoupdate": False, "provider": {"ballast": provider}}
-    (home / "opencode.json").write_text(json.dumps(config))
+    (home / "opencode.json").write_text(howto.block("opencode", "json", url))
 
 
 def environment(url, home):

@@ -77,6 +77,7 @@ class AgentModel:
 
 def _agent_model(tokenizer: Tokenizer, config: Config) -> Runner:
     block_tokens = config.scheduling.block_tokens
+    assert config.scheduling.cache_lens is not None, "--cache_lens must be given"
     num_slots = (config.scheduling.cache_lens // block_tokens + 2) * block_tokens
     return AgentModel(tokenizer, num_slots, block_tokens)
 

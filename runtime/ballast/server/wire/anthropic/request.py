@@ -65,8 +65,8 @@ class MessagesRequest(StrictModel):
     tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS)] | None, Holds(TOOL)] = None
     tool_choice: Annotated[dict[str, Any] | None, Holds(TOOL_CHOICE)] = None
     thinking: Annotated[dict[str, Any] | None, Holds(THINKING)] = None
-    """Reasoning ends after `budget_tokens`; `max_tokens` bounds it and the answer together. `display: omitted` leaves
-    it out of the reply; with other values it is sent in full."""
+    """Reasoning ends after `budget_tokens`; `max_tokens` bounds reasoning and answer together. `display: omitted`
+    leaves it out of the reply; with other values it is sent in full."""
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     """An older name of output_config.format."""

@@ -58,7 +58,7 @@ e2e-gpu-image: setup ## the images with CUDA's libraries on a real node without 
 	@tools/e2e.sh gpu-image
 
 test-clients: setup ## other people's clients, each in an environment of its own
-	@$(BIN)/python tools/clients.py
+	@$(BIN)/python -m tools.clients
 
 fuzz: setup ## damaged files of every kind, 70,000 in all; ARGS="gguf --seconds 60" for some
 	@$(BIN)/python -m tools.fuzz $(ARGS)

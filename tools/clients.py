@@ -1,6 +1,6 @@
 """Runs third-party clients against servers of this machine, each in a virtual environment of its own.
 
-    python tools/clients.py [NAME ...]
+    python -m tools.clients [NAME ...]
 
 One server has the built-in model, which grammars can force but which cannot act; the other one's model follows a script
 (tests/support/servers/script_server.py). Clients reach nothing but loopback.
@@ -21,8 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import node_clients
 from support.servers.process import ServerProcess
+from tools import node_clients
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements" / "clients"

@@ -65,6 +65,11 @@ def test_why_it_ends(server):
     assert (reply["content"], reply["stop_type"], reply["stopping_word"]) == ("ef", "word", "g")
 
 
+@pytest.mark.parametrize("name", ["include_stop_str_in_output", "no_stop_trim"])
+def test_the_text_that_ends_it_is_shown_on_demand(server, name):
+    assert [post(server, stop=["g"], **{name: asked}).json()["content"] for asked in (True, False)] == ["efg", "ef"]
+
+
 def test_several_are_a_list(server):
     replies = post(server, prompt=["abcd", "ab"], n_cmpl=2).json()
     assert [(each["index"], each["prompt"], each["content"]) for each in replies] == [

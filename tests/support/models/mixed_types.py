@@ -24,7 +24,8 @@ def with_all_types(model: TinyModel, path: Path, seed: int = 0) -> tuple[TinyMod
         if not field.name.startswith("GGUF.") and field.name != "general.architecture":
             item = field.types[-1] if len(field.types) > 1 else None
             writer.add_key_value(field.name, field.contents(), field.types[0], item)
-    turns, written = [kind for kind in FORMATS if kind != GgmlType.F32], set()
+    turns = [kind for kind in FORMATS if kind != GgmlType.F32]
+    written: set[GgmlType] = set()
     for tensor in reader.tensors:
         values = np.asarray(tensor.data, np.float32)
         fitting = [kind for kind in turns if values.shape[-1] % GGML_QUANT_SIZES[kind][0] == 0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ballast.engine.waiting_line import Ahead
 
 AUTO_LIMIT_S = 1.0
-"""The limit of the wait that nobody has chosen, where requests are short. Measured; decision 56."""
+"""The limit of the wait that nobody has chosen, where requests are short. Measured; decision 59."""
 LONG_RUN_S = 5.0
 """Requests that run for so long on average are long. Whoever asks for so much does not count on a second."""
 AUTO_LIMIT_RUNS = 4

@@ -32,6 +32,8 @@ def run(url: str, *, api_key: str | None, model: str | None, system: str | None,
         if sys.stdin.isatty():
             import readline  # noqa: F401  gives input() its history and editing keys
 
+            # A shell's background job begins with Ctrl-C ignored; on a terminal it is the user's key.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             prompt = _PROMPT
             _write(f"{model} at {url}. {HELP}\n")
         _converse(Chat(endpoint, model, system, settings), prompt)

@@ -24,8 +24,9 @@ DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 class Terminal:
     """`ballast chat` on a pseudo-terminal; a context manager that ends it."""
 
-    def __init__(self, *options, environment=None):
-        self._command = [sys.executable, "-m", "ballast", "chat", *options]
+    def __init__(self, *options, environment=None, ignores_ctrl_c=False):
+        before = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh") if ignores_ctrl_c else ()
+        self._command = [*before, sys.executable, "-m", "ballast", "chat", *options]
         self._environment = {**os.environ, "TERM": "xterm", **(environment or {})}
 
     def __enter__(self):
@@ -113,8 +114,12 @@ def test_reasoning_is_dimmed_and_the_answer_is_not():
     assert "think>" not in shown
 
 
-def test_ctrl_c_cancels_the_reply_and_the_chat_goes_on():
-    with ServerProcess("--step_s", "0.02", module=FAKE) as server, Terminal("--url", f"{server.url}/v1") as terminal:
+@pytest.mark.parametrize("ignored", [False, True], ids=["", "ignored by who started it"])
+def test_ctrl_c_cancels_the_reply_and_the_chat_goes_on(ignored):
+    with (
+        ServerProcess("--step_s", "0.02", module=FAKE) as server,
+        Terminal("--url", f"{server.url}/v1", ignores_ctrl_c=ignored) as terminal,
+    ):
         terminal.until("> ")
         terminal.type("go on for ever\n")
         server.wait_for(lambda metrics: metrics["ballast_generation_tokens_total"] > 3)

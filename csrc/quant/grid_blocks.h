@@ -92,13 +92,17 @@ inline void read_points(const BlockIQ2_XS& block, PointBlock& out) {
   out.scale = block.scale;
 }
 
-inline void read_points(const BlockIQ2_S& block, PointBlock& out) {
+// Of a block that keeps each part of its points by itself.
+template <class Block>
+void read_parts(const Block& block, PointBlock& out) {
   std::memcpy(out.numbers, block.points, sizeof(block.points));
   std::memcpy(out.signs, block.signs, sizeof(block.signs));
   std::memcpy(out.high, block.high, sizeof(block.high));
   std::memcpy(out.scales, block.scales, sizeof(block.scales));
   out.scale = block.scale;
 }
+
+inline void read_points(const BlockIQ2_S& block, PointBlock& out) { read_parts(block, out); }
 
 inline void read_points(const BlockIQ3_XXS& block, PointBlock& out) {
   std::memcpy(out.numbers, block.points, sizeof(block.points));
@@ -106,13 +110,7 @@ inline void read_points(const BlockIQ3_XXS& block, PointBlock& out) {
   out.scale = block.scale;
 }
 
-inline void read_points(const BlockIQ3_S& block, PointBlock& out) {
-  std::memcpy(out.numbers, block.points, sizeof(block.points));
-  std::memcpy(out.signs, block.signs, sizeof(block.signs));
-  std::memcpy(out.high, block.high, sizeof(block.high));
-  std::memcpy(out.scales, block.scales, sizeof(block.scales));
-  out.scale = block.scale;
-}
+inline void read_points(const BlockIQ3_S& block, PointBlock& out) { read_parts(block, out); }
 
 inline void read_points(const BlockIQ1_S& block, PointBlock& out) {
   std::memcpy(out.numbers, block.points, sizeof(block.points));

@@ -110,7 +110,9 @@ FORMAT = {
 )
 def test_the_schema_has_two_names(client: anthropic.Anthropic, fields: dict[str, Any]) -> None:
     message = both_ways(client, "hello", thinking=NO_THOUGHT, extra_body={**fields, "temperature": 0})
-    assert json.loads(message.content[0].text) == {"a": 7}  # type: ignore[union-attr]
+    (block,) = message.content
+    assert isinstance(block, anthropic.types.TextBlock)
+    assert json.loads(block.text) == {"a": 7}
 
 
 @pytest.mark.parametrize("name", ["output_format", "output_config.format"])

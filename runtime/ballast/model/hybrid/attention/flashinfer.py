@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
 from ballast.model.hybrid.attention.latent import AttentionSizes
+from ballast.model.hybrid.small_copies import small_copy
 from ballast.model.hybrid.step import RequestTable, Step
+from ballast.model.hybrid.streams import new_stream
 
 RANK, ROPE_DIM = 512, 64
 """The latents that flashinfer has kernels for."""
@@ -18,6 +21,10 @@ MAX_TILES = 15 << 10
 for each tile, there are at most as many as the GPU has multiprocessors."""
 _TILE_ROWS = 64
 _HALF_BYTES, _FLOAT_BYTES = 2, 4
+_WORKSPACE_BYTES = 8 << 20
+"""Of a wrapper's tables on the device."""
+_LAST_TABLE, _TABLE_BYTES = 15, 4 << 14
+"""Where flashinfer's plan (`MLAPlanInfo`, scheduler.cuh) tells the place of its last table, and that table's bytes."""
 
 
 class FlashinferAttention:
@@ -33,6 +40,9 @@ class FlashinferAttention:
         partial_bytes = 2 * processors * _TILE_ROWS * (RANK * _HALF_BYTES + _FLOAT_BYTES) + (1 << 10)
         workspace = torch.empty(partial_bytes, dtype=torch.uint8, device=device)
         self._sizes = sizes
+        self._copy = small_copy(device)
+        self._aside = new_stream(device)
+        self._unread = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._make_wrapper: Callable[[], Any] = lambda: flashinfer.mla.BatchMLAPagedAttentionWrapper(workspace)
         self._wrappers: list[Any] = []
         """A plan each: of a whole step, and of a step's slices. What they leave in the workspace is read at once."""
@@ -47,26 +57,32 @@ class FlashinferAttention:
     def prepare(self, step: Step) -> None:
         """Divide the step among the multiprocessors; a captured graph finds the plan at the address of the last one.
 
+        flashinfer copies its plan by the copy engine, where it may wait behind experts that stream (`small_copies`). So
+        that copy goes where nobody reads it, on a stream that nobody waits for, and a kernel copies the plan again.
         Tables are passed in pinned memory: copies from other memory may wait for the step that runs."""
         requests = step.requests
         while len(self._wrappers) <= requests.place:
             self._wrappers.append(self._make_wrapper())
         # The table of blocks is the list of pages as it lies, each request's at its row.
         first_pages = np.arange(requests.num_requests + 1, dtype=np.int32) * np.int32(requests.blocks.shape[1])
-        self._wrappers[requests.place].plan(
-            qo_indptr=torch.from_numpy(requests.host_begins).pin_memory(),
-            kv_indptr=torch.from_numpy(first_pages).pin_memory(),
-            kv_indices=requests.blocks.view(-1),
-            kv_len_arr=torch.from_numpy(requests.host_lens).pin_memory(),
-            num_heads=self._sizes.num_heads,
-            head_dim_ckv=RANK,
-            head_dim_kpe=ROPE_DIM,
-            page_size=self._sizes.block_tokens,
-            causal=True,
-            sm_scale=1.0,
-            q_data_type=torch.float16,
-            kv_data_type=torch.float16,
-        )
+        wrapper = self._wrappers[requests.place]
+        with torch.cuda.stream(self._aside), _planning_into(wrapper, self._unread):
+            wrapper.plan(
+                qo_indptr=torch.from_numpy(requests.host_begins).pin_memory(),
+                kv_indptr=torch.from_numpy(first_pages).pin_memory(),
+                kv_indices=requests.blocks.view(-1),
+                kv_len_arr=torch.from_numpy(requests.host_lens).pin_memory(),
+                num_heads=self._sizes.num_heads,
+                head_dim_ckv=RANK,
+                head_dim_kpe=ROPE_DIM,
+                page_size=self._sizes.block_tokens,
+                causal=True,
+                sm_scale=1.0,
+                q_data_type=torch.float16,
+                kv_data_type=torch.float16,
+            )
+        used = slice(int(wrapper._plan_info[_LAST_TABLE]) + _TABLE_BYTES)
+        self._copy(wrapper._pin_memory_int_workspace_buffer[used], wrapper._int_workspace_buffer[used])
 
     def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
         """See `Attention`; the cache holds half precision."""
@@ -94,3 +110,14 @@ class FlashinferAttention:
             step,
         )
         torch.cuda.synchronize(device)
+
+
+@contextmanager
+def _planning_into(wrapper: Any, unread: torch.Tensor) -> Iterator[None]:
+    """Let flashinfer's own copy of the plan go to `unread` instead of the tables that its kernels read."""
+    tables = wrapper._int_workspace_buffer
+    wrapper._int_workspace_buffer = unread
+    try:
+        yield
+    finally:
+        wrapper._int_workspace_buffer = tables

@@ -1,6 +1,6 @@
 """The input of decode steps, at addresses that never change, so that a captured graph can read it.
 
-Each step takes two copies from pinned memory: its tables, and its embedded tokens.
+Each step takes two copies from pinned memory: its tables, and its embedded tokens. They wait behind no large ones.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ballast.model.batch import Batch
+from ballast.model.hybrid.small_copies import small_copy
 from ballast.model.hybrid.step import RequestTable, Step
 
 _COLUMNS = 3
@@ -45,6 +46,7 @@ class DecodeInputs:
         self._table = torch.zeros(capacity, dtype=torch.int32, device=device)
         self._host_embedded = torch.zeros((max_batch_size, hidden), pin_memory=is_pinned)
         self._embedded = torch.zeros((max_batch_size, hidden), device=device)
+        self._copy = small_copy(device)
         self._sent = torch.Event(device) if is_pinned else None
         self._order = torch.arange(max_batch_size, device=device)
         self._host_begins = np.arange(max_batch_size + 1, dtype=np.int32)
@@ -63,7 +65,7 @@ class DecodeInputs:
     def send_rows(self, batch_size: int) -> None:
         """Queue the copy of the embedded tokens; the step itself comes next. `host_rows` must not change until that
         step has ended."""
-        self._embedded[:batch_size].copy_(self._host_embedded[:batch_size], non_blocking=True)
+        self._copy(self._host_embedded[:batch_size], self._embedded[:batch_size])
         if self._sent is not None:
             self._sent.record()
 
@@ -96,7 +98,7 @@ class DecodeInputs:
 
     def _send(self, batch_size: int) -> None:
         used = self._used(batch_size)
-        self._table[:used].copy_(self._host_table[:used], non_blocking=True)
+        self._copy(self._host_table[:used], self._table[:used])
 
     def _input(self, size: int) -> DecodeInput:
         positions, slots, lens, blocks = self._columns(self._table, size)

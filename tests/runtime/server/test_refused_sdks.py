@@ -1,4 +1,4 @@
-"""What OpenAI's and Anthropic's own clients make of a refusal: their exception for it, and a second try in time."""
+"""What OpenAI's and Anthropic's own clients make of a refusal: their exception for it, and when they try again."""
 
 import threading
 
@@ -8,6 +8,7 @@ import pytest
 
 from support.servers.process import FAKE, ServerProcess
 
+MOST_WAITED_S = 60
 ASKED = {"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": "a"}]}
 
 
@@ -39,10 +40,11 @@ def test_a_refusal_has_the_clients_own_class_and_the_next_try_is_answered(server
     wait_until_one_waits(server)
     with pytest.raises(openai.RateLimitError) as refused:
         first.chat.completions.create(**ASKED)
-    assert refused.value.response.headers["retry-after"]
+    assert 0 < wait_s(first, refused) <= MOST_WAITED_S
     with pytest.raises(anthropic.RateLimitError) as refused:
         second.messages.create(**ASKED)
     assert refused.value.body["error"]["type"] == "rate_limit_error"
+    assert 0 < wait_s(second, refused) <= MOST_WAITED_S
     patient, other = clients(server, retries=20)
     threading.Timer(0.5, running.close).start()
     assert patient.chat.completions.create(**ASKED).usage.completion_tokens == 2
@@ -51,6 +53,37 @@ def test_a_refusal_has_the_clients_own_class_and_the_next_try_is_answered(server
     assert not waiting.is_alive()
     refusals = [count for name, count in server.metrics().items() if 'outcome="rejected"' in name]
     assert sum(refusals) > 2, "the patient one was refused before"
+
+
+def test_a_server_that_loads_has_the_clients_own_class_and_says_when_to_come():
+    with ServerProcess("--load_s", "60", module=FAKE, until_ready=False) as server:
+        first, second = clients(server, retries=0)
+        with pytest.raises(openai.InternalServerError) as refused:
+            first.chat.completions.create(**ASKED)
+        assert refused.value.status_code == 503
+        assert 0 < wait_s(first, refused) <= MOST_WAITED_S
+        with pytest.raises(anthropic.ServiceUnavailableError) as refused:
+            second.messages.create(**ASKED)
+        assert refused.value.body["error"]["type"] == "overloaded_error"
+        assert 0 < wait_s(second, refused) <= MOST_WAITED_S
+
+
+def test_a_request_that_takes_too_long_has_the_clients_own_class_and_is_not_tried_again():
+    with ServerProcess("--step_s", "0.05", "--request_timeout_s", "0.3", module=FAKE) as server:
+        first, second = clients(server, retries=5)
+        with pytest.raises(openai.InternalServerError) as refused:
+            first.chat.completions.create(**ASKED | {"max_tokens": 1000})
+        assert (refused.value.status_code, refused.value.code) == (504, "request_timeout")
+        with pytest.raises(anthropic.GatewayTimeoutError) as refused:
+            second.messages.create(**ASKED | {"max_tokens": 1000})
+        assert refused.value.body["error"]["type"] == "timeout_error"
+        timeouts = [count for name, count in server.metrics().items() if 'outcome="timeout"' in name]
+        assert sum(timeouts) == 2
+
+
+def wait_s(client, refused):
+    """For how long the client would wait, as it reads the reply's headers itself."""
+    return client._parse_retry_after_header(refused.value.response.headers)
 
 
 def wait_until_one_waits(server):

@@ -1,6 +1,6 @@
-"""Routed experts in a GPU's memory by the number of tokens, in the shapes of DeepSeek-R1 and V2-Lite.
+"""Routed experts in a GPU's memory by the number of tokens: shapes of DeepSeek-R1 and V2-Lite, in many types.
 
-python benchmarks/hybrid/resident_experts.py [--tokens 1 4 16 64 128] [--shapes r1 v2-lite r1-iq4 r1-q2]
+python benchmarks/hybrid/resident_experts.py [--tokens 1 4 16 64 128] [--shapes r1 v2-lite r1-iq2 r1-mxfp4 …]
 
 Each token chooses its experts at random. One JSON line a case: microseconds a layer inside a CUDA graph, from the
 router's choice to the sum over a token's experts, the bytes of the distinct experts a second, and the largest error of
@@ -30,6 +30,12 @@ SHAPES = {
     "r1": (256, 8, 7168, 2048, T.Q4_K, T.Q6_K),
     "r1-iq4": (256, 8, 7168, 2048, T.IQ4_XS, T.Q5_K),
     "r1-q2": (256, 8, 7168, 2048, T.Q2_K, T.Q3_K),
+    "r1-iq1": (256, 8, 7168, 2048, T.IQ1_S, T.IQ1_M),
+    "r1-iq2": (256, 8, 7168, 2048, T.IQ2_XXS, T.IQ3_XXS),
+    "r1-iq2-s": (256, 8, 7168, 2048, T.IQ2_XS, T.IQ2_S),
+    "r1-iq3": (256, 8, 7168, 2048, T.IQ3_XXS, T.IQ3_S),
+    "r1-mxfp4": (256, 8, 7168, 2048, T.MXFP4, T.MXFP4),
+    "r1-tq2": (256, 8, 7168, 2048, T.TQ2_0, T.TQ2_0),
     "v2-lite": (64, 6, 2048, 1408, T.Q8_0, T.Q8_0),
 }
 """(experts, those of a token, hidden, width, type of gate and up, type of down)"""

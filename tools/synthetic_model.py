@@ -19,7 +19,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
-from ballast.model.spec import ModelSpec
+from ballast.model.spec import LatentSpec, ModelSpec
 from ballast.model.tensors import expected_tensors
 from support.models.gguf_files import V2_LITE_SPEC, add_metadata, common_types, metadata_of
 from support.models.random_blocks import random_blocks
@@ -27,17 +27,13 @@ from support.models.random_blocks import random_blocks
 V2_LITE = replace(
     V2_LITE_SPEC,
     name="DeepSeek-V2-Lite's shape",
-    mla_layout="split",
     num_layers=27,
     vocab_size=102400,
     context_length=163840,
     hidden=2048,
     ffn_dim=10944,
     num_heads=16,
-    kv_lora_rank=512,
-    nope_dim=128,
-    rope_dim=64,
-    v_dim=128,
+    attention=LatentSpec(q_lora_rank=None, kv_lora_rank=512, nope_dim=128, rope_dim=64, v_dim=128, mla_layout="split"),
     num_experts=64,
     num_experts_used=6,
     expert_dim=1408,

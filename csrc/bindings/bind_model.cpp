@@ -13,7 +13,7 @@
 #include "bindings/arrays.h"
 #include "bindings/views.h"
 #include "cpu/dispatch.h"
-#include "model/deepseek.h"
+#include "model/transformer.h"
 
 namespace py = pybind11;
 using namespace ballast;
@@ -46,7 +46,7 @@ struct HeadMatrixView {
 };
 
 struct AttentionView {
-  AttentionWeights weights;
+  Attention weights;
   Owners owners;
 };
 
@@ -60,10 +60,14 @@ std::vector<float> copy_vector(const char* name, const py::array& array) {
   return {data, data + array.size()};
 }
 
-AttentionView make_attention(const py::array& norm, const std::optional<MatrixView>& query_down,
-                             const std::optional<py::array>& query_norm, const MatrixView& query_up,
-                             const MatrixView& kv_a, const py::array& kv_a_norm, const HeadMatrixView& k_up,
-                             const HeadMatrixView& v_up, const MatrixView& output) {
+std::vector<float> copy_optional(const char* name, const std::optional<py::array>& array) {
+  return array ? copy_vector(name, *array) : std::vector<float>();
+}
+
+AttentionView make_latent(const LatentShape& shape, const std::optional<MatrixView>& query_down,
+                          const std::optional<py::array>& query_norm, const MatrixView& query_up,
+                          const MatrixView& kv_a, const py::array& kv_a_norm, const HeadMatrixView& k_up,
+                          const HeadMatrixView& v_up, const MatrixView& output) {
   if (query_down.has_value() != query_norm.has_value()) {
     throw py::value_error("query_down and query_norm go together; expected both or neither");
   }
@@ -74,26 +78,43 @@ AttentionView make_attention(const py::array& norm, const std::optional<MatrixVi
     owners.add(*query_down);
   }
   for (const MatrixView* view : {&query_up, &kv_a, &k_up.view, &v_up.view, &output}) owners.add(*view);
-  return {{copy_vector("norm", norm), std::move(down), query_up.matrix, kv_a.matrix,
-           copy_vector("kv_a_norm", kv_a_norm), k_up.matrix(), v_up.matrix(), output.matrix},
+  return {LatentAttention{shape, std::move(down), query_up.matrix, kv_a.matrix,
+                          copy_vector("kv_a_norm", kv_a_norm), k_up.matrix(), v_up.matrix(), output.matrix},
           std::move(owners)};
 }
 
-LayerView make_layer(const AttentionView& attention, const py::array& ffn_norm,
-                     const std::optional<ExpertsView>& mlp, const std::optional<MatrixView>& router,
-                     const std::optional<py::array>& bias, const std::optional<ExpertsView>& experts) {
+AttentionView make_grouped(const GroupedShape& shape, const MatrixView& query, const MatrixView& key,
+                           const MatrixView& value, const std::optional<py::array>& query_bias,
+                           const std::optional<py::array>& key_bias,
+                           const std::optional<py::array>& value_bias,
+                           const std::optional<py::array>& query_norm,
+                           const std::optional<py::array>& key_norm, const MatrixView& output) {
+  Owners owners;
+  for (const MatrixView* view : {&query, &key, &value, &output}) owners.add(*view);
+  return {GroupedAttention{shape, query.matrix, key.matrix, value.matrix,
+                           copy_optional("query_bias", query_bias), copy_optional("key_bias", key_bias),
+                           copy_optional("value_bias", value_bias), copy_optional("query_norm", query_norm),
+                           copy_optional("key_norm", key_norm), output.matrix},
+          std::move(owners)};
+}
+
+LayerView make_layer(const py::array& attention_norm, const AttentionView& attention,
+                     const py::array& ffn_norm, const std::optional<ExpertsView>& mlp,
+                     const std::optional<MatrixView>& router, const std::optional<py::array>& bias,
+                     const std::optional<ExpertsView>& experts) {
   if (router.has_value() != experts.has_value()) {
     throw py::value_error("router and experts go together; expected both or neither");
   }
-  LayerView layer{{attention.weights, copy_vector("ffn_norm", ffn_norm), std::nullopt, std::nullopt}, {}};
+  LayerView layer{{copy_vector("attention_norm", attention_norm), attention.weights,
+                   copy_vector("ffn_norm", ffn_norm), std::nullopt, std::nullopt},
+                  {}};
   layer.owners.add(attention.owners);
   if (mlp) {
     layer.weights.every_token = mlp->experts;
     layer.owners.add(*mlp);
   }
   if (experts) {
-    layer.weights.routed = RoutedWeights{
-        router->matrix, bias ? copy_vector("bias", *bias) : std::vector<float>(), experts->experts};
+    layer.weights.routed = RoutedWeights{router->matrix, copy_optional("bias", bias), experts->experts};
     layer.owners.add(*router);
     layer.owners.add(*experts);
   }
@@ -103,13 +124,13 @@ LayerView make_layer(const AttentionView& attention, const py::array& ffn_norm,
 // The model with everything that it borrows.
 class ModelView {
  public:
-  ModelView(ThreadPool& pool, const std::string& isa, const DeepseekShape& shape, const MatrixView& embedding,
+  ModelView(ThreadPool& pool, const std::string& isa, const ModelShape& shape, const MatrixView& embedding,
             const std::vector<LayerView>& layers, const py::array& output_norm, const MatrixView& output,
-            const py::array& rope_cos, const py::array& rope_sin, std::vector<py::array> kv_layers,
-            int64_t block_tokens)
+            const py::array& rope_cos, const py::array& rope_sin,
+            std::vector<std::vector<py::array>> kv_layers, int64_t block_tokens)
       : block_tokens_(block_tokens),
         model_(pool, find_isa(isa), shape, gather(embedding, layers, output_norm, output),
-               read_table(shape, rope_cos, rope_sin), read_cache(shape, kv_layers)) {
+               read_table(shape, rope_cos, rope_sin), read_cache(layers, kv_layers)) {
     if (block_tokens < 1) {
       throw py::value_error("block_tokens is " + std::to_string(block_tokens) + "; expected 1 or more");
     }
@@ -174,7 +195,7 @@ class ModelView {
     return weights;
   }
 
-  RopeTable read_table(const DeepseekShape& shape, const py::array& cos, const py::array& sin) {
+  RopeTable read_table(const ModelShape& shape, const py::array& cos, const py::array& sin) {
     const Dim pairs{"rope_dim / 2", shape.rope_dim / 2};
     const float* cosines = read<float>("rope_cos", cos, {{"positions"}, pairs});
     const int64_t num_positions = cos.shape(0);
@@ -184,62 +205,81 @@ class ModelView {
     return {cosines, sines, num_positions};
   }
 
-  KvCache read_cache(const DeepseekShape& shape, std::vector<py::array>& layers) {
-    KvCache cache{{}, layers.empty() ? 0 : layers[0].shape(0)};
-    for (py::array& layer : layers) {
-      cache.layers.push_back(
-          write<float>("kv_layers", layer, {{"slots", cache.num_slots}, {"L", shape.latent_dim()}}));
-      owners_.add(layer);
+  KvCache read_cache(const std::vector<LayerView>& layers, std::vector<std::vector<py::array>>& kv_layers) {
+    const bool has_planes = !kv_layers.empty() && !kv_layers[0].empty() && kv_layers[0][0].ndim() > 0;
+    KvCache cache{{}, has_planes ? kv_layers[0][0].shape(0) : 0};
+    for (size_t i = 0; i < kv_layers.size(); ++i) {
+      LayerPlanes planes;
+      const std::vector<int64_t> widths =
+          i < layers.size() ? plane_widths(layers[i].weights.attention) : std::vector<int64_t>();
+      for (size_t plane = 0; plane < kv_layers[i].size(); ++plane) {
+        const int64_t width = plane < widths.size() ? widths[plane] : Dim::kAny;
+        planes.push_back(
+            write<float>("kv_layers", kv_layers[i][plane], {{"slots", cache.num_slots}, {"width", width}}));
+        owners_.add(kv_layers[i][plane]);
+      }
+      cache.layers.push_back(std::move(planes));
     }
     return cache;
   }
 
   Owners owners_;
   const int64_t block_tokens_;
-  DeepseekModel model_;
+  Transformer model_;
 };
 
 }  // namespace
 
 void bind_model(py::module_ m) {
   using py::arg;
-  py::class_<DeepseekShape>(m, "Shape")
-      .def(py::init([](int64_t hidden, int64_t num_heads, int64_t kv_lora_rank, int64_t nope_dim,
-                       int64_t rope_dim, int64_t v_dim, float rms_eps, float softmax_scale,
-                       int64_t num_experts, int64_t num_experts_used, int64_t num_groups,
-                       int64_t num_groups_used, bool sigmoid, bool group_score_top2, bool normalize_weights,
-                       float weights_scale) {
-             return DeepseekShape{hidden,
-                                  num_heads,
-                                  kv_lora_rank,
-                                  nope_dim,
-                                  rope_dim,
-                                  v_dim,
-                                  rms_eps,
-                                  softmax_scale,
-                                  {num_experts, num_experts_used, num_groups, num_groups_used, sigmoid,
-                                   group_score_top2, normalize_weights, weights_scale}};
+  py::class_<ModelShape>(m, "Shape")
+      .def(py::init([](int64_t hidden, int64_t rope_dim, float rms_eps, int64_t num_experts,
+                       int64_t num_experts_used, int64_t num_groups, int64_t num_groups_used, bool sigmoid,
+                       bool group_score_top2, bool normalize_weights, float weights_scale) {
+             return ModelShape{hidden,
+                               rope_dim,
+                               rms_eps,
+                               {num_experts, num_experts_used, num_groups, num_groups_used, sigmoid,
+                                group_score_top2, normalize_weights, weights_scale}};
            }),
-           py::kw_only(), arg("hidden"), arg("num_heads"), arg("kv_lora_rank"), arg("nope_dim"),
-           arg("rope_dim"), arg("v_dim"), arg("rms_eps"), arg("softmax_scale"), arg("num_experts"),
+           py::kw_only(), arg("hidden"), arg("rope_dim"), arg("rms_eps"), arg("num_experts"),
            arg("num_experts_used"), arg("num_groups"), arg("num_groups_used"), arg("sigmoid"),
            arg("group_score_top2"), arg("normalize_weights"), arg("weights_scale"));
+  py::class_<LatentShape>(m, "LatentShape")
+      .def(py::init([](int64_t num_heads, int64_t kv_lora_rank, int64_t nope_dim, int64_t rope_dim,
+                       int64_t v_dim, float softmax_scale) {
+             return LatentShape{num_heads, kv_lora_rank, nope_dim, rope_dim, v_dim, softmax_scale};
+           }),
+           py::kw_only(), arg("num_heads"), arg("kv_lora_rank"), arg("nope_dim"), arg("rope_dim"),
+           arg("v_dim"), arg("softmax_scale"));
+  py::class_<GroupedShape>(m, "GroupedShape")
+      .def(py::init([](int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t v_dim,
+                       int64_t rope_dim, float softmax_scale) {
+             return GroupedShape{num_heads, num_kv_heads, head_dim, v_dim, rope_dim, softmax_scale};
+           }),
+           py::kw_only(), arg("num_heads"), arg("num_kv_heads"), arg("head_dim"), arg("v_dim"),
+           arg("rope_dim"), arg("softmax_scale"));
   py::class_<HeadMatrixView>(m, "HeadMatrix")
       .def(py::init([](const MatrixView& matrix, int64_t head_stride, int64_t row_offset, bool transposed) {
              return HeadMatrixView{matrix, head_stride, row_offset, transposed};
            }),
            arg("matrix"), arg("head_stride"), arg("row_offset"), arg("transposed"));
   py::class_<AttentionView>(m, "Attention")
-      .def(py::init(&make_attention), py::kw_only(), arg("norm"), arg("query_down").none(true),
-           arg("query_norm").none(true), arg("query_up"), arg("kv_a"), arg("kv_a_norm"), arg("k_up"),
-           arg("v_up"), arg("output"));
+      .def_static("latent", &make_latent, py::kw_only(), arg("shape"), arg("query_down").none(true),
+                  arg("query_norm").none(true), arg("query_up"), arg("kv_a"), arg("kv_a_norm"), arg("k_up"),
+                  arg("v_up"), arg("output"))
+      .def_static("grouped", &make_grouped, py::kw_only(), arg("shape"), arg("query"), arg("key"),
+                  arg("value"), arg("query_bias").none(true), arg("key_bias").none(true),
+                  arg("value_bias").none(true), arg("query_norm").none(true), arg("key_norm").none(true),
+                  arg("output"));
   py::class_<LayerView>(m, "Layer")
-      .def(py::init(&make_layer), py::kw_only(), arg("attention"), arg("ffn_norm"), arg("mlp").none(true),
-           arg("router").none(true), arg("bias").none(true), arg("experts").none(true));
-  py::class_<ModelView>(m, "DeepseekModel")
-      .def(py::init<ThreadPool&, const std::string&, const DeepseekShape&, const MatrixView&,
+      .def(py::init(&make_layer), py::kw_only(), arg("attention_norm"), arg("attention"), arg("ffn_norm"),
+           arg("mlp").none(true), arg("router").none(true), arg("bias").none(true),
+           arg("experts").none(true));
+  py::class_<ModelView>(m, "Transformer")
+      .def(py::init<ThreadPool&, const std::string&, const ModelShape&, const MatrixView&,
                     const std::vector<LayerView>&, const py::array&, const MatrixView&, const py::array&,
-                    const py::array&, std::vector<py::array>, int64_t>(),
+                    const py::array&, std::vector<std::vector<py::array>>, int64_t>(),
            py::keep_alive<1, 2>(), arg("pool"), py::kw_only(), arg("isa"), arg("shape"), arg("embedding"),
            arg("layers"), arg("output_norm"), arg("output"), arg("rope_cos"), arg("rope_sin"),
            arg("kv_layers"), arg("block_tokens"))

@@ -12,8 +12,8 @@
 #include "cpu/dispatch.h"
 #include "moe/router.h"
 #include "ops/linear.h"
-#include "ops/mla_attention.h"
 #include "ops/norm.h"
+#include "ops/paged_attention.h"
 #include "ops/rope.h"
 #include "threads/thread_pool.h"
 
@@ -79,41 +79,90 @@ void bind_rope(py::array x, const py::array& cos, const py::array& sin) {
   rope_interleaved(data, num_tokens, num_heads, width, c, s);
 }
 
+void bind_rope_half_split(py::array x, const py::array& cos, const py::array& sin) {
+  float* data = write<float>("x", x, {{"T"}, {"H"}, {"width"}});
+  const int64_t num_tokens = x.shape(0);
+  const float* c = read<float>("cos", cos, {{"T", num_tokens}, {"pairs"}});
+  const float* s = read<float>("sin", sin, {{"T", num_tokens}, {"pairs", cos.shape(1)}});
+  const int64_t rope_width = 2 * cos.shape(1);
+  if (rope_width > x.shape(2)) {
+    throw py::value_error("cos is " + describe(cos) + "; expected at most " + std::to_string(x.shape(2) / 2) +
+                          " pairs, half the width of x");
+  }
+  const py::gil_scoped_release unlocked;
+  rope_half_split(data, num_tokens, x.shape(1), x.shape(2), rope_width, c, s);
+}
+
+PagedBatch read_batch(int64_t num_tokens, int64_t num_slots, int64_t block_tokens,
+                      const py::array& query_indptr, const py::array& positions, const py::array& kv_indptr,
+                      const py::array& kv_indices) {
+  if (block_tokens < 1) {
+    throw py::value_error("block_tokens is " + std::to_string(block_tokens) + "; expected 1 or more");
+  }
+  const int32_t* query_ends = read<int32_t>("query_indptr", query_indptr, {{"requests + 1"}});
+  const int64_t num_requests = query_indptr.shape(0) - 1;
+  if (num_requests < 0) throw py::value_error("query_indptr is empty; expected requests + 1 entries");
+  return {num_requests,
+          num_tokens,
+          num_slots,
+          kv_indices.size(),
+          block_tokens,
+          query_ends,
+          read<int32_t>("positions", positions, {{"T", num_tokens}}),
+          read<int32_t>("kv_indptr", kv_indptr, {{"requests + 1", num_requests + 1}}),
+          read<int32_t>("kv_indices", kv_indices, {{"blocks"}})};
+}
+
+void bind_gqa_attention(ThreadPool& pool, const py::array& query, const py::array& keys,
+                        const py::array& values, int64_t block_tokens, const py::array& query_indptr,
+                        const py::array& positions, const py::array& kv_indptr, const py::array& kv_indices,
+                        float scale, py::array out, const std::string& isa) {
+  const float* q = read<float>("query", query, {{"T"}, {"H"}, {"K"}});
+  const int64_t key_width = query.shape(2);
+  const float* k = read<float>("keys", keys, {{"slots"}, {"kv heads"}, {"K", key_width}});
+  const int64_t num_slots = keys.shape(0), num_kv_heads = keys.shape(1);
+  const float* v = read<float>("values", values, {{"slots", num_slots}, {"kv heads", num_kv_heads}, {"V"}});
+  const AttentionShape shape{query.shape(1), num_kv_heads, key_width, values.shape(2), scale};
+  if (num_kv_heads < 1 || shape.num_heads % num_kv_heads != 0) {
+    throw py::value_error("keys have " + std::to_string(num_kv_heads) +
+                          " heads; expected a part of query's " + std::to_string(shape.num_heads));
+  }
+  const PagedBatch batch =
+      read_batch(query.shape(0), num_slots, block_tokens, query_indptr, positions, kv_indptr, kv_indices);
+  float* to =
+      write<float>("out", out, {{"T", batch.num_tokens}, {"H", shape.num_heads}, {"V", shape.value_width}});
+  check_disjoint("out", out, "query", query);
+  check_disjoint("out", out, "keys", keys);
+  check_disjoint("out", out, "values", values);
+  const Kernels* kernels = find_isa(isa);
+  const py::gil_scoped_release unlocked;
+  batch.check();
+  paged_attention(pool, kernels, {{q, key_width, key_width}, {}}, {k, num_kv_heads * key_width, key_width},
+                  {v, num_kv_heads * shape.value_width, shape.value_width}, batch, shape, to);
+}
+
 void bind_mla_attention(ThreadPool& pool, const py::array& query, const py::array& kv_cache,
                         int64_t block_tokens, const py::array& query_indptr, const py::array& positions,
                         const py::array& kv_indptr, const py::array& kv_indices, int64_t value_dim,
                         float scale, py::array out, const std::string& isa) {
   const float* q = read<float>("query", query, {{"T"}, {"H"}, {"L"}});
   const int64_t num_tokens = query.shape(0);
-  const AttentionShape shape{query.shape(1), query.shape(2), value_dim, scale};
-  const float* cache = read<float>("kv_cache", kv_cache, {{"slots"}, {"L", shape.row_width}});
-  if (block_tokens < 1) {
-    throw py::value_error("block_tokens is " + std::to_string(block_tokens) + "; expected 1 or more");
-  }
-  if (value_dim < 1 || value_dim > shape.row_width) {
+  const AttentionShape shape{query.shape(1), 1, query.shape(2), value_dim, scale};
+  const float* cache = read<float>("kv_cache", kv_cache, {{"slots"}, {"L", shape.key_width}});
+  if (value_dim < 1 || value_dim > shape.key_width) {
     throw py::value_error("value_dim is " + std::to_string(value_dim) + "; expected 1 to query's L, " +
-                          std::to_string(shape.row_width));
+                          std::to_string(shape.key_width));
   }
-  const int32_t* query_ends = read<int32_t>("query_indptr", query_indptr, {{"requests + 1"}});
-  const int64_t num_requests = query_indptr.shape(0) - 1;
-  if (num_requests < 0) throw py::value_error("query_indptr is empty; expected requests + 1 entries");
-  const PagedBatch batch{num_requests,
-                         num_tokens,
-                         kv_cache.shape(0),
-                         kv_indices.size(),
-                         block_tokens,
-                         query_ends,
-                         read<int32_t>("positions", positions, {{"T", num_tokens}}),
-                         read<int32_t>("kv_indptr", kv_indptr, {{"requests + 1", num_requests + 1}}),
-                         read<int32_t>("kv_indices", kv_indices, {{"blocks"}})};
+  const PagedBatch batch =
+      read_batch(num_tokens, kv_cache.shape(0), block_tokens, query_indptr, positions, kv_indptr, kv_indices);
   float* to = write<float>("out", out, {{"T", num_tokens}, {"H", shape.num_heads}, {"value_dim", value_dim}});
   check_disjoint("out", out, "query", query);
   check_disjoint("out", out, "kv_cache", kv_cache);
   const Kernels* kernels = find_isa(isa);
-  const LatentQuery queries{q, shape.row_width, q + value_dim, shape.row_width};
+  const CacheRows rows{cache, shape.key_width, 0};
   const py::gil_scoped_release unlocked;
   batch.check();
-  mla_attention(pool, kernels, queries, cache, batch, shape, to);
+  paged_attention(pool, kernels, {{q, shape.key_width, shape.key_width}, {}}, rows, rows, batch, shape, to);
 }
 
 void bind_silu_mul(const py::array& gate, const py::array& up, py::array out) {
@@ -153,11 +202,15 @@ void bind_ops(py::module_ m) {
         arg("head_stride"), arg("row_offset"), arg("out"));
   m.def("rms_norm", &bind_rms_norm, arg("x"), arg("weight"), arg("eps"), arg("out"));
   m.def("rope_interleaved", &bind_rope, arg("x"), arg("cos"), arg("sin"));
+  m.def("rope_half_split", &bind_rope_half_split, arg("x"), arg("cos"), arg("sin"));
   m.def("mla_attention", &bind_mla_attention, arg("pool"), arg("query"), arg("kv_cache"), arg("block_tokens"),
         arg("query_indptr"), arg("positions"), arg("kv_indptr"), arg("kv_indices"), arg("value_dim"),
         arg("scale"), arg("out"), py::kw_only(), arg("isa"));
-  m.def("attention_states_nbytes", &attention_states_bytes, py::kw_only(), arg("num_heads"), arg("value_dim"),
-        arg("num_tokens"), arg("num_positions"), arg("num_threads"));
+  m.def("gqa_attention", &bind_gqa_attention, arg("pool"), arg("query"), arg("keys"), arg("values"),
+        arg("block_tokens"), arg("query_indptr"), arg("positions"), arg("kv_indptr"), arg("kv_indices"),
+        arg("scale"), arg("out"), py::kw_only(), arg("isa"));
+  m.def("attention_states_nbytes", &attention_states_bytes, py::kw_only(), arg("num_heads"),
+        arg("num_kv_heads"), arg("value_dim"), arg("num_tokens"), arg("num_positions"), arg("num_threads"));
   m.def("silu_mul", &bind_silu_mul, arg("gate"), arg("up"), arg("out"));
   m.def("route", &bind_route, arg("logits"), arg("bias").none(true), py::kw_only(), arg("sigmoid"),
         arg("num_groups"), arg("num_groups_used"), arg("group_score_top2"), arg("normalize"), arg("scale"),

@@ -1,4 +1,4 @@
-// Latent attention of a group of query rows over a stretch of positions, as raw pointers.
+// Attention of a group of query rows over a stretch of positions, as raw pointers.
 //
 // Only plain data here: this header is compiled into objects for instruction sets that the host may not have.
 #pragma once
@@ -22,15 +22,16 @@ struct AttentionState {
 };
 
 struct AttentionStretch {
-  const float* query;  // [row_width][rows]
+  const float* query;  // [key_width][rows]
   // [rows]: a row sees the positions before this one, counted from the stretch's begin; it may lie outside.
   const float* num_seen;
-  float fewest_seen;          // the smallest of num_seen
-  int64_t num_rows;           // a multiple of kAttentionRows
-  const float* const* cache;  // a cached row [row_width] for each position
+  float fewest_seen;           // the smallest of num_seen
+  int64_t num_rows;            // a multiple of kAttentionRows
+  const float* const* keys;    // [key_width] for each position
+  const float* const* values;  // [value_width] for each position; may lie within its key
   int64_t num_positions;
-  int64_t row_width;
-  int64_t value_width;  // the first entries of a cached row, which are its value
+  int64_t key_width;
+  int64_t value_width;
   float scale;
   float* scores;  // scratch, [kSpanPositions + 1][rows]
 };

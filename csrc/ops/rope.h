@@ -1,4 +1,4 @@
-// Rotary position embedding over interleaved pairs, as GGUF's DeepSeek weights expect it.
+// Rotary position embedding. What makes a pair is a matter of how a model's weights are stored.
 #pragma once
 
 #include <cstdint>
@@ -9,5 +9,10 @@ namespace ballast {
 // in place, cos and sin [T, width / 2].
 void rope_interleaved(float* x, int64_t num_tokens, int64_t num_heads, int64_t width, const float* cos,
                       const float* sin);
+
+// Rotates the first `rope_width` entries of each head, x[t, h, (i, i + rope_width / 2)], in the same way; cos
+// and sin [T, rope_width / 2].
+void rope_half_split(float* x, int64_t num_tokens, int64_t num_heads, int64_t width, int64_t rope_width,
+                     const float* cos, const float* sin);
 
 }  // namespace ballast

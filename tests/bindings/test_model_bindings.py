@@ -25,13 +25,8 @@ def shape(**changes):
     return model.Shape(
         **{
             "hidden": HIDDEN,
-            "num_heads": HEADS,
-            "kv_lora_rank": RANK,
-            "nope_dim": NOPE,
             "rope_dim": ROPE,
-            "v_dim": V,
             "rms_eps": 1e-6,
-            "softmax_scale": 0.4,
             "num_experts": 3,
             "num_experts_used": 2,
             "num_groups": 1,
@@ -46,9 +41,10 @@ def shape(**changes):
 
 
 def attention(**changes):
-    return model.Attention(
+    sizes = {"num_heads": HEADS, "kv_lora_rank": RANK, "nope_dim": NOPE, "rope_dim": ROPE, "v_dim": V}
+    return model.Attention.latent(
         **{
-            "norm": f32(HIDDEN),
+            "shape": model.LatentShape(**sizes, softmax_scale=0.4),
             "query_down": None,
             "query_norm": None,
             "query_up": matrix(HEADS * (NOPE + ROPE), HIDDEN),
@@ -69,6 +65,7 @@ def experts(count: int, hidden: int = HIDDEN) -> kernels.Experts:
 def layer(**changes):
     return model.Layer(
         **{
+            "attention_norm": f32(HIDDEN),
             "attention": attention(),
             "ffn_norm": f32(HIDDEN),
             "mlp": experts(1),
@@ -80,8 +77,8 @@ def layer(**changes):
     )
 
 
-def make(**changes) -> model.DeepseekModel:
-    return model.DeepseekModel(
+def make(**changes) -> model.Transformer:
+    return model.Transformer(
         kernels.ThreadPool(2),
         **{
             "isa": kernels.usable_isas()[0],
@@ -92,7 +89,7 @@ def make(**changes) -> model.DeepseekModel:
             "output": matrix(VOCABULARY, HIDDEN),
             "rope_cos": f32(9, ROPE // 2),
             "rope_sin": f32(9, ROPE // 2),
-            "kv_layers": [np.full((SLOTS, RANK + ROPE), np.nan, np.float32)],
+            "kv_layers": [[np.full((SLOTS, RANK + ROPE), np.nan, np.float32)]],
             "block_tokens": 3,
             **changes,
         },
@@ -121,7 +118,7 @@ def step(**changes):
 
 def test_a_step_writes_its_rows_of_the_cache_and_returns_logits():
     cache = np.full((SLOTS, RANK + ROPE), np.nan, np.float32)
-    logits = make(kv_layers=[cache]).forward(**step())
+    logits = make(kv_layers=[[cache]]).forward(**step())
     assert (logits.shape, logits.dtype) == ((1, VOCABULARY), np.float32)
     assert np.all(np.isfinite(logits))
     np.testing.assert_array_equal(np.isfinite(cache).all(axis=1), [6 <= slot <= 7 for slot in range(SLOTS)])
@@ -142,7 +139,15 @@ def test_every_token_may_be_sampled_or_none():
         ({"rope_cos": f32(9, 2)}, r"rope_cos is float32 \[9, 2\]; expected float32 \[positions, rope_dim / 2 = 1\]"),
         ({"rope_sin": f32(8, 1)}, r"rope_sin is float32 \[8, 1\]; expected float32 \[positions = 9"),
         ({"kv_layers": []}, "the cache has 0 layers; expected 1"),
-        ({"kv_layers": [f32(SLOTS, 5)]}, r"kv_layers is float32 \[12, 5\]; expected float32 \[slots = 12, L = 8\]"),
+        (
+            {"kv_layers": [[f32(SLOTS, 5)]]},
+            r"kv_layers is float32 \[12, 5\]; expected float32 \[slots = 12, width = 8\]",
+        ),
+        ({"kv_layers": [[]]}, "the cache has 0 planes in layer 0; expected 1"),
+        (
+            {"shape": shape(rope_dim=4), "rope_cos": f32(9, 2), "rope_sin": f32(9, 2)},
+            "attention rotates 2 entries; expected 4",
+        ),
         ({"block_tokens": 0}, "block_tokens is 0; expected 1 or more"),
         ({"isa": "sse9"}, "sse9; usable on this machine are"),
         ({"shape": shape(num_experts_used=4)}, "experts per token is 4; expected 1 to"),
@@ -186,7 +191,7 @@ def test_weights_that_go_together_are_asked_for_together():
 def test_a_step_that_leads_outside_is_refused_and_writes_nothing(changes, error, message):
     cache = np.full((SLOTS, RANK + ROPE), np.nan, np.float32)
     with pytest.raises(error, match=message):
-        make(kv_layers=[cache]).forward(**step(**changes))
+        make(kv_layers=[[cache]]).forward(**step(**changes))
     assert np.all(np.isnan(cache))
 
 
@@ -200,7 +205,7 @@ def test_a_model_keeps_what_it_borrows():
     data = f32(VOCABULARY, HIDDEN)
     cache = np.zeros((SLOTS, RANK + ROPE), np.float32)
     alive = [weakref.ref(data), weakref.ref(cache)]
-    loaded = make(output=kernels.Matrix(data, 0, VOCABULARY, HIDDEN), kv_layers=[cache])
+    loaded = make(output=kernels.Matrix(data, 0, VOCABULARY, HIDDEN), kv_layers=[[cache]])
     want = loaded.forward(**step())
     del data, cache
     gc.collect()
@@ -214,7 +219,7 @@ def test_a_model_keeps_what_it_borrows():
 
 def test_each_layer_may_give_a_sign_of_life():
     signs = []
-    make(layers=[layer()] * 3, kv_layers=[f32(SLOTS, RANK + ROPE) for _ in range(3)]).forward(
+    make(layers=[layer()] * 3, kv_layers=[[f32(SLOTS, RANK + ROPE)] for _ in range(3)]).forward(
         **step(alive=lambda: signs.append("alive"), alive_every_s=0.0)
     )
     assert signs == ["alive"] * 3

@@ -11,7 +11,7 @@
 
 #include "check.h"
 #include "cpu/dispatch.h"
-#include "model/deepseek.h"
+#include "model/transformer.h"
 
 using namespace ballast;
 
@@ -22,23 +22,34 @@ constexpr int64_t kBlockTokens = 4;
 constexpr int64_t kNumBlocks = 6;
 constexpr int64_t kNumTokens = 9;
 
-const DeepseekShape kShape{32, 3, 20, 8, 6, 7, 1e-6f, 0.3f, {5, 2, 1, 1, true, false, true, 1.5f}};
+const ModelShape kShape{32, 6, 1e-6f, {5, 2, 1, 1, true, false, true, 1.5f}};
+const LatentShape kLatent{3, 20, 8, 6, 7, 0.3f};
+const GroupedShape kGrouped{6, 2, 10, 9, 6, 0.3f};
+
+enum class Kind { kOfLatent, kOfGroups };
 
 // A two-layer model, dense and routed, with its memory.
 class SmallModel {
  public:
-  SmallModel(const Kernels* kernels, int num_threads) : pool_(num_threads), engine_(7) {
+  SmallModel(const Kernels* kernels, int num_threads, Kind kind = Kind::kOfLatent)
+      : kind_(kind), pool_(num_threads), engine_(7) {
     cos_ = floats(kPositions * kShape.rope_dim / 2);
     sin_ = floats(kPositions * kShape.rope_dim / 2);
-    for (auto& cache : caches_) cache.assign(static_cast<size_t>(kPositions * kShape.latent_dim()), NAN);
     ModelWeights weights{matrix(kVocabulary, kShape.hidden),
                          {layer(true, 1), layer(false, kShape.routing.num_experts)},
                          floats(kShape.hidden),
                          matrix(kVocabulary, kShape.hidden)};
+    KvCache cache{{}, kPositions};
+    for (const LayerWeights& each : weights.layers) {
+      cache.layers.emplace_back();
+      for (const int64_t width : plane_widths(each.attention)) {
+        planes_.emplace_back(static_cast<size_t>(kPositions * width), NAN);
+        cache.layers.back().push_back(planes_.back().data());
+      }
+    }
     if (spoil) spoil(weights, *this);
-    model_.reset(new DeepseekModel(pool_, kernels, kShape, std::move(weights),
-                                   {cos_.data(), sin_.data(), kPositions},
-                                   {{caches_[0].data(), caches_[1].data()}, kPositions}));
+    model_.reset(new Transformer(pool_, kernels, kShape, std::move(weights),
+                                 {cos_.data(), sin_.data(), kPositions}, cache));
   }
 
   // Logits after each of the tokens begin…end of one sequence.
@@ -83,23 +94,44 @@ class SmallModel {
   }
 
   LayerWeights layer(bool dense, int64_t num_experts) {
-    const int64_t heads = kShape.num_heads, rank = kShape.kv_lora_rank;
-    const int64_t joint = kShape.nope_dim + kShape.v_dim;
-    const Matrix kv_b = matrix(heads * joint, rank);
-    const Matrix k_b = matrix(heads * rank, kShape.nope_dim);
-    AttentionWeights attention{floats(kShape.hidden),
-                               std::nullopt,
-                               matrix(heads * kShape.query_dim(), dense ? kShape.hidden : 11),
-                               matrix(kShape.latent_dim(), kShape.hidden),
-                               floats(rank),
-                               dense ? HeadMatrix{kv_b, joint, 0, true} : HeadMatrix{k_b, rank, 0, false},
-                               HeadMatrix{kv_b, joint, kShape.nope_dim, false},
-                               matrix(kShape.hidden, heads * kShape.v_dim)};
-    if (!dense) attention.query_down = QueryDown{matrix(11, kShape.hidden), floats(11)};
-    LayerWeights weights{std::move(attention), floats(kShape.hidden), experts(1), std::nullopt};
+    LayerWeights weights{floats(kShape.hidden), kind_ == Kind::kOfLatent ? latent(dense) : grouped(dense),
+                         floats(kShape.hidden), experts(1), std::nullopt};
     if (!dense)
       weights.routed = RoutedWeights{matrix(num_experts, kShape.hidden), floats(num_experts), experts(5)};
     return weights;
+  }
+
+  Attention latent(bool dense) {
+    const int64_t heads = kLatent.num_heads, rank = kLatent.kv_lora_rank;
+    const int64_t joint = kLatent.nope_dim + kLatent.v_dim;
+    const Matrix kv_b = matrix(heads * joint, rank);
+    const Matrix k_b = matrix(heads * rank, kLatent.nope_dim);
+    LatentAttention attention{kLatent,
+                              std::nullopt,
+                              matrix(heads * kLatent.query_dim(), dense ? kShape.hidden : 11),
+                              matrix(kLatent.latent_dim(), kShape.hidden),
+                              floats(rank),
+                              dense ? HeadMatrix{kv_b, joint, 0, true} : HeadMatrix{k_b, rank, 0, false},
+                              HeadMatrix{kv_b, joint, kLatent.nope_dim, false},
+                              matrix(kShape.hidden, heads * kLatent.v_dim)};
+    if (!dense) attention.query_down = QueryDown{matrix(11, kShape.hidden), floats(11)};
+    return attention;
+  }
+
+  // With biases in one layer and norms in the other.
+  Attention grouped(bool dense) {
+    const int64_t heads = kGrouped.num_heads, kv_heads = kGrouped.num_kv_heads, width = kGrouped.head_dim;
+    const auto optional = [&](bool has, int64_t size) { return has ? floats(size) : std::vector<float>(); };
+    return GroupedAttention{kGrouped,
+                            matrix(heads * width, kShape.hidden),
+                            matrix(kv_heads * width, kShape.hidden),
+                            matrix(kv_heads * kGrouped.v_dim, kShape.hidden),
+                            optional(dense, heads * width),
+                            optional(dense, kv_heads * width),
+                            optional(dense, kv_heads * kGrouped.v_dim),
+                            optional(!dense, width),
+                            optional(!dense, width),
+                            matrix(kShape.hidden, heads * kGrouped.v_dim)};
   }
 
   Experts experts(int64_t num) {
@@ -108,20 +140,24 @@ class SmallModel {
                    matrix(num * kShape.hidden, width), num);
   }
 
+  const Kind kind_;
   ThreadPool pool_;
   std::mt19937 engine_;
   std::vector<std::vector<float>> memory_;
   std::vector<float> cos_, sin_;
-  std::vector<float> caches_[2];
+  std::vector<std::vector<float>> planes_;
   const std::vector<int32_t> blocks_{4, 1, 3};
-  std::unique_ptr<DeepseekModel> model_;
+  std::unique_ptr<Transformer> model_;
 };
 
-std::string refusal(void (*spoil)(ModelWeights&, SmallModel&)) {
+LatentAttention& latent_of(LayerWeights& layer) { return std::get<LatentAttention>(layer.attention); }
+GroupedAttention& grouped_of(LayerWeights& layer) { return std::get<GroupedAttention>(layer.attention); }
+
+std::string refusal(void (*spoil)(ModelWeights&, SmallModel&), Kind kind = Kind::kOfLatent) {
   SmallModel::spoil = spoil;
   std::string message = "none";
   try {
-    SmallModel(nullptr, 1);
+    SmallModel(nullptr, 1, kind);
   } catch (const std::invalid_argument& error) {
     message = error.what();
   }
@@ -136,18 +172,20 @@ bool begins_with(const std::string& text, const std::string& beginning) {
 }  // namespace
 
 TEST(logits_do_not_depend_on_how_tokens_are_cut_into_steps_or_threads) {
-  for (const std::string& isa : usable_isas()) {
-    const Kernels* kernels = find_isa(isa);
-    const std::vector<float> whole = SmallModel(kernels, 1).run(0, kNumTokens);
-    for (const float logit : whole) EXPECT(std::isfinite(logit));
-    for (int num_threads : {1, 2, 5}) {
-      for (int64_t step : {int64_t{1}, int64_t{2}, int64_t{4}, kNumTokens}) {
-        SmallModel model(kernels, num_threads);
-        for (int64_t begin = 0; begin < kNumTokens; begin += step) {
-          const int64_t end = std::min(begin + step, kNumTokens);
-          const std::vector<float> logits = model.run(begin, end);
-          EXPECT(std::memcmp(logits.data(), whole.data() + begin * kVocabulary,
-                             logits.size() * sizeof(float)) == 0);
+  for (const Kind kind : {Kind::kOfLatent, Kind::kOfGroups}) {
+    for (const std::string& isa : usable_isas()) {
+      const Kernels* kernels = find_isa(isa);
+      const std::vector<float> whole = SmallModel(kernels, 1, kind).run(0, kNumTokens);
+      for (const float logit : whole) EXPECT(std::isfinite(logit));
+      for (int num_threads : {1, 2, 5}) {
+        for (int64_t step : {int64_t{1}, int64_t{2}, int64_t{4}, kNumTokens}) {
+          SmallModel model(kernels, num_threads, kind);
+          for (int64_t begin = 0; begin < kNumTokens; begin += step) {
+            const int64_t end = std::min(begin + step, kNumTokens);
+            const std::vector<float> logits = model.run(begin, end);
+            EXPECT(std::memcmp(logits.data(), whole.data() + begin * kVocabulary,
+                               logits.size() * sizeof(float)) == 0);
+          }
         }
       }
     }
@@ -168,16 +206,29 @@ TEST(a_step_without_tokens_is_no_work) {
 
 TEST(a_weight_that_does_not_fit_is_refused_by_name) {
   EXPECT(begins_with(
-      refusal([](ModelWeights& w, SmallModel& m) { w.layers[1].attention.kv_a = m.matrix(9, 32); }),
+      refusal([](ModelWeights& w, SmallModel& m) { latent_of(w.layers[1]).kv_a = m.matrix(9, 32); }),
       "layers[1].attention.kv_a is [9, 32]; expected [26, 32]"));
   EXPECT(begins_with(refusal([](ModelWeights& w, SmallModel&) { w.layers[0].ffn_norm.pop_back(); }),
                      "layers[0].ffn_norm has 31 entries; expected 32"));
-  EXPECT(begins_with(refusal([](ModelWeights& w, SmallModel&) { w.layers[0].attention.k_up.row_offset = 8; }),
-                     "layers[0].attention.k_up is [45, 20] with head_stride 15 and row_offset 8"));
+  EXPECT(
+      begins_with(refusal([](ModelWeights& w, SmallModel&) { latent_of(w.layers[0]).k_up.row_offset = 8; }),
+                  "layers[0].attention.k_up is [45, 20] with head_stride 15 and row_offset 8"));
   EXPECT(begins_with(refusal([](ModelWeights& w, SmallModel&) { w.layers[1].routed->bias.pop_back(); }),
                      "layers[1].bias has 4 entries; expected 5"));
   EXPECT(begins_with(refusal([](ModelWeights& w, SmallModel& m) { w.output = m.matrix(19, 31); }),
                      "output is [19, 31]; expected [19, 32]"));
   EXPECT(begins_with(refusal([](ModelWeights& w, SmallModel&) { w.layers.pop_back(); }),
                      "the cache has 2 layers; expected 1"));
+  EXPECT(begins_with(
+      refusal([](ModelWeights& w, SmallModel& m) { grouped_of(w.layers[1]).key = m.matrix(9, 32); },
+              Kind::kOfGroups),
+      "layers[1].attention.key is [9, 32]; expected [20, 32]"));
+  EXPECT(
+      begins_with(refusal([](ModelWeights& w, SmallModel&) { grouped_of(w.layers[0]).value_bias.pop_back(); },
+                          Kind::kOfGroups),
+                  "layers[0].attention.value_bias has 17 entries; expected 18"));
+  EXPECT(begins_with(
+      refusal([](ModelWeights& w, SmallModel&) { grouped_of(w.layers[0]).shape.num_kv_heads = 4; },
+              Kind::kOfGroups),
+      "layers[0].attention has 6 heads for 4 of the cache"));
 }

@@ -14,8 +14,8 @@
 #include "moe/router.h"
 #include "ops/activations.h"
 #include "ops/linear.h"
-#include "ops/mla_attention.h"
 #include "ops/norm.h"
+#include "ops/paged_attention.h"
 #include "ops/rope.h"
 #include "ops/vector.h"
 #include "quant/matrix.h"
@@ -155,8 +155,11 @@ TEST(attention_weighs_the_rows_of_the_own_sequence_by_softmax) {
       2, 3, 44, 11, 4, query_indptr.data(), positions.data(), kv_indptr.data(), kv_indices.data()};
   batch.check();
   Floats out(static_cast<size_t>(3 * heads * value_width), NAN);
-  mla_attention(pool, nullptr, {query.data(), width, query.data() + value_width, width}, cache.data(), batch,
-                {heads, width, value_width, 0.5f}, out.data());
+  const CacheRows rows{cache.data(), width, 0};
+  paged_attention(
+      pool, nullptr,
+      {{query.data(), width, value_width}, {query.data() + value_width, width, width - value_width}}, rows,
+      rows, batch, {heads, 1, width, value_width, 0.5f}, out.data());
 
   for (int64_t th = 0; th < 3 * heads; ++th) {
     const int64_t token = th / heads;

@@ -68,13 +68,12 @@ def seed_specs() -> tuple[ModelSpec, ...]:
     small: dict[str, Any] = {
         "hidden": 32,
         "ffn_dim": 32,
-        "kv_lora_rank": 32,
-        "nope_dim": 16,
-        "v_dim": 16,
         "vocab_size": 288,
     }
-    v3 = replace(V3_SPEC, num_layers=2, q_lora_rank=32, **small)
-    lite = replace(V2_LITE_SPEC, num_layers=2, q_lora_rank=None, **small)
+    latent = replace(V3_SPEC.latent, q_lora_rank=32, kv_lora_rank=32, nope_dim=16, v_dim=16)
+    v3 = replace(V3_SPEC, num_layers=2, attention=latent, **small)
+    on_lite = replace(latent, q_lora_rank=None, mla_layout=V2_LITE_SPEC.latent.mla_layout)
+    lite = replace(V2_LITE_SPEC, num_layers=2, attention=on_lite, **small)
     return v3, lite, replace(v3, yarn=None, fused_experts=True, tied_output=True)
 
 

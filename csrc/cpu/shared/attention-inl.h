@@ -1,4 +1,4 @@
-// Latent attention in flash style. A lane is a query row throughout, so that a row's arithmetic is one fixed
+// Attention in flash style. A lane is a query row throughout, so that a row's arithmetic is one fixed
 // sequence whatever the rows beside it: scores and values are both sums of broadcast cache entries times
 // vectors of rows.
 #pragma once
@@ -34,20 +34,20 @@ BALLAST_INLINE Floats exp_of_negative(Floats a) {
 
 // Scores of kItems positions from `position` on for kVectors vectors of rows from `row` on.
 template <int kVectors, int kItems>
-BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const float* const* cache,
+BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const float* const* keys,
                                 float* scores) {
   const int64_t num_rows = in.num_rows;
-  const int64_t row_width = in.row_width;
+  const int64_t key_width = in.key_width;
   const float* query = in.query + row;
   const float* entries[kItems];
 #pragma GCC unroll 16
-  for (int i = 0; i < kItems; ++i) entries[i] = cache[i];
+  for (int i = 0; i < kItems; ++i) entries[i] = keys[i];
   Floats sums[kItems][kVectors];
 #pragma GCC unroll 16
   for (int i = 0; i < kItems; ++i) {
     for (int v = 0; v < kVectors; ++v) sums[i][v] = zero_floats();
   }
-  for (int64_t k = 0; k < row_width; ++k, query += num_rows) {
+  for (int64_t k = 0; k < key_width; ++k, query += num_rows) {
     Floats queries[kVectors];
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) queries[v] = load_floats(query + v * kVectorRows);
@@ -69,7 +69,7 @@ BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const f
 
 // values = values * correction + the weighted sum of kItems value entries from `dim` on.
 template <int kVectors, int kItems>
-BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const float* const* cache,
+BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const float* const* entries,
                                 int64_t size, int64_t dim, bool is_first, const float* correction,
                                 float* values) {
   const int64_t num_rows = in.num_rows;
@@ -86,13 +86,13 @@ BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const f
     }
   }
   for (int64_t p = 0; p < size; ++p, weights += num_rows) {
-    const float* entries = cache[p] + dim;
+    const float* value = entries[p] + dim;
     Floats shares[kVectors];
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) shares[v] = load_floats(weights + v * kVectorRows);
 #pragma GCC unroll 16
     for (int i = 0; i < kItems; ++i) {
-      const Floats entry = broadcast_float(entries[i]);
+      const Floats entry = broadcast_float(value[i]);
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(entry, shares[v], sums[i][v]);
     }
@@ -106,27 +106,27 @@ BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const f
 
 // How `total` items are done: as many blocks of kMost as fit, then by fours, then one by one.
 template <int kVectors, int kMost>
-void score_positions(const AttentionStretch& in, int64_t row, const float* const* cache, int64_t total) {
+void score_positions(const AttentionStretch& in, int64_t row, const float* const* keys, int64_t total) {
   int64_t i = 0;
   for (; i + kMost <= total; i += kMost) {
-    score_block<kVectors, kMost>(in, row, cache + i, in.scores + i * in.num_rows);
+    score_block<kVectors, kMost>(in, row, keys + i, in.scores + i * in.num_rows);
   }
-  for (; i + 4 <= total; i += 4) score_block<kVectors, 4>(in, row, cache + i, in.scores + i * in.num_rows);
-  for (; i < total; ++i) score_block<kVectors, 1>(in, row, cache + i, in.scores + i * in.num_rows);
+  for (; i + 4 <= total; i += 4) score_block<kVectors, 4>(in, row, keys + i, in.scores + i * in.num_rows);
+  for (; i < total; ++i) score_block<kVectors, 1>(in, row, keys + i, in.scores + i * in.num_rows);
 }
 
 template <int kVectors, int kMost>
-void add_values(const AttentionStretch& in, int64_t row, const float* const* cache, int64_t size,
+void add_values(const AttentionStretch& in, int64_t row, const float* const* entries, int64_t size,
                 bool is_first, const float* correction, float* values) {
   int64_t dim = 0;
   for (; dim + kMost <= in.value_width; dim += kMost) {
-    value_block<kVectors, kMost>(in, row, cache, size, dim, is_first, correction, values);
+    value_block<kVectors, kMost>(in, row, entries, size, dim, is_first, correction, values);
   }
   for (; dim + 4 <= in.value_width; dim += 4) {
-    value_block<kVectors, 4>(in, row, cache, size, dim, is_first, correction, values);
+    value_block<kVectors, 4>(in, row, entries, size, dim, is_first, correction, values);
   }
   for (; dim < in.value_width; ++dim) {
-    value_block<kVectors, 1>(in, row, cache, size, dim, is_first, correction, values);
+    value_block<kVectors, 1>(in, row, entries, size, dim, is_first, correction, values);
   }
 }
 
@@ -174,20 +174,21 @@ void attend_stretch(const AttentionStretch& in, const AttentionState& state) {
   for (int64_t begin = 0; begin < in.num_positions; begin += kSpanPositions) {
     const int64_t rest = in.num_positions - begin;
     const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
-    const float* const* cache = in.cache + begin;
+    const float* const* keys = in.keys + begin;
+    const float* const* entries = in.values + begin;
     int64_t row = 0;
     for (; row + kPairRows <= in.num_rows; row += kPairRows)
-      score_positions<2, kPairItems>(in, row, cache, size);
-    for (; row < in.num_rows; row += kVectorRows) score_positions<1, kSingleItems>(in, row, cache, size);
+      score_positions<2, kPairItems>(in, row, keys, size);
+    for (; row < in.num_rows; row += kVectorRows) score_positions<1, kSingleItems>(in, row, keys, size);
     if (in.fewest_seen < static_cast<float>(begin + size)) hide_unseen(in, begin, size);
     weigh(in, size, state, correction);
     const bool is_first = begin == 0;
     row = 0;
     for (; row + kPairRows <= in.num_rows; row += kPairRows) {
-      add_values<2, kPairItems>(in, row, cache, size, is_first, correction, state.values);
+      add_values<2, kPairItems>(in, row, entries, size, is_first, correction, state.values);
     }
     for (; row < in.num_rows; row += kVectorRows) {
-      add_values<1, kSingleItems>(in, row, cache, size, is_first, correction, state.values);
+      add_values<1, kSingleItems>(in, row, entries, size, is_first, correction, state.values);
     }
   }
 }

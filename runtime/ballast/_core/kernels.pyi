@@ -235,6 +235,31 @@ def rms_norm(x: F32, weight: F32, eps: float, out: F32) -> None:
 def rope_interleaved(x: F32, cos: F32, sin: F32) -> None:
     """Rotate pairs (2i, 2i+1) in place. x [T, H, R]; cos, sin [T, R / 2]."""
 
+def rope_half_split(x: F32, cos: F32, sin: F32) -> None:
+    """Rotate pairs (i, i + R / 2) of the first R entries of each head in place. x [T, H, width]; cos, sin
+    [T, R / 2]."""
+
+def gqa_attention(
+    pool: ThreadPool,
+    query: F32,
+    keys: F32,
+    values: F32,
+    block_tokens: int,
+    query_indptr: I32,
+    positions: I32,
+    kv_indptr: I32,
+    kv_indices: I32,
+    scale: float,
+    out: F32,
+    *,
+    isa: str,
+) -> None:
+    """Causal attention over paged keys and values, whose heads are shared by equal groups of query heads.
+
+    query [T, H, K]; keys [slots, kv heads, K]; values [slots, kv heads, V]; out [T, H, V]. The tables are those of
+    mla_attention. ValueError when they would lead outside the cache, or when heads do not divide.
+    """
+
 def mla_attention(
     pool: ThreadPool,
     query: F32,
@@ -259,10 +284,11 @@ def mla_attention(
     """
 
 def attention_states_nbytes(
-    *, num_heads: int, value_dim: int, num_tokens: int, num_positions: int, num_threads: int
+    *, num_heads: int, num_kv_heads: int, value_dim: int, num_tokens: int, num_positions: int, num_threads: int
 ) -> int:
-    """Most bytes that a pool's calls of mla_attention keep beside their arguments, for up to num_tokens a step and
-    num_positions a sequence: 256 MiB, or what one group of 32 rows takes where that is more."""
+    """Most bytes that a pool's calls of gqa_attention, or of mla_attention with one head in the cache, keep beside
+    their arguments, for up to num_tokens a step and num_positions a sequence: 256 MiB, or what one group of 32 rows
+    takes where that is more."""
 
 def silu_mul(gate: F32, up: F32, out: F32) -> None:
     """out = silu(gate) * up, element by element; all [T, I]. out may be gate or up."""

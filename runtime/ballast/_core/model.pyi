@@ -2,7 +2,7 @@
 
 Arrays are C-contiguous; weights, tables and cache stay alive as long as the model that they were given to. Wrong shapes
 and types raise ValueError naming the argument or weight (`layers[3].attention.kv_a is [9, 64]; expected ...`).
-Shapes: T tokens, D hidden, H heads, R requests, L = kv_lora_rank + rope_dim.
+Shapes: T tokens, D hidden, H heads, R requests.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,13 +22,8 @@ class Shape(PybindObject):
         self,
         *,
         hidden: int,
-        num_heads: int,
-        kv_lora_rank: int,
-        nope_dim: int,
         rope_dim: int,
-        v_dim: int,
         rms_eps: float,
-        softmax_scale: float,
         num_experts: int,
         num_experts_used: int,
         num_groups: int,
@@ -39,19 +34,47 @@ class Shape(PybindObject):
         weights_scale: float,
     ) -> None: ...
 
+class LatentShape(PybindObject):
+    """Of latent attention, whose layers keep one row [kv_lora_rank + rope_dim] of each token."""
+
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        kv_lora_rank: int,
+        nope_dim: int,
+        rope_dim: int,
+        v_dim: int,
+        softmax_scale: float,
+    ) -> None: ...
+
+class GroupedShape(PybindObject):
+    """Of grouped-query attention, whose layers keep keys [num_kv_heads * head_dim] and values [num_kv_heads * v_dim] of
+    each token. The first rope_dim entries of a head are rotated."""
+
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        v_dim: int,
+        rope_dim: int,
+        softmax_scale: float,
+    ) -> None: ...
+
 class HeadMatrix(PybindObject):
     """One matrix per head inside a larger one: head h owns rows from h * head_stride + row_offset."""
 
     def __init__(self, matrix: Matrix, head_stride: int, row_offset: int, transposed: bool) -> None: ...
 
 class Attention(PybindObject):
-    """A layer's latent attention. k_up: per head [kv_lora_rank, nope], or transposed; v_up: per head [v, kv_lora_rank].
-    query_down [q_lora_rank, D] and query_norm are both None where queries go straight."""
+    """A layer's attention."""
 
-    def __init__(
-        self,
+    @staticmethod
+    def latent(
         *,
-        norm: F32,
+        shape: LatentShape,
         query_down: Matrix | None,
         query_norm: F32 | None,
         query_up: Matrix,
@@ -60,7 +83,26 @@ class Attention(PybindObject):
         k_up: HeadMatrix,
         v_up: HeadMatrix,
         output: Matrix,
-    ) -> None: ...
+    ) -> Attention:
+        """k_up: per head [kv_lora_rank, nope], or transposed; v_up: per head [v, kv_lora_rank]. query_down
+        [q_lora_rank, D] and query_norm are both None where queries go straight."""
+
+    @staticmethod
+    def grouped(
+        *,
+        shape: GroupedShape,
+        query: Matrix,
+        key: Matrix,
+        value: Matrix,
+        query_bias: F32 | None,
+        key_bias: F32 | None,
+        value_bias: F32 | None,
+        query_norm: F32 | None,
+        key_norm: F32 | None,
+        output: Matrix,
+    ) -> Attention:
+        """query [H * head_dim, D]; key, value [kv heads * their width, D]; biases as long as these have rows; norms
+        [head_dim], of each head before its rotation."""
 
 class Layer(PybindObject):
     """`mlp` is the feed-forward of every token, as one expert; `router`, `bias` and `experts` belong to routed ones."""
@@ -68,6 +110,7 @@ class Layer(PybindObject):
     def __init__(
         self,
         *,
+        attention_norm: F32,
         attention: Attention,
         ffn_norm: F32,
         mlp: Experts | None,
@@ -76,7 +119,7 @@ class Layer(PybindObject):
         experts: Experts | None,
     ) -> None: ...
 
-class DeepseekModel(PybindObject):
+class Transformer(PybindObject):
     def __init__(
         self,
         pool: ThreadPool,
@@ -89,11 +132,11 @@ class DeepseekModel(PybindObject):
         output: Matrix,
         rope_cos: F32,
         rope_sin: F32,
-        kv_layers: Sequence[F32],
+        kv_layers: Sequence[Sequence[F32]],
         block_tokens: int,
     ) -> None:
         """`isa` picks the kernels of attention; matrices bring their own. rope tables [positions, rope_dim / 2];
-        kv_layers, one a layer, [slots, L]."""
+        kv_layers, of each layer the planes that its attention keeps, [slots, width]."""
 
     def forward(
         self,

@@ -12,10 +12,10 @@ from ballast.engine.threads import start_threads
 from ballast.errors import OutOfMemoryError, first_line
 from ballast.host.numa import WeightMemory
 from ballast.host.vram import VramLimit, enforce, why_full
-from ballast.model.deepseek import DeepseekModel
 from ballast.model.kv_pool import KvPool, num_kv_blocks
 from ballast.model.residence import weight_memory
 from ballast.model.spec import ModelSpec
+from ballast.model.transformer import Transformer
 from ballast.model.weights import Packing, load_weights
 from ballast.weights.gguf import GgufModel
 
@@ -76,9 +76,9 @@ def _load_on_cpu(
 ) -> tuple[Runner, WeightMemory]:
     weights = load_weights(gguf_model, spec, num_sampled_ids, packing, report)
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
-    kv = KvPool(spec.num_layers, num_blocks, settings.block_tokens, spec.latent_dim)
+    kv = KvPool(spec.num_layers, num_blocks, settings.block_tokens, spec.planes)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
-    return DeepseekModel(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions), weight_memory(weights)
+    return Transformer(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions), weight_memory(weights)
 
 
 def _load_hybrid(

@@ -8,10 +8,16 @@ from collections.abc import Container, Mapping
 from functools import lru_cache
 
 from ballast.families import deepseek, glm, kimi
+from ballast.families.architecture import Architecture
+from ballast.families.deepseek.architecture import ARCHITECTURE as DEEPSEEK2
 from ballast.families.family import Family, KnownModel, Release, ReplyForm
+from ballast.families.qwen3.architecture import ARCHITECTURE as QWEN3MOE
 
 FAMILIES: Mapping[str, Family] = {family.name: family for family in (deepseek.FAMILY, kimi.FAMILY, glm.FAMILY)}
 """By name. Where a file tells no family, the first is taken."""
+
+ARCHITECTURES: Mapping[str, Architecture] = {each.name: each for each in (DEEPSEEK2, QWEN3MOE)}
+"""By `general.architecture`."""
 
 RELEASES: Mapping[str, tuple[Family, Release]] = {
     release.name: (family, release) for family in FAMILIES.values() for release in family.releases
@@ -53,6 +59,12 @@ def family_of_vocabulary(spellings: Container[str]) -> Family | None:
     return next(
         (family for family in FAMILIES.values() if all(token in spellings for token in family.vocabulary)), None
     )
+
+
+def served_models(architecture: Architecture) -> str:
+    """The models of files with this architecture, for messages."""
+    speaking = [family.served for family in FAMILIES.values() if family.architecture == architecture.name]
+    return ", ".join((*speaking, *architecture.served))
 
 
 def is_own(template: str) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
+
+from ballast.model.spec import Plane
 
 
 def num_kv_blocks(cache_lens: int, block_tokens: int) -> int:
@@ -12,15 +16,20 @@ def num_kv_blocks(cache_lens: int, block_tokens: int) -> int:
 
 
 class KvPool:
-    """One latent row per token and layer: the normed latent, then the rotated key (DeepSeek-V2, arXiv 2405.04434 §2.1).
+    """The planes of every layer: rows of float32, one of each token.
 
     Slot s belongs to block s // block_tokens; block 0, the null block, comes on top of `num_blocks`. Pages are
     taken from the system when first written.
     """
 
-    def __init__(self, num_layers: int, num_blocks: int, block_tokens: int, latent_dim: int) -> None:
+    def __init__(self, num_layers: int, num_blocks: int, block_tokens: int, planes: Sequence[Plane]) -> None:
         num_slots = (num_blocks + 1) * block_tokens
         self.block_tokens = block_tokens
-        self.layers: list[NDArray[np.float32]] = [  # each [slots, latent_dim]
-            np.zeros((num_slots, latent_dim), dtype=np.float32) for _ in range(num_layers)
+        self.layers: list[list[NDArray[np.float32]]] = [  # of each, its planes [slots, width]
+            [np.zeros((num_slots, plane.width), dtype=np.float32) for plane in planes] for _ in range(num_layers)
         ]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all planes."""
+        return sum(plane.nbytes for planes in self.layers for plane in planes)

@@ -1,10 +1,11 @@
-"""A model as the tree of modules that placement rules refer to, with the names of DeepSeek's own code."""
+"""A model as the tree of modules that placement rules refer to, with the names of its publisher's
+own code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ballast.model.spec import ModelSpec
+from ballast.model.spec import GroupedSpec, LatentSpec, ModelSpec
 from ballast.moe.device_rules import Module
 
 _MODULE_OF = {
@@ -15,6 +16,10 @@ _MODULE_OF = {
 _MODULE_IN_LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "attn_q_a": "self_attn.q_a_proj",
     "attn_q_a_norm": "self_attn.q_a_layernorm",
     "attn_q_b": "self_attn.q_b_proj",
@@ -25,6 +30,7 @@ _MODULE_IN_LAYER = {
     "attn_v_b": "self_attn.kv_b_proj",
     "attn_output": "self_attn.o_proj",
     "ffn_norm": "post_attention_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
@@ -57,7 +63,7 @@ def module_tree(spec: ModelSpec) -> list[Module]:
 class _Tree:
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
-        self._family = "DeepseekV3" if spec.gating == "sigmoid" else "DeepseekV2"
+        self._family = spec.architecture.modules[spec.gating]
 
     def modules(self) -> Iterator[Module]:
         yield self._own("", "ForCausalLM")
@@ -79,7 +85,16 @@ class _Tree:
 
     def _attention(self, name: str) -> Iterator[Module]:
         yield self._own(name, "Attention")
-        if self._spec.q_lora_rank is None:
+        if isinstance(self._spec.attention, GroupedSpec):
+            yield from self._grouped(name, self._spec.attention)
+        else:
+            yield from self._latent(name, self._spec.attention)
+        yield _module(f"{name}.o_proj", "Linear")
+        yarn = ("YarnRotaryEmbedding",) if self._spec.yarn else ()
+        yield self._own(f"{name}.rotary_emb", "RotaryEmbedding", *yarn)
+
+    def _latent(self, name: str, latent: LatentSpec) -> Iterator[Module]:
+        if latent.q_lora_rank is None:
             yield _module(f"{name}.q_proj", "Linear")
         else:
             yield _module(f"{name}.q_a_proj", "Linear")
@@ -88,9 +103,13 @@ class _Tree:
         yield _module(f"{name}.kv_a_proj_with_mqa", "Linear")
         yield self._own(f"{name}.kv_a_layernorm", "RMSNorm")
         yield _module(f"{name}.kv_b_proj", "Linear")
-        yield _module(f"{name}.o_proj", "Linear")
-        yarn = ("YarnRotaryEmbedding",) if self._spec.yarn else ()
-        yield self._own(f"{name}.rotary_emb", "RotaryEmbedding", *yarn)
+
+    def _grouped(self, name: str, grouped: GroupedSpec) -> Iterator[Module]:
+        for part in ("q_proj", "k_proj", "v_proj"):
+            yield _module(f"{name}.{part}", "Linear")
+        if grouped.qk_norm:
+            for part in ("q_norm", "k_norm"):
+                yield self._own(f"{name}.{part}", "RMSNorm")
 
     def _mlp(self, name: str) -> Iterator[Module]:
         yield self._own(name, "MLP")
@@ -98,7 +117,7 @@ class _Tree:
             yield _module(f"{name}.{part}", "Linear")
 
     def _experts(self, name: str) -> Iterator[Module]:
-        yield self._own(name, "MoE")
+        yield self._own(name, self._spec.architecture.moe_module)
         yield _module(f"{name}.experts", "ModuleList", f"{self._family}Experts")
         yield _module(f"{name}.gate", "MoEGate", f"{self._family}TopkRouter")
         if self._spec.num_shared_experts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ballast._core import kernels
-from ballast.model.spec import ModelSpec
+from ballast.model.spec import GroupedSpec, ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.weights.gguf import GgufModel
 
@@ -42,16 +42,21 @@ def _heads(gguf: GgufModel, name: str, num_heads: int, num_rows: int, *, transpo
 
 
 def _attention(gguf: GgufModel, spec: ModelSpec, block: str) -> dict[str, int]:
-    parts = ["attn_kv_a_mqa", "attn_output", *(["attn_q"] if spec.q_lora_rank is None else ["attn_q_a", "attn_q_b"])]
+    if isinstance(spec.attention, GroupedSpec):
+        parts = ["attn_q", "attn_k", "attn_v", "attn_output"]
+        return {f"{block}.{part}.weight": _matrix(gguf, f"{block}.{part}.weight") for part in parts}
+    latent, heads = spec.attention, spec.num_heads
+    queries = ["attn_q"] if latent.q_lora_rank is None else ["attn_q_a", "attn_q_b"]
+    parts = ["attn_kv_a_mqa", "attn_output", *queries]
     found = {f"{block}.{part}.weight": _matrix(gguf, f"{block}.{part}.weight") for part in parts}
-    heads = spec.num_heads
-    if spec.mla_layout == "joint":
+    if latent.mla_layout == "joint":
         name = f"{block}.attn_kv_b.weight"
-        found[name] = _heads(gguf, name, heads, spec.nope_dim, transposed=True) + _heads(gguf, name, heads, spec.v_dim)
+        keys = _heads(gguf, name, heads, latent.nope_dim, transposed=True)
+        found[name] = keys + _heads(gguf, name, heads, latent.v_dim)
     else:
         for name, num_rows in (
-            (f"{block}.attn_k_b.weight", spec.kv_lora_rank),
-            (f"{block}.attn_v_b.weight", spec.v_dim),
+            (f"{block}.attn_k_b.weight", latent.kv_lora_rank),
+            (f"{block}.attn_v_b.weight", latent.v_dim),
         ):
             found[name] = _heads(gguf, name, heads, num_rows)
     return found

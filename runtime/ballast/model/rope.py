@@ -44,7 +44,7 @@ def inverse_frequencies(spec: ModelSpec) -> NDArray[np.float64]:
 
 def softmax_scale(spec: ModelSpec) -> float:
     """What attention scores are multiplied by, YaRN's correction included."""
-    scale = 1.0 / math.sqrt(spec.nope_dim + spec.rope_dim)
+    scale = 1.0 / math.sqrt(spec.attention.query_dim)
     if spec.yarn is not None and spec.yarn.factor > 1.0:
         scale *= (0.1 * spec.yarn.mscale_all_dim * math.log(spec.yarn.factor) + 1.0) ** 2
     return scale

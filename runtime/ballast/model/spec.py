@@ -1,9 +1,11 @@
-"""The dimensions and rules of a DeepSeek-family model. All come from the file's metadata, none from a constant."""
+"""The dimensions and rules of a model. All come from the file's metadata, none from a constant."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from ballast.families.architecture import Architecture, Gating
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +22,70 @@ class YarnSpec:
     """Softmax scale is multiplied by (0.1 · mscale_all_dim · ln factor + 1)². 0: no correction."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """Dimensions and rules of one `deepseek2` model."""
+class Plane(NamedTuple):
+    """What a layer's cache holds of each token under one name."""
 
     name: str
+    width: int
+    """Numbers of a token. Their type is the pool's: float32 on a CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSpec:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
+
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    mla_layout: Literal["joint", "split"]
+
+    @property
+    def latent_dim(self) -> int:
+        """Numbers of one token's KV in one layer: the normed latent and the rotated key."""
+        return self.kv_lora_rank + self.rope_dim
+
+    @property
+    def query_dim(self) -> int:
+        """Numbers of a head's query."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        return (Plane("latent", self.latent_dim),)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedSpec:
+    """Grouped-query attention (arXiv 2305.13245): equal groups of query heads share a head of keys and values."""
+
+    num_kv_heads: int
+    head_dim: int
+    """Width of a head's query and key."""
+    v_dim: int
+    rope_dim: int
+    """Of a head, its first entries, of which i and i + rope_dim / 2 are rotated together."""
+    qk_norm: bool
+    """Whether each head's query and key are normed before they are rotated."""
+    qkv_bias: bool
+
+    @property
+    def query_dim(self) -> int:
+        """Numbers of a head's query."""
+        return self.head_dim
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        return (Plane("keys", self.num_kv_heads * self.head_dim), Plane("values", self.num_kv_heads * self.v_dim))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Dimensions and rules of one model."""
+
+    name: str
+    architecture: Architecture
     num_layers: int
     """Ordinary transformer layers; a multi-token-prediction block at the end is not counted."""
     num_dense_layers: int
@@ -36,12 +97,8 @@ class ModelSpec:
     """Width of a dense layer's feed-forward."""
 
     num_heads: int
-    q_lora_rank: int | None
-    kv_lora_rank: int
-    nope_dim: int
-    rope_dim: int
-    v_dim: int
-    mla_layout: Literal["joint", "split"]
+    """Of queries."""
+    attention: LatentSpec | GroupedSpec
 
     num_experts: int
     num_experts_used: int
@@ -49,10 +106,12 @@ class ModelSpec:
     expert_dim: int
     fused_experts: bool
     """Whether each expert's gate and up projection are in one tensor, gate first."""
-    gating: Literal["softmax", "sigmoid"]
+    gating: Gating
     num_groups: int
     num_groups_used: int
     group_score: Literal["max", "top2_sum"]
+    router_bias: bool
+    """Whether each expert has a bias that counts in the choice and not in the weight."""
     normalize_weights: bool
     weights_scale: float
 
@@ -62,6 +121,22 @@ class ModelSpec:
     tied_output: bool
 
     @property
-    def latent_dim(self) -> int:
-        """Floats of one token's KV in one layer: the normed latent and the rotated key."""
-        return self.kv_lora_rank + self.rope_dim
+    def latent(self) -> LatentSpec:
+        """The attention of a model that is known to have the latent kind."""
+        assert isinstance(self.attention, LatentSpec), "the model's attention is not latent"
+        return self.attention
+
+    @property
+    def rope_dim(self) -> int:
+        """Entries of a head that positions rotate."""
+        return self.attention.rope_dim
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        """What each layer keeps of a token."""
+        return self.attention.planes
+
+    @property
+    def kv_width(self) -> int:
+        """Numbers that one layer keeps of a token, all planes together."""
+        return sum(plane.width for plane in self.planes)

@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
 from ballast.errors import ModelError
-from ballast.model.spec import ModelSpec
+from ballast.model.spec import GroupedSpec, LatentSpec, ModelSpec
 from ballast.weights.gguf import GgufModel
 from ballast.weights.gguf_file import TensorInfo
 
@@ -36,7 +36,10 @@ _GROUP_OF: dict[str, Group] = {
     "attn_norm": "norms",
     "attn_q_a_norm": "norms",
     "attn_kv_a_norm": "norms",
+    "attn_q_norm": "norms",
+    "attn_k_norm": "norms",
     "ffn_norm": "norms",
+    "post_attention_norm": "norms",
     "ffn_gate_inp": "router",
     "exp_probs_b": "router",
 }
@@ -82,6 +85,7 @@ def check_tensors(gguf: GgufModel, spec: ModelSpec) -> None:
     extra = [name for name in gguf.tensors if name not in expected]
     for name in extra:
         _check_companion(gguf.tensors[name], expected)
+        _check_bias(gguf.tensors[name], expected)
     if extra:
         log.info("%s: %d tensors are not used, %s the first", gguf.path, len(extra), extra[0])
 
@@ -98,6 +102,15 @@ def _check_companion(info: TensorInfo, expected: dict[str, tuple[int, ...]]) -> 
         )
 
 
+def _check_bias(info: TensorInfo, expected: dict[str, tuple[int, ...]]) -> None:
+    """Refuse a bias that would have to be added to what a matrix gives."""
+    matrix = info.name.removesuffix(".bias") + ".weight"
+    if info.name.endswith(".bias") and matrix in expected:
+        raise ModelError(
+            info.file, f"a bias of {matrix}, which no model that is served has, cannot be added here", tensor=info.name
+        )
+
+
 def _check_type(info: TensorInfo) -> None:
     allowed = {GgmlType.F32} if len(info.shape) == 1 else TYPES
     if info.ggml_type not in allowed:
@@ -106,35 +119,56 @@ def _check_type(info: TensorInfo) -> None:
 
 
 def _attention(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    heads, rank, query_dim = spec.num_heads, spec.kv_lora_rank, spec.num_heads * (spec.nope_dim + spec.rope_dim)
+    shapes: dict[str, tuple[int, ...]] = {"attn_norm.weight": (spec.hidden,)}
+    if isinstance(spec.attention, GroupedSpec):
+        return shapes | _grouped(spec, spec.attention)
+    return shapes | _latent(spec, spec.attention)
+
+
+def _latent(spec: ModelSpec, latent: LatentSpec) -> dict[str, tuple[int, ...]]:
+    heads, rank, query_dim = spec.num_heads, latent.kv_lora_rank, spec.num_heads * latent.query_dim
     shapes: dict[str, tuple[int, ...]] = {
-        "attn_norm.weight": (spec.hidden,),
-        "attn_kv_a_mqa.weight": (spec.latent_dim, spec.hidden),
+        "attn_kv_a_mqa.weight": (latent.latent_dim, spec.hidden),
         "attn_kv_a_norm.weight": (rank,),
-        "attn_output.weight": (spec.hidden, heads * spec.v_dim),
+        "attn_output.weight": (spec.hidden, heads * latent.v_dim),
     }
-    if spec.q_lora_rank is None:
+    if latent.q_lora_rank is None:
         shapes["attn_q.weight"] = (query_dim, spec.hidden)
     else:
-        shapes["attn_q_a.weight"] = (spec.q_lora_rank, spec.hidden)
-        shapes["attn_q_a_norm.weight"] = (spec.q_lora_rank,)
-        shapes["attn_q_b.weight"] = (query_dim, spec.q_lora_rank)
-    if spec.mla_layout == "joint":
-        shapes["attn_kv_b.weight"] = (heads * (spec.nope_dim + spec.v_dim), rank)
+        shapes["attn_q_a.weight"] = (latent.q_lora_rank, spec.hidden)
+        shapes["attn_q_a_norm.weight"] = (latent.q_lora_rank,)
+        shapes["attn_q_b.weight"] = (query_dim, latent.q_lora_rank)
+    if latent.mla_layout == "joint":
+        shapes["attn_kv_b.weight"] = (heads * (latent.nope_dim + latent.v_dim), rank)
     else:
-        shapes["attn_k_b.weight"] = (heads, rank, spec.nope_dim)
-        shapes["attn_v_b.weight"] = (heads, spec.v_dim, rank)
+        shapes["attn_k_b.weight"] = (heads, rank, latent.nope_dim)
+        shapes["attn_v_b.weight"] = (heads, latent.v_dim, rank)
+    return shapes
+
+
+def _grouped(spec: ModelSpec, grouped: GroupedSpec) -> dict[str, tuple[int, ...]]:
+    rows = {
+        "attn_q": spec.num_heads * grouped.head_dim,
+        "attn_k": grouped.num_kv_heads * grouped.head_dim,
+        "attn_v": grouped.num_kv_heads * grouped.v_dim,
+    }
+    shapes: dict[str, tuple[int, ...]] = {f"{part}.weight": (width, spec.hidden) for part, width in rows.items()}
+    shapes["attn_output.weight"] = (spec.hidden, spec.num_heads * grouped.v_dim)
+    if grouped.qkv_bias:
+        shapes |= {f"{part}.bias": (width,) for part, width in rows.items()}
+    if grouped.qk_norm:
+        shapes |= dict.fromkeys(("attn_q_norm.weight", "attn_k_norm.weight"), (grouped.head_dim,))
     return shapes
 
 
 def _dense(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    return {"ffn_norm.weight": (spec.hidden,)} | _gated("", spec.ffn_dim, spec.hidden)
+    return {f"{spec.architecture.ffn_norm}.weight": (spec.hidden,)} | _gated("", spec.ffn_dim, spec.hidden)
 
 
 def _experts(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     count, width, hidden = spec.num_experts, spec.expert_dim, spec.hidden
     shapes: dict[str, tuple[int, ...]] = {
-        "ffn_norm.weight": (hidden,),
+        f"{spec.architecture.ffn_norm}.weight": (hidden,),
         "ffn_gate_inp.weight": (count, hidden),
         "ffn_down_exps.weight": (count, hidden, width),
     }
@@ -142,7 +176,7 @@ def _experts(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         shapes["ffn_gate_up_exps.weight"] = (count, 2 * width, hidden)
     else:
         shapes |= dict.fromkeys(("ffn_gate_exps.weight", "ffn_up_exps.weight"), (count, width, hidden))
-    if spec.gating == "sigmoid":
+    if spec.router_bias:
         shapes["exp_probs_b.bias"] = (count,)
     if spec.num_shared_experts:
         shapes |= _gated("_shexp", width * spec.num_shared_experts, hidden)

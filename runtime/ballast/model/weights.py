@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from ballast.model.spec import ModelSpec
+from ballast.model.spec import LatentSpec, ModelSpec
 from ballast.weights.gguf import GgufModel, block_of
 
 F32 = NDArray[np.float32]
@@ -41,15 +41,29 @@ class QueryWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionWeights:
+class LatentWeights:
     """Latent attention. W_UK and W_UV carry queries into the latent space and results out of it."""
 
-    norm: F32  # [D]
     query: QueryWeights
     kv_a: kernels.Matrix  # [kv_lora_rank + rope, D]
     kv_a_norm: F32  # [kv_lora_rank]
     k_up: HeadMatrix  # per head [kv_lora_rank, nope], or transposed
     v_up: HeadMatrix  # per head [v, kv_lora_rank]
+    output: kernels.Matrix  # [D, H * v]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedWeights:
+    """Grouped-query attention. None for biases and norms that the model does not have."""
+
+    query: kernels.Matrix  # [H * head_dim, D]
+    key: kernels.Matrix  # [kv heads * head_dim, D]
+    value: kernels.Matrix  # [kv heads * v, D]
+    query_bias: F32 | None
+    key_bias: F32 | None
+    value_bias: F32 | None
+    query_norm: F32 | None  # [head_dim], the same for all heads
+    key_norm: F32 | None
     output: kernels.Matrix  # [D, H * v]
 
 
@@ -67,7 +81,8 @@ class LayerWeights:
     """One transformer layer. `mlp`, as one expert that every token goes to, is the dense feed-forward, or the shared
     expert beside routed ones."""
 
-    attention: AttentionWeights
+    attention_norm: F32  # [D]
+    attention: LatentWeights | GroupedWeights
     ffn_norm: F32  # [D]
     mlp: kernels.Experts | None
     experts: ExpertWeights | None
@@ -200,6 +215,10 @@ class Tensors:
         self._gguf.release(name)
         return packed
 
+    def optional_vector(self, name: str) -> F32 | None:
+        """None for a tensor that the file does not have."""
+        return self.vector(name) if name in self else None
+
     def vector(self, name: str) -> F32:
         info = self._gguf.tensors[name]
         values = gguf.quants.dequantize(self._gguf.data(name), info.ggml_type)
@@ -224,15 +243,15 @@ class Tensors:
 
     def latent_heads(self, spec: ModelSpec, block: str) -> tuple[HeadMatrix, HeadMatrix]:
         """A layer's W_UK and W_UV, packed."""
-        heads = spec.num_heads
-        if spec.mla_layout == "joint":
+        heads, latent = spec.num_heads, spec.latent
+        if latent.mla_layout == "joint":
             # Per head: nope rows of W_UK transposed, then v rows of W_UV.
-            joint, stride = f"{block}.attn_kv_b.weight", spec.nope_dim + spec.v_dim
-            k_up = self.heads(joint, heads, spec.nope_dim, stride, transposed=True)
-            v_up = self.heads(joint, heads, spec.v_dim, stride, spec.nope_dim)
+            joint, stride = f"{block}.attn_kv_b.weight", latent.nope_dim + latent.v_dim
+            k_up = self.heads(joint, heads, latent.nope_dim, stride, transposed=True)
+            v_up = self.heads(joint, heads, latent.v_dim, stride, latent.nope_dim)
         else:
-            k_up = self.heads(f"{block}.attn_k_b.weight", heads, spec.kv_lora_rank, spec.kv_lora_rank)
-            v_up = self.heads(f"{block}.attn_v_b.weight", heads, spec.v_dim, spec.v_dim)
+            k_up = self.heads(f"{block}.attn_k_b.weight", heads, latent.kv_lora_rank, latent.kv_lora_rank)
+            v_up = self.heads(f"{block}.attn_v_b.weight", heads, latent.v_dim, latent.v_dim)
         return k_up, v_up
 
     def routed(self, spec: ModelSpec, block: str) -> ExpertWeights:
@@ -240,7 +259,7 @@ class Tensors:
         bias = f"{block}.exp_probs_b.bias"
         return ExpertWeights(
             router=self.matrix(f"{block}.ffn_gate_inp.weight"),
-            bias=self.vector(bias) if bias in self else None,
+            bias=self.optional_vector(bias),
             experts=self.experts(block, "_exps", spec.num_experts, fused=spec.fused_experts),
         )
 
@@ -253,15 +272,18 @@ def _load_layer(tensors: Tensors, spec: ModelSpec, index: int) -> LayerWeights:
     else:
         mlp = tensors.experts(block, "_shexp", 1) if spec.num_shared_experts else None
     return LayerWeights(
-        attention=_load_attention(tensors, spec, block),
-        ffn_norm=tensors.vector(f"{block}.ffn_norm.weight"),
+        attention_norm=tensors.vector(f"{block}.attn_norm.weight"),
+        attention=_load_latent(tensors, spec, block)
+        if isinstance(spec.attention, LatentSpec)
+        else _load_grouped(tensors, block),
+        ffn_norm=tensors.vector(f"{block}.{spec.architecture.ffn_norm}.weight"),
         mlp=mlp,
         experts=None if dense else tensors.routed(spec, block),
     )
 
 
-def _load_attention(tensors: Tensors, spec: ModelSpec, block: str) -> AttentionWeights:
-    if spec.q_lora_rank is None:
+def _load_latent(tensors: Tensors, spec: ModelSpec, block: str) -> LatentWeights:
+    if spec.latent.q_lora_rank is None:
         query = QueryWeights(None, None, tensors.matrix(f"{block}.attn_q.weight"))
     else:
         query = QueryWeights(
@@ -270,12 +292,25 @@ def _load_attention(tensors: Tensors, spec: ModelSpec, block: str) -> AttentionW
             tensors.matrix(f"{block}.attn_q_b.weight"),
         )
     k_up, v_up = tensors.latent_heads(spec, block)
-    return AttentionWeights(
-        norm=tensors.vector(f"{block}.attn_norm.weight"),
+    return LatentWeights(
         query=query,
         kv_a=tensors.matrix(f"{block}.attn_kv_a_mqa.weight"),
         kv_a_norm=tensors.vector(f"{block}.attn_kv_a_norm.weight"),
         k_up=k_up,
         v_up=v_up,
+        output=tensors.matrix(f"{block}.attn_output.weight"),
+    )
+
+
+def _load_grouped(tensors: Tensors, block: str) -> GroupedWeights:
+    return GroupedWeights(
+        query=tensors.matrix(f"{block}.attn_q.weight"),
+        key=tensors.matrix(f"{block}.attn_k.weight"),
+        value=tensors.matrix(f"{block}.attn_v.weight"),
+        query_bias=tensors.optional_vector(f"{block}.attn_q.bias"),
+        key_bias=tensors.optional_vector(f"{block}.attn_k.bias"),
+        value_bias=tensors.optional_vector(f"{block}.attn_v.bias"),
+        query_norm=tensors.optional_vector(f"{block}.attn_q_norm.weight"),
+        key_norm=tensors.optional_vector(f"{block}.attn_k_norm.weight"),
         output=tensors.matrix(f"{block}.attn_output.weight"),
     )

@@ -6,12 +6,14 @@ and W_UK of the joint layout becomes floats. The embedding is read in place from
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ballast._core import kernels
 from ballast.host.machine import Memory
 from ballast.host.sizes import human
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.packed_size import loaded_bytes
-from ballast.model.spec import ModelSpec
+from ballast.model.spec import GroupedSpec, ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.moe.device_rules import Assignment
 from ballast.plan.memory import FLOAT_BYTES, MemoryPlan, Numbers
@@ -27,7 +29,7 @@ def make_plan(gguf: GgufModel, spec: ModelSpec, assignment: Assignment, numbers:
     """What `gguf`, a checked model, takes under `numbers` on a machine with `memory`. Pure."""
     loaded = loaded_bytes(gguf, spec, numbers.isa, numbers.threads_per_node)
     weights = tuple(weight_rows(gguf, assignment.devices, {name: (name, size) for name, size in loaded.items()}))
-    kv_row_bytes = spec.latent_dim * FLOAT_BYTES * spec.num_layers
+    kv_row_bytes = spec.kv_width * FLOAT_BYTES * spec.num_layers
     num_slots = (num_kv_blocks(numbers.cache_lens, numbers.block_tokens) + 1) * numbers.block_tokens
     uses = (
         MemoryRow("weights", sum(row.num_bytes for row in weights), "packed while loading; embedding in page cache"),
@@ -59,15 +61,43 @@ def make_plan(gguf: GgufModel, spec: ModelSpec, assignment: Assignment, numbers:
     )
 
 
+class _Attention(NamedTuple):
+    """What a layer's attention keeps of a step."""
+
+    token_floats: int
+    """Of each token, between two operations."""
+    num_kv_heads: int
+    value_dim: int
+    """Width of a head's average while it is computed."""
+    widest_input: int
+    """Of its products, beside those that are as wide as the model."""
+
+
+def _attention_of(spec: ModelSpec) -> _Attention:
+    heads = spec.num_heads
+    if isinstance(spec.attention, GroupedSpec):
+        grouped = spec.attention
+        values = heads * grouped.v_dim
+        return _Attention(
+            heads * grouped.head_dim + spec.kv_width + values, grouped.num_kv_heads, grouped.v_dim, values
+        )
+    latent = spec.attention
+    a_head = 2 * latent.nope_dim + latent.rope_dim + 2 * latent.kv_lora_rank + latent.v_dim
+    floats = (latent.q_lora_rank or 0) + latent.latent_dim + heads * a_head
+    widest = heads * max(latent.kv_lora_rank, latent.nope_dim, latent.v_dim)
+    return _Attention(floats, 1, latent.kv_lora_rank, widest)
+
+
 def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
-    """A step's activations (`StepMemory` of csrc/model) and what products make of them, attention's states, and the
-    logits of a full batch."""
-    heads = spec.num_heads * (2 * spec.nope_dim + spec.rope_dim + 2 * spec.kv_lora_rank + spec.v_dim)
-    step = 4 * spec.hidden + (spec.q_lora_rank or 0) + spec.latent_dim + heads + spec.num_experts + 2
+    """A step's activations (`StepMemory`, `AttentionMemory` of csrc/model) and what products make of them, attention's
+    states, and the logits of a full batch."""
+    attention = _attention_of(spec)
+    step = 4 * spec.hidden + attention.token_floats + spec.num_experts + 2
     logits = numbers.max_batch_size * spec.vocab_size
     states = kernels.attention_states_nbytes(
         num_heads=spec.num_heads,
-        value_dim=spec.kv_lora_rank,
+        num_kv_heads=attention.num_kv_heads,
+        value_dim=attention.value_dim,
         num_tokens=numbers.step_tokens,
         num_positions=min(spec.context_length, numbers.cache_lens),
         num_threads=sum(numbers.threads_per_node),
@@ -78,7 +108,7 @@ def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
 
 def _scratch_bytes(spec: ModelSpec, num_nodes: int) -> int:
     """Of the widest input, and of the experts that compute together: routed and shared ones, or a dense layer's."""
-    widest = max(spec.hidden, spec.num_heads * max(spec.kv_lora_rank, spec.nope_dim, spec.v_dim))
+    widest = max(spec.hidden, _attention_of(spec).widest_input)
     routed = max(spec.ffn_dim, spec.num_experts_used * spec.expert_dim)
     experts = hidden_bytes(routed + spec.num_shared_experts * spec.expert_dim)
     return input_bytes(widest) + experts + sums_bytes(spec.hidden, num_calls=2, num_nodes=num_nodes)

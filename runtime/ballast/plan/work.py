@@ -41,25 +41,33 @@ def num_slices(num_tokens: int) -> int:
 def _latent_bytes(spec: ModelSpec, num_tokens: int) -> int:
     """Attention in the latent space: queries, their parts, both forms of them there, and what attention makes of
     them."""
-    head = spec.nope_dim + spec.rope_dim
-    floats = spec.num_heads * (3 * head + 2 * spec.kv_lora_rank + 2 * spec.latent_dim + spec.v_dim)
-    terms = max(spec.hidden, spec.num_heads * spec.v_dim) * _TERM_BYTES
+    head = spec.latent.nope_dim + spec.rope_dim
+    floats = spec.num_heads * (3 * head + 2 * spec.latent.kv_lora_rank + 2 * spec.latent.latent_dim + spec.latent.v_dim)
+    terms = max(spec.hidden, spec.num_heads * spec.latent.v_dim) * _TERM_BYTES
     return num_tokens * (floats * FLOAT_BYTES + terms)
 
 
 def _long_bytes(spec: ModelSpec, num_tokens: int) -> int:
     """Attention of one request outside the latent space: all queries, and the widest of what comes before, what comes
     with the averages and what comes after."""
-    heads, head, values = spec.num_heads, spec.nope_dim + spec.rope_dim, spec.num_heads * spec.v_dim
+    heads, head, values = spec.num_heads, spec.latent.nope_dim + spec.rope_dim, spec.num_heads * spec.latent.v_dim
     products = min(num_tokens, PRODUCT_TOKENS)
     query = num_tokens * heads * head * _HALF_BYTES
-    rank = spec.q_lora_rank or 0
-    first = products * (2 * heads * head + 2 * rank + spec.latent_dim) * FLOAT_BYTES
+    rank = spec.latent.q_lora_rank or 0
+    first = products * (2 * heads * head + 2 * rank + spec.latent.latent_dim) * FLOAT_BYTES
     first += products * max(spec.hidden, rank) * _TERM_BYTES
     # Two terms of both matrices, and what one of them is made of.
-    matrices = spec.kv_lora_rank * heads * (2 * (spec.nope_dim + spec.v_dim) * _HALF_BYTES + 2 * 256 * FLOAT_BYTES)
+    matrices = (
+        spec.latent.kv_lora_rank
+        * heads
+        * (2 * (spec.latent.nope_dim + spec.latent.v_dim) * _HALF_BYTES + 2 * 256 * FLOAT_BYTES)
+    )
     # Keys and values of a piece, keys once more on their way, latents twice; averages of the piece, and of all.
-    piece = num_tokens * (heads * (head + spec.nope_dim) + values + 3 * spec.latent_dim + values) * _HALF_BYTES
+    piece = (
+        num_tokens
+        * (heads * (head + spec.latent.nope_dim) + values + 3 * spec.latent.latent_dim + values)
+        * _HALF_BYTES
+    )
     attended = num_tokens * values * FLOAT_BYTES
     last = products * (values * _TERM_BYTES + _product_floats(values, spec.hidden) * FLOAT_BYTES)
     return max(query + first, query + matrices + piece + attended + _ATTENTION_TMP_BYTES, attended + last)

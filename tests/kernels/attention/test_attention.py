@@ -174,7 +174,13 @@ def test_a_nan_in_a_query_shows_in_that_row_alone(rng, pool, isa):
 def test_states_beyond_their_capacity_are_attended_to_in_turns(rng):
     """63 groups of 65 stretches hold 269 MB between them; a pool of one thread divides no group."""
     num_tokens, heads, width, value_dim, length = 126, 16, 520, 512, 65 * 192
-    sizes = {"num_heads": heads, "value_dim": value_dim, "num_tokens": num_tokens, "num_positions": length}
+    sizes = {
+        "num_heads": heads,
+        "num_kv_heads": 1,
+        "value_dim": value_dim,
+        "num_tokens": num_tokens,
+        "num_positions": length,
+    }
     assert kernels.attention_states_nbytes(**sizes, num_threads=16) == 256 << 20
     query = rng.standard_normal((num_tokens, heads, width), dtype=np.float32)
     cache = rng.standard_normal((length, width), dtype=np.float32)
@@ -190,7 +196,7 @@ def test_states_beyond_their_capacity_are_attended_to_in_turns(rng):
 
 
 def test_the_capacity_for_states_follows_from_the_longest_sequence():
-    one_token_of_r1 = {"num_heads": 128, "value_dim": 512, "num_tokens": 1, "num_threads": 16}
+    one_token_of_r1 = {"num_heads": 128, "num_kv_heads": 1, "value_dim": 512, "num_tokens": 1, "num_threads": 16}
     state_bytes = 32 * (512 + 2) * 4
     assert kernels.attention_states_nbytes(**one_token_of_r1, num_positions=32768) == 4 * 171 * state_bytes
     assert kernels.attention_states_nbytes(**one_token_of_r1, num_positions=1 << 22) == 21846 * state_bytes

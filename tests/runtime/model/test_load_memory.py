@@ -33,8 +33,7 @@ SPEC = replace(
     hidden=1024,
     num_heads=8,
     ffn_dim=2048,
-    kv_lora_rank=256,
-    q_lora_rank=256,
+    attention=replace(V3_SPEC.latent, kv_lora_rank=256, q_lora_rank=256),
     num_experts=16,
     expert_dim=512,
     num_layers=17,
@@ -59,7 +58,7 @@ gguf = open_gguf(Path(sys.argv[1]))
 spec = read_spec(gguf, None)
 settings = EngineSettings(cache_lens=4096, max_batch_size=4, max_new_tokens=64, chunk_size=64, prefill_chunk_size=64,
                           max_queue=4, cpu_threads=2, cpu_isa=sys.argv[2])
-kv = (num_kv_blocks(4096, 32) + 1) * 32 * spec.latent_dim * 4 * spec.num_layers
+kv = (num_kv_blocks(4096, 32) + 1) * 32 * spec.kv_width * 4 * spec.num_layers
 before = status_bytes("VmRSS")
 runner = load_runner(gguf, spec, spec.vocab_size, settings)
 print(json.dumps({"growth": status_bytes("VmHWM") - before, "kv": kv}))
@@ -93,7 +92,7 @@ serve(1, 40)  # what a first step alone brings in: code, and the embedding's fil
 Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
 before = status_bytes("VmRSS")
 longest = serve(2, tokens)
-kv = tokens * spec.latent_dim * 4 * spec.num_layers
+kv = tokens * spec.kv_width * 4 * spec.num_layers
 print(json.dumps({"growth": status_bytes("VmHWM") - before - kv, "longest": longest}))
 """
 

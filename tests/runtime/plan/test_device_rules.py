@@ -173,7 +173,14 @@ def test_only_models_with_yarn_have_yarn_embeddings(tmp_path: Path) -> None:
     assert "matches no module" in refused(tmp_path, rules, replace(V3_SPEC, yarn=None))
 
 
-@pytest.mark.parametrize("spec", [V3_SPEC, V2_LITE_SPEC, replace(V3_SPEC, mla_layout="joint", num_shared_experts=0)])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        V3_SPEC,
+        V2_LITE_SPEC,
+        replace(V3_SPEC, attention=replace(V3_SPEC.latent, mla_layout="joint"), num_shared_experts=0),
+    ],
+)
 def test_every_tensor_belongs_to_a_module_of_the_tree(spec: ModelSpec) -> None:
     names = [module.name for module in module_tree(spec)]
     assert len(names) == len(set(names))

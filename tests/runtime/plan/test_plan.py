@@ -111,9 +111,9 @@ def test_rules_move_rows_to_other_devices(gguf: GgufModel) -> None:
 
 
 def test_the_cache_and_the_tables_are_what_the_engine_allocates(gguf: GgufModel) -> None:
-    pool = KvPool(SPEC.num_layers, num_kv_blocks(1000, 32), 32, SPEC.latent_dim)
+    pool = KvPool(SPEC.num_layers, num_kv_blocks(1000, 32), 32, SPEC.planes)
     plan = plan_of(gguf)
-    assert use(plan, "KV cache") == sum(layer.nbytes for layer in pool.layers)
+    assert use(plan, "KV cache") == pool.nbytes
     rope = build_rope_table(SPEC, num_kv_blocks(1000, 32) * 32)
     norms = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1)
     assert use(plan, "tables") == rope.cos.nbytes + rope.sin.nbytes + norms

@@ -344,7 +344,7 @@ def test_something_that_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> 
 
 def test_the_wrong_architecture_is_named(tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "m.gguf", metadata_of(V3_SPEC) | {"general.architecture": "llama"}, {"x": (1,)})
-    with pytest.raises(ModelError, match=r"m\.gguf: general\.architecture=llama; supported is deepseek2"):
+    with pytest.raises(ModelError, match=r"m\.gguf: general\.architecture=llama; supported are deepseek2"):
         read_spec(open_gguf(file))
 
 

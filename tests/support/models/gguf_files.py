@@ -13,7 +13,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
-from ballast.model.spec import ModelSpec, YarnSpec
+from ballast.families.registry import ARCHITECTURES
+from ballast.model.spec import LatentSpec, ModelSpec, YarnSpec
 from ballast.model.tensors import expected_tensors
 
 Tensors = dict[str, tuple[NDArray[Any], GgmlType]]
@@ -21,6 +22,7 @@ Tensors = dict[str, tuple[NDArray[Any], GgmlType]]
 
 V3_SPEC = ModelSpec(
     name="small-v3",
+    architecture=ARCHITECTURES["deepseek2"],
     num_layers=3,
     num_dense_layers=1,
     vocab_size=40,
@@ -28,12 +30,7 @@ V3_SPEC = ModelSpec(
     hidden=64,
     ffn_dim=96,
     num_heads=2,
-    q_lora_rank=32,
-    kv_lora_rank=64,
-    nope_dim=32,
-    rope_dim=16,
-    v_dim=32,
-    mla_layout="split",
+    attention=LatentSpec(q_lora_rank=32, kv_lora_rank=64, nope_dim=32, rope_dim=16, v_dim=32, mla_layout="split"),
     num_experts=8,
     num_experts_used=2,
     num_shared_experts=1,
@@ -43,6 +40,7 @@ V3_SPEC = ModelSpec(
     num_groups=4,
     num_groups_used=2,
     group_score="top2_sum",
+    router_bias=True,
     normalize_weights=True,
     weights_scale=2.5,
     rms_eps=1e-6,
@@ -63,11 +61,7 @@ R1_SPEC = replace(
     hidden=7168,
     ffn_dim=18432,
     num_heads=128,
-    q_lora_rank=1536,
-    kv_lora_rank=512,
-    nope_dim=128,
-    rope_dim=64,
-    v_dim=128,
+    attention=LatentSpec(q_lora_rank=1536, kv_lora_rank=512, nope_dim=128, rope_dim=64, v_dim=128, mla_layout="split"),
     num_experts=256,
     num_experts_used=8,
     expert_dim=2048,
@@ -78,13 +72,13 @@ R1_SPEC = replace(
 V2_LITE_SPEC = replace(
     V3_SPEC,
     name="small-v2-lite",
-    q_lora_rank=None,
-    mla_layout="joint",
+    attention=replace(V3_SPEC.latent, q_lora_rank=None, mla_layout="joint"),
     num_shared_experts=2,
     gating="softmax",
     num_groups=1,
     num_groups_used=1,
     group_score="max",
+    router_bias=False,
     normalize_weights=False,
     weights_scale=1.0,
     yarn=replace(V3_SPEC.yarn, mscale_all_dim=0.707) if V3_SPEC.yarn else None,
@@ -93,8 +87,8 @@ V2_LITE_SPEC = replace(
 
 def metadata_of(spec: ModelSpec) -> dict[str, Any]:
     """The keys that a current conversion writes for `spec`."""
-    split = spec.mla_layout == "split"
-    head = spec.nope_dim + spec.rope_dim
+    split = spec.latent.mla_layout == "split"
+    head = spec.latent.query_dim
     keys: dict[str, Any] = {
         "block_count": spec.num_layers,
         "context_length": spec.context_length,
@@ -103,12 +97,12 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
         "leading_dense_block_count": spec.num_dense_layers,
         "attention.head_count": spec.num_heads,
         "attention.head_count_kv": 1 if split else spec.num_heads,
-        "attention.key_length": spec.latent_dim if split else head,
-        "attention.value_length": spec.kv_lora_rank if split else spec.v_dim,
+        "attention.key_length": spec.latent.latent_dim if split else head,
+        "attention.value_length": spec.latent.kv_lora_rank if split else spec.latent.v_dim,
         "attention.key_length_mla": head if split else None,
-        "attention.value_length_mla": spec.v_dim if split else None,
-        "attention.q_lora_rank": spec.q_lora_rank,
-        "attention.kv_lora_rank": spec.kv_lora_rank,
+        "attention.value_length_mla": spec.latent.v_dim if split else None,
+        "attention.q_lora_rank": spec.latent.q_lora_rank,
+        "attention.kv_lora_rank": spec.latent.kv_lora_rank,
         "attention.layer_norm_rms_epsilon": spec.rms_eps,
         "rope.dimension_count": spec.rope_dim,
         "rope.freq_base": spec.rope_theta,

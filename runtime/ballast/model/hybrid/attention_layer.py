@@ -78,7 +78,7 @@ class AttentionLayer:
         self, weights: AttentionWeights, normed: torch.Tensor, cache: torch.Tensor, step: Step
     ) -> torch.Tensor:
         heads, latents = self._heads_and_latents(weights, normed)
-        nope = weights.k_up(heads[..., : self._spec.nope_dim])
+        nope = weights.k_up(heads[..., : self._spec.latent.nope_dim])
         query = self._pointwise.query_and_cache(nope, heads, latents, weights.kv_a_norm, cache, step)
         attended = self._attend(query, cache, step)
         return weights.output(weights.v_up(attended).flatten(1))
@@ -89,7 +89,7 @@ class AttentionLayer:
         """Attention with keys and values brought out of the latent space, into `out`."""
         assert self._expanded is not None
         spec, num_tokens = self._spec, len(normed)
-        query = normed.new_empty((num_tokens, spec.num_heads, spec.nope_dim + spec.rope_dim), dtype=cache.dtype)
+        query = normed.new_empty((num_tokens, spec.num_heads, spec.latent.nope_dim + spec.rope_dim), dtype=cache.dtype)
         bounds = list(even_bounds(0, num_tokens, PRODUCT_TOKENS))
         for begin, end in bounds:
             heads, latents = self._heads_and_latents(weights, normed[begin:end])

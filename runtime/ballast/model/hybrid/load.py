@@ -111,7 +111,7 @@ def load_hybrid_model(
     host = HostExperts(spec, on_host, packing.pool, options.max_step_tokens, device, pin_thread=options.pin_thread)
     experts = DividedExperts(host, [by_layer[index] for index in sorted(by_layer)], _divide(device), device)
     kv = DeviceKvPool(
-        spec.num_layers, options.num_blocks, options.block_tokens, spec.latent_dim, options.kv_dtype, device
+        spec.num_layers, options.num_blocks, options.block_tokens, spec.latent.latent_dim, options.kv_dtype, device
     )
     inputs = DecodeInputs(options.max_batch_size, -(-num_positions // options.block_tokens), spec.hidden, device)
     streamed = start_streaming(
@@ -187,7 +187,7 @@ def _parallel_compile(device: torch.device, report: Callable[[float], None]) -> 
 def _attention(
     gguf_model: GgufModel, spec: ModelSpec, block_tokens: int, device: torch.device, off: SwitchedOff
 ) -> Attention:
-    sizes = AttentionSizes(spec.num_heads, spec.kv_lora_rank, spec.rope_dim, softmax_scale(spec), block_tokens)
+    sizes = AttentionSizes(spec.num_heads, spec.latent.kv_lora_rank, spec.rope_dim, softmax_scale(spec), block_tokens)
     if device.type != "cuda":
         return PlainAttention(sizes)
     for compiler in ("FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR"):
@@ -207,10 +207,10 @@ def _expansion(
     """What makes attention outside the latent space, once its kernels are compiled; see `start_expansion`."""
     sizes = ExpandedSizes(
         spec.num_heads,
-        spec.kv_lora_rank,
-        spec.nope_dim,
+        spec.latent.kv_lora_rank,
+        spec.latent.nope_dim,
         spec.rope_dim,
-        spec.v_dim,
+        spec.latent.v_dim,
         softmax_scale(spec),
         block_tokens,
     )

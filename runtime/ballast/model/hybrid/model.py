@@ -1,6 +1,6 @@
 """DeepSeek V2, V3, R1 and Kimi K2 with attention and shared weights on one device and routed experts on the CPU.
 
-The same transformer as csrc/model/deepseek.cpp, on torch tensors. Shapes: T tokens, D hidden, H heads,
+The same transformer as csrc/model/transformer.cpp, on torch tensors. Shapes: T tokens, D hidden, H heads,
 L = kv_lora_rank + rope_dim. Activations are float32 throughout.
 """
 
@@ -20,7 +20,6 @@ from ballast._core import kernels
 from ballast.errors import EngineDeadError, OutOfMemoryError
 from ballast.host.vram import VramLimit, why_full
 from ballast.model.batch import Batch, padding
-from ballast.model.deepseek import ALIVE_EVERY_S
 from ballast.model.device_counts import DeviceCounts
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention
@@ -42,6 +41,7 @@ from ballast.model.hybrid.streams import new_stream
 from ballast.model.hybrid.weights import HybridWeights, LayerWeights, MlpWeights
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
+from ballast.model.transformer import ALIVE_EVERY_S
 
 log = logging.getLogger(__name__)
 

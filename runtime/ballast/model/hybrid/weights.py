@@ -149,7 +149,7 @@ class _Loader:
 
     def _attention(self, block: str) -> AttentionWeights:
         spec = self._spec
-        has_rank = spec.q_lora_rank is not None
+        has_rank = spec.latent.q_lora_rank is not None
         self._note_bounds(block)
         k_up, v_up = self.tensors.latent_heads(spec, block)
         return AttentionWeights(
@@ -160,8 +160,8 @@ class _Loader:
             query_norm=self.vector(f"{block}.attn_q_a_norm.weight") if has_rank else None,
             query_up=self.matrix(f"{block}.attn_q_b.weight") if has_rank else None,
             kv_a_norm=self.vector(f"{block}.attn_kv_a_norm.weight"),
-            k_up=self._heads(k_up, spec.kv_lora_rank, spec.nope_dim),
-            v_up=self._heads(v_up, spec.v_dim, spec.kv_lora_rank),
+            k_up=self._heads(k_up, spec.latent.kv_lora_rank, spec.latent.nope_dim),
+            v_up=self._heads(v_up, spec.latent.v_dim, spec.latent.kv_lora_rank),
             output=self.matrix(f"{block}.attn_output.weight"),
         )
 
@@ -170,7 +170,7 @@ class _Loader:
         spec = self._spec
         norm = self.tensors.vector(f"{block}.attn_norm.weight")
         rows = np.empty((spec.rope_dim, spec.hidden), np.float32)
-        ids = np.arange(spec.kv_lora_rank, spec.latent_dim, dtype=np.int32)
+        ids = np.arange(spec.latent.kv_lora_rank, spec.latent.latent_dim, dtype=np.int32)
         kernels.embed(self.tensors.view(f"{block}.attn_kv_a_mqa.weight"), ids, rows)
         self.largest_keys.append(largest_key(norm, rows, spec.yarn.attention_factor if spec.yarn else 1.0))
         self.largest_latents.append(largest_latent(self.tensors.vector(f"{block}.attn_kv_a_norm.weight")))

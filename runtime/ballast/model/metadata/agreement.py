@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ballast.model.metadata.hf_config import HfConfig
 from ballast.model.metadata.keys import Keys, is_number
-from ballast.model.spec import ModelSpec
+from ballast.model.spec import GroupedSpec, LatentSpec, ModelSpec
 
 
 def check_config(keys: Keys, spec: ModelSpec, config: HfConfig) -> None:
@@ -30,11 +30,9 @@ def _pairs(spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str, object, obj
         ("first_k_dense_replace", spec.num_dense_layers, config.first_k_dense_replace),
         ("intermediate_size", spec.ffn_dim or None, config.intermediate_size),
         ("num_attention_heads", spec.num_heads, config.num_attention_heads),
-        ("kv_lora_rank", spec.kv_lora_rank, config.kv_lora_rank),
-        ("qk_nope_head_dim", spec.nope_dim, config.qk_nope_head_dim),
-        ("qk_rope_head_dim", spec.rope_dim, config.qk_rope_head_dim),
-        ("v_head_dim", spec.v_dim, config.v_head_dim),
+        *_attention(spec.attention, config),
         ("n_routed_experts", spec.num_experts, config.n_routed_experts),
+        ("num_experts", spec.num_experts, config.num_experts),
         ("num_experts_per_tok", spec.num_experts_used, config.num_experts_per_tok),
         ("n_shared_experts", spec.num_shared_experts, config.n_shared_experts),
         ("moe_intermediate_size", spec.expert_dim, config.moe_intermediate_size),
@@ -46,8 +44,6 @@ def _pairs(spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str, object, obj
         ("rms_norm_eps", spec.rms_eps, config.rms_norm_eps),
         ("rope_theta", spec.rope_theta, config.theta),
     ]
-    if "q_lora_rank" in config.model_fields_set:  # null says that there is none
-        pairs.append(("q_lora_rank", spec.q_lora_rank or 0, config.q_lora_rank or 0))
     if spec.yarn is not None and config.yarn is not None:
         original = config.yarn.original_max_position_embeddings
         pairs += [
@@ -55,6 +51,23 @@ def _pairs(spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str, object, obj
             ("rope_scaling.original_max_position_embeddings", spec.yarn.original_context, original),
             ("rope_scaling.mscale_all_dim", spec.yarn.mscale_all_dim, config.yarn.mscale_all_dim),
         ]
+    return pairs
+
+
+def _attention(attention: LatentSpec | GroupedSpec, config: HfConfig) -> list[tuple[str, object, object]]:
+    if isinstance(attention, GroupedSpec):
+        return [
+            ("num_key_value_heads", attention.num_kv_heads, config.num_key_value_heads),
+            ("head_dim", attention.head_dim, config.head_dim),
+        ]
+    pairs: list[tuple[str, object, object]] = [
+        ("kv_lora_rank", attention.kv_lora_rank, config.kv_lora_rank),
+        ("qk_nope_head_dim", attention.nope_dim, config.qk_nope_head_dim),
+        ("qk_rope_head_dim", attention.rope_dim, config.qk_rope_head_dim),
+        ("v_head_dim", attention.v_dim, config.v_head_dim),
+    ]
+    if "q_lora_rank" in config.model_fields_set:  # null says that there is none
+        pairs.append(("q_lora_rank", attention.q_lora_rank or 0, config.q_lora_rank or 0))
     return pairs
 
 

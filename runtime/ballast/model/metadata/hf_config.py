@@ -50,12 +50,15 @@ class HfConfig(BaseModel):
     first_k_dense_replace: Whole | None = None
     intermediate_size: Whole | None = None
     num_attention_heads: Whole | None = None
+    num_key_value_heads: Whole | None = None
+    head_dim: Whole | None = None
     q_lora_rank: Whole | None = None
     kv_lora_rank: Whole | None = None
     qk_nope_head_dim: Whole | None = None
     qk_rope_head_dim: Whole | None = None
     v_head_dim: Whole | None = None
     n_routed_experts: Whole | None = None
+    num_experts: Whole | None = None
     num_experts_per_tok: Whole | None = None
     n_shared_experts: Whole | None = None
     moe_intermediate_size: Whole | None = None

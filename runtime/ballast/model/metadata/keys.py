@@ -6,9 +6,8 @@ import math
 from typing import Any, TypeGuard
 
 from ballast.errors import ModelError, shown
+from ballast.families.architecture import Architecture
 from ballast.weights.gguf import GgufModel
-
-ARCHITECTURE = "deepseek2"
 
 LARGEST = 2**31 - 1
 """Bound of whole numbers. The kernels count in 32 bits."""
@@ -17,8 +16,13 @@ LARGEST = 2**31 - 1
 class Keys:
     """The keys of one file, named without the architecture's prefix."""
 
-    def __init__(self, gguf: GgufModel) -> None:
+    def __init__(self, gguf: GgufModel, architecture: Architecture) -> None:
         self.gguf = gguf
+        self.architecture = architecture
+
+    def full(self, key: str) -> str:
+        """The key with its prefix."""
+        return f"{self.architecture.name}.{key}"
 
     def refuse(self, problem: str, tensor: str | None = None) -> ModelError:
         """The error that this file cannot be served."""
@@ -28,15 +32,15 @@ class Keys:
         """The error that a key is missing or has a senseless value."""
         value = self.get(key)
         if value is None:
-            return self.refuse(f"{ARCHITECTURE}.{key} is missing; expected {expected}")
-        return self.refuse(f"{ARCHITECTURE}.{key}={shown(value)}; expected {expected}")
+            return self.refuse(f"{self.full(key)} is missing; expected {expected}")
+        return self.refuse(f"{self.full(key)}={shown(value)}; expected {expected}")
 
     def has_tensor(self, name: str) -> bool:
         return name in self.gguf.tensors
 
     def get(self, key: str) -> Any:
         """A key's value, unchecked; None when absent."""
-        return self.gguf.metadata.get(f"{ARCHITECTURE}.{key}")
+        return self.gguf.metadata.get(self.full(key))
 
     def first(self, *keys: str) -> str:
         """The first of `keys` that the file has; the last one if it has none."""

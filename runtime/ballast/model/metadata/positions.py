@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ballast.model.metadata.hf_config import HfRope
-from ballast.model.metadata.keys import ARCHITECTURE, is_number
+from ballast.model.metadata.keys import is_number
 from ballast.model.metadata.settings import Settings
 from ballast.model.spec import YarnSpec
 
@@ -62,8 +62,8 @@ def _number(
     value = settings.value(key, config_key, configured)
     if not is_number(value) or not above < value <= most:
         raise settings.keys.refuse(
-            f"{ARCHITECTURE}.{key}, or {config_key} of config.json, is {value}; expected a number above {above:g} and "
-            f"at most {most:g}"
+            f"{settings.keys.full(key)}, or {config_key} of config.json, is {value}; expected a number above "
+            f"{above:g} and at most {most:g}"
         )
     return float(value)
 

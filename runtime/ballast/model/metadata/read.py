@@ -2,19 +2,21 @@
 
 The GGUF decides. config.json, or else the table of known models, supplies what older conversions left out (each use is
 logged); config.json is otherwise compared with the GGUF: a contradiction means that the two belong to different models.
-Key names and their meaning: llama.cpp's deepseek2 architecture; rules of routing and YaRN: transformers' DeepseekV2 and
-DeepseekV3.
+Key names and their meaning: llama.cpp's; rules of routing and YaRN: transformers'. What files leave to the architecture
+is in `ballast.families`.
 """
 
 from __future__ import annotations
 
-from ballast.errors import shown
-from ballast.families.registry import FAMILIES
+from ballast.errors import ModelError, shown
+from ballast.families.architecture import Architecture
+from ballast.families.registry import ARCHITECTURES, served_models
 from ballast.model.metadata.agreement import check_config
+from ballast.model.metadata.attention import dimensions_of, read_attention
 from ballast.model.metadata.hf_config import HfConfig
-from ballast.model.metadata.keys import ARCHITECTURE, Keys
+from ballast.model.metadata.keys import Keys
 from ballast.model.metadata.known_models import matching_models
-from ballast.model.metadata.layers import read_dimensions, read_layers, read_mla_layout, read_vocab_size
+from ballast.model.metadata.layers import read_layers, read_vocab_size, read_widths
 from ballast.model.metadata.positions import read_theta, read_yarn
 from ballast.model.metadata.routing import read_routing
 from ballast.model.metadata.settings import Settings
@@ -29,6 +31,9 @@ _LOOK_ALIKES = {
     "deepseek2-ocr": "DeepSeek OCR, not DeepSeek V2 or V3",
     "deepseek32": "DeepSeek V3.2, whose attention is sparse",
     "deepseek4": "DeepSeek V4, another architecture than V3",
+    "qwen3next": "Qwen3-Next, most of whose layers have no attention",
+    "qwen35moe": "Qwen3.5, most of whose layers have no attention",
+    "qwen3vlmoe": "Qwen3-VL, which sees pictures",
     "glm-dsa": "GLM-5, whose attention is sparse",
     "glm5-next": "GLM-5.3-Flash, not GLM-4.7-Flash",
     "kimi-k3": "Kimi K3, another architecture than K2",
@@ -41,23 +46,26 @@ _LOOK_ALIKES = {
 def read_spec(gguf: GgufModel, config: HfConfig | None = None) -> ModelSpec:
     """The model's spec. Raises ModelError for another architecture, a missing key, an impossible value, or a
     contradiction between the GGUF and config.json; ConfigError for a missing key that config.json could supply."""
-    keys = Keys(gguf)
-    _check_architecture(keys)
+    keys = Keys(gguf, _architecture(gguf))
+    _check_keys(keys)
     layers = read_layers(keys)
-    dimensions = read_dimensions(keys, layers)
-    settings = Settings(keys, config, matching_models(dimensions, keys))
+    widths = read_widths(keys, layers)
+    attention = read_attention(keys, layers, widths)
+    dimensions = dimensions_of(widths, attention)
+    settings = Settings(keys, config, () if dimensions is None else matching_models(dimensions, keys))
     spec = ModelSpec(
         name=_name(keys),
         vocab_size=read_vocab_size(keys),
         context_length=keys.whole("context_length"),
-        mla_layout=read_mla_layout(keys),
+        architecture=keys.architecture,
+        attention=attention,
         fused_experts=keys.has_tensor(f"blk.{layers.num_dense_layers}.ffn_gate_up_exps.weight"),
         rms_eps=keys.number("attention.layer_norm_rms_epsilon", above=1e-30, most=1.0),
         rope_theta=read_theta(settings),
         yarn=read_yarn(settings),
         tied_output=not keys.has_tensor("output.weight"),
         **layers._asdict(),
-        **dimensions._asdict(),
+        **widths._asdict(),
         **read_routing(settings)._asdict(),
     )
     _check_spec(keys, spec)
@@ -66,19 +74,26 @@ def read_spec(gguf: GgufModel, config: HfConfig | None = None) -> ModelSpec:
     return spec
 
 
-def _check_architecture(keys: Keys) -> None:
-    found = keys.gguf.metadata.get("general.architecture")
-    if found == "clip" or keys.gguf.metadata.get("general.type") == "mmproj":
-        raise keys.refuse(
-            "this is the part of a model that sees pictures (mmproj), which is not supported; name the file of its text"
+def _architecture(gguf: GgufModel) -> Architecture:
+    """Raises ModelError for one that is not served."""
+    found = gguf.metadata.get("general.architecture")
+    if found == "clip" or gguf.metadata.get("general.type") == "mmproj":
+        raise ModelError(
+            gguf.path,
+            "this is the part of a model that sees pictures (mmproj), which is not supported; name the file of its "
+            "text",
         )
-    if found != ARCHITECTURE:
-        served = ", ".join(family.served for family in FAMILIES.values())
+    if not isinstance(found, str) or found not in ARCHITECTURES:
+        served = ", ".join(f"{each.name} ({served_models(each)})" for each in ARCHITECTURES.values())
         other = f", which is {_LOOK_ALIKES[found]}" if isinstance(found, str) and found in _LOOK_ALIKES else ""
-        raise keys.refuse(f"general.architecture={shown(found)}{other}; supported is {ARCHITECTURE} ({served})")
+        raise ModelError(gguf.path, f"general.architecture={shown(found)}{other}; supported are {served}")
+    return ARCHITECTURES[found]
+
+
+def _check_keys(keys: Keys) -> None:
     for key in _REFUSED_KEYS:
         if keys.get(key):
-            raise keys.refuse(f"{ARCHITECTURE}.{key}={shown(keys.get(key))}: this model's attention is not supported")
+            raise keys.refuse(f"{keys.full(key)}={shown(keys.get(key))}: this model's attention is not supported")
 
 
 def _name(keys: Keys) -> str:
@@ -96,7 +111,7 @@ def _check_spec(keys: Keys, spec: ModelSpec) -> None:
     reachable = group_size * spec.num_groups_used
     if spec.num_experts_used > reachable:
         raise keys.refuse(
-            f"{ARCHITECTURE}.expert_used_count={spec.num_experts_used}; expected at most {reachable}, "
+            f"{keys.full('expert_used_count')}={spec.num_experts_used}; expected at most {reachable}, "
             "the experts in the groups used"
         )
     if spec.num_groups > 1 and spec.group_score == "top2_sum" and group_size < 2:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from ballast.model.metadata.keys import ARCHITECTURE, is_number, is_whole
+from ballast.families.architecture import Gating
+from ballast.model.metadata.keys import is_number, is_whole
 from ballast.model.metadata.settings import Settings
-
-Gating = Literal["softmax", "sigmoid"]
 
 _GATING: dict[object, Gating] = {1: "softmax", 2: "sigmoid", "softmax": "softmax", "sigmoid": "sigmoid"}
 """As the file numbers them and as config.json spells them."""
@@ -21,6 +20,7 @@ class Routing(NamedTuple):
     num_groups: int
     num_groups_used: int
     group_score: Literal["max", "top2_sum"]
+    router_bias: bool
     normalize_weights: bool
     weights_scale: float
 
@@ -29,11 +29,13 @@ def read_routing(settings: Settings) -> Routing:
     """The rule. Raises ModelError for a senseless value, ConfigError for one that is nowhere."""
     gating = _gating(settings)
     num_groups, num_groups_used = _groups(settings, gating)
+    rule = settings.keys.architecture.routers[gating]
     return Routing(
         gating=gating,
         num_groups=num_groups,
         num_groups_used=num_groups_used,
-        group_score="top2_sum" if gating == "sigmoid" else "max",
+        group_score=rule.group_score,
+        router_bias=rule.has_bias,
         normalize_weights=_normalize_weights(settings),
         weights_scale=_weights_scale(settings),
     )
@@ -47,9 +49,11 @@ def _ignores_groups(settings: Settings, gating: Gating) -> bool:
 def _gating(settings: Settings) -> Gating:
     key = "expert_gating_func"
     value = settings.value(key, "scoring_func", settings.config.scoring_func)
-    if not (isinstance(value, str) or is_whole(value, 1)) or value not in _GATING:
-        raise settings.keys.wrong(key, "1 (softmax) or 2 (sigmoid)")
-    return _GATING[value]
+    gating = _GATING.get(value) if isinstance(value, str) or is_whole(value, 1) else None
+    if gating is None or gating not in settings.keys.architecture.routers:
+        allowed = [number for number in (1, 2) if _GATING[number] in settings.keys.architecture.routers]
+        raise settings.keys.wrong(key, " or ".join(f"{number} ({_GATING[number]})" for number in allowed))
+    return gating
 
 
 def _groups(settings: Settings, gating: Gating) -> tuple[int, int]:
@@ -64,7 +68,7 @@ def _groups(settings: Settings, gating: Gating) -> tuple[int, int]:
         raise settings.keys.wrong(count, "a whole number, at least 0")
     if not is_whole(num_used, 1) or num_used > num_groups:
         problem = f"{num_used} of {num_groups} expert groups used; expected at least 1 and at most all"
-        raise settings.keys.refuse(f"{ARCHITECTURE}.{used}: {problem}")
+        raise settings.keys.refuse(f"{settings.keys.full(used)}: {problem}")
     return num_groups, num_used
 
 

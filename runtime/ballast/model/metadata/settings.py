@@ -1,6 +1,7 @@
-"""Keys that older conversions left out: from the file, else from config.json, else from the table of known models.
+"""Keys that files leave out: from the file, else from config.json, else from the table of known models, else what the
+architecture means without them.
 
-Nothing is guessed: where none of the three has a value, the model cannot be computed, and the way out is config.json.
+Nothing is guessed: where none of these has a value, the model cannot be computed, and the way out is config.json.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from collections.abc import Sequence
 from ballast.errors import ConfigError
 from ballast.families.family import KnownModel, Value
 from ballast.model.metadata.hf_config import HfConfig
-from ballast.model.metadata.keys import ARCHITECTURE, Keys
+from ballast.model.metadata.keys import Keys
 from ballast.model.metadata.known_models import common_value, names
 
 log = logging.getLogger(__name__)
 
 
 class Settings:
-    """The three places, in order. Every value that the file does not have is said in the log."""
+    """The places, in order. Every value that the file does not have is said in the log, unless its architecture never
+    writes it."""
 
     def __init__(self, keys: Keys, config: HfConfig | None, models: Sequence[KnownModel]) -> None:
         self.keys = keys
@@ -34,12 +36,15 @@ class Settings:
             return value
         file = self.keys.gguf.path
         if configured is not None:
-            log.info("%s: no %s.%s; using %s=%s of config.json", file, ARCHITECTURE, key, config_key, configured)
+            log.info("%s: no %s; using %s=%s of config.json", file, self.keys.full(key), config_key, configured)
             return configured
         known = common_value(self._models, key)
         if known is not None:
-            log.warning("%s: no %s.%s; using %s of %s", file, ARCHITECTURE, key, known, names(self._models))
+            log.warning("%s: no %s; using %s of %s", file, self.keys.full(key), known, names(self._models))
             return known
+        default = (self.keys.architecture.defaults or {}).get(key)
+        if default is not None:
+            return default
         raise self._missing(key, config_key)
 
     def _missing(self, key: str, config_key: str) -> ConfigError:
@@ -49,7 +54,7 @@ class Settings:
             why = f"its dimensions are those of {names(self._models)}, of which it is not known here"
         else:
             why = "its dimensions are of no model that is known here"
-        lacks = f"{self.keys.gguf.path} lacks {ARCHITECTURE}.{key}, and {why}"
+        lacks = f"{self.keys.gguf.path} lacks {self.keys.full(key)}, and {why}"
         if self._has_config:
             return ConfigError(config_key, "none", f"{lacks}; put the value into config.json")
         return ConfigError(

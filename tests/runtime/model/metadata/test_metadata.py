@@ -51,17 +51,23 @@ def assert_same(found: ModelSpec, expected: ModelSpec) -> None:
 
 
 V2_SPEC = replace(
-    V3_SPEC, gating="softmax", group_score="max", normalize_weights=False, weights_scale=16.0, mla_layout="joint"
+    V3_SPEC,
+    gating="softmax",
+    group_score="max",
+    router_bias=False,
+    normalize_weights=False,
+    weights_scale=16.0,
+    attention=replace(V3_SPEC.latent, mla_layout="joint"),
 )
 KIMI_SPEC = replace(V3_SPEC, num_experts=384, num_experts_used=8, num_groups=1, num_groups_used=1, num_heads=4)
 PLAIN_SPEC = replace(V3_SPEC, yarn=None, tied_output=True, num_dense_layers=0, ffn_dim=0, num_shared_experts=0)
 SPECS = {
     "v3": V3_SPEC,
-    "v3-joint": replace(V3_SPEC, mla_layout="joint"),
+    "v3-joint": replace(V3_SPEC, attention=replace(V3_SPEC.latent, mla_layout="joint")),
     "v3-fused": replace(V3_SPEC, fused_experts=True),
     "v2": V2_SPEC,
     "v2-lite": V2_LITE_SPEC,
-    "v2-lite-split": replace(V2_LITE_SPEC, mla_layout="split"),
+    "v2-lite-split": replace(V2_LITE_SPEC, attention=replace(V2_LITE_SPEC.latent, mla_layout="split")),
     "kimi": KIMI_SPEC,
     "plain": PLAIN_SPEC,
 }
@@ -90,12 +96,16 @@ def test_the_config_of_a_model_changes_nothing_that_its_file_says(tmp_path: Path
 
 
 def test_layout_is_decided_by_the_tensors_not_by_head_count_kv(tmp_path: Path) -> None:
-    found = spec_of(tmp_path, replace(V3_SPEC, mla_layout="joint"), {"attention.head_count_kv": 1})
-    assert found.mla_layout == "joint"
+    found = spec_of(
+        tmp_path,
+        replace(V3_SPEC, attention=replace(V3_SPEC.latent, mla_layout="joint")),
+        {"attention.head_count_kv": 1},
+    )
+    assert found.latent.mla_layout == "joint"
 
 
 def test_low_rank_queries_are_decided_by_the_tensors(tmp_path: Path) -> None:
-    assert spec_of(tmp_path, V2_LITE_SPEC, {"attention.q_lora_rank": 1536}).q_lora_rank is None
+    assert spec_of(tmp_path, V2_LITE_SPEC, {"attention.q_lora_rank": 1536}).latent.q_lora_rank is None
 
 
 def test_a_prediction_block_that_block_count_includes_is_not_a_layer(tmp_path: Path) -> None:
@@ -350,7 +360,9 @@ def test_config_json_is_read_or_refused(tmp_path: Path) -> None:
 # --- tensors ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", [V3_SPEC, V2_LITE_SPEC, replace(V3_SPEC, mla_layout="joint")])
+@pytest.mark.parametrize(
+    "spec", [V3_SPEC, V2_LITE_SPEC, replace(V3_SPEC, attention=replace(V3_SPEC.latent, mla_layout="joint"))]
+)
 def test_every_missing_tensor_is_named_with_the_shape_expected(tmp_path: Path, spec: ModelSpec) -> None:
     decide_the_layout = ("token_embd.weight", "output.weight", "blk.0.attn_")
     gguf = open_gguf(write_model(tmp_path / "m.gguf", spec))
@@ -426,8 +438,11 @@ def test_every_expected_tensor_has_the_group_its_name_says() -> None:
 @pytest.mark.parametrize(
     ("general", "told"),
     [
-        ({"architecture": "qwen3moe"}, r"qwen3moe; supported is deepseek2 \(DeepSeek V2, .*Kimi K2 .*GLM-4\.7-Flash\)"),
-        ({"architecture": "kimi-k3"}, "kimi-k3, which is Kimi K3, another architecture than K2; supported is"),
+        (
+            {"architecture": "llama"},
+            r"llama; supported are deepseek2 \(DeepSeek V2, .*Kimi K2 .*GLM-4\.7-Flash\), qwen3moe \(Qwen3",
+        ),
+        ({"architecture": "kimi-k3"}, "kimi-k3, which is Kimi K3, another architecture than K2; supported are"),
         ({"architecture": "clip"}, r"the part of a model that sees pictures \(mmproj\).*; name the file of its text"),
         ({"type": "mmproj"}, "sees pictures"),
     ],

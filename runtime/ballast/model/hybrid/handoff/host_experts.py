@@ -14,11 +14,11 @@ import torch
 from ballast._core import kernels
 from ballast._core.handoff import ExpertWorker
 from ballast.host.stream_signals import StreamSignals
-from ballast.model.deepseek import ALIVE_EVERY_S
 from ballast.model.hybrid.handoff.idle import IdleExperts
 from ballast.model.hybrid.handoff.signals import HostSignals, Signals
 from ballast.model.hybrid.handoff.transport import Fetch, Mailbox, Send, carried, copied
 from ballast.model.spec import ModelSpec
+from ballast.model.transformer import ALIVE_EVERY_S
 
 LIMIT_S = 25.0
 """Longest wait for the device in one layer, in seconds; a server's heartbeat would go stale later. Experts get 0.1 s

@@ -1,4 +1,4 @@
-"""DeepSeek V2, V3, R1 and Kimi K2 on the CPU: passes spec, weights, tables and cache to the C++ forward pass."""
+"""A model on the CPU: passes spec, weights, tables and cache to the C++ forward pass."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ballast._core import kernels, model
 from ballast.model.batch import Batch
 from ballast.model.kv_pool import KvPool
 from ballast.model.rope import build_rope_table, softmax_scale
-from ballast.model.spec import ModelSpec
-from ballast.model.weights import AttentionWeights, HeadMatrix, LayerWeights, ModelWeights
+from ballast.model.spec import GroupedSpec, LatentSpec, ModelSpec
+from ballast.model.weights import GroupedWeights, HeadMatrix, LatentWeights, LayerWeights, ModelWeights
 
 ALIVE_EVERY_S = 0.1
 """Far below what makes a step count as dead, far above the milliseconds that waiting for the GIL may take."""
 
 
-class DeepseekModel:
+class Transformer:
     """A loaded model and its KV pool; implements the engine's Runner."""
 
     def __init__(
@@ -34,12 +34,12 @@ class DeepseekModel:
         self.pool = pool
         self.vocabulary = spec.vocab_size
         self._routed = [layer.experts.experts for layer in weights.layers if layer.experts is not None]
-        self._model = model.DeepseekModel(
+        self._model = model.Transformer(
             pool,
             isa=isa,
             shape=_shape(spec),
             embedding=weights.embedding,
-            layers=[_layer(layer) for layer in weights.layers],
+            layers=[_layer(layer, spec) for layer in weights.layers],
             output_norm=weights.output_norm,
             output=weights.output,
             rope_cos=rope.cos,
@@ -76,13 +76,8 @@ class DeepseekModel:
 def _shape(spec: ModelSpec) -> model.Shape:
     return model.Shape(
         hidden=spec.hidden,
-        num_heads=spec.num_heads,
-        kv_lora_rank=spec.kv_lora_rank,
-        nope_dim=spec.nope_dim,
         rope_dim=spec.rope_dim,
-        v_dim=spec.v_dim,
         rms_eps=spec.rms_eps,
-        softmax_scale=softmax_scale(spec),
         num_experts=spec.num_experts,
         num_experts_used=spec.num_experts_used,
         num_groups=spec.num_groups,
@@ -94,10 +89,11 @@ def _shape(spec: ModelSpec) -> model.Shape:
     )
 
 
-def _layer(weights: LayerWeights) -> model.Layer:
+def _layer(weights: LayerWeights, spec: ModelSpec) -> model.Layer:
     routed = weights.experts
     return model.Layer(
-        attention=_attention(weights.attention),
+        attention_norm=weights.attention_norm,
+        attention=_attention(weights.attention, spec),
         ffn_norm=weights.ffn_norm,
         mlp=weights.mlp,
         router=routed.router if routed else None,
@@ -106,9 +102,23 @@ def _layer(weights: LayerWeights) -> model.Layer:
     )
 
 
-def _attention(weights: AttentionWeights) -> model.Attention:
-    return model.Attention(
-        norm=weights.norm,
+def _attention(weights: LatentWeights | GroupedWeights, spec: ModelSpec) -> model.Attention:
+    if isinstance(weights, LatentWeights):
+        return _latent(weights, spec, spec.latent)
+    assert isinstance(spec.attention, GroupedSpec)
+    return _grouped(weights, spec, spec.attention)
+
+
+def _latent(weights: LatentWeights, spec: ModelSpec, attention: LatentSpec) -> model.Attention:
+    return model.Attention.latent(
+        shape=model.LatentShape(
+            num_heads=spec.num_heads,
+            kv_lora_rank=attention.kv_lora_rank,
+            nope_dim=attention.nope_dim,
+            rope_dim=attention.rope_dim,
+            v_dim=attention.v_dim,
+            softmax_scale=softmax_scale(spec),
+        ),
         query_down=weights.query.down,
         query_norm=weights.query.norm,
         query_up=weights.query.up,
@@ -116,6 +126,28 @@ def _attention(weights: AttentionWeights) -> model.Attention:
         kv_a_norm=weights.kv_a_norm,
         k_up=_heads(weights.k_up),
         v_up=_heads(weights.v_up),
+        output=weights.output,
+    )
+
+
+def _grouped(weights: GroupedWeights, spec: ModelSpec, attention: GroupedSpec) -> model.Attention:
+    return model.Attention.grouped(
+        shape=model.GroupedShape(
+            num_heads=spec.num_heads,
+            num_kv_heads=attention.num_kv_heads,
+            head_dim=attention.head_dim,
+            v_dim=attention.v_dim,
+            rope_dim=attention.rope_dim,
+            softmax_scale=softmax_scale(spec),
+        ),
+        query=weights.query,
+        key=weights.key,
+        value=weights.value,
+        query_bias=weights.query_bias,
+        key_bias=weights.key_bias,
+        value_bias=weights.value_bias,
+        query_norm=weights.query_norm,
+        key_norm=weights.key_norm,
         output=weights.output,
     )
 

@@ -1,4 +1,4 @@
-#include "ops/mla_attention.h"
+#include "ops/paged_attention.h"
 
 #include <algorithm>
 #include <atomic>
@@ -33,9 +33,11 @@ int64_t state_bytes(int64_t value_width) {
 // With so many groups a thread, threads finish together even though no group is divided.
 constexpr int64_t kGroupsPerThread = 4;
 
-// Rows begin…end of one request, row i being head i % H of its token i / H.
+// Rows begin…end of one request and one head of the cache, row i being head i % G of its token i / G among
+// the G heads that share it.
 struct RowGroup {
   int64_t request;
+  int64_t kv_head;
   int64_t first_token;  // of the request
   IndexRange rows;
   int64_t num_positions;  // that its last row sees
@@ -45,7 +47,8 @@ struct RowGroup {
   Chunks stretches() const { return {num_positions, kStretchPositions}; }
 };
 
-std::vector<RowGroup> group_rows(const PagedBatch& batch, int64_t num_heads) {
+std::vector<RowGroup> group_rows(const PagedBatch& batch, const AttentionShape& shape) {
+  const int64_t num_heads = shape.group_heads();
   std::vector<RowGroup> groups;
   int64_t num_stretches = 0;
   for (int64_t request = 0; request < batch.num_requests; ++request) {
@@ -56,8 +59,10 @@ std::vector<RowGroup> group_rows(const PagedBatch& batch, int64_t num_heads) {
       const int32_t* positions = batch.positions + first_token;
       const int32_t last =
           *std::max_element(positions + rows.begin / num_heads, positions + (rows.end - 1) / num_heads + 1);
-      groups.push_back({request, first_token, rows, int64_t{last} + 1, num_stretches});
-      num_stretches += groups.back().stretches().count();
+      for (int64_t kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
+        groups.push_back({request, kv_head, first_token, rows, int64_t{last} + 1, num_stretches});
+        num_stretches += groups.back().stretches().count();
+      }
     }
   }
   return groups;
@@ -83,27 +88,34 @@ class GrowOnlyBuffer {
 // A call's constants, and its steps on one group.
 class GroupAttention {
  public:
-  GroupAttention(const AttentionKernels& kernels, const LatentQuery& query, const float* cache,
-                 const PagedBatch& batch, const AttentionShape& shape, float* out)
-      : kernels_(kernels), query_(query), cache_(cache), batch_(batch), shape_(shape), out_(out) {}
+  GroupAttention(const AttentionKernels& kernels, const AttentionQuery& query, const CacheRows& keys,
+                 const CacheRows& values, const PagedBatch& batch, const AttentionShape& shape, float* out)
+      : kernels_(kernels),
+        query_(query),
+        keys_(keys),
+        values_(values),
+        batch_(batch),
+        shape_(shape),
+        out_(out) {}
 
   AttentionState state_at(float* memory, const RowGroup& group) const {
     return {memory, memory + group.num_padded(), memory + 2 * group.num_padded()};
   }
 
-  // The group's queries [row_width][rows], in this thread's memory until it gathers again; zeros in surplus
+  // The group's queries [key_width][rows], in this thread's memory until it gathers again; zeros in surplus
   // rows.
   const float* gather(const RowGroup& group) const {
     thread_local GrowOnlyBuffer buffer;
     const int64_t num_rows = group.num_padded();
-    float* query = buffer.at_least(num_rows * shape_.row_width);
-    const int64_t first = group.first_token * shape_.num_heads + group.rows.begin;
-    const int64_t rope_width = shape_.row_width - shape_.value_width;
-    transpose(query_.latent + first * query_.latent_stride, query_.latent_stride, group.rows.size(),
-              shape_.value_width, query, num_rows);
-    transpose(query_.rope + first * query_.rope_stride, query_.rope_stride, group.rows.size(), rope_width,
-              query + shape_.value_width * num_rows, num_rows);
-    for (int64_t k = 0; k < shape_.row_width; ++k) {
+    float* query = buffer.at_least(num_rows * shape_.key_width);
+    for_runs(group, [&](int64_t row, int64_t size, int64_t source) {
+      float* to = query + row;
+      for (const QueryPart& part : {query_.first, query_.second}) {
+        transpose(part.rows + source * part.stride, part.stride, size, part.width, to, num_rows);
+        to += part.width * num_rows;
+      }
+    });
+    for (int64_t k = 0; k < shape_.key_width; ++k) {
       std::fill(query + k * num_rows + group.rows.size(), query + (k + 1) * num_rows, 0.0f);
     }
     return query;
@@ -117,9 +129,10 @@ class GroupAttention {
     float* scores = num_seen + num_rows;
     const IndexRange positions = group.stretches()[stretch];
     const float fewest_seen = count_seen(group, positions.begin, num_seen);
-    const float* rows[kStretchPositions];
-    locate(group.request, positions, rows);
-    kernels_.attend({query, num_seen, fewest_seen, num_rows, rows, positions.size(), shape_.row_width,
+    const float* keys[kStretchPositions];
+    const float* values[kStretchPositions];
+    locate(group, positions, keys, values);
+    kernels_.attend({query, num_seen, fewest_seen, num_rows, keys, values, positions.size(), shape_.key_width,
                      shape_.value_width, shape_.scale, scores},
                     state);
   }
@@ -129,39 +142,59 @@ class GroupAttention {
   }
 
   void write(const RowGroup& group, const AttentionState& state) const {
-    float* out = out_ + (group.first_token * shape_.num_heads + group.rows.begin) * shape_.value_width;
-    transpose(state.values, group.num_padded(), shape_.value_width, group.rows.size(), out,
-              shape_.value_width);
-    for (int64_t row = 0; row < group.rows.size(); ++row) {
-      const float share = 1.0f / state.sum[row];
-      for (int64_t i = 0; i < shape_.value_width; ++i) out[row * shape_.value_width + i] *= share;
-    }
+    for_runs(group, [&](int64_t row, int64_t size, int64_t target) {
+      float* out = out_ + target * shape_.value_width;
+      transpose(state.values + row, group.num_padded(), shape_.value_width, size, out, shape_.value_width);
+      for (int64_t i = 0; i < size; ++i) {
+        const float share = 1.0f / state.sum[row + i];
+        for (int64_t k = 0; k < shape_.value_width; ++k) out[i * shape_.value_width + k] *= share;
+      }
+    });
   }
 
  private:
+  // Calls run(row, size, index) for neighbours among the group's rows that are neighbours among all queries
+  // too, from `index` on there.
+  template <class Run>
+  void for_runs(const RowGroup& group, const Run& run) const {
+    const int64_t num_heads = shape_.group_heads();
+    for (int64_t row = group.rows.begin; row < group.rows.end;) {
+      const int64_t token = group.first_token + row / num_heads;
+      const int64_t head = group.kv_head * num_heads + row % num_heads;
+      const int64_t rest = group.rows.end - row;
+      const int64_t size = shape_.num_kv_heads == 1 ? rest : std::min(rest, num_heads - row % num_heads);
+      run(row - group.rows.begin, size, token * shape_.num_heads + head);
+      row += size;
+    }
+  }
+
   // Of the positions from `begin` on, those that each row sees; returns the fewest that a row of the request
   // sees.
   float count_seen(const RowGroup& group, int64_t begin, float* num_seen) const {
     for (int64_t row = group.rows.begin; row < group.rows.end; ++row) {
-      const int32_t position = batch_.positions[group.first_token + row / shape_.num_heads];
+      const int32_t position = batch_.positions[group.first_token + row / shape_.group_heads()];
       num_seen[row - group.rows.begin] = static_cast<float>(position + 1 - begin);
     }
     std::fill(num_seen + group.rows.size(), num_seen + group.num_padded(), 0.0f);
     return *std::min_element(num_seen, num_seen + group.rows.size());
   }
 
-  void locate(int64_t request, IndexRange positions, const float** rows) const {
-    const int32_t* blocks = batch_.kv_indices + batch_.kv_indptr[request];
+  void locate(const RowGroup& group, IndexRange positions, const float** keys, const float** values) const {
+    const int32_t* blocks = batch_.kv_indices + batch_.kv_indptr[group.request];
+    const float* first_key = keys_.rows + group.kv_head * keys_.head_stride;
+    const float* first_value = values_.rows + group.kv_head * values_.head_stride;
     for (int64_t position = positions.begin; position < positions.end; ++position) {
       const int64_t slot =
           blocks[position / batch_.block_tokens] * batch_.block_tokens + position % batch_.block_tokens;
-      rows[position - positions.begin] = cache_ + slot * shape_.row_width;
+      keys[position - positions.begin] = first_key + slot * keys_.slot_stride;
+      values[position - positions.begin] = first_value + slot * values_.slot_stride;
     }
   }
 
   const AttentionKernels& kernels_;
-  const LatentQuery& query_;
-  const float* cache_;
+  const AttentionQuery& query_;
+  const CacheRows& keys_;
+  const CacheRows& values_;
   const PagedBatch& batch_;
   const AttentionShape& shape_;
   float* out_;
@@ -240,11 +273,12 @@ void PagedBatch::check() const {
   }
 }
 
-void mla_attention(ThreadPool& pool, const Kernels* kernels, const LatentQuery& query, const float* cache,
-                   const PagedBatch& batch, const AttentionShape& shape, float* out) {
-  const GroupAttention attention(kernels == nullptr ? reference_attention() : kernels->attention, query,
-                                 cache, batch, shape, out);
-  const std::vector<RowGroup> groups = group_rows(batch, shape.num_heads);
+void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQuery& query,
+                     const CacheRows& keys, const CacheRows& values, const PagedBatch& batch,
+                     const AttentionShape& shape, float* out) {
+  const GroupAttention attention(kernels == nullptr ? reference_attention() : kernels->attention, query, keys,
+                                 values, batch, shape, out);
+  const std::vector<RowGroup> groups = group_rows(batch, shape);
   const int64_t num_groups = static_cast<int64_t>(groups.size());
   const int64_t num_floats = state_floats(shape.value_width);
   if (num_groups >= kGroupsPerThread * pool.num_threads()) {
@@ -281,10 +315,11 @@ void mla_attention(ThreadPool& pool, const Kernels* kernels, const LatentQuery& 
   }
 }
 
-int64_t attention_states_bytes(int64_t num_heads, int64_t value_width, int64_t num_tokens,
-                               int64_t num_positions, int num_threads) {
-  const int64_t num_groups =
-      std::min(Chunks(num_tokens * num_heads, kGroupRows).count(), kGroupsPerThread * num_threads - 1);
+int64_t attention_states_bytes(int64_t num_heads, int64_t num_kv_heads, int64_t value_width,
+                               int64_t num_tokens, int64_t num_positions, int num_threads) {
+  // Most where each token is of another request.
+  const int64_t a_token = num_kv_heads * Chunks(num_heads / num_kv_heads, kGroupRows).count();
+  const int64_t num_groups = std::min(num_tokens * a_token, kGroupsPerThread * num_threads - 1);
   const int64_t by_group = Chunks(num_positions, kStretchPositions).count() * state_bytes(value_width);
   return std::max(by_group, std::min(num_groups * by_group, kMostStateBytes));
 }

@@ -1,0 +1,58 @@
+// What the layers of a forward pass have in common: a step's input, the tables of positions, the cache.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/index_range.h"
+#include "ops/paged_attention.h"
+#include "threads/thread_pool.h"
+
+namespace ballast {
+
+// Cosine and sine of every position's angles, both [num_positions, rope_dim / 2].
+struct RopeTable {
+  const float* cos;
+  const float* sin;
+  int64_t num_positions;
+};
+
+// What a layer keeps of every slot: planes, each [num_slots, its width]. Which there are is for the layer's
+// attention to say.
+using LayerPlanes = std::vector<float*>;
+
+struct KvCache {
+  std::vector<LayerPlanes> layers;
+  int64_t num_slots;
+};
+
+// One step's input.
+struct Step {
+  const int32_t* token_ids;  // [T]
+  const int32_t* slots;      // [T], where each token's row goes
+  PagedBatch batch;
+  const int64_t* sampled;  // [num_sampled], the tokens whose logits are wanted
+  int64_t num_sampled;
+
+  int64_t num_tokens() const { return batch.num_tokens; }
+};
+
+// A few tokens are not worth waking a thread: they make one task, which the caller runs itself.
+template <class PerToken>
+void for_tokens(ThreadPool& pool, int64_t num_tokens, const PerToken& per_token) {
+  constexpr int64_t kTaskTokens = 4;
+  const Chunks chunks(num_tokens, kTaskTokens);
+  pool.parallel_for(chunks.count(), [&](int64_t task) {
+    const IndexRange tokens = chunks[task];
+    for (int64_t token = tokens.begin; token < tokens.end; ++token) per_token(token);
+  });
+}
+
+// Makes `buffer` hold num_tokens rows, if it does not yet.
+template <class Buffer>
+void grow(Buffer& buffer, int64_t num_tokens, int64_t width) {
+  const size_t size = static_cast<size_t>(num_tokens * width);
+  if (buffer.size() < size) buffer.resize(size);
+}
+
+}  // namespace ballast

@@ -1,0 +1,145 @@
+#include "model/transformer.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "ops/linear.h"
+#include "ops/norm.h"
+
+namespace ballast {
+
+Transformer::Transformer(ThreadPool& pool, const Kernels* kernels, const ModelShape& shape,
+                         ModelWeights weights, const RopeTable& rope, const KvCache& cache)
+    : pool_(pool),
+      kernels_(kernels),
+      shape_(shape),
+      weights_(std::move(weights)),
+      rope_(rope),
+      cache_(cache),
+      routed_(pool, shape.routing) {
+  weights_.check(shape_);
+  const auto has_experts = [](const LayerWeights& layer) { return layer.routed.has_value(); };
+  if (std::any_of(weights_.layers.begin(), weights_.layers.end(), has_experts)) shape_.routing.check();
+  check_cache();
+}
+
+void Transformer::check_cache() const {
+  if (cache_.layers.size() != weights_.layers.size()) {
+    throw std::invalid_argument("the cache has " + std::to_string(cache_.layers.size()) +
+                                " layers; expected " + std::to_string(weights_.layers.size()));
+  }
+  for (size_t i = 0; i < cache_.layers.size(); ++i) {
+    const size_t expected = plane_widths(weights_.layers[i].attention).size();
+    if (cache_.layers[i].size() != expected) {
+      throw std::invalid_argument("the cache has " + std::to_string(cache_.layers[i].size()) +
+                                  " planes in layer " + std::to_string(i) + "; expected " +
+                                  std::to_string(expected));
+    }
+  }
+}
+
+void Transformer::forward(const Step& step, float* logits, const std::function<void()>& layer_done) {
+  check(step);
+  if (step.num_tokens() == 0) return;
+  memory_.reserve(step.num_tokens(), shape_);
+
+  embed(step);
+  Outputs pending;  // what is still to be added to the residual stream
+  for (size_t i = 0; i < weights_.layers.size(); ++i) {
+    const LayerWeights& layer = weights_.layers[i];
+    add_and_norm(pending, layer.attention_norm, step.num_tokens());
+    attend(layer.attention, {pool_, kernels_, rope_, shape_.rms_eps, step, attention_memory_},
+           memory_.normed.data(), cache_.layers[i], memory_.block_out.data());
+    add_and_norm({memory_.block_out.data()}, layer.ffn_norm, step.num_tokens());
+    pending = feed_forward(layer, step.num_tokens());
+    layer_done();
+  }
+  output(pending, step, logits);
+}
+
+void Transformer::embed(const Step& step) {
+  for_tokens(pool_, step.num_tokens(), [&](int64_t token) {
+    weights_.embedding.dequantize_row(step.token_ids[token], memory_.stream.data() + token * shape_.hidden);
+  });
+}
+
+// normed → what the layer adds to the residual stream.
+Transformer::Outputs Transformer::feed_forward(const LayerWeights& weights, int64_t num_tokens) {
+  StepMemory& s = memory_;
+  std::vector<Experts::Call> calls;
+  if (weights.routed) calls.push_back(choose(*weights.routed, num_tokens));
+  if (weights.every_token)
+    calls.push_back({&*weights.every_token, s.zeros.data(), s.ones.data(), 1, s.block_out.data()});
+  const std::vector<int64_t> num_read = Experts::forward_all(pool_, s.normed.data(), num_tokens, calls);
+  if (weights.routed) routed_.count_read(weights.routed->experts, num_read[0]);
+  Outputs outputs;
+  for (const Experts::Call& call : calls) outputs.push_back(call.out);
+  return outputs;
+}
+
+Experts::Call Transformer::choose(const RoutedWeights& weights, int64_t num_tokens) {
+  StepMemory& s = memory_;
+  linear(pool_, s.normed.data(), num_tokens, weights.router, s.router_logits.data());
+  return routed_.choose(weights.experts, weights.bias.empty() ? nullptr : weights.bias.data(),
+                        s.router_logits.data(), num_tokens, s.routed_out.data());
+}
+
+void Transformer::output(const Outputs& pending, const Step& step, float* logits) {
+  const int64_t hidden = shape_.hidden;
+  for_tokens(pool_, step.num_sampled, [&](int64_t i) {
+    float* row = memory_.stream.data() + step.sampled[i] * hidden;
+    float* normed = memory_.normed.data() + i * hidden;
+    std::copy_n(row, hidden, normed);
+    for (const float* added : pending) {
+      for (int64_t k = 0; k < hidden; ++k) normed[k] += added[step.sampled[i] * hidden + k];
+    }
+    rms_norm(normed, 1, hidden, weights_.output_norm.data(), shape_.rms_eps, normed);
+  });
+  linear(pool_, memory_.normed.data(), step.num_sampled, weights_.output, logits);
+}
+
+// stream += added, in order; normed = norm(stream).
+void Transformer::add_and_norm(const Outputs& added, const std::vector<float>& norm, int64_t num_tokens) {
+  const int64_t hidden = shape_.hidden;
+  for_tokens(pool_, num_tokens, [&](int64_t token) {
+    float* row = memory_.stream.data() + token * hidden;
+    for (const float* output : added) {
+      for (int64_t i = 0; i < hidden; ++i) row[i] += output[token * hidden + i];
+    }
+    rms_norm(row, 1, hidden, norm.data(), shape_.rms_eps, memory_.normed.data() + token * hidden);
+  });
+}
+
+void Transformer::check(const Step& step) const {
+  const auto within = [](const char* name, int64_t index, int64_t value, int64_t end) {
+    if (value >= 0 && value < end) return;
+    throw std::out_of_range(std::string(name) + "[" + std::to_string(index) + "] is " +
+                            std::to_string(value) + "; expected 0 to " + std::to_string(end - 1));
+  };
+  step.batch.check();
+  if (step.num_sampled > step.num_tokens()) {
+    throw std::invalid_argument("sampled has " + std::to_string(step.num_sampled) +
+                                " entries; expected at most one a token, " +
+                                std::to_string(step.num_tokens()));
+  }
+  for (int64_t token = 0; token < step.num_tokens(); ++token) {
+    within("token_ids", token, step.token_ids[token], weights_.embedding.rows());
+    within("slots", token, step.slots[token], cache_.num_slots);
+    within("positions", token, step.batch.positions[token], rope_.num_positions);
+  }
+  for (int64_t i = 0; i < step.num_sampled; ++i) within("sampled", i, step.sampled[i], step.num_tokens());
+}
+
+void Transformer::StepMemory::reserve(int64_t num_tokens, const ModelShape& shape) {
+  grow(stream, num_tokens, shape.hidden);
+  grow(normed, num_tokens, shape.hidden);
+  grow(block_out, num_tokens, shape.hidden);
+  grow(routed_out, num_tokens, shape.hidden);
+  grow(router_logits, num_tokens, shape.routing.num_experts);
+  grow(zeros, num_tokens, 1);
+  if (ones.size() < zeros.size()) ones.resize(zeros.size(), 1.0f);
+}
+
+}  // namespace ballast

@@ -1,0 +1,71 @@
+// Attention over the paged cache. Heads of queries share those of the cache in equal groups (GQA: arXiv
+// 2305.13245). Latent attention in its absorbed form is the case of one head of the cache, whose values lie
+// within its keys.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/kernels.h"
+#include "threads/thread_pool.h"
+
+namespace ballast {
+
+// The step's tokens and where the rows of their sequences lie. Token t of request r (query_indptr[r] <= t <
+// query_indptr[r + 1]) sees positions 0…positions[t]; position p lies in cache slot
+// kv_indices[kv_indptr[r] + p / block_tokens] * block_tokens + p % block_tokens.
+struct PagedBatch {
+  int64_t num_requests;
+  int64_t num_tokens;
+  int64_t num_slots;
+  int64_t num_indices;
+  int64_t block_tokens;
+  const int32_t* query_indptr;  // [num_requests + 1]
+  const int32_t* positions;     // [num_tokens]
+  const int32_t* kv_indptr;     // [num_requests + 1]
+  const int32_t* kv_indices;    // [num_indices]
+
+  // Throws std::invalid_argument naming the array and entry when any token would read outside the cache.
+  void check() const;
+};
+
+struct AttentionShape {
+  int64_t num_heads;     // of the queries
+  int64_t num_kv_heads;  // of the cache, each of which num_heads / num_kv_heads neighbouring ones share
+  int64_t key_width;     // of a query as well
+  int64_t value_width;
+  float scale;
+
+  int64_t group_heads() const { return num_heads / num_kv_heads; }
+};
+
+// Neighbouring entries of every query: row t * H + h is of token t's head h. Strides are in floats.
+struct QueryPart {
+  const float* rows;
+  int64_t stride;
+  int64_t width;
+};
+
+// Queries in two parts, the second after the first; together as wide as keys.
+struct AttentionQuery {
+  QueryPart first;
+  QueryPart second;
+};
+
+// What the cache keeps of every slot: keys, or values. Strides are in floats.
+struct CacheRows {
+  const float* rows;
+  int64_t slot_stride;
+  int64_t head_stride;
+};
+
+// out [T, H, value_width]. `batch` has passed its check. A null `kernels` stands for the reference.
+void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQuery& query,
+                     const CacheRows& keys, const CacheRows& values, const PagedBatch& batch,
+                     const AttentionShape& shape, float* out);
+
+// Most bytes that paged_attention keeps between positions that are attended to apart, for steps of up to
+// `num_tokens` and sequences of up to `num_positions`, which share the cache.
+int64_t attention_states_bytes(int64_t num_heads, int64_t num_kv_heads, int64_t value_width,
+                               int64_t num_tokens, int64_t num_positions, int num_threads);
+
+}  // namespace ballast

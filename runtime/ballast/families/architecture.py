@@ -1,0 +1,43 @@
+"""What an architecture of model files says of its arithmetic, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ballast.families.family import Value
+
+Gating = Literal["softmax", "sigmoid"]
+
+
+@dataclass(frozen=True, slots=True)
+class RouterRule:
+    """How a router chooses, as far as files do not say it."""
+
+    group_score: Literal["max", "top2_sum"]
+    """By which of its experts' scores a group is chosen: the best, or the sum of the best two."""
+    has_bias: bool
+    """Whether each expert has a bias that counts in the choice and not in the weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The arithmetic of the files with one `general.architecture`."""
+
+    name: str
+    attention: Literal["latent", "grouped"]
+    routers: Mapping[Gating, RouterRule]
+    """By how logits become scores; a file with another function is refused."""
+    modules: Mapping[Gating, str]
+    """The prefix of the classes that placement rules name."""
+    moe_module: str = "MoE"
+    """The class of a layer's experts, without the prefix."""
+    defaults: Mapping[str, Value] | None = None
+    """What a file without a key means, where that is no matter of the model: by key without prefix."""
+    ffn_norm: str = "ffn_norm"
+    """How files name the norm before the feed-forward."""
+    needs_qk_norm: bool = False
+    """Whether a file must have norms of queries and keys; elsewhere those that are there are used."""
+    served: tuple[str, ...] = ()
+    """Models, as messages name them, that no family speaks for."""

@@ -1,0 +1,1 @@
+"""Qwen3's mixture-of-experts models."""

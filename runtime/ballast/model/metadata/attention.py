@@ -1,0 +1,89 @@
+"""What a file's attention is: from the keys, and from which tensors there are."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ballast.families.family import Dimensions
+from ballast.model.metadata.keys import Keys
+from ballast.model.metadata.layers import Layers, Widths
+from ballast.model.spec import GroupedSpec, LatentSpec
+
+
+def read_attention(keys: Keys, layers: Layers, widths: Widths) -> LatentSpec | GroupedSpec:
+    """Of the architecture's kind. Raises ModelError for a key that is missing or senseless."""
+    if keys.architecture.attention == "latent":
+        return _read_latent(keys)
+    return _read_grouped(keys, layers, widths)
+
+
+def dimensions_of(widths: Widths, attention: LatentSpec | GroupedSpec) -> Dimensions | None:
+    """What tells known models apart; None where none are known by it."""
+    if isinstance(attention, GroupedSpec):
+        return None
+    return Dimensions(
+        q_lora_rank=attention.q_lora_rank,
+        kv_lora_rank=attention.kv_lora_rank,
+        nope_dim=attention.nope_dim,
+        rope_dim=attention.rope_dim,
+        v_dim=attention.v_dim,
+        **widths._asdict(),
+    )
+
+
+def _read_latent(keys: Keys) -> LatentSpec:
+    rope_dim = keys.whole("rope.dimension_count")
+    # Files of the split layout describe the latent in key_length and the heads in key_length_mla.
+    head_dim = keys.whole(keys.first("attention.key_length_mla", "attention.key_length"))
+    if head_dim <= rope_dim or rope_dim % 2:
+        raise keys.refuse(
+            f"heads of {head_dim} with {rope_dim} rotated dimensions; "
+            "expected an even number of rotated dimensions, fewer than the head has"
+        )
+    return LatentSpec(
+        q_lora_rank=_q_lora_rank(keys),
+        kv_lora_rank=keys.whole("attention.kv_lora_rank"),
+        nope_dim=head_dim - rope_dim,
+        rope_dim=rope_dim,
+        v_dim=keys.whole(keys.first("attention.value_length_mla", "attention.value_length")),
+        mla_layout=_mla_layout(keys),
+    )
+
+
+def _q_lora_rank(keys: Keys) -> int | None:
+    low_rank = keys.has_tensor("blk.0.attn_q_a.weight")
+    if low_rank == keys.has_tensor("blk.0.attn_q.weight"):
+        raise keys.refuse("expected exactly one of blk.0.attn_q.weight and blk.0.attn_q_a.weight")
+    return keys.whole("attention.q_lora_rank") if low_rank else None
+
+
+def _mla_layout(keys: Keys) -> Literal["joint", "split"]:
+    """How the projections of latent attention are stored."""
+    # A file with both (some carry the joint tensor for older readers) is read in the layout that needs no transposing.
+    if keys.has_tensor("blk.0.attn_k_b.weight") and keys.has_tensor("blk.0.attn_v_b.weight"):
+        return "split"
+    if keys.has_tensor("blk.0.attn_kv_b.weight"):
+        return "joint"
+    raise keys.refuse("expected blk.0.attn_kv_b.weight, or blk.0.attn_k_b.weight and blk.0.attn_v_b.weight")
+
+
+def _read_grouped(keys: Keys, layers: Layers, widths: Widths) -> GroupedSpec:
+    num_kv_heads = keys.uniform("attention.head_count_kv", range(layers.num_layers))
+    if widths.num_heads % num_kv_heads:
+        raise keys.refuse(f"{widths.num_heads} heads share {num_kv_heads} of the cache; expected equal groups")
+    by_heads = max(1, widths.hidden // widths.num_heads)
+    head_dim = keys.whole("attention.key_length", default=by_heads)
+    rope_dim = keys.whole("rope.dimension_count", default=head_dim)
+    if rope_dim > head_dim or rope_dim % 2:
+        raise keys.refuse(
+            f"heads of {head_dim} with {rope_dim} rotated dimensions; "
+            "expected an even number of rotated dimensions, at most the head's"
+        )
+    return GroupedSpec(
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        v_dim=keys.whole("attention.value_length", default=by_heads),
+        rope_dim=rope_dim,
+        qk_norm=keys.architecture.needs_qk_norm or keys.has_tensor("blk.0.attn_q_norm.weight"),
+        qkv_bias=keys.has_tensor("blk.0.attn_q.bias"),
+    )

@@ -23,6 +23,9 @@ ANNOTATION_ATTEMPT = f"{GROUP}/attempt"
 ANNOTATION_FAILURES = f"{GROUP}/failures"
 ANNOTATION_APPLIED_HASH = f"{GROUP}/applied-hash"
 
+LABEL_OF_SLICES = "kubernetes.io/service-name"
+"""Label of EndpointSlices: the Service that they belong to."""
+
 ENV_SPEC_HASH = "POD_SPEC_HASH"
 """Environment variable of the engine's container with the spec hash. Unlike the annotation, nobody can edit it."""
 

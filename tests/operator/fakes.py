@@ -13,7 +13,7 @@ from ballast_operator.control.deciding.drift import stamped
 from ballast_operator.control.reconcile import Reconciler
 from ballast_operator.control.state import OperatorState
 from ballast_operator.desired import desired_children
-from ballast_operator.names import Ref
+from ballast_operator.names import LABEL_OF_SLICES, Ref
 from ballast_operator.resources.pod import Attempt, build_pod
 
 OPTIONS = ChildOptions()
@@ -61,6 +61,9 @@ class FakeApi:
         body = live(build_pod(service, OPTIONS, Attempt(0)), status={"phase": "Running", "conditions": [condition]})
         body["spec"]["nodeName"] = "n1"
         self.put(body)
+        behind = {"targetRef": {"kind": "Pod", "uid": body["metadata"]["uid"]}, "conditions": {"ready": True}}
+        labels = {LABEL_OF_SLICES: "s", **body["metadata"]["labels"]}
+        self.put(live({"kind": "EndpointSlice", "metadata": {"name": "s-1", "labels": labels}, "endpoints": [behind]}))
         return body
 
     def _fail(self, verb, kind):

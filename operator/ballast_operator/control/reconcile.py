@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,7 +17,8 @@ from ballast_operator.control.applying.children import apply_children
 from ballast_operator.control.applying.event_recorder import record
 from ballast_operator.control.applying.outcome import REFUSED, Outcome
 from ballast_operator.control.applying.pods import apply_rollout, heal_pods
-from ballast_operator.control.deciding.live_pod import current_pods
+from ballast_operator.control.deciding.live_endpoints import pods_behind, why_not_behind
+from ballast_operator.control.deciding.live_pod import Pod, current_pods
 from ballast_operator.control.deciding.numa_capacity import why_no_capacity
 from ballast_operator.control.deciding.ownership import conflict
 from ballast_operator.control.deciding.rollout import Rollout, plan_rollout
@@ -29,7 +30,7 @@ from ballast_operator.control.reporting.evidence import Evidence
 from ballast_operator.control.reporting.status import build_status, refused_status
 from ballast_operator.control.state import OperatorState, version_of
 from ballast_operator.desired import desired_children
-from ballast_operator.names import Ref
+from ballast_operator.names import LABEL_OWNER_UID, Ref, labels_of
 from ballast_operator.resources.pod import build_pod
 from ballast_operator.spec_hash import spec_hash
 
@@ -105,16 +106,9 @@ class Reconciler:
         rollout, no_capacity = await self._roll_out(service, seen, outcome)
         current = [pod for _, pod in sorted(current_pods(service, seen.pods).items())]
         reports = await gather_reports(self.prober, service, current, state, self.clock)
-        failure = None
+        unserved = failure = None
         if current and all(pod.ready for pod in current):
-            unread = seen.unread.get((SERVICE, service.ref.name))
-            if unread is not None and unread.status not in REFUSED:
-                raise unread
-            if unread is None:
-                live = seen.children.get((SERVICE, service.ref.name))
-                failure = await reach_service(self.prober, live, service.spec.endpoint.port, current, state)
-            else:
-                failure = f"the Service cannot be read: {unread.message}"
+            unserved, failure = await self._why_unreachable(service, seen, current)
         else:
             state.reached, state.unreached = None, 0
         return Evidence(
@@ -124,9 +118,34 @@ class Reconciler:
             conflicts=tuple(outcome.conflicts),
             refusals=tuple(outcome.refusals),
             delays=tuple(outcome.delays),
+            unserved=unserved,
             service_failure=failure,
             no_capacity=no_capacity,
         )
+
+    async def _why_unreachable(
+        self, service: InferenceService, seen: Observed, current: Sequence[Pod]
+    ) -> tuple[str | None, str | None]:
+        """Which of these pods are no endpoints of the Service, and why nothing answers through it; None: all is well.
+
+        Raises ApiError where that cannot be found out for now.
+        """
+        state = self.state.of(service.ref)
+        unread = seen.unread.get((SERVICE, service.ref.name))
+        if unread is None and isinstance(seen.slices, ApiError):
+            unread = seen.slices
+        if unread is not None:
+            if unread.status not in REFUSED:
+                raise unread
+            state.reached = None
+            return None, f"the Service or its endpoints cannot be read: {unread.message}"
+        assert not isinstance(seen.slices, ApiError)
+        behind = pods_behind(seen.slices)
+        if (unserved := why_not_behind(current, behind)) is not None:
+            state.reached = None
+            return unserved, None
+        live = seen.children.get((SERVICE, service.ref.name))
+        return None, await reach_service(self.prober, live, service.spec.endpoint.port, current, behind, state)
 
     async def _roll_out(
         self, service: InferenceService, seen: Observed, outcome: Outcome
@@ -185,7 +204,9 @@ class Reconciler:
 
     def _remember(self, service: InferenceService, seen: Observed, version: str, evidence: Evidence) -> None:
         state = self.state.of(service.ref)
-        bodies = [*seen.children.values(), *(pod.body for pod in seen.pods)]
+        slices = () if isinstance(seen.slices, ApiError) else seen.slices
+        ours = [body for body in slices if labels_of(body).get(LABEL_OWNER_UID) == service.uid]
+        bodies = [*seen.children.values(), *(pod.body for pod in seen.pods), *ours]
         state.versions = {**dict(version_of(body) for body in bodies), service.uid: version}
         state.refused = evidence.rollout.retry_in_s is not None or evidence.no_capacity is not None
 
@@ -197,7 +218,9 @@ def _next_look(service: InferenceService, evidence: Evidence, status: dict[str, 
     waits = [REFUSED_S if evidence.delays else STEADY_S]
     if evidence.rollout.retry_in_s is not None:
         waits.append(evidence.rollout.retry_in_s)
-    if evidence.service_failure is not None:
+    if evidence.unserved is not None:
+        waits.append(UNSURE_S)  # the endpoints are watched
+    elif evidence.service_failure is not None:
         waits.append(backoff_s(FIRST_REACH_S, REFUSED_S, unreached - 1))
     elif any(pod.running and not pod.ready for pod in current):
         waits.append(LOADING_S)

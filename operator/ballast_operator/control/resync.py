@@ -11,6 +11,7 @@ from typing import Any
 
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import (
+    ENDPOINT_SLICE,
     INFERENCE_SERVICE,
     NODE,
     NODE_TOPOLOGY,
@@ -76,7 +77,7 @@ class Resync:
 
     async def _children(self) -> list[dict[str, Any]]:
         found = []
-        for kind in self.state.child_kinds():
+        for kind in (ENDPOINT_SLICE, *self.state.child_kinds()):
             try:
                 found += await self._list(kind, MANAGED_SELECTOR) or []
             except ApiError as error:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from ballast_operator.cluster.kinds import CHILD_KINDS, INFERENCE_SERVICE, POD, POD_MONITOR, Kind
+from ballast_operator.cluster.kinds import CHILD_KINDS, ENDPOINT_SLICE, INFERENCE_SERVICE, POD, POD_MONITOR, Kind
 from ballast_operator.control.reporting.evidence import PodReport
 from ballast_operator.names import Ref
 
 Incarnation = tuple[str, int]
-Reach = tuple[str, str, frozenset[Incarnation]]
-"""A Service's uid and address, and the processes that were behind it."""
+Reach = tuple[str, str, frozenset[Incarnation], frozenset[str]]
+"""A Service's uid and address, the processes that were behind it, and the uids of the pods among its endpoints."""
 Versions = Mapping[str, str]
 """Resource versions by uid."""
 
@@ -56,7 +56,7 @@ class OperatorState:
 
     def watched_kinds(self) -> tuple[Kind, ...]:
         """The kinds that are watched."""
-        return INFERENCE_SERVICE, POD, *self.child_kinds()
+        return INFERENCE_SERVICE, POD, ENDPOINT_SLICE, *self.child_kinds()
 
     def of(self, ref: Ref) -> ServiceState:
         """The state of one service."""

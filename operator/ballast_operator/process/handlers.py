@@ -9,7 +9,7 @@ from typing import Any
 
 import kopf
 
-from ballast_operator.cluster.kinds import CHILD_KINDS, POD, Kind
+from ballast_operator.cluster.kinds import CHILD_KINDS, ENDPOINT_SLICE, POD, Kind
 from ballast_operator.names import MANAGED_SELECTOR
 from ballast_operator.process.login import Backoffs, Login
 
@@ -43,7 +43,7 @@ def make_settings() -> kopf.OperatorSettings:
     settings.watching.reconnect_backoff = 1.0
     settings.queueing.worker_limit = 20
     settings.queueing.idle_timeout = 1.0
-    for kind in (POD, *CHILD_KINDS):
+    for kind in (POD, ENDPOINT_SLICE, *CHILD_KINDS):  # slices carry the labels of their Service
         settings.watching.label_selectors[f"{kind.plural}.{kind.group}" if kind.group else kind.plural] = (
             MANAGED_SELECTOR
         )

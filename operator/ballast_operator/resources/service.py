@@ -17,6 +17,9 @@ def build_service(service: InferenceService) -> dict[str, Any]:
         "metadata": child_metadata(service, service.ref.name),
         "spec": {
             "type": "ClusterIP",
+            # The defaults, said so that they are held: with another policy, clients of other nodes would reach nothing.
+            "internalTrafficPolicy": "Cluster",
+            "sessionAffinity": "None",
             "selector": pod_selector(service.ref.name),
             "ports": [
                 {

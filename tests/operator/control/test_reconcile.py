@@ -76,7 +76,7 @@ def test_no_pod_starts_before_its_rules_and_its_policy(kind, spec, failure):
     assert api.written("create", "Pod") == []
 
 
-@pytest.mark.parametrize("failing", [("list", "Pod"), ("get", "Service")])
+@pytest.mark.parametrize("failing", [("list", "Pod"), ("get", "Service"), ("list", "EndpointSlice")])
 @pytest.mark.parametrize("status", [0, 429, 500])
 def test_what_cannot_be_found_out_for_now_changes_no_status(failing, status):
     api = FakeApi(custom_resource(numa={"enforcement": "Off"}), {failing: status})
@@ -135,6 +135,25 @@ def test_a_service_that_was_deleted_is_not_reachable_and_the_next_one_is_asked(s
     run(step)
     assert prober.through_service == ["10.96.0.1", "10.96.0.2"]
     assert api.conditions["EndpointReady"] == ("True", "Reachable")
+
+
+def test_a_service_that_loses_its_endpoints_is_not_ready_and_is_asked_again_once_it_has_them(serving):
+    api, prober, step = serving
+    (endpoint,) = api.objects["EndpointSlice", "s-1"]["endpoints"]
+    endpoint["conditions"]["ready"] = False
+    run(step)
+    assert api.conditions["Ready"] == ("False", "EndpointsMissing")
+    endpoint["conditions"] = {}
+    run(step)
+    assert api.conditions["Ready"] == ("True", "Serving")
+    assert prober.through_service == ["10.96.0.1", "10.96.0.1"]
+
+
+def test_endpoints_that_may_not_be_read_keep_a_service_from_being_ready(serving):
+    api, _, step = serving
+    api.failures = {("list", "EndpointSlice"): 403}
+    run(step)
+    assert api.conditions["EndpointReady"] == ("False", "ServiceUnreachable")
 
 
 def test_a_service_that_was_replaced_unseen_is_asked_again(serving):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import Kind, kind_of
 from ballast_operator.control.applying.outcome import Outcome
-from ballast_operator.control.deciding.drift import has_drifted, stamped
+from ballast_operator.control.deciding.drift import has_drifted, removal_patch, stamped
 from ballast_operator.control.deciding.ownership import conflict, is_ours
 from ballast_operator.control.observing.observe import Observed
 
@@ -31,15 +31,25 @@ async def apply_children(
         elif live is not None and not is_ours(live, service.uid):
             outcome.conflicts.append(conflict(live))
         elif live is None or ("deletionTimestamp" not in live["metadata"] and has_drifted(child, live)):
-            # With the uid, the API server refuses to overwrite another object that took the name meanwhile.
-            uid = {} if live is None else {"uid": live["metadata"]["uid"]}
-            body = {**child, "metadata": {**child["metadata"], **uid}}
             try:
-                await api.apply(kind, body)
+                await _bring_about(api, kind, child, live)
                 log.info("applied", extra={"kind": kind.name, "object": name, "service": str(service.ref)})
             except ApiError as error:
                 outcome.child_failed(kind, name, error)
     await _delete_unwanted(api, service, names, seen, outcome)
+
+
+async def _bring_about(api: Api, kind: Kind, child: dict[str, Any], live: Mapping[str, Any] | None) -> None:
+    """Create the child, or make the live object equal to it. Raises ApiError."""
+    if live is None:
+        await api.apply(kind, child)
+        return
+    # With the uid, the API server refuses to overwrite another object that took the name meanwhile.
+    uid, metadata = {"uid": live["metadata"]["uid"]}, child["metadata"]
+    if (patch := removal_patch(child, live)) is not None:
+        head = {**patch.get("metadata", {}), **uid}
+        await api.merge(kind, metadata["namespace"], metadata["name"], {**patch, "metadata": head})
+    await api.apply(kind, {**child, "metadata": {**metadata, **uid}})
 
 
 async def _delete_unwanted(

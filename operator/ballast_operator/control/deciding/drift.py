@@ -1,4 +1,8 @@
-"""Tells whether a live object still has the fields that we want. Pure."""
+"""Tells what of a live object is not as we want it, and what has to be taken away first. Pure.
+
+The operator owns the content of its children exactly: a key that somebody added to a selector, or a rule beside those
+of a policy, is drift as a changed one is. Others may add labels, annotations and owners, and the API server defaults.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,33 @@ from typing import Any
 from ballast_operator.names import ANNOTATION_APPLIED_HASH
 from ballast_operator.spec_hash import short_hash
 
-MERGED_LISTS: Mapping[tuple[str, ...], str] = {("metadata", "ownerReferences"): "uid", ("spec", "ports"): "name"}
-"""Lists that the API server merges by this key, so that others may add items of their own."""
+Path = tuple[str, ...]
+
+SHARED_MAPS: frozenset[Path] = frozenset({("metadata",), ("metadata", "labels"), ("metadata", "annotations")})
+"""Maps in which others may have keys of their own."""
+
+FILLED_IN: Mapping[tuple[str, Path], frozenset[str]] = {
+    ("Service", ("spec",)): frozenset(
+        {
+            "allocateLoadBalancerNodePorts",
+            "clusterIP",
+            "clusterIPs",
+            "externalTrafficPolicy",
+            "healthCheckNodePort",
+            "ipFamilies",
+            "ipFamilyPolicy",
+        }
+    ),
+    ("Service", ("spec", "ports")): frozenset({"nodePort"}),
+    ("PodMonitor", ("spec", "podMetricsEndpoints", "relabelings")): frozenset({"action"}),
+}
+"""Keys that the API server fills in, by kind and by the path of the map that gets them."""
+
+SHARED_LISTS: Mapping[Path, str] = {("metadata", "ownerReferences"): "uid"}
+"""Lists in which others may have items of their own, each with the key by which items are told apart."""
+
+KEYED_LISTS: frozenset[tuple[str, Path]] = frozenset({("Service", ("spec", "ports"))})
+"""Lists of ours that server-side apply merges item by item: an item of others stays in them, or collides with ours."""
 
 
 def stamped(desired: Mapping[str, Any]) -> dict[str, Any]:
@@ -20,23 +49,66 @@ def stamped(desired: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_drifted(desired: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """Whether a field that we want is missing or has another value. Fields of others do not count."""
-    return not _within(desired, live, ())
+    """Whether a field that we want is missing or has another value, or the content has one that we do not want."""
+    return bool(_surplus(desired, live)) or not all(
+        key in live and _is_as_wanted(str(desired["kind"]), value, live[key], (key,)) for key, value in desired.items()
+    )
 
 
-def _within(want: Any, have: Any, path: tuple[str, ...]) -> bool:
+def removal_patch(desired: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The JSON merge patch that takes away what server-side apply would leave; None where there is nothing of it.
+
+    Apply removes no key that somebody else added, and merges some lists item by item: these are replaced whole.
+    """
+    kind = str(desired["kind"])
+    patch: dict[str, Any] = dict.fromkeys(_surplus(desired, live))
+    for key in desired.keys() & live.keys():
+        patch |= _removals(kind, desired[key], live[key], (key,))
+    return patch or None
+
+
+def _surplus(desired: Mapping[str, Any], live: Mapping[str, Any]) -> set[str]:
+    """The parts of the object that it has and should not, such as `binaryData`. What it does is no part of it."""
+    return {key for key in live.keys() - desired.keys() - {"status"} if live[key]}
+
+
+def _removals(kind: str, want: Any, have: Any, path: Path) -> dict[str, Any]:
+    """The patch for the field at `path`, under its name; empty where apply brings it about alone."""
+    name = path[-1]
+    if isinstance(want, list):
+        replaced = (kind, path) in KEYED_LISTS and not _is_as_wanted(kind, want, have, path)
+        return {name: want} if replaced else {}
+    if not isinstance(want, Mapping) or not isinstance(have, Mapping):
+        return {}
+    inside: dict[str, Any] = dict.fromkeys(_added(kind, want, have, path))
+    for key in want.keys() & have.keys():
+        inside |= _removals(kind, want[key], have[key], (*path, key))
+    return {name: inside} if inside else {}
+
+
+def _added(kind: str, want: Mapping[str, Any], have: Mapping[str, Any], path: Path) -> set[str]:
+    """The keys of a map of ours that neither we nor the API server put there."""
+    if path in SHARED_MAPS:
+        return set()
+    return set(have) - set(want) - FILLED_IN.get((kind, path), frozenset())
+
+
+def _is_as_wanted(kind: str, want: Any, have: Any, path: Path) -> bool:
     if isinstance(want, Mapping):
-        return isinstance(have, Mapping) and all(
-            key in have and _within(value, have[key], (*path, key)) for key, value in want.items()
+        return (
+            isinstance(have, Mapping)
+            and not _added(kind, want, have, path)
+            and all(key in have and _is_as_wanted(kind, value, have[key], (*path, key)) for key, value in want.items())
         )
     if isinstance(want, list):
-        return isinstance(have, list) and _list_within(want, have, path)
+        return isinstance(have, list) and _list_is_as_wanted(kind, want, have, path)
     return bool(want == have)
 
 
-def _list_within(want: list[Any], have: list[Any], path: tuple[str, ...]) -> bool:
-    key = MERGED_LISTS.get(path)
+def _list_is_as_wanted(kind: str, want: list[Any], have: list[Any], path: Path) -> bool:
+    key = SHARED_LISTS.get(path)
     if key is None:
-        return len(want) == len(have) and all(_within(a, b, path) for a, b in zip(want, have, strict=True))
+        pairs = zip(want, have, strict=False)
+        return len(want) == len(have) and all(_is_as_wanted(kind, a, b, path) for a, b in pairs)
     found = {item.get(key): item for item in have}
-    return all(item[key] in found and _within(item, found[item[key]], path) for item in want)
+    return all(item[key] in found and _is_as_wanted(kind, item, found[item[key]], path) for item in want)

@@ -9,10 +9,10 @@ from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.cluster.api import Api, ApiError
-from ballast_operator.cluster.kinds import CONFIG_MAP, POD, Kind
+from ballast_operator.cluster.kinds import CONFIG_MAP, ENDPOINT_SLICE, POD, Kind
 from ballast_operator.control.deciding.live_pod import Pod
 from ballast_operator.control.deciding.ownership import has_earlier_owner, is_ours
-from ballast_operator.names import pod_selector, selector_text
+from ballast_operator.names import LABEL_OF_SLICES, pod_selector, selector_text
 from ballast_operator.resources.configmap import rules_name
 from ballast_operator.resources.pod import parse_pod_name
 
@@ -27,6 +27,8 @@ class Observed:
     """Pods of a deleted service of the same name."""
     foreign_pods: tuple[Pod, ...] = ()
     """Pods that have the name of a replica and belong to nobody or to somebody else."""
+    slices: tuple[Mapping[str, Any], ...] | ApiError = ()
+    """The Service's EndpointSlices, or why they could not be read."""
     unread: Mapping[tuple[Kind, str], ApiError] = field(default_factory=dict)
     """Children that could not be read, each with the error."""
 
@@ -39,19 +41,30 @@ async def observe(api: Api, service: InferenceService, kinds: Sequence[Kind]) ->
     """
     namespace = service.ref.namespace
     names = [rules_name(service) if kind is CONFIG_MAP else service.ref.name for kind in kinds]
-    pods, *found = await asyncio.gather(
+    pods, slices, *found = await asyncio.gather(
         _list_pods(api, service),
+        _list_slices(api, service),
         *(_read(api, kind, namespace, name) for kind, name in zip(kinds, names, strict=True)),
     )
-    ours, earlier_owner_pods, foreign_pods = sort_pods(service, pods if isinstance(pods, list) else [])
-    answers = dict(zip(zip(kinds, names, strict=True), found, strict=True))
+    ours, earlier_owner_pods, foreign_pods = sort_pods(service, pods)
+    answers: dict[tuple[Kind, str], Any] = dict(zip(zip(kinds, names, strict=True), found, strict=True))
     return Observed(
         children={key: live for key, live in answers.items() if isinstance(live, dict)},
         unread={key: error for key, error in answers.items() if isinstance(error, ApiError)},
         pods=ours,
+        slices=slices,
         earlier_owner_pods=earlier_owner_pods,
         foreign_pods=foreign_pods,
     )
+
+
+async def _list_slices(api: Api, service: InferenceService) -> tuple[Mapping[str, Any], ...] | ApiError:
+    try:
+        return tuple(
+            await api.list_all(ENDPOINT_SLICE, service.ref.namespace, f"{LABEL_OF_SLICES}={service.ref.name}") or ()
+        )
+    except ApiError as error:
+        return error
 
 
 async def _read(api: Api, kind: Kind, namespace: str, name: str) -> dict[str, Any] | ApiError | None:

@@ -32,18 +32,23 @@ async def gather_reports(
 
 
 async def reach_service(
-    prober: Prober, live: Mapping[str, Any] | None, port: int, pods: Sequence[Pod], state: ServiceState
+    prober: Prober,
+    live: Mapping[str, Any] | None,
+    port: int,
+    pods: Sequence[Pod],
+    behind: frozenset[str],
+    state: ServiceState,
 ) -> str | None:
     """Why the engine cannot be reached through the Service; None if it was reached with these processes behind it.
 
-    `live`: the Service, None where it does not exist.
+    `live`: the Service, None where it does not exist. `behind`: the uids of the pods among its endpoints.
     """
     address = (live.get("spec") or {}).get("clusterIP") if live is not None else None
     if live is None or not address or address == "None":
         state.reached = None
         state.unreached += 1
         return "the Service has no address yet"
-    reach = live["metadata"]["uid"], address, frozenset(pod.incarnation for pod in pods)
+    reach = live["metadata"]["uid"], address, frozenset(pod.incarnation for pod in pods), behind
     if state.reached == reach:
         return None
     state.reached = None

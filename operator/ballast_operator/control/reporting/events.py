@@ -14,7 +14,15 @@ TOLD = (READY, NUMA_PINNED)
 ON_THE_WAY = frozenset(
     (
         *("PodMissing", "WaitingForScheduler", "ContainerCreating", "NotAnswering", "Loading", "NotReady"),
-        *("PodsNotReady", "ServiceUnreachable", "ScaledToZero", "NotRunning", "NotProbed", "NotLookedAt"),
+        *(
+            "PodsNotReady",
+            "EndpointsMissing",
+            "ServiceUnreachable",
+            "ScaledToZero",
+            "NotRunning",
+            "NotProbed",
+            "NotLookedAt",
+        ),
     )
 )
 """Reasons that come with every start, change and stop. They are events only where Ready is lost by them."""

@@ -36,6 +36,8 @@ class Evidence:
     """Sentences about children that the API server does not accept."""
     delays: tuple[str, ...] = ()
     """Sentences about what is not done yet and does not keep the service from being ready."""
+    unserved: str | None = None
+    """Which ready pods no client reaches, as they are no endpoints of the Service."""
     service_failure: str | None = None
     """Why the engine was not reached through the Service; None if it was."""
     no_capacity: str | None = None

@@ -185,6 +185,8 @@ def _endpoint_ready(service: InferenceService, seen: Evidence, current: Mapping[
     num_ready = sum(pod.ready for pod in current.values())
     if num_ready < service.spec.replicas:
         return Finding("False", "PodsNotReady", f"{num_ready} of {service.spec.replicas} replicas are ready")
+    if seen.unserved is not None:
+        return Finding("False", "EndpointsMissing", seen.unserved)
     if seen.service_failure is not None:
         return Finding("False", "ServiceUnreachable", seen.service_failure)
     return Finding("True", "Reachable", "/readyz was reached through this Service since these pods are ready")

@@ -6,7 +6,7 @@ import pytest
 from builders import service
 
 from ballast_operator.child_options import ChildOptions
-from ballast_operator.control.deciding.drift import has_drifted, stamped
+from ballast_operator.control.deciding.drift import has_drifted, removal_patch, stamped
 from ballast_operator.desired import desired_children
 
 CHILDREN = {
@@ -19,7 +19,12 @@ def live(kind):
     """The child as the API server returns it: with defaults and bookkeeping."""
     body = copy.deepcopy(CHILDREN[kind])
     body["metadata"] |= {"uid": "u", "resourceVersion": "5", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    body["spec"]["added"] = "by default"
+    if kind == "Service":
+        body["spec"] |= {"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "ipFamilies": ["IPv4"]}
+        body["spec"]["ipFamilyPolicy"] = "SingleStack"
+    if kind == "PodMonitor":
+        body["spec"]["podMetricsEndpoints"][0]["relabelings"][0]["action"] = "replace"
+    body["status"] = {"observed": 1}
     return body
 
 
@@ -37,7 +42,15 @@ def test_defaults_and_bookkeeping_are_no_drift(kind):
         ("Service", lambda body: body["metadata"].pop("labels")),
         ("Service", lambda body: body["metadata"].pop("ownerReferences")),
         ("Service", lambda body: body["metadata"]["annotations"].update({"serving.ballast.dev/applied-hash": "older"})),
+        ("Service", lambda body: body["spec"]["selector"].update(foo="bar")),
+        ("Service", lambda body: body["spec"].update(publishNotReadyAddresses=True)),
+        ("Service", lambda body: body["spec"]["ports"].append({"name": "more", "port": 99})),
+        ("Service", lambda body: body["spec"]["ports"][0].update(targetPort="admin")),
         ("PodDisruptionBudget", lambda body: body["spec"].update(minAvailable=7)),
+        ("PodDisruptionBudget", lambda body: body["spec"]["selector"]["matchLabels"].update(foo="bar")),
+        ("NetworkPolicy", lambda body: body["spec"].update(egress=[{}])),
+        ("NetworkPolicy", lambda body: body["spec"]["podSelector"]["matchLabels"].update(foo="bar")),
+        ("PodMonitor", lambda body: body["spec"].update(jobLabel="x")),
         ("NetworkPolicy", lambda body: body["spec"]["ingress"].append({})),
         ("NetworkPolicy", lambda body: body["spec"]["ingress"][0]["from"].append({"ipBlock": {"cidr": "0.0.0.0/0"}})),
     ],
@@ -53,7 +66,6 @@ def test_a_changed_field_of_ours_is_drift(kind, change):
     [
         lambda body: body["metadata"]["labels"].update(mine="yes"),
         lambda body: body["metadata"]["annotations"].update(mine="yes"),
-        lambda body: body["spec"]["ports"].append({"name": "more", "port": 99}),
         lambda body: body["metadata"]["ownerReferences"].append({"uid": "other", "kind": "Thing"}),
     ],
 )
@@ -61,6 +73,24 @@ def test_what_others_add_beside_our_fields_is_theirs(change):
     body = live("Service")
     change(body)
     assert not has_drifted(CHILDREN["Service"], body)
+
+
+def test_added_keys_are_taken_away_by_name_and_keyed_lists_are_replaced_whole():
+    body = live("Service")
+    assert removal_patch(CHILDREN["Service"], body) is None
+    body["spec"]["selector"]["foo"] = "bar"
+    body["spec"]["externalIPs"] = ["198.51.100.7"]
+    body["spec"]["ports"] = [{"name": "http", "port": 80}]
+    wanted = {"selector": {"foo": None}, "externalIPs": None, "ports": CHILDREN["Service"]["spec"]["ports"]}
+    assert removal_patch(CHILDREN["Service"], body) == {"spec": wanted}
+
+
+def test_a_part_that_somebody_adds_beside_the_content_is_taken_away():
+    rules = {"kind": "ConfigMap", "metadata": {"name": "r"}, "data": {"rules.yaml": "a: 1"}}
+    body = {**rules, "data": {**rules["data"], "more": "x"}, "binaryData": {"b": "eA=="}}
+    assert has_drifted(rules, body)
+    assert removal_patch(rules, body) == {"data": {"more": None}, "binaryData": None}
+    assert not has_drifted(rules, copy.deepcopy(rules))
 
 
 def test_a_field_that_is_no_longer_wanted_is_drift():

@@ -1,0 +1,28 @@
+"""Which pods clients reach through a Service, as its EndpointSlices say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ballast_operator.control.deciding.live_pod import Pod
+
+
+def pods_behind(slices: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """The uids of the pods that the slices name as ready."""
+    found = set()
+    for body in slices:
+        for endpoint in body.get("endpoints") or []:
+            target = endpoint.get("targetRef") or {}
+            # The API takes an endpoint of which nothing is known for ready.
+            if target.get("uid") and (endpoint.get("conditions") or {}).get("ready", True) is not False:
+                found.add(str(target["uid"]))
+    return frozenset(found)
+
+
+def why_not_behind(pods: Iterable[Pod], behind: frozenset[str]) -> str | None:
+    """Which of these ready pods no client reaches through the Service; None where all are reached."""
+    missing = [pod.name for pod in pods if pod.uid not in behind]
+    if not missing:
+        return None
+    return f"{', '.join(missing)}: ready, and no endpoint of the Service"

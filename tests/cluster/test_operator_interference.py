@@ -26,6 +26,14 @@ def is_served(kube: Kube, namespace: str, name: str) -> bool:
     return name in ready_services(kube, namespace, name)
 
 
+def pods(kube: Kube, namespace: str, name: str) -> list[Object]:
+    return kube.list("pods", namespace, {"serving.ballast.dev/service": name})
+
+
+def uids(found: list[Object]) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in found}
+
+
 ADDED = [
     ("services", {"selector": {"foo": "bar"}}),
     ("services", {"publishNotReadyAddresses": True, "externalIPs": ["198.51.100.7"]}),
@@ -105,3 +113,44 @@ def test_a_service_without_endpoints_is_not_ready(kube: Kube, namespace: str) ->
         wait_condition(kube, namespace, "lost", "Ready", "False", timeout_s=30)
     kube.merge("inferenceservices", "lost", {"metadata": {"annotations": {"example.org/look": "now"}}}, namespace)
     wait_ready(kube, namespace, "lost", timeout_s=60)
+
+
+HOST_PATH = {"source": {"hostPath": {"path": "/srv"}}}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"scheduling": {"priorityClassName": "nope"}}, "no PriorityClass with name nope"),
+        ({"model": HOST_PATH}, "violates PodSecurity"),
+        ({"podMetadata": {"labels": {"büro": "yes"}}}, "büro"),
+    ],
+    ids=["priority-class", "host-path", "label"],
+)
+def test_a_serving_pod_stays_while_its_successor_would_be_refused(
+    kube: Kube, namespace: str, change: Object, said: str
+) -> None:
+    serving(kube, namespace, "stays")
+    (before,) = pods(kube, namespace, "stays")
+    changed = service("stays", engine={"cacheLens": 5000})
+    for name, value in change.items():
+        changed["spec"][name] = {**changed["spec"].get(name, {}), **value} if name == "scheduling" else value
+    kube.apply("inferenceservices", changed, namespace)
+    found = wait_condition(kube, namespace, "stays", "Ready", "False", "ChildRefused", timeout_s=30)
+    assert said in found["message"]
+    assert "stays-0, which therefore stays" in found["message"]
+    assert uids(pods(kube, namespace, "stays")) == uids([before])
+    assert is_served(kube, namespace, "stays")
+    kube.apply("inferenceservices", service("stays", engine={"cacheLens": 5000}), namespace)
+    wait_ready(kube, namespace, "stays", timeout_s=60)
+    assert uids(pods(kube, namespace, "stays")) != uids([before])
+
+
+def test_a_quota_that_holds_one_pod_lets_it_be_replaced(kube: Kube, namespace: str) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}}
+    kube.apply("resourcequotas", quota, namespace)
+    wait_for("the quota", lambda: kube.get("resourcequotas", "q", namespace).get("status", {}).get("hard"))
+    serving(kube, namespace, "tight")
+    (before,) = pods(kube, namespace, "tight")
+    serving(kube, namespace, "tight", engine={"cacheLens": 5000})
+    assert uids(pods(kube, namespace, "tight")) != uids([before])

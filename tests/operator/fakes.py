@@ -105,6 +105,9 @@ class FakeApi:
         self.writes.append(("create", kind.name, body))
         return body
 
+    async def try_create(self, kind, body, namespace=None):
+        self._fail("try", kind)
+
     async def merge(self, kind, namespace, name, body):
         self._fail("merge", kind)
         self.writes.append(("merge", kind.name, body))

@@ -97,6 +97,11 @@ class Api:
         query = {"fieldManager": FIELD_MANAGER}
         return await self.request("create", "POST", kind.path(namespace), query, body)
 
+    async def try_create(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> None:
+        """Have everything looked at that `create` would be refused for, and create nothing."""
+        query = {"fieldManager": FIELD_MANAGER, "dryRun": "All"}
+        await self.request("try", "POST", kind.path(namespace), query, body)
+
     async def apply(self, kind: Kind, body: Mapping[str, Any], subresource: str | None = None) -> dict[str, Any]:
         """Server-side apply: the fields of `body` become ours."""
         metadata = body["metadata"]

@@ -16,12 +16,12 @@ from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE, NODE_TOPOLOG
 from ballast_operator.control.applying.children import apply_children
 from ballast_operator.control.applying.event_recorder import record
 from ballast_operator.control.applying.outcome import REFUSED, Outcome
-from ballast_operator.control.applying.pods import apply_rollout, heal_pods
+from ballast_operator.control.applying.pods import apply_rollout, heal_pods, is_acceptable
 from ballast_operator.control.deciding.live_endpoints import pods_behind, why_not_behind
 from ballast_operator.control.deciding.live_pod import Pod, current_pods
 from ballast_operator.control.deciding.numa_capacity import why_no_capacity
 from ballast_operator.control.deciding.ownership import conflict
-from ballast_operator.control.deciding.rollout import Rollout, plan_rollout
+from ballast_operator.control.deciding.rollout import Rollout, next_attempt, plan_rollout
 from ballast_operator.control.observing.observe import Observed, observe
 from ballast_operator.control.observing.pod_reports import gather_reports, reach_service
 from ballast_operator.control.observing.probe import Prober
@@ -31,7 +31,7 @@ from ballast_operator.control.reporting.status import build_status, refused_stat
 from ballast_operator.control.state import OperatorState, version_of
 from ballast_operator.desired import desired_children
 from ballast_operator.names import LABEL_OWNER_UID, Ref, labels_of
-from ballast_operator.resources.pod import build_pod
+from ballast_operator.resources.pod import Attempt, build_pod
 from ballast_operator.spec_hash import spec_hash
 
 log = logging.getLogger(__name__)
@@ -165,12 +165,30 @@ class Reconciler:
             return rollout, None  # pods would hold memory and not be reachable
         no_capacity = await self._why_no_capacity(service) if rollout.start else None
         hold = no_capacity is not None and spec.numa.enforcement == "Require"
-        steps = Rollout(start=() if hold else rollout.start, stop=rollout.stop, forget=rollout.forget)
+        stop = await self._stoppable(service, seen, rollout, build, outcome)
+        steps = Rollout(start=() if hold else rollout.start, stop=stop, forget=rollout.forget)
         await apply_rollout(self.api, service, steps, build, outcome)
         outcome.conflicts += [conflict(pod.body) for pod in rollout.foreign_pods]
         staying = [pod for pod in current_pods(service, seen.pods).values() if pod not in steps.stop]
         await heal_pods(self.api, staying, build, outcome)
         return rollout, no_capacity
+
+    async def _stoppable(
+        self,
+        service: InferenceService,
+        seen: Observed,
+        rollout: Rollout,
+        build: Callable[[Attempt], dict[str, Any]],
+        outcome: Outcome,
+    ) -> tuple[Pod, ...]:
+        """The pods to stop: those of an earlier spec only where the pod that is to follow would be accepted."""
+        replaced = [pod for pod in rollout.stop if pod in rollout.outdated]
+        if not replaced:
+            return rollout.stop
+        successor = build(next_attempt(replaced[0].replica, seen.pods))
+        if await is_acceptable(self.api, service, replaced[0], successor, outcome):
+            return rollout.stop
+        return tuple(pod for pod in rollout.stop if pod not in replaced)
 
     async def _why_no_capacity(self, service: InferenceService) -> str | None:
         if not self.state.node_topologies or service.spec.numa.enforcement == "Off":

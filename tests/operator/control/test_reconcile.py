@@ -230,3 +230,28 @@ def test_once_the_namespace_is_being_deleted_nothing_is_written_again(refused):
     api.objects["InferenceService", "s"]["metadata"]["uid"] = "of the namespace that took the name"
     run(step)
     assert api.written("create", "Pod")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "stays"),
+    [
+        (ApiError("try", 403, "no PriorityClass with name nope was found"), True),
+        (ApiError("try", 422, "metadata.labels: Invalid value"), True),
+        (ApiError("try", 500, "failed calling webhook"), True),
+        (ApiError("try", 403, "exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"), False),
+        (ApiError("try", 400, 'admission webhook "w" does not support dry run'), False),
+        (None, False),
+    ],
+)
+def test_a_pod_is_replaced_only_where_its_successor_may_be_accepted(refusal, stays):
+    api = FakeApi(custom_resource(numa={"enforcement": "Off"}))
+    api.add_children()
+    api.add_pod(ready=True)
+    api.objects["InferenceService", "s"]["spec"]["engine"] = {"cacheLens": 5000}
+    api.failures = {} if refusal is None else {("try", "Pod"): refusal}
+    try:
+        run(reconciler(api))
+    except ApiError:
+        assert refusal.status == 500
+    assert bool(api.written("delete", "Pod")) is not stays
+    assert api.conditions["Ready"][0] == "False"

@@ -10,6 +10,7 @@ from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import POD
 from ballast_operator.control.applying.outcome import Outcome
+from ballast_operator.control.deciding.acceptance import tells_nothing
 from ballast_operator.control.deciding.live_pod import Pod, metadata_patch
 from ballast_operator.control.deciding.ownership import conflict, is_ours
 from ballast_operator.control.deciding.rollout import Rollout
@@ -28,6 +29,20 @@ async def apply_rollout(
     for attempt in rollout.start:
         body = build(attempt)
         await _try(outcome, f"Pod {body['metadata']['name']}", _create(api, service, body, outcome))
+
+
+async def is_acceptable(
+    api: Api, service: InferenceService, pod: Pod, successor: dict[str, Any], outcome: Outcome
+) -> bool:
+    """Whether the API server would accept the pod that is to follow this one, by a dry run. A refusal is recorded."""
+    try:
+        await api.try_create(POD, successor, service.ref.namespace)
+    except ApiError as error:
+        if tells_nothing(error.status, error.message):
+            return True
+        outcome.failed(f"the pod that would follow {pod.name}, which therefore stays", error)
+        return False
+    return True
 
 
 async def heal_pods(

@@ -92,6 +92,11 @@ def plan_rollout(
     )
 
 
+def next_attempt(replica: int, pods: Sequence[Pod]) -> Attempt:
+    """The replica's next pod where none of its pods failed, with a name that none of its pods has."""
+    return _attempt(replica, pods, ())
+
+
 def _doubled(present: Sequence[Pod], spec_hash: str) -> list[Pod]:
     """The pods beyond one a replica; there should be none. The pod of the current spec stays, or else the older one."""
     kept: dict[int, Pod] = {}

@@ -61,10 +61,13 @@ def custom_resource_definition() -> dict[str, Any]:
                         },
                     },
                     "additionalPrinterColumns": [
+                        _condition_column("Available", "Available", "status"),
                         _condition_column("Ready", "Ready", "status"),
                         _condition_column("Reason", "Ready", "reason"),
                         _condition_column("NUMA", "NUMAPinned", "status"),
                         _column("Replicas", "integer", ".status.replicas"),
+                        _column("Updated", "integer", ".status.updatedReplicas", priority=1),
+                        _column("Images", "string", ".status.images", priority=1),
                         _column("Age", "date", ".metadata.creationTimestamp"),
                         _column("URL", "string", ".status.url", priority=1),
                         _column("Node", "string", ".status.nodes", priority=1),

@@ -50,7 +50,9 @@ def test_a_service_becomes_ready_and_says_where_it_runs(kube: Kube, namespace: s
     assert status == {
         "observedGeneration": 1,
         "replicas": 1,
+        "updatedReplicas": 1,
         "readyReplicas": 1,
+        "images": ["made.up/runtime:1"],
         "selector": f"app.kubernetes.io/managed-by=ballast-operator,{SERVICE}=tiny",
         "url": f"http://tiny.{namespace}.svc:10002/v1",
         "nodes": "gpu-0",

@@ -9,7 +9,7 @@ import pytest
 
 from support.cluster.kube import Kube, Object
 from support.cluster.service.endpoints import ready_services
-from support.cluster.service.specs import service, wait_condition, wait_ready
+from support.cluster.service.specs import condition, service, status_of, wait_condition, wait_ready
 from support.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
@@ -154,3 +154,35 @@ def test_a_quota_that_holds_one_pod_lets_it_be_replaced(kube: Kube, namespace: s
     (before,) = pods(kube, namespace, "tight")
     serving(kube, namespace, "tight", engine={"cacheLens": 5000})
     assert uids(pods(kube, namespace, "tight")) != uids([before])
+
+
+def test_a_stuck_rollout_names_its_cause_while_the_others_serve(kube: Kube, namespace: str) -> None:
+    serving(kube, namespace, "stuck", replicas=3)
+    kube.apply("inferenceservices", service("stuck", "unpullable", replicas=3), namespace)
+    found = wait_condition(kube, namespace, "stuck", "Ready", "False", "ImagePullFailed", timeout_s=30)
+    assert "stuck-2: not found" in found["message"]
+    assert "2 of 3 replicas are ready, 0 of" in condition(kube, namespace, "stuck", "EndpointReady")["message"]
+    status = status_of(kube, namespace, "stuck")
+    assert (status["readyReplicas"], status["updatedReplicas"], status["replicas"]) == (2, 1, 3)
+    assert condition(kube, namespace, "stuck", "Available")["status"] == "True"
+
+    def told() -> Object:
+        return {
+            e["reason"]: e["type"] for e in kube.list("events", namespace) if e["involvedObject"]["name"] == "stuck"
+        }
+
+    wait_for("a warning", lambda: told().get("ImagePullFailed") == "Warning")
+
+
+def test_what_serves_stays_available_while_it_is_scaled_up_and_is_not_at_zero(kube: Kube, namespace: str) -> None:
+    serving(kube, namespace, "avail")
+    kube.merge("inferenceservices", "avail", {"spec": {"replicas": 2}}, namespace)
+
+    def never_unavailable() -> None:
+        assert condition(kube, namespace, "avail", "Available")["status"] == "True"
+
+    wait_ready(kube, namespace, "avail", meanwhile=never_unavailable)
+    found = status_of(kube, namespace, "avail")
+    assert (found["updatedReplicas"], found["images"]) == (2, ["made.up/runtime:1"])
+    kube.merge("inferenceservices", "avail", {"spec": {"replicas": 0}}, namespace)
+    wait_condition(kube, namespace, "avail", "Available", "False", "ScaledToZero")

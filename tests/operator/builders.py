@@ -50,6 +50,7 @@ def pod(replica=0, *, of=None, attempt=0, failures=0, age_s=100.0, uid=None, **s
         "volumes": frozenset({"scratch", "model"}),
         "injected_containers": (),
         "qos": "Guaranteed",
+        "image": "runtime:1",
     }
     return Pod(**{**fields, **status})
 
@@ -74,5 +75,6 @@ PINNED = PodReport(verdict=NumaVerdict(True, "CPUsAndMemoryAligned", "fine"))
 
 
 def seen(*pods, report=PINNED, **more):
-    """Evidence of these pods, each with this report."""
+    """Evidence of these pods, each with this report, and all of them behind the Service."""
+    more.setdefault("behind", frozenset(pod.uid for pod in pods))
     return Evidence(pods=pods, reports={pod.uid: report for pod in pods}, **more)

@@ -67,7 +67,11 @@ class InferenceServiceStatus(ApiType):
 
     observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that this status is about.")
     replicas: int = Field(default=0, ge=0, description="Pods that exist and have not ended.")
+    updated_replicas: int = Field(default=0, ge=0, description="Pods that are as the newest spec asks.")
     ready_replicas: int = Field(default=0, ge=0, description="Pods that answer.")
+    images: list[Annotated[str, StringConstraints(max_length=1024)]] | None = Field(
+        default=None, max_length=256, description="Images that the engines run; more than one while they differ."
+    )
     selector: str | None = Field(
         default=None, max_length=1024, description="Label selector of the pods, for autoscalers."
     )
@@ -83,6 +87,6 @@ class InferenceServiceStatus(ApiType):
     conditions: list[Condition] | None = Field(
         default=None,
         max_length=16,
-        description="Ready, Scheduled, ModelLoaded, NUMAPinned, EndpointReady and Progressing.",
+        description="Ready, Available, Scheduled, ModelLoaded, NUMAPinned, EndpointReady and Progressing.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )

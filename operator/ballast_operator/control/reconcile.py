@@ -118,6 +118,7 @@ class Reconciler:
             conflicts=tuple(outcome.conflicts),
             refusals=tuple(outcome.refusals),
             delays=tuple(outcome.delays),
+            behind=None if isinstance(seen.slices, ApiError) else pods_behind(seen.slices),
             unserved=unserved,
             service_failure=failure,
             no_capacity=no_capacity,

@@ -64,6 +64,8 @@ class Pod:
     injected_containers: tuple[str, ...]
     """Containers beside the engine's, which a webhook put in."""
     qos: str
+    image: str
+    """The engine's image, as the pod asks for it."""
 
     @classmethod
     def from_api(cls, body: Mapping[str, Any]) -> Pod:
@@ -101,6 +103,7 @@ class Pod:
             volumes=frozenset(volume["name"] for volume in (body.get("spec") or {}).get("volumes") or []),
             injected_containers=_injected_containers(body.get("spec") or {}),
             qos=status.get("qosClass", ""),
+            image=str(_engine_container(body.get("spec") or {}).get("image", "")),
         )
 
     @property
@@ -154,10 +157,13 @@ def metadata_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _made_from(spec: Mapping[str, Any]) -> str:
     """The spec hash in the engine's environment; empty in pods of older operators, which only wrote the annotation."""
-    engine: Mapping[str, Any] = next(
-        (item for item in spec.get("containers") or [] if item["name"] == ENGINE_CONTAINER), {}
-    )
-    return next((str(item.get("value", "")) for item in engine.get("env") or [] if item["name"] == ENV_SPEC_HASH), "")
+    environment = _engine_container(spec).get("env") or []
+    return next((str(item.get("value", "")) for item in environment if item["name"] == ENV_SPEC_HASH), "")
+
+
+def _engine_container(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    containers: list[Mapping[str, Any]] = spec.get("containers") or []
+    return next((item for item in containers if item["name"] == ENGINE_CONTAINER), {})
 
 
 def _engine_status(status: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,11 +10,29 @@ from typing import Any
 from ballast_operator.api.status import MAX_MESSAGE, Condition, ConditionStatus
 
 READY = "Ready"
+AVAILABLE = "Available"
 SCHEDULED = "Scheduled"
 MODEL_LOADED = "ModelLoaded"
 NUMA_PINNED = "NUMAPinned"
 ENDPOINT_READY = "EndpointReady"
 PROGRESSING = "Progressing"
+
+ON_THE_WAY = frozenset(
+    (
+        *(
+            "PodMissing",
+            "WaitingForScheduler",
+            "ContainerCreating",
+            "NotAnswering",
+            "Loading",
+            "NotReady",
+            "RollingOut",
+        ),
+        *("PodsNotReady", "EndpointsMissing", "ServiceUnreachable"),
+        *("ScaledToZero", "NotRunning", "NotProbed", "NotLookedAt"),
+    )
+)
+"""Reasons that come with every start, change and stop. They are no trouble as long as they pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +42,11 @@ class Finding:
     status: ConditionStatus
     reason: str
     message: str = ""
+
+    @property
+    def troubles(self) -> bool:
+        """Whether it does not hold for a reason that does not come with every start."""
+        return self.status == "False" and self.reason not in ON_THE_WAY
 
     @property
     def holds(self) -> bool:

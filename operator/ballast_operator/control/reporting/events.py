@@ -6,26 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ballast_operator.control.reporting.conditions import NUMA_PINNED, READY
+from ballast_operator.control.reporting.conditions import NUMA_PINNED, ON_THE_WAY, READY
 
 TOLD = (READY, NUMA_PINNED)
 """Conditions whose changes are events."""
-
-ON_THE_WAY = frozenset(
-    (
-        *("PodMissing", "WaitingForScheduler", "ContainerCreating", "NotAnswering", "Loading", "NotReady"),
-        *(
-            "PodsNotReady",
-            "EndpointsMissing",
-            "ServiceUnreachable",
-            "ScaledToZero",
-            "NotRunning",
-            "NotProbed",
-            "NotLookedAt",
-        ),
-    )
-)
-"""Reasons that come with every start, change and stop. They are events only where Ready is lost by them."""
 
 MAX_MESSAGE = 1024
 

@@ -36,6 +36,8 @@ class Evidence:
     """Sentences about children that the API server does not accept."""
     delays: tuple[str, ...] = ()
     """Sentences about what is not done yet and does not keep the service from being ready."""
+    behind: frozenset[str] | None = None
+    """Uids of the pods that the Service leads to; None where that could not be read."""
     unserved: str | None = None
     """Which ready pods no client reaches, as they are no endpoints of the Service."""
     service_failure: str | None = None

@@ -37,6 +37,7 @@ def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
     required = [scheduled, loaded, *([pinned] if service.spec.numa.enforcement == "Require" else []), reached]
     return {
         names.READY: _ready(service, seen, required),
+        names.AVAILABLE: _available(service, seen),
         names.SCHEDULED: scheduled,
         names.MODEL_LOADED: loaded,
         names.NUMA_PINNED: pinned,
@@ -48,7 +49,7 @@ def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
 def spec_refused(message: str) -> dict[str, Finding]:
     """The conditions for a spec that cannot be acted on."""
     unknown = Finding("Unknown", "SpecInvalid", "the spec is not acted on")
-    others = (names.SCHEDULED, names.MODEL_LOADED, names.NUMA_PINNED, names.ENDPOINT_READY)
+    others = (names.AVAILABLE, names.SCHEDULED, names.MODEL_LOADED, names.NUMA_PINNED, names.ENDPOINT_READY)
     return {
         names.READY: Finding("False", "SpecInvalid", message),
         **dict.fromkeys(others, unknown),
@@ -63,14 +64,42 @@ def _ready(service: InferenceService, seen: Evidence, required: Sequence[Finding
         return Finding("False", "ChildRefused", "; ".join(seen.refusals))
     if not service.spec.replicas:
         return Finding("False", "ScaledToZero", STOPPED.message)
-    failing = worst(required, Finding("True", "Serving", "every replica answers through the Service"))
+    troubles = [finding for finding in required if finding.troubles]
+    serving = Finding("True", "Serving", "every replica answers through the Service")
+    failing = worst(troubles or required, serving)
     return failing if failing.holds else Finding("False", failing.reason, failing.message)
+
+
+def _available(service: InferenceService, seen: Evidence) -> Finding:
+    """Whether somebody answers now: a pod of whatever spec, so also while others start, drain or fail."""
+    pods = [pod for pod in seen.pods if not pod.over]
+    if seen.behind is None:
+        return Finding("Unknown", "NotLookedAt", "the endpoints of the Service could not be read")
+    answering = [pod for pod in pods if pod.ready and not pod.terminating and pod.uid in seen.behind]
+    if answering and seen.service_failure is None:
+        wanted = service.spec.replicas
+        return Finding("True", "MinimumReplicasAvailable", f"{len(answering)} of {wanted} replicas answer")
+    if not service.spec.replicas:
+        return Finding("False", "ScaledToZero", STOPPED.message)
+    if answering and seen.service_failure is not None:
+        return Finding("False", "ServiceUnreachable", seen.service_failure)
+    return Finding("False", "MinimumReplicasUnavailable", "no pod is ready and an endpoint of the Service")
+
+
+def _outdated(seen: Evidence) -> set[int]:
+    """The replicas that still run a pod of an earlier spec."""
+    return {pod.replica for pod in seen.rollout.outdated}
+
+
+def _rolling_out(seen: Evidence) -> Finding:
+    outdated = ", ".join(pod.name for pod in seen.rollout.outdated)
+    return Finding("False", "RollingOut", f"{outdated}: of an earlier spec, replaced one after the other")
 
 
 def _scheduled(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
     if not service.spec.replicas:
         return STOPPED
-    missing = [number for number in range(service.spec.replicas) if number not in current]
+    missing = [n for n in range(service.spec.replicas) if n not in current and n not in _outdated(seen)]
     current_hash = spec_hash(service.spec)
     refused = [pod for pod in seen.pods if pod.over and pod.spec_hash == current_hash and pod.replica in missing]
     if refused:
@@ -121,7 +150,10 @@ def _refusal(service: InferenceService, pod: Pod) -> str:
 def _model_loaded(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
     if not service.spec.replicas:
         return STOPPED
-    if len(current) < service.spec.replicas:
+    found = [_loading(pod, seen) for _, pod in sorted(current.items())]
+    if (trouble := next((finding for finding in found if finding.troubles), None)) is not None:
+        return trouble  # it may be why the others are missing still
+    if len(current.keys() | _outdated(seen)) < service.spec.replicas:
         return Finding("False", "PodMissing", _why_missing(seen))
     if service.spec.model.source.image is not None and any(MODEL_VOLUME not in pod.volumes for pod in current.values()):
         return Finding(
@@ -130,10 +162,8 @@ def _model_loaded(service: InferenceService, seen: Evidence, current: Mapping[in
             "the API server dropped the volume that model.source.image asks for: up to Kubernetes 1.34 it needs the "
             "feature gate ImageVolume of API server and kubelets; use pvc or hostPath here",
         )
-    return worst(
-        (_loading(pod, seen) for _, pod in sorted(current.items())),
-        Finding("True", "Loaded", "every replica has computed a token"),
-    )
+    done = Finding("True", "Loaded", "every replica has computed a token")
+    return worst(found, _rolling_out(seen) if _outdated(seen) else done)
 
 
 def _loading(pod: Pod, seen: Evidence) -> Finding:
@@ -184,7 +214,9 @@ def _endpoint_ready(service: InferenceService, seen: Evidence, current: Mapping[
         return Finding("False", "ScaledToZero", STOPPED.message)
     num_ready = sum(pod.ready for pod in current.values())
     if num_ready < service.spec.replicas:
-        return Finding("False", "PodsNotReady", f"{num_ready} of {service.spec.replicas} replicas are ready")
+        all_ready = sum(pod.ready and not pod.terminating and not pod.over for pod in seen.pods)
+        of_this = "" if all_ready == num_ready else f", {num_ready} of them of this spec"
+        return Finding("False", "PodsNotReady", f"{all_ready} of {service.spec.replicas} replicas are ready{of_this}")
     if seen.unserved is not None:
         return Finding("False", "EndpointsMissing", seen.unserved)
     if seen.service_failure is not None:
@@ -198,8 +230,7 @@ def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int
     if seen.rollout.leaving or seen.rollout.earlier_owner_pods:
         return Finding("True", "Draining", _why_missing(seen))
     if seen.rollout.outdated:
-        outdated = ", ".join(pod.name for pod in seen.rollout.outdated)
-        return Finding("True", "RollingOut", f"{outdated}: of an earlier spec, replaced one after the other")
+        return Finding("True", "RollingOut", _rolling_out(seen).message)
     if seen.rollout.retry_in_s is not None:
         return Finding("True", "WaitingToRetry", "pods were refused; the next attempt comes after a delay")
     if len(current) < service.spec.replicas:

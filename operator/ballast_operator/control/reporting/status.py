@@ -26,6 +26,8 @@ def build_status(
     return InferenceServiceStatus(
         observed_generation=service.generation,
         replicas=len(alive),
+        updated_replicas=len(current),
+        images=sorted({pod.image for pod in alive if pod.image}) or None,
         ready_replicas=sum(pod.ready and not pod.terminating for pod in alive),
         selector=selector_text(pod_selector(service.ref.name)),
         url=service_url(service),

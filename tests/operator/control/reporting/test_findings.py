@@ -31,6 +31,7 @@ def test_a_pod_that_an_earlier_service_left_is_waited_for_and_named():
 def test_a_service_that_answers_and_is_pinned_is_ready():
     assert reasons(seen(pod())) == {
         "Ready": ("True", "Serving"),
+        "Available": ("True", "MinimumReplicasAvailable"),
         "Scheduled": ("True", "PodsScheduled"),
         "ModelLoaded": ("True", "Loaded"),
         "NUMAPinned": ("True", "CPUsAndMemoryAligned"),
@@ -114,6 +115,34 @@ def test_no_node_at_all():
     assert "0/3 nodes" in finding.message
     assert "no NUMA node" in finding.message
     assert reasons(seen(no_capacity="none"))["Ready"] == ("False", "NoNUMANodeFits")
+
+
+def test_a_stuck_rollout_names_its_cause_and_counts_who_serves():
+    asked = service(replicas=3)
+    old = (pod(0, of=asked, spec_hash="old"), pod(1, of=asked, spec_hash="old"))
+    stuck = not_running(replica=2, of=asked, waiting=("ImagePullBackOff", "not found"))
+    evidence = seen(*old, stuck, rollout=Rollout(outdated=old))
+    found = reasons(evidence, asked)
+    assert found["Ready"] == found["ModelLoaded"] == ("False", "ImagePullFailed")
+    assert found["Scheduled"] == ("True", "PodsScheduled")
+    assert found["Available"] == ("True", "MinimumReplicasAvailable")
+    assert "2 of 3 replicas are ready, 0 of them of this spec" in find(asked, evidence)["EndpointReady"].message
+    loading = seen(*old, pod(2, of=asked, ready=False), rollout=Rollout(outdated=old))
+    assert reasons(loading, asked)["Ready"][1] == "NotAnswering"
+    begun = seen(*old, pod(2, of=asked), rollout=Rollout(outdated=old))
+    assert reasons(begun, asked)["Ready"] == ("False", "RollingOut")
+    gone = seen(*old, stuck, rollout=Rollout(outdated=old[1:]))
+    assert reasons(gone, asked)["Ready"] == ("False", "ImagePullFailed"), "it may be why another is missing"
+
+
+def test_what_serves_is_available_while_other_replicas_start_and_after_a_refusal():
+    asked = service(replicas=2)
+    assert reasons(seen(pod(of=asked)), asked)["Available"] == ("True", "MinimumReplicasAvailable")
+    assert reasons(seen(pod(), refusals=("no",)))["Available"] == ("True", "MinimumReplicasAvailable")
+    assert reasons(seen(pod(), behind=frozenset()))["Available"] == ("False", "MinimumReplicasUnavailable")
+    assert reasons(seen(pod(), behind=None))["Available"] == ("Unknown", "NotLookedAt")
+    assert reasons(seen(pod(), service_failure="no"))["Available"] == ("False", "ServiceUnreachable")
+    assert reasons(seen(), service(replicas=0))["Available"] == ("False", "ScaledToZero")
 
 
 def test_what_is_in_the_way_comes_first():

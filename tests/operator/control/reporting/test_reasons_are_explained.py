@@ -6,9 +6,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[4]
 REPORTING = ROOT / "operator/ballast_operator/control/reporting"
 PAGE = (ROOT / "docs/howto/troubleshoot.md").read_text()
-HOLDS = {"Serving", "PodsScheduled", "Loaded", "CPUsAndMemoryAligned", "Reachable", "UpToDate"}
+HOLDS = {
+    "Serving",
+    "PodsScheduled",
+    "Loaded",
+    "CPUsAndMemoryAligned",
+    "Reachable",
+    "UpToDate",
+    "MinimumReplicasAvailable",
+}
 """Reasons of conditions that are as they should be."""
-PROGRESS = {"Blocked", "Draining", "RollingOut", "WaitingToRetry", "StartingPods"}
+PROGRESS = {"Blocked", "Draining", "WaitingToRetry", "StartingPods"}
 """Reasons of Progressing alone, whose messages say everything."""
 
 

@@ -151,13 +151,13 @@ class Reconciler:
     async def _roll_out(
         self, service: InferenceService, seen: Observed, outcome: Outcome
     ) -> tuple[Rollout, str | None]:
-        spec = service.spec
+        spec, clock, nodes_changed = service.spec, self.clock(), self.state.nodes_changed
         rollout = plan_rollout(
             spec.replicas,
             spec_hash(spec),
             seen.pods,
-            self.now(),
-            self.state.nodes_changed,
+            self.state.of(service.ref).ages_s([pod.uid for pod in seen.pods], clock),
+            None if nodes_changed is None else clock - nodes_changed,
             earlier_owner_pods=seen.earlier_owner_pods,
             foreign_pods=seen.foreign_pods,
         )

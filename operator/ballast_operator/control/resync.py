@@ -6,7 +6,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from ballast_operator.cluster.api import Api, ApiError
@@ -35,7 +34,6 @@ class Resync:
     state: OperatorState
     freshness: Freshness
     enqueue: Callable[[Ref], None]
-    now: Callable[[], datetime]
     clock: Callable[[], float]
     namespaces: Sequence[str | None] = (None,)
     """Namespaces where services are looked for; None: all."""
@@ -95,7 +93,7 @@ class Resync:
         changed = bool(self._nodes) and nodes != self._nodes
         self._nodes = nodes
         if changed:
-            self.state.nodes_changed = self.now()
+            self.state.nodes_changed = self.clock()
         return changed
 
     async def _list(self, kind: Kind, selector: str = "") -> list[dict[str, Any]] | None:

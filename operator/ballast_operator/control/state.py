@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from ballast_operator.cluster.kinds import CHILD_KINDS, ENDPOINT_SLICE, INFERENCE_SERVICE, POD, POD_MONITOR, Kind
@@ -28,6 +27,8 @@ class ServiceState:
     """Failed attempts in a row to reach it."""
     reports: dict[Incarnation, tuple[float, PodReport]] = field(default_factory=dict)
     """The processes' last reports, each with the loop time at which it came."""
+    first_seen: dict[str, float] = field(default_factory=dict)
+    """The loop time at which each of its pods was first seen, by uid."""
     versions: Versions = field(default_factory=dict)
     """Of the objects that the last pass saw."""
     conditions: Sequence[Mapping[str, Any]] = ()
@@ -36,6 +37,11 @@ class ServiceState:
     """Of the service whose namespace is being deleted: nothing is written for it any more."""
     refused: bool = False
     """The next pods wait for a node: changes of nodes matter."""
+
+    def ages_s(self, uids: Sequence[str], now: float) -> dict[str, float]:
+        """Seconds since each of these pods was first seen, which is now for a new one. Others are forgotten."""
+        self.first_seen = {uid: self.first_seen.get(uid, now) for uid in uids}
+        return {uid: now - since for uid, since in self.first_seen.items()}
 
 
 @dataclass(slots=True)
@@ -47,8 +53,8 @@ class OperatorState:
     """The cluster has the kind PodMonitor."""
     node_topologies: bool = False
     """The cluster has the kind NodeResourceTopology."""
-    nodes_changed: datetime | None = None
-    """When a node last changed."""
+    nodes_changed: float | None = None
+    """The loop time at which a node last changed."""
 
     def child_kinds(self) -> tuple[Kind, ...]:
         """The kinds that services own beside pods and that the cluster has."""

@@ -70,7 +70,6 @@ class Operator:
             self._state,
             self._freshness,
             self._queue.enqueue,
-            _now,
             time.monotonic,
             process.namespaces or (None,),
             self._mark_alive,

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from builders import NOW
 from fakes import REF, FakeApi, custom_resource
 
 from ballast_operator.cluster.api import ApiError
@@ -14,7 +13,7 @@ from ballast_operator.control.state import OperatorState
 
 def test_a_kind_that_may_not_be_listed_does_not_end_the_look_at_everything():
     api, enqueued = FakeApi(custom_resource(), {("list", "PodMonitor"): 403}), []
-    look = Resync(api, OperatorState(), Freshness(), enqueued.append, lambda: NOW, lambda: 0.0)
+    look = Resync(api, OperatorState(), Freshness(), enqueued.append, lambda: 0.0)
     assert asyncio.run(look.run_once()) == 1
     assert enqueued == [REF]
     api.failures = {("list", "PodMonitor"): 500}

@@ -7,9 +7,8 @@ would refuse the others too: then only one replica tries.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
 from ballast_operator.backoff import backoff_s
 from ballast_operator.control.deciding.live_pod import Pod
@@ -46,14 +45,16 @@ def plan_rollout(
     replicas: int,
     spec_hash: str,
     pods: Sequence[Pod],
-    now: datetime,
-    nodes_changed: datetime | None = None,
+    ages_s: Mapping[str, float],
+    nodes_changed_s: float | None = None,
     *,
     earlier_owner_pods: Sequence[Pod] = (),
     foreign_pods: Sequence[Pod] = (),
 ) -> Rollout:
-    """The step to take for these pods. `nodes_changed`: when a node last changed, which ends a long wait.
+    """The step to take for these pods.
 
+    `ages_s`: seconds since this operator first saw each pod, by uid: the clocks of API servers say nothing of ours.
+    `nodes_changed_s`: seconds since a node last changed, which ends a long wait; None where none did.
     `earlier_owner_pods` and `foreign_pods`: pods that have the name of a replica and are not this service's. While one
     runs, its replica gets no pod.
     """
@@ -74,9 +75,9 @@ def plan_rollout(
     )
     missing = sorted(empty - {pod.replica for pod in (*before, *foreign)})
     history = {number: [pod for pod in current_failed if pod.refused or pod.replica == number] for number in missing}
-    waits_s = {number: _wait_s(history[number], now, nodes_changed) for number in missing}
+    waits_s = {number: _wait_s(history[number], ages_s, nodes_changed_s) for number in missing}
     due = [number for number in missing if waits_s[number] <= 0]
-    if refused and any(_is_tried(pod, spec_hash, now) for pod in present):
+    if refused and any(_is_tried(pod, spec_hash, ages_s) for pod in present):
         due = []  # its result decides for the others
     start = [_attempt(number, pods, history[number]) for number in due]
 
@@ -118,9 +119,9 @@ def _take_down(outdated: Sequence[Pod], present: Sequence[Pod], replicas: int, s
     return idle
 
 
-def _is_tried(pod: Pod, spec_hash: str, now: datetime) -> bool:
+def _is_tried(pod: Pod, spec_hash: str, ages_s: Mapping[str, float]) -> bool:
     """Whether a kubelet may still refuse the pod. One that stays Pending for long waits for something else."""
-    young = (now - pod.created).total_seconds() < MAX_HOLD_S
+    young = ages_s.get(pod.uid, 0.0) < MAX_HOLD_S
     return pod.phase == "Pending" and pod.spec_hash == spec_hash and young
 
 
@@ -130,15 +131,16 @@ def _attempt(replica: int, pods: Sequence[Pod], failed: Sequence[Pod]) -> Attemp
     return Attempt(replica, number, 1 + max((pod.failures for pod in failed), default=-1))
 
 
-def _wait_s(failed: Sequence[Pod], now: datetime, nodes_changed: datetime | None) -> float:
+def _wait_s(failed: Sequence[Pod], ages_s: Mapping[str, float], nodes_changed_s: float | None) -> float:
     """Seconds until another attempt may be made; zero or less if it may be made now."""
     if not failed:
         return 0.0
-    last = max(failed, key=lambda pod: pod.created)
+    last = max(failed, key=lambda pod: (pod.created, pod.attempt))
+    age_s = ages_s.get(last.uid, 0.0)
     delay_s = backoff_s(FIRST_RETRY_S, MAX_RETRY_S, last.failures)
-    if nodes_changed is not None and nodes_changed > last.created:
+    if nodes_changed_s is not None and nodes_changed_s < age_s:
         delay_s = FIRST_RETRY_S
-    return (last.created + timedelta(seconds=delay_s) - now).total_seconds()
+    return delay_s - age_s
 
 
 def _forgettable(failed: Sequence[Pod], present: Sequence[Pod], replicas: int, spec_hash: str) -> list[Pod]:

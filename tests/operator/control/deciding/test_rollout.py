@@ -1,7 +1,5 @@
 """Which pods are started and stopped: at most one a replica, drained one by one, a growing delay after refusals."""
 
-from datetime import timedelta
-
 import pytest
 from builders import NOW, pod, refused, service
 from hypothesis import given
@@ -14,8 +12,12 @@ from ballast_operator.spec_hash import spec_hash
 HASH = spec_hash(service().spec)
 
 
-def plan(replicas, *pods, nodes_changed=None):
-    return plan_rollout(replicas, HASH, pods, NOW, nodes_changed)
+def ages_s(pods):
+    return {pod.uid: (NOW - pod.created).total_seconds() for pod in pods}
+
+
+def plan(replicas, *pods, nodes_changed_s=None):
+    return plan_rollout(replicas, HASH, pods, ages_s(pods), nodes_changed_s)
 
 
 def names(pods):
@@ -39,9 +41,9 @@ def test_the_next_pod_starts_only_when_the_one_before_has_gone():
 @pytest.mark.parametrize("whose", ["earlier_owner_pods", "foreign_pods"])
 def test_a_pod_of_somebody_else_under_a_replicas_name_keeps_that_replica_back(whose):
     there = (pod(0, attempt=1, terminating=True), refused(1), pod(5))
-    found = plan_rollout(2, HASH, [], NOW, **{whose: there})
+    found = plan_rollout(2, HASH, [], {}, **{whose: there})
     assert (found.start, names(getattr(found, whose))) == ((Attempt(1),), ["s-0-r1"])
-    beside = plan_rollout(1, HASH, [pod(0)], NOW, **{whose: there})
+    beside = plan_rollout(1, HASH, [pod(0)], {}, **{whose: there})
     assert (beside.start, beside.stop, getattr(beside, whose)) == ((), (), ())
 
 
@@ -107,8 +109,8 @@ def test_each_evicted_replica_remembers_how_long_it_waits():
 def test_a_changed_node_or_spec_ends_a_long_wait():
     last = refused(0, attempt=5, failures=5, age_s=30)
     assert plan(1, last).start == ()
-    assert plan(1, last, nodes_changed=NOW - timedelta(seconds=5)).start == (Attempt(0, 6, 6),)
-    assert plan(1, last, nodes_changed=NOW - timedelta(seconds=60)).start == ()
+    assert plan(1, last, nodes_changed_s=5).start == (Attempt(0, 6, 6),)
+    assert plan(1, last, nodes_changed_s=60).start == ()
     other = plan(1, refused(0, attempt=5, failures=5, age_s=1, spec_hash="old"))
     assert other.start == (Attempt(0, 6, 0),)
     assert names(other.forget) == ["s-0-r5"]
@@ -119,6 +121,13 @@ def test_the_newest_refused_pods_are_kept_and_forgotten_when_the_replica_serves(
     assert names(plan(1, *pods).forget) == ["s-0-r2", "s-0-r1", "s-0"]
     serving = pod(0, attempt=6, failures=6)
     assert set(names(plan(1, *pods, serving).forget)) == set(names(pods))
+
+
+def test_a_pod_that_was_seen_just_now_is_young_whatever_its_timestamp_says():
+    last = refused(0, attempt=3, failures=3, age_s=3600)
+    assert plan_rollout(1, HASH, [last], {}).retry_in_s == pytest.approx(80)
+    future = refused(0, attempt=3, failures=3, age_s=-3600)
+    assert plan_rollout(1, HASH, [future], {future.uid: 80.0}).start == (Attempt(0, 4, 4),)
 
 
 @st.composite
@@ -157,16 +166,15 @@ def test_whatever_is_there_no_replica_gets_a_second_pod_and_evidence_is_bounded(
 @given(replicas=st.integers(0, 3), refuses=st.lists(st.booleans(), max_size=12))
 def test_steps_lead_to_the_spec(replicas, refuses):
     """A cluster in a few lines: started pods run or are refused, stopped pods go."""
-    pods, now, answers = [pod(number, spec_hash="old") for number in range(2)], NOW, iter(refuses)
+    pods, passed_s, answers = [pod(number, spec_hash="old") for number in range(2)], 0.0, iter(refuses)
     for _ in range(200):
-        rollout = plan_rollout(replicas, HASH, pods, now)
+        rollout = plan_rollout(replicas, HASH, pods, {uid: age + passed_s for uid, age in ages_s(pods).items()})
         gone = {id(pod) for pod in (*rollout.stop, *rollout.forget)}
         pods = [pod for pod in pods if id(pod) not in gone]
         for attempt in rollout.start:
             make = refused if next(answers, False) else pod
-            age_s = (NOW - now).total_seconds()
-            pods.append(make(attempt.replica, attempt=attempt.number, failures=attempt.failures, age_s=age_s))
+            pods.append(make(attempt.replica, attempt=attempt.number, failures=attempt.failures, age_s=-passed_s))
         assert len([pod for pod in pods if pod.over]) <= MAX_FAILED_KEPT + replicas
-        now += timedelta(seconds=rollout.retry_in_s or 1)
+        passed_s += rollout.retry_in_s or 1
     assert sorted(pod.replica for pod in pods) == list(range(replicas))
     assert all(pod.spec_hash == HASH and not pod.over for pod in pods)

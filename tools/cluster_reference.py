@@ -13,6 +13,7 @@ from ballast_operator.control.state import OperatorState
 from ballast_operator.crd import custom_resource_definition
 from ballast_operator.names import Ref
 from ballast_operator.process.metrics import Metrics
+from ballast_operator.spec_hash import restarts
 
 Schema = dict[str, Any]
 
@@ -34,12 +35,28 @@ def resource_page() -> Iterator[str]:
         yield ""
         yield f"## {title}"
         yield ""
-        yield from table(("field", "value", "default", "meaning"), fields(parts[part], part))
+        if part == "status":
+            yield from table(("field", "value", "default", "meaning"), fields(parts[part], part))
+            continue
+        yield from paragraph(
+            "Restarts: whether a change replaces pods that run, each of which then loads the model anew. Labels, "
+            "annotations and further tolerations are given to running pods; the other changes without a restart are "
+            "those of objects beside the pods, or take effect with the next pod. A pod whose engine does not run is "
+            "replaced for any change of what it is made from."
+        )
+        yield ""
+        rows = ((*row[:3], _restarts(row[0]), row[3]) for row in fields(parts[part], part))
+        yield from table(("field", "value", "default", "restarts", "meaning"), rows)
     yield ""
     yield "## Rules over several fields"
     yield ""
     for path, rule in rules(parts["spec"], "spec"):
         yield f"- `{path}`: {rule['message'] if 'message' in rule else rule['rule']}"
+
+
+def _restarts(field: str) -> str:
+    path = field.split("`")[1].removeprefix("spec.")
+    return "yes" if restarts(path) else "no"
 
 
 def fields(schema: Schema, path: str) -> Iterator[tuple[str, ...]]:

@@ -21,6 +21,15 @@ def parse_bytes(text: str) -> int:
     return math.ceil(_parse(text))
 
 
+def canonical_bytes(text: str) -> str:
+    """The same quantity of bytes under the largest power of 1024 that gives a whole number. Raises ValueError."""
+    number, suffixes = parse_bytes(text), ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]
+    while number and number % 1024 == 0 and len(suffixes) > 1:
+        number //= 1024
+        del suffixes[0]
+    return f"{number}{suffixes[0]}"
+
+
 def parse_count(text: str) -> Decimal:
     """The number that a quantity such as "1500m" stands for. Raises ValueError."""
     return _parse(text)

@@ -6,10 +6,23 @@ import hashlib
 import json
 from typing import Any
 
-from ballast_operator.api.spec import InferenceServiceSpec
+from pydantic.alias_generators import to_camel
 
-WITHOUT_RESTART: Any = {"replicas": True, "numa": True, "endpoint": {"network_policy": True}}
-"""Fields whose changes do not restart pods."""
+from ballast_operator.api.spec import InferenceServiceSpec
+from ballast_operator.quantity import canonical_bytes
+
+NOT_IN_PODS: Any = {"replicas": True, "numa": True, "endpoint": {"network_policy": True}}
+"""Fields that pods do not depend on."""
+
+WITHOUT_RESTART: Any = {
+    **NOT_IN_PODS,
+    "image_pull_policy": True,
+    "image_pull_secrets": True,
+    "engine": {"drain_timeout_seconds": True, "load_timeout_seconds": True},
+    "scheduling": {"tolerations": True},
+    "pod_metadata": True,
+}
+"""Fields whose changes replace no engine that runs: a running pod takes them in place, or the next pod has them."""
 
 RELEASED_DEFAULTS = {"maxNewTokens": 1024, "cacheLens": 32768}
 """Fields of the engine that had a default, which the API server has written into every service, and have none now."""
@@ -21,15 +34,42 @@ def spec_hash(spec: InferenceServiceSpec) -> str:
     It covers the fields that differ from the defaults they were released with, not the pod that is built from them: so
     it stays the same for running pods when a newer operator builds pods in another way or knows more fields.
     """
-    asked = spec.model_dump(by_alias=True, exclude_defaults=True, exclude=WITHOUT_RESTART, mode="json")
-    engine = asked.setdefault("engine", {})
-    for name, released in RELEASED_DEFAULTS.items():
-        if engine.setdefault(name, None) == released:
-            del engine[name]
-    return short_hash({name: value for name, value in asked.items() if value != {}})
+    asked = _asked(spec, WITHOUT_RESTART)
+    asked["resources"]["memory"] = canonical_bytes(spec.resources.memory)
+    return _hash_of(asked)
+
+
+def settings_hash(spec: InferenceServiceSpec) -> str:
+    """A hash of everything that a pod is made from: a pod whose engine does not run is replaced for any of it.
+
+    Operators up to 0.1 wrote it as the spec hash.
+    """
+    return _hash_of(_asked(spec, NOT_IN_PODS))
+
+
+def restarts(path: str) -> bool:
+    """Whether a change of this field, such as `engine.cacheLens`, replaces pods that run."""
+    tree = WITHOUT_RESTART
+    for name in path.replace("[]", "").split("."):
+        tree = {to_camel(key): inside for key, inside in tree.items()}.get(name)
+        if tree is None or tree is True:
+            return tree is None
+    return True
 
 
 def short_hash(value: Any) -> str:
     """The hash of a JSON value, as 16 hexadecimal digits."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _asked(spec: InferenceServiceSpec, left_out: Any) -> dict[str, Any]:
+    return spec.model_dump(by_alias=True, exclude_defaults=True, exclude=left_out, mode="json")
+
+
+def _hash_of(asked: dict[str, Any]) -> str:
+    engine = asked.setdefault("engine", {})
+    for name, released in RELEASED_DEFAULTS.items():
+        if engine.setdefault(name, None) == released:
+            del engine[name]
+    return short_hash({name: value for name, value in asked.items() if value != {}})

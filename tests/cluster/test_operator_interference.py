@@ -186,3 +186,42 @@ def test_what_serves_stays_available_while_it_is_scaled_up_and_is_not_at_zero(ku
     assert (found["updatedReplicas"], found["images"]) == (2, ["made.up/runtime:1"])
     kube.merge("inferenceservices", "avail", {"spec": {"replicas": 0}}, namespace)
     wait_condition(kube, namespace, "avail", "Available", "False", "ScaledToZero")
+
+
+WITHOUT_RESTART: dict[str, Object] = {
+    "quantity": {"resources": {"memory": "1024Mi"}},
+    "pull-policy": {"imagePullPolicy": "Always"},
+    "pull-secrets": {"imagePullSecrets": [{"name": "registry"}]},
+    "timeouts": {"engine": {"drainTimeoutSeconds": 61, "loadTimeoutSeconds": 600}},
+    "tolerations": {"scheduling": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}},
+    "pod-metadata": {"podMetadata": {"labels": {"team": "a"}, "annotations": {"example.org/note": "1"}}},
+}
+
+
+def test_what_a_running_pod_can_take_or_do_without_restarts_nothing(kube: Kube, namespace: str) -> None:
+    serving(kube, namespace, "kept")
+    (before,) = pods(kube, namespace, "kept")
+    for change in WITHOUT_RESTART.values():
+        kube.merge("inferenceservices", "kept", {"spec": change}, namespace)
+        wait_ready(kube, namespace, "kept")
+    (after,) = pods(kube, namespace, "kept")
+    assert uids([after]) == uids([before])
+    assert (after["metadata"]["labels"]["team"], after["metadata"]["annotations"]["example.org/note"]) == ("a", "1")
+    assert {"key": "gpu", "operator": "Exists"} in after["spec"]["tolerations"]
+    kube.merge("inferenceservices", "kept", {"spec": {"podMetadata": None}}, namespace)
+    wait_ready(kube, namespace, "kept")
+    (stripped,) = pods(kube, namespace, "kept")
+    assert uids([stripped]) == uids([before])
+    assert "team" not in stripped["metadata"]["labels"]
+    assert "example.org/note" not in stripped["metadata"]["annotations"]
+
+
+def test_a_pod_that_pulls_no_image_is_replaced_for_another_pull_secret(kube: Kube, namespace: str) -> None:
+    kube.apply("inferenceservices", service("secret", "unpullable"), namespace)
+    wait_condition(kube, namespace, "secret", "Ready", "False", "ImagePullFailed")
+    kube.merge("inferenceservices", "secret", {"spec": {"imagePullSecrets": [{"name": "registry"}]}}, namespace)
+
+    def has_secret() -> bool:
+        return any(pod["spec"].get("imagePullSecrets") for pod in pods(kube, namespace, "secret"))
+
+    wait_for("a pod with the secret", has_secret, timeout_s=30)

@@ -34,6 +34,7 @@ def pod(replica=0, *, of=None, attempt=0, failures=0, age_s=100.0, uid=None, **s
         "attempt": attempt,
         "failures": failures,
         "spec_hash": spec_hash((of or service()).spec),
+        "settings_hash": "",
         "created": NOW - timedelta(seconds=age_s),
         "phase": "Running",
         "reason": "",

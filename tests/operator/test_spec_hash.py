@@ -1,9 +1,13 @@
 """What restarts pods, and what does not."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.spec_hash import spec_hash
+from ballast_operator.crd import custom_resource_definition
+from ballast_operator.spec_hash import restarts, settings_hash, spec_hash
 
 # As the API server keeps it: with the defaults of the CRD under which it was written.
 SPEC = {
@@ -30,6 +34,7 @@ def test_the_hash_of_a_spec_stays_what_released_operators_wrote():
         {"replicas": 3},
         {"numa": {"policy": "AllNodes", "enforcement": "Require"}},
         {"endpoint": {"networkPolicy": {}}},
+        {"resources": {"cpus": 32, "memory": "450560Mi"}},
     ],
     ids=str,
 )
@@ -45,15 +50,67 @@ def test_defaults_written_out_and_what_pods_do_not_depend_on_restart_nothing(cha
         {"engine": {"maxNewTokens": 1024}},
         {"engine": {"cacheLens": 32768}},
         {"engine": {}},
-        {"engine": {**SPEC["engine"], "drainTimeoutSeconds": 1}},
         {"engine": {**SPEC["engine"], "placementRules": {"inline": "a"}}},
         {"resources": {"cpus": 31, "memory": "440Gi"}},
         {"endpoint": {"port": 8080}},
         {"endpoint": {"auth": {"secretRef": {"name": "keys"}}}},
         {"scheduling": {"nodeSelector": {"a": "b"}}},
-        {"podMetadata": {"labels": {"a": "b"}}},
     ],
     ids=str,
 )
 def test_what_a_pod_is_made_of_restarts_it(changes):
     assert hash_of(**changes) != hash_of()
+
+
+EVERYTHING = yaml.safe_load((Path(__file__).parent / "services/everything.yaml").read_text())["spec"]
+BESIDE = (
+    *("model.source.pvc", "model.source.hostPath", "model.source.builtin", "engine.placementRules.configMapRef"),
+    *("model.source.image.pullPolicy", "engine.backendType", "engine.extraArgs"),
+    *("scheduling.affinity", "scheduling.tolerations[]", "endpoint.networkPolicy"),
+)
+"""Paths of fields that the service with everything cannot have beside others, or has none of inside."""
+OTHER = {"imagePullPolicy": "Never", "policy": "SingleNode", "enforcement": "Off", "memory": "99Gi"}
+"""Other values of fields that do not take any."""
+
+
+def leaves(schema, path=""):
+    for name, field in schema.get("properties", {}).items():
+        inner = field["items"] if field["type"] == "array" else field
+        here = f"{path}{name}" + ("[]" if inner is not field else "")
+        yield from leaves(inner, f"{here}.") if inner.get("properties") else [here]
+
+
+def value_at(spec, names):
+    for name in names:
+        spec = spec[name.removesuffix("[]")]
+        spec = spec[0] if name.endswith("[]") else spec
+    return spec
+
+
+def changed(path):
+    """The spec with everything, with another value there."""
+    spec = yaml.safe_load(yaml.safe_dump(EVERYTHING))
+    *parents, last = path.removesuffix("[]").split(".")
+    inside, value = value_at(spec, parents), value_at(spec, [*parents, last])
+    if isinstance(value, dict):
+        inside[last] = {**value, "more": "x"}
+    elif isinstance(value, bool | int) and not isinstance(value, bool):
+        inside[last] = value + 1
+    else:
+        inside[last] = OTHER.get(last, (not value) if isinstance(value, bool) else f"{value}x")
+    return spec
+
+
+SPEC_SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+LEAVES = [path for path in leaves(SPEC_SCHEMA) if not path.startswith(BESIDE)]
+
+
+@pytest.mark.parametrize("path", LEAVES)
+def test_each_field_restarts_as_the_reference_says(path):
+    def read(spec):
+        return InferenceService.from_api({"metadata": {"name": "x", "namespace": "y"}, "spec": spec}).spec
+
+    before, after = read(EVERYTHING), read(changed(path))
+    assert before != after
+    assert (spec_hash(before) != spec_hash(after)) is restarts(path)
+    assert settings_hash(before) != settings_hash(after) or path in ("replicas", "numa.policy", "numa.enforcement")

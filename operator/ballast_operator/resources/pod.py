@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.api.spec import InferenceServiceSpec
+from ballast_operator.api.spec import InferenceServiceSpec, PodMetadata
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.names import (
     ADMIN_PORT,
     ADMIN_PORT_NAME,
     ANNOTATION_ATTEMPT,
     ANNOTATION_FAILURES,
+    ANNOTATION_POD_METADATA,
+    ANNOTATION_SETTINGS_HASH,
     ANNOTATION_SPEC_HASH,
     API_PORT_NAME,
     ENGINE_CONTAINER,
@@ -26,7 +29,7 @@ from ballast_operator.resources.command import engine_arguments
 from ballast_operator.resources.meta import child_metadata
 from ballast_operator.resources.security import USER, container_security, pod_security
 from ballast_operator.resources.volumes import KERNELS_DIRECTORY, mounts, volumes
-from ballast_operator.spec_hash import spec_hash
+from ballast_operator.spec_hash import settings_hash, spec_hash
 
 POD_NAME = re.compile(r"(?P<service>.+)-(?P<replica>0|[1-9]\d*)(?:-r(?P<number>[1-9]\d*))?")
 
@@ -76,7 +79,9 @@ def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt
     metadata["labels"][LABEL_REPLICA] = str(attempt.replica)
     metadata["annotations"] = {
         **spec.pod_metadata.annotations,
+        **({ANNOTATION_POD_METADATA: asked_metadata(spec)} if spec.pod_metadata != PodMetadata() else {}),
         ANNOTATION_SPEC_HASH: spec_hash(spec),
+        ANNOTATION_SETTINGS_HASH: settings_hash(spec),
         ANNOTATION_ATTEMPT: str(attempt.number),
         ANNOTATION_FAILURES: str(attempt.failures),
     }
@@ -100,6 +105,12 @@ def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt
             "volumes": volumes(service),
         },
     }
+
+
+def asked_metadata(spec: InferenceServiceSpec) -> str:
+    """The keys of the labels and annotations that the spec asks for, as JSON."""
+    asked = spec.pod_metadata
+    return json.dumps({"labels": sorted(asked.labels), "annotations": sorted(asked.annotations)})
 
 
 def runtime_image(spec: InferenceServiceSpec, options: ChildOptions) -> str:

@@ -11,7 +11,7 @@ from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import POD
 from ballast_operator.control.applying.outcome import Outcome
 from ballast_operator.control.deciding.acceptance import tells_nothing
-from ballast_operator.control.deciding.live_pod import Pod, metadata_patch
+from ballast_operator.control.deciding.live_pod import Pod, pod_patch
 from ballast_operator.control.deciding.ownership import conflict, is_ours
 from ballast_operator.control.deciding.rollout import Rollout
 from ballast_operator.resources.pod import Attempt
@@ -48,13 +48,13 @@ async def is_acceptable(
 async def heal_pods(
     api: Api, pods: Sequence[Pod], build: Callable[[Attempt], dict[str, Any]], outcome: Outcome
 ) -> None:
-    """Restore labels and owners that somebody changed. One failure stops no other."""
+    """Give running pods back what somebody changed, and what they can take in place. One failure stops no other."""
     for pod in pods:
         await _heal(api, pod, build(Attempt(pod.replica, pod.attempt, pod.failures)), outcome)
 
 
 async def _heal(api: Api, pod: Pod, want: dict[str, Any], outcome: Outcome) -> None:
-    patch = metadata_patch(pod, want)
+    patch = pod_patch(pod, want)
     if patch is not None:
         namespace = want["metadata"]["namespace"]
         if await _try(outcome, f"Pod {pod.name}", api.merge(POD, namespace, pod.name, patch)):

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.names import (
+    ANNOTATION_ATTEMPT,
     ANNOTATION_FAILURES,
+    ANNOTATION_POD_METADATA,
+    ANNOTATION_SETTINGS_HASH,
     ANNOTATION_SPEC_HASH,
     ENGINE_CONTAINER,
     ENV_SPEC_HASH,
     labels_of,
 )
 from ballast_operator.resources.pod import Attempt, parse_pod_name
-from ballast_operator.spec_hash import spec_hash
+from ballast_operator.spec_hash import settings_hash, spec_hash
+
+OF_ITS_MAKING = frozenset({ANNOTATION_SPEC_HASH, ANNOTATION_SETTINGS_HASH, ANNOTATION_ATTEMPT, ANNOTATION_FAILURES})
+"""Annotations that say how a pod was made, which a change of the spec does not change."""
 
 ADMISSION_REFUSALS = frozenset({"TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError"})
 """Reasons for which a kubelet refuses a pod: it cannot give it CPUs, memory and devices together."""
@@ -42,6 +49,8 @@ class Pod:
     attempt: int
     failures: int
     spec_hash: str
+    settings_hash: str
+    """Of all that it was made from; empty in pods of older operators."""
     created: datetime
     phase: str
     reason: str
@@ -85,6 +94,7 @@ class Pod:
             attempt=attempt.number,
             failures=_number(annotations.get(ANNOTATION_FAILURES)),
             spec_hash=_made_from(body.get("spec") or {}) or annotations.get(ANNOTATION_SPEC_HASH, ""),
+            settings_hash=annotations.get(ANNOTATION_SETTINGS_HASH, ""),
             created=datetime.fromisoformat(metadata["creationTimestamp"]),
             phase=status.get("phase", "Pending"),
             reason=status.get("reason", ""),
@@ -135,24 +145,61 @@ def current_pods(service: InferenceService, pods: Sequence[Pod]) -> dict[int, Po
     }
 
 
-def metadata_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The merge patch for a pod whose labels or owner somebody changed; None where nothing was.
+def judged_by(service: InferenceService, pod: Pod) -> Pod:
+    """The pod with today's spec hash where it was made from this very spec; with none where it is to be replaced.
 
-    `want`: the pod as it would be built. Images are not compared: an admission webhook may have put a mirror or a
-    digest in place of one, and restoring it would restart the engine.
+    Older operators hashed more fields. A pod whose engine does not run loses nothing when it is replaced, so that it
+    takes also what a running one does without: a pull secret, a longer load timeout, a toleration.
+    """
+    now, settings = spec_hash(service.spec), settings_hash(service.spec)
+    if pod.spec_hash not in (now, settings):
+        return pod
+    if not pod.running and not pod.ready and pod.settings_hash not in ("", settings):
+        return replace(pod, spec_hash="")
+    return replace(pod, spec_hash=now)
+
+
+def pod_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The merge patch for a pod that lacks labels, annotations, tolerations or its owner; None where it lacks nothing.
+
+    `want`: the pod as it would be built. Tolerations are only added: the API allows no more. Images are not compared:
+    an admission webhook may have put a mirror or a digest in place of one, and restoring it would restart the engine.
     """
     live, metadata = pod.body["metadata"], want["metadata"]
     patch: dict[str, Any] = {}
     labels = {k: v for k, v in metadata["labels"].items() if labels_of(pod.body).get(k) != v}
+    has = live.get("annotations") or {}
+    annotations = {k: v for k, v in metadata["annotations"].items() if k not in OF_ITS_MAKING and has.get(k) != v}
+    if pod.spec_hash and has.get(ANNOTATION_SPEC_HASH) != pod.spec_hash:
+        annotations[ANNOTATION_SPEC_HASH] = pod.spec_hash
+    asked_before = _asked_before(has.get(ANNOTATION_POD_METADATA))
+    if ANNOTATION_POD_METADATA in has and ANNOTATION_POD_METADATA not in metadata["annotations"]:
+        annotations[ANNOTATION_POD_METADATA] = None
+    labels |= dict.fromkeys(asked_before["labels"] & labels_of(pod.body).keys() - metadata["labels"].keys())
+    annotations |= dict.fromkeys(asked_before["annotations"] & has.keys() - metadata["annotations"].keys())
     if labels:
         patch["labels"] = labels
-    if pod.spec_hash and (live.get("annotations") or {}).get(ANNOTATION_SPEC_HASH) != pod.spec_hash:
-        patch["annotations"] = {ANNOTATION_SPEC_HASH: pod.spec_hash}
+    if annotations:
+        patch["annotations"] = annotations
     if not any(
         owner.get("uid") == metadata["ownerReferences"][0]["uid"] for owner in live.get("ownerReferences") or []
     ):
         patch["ownerReferences"] = metadata["ownerReferences"]
-    return {"metadata": patch} if patch else None
+    tolerated = (pod.body.get("spec") or {}).get("tolerations") or []
+    added = [found for found in want["spec"].get("tolerations", []) if found not in tolerated]
+    return {
+        **({"metadata": patch} if patch else {}),
+        **({"spec": {"tolerations": [*tolerated, *added]}} if added else {}),
+    } or None
+
+
+def _asked_before(text: str | None) -> dict[str, set[str]]:
+    """What asked_metadata wrote; empty where it did not, or somebody else wrote there."""
+    try:
+        found = json.loads(text or "{}")
+        return {part: {str(key) for key in found.get(part, [])} for part in ("labels", "annotations")}
+    except (ValueError, TypeError, AttributeError):
+        return {"labels": set(), "annotations": set()}
 
 
 def _made_from(spec: Mapping[str, Any]) -> str:

@@ -4,19 +4,19 @@ import pytest
 from builders import live_pod, pod, service
 
 from ballast_operator.child_options import ChildOptions
-from ballast_operator.control.deciding.live_pod import Pod, metadata_patch
+from ballast_operator.control.deciding.live_pod import Pod, judged_by, pod_patch
 from ballast_operator.names import ANNOTATION_SPEC_HASH, ENV_SPEC_HASH, LABEL_REPLICA
 from ballast_operator.resources.pod import Attempt, build_pod
-from ballast_operator.spec_hash import spec_hash
+from ballast_operator.spec_hash import settings_hash, spec_hash
 
 
 def test_a_pod_as_it_was_made_needs_no_healing():
-    assert metadata_patch(Pod.from_api(live_pod()), build_pod(service(), ChildOptions(), Attempt(0))) is None
+    assert pod_patch(Pod.from_api(live_pod()), build_pod(service(), ChildOptions(), Attempt(0))) is None
 
 
 def test_an_operator_with_another_runtime_image_leaves_running_pods_alone():
     newer = build_pod(service(), ChildOptions(runtime_image="runtime:2"), Attempt(0))
-    assert metadata_patch(Pod.from_api(live_pod()), newer) is None
+    assert pod_patch(Pod.from_api(live_pod()), newer) is None
     assert newer["metadata"]["annotations"][ANNOTATION_SPEC_HASH] == Pod.from_api(live_pod()).spec_hash
 
 
@@ -26,7 +26,7 @@ def test_labels_and_owner_of_a_pod_are_given_back_and_its_images_left_alone():
     body["metadata"]["ownerReferences"] = []
     body["spec"]["containers"].append({"name": "sidecar", "image": "x"})
     body["spec"]["containers"][0]["image"] = "mirror.example/runtime@sha256:abc"
-    patch = metadata_patch(Pod.from_api(body), want)
+    patch = pod_patch(Pod.from_api(body), want)
     assert patch["metadata"]["labels"] == {"serving.ballast.dev/service": "s"}
     assert patch["metadata"]["ownerReferences"] == want["metadata"]["ownerReferences"]
     assert patch.keys() == {"metadata"}
@@ -45,18 +45,18 @@ def test_a_spec_hash_that_somebody_edits_replaces_nothing_and_is_given_back(edit
     body["metadata"]["annotations"] = edited
     found = Pod.from_api(body)
     assert found.spec_hash == spec_hash(service().spec)
-    assert metadata_patch(found, want) == {"metadata": {"annotations": {ANNOTATION_SPEC_HASH: found.spec_hash}}}
+    assert pod_patch(found, want) == {"metadata": {"annotations": {ANNOTATION_SPEC_HASH: found.spec_hash}}}
 
 
 def test_pods_of_operators_that_wrote_the_annotation_alone_stay_current():
     found, want = Pod.from_api(without_own_hash(live_pod())), build_pod(service(), ChildOptions(), Attempt(0))
     assert found.spec_hash == spec_hash(service().spec)
-    assert metadata_patch(found, want) is None
+    assert pod_patch(found, want) is None
 
 
 def test_a_pod_of_an_earlier_spec_keeps_its_own_hash():
     found = Pod.from_api(live_pod())
-    assert metadata_patch(found, build_pod(service(image="other"), ChildOptions(), Attempt(0))) is None
+    assert pod_patch(found, build_pod(service(image="other"), ChildOptions(), Attempt(0))) is None
 
 
 def test_a_pod_is_read_from_what_the_api_says():
@@ -91,3 +91,51 @@ def test_a_replica_label_that_is_changed_or_lost_makes_no_other_replica_of_a_pod
     changed["metadata"]["labels"][LABEL_REPLICA] = "5"
     changed["metadata"]["annotations"] = {}
     assert (Pod.from_api(changed).replica, Pod.from_api(changed).attempt) == (1, 2)
+
+
+def test_a_running_pod_takes_labels_annotations_and_tolerations_in_place():
+    asked = {"labels": {"team": "a", "old": "x"}, "annotations": {"note": "1", "gone": "y"}}
+    body = live_pod_of(service(podMetadata=asked))
+    body["metadata"]["labels"]["theirs"] = "yes"
+    body["spec"]["tolerations"] = [{"key": "node.kubernetes.io/not-ready"}]
+    toleration = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
+    changed = service(
+        podMetadata={"labels": {"team": "b"}, "annotations": {"note": "1", "new": "z"}},
+        scheduling={"tolerations": [toleration]},
+    )
+    want = build_pod(changed, ChildOptions(), Attempt(0))
+    found = judged_by(changed, Pod.from_api(running(body)))
+    assert found.spec_hash == spec_hash(changed.spec)
+    patch = pod_patch(found, want)
+    assert patch["metadata"]["labels"] == {"team": "b", "old": None}
+    annotations = patch["metadata"]["annotations"]
+    assert (annotations["new"], annotations["gone"], "note" in annotations) == ("z", None, False)
+    assert patch["spec"] == {"tolerations": [{"key": "node.kubernetes.io/not-ready"}, toleration]}
+
+
+def test_a_pod_whose_engine_does_not_run_is_replaced_for_what_a_running_one_does_without():
+    made, changed = service(), service(imagePullSecrets=[{"name": "registry"}])
+    waiting = Pod.from_api(live_pod_of(made))
+    assert judged_by(changed, waiting).spec_hash != spec_hash(changed.spec)
+    assert judged_by(made, waiting).spec_hash == spec_hash(made.spec)
+    assert judged_by(changed, Pod.from_api(running(live_pod_of(made)))).spec_hash == spec_hash(changed.spec)
+
+
+def test_a_pod_of_an_operator_that_hashed_more_fields_is_current():
+    asked = service(podMetadata={"labels": {"team": "a"}}, engine={"drainTimeoutSeconds": 1})
+    body = live_pod_of(asked)
+    (of_hash,) = [item for item in body["spec"]["containers"][0]["env"] if item["name"] == ENV_SPEC_HASH]
+    of_hash["value"] = settings_hash(asked.spec)
+    assert judged_by(asked, Pod.from_api(running(body))).spec_hash == spec_hash(asked.spec)
+    other = service(image="other")
+    assert judged_by(other, Pod.from_api(running(body))).spec_hash != spec_hash(other.spec)
+
+
+def live_pod_of(made):
+    body = build_pod(made, ChildOptions(), Attempt(0))
+    body["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return body
+
+
+def running(body):
+    return {**body, "status": {"containerStatuses": [{"name": "engine", "state": {"running": {}}}]}}

@@ -110,7 +110,7 @@ def test_nothing_is_repeated_and_every_call_is_announced_first(text: str, start:
                 assert part.text
             case Content() | Reasoning():
                 assert part.text
-                assert not any(mark in part.text or DEFAULT_FORM.spellings[mark] in part.text for mark in Mark)
+                assert not any(text in part.text for text in (*Mark, *DEFAULT_FORM.spellings.values()))
 
 
 @given(st.text("ab <`{\n中", max_size=20), st.sampled_from([Start.CONTENT, Start.EITHER]))

@@ -11,9 +11,9 @@ from ballast.families.marks import Mark
 
 Value = bool | int | float
 
-CallStyle = Literal["fenced", "plain", "either", "numbered"]
+CallStyle = Literal["fenced", "plain", "either", "numbered", "json", "keyed"]
 """How calls are written between their marks: the name and a fence with JSON; the name, a separator and JSON; either of
-them; `functions.NAME:N`, a separator and JSON."""
+them; `functions.NAME:N`, a separator and JSON; JSON with name and arguments; the name, and keys and values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,12 @@ class Mark(StrEnum):
     END_CALL = "\ufde5"
     SEPARATOR = "\ufde6"
     """Between what names the function and what follows."""
+    KEY = "\ufde7"
+    """Before the name of an argument."""
+    END_KEY = "\ufde8"
+    VALUE = "\ufde9"
+    """Before the value of an argument."""
+    END_VALUE = "\ufdea"
 
 
 THINKING = frozenset({Mark.THINK, Mark.END_THINK})

@@ -51,7 +51,10 @@ class LazyToolGrammarState:
 def trigger_tokens(tokenizer: Tokenizer) -> dict[int, tuple[int, ...]]:
     """The tokens that begin tool calls, as `LazyToolGrammar.triggers`.
 
-    Usually that is the mark before all calls; some models forget it and begin with the mark before a single call.
+    That is the mark before all calls where the family has one; some models forget it and begin with the mark before a
+    single call.
     """
-    calls, call = (tokenizer.id_of(tokenizer.reply.spellings[mark]) for mark in (Mark.CALLS, Mark.CALL))
-    return {} if calls is None or call is None else {calls: (calls,), call: (calls, call)}
+    spellings = tokenizer.reply.spellings
+    ids = [tokenizer.id_of(spellings[mark]) for mark in (Mark.CALLS, Mark.CALL) if mark in spellings]
+    known = tuple(token_id for token_id in ids if token_id is not None)
+    return {} if len(known) < len(ids) else {token_id: known[: at + 1] for at, token_id in enumerate(known)}

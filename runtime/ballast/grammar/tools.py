@@ -1,8 +1,10 @@
-"""Grammars of tool calls with a mark between name and arguments, which `ballast.text.tool_calls` parses.
+"""Grammars of tool calls, in the forms that the readers in `ballast.text.calls` read.
 
 V2.5, V3, R1:  CALLS CALL function SEPARATOR name newline ```json newline arguments newline ``` END_CALL … END_CALLS
 V3.1:          CALLS CALL name SEPARATOR arguments END_CALL … END_CALLS
 Kimi:          CALLS CALL functions.name:N SEPARATOR arguments END_CALL … END_CALLS
+Qwen3:         CALL newline {"name": name, "arguments": arguments} newline END_CALL …
+GLM:           CALL name KEY key END_KEY VALUE value END_VALUE … END_CALL …
 """
 
 from __future__ import annotations
@@ -13,9 +15,18 @@ from typing import Any
 from ballast.errors import RequestError
 from ballast.families.family import CallStyle
 from ballast.families.marks import Mark
+from ballast.grammar.keyed_calls import keyed_calls
 from ballast.grammar.source import Source, embedded_schema, json_schema, lark, quoted
 from ballast.text.tokenizer import Tokenizer
 
+_BETWEEN: Mapping[CallStyle, str] = {
+    "plain": "call*",
+    "fenced": "(NEWLINE call)*",
+    "either": "(NEWLINE? call)*",
+    "numbered": "call*",
+    "json": "(NEWLINE? call)*",
+    "keyed": "(NEWLINE? call)*",
+}
 _ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object"}
 
 
@@ -45,21 +56,22 @@ def tool_calls(
     if missing := set(only or ()) - {function["name"] for _, function in offered}:
         raise RequestError(f"tool_choice: no tool is named {min(missing)!r}", param="tool_choice")
     calls = " | ".join(f"call_{n}" for n, _ in offered)
-    between = {"plain": "call*", "fenced": "(NEWLINE call)*", "either": "(NEWLINE? call)*", "numbered": "call*"}[form]
     lines = [
         "start: calls" if or_else is None else "start: calls | reply",
         *([] if or_else is None else [f"reply: {or_else}"]),
-        f"calls: {rules[Mark.CALLS]} call {between if parallel else ''} {rules[Mark.END_CALLS]}",
+        f"calls: {rules.get(Mark.CALLS, '')} call {_BETWEEN[form] if parallel else ''} {rules.get(Mark.END_CALLS, '')}",
         f"call: {rules[Mark.CALL]} ({calls}) {rules[Mark.END_CALL]}",
         f"NEWLINE: {quoted(chr(10))}",
         f"arguments: {embedded_schema(_ANY_ARGUMENTS, param, strict=True)}",
     ]
+    if form == "keyed":
+        return lark("\n".join([*lines, *keyed_calls(offered, rules, param, any_arguments=any_arguments)]), param)
     for n, function in offered:
         arguments, schema, strict = "arguments", function.get("parameters"), bool(function.get("strict"))
         if schema and (strict or not any_arguments):
             arguments = f"arguments_{n}"
             lines.append(f"{arguments}: {embedded_schema(schema, f'{param}.{n}.function.parameters', strict=strict)}")
-        ways = _ways(function["name"], rules[Mark.SEPARATOR], arguments, form)
+        ways = _ways(function["name"], rules.get(Mark.SEPARATOR, ""), arguments, form)
         lines.append(f"call_{n}: {' | '.join(ways)}")
     return lark("\n".join(lines), param)
 
@@ -74,6 +86,10 @@ def strict_schemas(tools: Sequence[Mapping[str, Any]], *, param: str = "tools") 
 
 def _ways(name: str, separator: str, arguments: str, form: CallStyle) -> Iterator[str]:
     """The ways to write a call between its marks."""
+    if form == "json":
+        head = quoted(f'{{"name": {quoted(name)}, "arguments": ')
+        yield f"NEWLINE? {head} {arguments} {quoted('}')} NEWLINE?"
+        return
     if form == "numbered":
         yield f"{quoted(f'functions.{name}:')} /[0-9]{{1,4}}/ {separator} {arguments}"
         return

@@ -10,7 +10,13 @@ from ballast.families.family import Release
 from ballast.families.registry import is_own
 from ballast.guarded import LimitExceededError, TaskFailedError
 from ballast.text.foreign.template import ForeignTemplate
-from ballast.text.messages import has_late_instructions, normalize_messages, with_late_instructions
+from ballast.text.messages import (
+    has_calls,
+    has_late_instructions,
+    normalize_messages,
+    with_late_instructions,
+    with_object_arguments,
+)
 from ballast.text.template_sandbox import CompiledTemplate
 
 MAX_SOURCE_CHARS = 1 << 20
@@ -23,6 +29,7 @@ _CONTINUED_TEXT = "\ufdd1"
 
 _LATE = "\ufdd2"
 """Content of the late system message by which a template is tried. Another noncharacter."""
+_TRIED_ARGUMENTS = f'{{"{_LATE}": "a"}}'
 
 Protect = Callable[[Any], Any]
 
@@ -49,6 +56,7 @@ class ChatTemplate:
         """Whether it is rendered in another process, for which requests may have to wait."""
         self._specials = {"bos_token": bos_token, "eos_token": eos_token}
         self._keeps_late: bool | None = None
+        self._takes_text: bool | None = None
         if len(source) > MAX_SOURCE_CHARS:
             raise ModelError(name, f"chat template: {len(source)} characters; expected at most {MAX_SOURCE_CHARS}")
         try:
@@ -95,6 +103,8 @@ class ChatTemplate:
         end = _cut_final(chat) if continue_final else None
         if has_late_instructions(chat) and not self._keeps_late_instructions():
             chat = with_late_instructions(chat)
+        if has_calls(chat) and not self._takes_text_arguments():
+            chat = with_object_arguments(chat)
         values = {
             **(self.release.options or {} if self.release else {}),
             **protect(dict(options or {})),
@@ -121,6 +131,28 @@ class ChatTemplate:
             else:
                 self._keeps_late = with_it.startswith(without) and _LATE in with_it
         return self._keeps_late
+
+    def _takes_text_arguments(self) -> bool:
+        """Whether the arguments of calls are written as they are when they are JSON text, as OpenAI's API has them, by
+        trying it once. Templates that go through them, or write them as JSON themselves, want an object."""
+        if self._takes_text is None:
+            self._takes_text = self._shows_arguments(_TRIED_ARGUMENTS) or not self._shows_arguments({_LATE: "a"})
+        return self._takes_text
+
+    def _shows_arguments(self, arguments: object) -> bool:
+        function = {"name": "f", "arguments": arguments}
+        chat = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": "c", "content": "b"},
+        ]
+        values = {**self._specials, "tools": None, "messages": chat, "add_generation_prompt": False}
+        try:
+            shown = self._rendered({**(self.release.options or {} if self.release else {}), **values})
+        except RequestError:
+            return False
+        # A template that puts an object where text belongs shows it as Python does.
+        return arguments in shown if isinstance(arguments, str) else _LATE in shown and "{'" not in shown
 
     def _rendered(self, values: Mapping[str, Any]) -> str:
         try:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ballast.families.marks import THINKING, Mark
+from ballast.text.calls.reader import ReadCalls
+from ballast.text.calls.separated import SeparatedCalls
 from ballast.text.tokenizer import Tokenizer
 
 _ENDS_REASONING = frozenset({Mark.END_THINK, Mark.CALLS, Mark.CALL})
@@ -33,6 +35,7 @@ class Layout:
 
     marks: Mapping[int, Mark] = field(default_factory=dict)
     start: Start = Start.CONTENT
+    read_calls: ReadCalls = SeparatedCalls
 
 
 def marks_of(tokenizer: Tokenizer, spellings: Mapping[Mark, str]) -> dict[int, Mark]:

@@ -75,6 +75,31 @@ def with_late_instructions(chat: Sequence[dict[str, Any]]) -> list[dict[str, Any
     return out
 
 
+def has_calls(chat: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a message holds tool calls."""
+    return any(message.get("tool_calls") for message in chat)
+
+
+def with_object_arguments(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with the arguments of calls as objects, for templates that go through them. Text that is no JSON
+    object stays text."""
+    return [
+        {**message, "tool_calls": [_with_object(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else dict(message)
+        for message in chat
+    ]
+
+
+def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return dict(call)
+    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else dict(call)
+
+
 def _num_leading(chat: Sequence[Mapping[str, Any]]) -> int:
     """How many system messages the conversation begins with."""
     return next((n for n, message in enumerate(chat) if message["role"] != "system"), len(chat))

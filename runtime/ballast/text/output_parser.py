@@ -7,12 +7,12 @@ into pieces makes no difference to the joined parts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from ballast.families.marks import Mark
+from ballast.text.calls.reader import NewId, ReadCalls
+from ballast.text.calls.separated import SeparatedCalls
 from ballast.text.marks import Start
 from ballast.text.reply_parts import Content, Part, Reasoning, new_call_id
-from ballast.text.tool_calls import ToolCalls
 
 _PIECES = re.compile(f"([{''.join(Mark)}])")
 _MARKS = frozenset(Mark)
@@ -27,13 +27,19 @@ class OutputParser:
     that means nothing in its place is dropped.
     """
 
-    def __init__(self, start: Start = Start.CONTENT, *, new_id: Callable[[], str] = new_call_id) -> None:
+    def __init__(
+        self,
+        start: Start = Start.CONTENT,
+        read_calls: ReadCalls = SeparatedCalls,
+        *,
+        new_id: NewId = new_call_id,
+    ) -> None:
         self._start = start
         self._held = ""
         """White space that may or may not be shown; not decided yet."""
         self._at_edge = start is Start.REASONING
         """At the beginning of the reasoning, or of content after reasoning."""
-        self._calls = ToolCalls(new_id)
+        self._calls = read_calls(new_id)
 
     @property
     def num_calls(self) -> int:

@@ -358,3 +358,72 @@ def test_a_forced_call_of_kimis_is_numbered() -> None:
         mask = state.allowed()
         assert np.unpackbits(mask, count=tokenizer.vocab_size, bitorder="little")[token]
         state.accept(token)
+
+
+KEYED_TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "f",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "text": {"type": "string"},
+                    "unit": {"enum": ["c", "f"]},
+                    "count": {"$ref": "#/$defs/count"},
+                },
+                "required": ["text", "count"],
+                "$defs": {"count": {"type": "integer"}},
+            },
+        },
+    }
+]
+GLM_START, GLM_END = "<tool_call>f", "</tool_call>"
+
+
+def glm_pair(key: str, value: str) -> str:
+    return f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>"
+
+
+def is_held(text: str, *, any_arguments: bool = False) -> bool:
+    """Whether GLM's grammar of a forced call allows each token of the text and may end after it."""
+    glm = FAMILIES["glm"]
+    tokenizer = byte_tokenizer(user_defined=(*glm.reply.spellings.values(), *glm.vocabulary))
+    assert tokenizer.reply is glm.reply
+    calls = tool_calls(KEYED_TOOLS, tokenizer, glm.reply.read_style, any_arguments=any_arguments)
+    state = GrammarCompiler(tokenizer).compile(calls).start()
+    for token in (*tokenizer.encode(text), tokenizer.eos_id):
+        if not np.unpackbits(state.allowed(), count=tokenizer.vocab_size, bitorder="little")[token]:
+            return False
+        state.accept(token)
+    return True
+
+
+def test_a_forced_call_of_glms_has_the_schemas_keys_and_values() -> None:
+    text, count = glm_pair("text", 'a "<b>"\n中'), glm_pair("count", "12")
+    assert is_held(f"{GLM_START}{text}{count}{GLM_END}")
+    assert is_held(
+        f"{GLM_START}\n{text}\n{glm_pair('unit', 'c')}\n{count}\n{GLM_END}\n{GLM_START}{text}{count}{GLM_END}"
+    )
+    assert not is_held(f"{GLM_START}{count}{GLM_END}")
+    assert not is_held(f"{GLM_START}{text}{glm_pair('unit', 'k')}{count}{GLM_END}")
+    assert not is_held(f"{GLM_START}{text}{glm_pair('count', 'three')}{GLM_END}")
+    assert not is_held(f"<tool_call>g{text}{count}{GLM_END}")
+    assert is_held(f"{GLM_START}{glm_pair('other', 'x')}{GLM_END}", any_arguments=True)
+
+
+def test_a_strict_string_that_is_to_match_more_than_can_be_held_is_refused_by_name() -> None:
+    glm = FAMILIES["glm"]
+    tokenizer = byte_tokenizer(user_defined=(*glm.reply.spellings.values(), *glm.vocabulary))
+    schema = {"type": "object", "properties": {"day": {"type": "string", "pattern": "[0-9]+"}}}
+    function = {"name": "f", "strict": True, "parameters": schema}
+    with pytest.raises(RequestError, match=r"tools\.0\.function\.parameters\.properties\.day: pattern of a value"):
+        tool_calls([{"type": "function", "function": function}], tokenizer, "keyed")
+    tool_calls([{"type": "function", "function": {**function, "strict": False}}], tokenizer, "keyed")
+
+
+def test_a_family_without_a_mark_before_all_calls_is_held_from_the_mark_of_a_call_on() -> None:
+    glm = FAMILIES["glm"]
+    tokenizer = byte_tokenizer(user_defined=(*glm.reply.spellings.values(), *glm.vocabulary))
+    call = tokenizer.id_of("<tool_call>")
+    assert trigger_tokens(tokenizer) == {call: (call,)}

@@ -358,3 +358,40 @@ def test_every_releases_prompt_can_be_forced_to_think(source: str, thinking: boo
     forced = force_think(template(source).render(CHAT, options={"thinking": thinking}))
     assert forced.endswith("<think>\n")
     assert forced.count("think>") == 1
+
+
+ASKS_ONE = [
+    {"role": "user", "content": "a"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": '{"k": "中", "n": [1]}'}}],
+    },
+]
+EACH_CALL = "{% for m in messages %}{% for call in m.tool_calls or [] %}CALL{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        ("{{ '<' + call.function.arguments + '>' }}", '<{"k": "中", "n": [1]}>'),
+        ("{% for k, v in call.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}", "k=中;n=[1];"),
+        ("{{ call.function.arguments | tojson }}", '{"k": "中", "n": [1]}'),
+        ("{{ call.function.arguments }}", '{"k": "中", "n": [1]}'),
+        (
+            "{% if call.function.arguments is string %}{{ call.function.arguments }}{% else %}other{% endif %}",
+            '{"k": "中", "n": [1]}',
+        ),
+        ("nothing", "nothing"),
+    ],
+)
+def test_arguments_of_calls_are_what_the_template_takes(shown: str, expected: str) -> None:
+    template = ChatTemplate(EACH_CALL.replace("CALL", shown), bos_token="", eos_token="")
+    assert template.render(ASKS_ONE) == expected
+
+
+def test_arguments_that_are_no_object_stay_text() -> None:
+    go_through = "{{ call.function.arguments.items() | list if call.function.arguments is mapping else 'text' }}"
+    template = ChatTemplate(EACH_CALL.replace("CALL", go_through), bos_token="", eos_token="")
+    call = {"id": "c", "function": {"name": "f", "arguments": "not JSON"}}
+    assert template.render([ASKS_ONE[0], {**ASKS_ONE[1], "tool_calls": [call]}]) == "text"

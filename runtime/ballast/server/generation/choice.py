@@ -36,7 +36,7 @@ class Choice:
             keep_stop=job.include_stop,
             marks=job.layout.marks,
         )
-        self._parser = OutputParser(job.layout.start)
+        self._parser = OutputParser(job.layout.start, job.layout.read_calls)
         self._reasoning = ReasoningCount(tokenizer, job.layout)
         self._opening = job.opening
         self._begun = False

@@ -34,6 +34,7 @@ from ballast.server.wire.openai.request import (
     to_sampling,
 )
 from ballast.server.wire.parsing import refuse
+from ballast.text.calls.forms import reader_of
 from ballast.text.ids_only import WHY
 from ballast.text.loading import Text
 from ballast.text.marks import Layout, Start, marks_of, start_of
@@ -170,9 +171,10 @@ class RequestBuilder:
         calling = {} if use is None else marks_of(self.text.tokenizer, reply.calling)
         if use is not None and not calling:
             refuse("tools", "this model's vocabulary has no tokens for tool calls in a form that is known")
+        read_calls = reader_of(reply.read_style, () if use is None else use.tools)
         if not split_reasoning:
-            return Layout(calling)
-        return Layout(marks_of(self.text.tokenizer, reply.thinking) | calling, start)
+            return Layout(calling, read_calls=read_calls)
+        return Layout(marks_of(self.text.tokenizer, reply.thinking) | calling, start, read_calls)
 
     def completion(self, body: CompletionRequest) -> Job:
         """The job of a text completion. Prompts of token ids are used unchanged. Raises RequestError, CapacityError."""

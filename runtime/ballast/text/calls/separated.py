@@ -1,4 +1,4 @@
-"""Parses tool calls incrementally, in the forms that have a mark between the name and what follows.
+"""Reads calls with a mark between the name and what follows, as DeepSeek and Kimi write them.
 
     V2.5, V3, R1:  CALLS CALL function SEPARATOR name newline ```json newline arguments newline ``` END_CALL … END_CALLS
     V3.1:          CALLS CALL name SEPARATOR arguments END_CALL … END_CALLS
@@ -12,13 +12,12 @@ are passed on unchanged, valid JSON or not; missing ones become `{}`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from enum import Enum, auto
 
 from ballast.families.marks import Mark
+from ballast.text.calls.reader import NAME, NewId
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Part, new_call_id
 
-_NAME = re.compile(r"[\w.:/-]{1,256}", re.ASCII)
 _NUMBERED = re.compile(r"functions\.([\w-]{1,128}):\d{1,9}", re.ASCII)
 """A call that the model numbers itself. The whole is its id, which later prompts hold."""
 _FENCE = re.compile(r"```[ \t]*\w*[ \t]*\n?")
@@ -38,10 +37,10 @@ class _State(Enum):
     """In text between call marks that is not a call."""
 
 
-class ToolCalls:
+class SeparatedCalls:
     """The parser of one reply's calls, from a mark that opens them to the mark that closes them."""
 
-    def __init__(self, new_id: Callable[[], str] = new_call_id) -> None:
+    def __init__(self, new_id: NewId = new_call_id) -> None:
         self.num_calls = 0
         self.open = False
         """Whether the next input belongs here."""
@@ -154,7 +153,7 @@ class ToolCalls:
         return self._begin_call(name.strip(), rest=rest, state=_State.FENCE) if line_end else []
 
     def _begin_call(self, name: str, *, rest: str, state: _State) -> list[Part]:
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             return self._reject_call()
         call_id, numbered = self._new_id(), _NUMBERED.fullmatch(name)
         if numbered is not None:

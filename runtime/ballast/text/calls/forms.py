@@ -1,0 +1,24 @@
+"""Which reader reads which form of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ballast.families.family import CallStyle
+from ballast.text.calls.json_calls import JsonCalls
+from ballast.text.calls.keyed_calls import KeyedCalls
+from ballast.text.calls.reader import ReadCalls
+from ballast.text.calls.separated import SeparatedCalls
+
+
+def reader_of(style: CallStyle, tools: Sequence[Mapping[str, Any]]) -> ReadCalls:
+    """Makes readers of calls of `tools`, which are as in OpenAI's requests."""
+    match style:
+        case "json":
+            return JsonCalls
+        case "keyed":
+            return partial(KeyedCalls, tools=tools)
+        case _:
+            return SeparatedCalls

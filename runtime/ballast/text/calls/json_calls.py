@@ -1,0 +1,88 @@
+"""Reads calls that are JSON between marks, as Qwen3 writes them.
+
+    CALL newline {"name": "f", "arguments": {"a": 1}} newline END_CALL
+
+Arguments are passed on as they arrive, unchanged; missing ones become `{}`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from ballast.families.marks import Mark
+from ballast.text.calls.json_value import JsonValue
+from ballast.text.calls.reader import NAME, BracketedCalls
+from ballast.text.reply_parts import Part
+
+_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:')
+_LONGEST_HEAD = 4096
+"""Characters of a call in which its name is looked for before it has ended."""
+
+
+class JsonCalls(BracketedCalls):
+    """The parser of one reply's calls."""
+
+    def _begin(self) -> None:
+        self._text = ""
+        """The call's text, until its name is known; then what follows the arguments."""
+        self._value: JsonValue | None = None
+        self._has_arguments = False
+
+    def _inner_text(self, text: str) -> list[Part]:
+        if self._value is not None:
+            return self._more_arguments(text)
+        looked_at = len(self._text)
+        self._text += text
+        if looked_at > _LONGEST_HEAD:
+            return []
+        head = _HEAD.match(self._text, 0, _LONGEST_HEAD)
+        name = None if head is None else _unquoted(head[1])
+        if head is None or name is None:
+            return []
+        rest, self._text = self._text[head.end() :], ""
+        self._value = JsonValue()
+        return [self._announced(name), *self._more_arguments(rest)]
+
+    def _more_arguments(self, text: str) -> list[Part]:
+        assert self._value is not None
+        if not self._has_arguments:
+            text = text.lstrip()
+        own = self._value.take(text)
+        self._has_arguments = self._has_arguments or own > 0
+        self._text += text[own:]
+        return self._arguments(text[:own])
+
+    def _inner_mark(self, mark: Mark) -> list[Part]:
+        return []
+
+    def _end(self) -> list[Part]:
+        if self._value is not None:
+            rest = self._text.strip().removeprefix("}").strip()
+            return [*([] if self._has_arguments else self._arguments("{}")), *self._as_content(rest)]
+        return self._whole() or self._as_content(self._text)
+
+    def _cut(self) -> list[Part]:
+        return [] if self._value is not None else self._whole()
+
+    def _whole(self) -> list[Part]:
+        """The call, from its whole text, in whatever order its keys are; nothing where it is none."""
+        try:
+            call = json.loads(self._text)
+        except (ValueError, RecursionError):
+            return []
+        name = call.get("name") if isinstance(call, dict) else None
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            return []
+        arguments = call.get("arguments", {})
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        return [self._announced(name), *self._arguments(text or "{}")]
+
+
+def _unquoted(name: str) -> str | None:
+    """The function's name; None where it can be none."""
+    try:
+        text = json.loads(name)
+    except ValueError:
+        return None
+    return text if isinstance(text, str) and NAME.fullmatch(text) else None

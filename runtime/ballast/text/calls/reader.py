@@ -1,0 +1,125 @@
+"""What reads the tool calls of one reply, and what all forms have in common."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol
+
+from ballast.families.marks import Mark
+from ballast.text.reply_parts import CallArguments, CallBegin, Content, Part, new_call_id
+
+NAME = re.compile(r"[\w.:/-]{1,256}", re.ASCII)
+"""What may be a function's name."""
+
+NewId = Callable[[], str]
+
+
+class CallReader(Protocol):
+    """Reads one reply's calls, from a mark that opens them to the mark that closes them."""
+
+    num_calls: int
+    open: bool
+    """Whether the next input belongs here."""
+
+    def text(self, text: str) -> list[Part]:
+        """Take more text."""
+        ...
+
+    def mark(self, mark: Mark) -> list[Part]:
+        """Take the next mark. The first must be CALLS or CALL."""
+        ...
+
+    def finish(self) -> list[Part]:
+        """The reply has ended, in any state."""
+        ...
+
+
+ReadCalls = Callable[[NewId], CallReader]
+"""Makes the reader of a reply."""
+
+
+class BracketedCalls(ABC):
+    """Calls between CALL and END_CALL, one after another, with nothing before or after all of them.
+
+    Text between calls is content, but for white space. Text that cannot be read as a call becomes content, unchanged.
+    Marks are never shown. A call that ends with the reply, before its name is known, is dropped.
+    """
+
+    def __init__(self, new_id: NewId = new_call_id) -> None:
+        self.num_calls = 0
+        self.open = False
+        self._new_id = new_id
+        self._is_inside = False
+        self._blank = ""
+        """White space since the last call or text."""
+
+    def text(self, text: str) -> list[Part]:
+        """See `CallReader`."""
+        if self._is_inside:
+            return self._inner_text(text)
+        words = text.rstrip()
+        parts = self._as_content(words) if words else []
+        self._blank += text[len(words) :]
+        return parts
+
+    def mark(self, mark: Mark) -> list[Part]:
+        """See `CallReader`."""
+        if not self.open:
+            self.open, self._blank = True, ""
+        if mark is Mark.CALL:
+            parts = self._ended()
+            self._is_inside = True
+            self._begin()
+            return parts
+        if mark is Mark.END_CALL:
+            return self._ended()
+        return self._inner_mark(mark) if self._is_inside else []
+
+    def finish(self) -> list[Part]:
+        """See `CallReader`."""
+        if not self.open:
+            return []
+        self.open = False
+        return self._cut() if self._is_inside else []
+
+    def _ended(self) -> list[Part]:
+        """The call ends, by its own mark or because another begins."""
+        if not self._is_inside:
+            return []
+        self._is_inside = False
+        return self._end()
+
+    def _as_content(self, text: str) -> list[Part]:
+        """`text`, with the white space before it, as content."""
+        text, self._blank = self._blank + text, ""
+        return [Content(text)] if text.strip() else []
+
+    def _announced(self, name: str) -> Part:
+        self._blank = ""
+        self.num_calls += 1
+        return CallBegin(self.num_calls - 1, name, self._new_id())
+
+    def _arguments(self, text: str) -> list[Part]:
+        return [CallArguments(self.num_calls - 1, text)] if text else []
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """A call begins."""
+
+    @abstractmethod
+    def _inner_text(self, text: str) -> list[Part]:
+        """More text of the call."""
+
+    @abstractmethod
+    def _inner_mark(self, mark: Mark) -> list[Part]:
+        """A mark within the call."""
+
+    @abstractmethod
+    def _end(self) -> list[Part]:
+        """The call is complete."""
+
+    @abstractmethod
+    def _cut(self) -> list[Part]:
+        """The reply has ended within the call."""

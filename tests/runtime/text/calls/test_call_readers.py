@@ -1,0 +1,180 @@
+"""Calls as JSON between marks, and as keys and values between marks, well-formed and malformed, in one piece and in
+many."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ballast.families.marks import Mark
+from ballast.text.calls.json_calls import JsonCalls
+from ballast.text.calls.keyed_calls import KeyedCalls
+from ballast.text.calls.reader import ReadCalls
+from ballast.text.marks import Start
+from ballast.text.output_parser import OutputParser
+from ballast.text.reply_parts import Message
+
+C, END_C, T, END_T = Mark.CALL, Mark.END_CALL, Mark.THINK, Mark.END_THINK
+K, END_K, V, END_V = Mark.KEY, Mark.END_KEY, Mark.VALUE, Mark.END_VALUE
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "count": {"type": "integer"},
+        "sure": {"type": "boolean"},
+        "name": {"type": ["string", "null"]},
+        "list": {"type": "array"},
+    },
+}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}]
+KEYED: ReadCalls = partial(KeyedCalls, tools=TOOLS)
+
+
+def parse(pieces: list[str], read: ReadCalls, start: Start = Start.CONTENT) -> Message:
+    parser, message = OutputParser(start, read, new_id=lambda: "call_x"), Message()
+    for piece in pieces:
+        message.take(parser.push(piece))
+    message.take(parser.finish())
+    return message
+
+
+def calls_of(message: Message) -> list[tuple[str, str]]:
+    return [(call.name, call.arguments) for call in message.calls]
+
+
+ONE = '{"name": "f", "arguments": {"a": "}{\\"", "b": [1]}}'
+ARGUMENTS = '{"a": "}{\\"", "b": [1]}'
+
+
+@pytest.mark.parametrize(
+    ("reply", "content", "calls"),
+    [
+        (f"{C}\n{ONE}\n{END_C}", "", [("f", ARGUMENTS)]),
+        (f"I look.\n\n{C}{ONE}{END_C}\n{C}\n{ONE}\n{END_C}\n", "I look.\n\n", [("f", ARGUMENTS)] * 2),
+        (f'{C}{{"name":"f","arguments":{{}}}}{END_C}', "", [("f", "{}")]),
+        (f'{C} {{ "name" : "f" , "arguments" :\n {{}} }} {END_C}', "", [("f", "{}")]),
+        # Its keys in another order, no arguments, arguments as text.
+        (f'{C}{{"arguments": {{"a": 1}}, "name": "f"}}{END_C}', "", [("f", '{"a": 1}')]),
+        (f'{C}{{"name": "f"}}{END_C}', "", [("f", "{}")]),
+        (f'{C}{{"name": "f", "arguments": "{{}}"}}{END_C}', "", [("f", '"{}"')]),
+        (f'{C}{{"name": "f", "arguments":}}{END_C}', "", [("f", "{}")]),
+        # Cut, and without an end.
+        (f'{C}{{"name": "f", "arguments": {{"a": [1', "", [("f", '{"a": [1')]),
+        (f'{C}{{"name": "f", "argu', "", []),
+        (f"{C}{ONE}", "", [("f", ARGUMENTS)]),
+        (f"{C}{ONE}{C}{ONE}", "", [("f", ARGUMENTS)] * 2),
+        # No call: its words are content.
+        (f"{C}not JSON{END_C}", "not JSON", []),
+        (f'{C}{{"name": "a b", "arguments": {{}}}}{END_C}', '{"name": "a b", "arguments": {}}', []),
+        (f'{C}{{"name": 7, "arguments": {{}}}}{END_C}', '{"name": 7, "arguments": {}}', []),
+        (f"{C}[1]{END_C}", "[1]", []),
+        (f"{C}{END_C}", "", []),
+        (f"{C}{ONE} and more{END_C}done", "and moredone", [("f", ARGUMENTS)]),
+        (f"{C}{'[' * 10_000}{END_C}", "[" * 10_000, []),
+    ],
+)
+def test_calls_as_json(reply: str, content: str, calls: list[tuple[str, str]]) -> None:
+    message = parse([reply], JsonCalls)
+    assert (message.content, calls_of(message)) == (content, calls)
+    assert parse(list(reply), JsonCalls) == message
+
+
+def pair(key: str, value: str) -> str:
+    return f"{K}{key}{END_K}{V}{value}{END_V}"
+
+
+@pytest.mark.parametrize(
+    ("reply", "content", "arguments"),
+    [
+        (f"{C}f{pair('text', 'a')}{END_C}", "", {"text": "a"}),
+        (f"{C}f\n{pair('text', 'a')}\n{pair('count', '3')}\n{END_C}", "", {"text": "a", "count": 3}),
+        (f"{C}f\n{K}text{END_K}\n{V}a{END_V}{END_C}", "", {"text": "a"}),
+        (f"hm\n{C}f{END_C}", "hm\n", {}),
+        # What only the schema tells: text that looks like JSON, and the other way round.
+        (f"{C}f{pair('text', '3')}{pair('text', 'true')}{END_C}", "", {"text": "true"}),
+        (f"{C}f{pair('text', '')}{pair('sure', 'true')}{pair('list', '[1, {}]')}{END_C}", "", None),
+        (f"{C}f{pair('name', 'null')}{END_C}", "", {"name": None}),
+        (f"{C}f{pair('name', '3')}{END_C}", "", {"name": "3"}),
+        (f"{C}f{pair('count', 'three')}{END_C}", "", {"count": "three"}),
+        (f"{C}f{pair('count', 'NaN')}{END_C}", "", {"count": "NaN"}),
+        (f"{C}f{pair('unknown', '[1]')}{pair('other', 'a b')}{END_C}", "", {"unknown": [1], "other": "a b"}),
+        # Text of several lines, quotes, other letters; marks that belong elsewhere.
+        (f"{C}f{pair('text', chr(10) + 'a' + chr(34) + chr(92) + '中👍 ')}{END_C}", "", {"text": '\na"\\中👍 '}),
+        (f"{C}f{pair('text', f'a{T}b')}{END_C}", "", {"text": "ab"}),
+        # Ends that are missing.
+        (f"{C}f{K}text{V}a{K}count{V}3{END_C}", "", {"text": "a", "count": 3}),
+        (f"{C}f{pair('text', 'a')}", "", {"text": "a"}),
+        # Text between pairs is no argument, and is kept.
+        (f"{C}f{pair('text', 'a')}and{pair('count', '1')}{END_C}", "and", {"text": "a", "count": 1}),
+    ],
+)
+def test_calls_as_keys_and_values(reply: str, content: str, arguments: dict[str, Any] | None) -> None:
+    message = parse([reply], KEYED)
+    assert message.content == content
+    ((name, text),) = calls_of(message)
+    assert name == "f"
+    assert json.loads(text) == ({"text": "", "sure": True, "list": [1, {}]} if arguments is None else arguments)
+    assert parse(list(reply), KEYED) == message
+
+
+@pytest.mark.parametrize(
+    ("reply", "content", "calls"),
+    [
+        (f"{C}f{END_C}\n{C}g{END_C}", "", [("f", "{}"), ("g", "{}")]),
+        (f"{C}f{pair('text', 'a')}{C}g{END_C}done", "done", [("f", '{"text": "a"}'), ("g", "{}")]),
+        (f"{C}a b{pair('text', 'c')}{END_C}{C}f{END_C}", "a btextc", [("f", "{}")]),
+        (f"{C}{END_C}", "", []),
+        (f"{C}na", "", []),
+        (f"{C}f{K}te", "", [("f", "{}")]),
+        (f"{C}f{K}text{END_K}{V}ab", "", [("f", '{"text": "ab')]),
+        (f"{C}f{K}count{END_K}{V}1", "", [("f", '{"count": 1')]),
+        (f"a{K}b{END_V}c", "abc", []),
+    ],
+)
+def test_calls_as_keys_and_values_that_are_cut_or_no_calls(
+    reply: str, content: str, calls: list[tuple[str, str]]
+) -> None:
+    message = parse([reply], KEYED)
+    assert (message.content, calls_of(message)) == (content, calls)
+    assert parse(list(reply), KEYED) == message
+
+
+def test_a_value_that_can_only_be_a_string_is_passed_on_as_it_arrives() -> None:
+    parser, seen = OutputParser(Start.CONTENT, KEYED), Message()
+    for piece in (f"{C}f{K}text{END_K}{V}", "one ", 'two "'):
+        seen.take(parser.push(piece))
+        assert seen.calls[0].arguments.endswith(json.dumps(piece)[1:-1] if piece[0] != C else ': "')
+
+
+words = st.text(alphabet='ab \n"{}[]:,\\中<1', max_size=8)
+marks = st.sampled_from([str(mark) for mark in Mark])
+json_call = st.sampled_from([ONE, '{"name": "f", "arguments": {}}', '{"arguments": 1, "name": "f"}', "{}"])
+json_reply = st.lists(words | marks | json_call.map(lambda call: f"{C}{call}{END_C}"), max_size=8).map("".join)
+keyed_call = st.lists(st.builds(pair, st.sampled_from([*PARAMETERS["properties"], "x"]), words), max_size=3)
+keyed_reply = st.lists(words | marks | keyed_call.map(lambda pairs: f"{C}f{''.join(pairs)}{END_C}"), max_size=8)
+cuts = st.lists(st.integers(0, 300), max_size=8)
+
+
+def divided(text: str, at: list[int]) -> list[str]:
+    bounds = [0, *sorted(min(position, len(text)) for position in at), len(text)]
+    return [text[begin:end] for begin, end in itertools.pairwise(bounds)]
+
+
+@given(json_reply, cuts, st.sampled_from(Start))
+def test_every_division_of_json_calls_reads_the_same(text: str, at: list[int], start: Start) -> None:
+    assert parse(divided(text, at), JsonCalls, start) == parse([text], JsonCalls, start)
+
+
+@given(keyed_reply.map("".join), cuts, st.sampled_from(Start))
+def test_every_division_of_keyed_calls_reads_the_same(text: str, at: list[int], start: Start) -> None:
+    whole = parse([text], KEYED, start)
+    assert parse(divided(text, at), KEYED, start) == whole
+    for call in whole.calls[:-1]:
+        assert isinstance(json.loads(call.arguments), dict)

@@ -58,6 +58,20 @@ def test_rope_rotates_neighbours_as_complex_numbers(rng, num_tokens, heads, widt
     np.testing.assert_allclose(x, want, rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize(("heads", "width", "turned_width"), [(1, 64, 64), (3, 10, 6)])
+def test_rope_rotates_halves_of_the_first_entries(rng, heads, width, turned_width):
+    x = normal(rng, 4, heads, width)
+    angles = rng.uniform(-np.pi, np.pi, (4, turned_width // 2))
+    cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    half = turned_width // 2
+    turned = (x[..., :half] + 1j * x[..., half:turned_width]).astype(complex) * (cos + 1j * sin)[:, None, :]
+    want = np.concatenate([turned.real, turned.imag, x[..., turned_width:]], axis=-1)
+
+    kernels.rope_half_split(x, cos, sin)
+
+    np.testing.assert_allclose(x, want, rtol=0, atol=2e-6)
+
+
 def test_rope_leaves_scaled_tables_scaled(rng):
     """YaRN's magnitude rides in cos and sin, so they need not be on the unit circle."""
     x = normal(rng, 2, 1, 4)

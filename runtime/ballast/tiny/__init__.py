@@ -1,4 +1,4 @@
-"""Small models of the DeepSeek family: the built-in trained one, and random ones for tests."""
+"""Small models: the built-in trained one, and random ones of every architecture for tests."""
 
 from ballast.tiny.builtin import BUILT_IN, write_built_in
 from ballast.tiny.model import TinyModel, write_tiny_model

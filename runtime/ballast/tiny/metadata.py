@@ -10,30 +10,17 @@ from ballast.text.gguf_vocab import TokenType
 from ballast.tiny.shape import TinyShape
 from ballast.tiny.tokenizer import BOS, EOS, TinyTokenizer
 
-ARCHITECTURE = "deepseek2"
-
 
 def context_length(shape: TinyShape) -> int:
     return 4096 if shape.yarn is None else int(shape.yarn.factor * shape.yarn.original_context)
 
 
 def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, file_type: LlamaFileType) -> None:
-    """The `general.*` and `deepseek2.*` keys, as conversions of the real models write them."""
+    """The `general.*` keys and the architecture's, as conversions of the real models write them."""
     writer.add_type("model")
     writer.add_name(shape.name)
     writer.add_file_type(file_type)
     writer.add_quantization_version(2)
-    latent = shape.kv_lora_rank
-    head_lengths = {"key_length": shape.nope_dim + shape.rope_dim, "value_length": shape.v_dim}
-    attention = {"head_count": shape.num_heads, "kv_lora_rank": latent}
-    if shape.q_lora_rank is not None:
-        attention["q_lora_rank"] = shape.q_lora_rank
-    if mla == "joint":
-        attention |= {"head_count_kv": shape.num_heads, **head_lengths}
-    else:
-        # With absorbed projections, all heads share one key and value: the latent.
-        attention |= {"head_count_kv": 1, "key_length": latent + shape.rope_dim, "value_length": latent}
-        attention |= {f"{name}_mla": length for name, length in head_lengths.items()}
     numbers = {
         "block_count": shape.num_layers,
         "context_length": context_length(shape),
@@ -46,31 +33,50 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
         "expert_count": shape.num_experts,
         "expert_used_count": shape.num_experts_used,
         "expert_shared_count": shape.num_shared_experts,
-        **{f"attention.{name}": value for name, value in attention.items()},
+        **{f"attention.{name}": value for name, value in _attention(shape, mla).items()},
     }
-    if not shape.old_keys:
+    if not shape.old_keys and shape.heads is None:
         numbers |= {"expert_group_count": shape.num_groups, "expert_group_used_count": shape.num_groups_used}
     for name, value in numbers.items():
-        writer.add_uint32(f"{ARCHITECTURE}.{name}", value)
-    writer.add_float32(f"{ARCHITECTURE}.attention.layer_norm_rms_epsilon", shape.rms_eps)
-    writer.add_float32(f"{ARCHITECTURE}.rope.freq_base", shape.rope_theta)
+        writer.add_uint32(f"{shape.architecture}.{name}", value)
+    writer.add_float32(f"{shape.architecture}.attention.layer_norm_rms_epsilon", shape.rms_eps)
+    writer.add_float32(f"{shape.architecture}.rope.freq_base", shape.rope_theta)
     _add_routing(writer, shape)
     _add_yarn(writer, shape)
 
 
+def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
+    if shape.heads is not None:
+        head_dim = shape.heads.head_dim
+        kv = {"head_count_kv": shape.heads.num_kv_heads, "key_length": head_dim, "value_length": head_dim}
+        return {"head_count": shape.num_heads, **kv}
+    latent = shape.kv_lora_rank
+    head_lengths = {"key_length": shape.nope_dim + shape.rope_dim, "value_length": shape.v_dim}
+    attention = {"head_count": shape.num_heads, "kv_lora_rank": latent}
+    if shape.q_lora_rank is not None:
+        attention["q_lora_rank"] = shape.q_lora_rank
+    if mla == "joint":
+        return attention | {"head_count_kv": shape.num_heads, **head_lengths}
+    # With absorbed projections, all heads share one key and value: the latent.
+    attention |= {"head_count_kv": 1, "key_length": latent + shape.rope_dim, "value_length": latent}
+    return attention | {f"{name}_mla": length for name, length in head_lengths.items()}
+
+
 def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:
-    writer.add_float32(f"{ARCHITECTURE}.expert_weights_scale", shape.weights_scale)
+    if shape.architecture == "qwen3moe":
+        return  # its files say nothing of it
+    writer.add_float32(f"{shape.architecture}.expert_weights_scale", shape.weights_scale)
     if shape.gating == "softmax" and shape.old_keys:
         return
     gating = ExpertGatingFuncType.SIGMOID if shape.gating == "sigmoid" else ExpertGatingFuncType.SOFTMAX
-    writer.add_uint32(f"{ARCHITECTURE}.expert_gating_func", gating)
-    writer.add_bool(f"{ARCHITECTURE}.expert_weights_norm", shape.normalize_weights)
+    writer.add_uint32(f"{shape.architecture}.expert_gating_func", gating)
+    writer.add_bool(f"{shape.architecture}.expert_weights_norm", shape.normalize_weights)
 
 
 def _add_yarn(writer: GGUFWriter, shape: TinyShape) -> None:
     if shape.yarn is None:
         return
-    scaling = f"{ARCHITECTURE}.rope.scaling"
+    scaling = f"{shape.architecture}.rope.scaling"
     writer.add_string(f"{scaling}.type", "yarn")
     writer.add_float32(f"{scaling}.factor", shape.yarn.factor)
     writer.add_uint32(f"{scaling}.original_context_length", shape.yarn.original_context)
@@ -98,48 +104,86 @@ def add_tokenizer(writer: GGUFWriter, tokenizer: TinyTokenizer, num_rows: int) -
 
 def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict[str, Any]:
     """config.json, with the keys of the real models."""
+    own = {"deepseek2": _deepseek_config, "qwen3moe": _qwen3_config, "glm4moe": _glm_config}[shape.architecture](shape)
+    return own | {
+        "attention_dropout": 0.0,
+        "bos_token_id": tokenizer.token_id(BOS),
+        "eos_token_id": tokenizer.token_id(EOS),
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden,
+        "initializer_range": 0.02,
+        "intermediate_size": shape.ffn_dim,
+        "max_position_embeddings": context_length(shape),
+        "moe_intermediate_size": shape.expert_dim,
+        "norm_topk_prob": shape.normalize_weights,
+        "num_attention_heads": shape.num_heads,
+        "num_experts_per_tok": shape.num_experts_used,
+        "num_hidden_layers": shape.num_layers,
+        "num_key_value_heads": shape.num_heads if shape.heads is None else shape.heads.num_kv_heads,
+        "rms_norm_eps": shape.rms_eps,
+        "rope_scaling": None if shape.yarn is None else _rope_scaling(shape),
+        "rope_theta": shape.rope_theta,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+        "use_cache": True,
+        "vocab_size": num_rows,
+    }
+
+
+def _deepseek_config(shape: TinyShape) -> dict[str, Any]:
     is_v3 = shape.family == "v3"
     v2_topk_method = "greedy" if shape.num_groups == 1 else "group_limited_greedy"
     return {
         "architectures": ["DeepseekV3ForCausalLM" if is_v3 else "DeepseekV2ForCausalLM"],
         "attention_bias": False,
-        "attention_dropout": 0.0,
-        "bos_token_id": tokenizer.token_id(BOS),
-        "eos_token_id": tokenizer.token_id(EOS),
         "first_k_dense_replace": shape.num_dense_layers,
-        "hidden_act": "silu",
-        "hidden_size": shape.hidden,
-        "initializer_range": 0.02,
-        "intermediate_size": shape.ffn_dim,
         "kv_lora_rank": shape.kv_lora_rank,
-        "max_position_embeddings": context_length(shape),
         "model_type": "deepseek_v3" if is_v3 else "deepseek_v2",
-        "moe_intermediate_size": shape.expert_dim,
         "moe_layer_freq": 1,
         "n_group": shape.num_groups,
         "n_routed_experts": shape.num_experts,
         "n_shared_experts": shape.num_shared_experts,
-        "norm_topk_prob": shape.normalize_weights,
-        "num_attention_heads": shape.num_heads,
-        "num_experts_per_tok": shape.num_experts_used,
-        "num_hidden_layers": shape.num_layers,
-        "num_key_value_heads": shape.num_heads,
         "num_nextn_predict_layers": 0,
         "q_lora_rank": shape.q_lora_rank,
         "qk_nope_head_dim": shape.nope_dim,
         "qk_rope_head_dim": shape.rope_dim,
-        "rms_norm_eps": shape.rms_eps,
-        "rope_scaling": None if shape.yarn is None else _rope_scaling(shape),
-        "rope_theta": shape.rope_theta,
         "routed_scaling_factor": shape.weights_scale,
         "scoring_func": shape.gating,
-        "tie_word_embeddings": False,
         "topk_group": shape.num_groups_used,
         "topk_method": "noaux_tc" if is_v3 else v2_topk_method,
-        "torch_dtype": "float32",
-        "use_cache": True,
         "v_head_dim": shape.v_dim,
-        "vocab_size": num_rows,
+    }
+
+
+def _qwen3_config(shape: TinyShape) -> dict[str, Any]:
+    assert shape.heads is not None
+    return {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "attention_bias": False,
+        "decoder_sparse_step": 1,
+        "head_dim": shape.heads.head_dim,
+        "mlp_only_layers": [],
+        "model_type": "qwen3_moe",
+        "num_experts": shape.num_experts,
+    }
+
+
+def _glm_config(shape: TinyShape) -> dict[str, Any]:
+    assert shape.heads is not None
+    return {
+        "architectures": ["Glm4MoeForCausalLM"],
+        "attention_bias": shape.heads.qkv_bias,
+        "first_k_dense_replace": shape.num_dense_layers,
+        "head_dim": shape.heads.head_dim,
+        "model_type": "glm4_moe",
+        "n_group": shape.num_groups,
+        "n_routed_experts": shape.num_experts,
+        "n_shared_experts": shape.num_shared_experts,
+        "num_nextn_predict_layers": 0,
+        "partial_rotary_factor": shape.rope_dim / shape.heads.head_dim,
+        "routed_scaling_factor": shape.weights_scale,
+        "topk_group": shape.num_groups_used,
+        "use_qk_norm": shape.heads.qk_norm,
     }
 
 

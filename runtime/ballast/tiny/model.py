@@ -1,4 +1,5 @@
-"""Writes tiny models of the DeepSeek family: real layouts and latent sizes, random weights, a few megabytes."""
+"""Writes tiny models of every architecture that is served: real layouts and sizes of heads, random weights, a few
+megabytes."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def write_model(
     # Written aside and moved, so that nobody sees half a file; a server may have the old one mapped.
     with tempfile.TemporaryDirectory(dir=directory, prefix=".writing-") as scratch:
         writer = GGUFWriter(
-            Path(scratch) / f"{_STEM}.gguf", metadata.ARCHITECTURE, split_max_tensors=_per_shard(written, num_shards)
+            Path(scratch) / f"{_STEM}.gguf", shape.architecture, split_max_tensors=_per_shard(written, num_shards)
         )
         metadata.add_metadata(writer, shape, mla, num_rows, file_type(quant))
         metadata.add_tokenizer(writer, tokenizer, num_rows)

@@ -1,8 +1,8 @@
-"""The shapes of the tiny models: one preset for each member of the family."""
+"""The shapes of the tiny models: one preset for each kind of model that is served."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 
@@ -19,15 +19,25 @@ class TinyYarn:
 
 
 @dataclass(frozen=True, slots=True)
+class TinyHeads:
+    """Grouped-query attention, in place of the latent one."""
+
+    num_kv_heads: int = 2
+    head_dim: int = 128
+    qk_norm: bool = True
+    qkv_bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TinyShape:
     """Everything that defines a tiny model but its seed, layout and quantisation.
 
-    The latent sizes are the real ones, since GPU kernels for latent attention are built for them.
+    The sizes of latents and heads are the real ones, since GPU kernels for attention are built for them.
     """
 
     name: str
     family: Literal["v2", "v3"]
-    """Decides tokenizer, chat template and transformers class."""
+    """Decides tokenizer, chat template and, of `deepseek2`, transformers class."""
     gating: Literal["softmax", "sigmoid"]
     num_layers: int = 4
     num_dense_layers: int = 1
@@ -52,6 +62,10 @@ class TinyShape:
     """transformers normalises the latents with 1e-6 whatever config.json says, so another value here would differ."""
     rope_theta: float = 10000.0
     yarn: TinyYarn | None = field(default_factory=TinyYarn)
+    architecture: str = "deepseek2"
+    """`general.architecture` of the file."""
+    heads: TinyHeads | None = None
+    """None: latent attention."""
     old_keys: bool = False
     """Leave out keys that older conversions lack: group counts, YaRN's betas, and for softmax gating also its name and
     the norm."""
@@ -103,6 +117,40 @@ K2 = TinyShape(
     yarn=TinyYarn(factor=32.0, beta_fast=1.0),
 )
 
+QWEN3 = TinyShape(
+    name="Tiny Qwen3-MoE",
+    family="v3",
+    gating="softmax",
+    architecture="qwen3moe",
+    num_layers=3,
+    num_dense_layers=0,
+    num_heads=6,
+    heads=TinyHeads(),
+    rope_dim=128,
+    num_shared_experts=0,
+    normalize_weights=True,
+    rope_theta=1e6,
+    yarn=None,
+)
+
+GLM45 = TinyShape(
+    name="Tiny GLM-4.5",
+    family="v3",
+    gating="sigmoid",
+    architecture="glm4moe",
+    num_layers=3,
+    num_heads=6,
+    heads=TinyHeads(qkv_bias=True),
+    rope_dim=64,
+    normalize_weights=True,
+    weights_scale=2.5,
+    rms_eps=1e-5,
+    rope_theta=1e6,
+    yarn=None,
+)
+
+GLM45_AIR = replace(GLM45, name="Tiny GLM-4.5-Air", heads=TinyHeads(qkv_bias=True, qk_norm=False), weights_scale=1.0)
+
 BALLAST_TINY = TinyShape(
     name="ballast-tiny",
     family="v3",
@@ -124,4 +172,12 @@ BALLAST_TINY = TinyShape(
 )
 """The built-in model. Its latent is the real models' 512 + 64; rows for K-quants are multiples of 256."""
 
-PRESETS = {"v2lite": V2_LITE, "v2": V2, "v3": V3, "k2": K2}
+PRESETS = {
+    "v2lite": V2_LITE,
+    "v2": V2,
+    "v3": V3,
+    "k2": K2,
+    "qwen3": QWEN3,
+    "glm45": GLM45,
+    "glm45air": GLM45_AIR,
+}

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast.tiny.shape import TinyShape
+from ballast.families.registry import ARCHITECTURES
+from ballast.tiny.shape import TinyHeads, TinyShape
 
 Floats = NDArray[np.float32]
 
@@ -36,6 +37,8 @@ def tensors(shape: TinyShape, num_tokens: int, num_rows: int, seed: int) -> Iter
     yield "output.weight", output
     for layer in range(shape.num_layers):
         yield from _attention(shape, f"blk.{layer}.", seed)
+        ffn_norm = f"blk.{layer}.{ARCHITECTURES[shape.architecture].ffn_norm}.weight"
+        yield ffn_norm, _norm(seed, ffn_norm, shape.hidden)
         if layer < shape.num_dense_layers:
             yield from _mlp(shape, f"blk.{layer}.", "", shape.ffn_dim, seed)
         else:
@@ -44,7 +47,6 @@ def tensors(shape: TinyShape, num_tokens: int, num_rows: int, seed: int) -> Iter
 
 def _attention(shape: TinyShape, prefix: str, seed: int) -> Iterator[tuple[str, Floats]]:
     heads, hidden, latent = shape.num_heads, shape.hidden, shape.kv_lora_rank
-    query_rows = heads * (shape.nope_dim + shape.rope_dim)
 
     def matrix(name: str, rows: int, cols: int, gain: float = 1.0) -> tuple[str, Floats]:
         return f"{prefix}{name}.weight", _matrix(seed, f"{prefix}{name}.weight", (rows, cols), gain)
@@ -53,6 +55,10 @@ def _attention(shape: TinyShape, prefix: str, seed: int) -> Iterator[tuple[str, 
         return f"{prefix}{name}.weight", _norm(seed, f"{prefix}{name}.weight", size)
 
     yield norm("attn_norm", hidden)
+    if shape.heads is not None:
+        yield from _grouped(shape, shape.heads, prefix, seed)
+        return
+    query_rows = heads * (shape.nope_dim + shape.rope_dim)
     if shape.q_lora_rank is None:
         yield matrix("attn_q", query_rows, hidden)
     else:
@@ -64,7 +70,21 @@ def _attention(shape: TinyShape, prefix: str, seed: int) -> Iterator[tuple[str, 
     yield matrix("attn_kv_b", heads * (shape.nope_dim + shape.v_dim), latent)
     # Attention averages over tokens, which shrinks its output.
     yield matrix("attn_output", hidden, heads * shape.v_dim, 2 * _BRANCH_GAIN)
-    yield norm("ffn_norm", hidden)
+
+
+def _grouped(shape: TinyShape, heads: TinyHeads, prefix: str, seed: int) -> Iterator[tuple[str, Floats]]:
+    rows = {"attn_q": shape.num_heads, "attn_k": heads.num_kv_heads, "attn_v": heads.num_kv_heads}
+    for part, num_heads in rows.items():
+        name = f"{prefix}{part}"
+        size = num_heads * heads.head_dim
+        yield f"{name}.weight", _matrix(seed, f"{name}.weight", (size, shape.hidden), 1.0)
+        if heads.qkv_bias:
+            yield f"{name}.bias", _normal(seed, f"{name}.bias", (size,)) * np.float32(0.3)
+    if heads.qk_norm:
+        for name in (f"{prefix}attn_q_norm.weight", f"{prefix}attn_k_norm.weight"):
+            yield name, _norm(seed, name, heads.head_dim)
+    name = f"{prefix}attn_output.weight"
+    yield name, _matrix(seed, name, (shape.hidden, shape.num_heads * heads.head_dim), 2 * _BRANCH_GAIN)
 
 
 def _mlp(shape: TinyShape, prefix: str, suffix: str, width: int, seed: int) -> Iterator[tuple[str, Floats]]:
@@ -89,7 +109,8 @@ def _experts(shape: TinyShape, prefix: str, seed: int) -> Iterator[tuple[str, Fl
     name = f"{prefix}ffn_down_exps.weight"
     gain = _BRANCH_GAIN / _SILU_RMS / _routed_gain(shape)
     yield name, _matrix(seed, name, (shape.num_experts, shape.hidden, shape.expert_dim), gain)
-    yield from _mlp(shape, prefix, "_shexp", shape.num_shared_experts * shape.expert_dim, seed)
+    if shape.num_shared_experts:
+        yield from _mlp(shape, prefix, "_shexp", shape.num_shared_experts * shape.expert_dim, seed)
 
 
 def _routed_gain(shape: TinyShape) -> float:

@@ -24,10 +24,10 @@ NUM_REQUESTS = 24
 BLOCK_TOKENS = 16
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+@pytest.fixture(scope="module", params=["v3", "qwen3", "glm45"])
+def model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> TinyModel:
     directory: Path = tmp_path_factory.mktemp("tiny")
-    return write_tiny_model(directory, arch="v3", mla="split", quant="q4_k")
+    return write_tiny_model(directory, arch=request.param, mla="split", quant="q4_k")
 
 
 @pytest.fixture(scope="module", params=isa_params(*FAST_ISAS, "reference"))

@@ -19,6 +19,7 @@ import pytest
 from gguf import GGMLQuantizationType as GgmlType
 from transformers import PreTrainedModel
 
+from ballast._core import kernels
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.loading import load_runner
@@ -40,6 +41,7 @@ ROUNDING_NOISE = 1e-4
 PROMPT_TOKENS = 80
 NEW_TOKENS = 12
 VARIANTS = [(arch, mla) for arch in ("v2lite", "v2", "v3", "k2") for mla in ("split", "joint")]
+GROUPED = [("qwen3", "f32"), ("qwen3", "q4_k"), ("glm45", "f32"), ("glm45", "q4_k")]
 QUANTS = [
     "f32",
     "f16",
@@ -157,7 +159,7 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Subject]
     return get
 
 
-@pytest.mark.parametrize(("arch", "mla"), VARIANTS)
+@pytest.mark.parametrize(("arch", "mla"), [*VARIANTS, ("qwen3", "split"), ("glm45", "split")])
 def test_near_ties_between_experts_are_rare(subjects: Callable[..., Subject], arch: str, mla: str):
     oracle = subjects(arch, mla, "q4_k").oracle
     assert len(near_ties(oracle, make_prompt(), ROUNDING_NOISE)) <= 3
@@ -172,6 +174,20 @@ def test_logits_agree_in_every_architecture_and_layout(
     subjects: Callable[..., Subject], arch: str, mla: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, mla, "q4_k"), chunk_size, isa)
+
+
+@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
+@pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
+@pytest.mark.parametrize(("arch", "quant"), GROUPED)
+def test_logits_agree_where_heads_share_keys_and_values(
+    subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
+):
+    compare(subjects(arch, "split", quant), chunk_size, isa)
+
+
+@pytest.mark.parametrize("quant", ["f16", "bf16", "q8_0"])
+def test_logits_agree_without_norms_of_heads(subjects: Callable[..., Subject], quant: str):
+    compare(subjects("glm45air", "split", quant), 64, kernels.usable_isas()[0])
 
 
 @pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))

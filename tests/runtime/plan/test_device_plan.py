@@ -503,6 +503,17 @@ def test_a_type_that_no_kernel_decodes_on_a_gpu_is_left_to_the_cpu(tmp_path: Pat
         settle(cli.serve_config([*options, "--device", "cuda"]), gguf, spec)
 
 
+def test_an_attention_that_no_kernel_computes_on_a_gpu_is_left_to_the_cpu(tmp_path: Path, beside_a_gpu: None) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path, arch="qwen3", quant="q8_0").gguf)
+    spec = read_spec(gguf)
+    options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
+    config, plan = settle(cli.serve_config(options), gguf, spec)
+    assert (config.machine.device, plan.device) == ("cpu", None)
+    assert config.device_reason == "its attention, over keys and values of several heads, is computed on a CPU only"
+    with pytest.raises(ConfigError, match="is computed on a CPU only, with device=cpu"):
+        settle(cli.serve_config([*options, "--device", "cuda"]), gguf, spec)
+
+
 def test_experts_of_such_a_type_stay_on_the_cpu_and_the_rest_on_the_gpu(tmp_path: Path, beside_a_gpu: None) -> None:
     """As in most files that hold such types: attention is in others."""
     gguf = open_gguf(write_tiny_model(tmp_path, quant="q8_0").gguf)

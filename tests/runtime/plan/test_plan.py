@@ -61,7 +61,14 @@ def use(plan: MemoryPlan, name: str) -> int:
 @pytest.mark.parametrize("isa", [kernels.usable_isas()[0], "reference"])
 @pytest.mark.parametrize("num_nodes", [1, 2])
 @pytest.mark.parametrize(
-    ("arch", "mla", "quant"), [("v2lite", "joint", "q4_k_m"), ("v2lite", "split", "q8_0"), ("v3", "joint", "bf16")]
+    ("arch", "mla", "quant"),
+    [
+        ("v2lite", "joint", "q4_k_m"),
+        ("v2lite", "split", "q8_0"),
+        ("v3", "joint", "bf16"),
+        ("qwen3", "split", "q4_k_m"),
+        ("glm45", "split", "q8_0"),
+    ],
 )
 def test_the_plan_counts_what_the_loaded_model_takes(
     tmp_path: Path, arch: str, mla: str, quant: str, num_nodes: int, isa: str

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
 from ballast.families.registry import ARCHITECTURES
-from ballast.model.spec import LatentSpec, ModelSpec, YarnSpec
+from ballast.model.spec import GroupedSpec, LatentSpec, ModelSpec, YarnSpec
 from ballast.model.tensors import expected_tensors
 
 Tensors = dict[str, tuple[NDArray[Any], GgmlType]]
@@ -85,37 +85,99 @@ V2_LITE_SPEC = replace(
 )
 
 
+QWEN3_SPEC = replace(
+    V2_LITE_SPEC,
+    name="small-qwen3",
+    architecture=ARCHITECTURES["qwen3moe"],
+    num_dense_layers=0,
+    ffn_dim=0,
+    num_heads=4,
+    attention=GroupedSpec(num_kv_heads=2, head_dim=32, v_dim=32, rope_dim=32, qk_norm=True, qkv_bias=False),
+    num_shared_experts=0,
+    normalize_weights=True,
+    rope_theta=1e6,
+    yarn=None,
+)
+
+QWEN3_235B_SPEC = replace(
+    QWEN3_SPEC,
+    name="Qwen3-235B-A22B's shape",
+    num_layers=94,
+    vocab_size=151936,
+    context_length=40960,
+    hidden=4096,
+    num_heads=64,
+    attention=GroupedSpec(num_kv_heads=4, head_dim=128, v_dim=128, rope_dim=128, qk_norm=True, qkv_bias=False),
+    num_experts=128,
+    num_experts_used=8,
+    expert_dim=1536,
+)
+
+GLM_SPEC = replace(
+    QWEN3_SPEC,
+    name="small-glm",
+    architecture=ARCHITECTURES["glm4moe"],
+    num_dense_layers=1,
+    ffn_dim=96,
+    attention=GroupedSpec(num_kv_heads=2, head_dim=32, v_dim=32, rope_dim=16, qk_norm=False, qkv_bias=True),
+    num_shared_experts=1,
+    gating="sigmoid",
+    group_score="top2_sum",
+    router_bias=True,
+    weights_scale=2.5,
+    rms_eps=1e-5,
+)
+
+GLM46_SPEC = replace(
+    GLM_SPEC,
+    name="GLM-4.6's shape",
+    num_layers=92,
+    num_dense_layers=3,
+    vocab_size=151552,
+    context_length=202752,
+    hidden=5120,
+    ffn_dim=12288,
+    num_heads=96,
+    attention=GroupedSpec(num_kv_heads=8, head_dim=128, v_dim=128, rope_dim=64, qk_norm=True, qkv_bias=True),
+    num_experts=160,
+    num_experts_used=8,
+    expert_dim=1536,
+)
+
+
 def metadata_of(spec: ModelSpec) -> dict[str, Any]:
     """The keys that a current conversion writes for `spec`."""
-    split = spec.latent.mla_layout == "split"
-    head = spec.latent.query_dim
     keys: dict[str, Any] = {
         "block_count": spec.num_layers,
         "context_length": spec.context_length,
         "embedding_length": spec.hidden,
         "feed_forward_length": spec.ffn_dim,
-        "leading_dense_block_count": spec.num_dense_layers,
         "attention.head_count": spec.num_heads,
-        "attention.head_count_kv": 1 if split else spec.num_heads,
-        "attention.key_length": spec.latent.latent_dim if split else head,
-        "attention.value_length": spec.latent.kv_lora_rank if split else spec.latent.v_dim,
-        "attention.key_length_mla": head if split else None,
-        "attention.value_length_mla": spec.latent.v_dim if split else None,
-        "attention.q_lora_rank": spec.latent.q_lora_rank,
-        "attention.kv_lora_rank": spec.latent.kv_lora_rank,
         "attention.layer_norm_rms_epsilon": spec.rms_eps,
         "rope.dimension_count": spec.rope_dim,
         "rope.freq_base": spec.rope_theta,
         "expert_count": spec.num_experts,
         "expert_used_count": spec.num_experts_used,
-        "expert_shared_count": spec.num_shared_experts,
         "expert_feed_forward_length": spec.expert_dim,
-        "expert_gating_func": 2 if spec.gating == "sigmoid" else 1,
-        "expert_group_count": spec.num_groups,
-        "expert_group_used_count": spec.num_groups_used,
-        "expert_weights_norm": spec.normalize_weights,
-        "expert_weights_scale": spec.weights_scale,
     }
+    if isinstance(spec.attention, GroupedSpec):
+        keys |= {
+            "attention.head_count_kv": spec.attention.num_kv_heads,
+            "attention.key_length": spec.attention.head_dim,
+            "attention.value_length": spec.attention.v_dim,
+        }
+    else:
+        keys |= _latent_keys(spec, spec.attention)
+    if spec.architecture.name != "qwen3moe":
+        keys |= {
+            "leading_dense_block_count": spec.num_dense_layers,
+            "expert_shared_count": spec.num_shared_experts,
+            "expert_gating_func": 2 if spec.gating == "sigmoid" else 1,
+            "expert_group_count": spec.num_groups,
+            "expert_group_used_count": spec.num_groups_used,
+            "expert_weights_norm": spec.normalize_weights,
+            "expert_weights_scale": spec.weights_scale,
+        }
     if spec.yarn is not None:
         keys |= {
             "rope.scaling.type": "yarn",
@@ -125,8 +187,21 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
             "rope.scaling.yarn_beta_fast": spec.yarn.beta_fast,
             "rope.scaling.yarn_beta_slow": spec.yarn.beta_slow,
         }
-    named = {"general.architecture": "deepseek2", "general.name": spec.name}
-    return named | {f"deepseek2.{key}": value for key, value in keys.items()}
+    named = {"general.architecture": spec.architecture.name, "general.name": spec.name}
+    return named | {f"{spec.architecture.name}.{key}": value for key, value in keys.items()}
+
+
+def _latent_keys(spec: ModelSpec, latent: LatentSpec) -> dict[str, Any]:
+    split = latent.mla_layout == "split"
+    return {
+        "attention.head_count_kv": 1 if split else spec.num_heads,
+        "attention.key_length": latent.latent_dim if split else latent.query_dim,
+        "attention.value_length": latent.kv_lora_rank if split else latent.v_dim,
+        "attention.key_length_mla": latent.query_dim if split else None,
+        "attention.value_length_mla": latent.v_dim if split else None,
+        "attention.q_lora_rank": latent.q_lora_rank,
+        "attention.kv_lora_rank": latent.kv_lora_rank,
+    }
 
 
 def write_model(

@@ -1,4 +1,4 @@
-"""Hugging Face transformers as the oracle of our arithmetic: its DeepSeek models on a GGUF's dequantised weights.
+"""Hugging Face transformers as the oracle of our arithmetic: its models on a GGUF's dequantised weights.
 
 Reads files with the gguf package alone and computes in float32 throughout, so that none of our code checks itself.
 """
@@ -16,13 +16,24 @@ import numpy as np
 import torch
 from gguf import GGUFReader
 from numpy.typing import NDArray
-from transformers import DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM
+from transformers import (
+    DeepseekV2Config,
+    DeepseekV2ForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 Floats = NDArray[np.float32]
 
 _CLASSES: dict[str, tuple[Any, Any]] = {
     "DeepseekV2ForCausalLM": (DeepseekV2Config, DeepseekV2ForCausalLM),
     "DeepseekV3ForCausalLM": (DeepseekV3Config, DeepseekV3ForCausalLM),
+    "Glm4MoeForCausalLM": (Glm4MoeConfig, Glm4MoeForCausalLM),
+    "Qwen3MoeForCausalLM": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
 }
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.gguf")
 
@@ -35,6 +46,13 @@ _GLOBAL_NAMES = {
 _BLOCK_NAMES = {
     "attn_norm.weight": "input_layernorm.weight",
     "attn_q.weight": "self_attn.q_proj.weight",
+    "attn_q.bias": "self_attn.q_proj.bias",
+    "attn_q_norm.weight": "self_attn.q_norm.weight",
+    "attn_k.weight": "self_attn.k_proj.weight",
+    "attn_k.bias": "self_attn.k_proj.bias",
+    "attn_k_norm.weight": "self_attn.k_norm.weight",
+    "attn_v.weight": "self_attn.v_proj.weight",
+    "attn_v.bias": "self_attn.v_proj.bias",
     "attn_q_a.weight": "self_attn.q_a_proj.weight",
     "attn_q_a_norm.weight": "self_attn.q_a_layernorm.weight",
     "attn_q_b.weight": "self_attn.q_b_proj.weight",
@@ -43,6 +61,7 @@ _BLOCK_NAMES = {
     "attn_kv_b.weight": "self_attn.kv_b_proj.weight",
     "attn_output.weight": "self_attn.o_proj.weight",
     "ffn_norm.weight": "post_attention_layernorm.weight",
+    "post_attention_norm.weight": "post_attention_layernorm.weight",
     "ffn_gate.weight": "mlp.gate_proj.weight",
     "ffn_up.weight": "mlp.up_proj.weight",
     "ffn_down.weight": "mlp.down_proj.weight",
@@ -89,7 +108,7 @@ def near_ties(model: Any, ids: Sequence[int], noise: float) -> set[int]:
             others = router.forward(moved)[-1].reshape(len(states), -1).sort(dim=-1).values
             positions.update(torch.nonzero((others != chosen).any(dim=-1)).flatten().tolist())
 
-    routers = [module for module in model.modules() if type(module).__name__.endswith("TopkRouter")]
+    routers = [module for module in model.modules() if type(module).__name__.lower().endswith("topkrouter")]
     assert routers, "a model that is not a mixture of experts has no ties"
     hooks = [router.register_forward_hook(look) for router in routers]
     try:

@@ -1,0 +1,112 @@
+"""Files whose attention has keys and values of several heads: Qwen3-MoE's and GLM-4.5's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ballast.errors import ConfigError, ModelError
+from ballast.model.metadata import HfConfig, read_spec
+from ballast.model.modules import module_of, module_tree
+from ballast.model.spec import GroupedSpec, ModelSpec
+from ballast.model.tensors import check_tensors, expected_tensors
+from ballast.weights.gguf import GgufModel, open_gguf
+from support.models.gguf_files import GLM_SPEC, QWEN3_SPEC, write_model
+
+
+def grouped(spec: ModelSpec) -> GroupedSpec:
+    assert isinstance(spec.attention, GroupedSpec)
+    return spec.attention
+
+
+def file_of(
+    tmp_path: Path,
+    spec: ModelSpec,
+    metadata: dict[str, Any] | None = None,
+    shapes: dict[str, tuple[int, ...] | None] | None = None,
+) -> GgufModel:
+    keys = {f"{spec.architecture.name}.{key}": value for key, value in (metadata or {}).items()}
+    return open_gguf(write_model(tmp_path / "m.gguf", spec, metadata=keys, shapes=shapes))
+
+
+WITH_NORMS = replace(GLM_SPEC, attention=replace(grouped(GLM_SPEC), qk_norm=True, qkv_bias=False))
+
+
+@pytest.mark.parametrize("spec", [QWEN3_SPEC, GLM_SPEC, WITH_NORMS], ids=["qwen3", "glm", "norms and no biases"])
+def test_a_file_says_its_dimensions_and_its_architecture_the_rest(tmp_path: Path, spec: ModelSpec) -> None:
+    gguf = file_of(tmp_path, spec)
+    check_tensors(gguf, spec)
+    found = read_spec(gguf)
+    rounded = {"rms_eps": 0.0, "weights_scale": 0.0}
+    assert replace(found, **rounded) == replace(spec, **rounded)
+    assert (found.rms_eps, found.weights_scale) == pytest.approx((spec.rms_eps, spec.weights_scale), rel=1e-6)
+    names = {module.name for module in module_tree(found)}
+    assert {module_of(tensor) for tensor in expected_tensors(found)} <= names
+
+
+def test_planes_are_keys_and_values_of_all_their_heads() -> None:
+    assert [(plane.name, plane.width) for plane in QWEN3_SPEC.planes] == [("keys", 64), ("values", 64)]
+    assert QWEN3_SPEC.kv_width == 128
+
+
+def test_glm_files_without_a_gate_mean_sigmoid(tmp_path: Path) -> None:
+    silent = dict.fromkeys(("expert_gating_func", "expert_group_count", "expert_group_used_count"))
+    found = read_spec(file_of(tmp_path, GLM_SPEC, silent))
+    assert (found.gating, found.num_groups, found.router_bias) == ("sigmoid", 1, True)
+
+
+def test_glm_files_must_say_whether_weights_are_normalised(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lacks glm4moe\.expert_weights_norm"):
+        read_spec(file_of(tmp_path, GLM_SPEC, {"expert_weights_norm": None}))
+
+
+def test_qwen3_normalises_unless_its_config_says_no(tmp_path: Path) -> None:
+    gguf = file_of(tmp_path, QWEN3_SPEC)
+    assert read_spec(gguf).normalize_weights
+    assert not read_spec(gguf, HfConfig(norm_topk_prob=False)).normalize_weights
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"num_key_value_heads": 4}, "num_key_value_heads is 2 in this file and 4"),
+        ({"head_dim": 64}, "head_dim is 32 in this file and 64"),
+        ({"num_experts": 16}, "num_experts is 8 in this file and 16"),
+    ],
+)
+def test_a_config_of_another_model_is_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        read_spec(file_of(tmp_path, QWEN3_SPEC), HfConfig.model_validate(config))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"attention.head_count_kv": 3}, "4 heads share 3 of the cache; expected equal groups"),
+        ({"attention.head_count_kv": None}, "qwen3moe.attention.head_count_kv is missing"),
+        ({"rope.dimension_count": 34}, "heads of 32 with 34 rotated dimensions"),
+        ({"expert_gating_func": 2}, r"qwen3moe.expert_gating_func=2; expected 1 \(softmax\)$"),
+    ],
+)
+def test_senseless_numbers_are_refused(tmp_path: Path, metadata: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        read_spec(file_of(tmp_path, QWEN3_SPEC, metadata))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"blk.1.attn_q_norm.weight": None}, r"attn_q_norm\.weight.* is missing"),
+        ({"blk.1.attn_output.bias": (64,)}, r"a bias of blk\.1\.attn_output\.weight, which no model"),
+        ({"blk.2.attn_k.bias": (64,)}, r"a bias of blk\.2\.attn_k\.weight, which no model"),
+    ],
+)
+def test_weights_that_would_be_left_out_are_refused(
+    tmp_path: Path, shapes: dict[str, tuple[int, ...] | None], message: str
+) -> None:
+    gguf = file_of(tmp_path, QWEN3_SPEC, shapes=shapes)
+    with pytest.raises(ModelError, match=message):
+        check_tensors(gguf, read_spec(gguf))

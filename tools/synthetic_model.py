@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ballast.model.spec import LatentSpec, ModelSpec
 from ballast.model.tensors import expected_tensors
-from support.models.gguf_files import V2_LITE_SPEC, add_metadata, common_types, metadata_of
+from support.models.gguf_files import QWEN3_235B_SPEC, V2_LITE_SPEC, add_metadata, common_types, metadata_of
 from support.models.random_blocks import random_blocks
 
 V2_LITE = replace(
@@ -39,6 +39,17 @@ V2_LITE = replace(
     expert_dim=1408,
 )
 
+QWEN3_30B = replace(
+    QWEN3_235B_SPEC,
+    name="Qwen3-30B-A3B's shape",
+    num_layers=48,
+    hidden=2048,
+    num_heads=32,
+    expert_dim=768,
+)
+
+SHAPES = {"v2-lite": V2_LITE, "qwen3-30b": QWEN3_30B}
+
 _DRAWN_ROWS = 1 << 10
 """As many are drawn for a tensor, and then repeated: drawing gigabytes takes minutes, and speed is the same."""
 
@@ -49,21 +60,28 @@ _SCALES = {GgmlType.Q4_K: 1e-4, GgmlType.Q6_K: 1e-5, GgmlType.Q8_0: 3e-4}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--layers", type=int, default=V2_LITE.num_layers, help="of 27, the first of them dense")
+    parser.add_argument("--shape", choices=SHAPES, default="v2-lite", help="default: %(default)s")
+    parser.add_argument("--layers", type=int, help="fewer than the model's; V2-Lite's first is dense")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    if not 2 <= options.layers <= V2_LITE.num_layers:
-        parser.error(f"--layers={options.layers}: 2 to {V2_LITE.num_layers}")
+    shape = SHAPES[options.shape]
+    num_layers = shape.num_layers if options.layers is None else options.layers
+    if not 2 <= num_layers <= shape.num_layers:
+        parser.error(f"--layers={num_layers}: 2 to {shape.num_layers}")
     if not options.file.resolve().parent.is_dir():
         parser.error(f"{options.file}: there is no folder {options.file.parent}")
-    write_random_model(options.file, replace(V2_LITE, num_layers=options.layers), options.seed)
+    write_random_model(options.file, replace(shape, num_layers=num_layers), options.seed)
 
 
 def write_random_model(file: Path, spec: ModelSpec, seed: int) -> None:
     """Write `spec` tensor by tensor, so that the weights need not fit into memory."""
     rng, types = np.random.default_rng(seed), common_types(spec)
-    writer = gguf.GGUFWriter(file, "deepseek2")
-    vocabulary = {"tokenizer.ggml.model": "none", "deepseek2.vocab_size": spec.vocab_size, "general.file_type": 15}
+    writer = gguf.GGUFWriter(file, spec.architecture.name)
+    vocabulary = {
+        "tokenizer.ggml.model": "none",
+        f"{spec.architecture.name}.vocab_size": spec.vocab_size,
+        "general.file_type": 15,
+    }
     add_metadata(writer, metadata_of(spec) | vocabulary)
     tensors = [(name, shape, types.get(name, GgmlType.F32)) for name, shape in expected_tensors(spec).items()]
     for name, shape, kind in tensors:

@@ -14,7 +14,7 @@ from gguf import GGUFReader, GGUFValueType
 from tools.fuzz import hostile
 
 from ballast.model.spec import ModelSpec
-from support.models.gguf_files import V2_LITE_SPEC, V3_SPEC, write_model
+from support.models.gguf_files import GLM_SPEC, QWEN3_SPEC, V2_LITE_SPEC, V3_SPEC, write_model
 from support.models.vocabulary import byte_metadata
 
 _ALIGNMENT = 32
@@ -64,7 +64,7 @@ class Content:
 
 
 def seed_specs() -> tuple[ModelSpec, ...]:
-    """Both layouts, both gatings, with and without YaRN, fused experts; each a few kilobytes."""
+    """Every architecture, both layouts, both gatings, with and without YaRN, fused experts; each a few kilobytes."""
     small: dict[str, Any] = {
         "hidden": 32,
         "ffn_dim": 32,
@@ -74,7 +74,8 @@ def seed_specs() -> tuple[ModelSpec, ...]:
     v3 = replace(V3_SPEC, num_layers=2, attention=latent, **small)
     on_lite = replace(latent, q_lora_rank=None, mla_layout=V2_LITE_SPEC.latent.mla_layout)
     lite = replace(V2_LITE_SPEC, num_layers=2, attention=on_lite, **small)
-    return v3, lite, replace(v3, yarn=None, fused_experts=True, tied_output=True)
+    grouped = [replace(spec, num_layers=2, **small) for spec in (QWEN3_SPEC, GLM_SPEC)]
+    return v3, lite, replace(v3, yarn=None, fused_experts=True, tied_output=True), *grouped
 
 
 @cache

@@ -41,3 +41,6 @@ class Architecture:
     """Whether a file must have norms of queries and keys; elsewhere those that are there are used."""
     served: tuple[str, ...] = ()
     """Models, as messages name them, that no family speaks for."""
+
+    def __hash__(self) -> int:
+        return hash(self.name)

@@ -17,7 +17,7 @@ from ballast.text.gguf_vocab import build_backend
 from support.models.gguf_files import write_model
 from support.models.vocabulary import byte_metadata
 
-V3, V2_LITE, PLAIN = seed_specs()
+V3, V2_LITE, PLAIN, *_ = seed_specs()
 UNUSABLE = 3
 
 

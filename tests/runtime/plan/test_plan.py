@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.modules import module_tree
 from ballast.model.residence import weight_memory
 from ballast.model.rope import build_rope_table
+from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.model.weights import Packing, load_weights
 from ballast.moe.device_rules import assign
@@ -28,7 +30,14 @@ from ballast.moe.rule_file import read_rules
 from ballast.plan import MemoryPlan, Numbers, check_memory, make_plan, plan_for, render, rule_lines, run, to_json
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.gguf_files import V3_SPEC, write_model
+from support.models.gguf_files import (
+    GLM46_SPEC,
+    QWEN3_235B_SPEC,
+    V3_SPEC,
+    common_types,
+    write_hollow_model,
+    write_model,
+)
 
 GIB = 1 << 30
 SPEC = replace(V3_SPEC, hidden=256, expert_dim=256)
@@ -85,6 +94,27 @@ def test_the_plan_counts_what_the_loaded_model_takes(
     # A tensor that two matrices look into lies there once.
     places = {place for ranges in (*loaded.experts.values(), loaded.others) for place in ranges}
     assert use(plan, "weights") - vectors == sum(size for _, size in places)
+
+
+@pytest.mark.parametrize(
+    ("spec", "parameters", "token_bytes"),
+    [(QWEN3_235B_SPEC, 235.09e9, 2 * 192_512), (GLM46_SPEC, 352.8e9, 2 * 376_832)],
+    ids=["qwen3-235b", "glm-4.6"],
+)
+def test_a_model_of_full_size_is_planned_from_its_file(
+    tmp_path: Path, spec: ModelSpec, parameters: float, token_bytes: int
+) -> None:
+    """Twice the cache a token of half precision: a CPU keeps it in float32. GLM-4.6 is counted without its block that
+    predicts several tokens."""
+    gguf = open_gguf(write_hollow_model(tmp_path / "m.gguf", spec, common_types(spec)))
+    found = read_spec(gguf)
+    check_tensors(gguf, found)
+    numbers = replace(NUMBERS, isa=kernels.usable_isas()[0], threads_per_node=(8,))
+    plan = make_plan(gguf, found, assign(module_tree(found), (), num_cuda_devices=1), numbers, ROOMY)
+    num_weights = sum(math.prod(info.shape) for info in gguf.tensors.values())
+    assert num_weights == pytest.approx(parameters, rel=0.01)
+    assert use(plan, "weights") == pytest.approx(sum(info.num_bytes for info in gguf.tensors.values()), rel=0.03)
+    assert use(plan, "KV cache") == 33 * 32 * token_bytes
 
 
 def test_every_tensor_is_counted_once_with_its_bytes_in_the_file(gguf: GgufModel) -> None:

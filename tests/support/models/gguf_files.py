@@ -252,7 +252,7 @@ def write_hollow_model(path: Path, spec: ModelSpec, types: Mapping[str, GgmlType
     """Write `spec` at its full size as a sparse file: header and metadata, then a hole in place of the tensors.
 
     It takes almost no disk space. Tensors that `types` does not name are F32."""
-    writer = gguf.GGUFWriter(path, "deepseek2")
+    writer = gguf.GGUFWriter(path, spec.architecture.name)
     add_metadata(writer, metadata_of(spec))
     end = 0
     for name, shape in expected_tensors(spec).items():

@@ -52,6 +52,15 @@ def test_planes_are_keys_and_values_of_all_their_heads() -> None:
     assert QWEN3_SPEC.kv_width == 128
 
 
+def test_the_block_that_predicts_several_tokens_is_none_of_the_layers(tmp_path: Path) -> None:
+    counted = {"block_count": GLM_SPEC.num_layers + 1, "nextn_predict_layers": 1}
+    extra = {"blk.3.nextn.eh_proj.weight": (64, 128), "blk.3.attn_q.weight": (128, 64), "blk.3.attn_q.bias": (128,)}
+    gguf = file_of(tmp_path, GLM_SPEC, counted, extra)
+    found = read_spec(gguf)
+    check_tensors(gguf, found)
+    assert found.num_layers == GLM_SPEC.num_layers
+
+
 def test_glm_files_without_a_gate_mean_sigmoid(tmp_path: Path) -> None:
     silent = dict.fromkeys(("expert_gating_func", "expert_group_count", "expert_group_used_count"))
     found = read_spec(file_of(tmp_path, GLM_SPEC, silent))

@@ -65,6 +65,7 @@ def custom_resource_definition() -> dict[str, Any]:
                         _condition_column("Ready", "Ready", "status"),
                         _condition_column("Reason", "Ready", "reason"),
                         _condition_column("NUMA", "NUMAPinned", "status"),
+                        _column("Device", "string", ".status.device.used"),
                         _column("Replicas", "integer", ".status.replicas"),
                         _column("Updated", "integer", ".status.updatedReplicas", priority=1),
                         _column("Images", "string", ".status.images", priority=1),

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from support.cluster.kube import Kube, Object
+from support.cluster.kube import ApiError, Kube, Object
 from support.cluster.service.endpoints import ready_services
+from support.cluster.service.pod_answers import PodAnswers
 from support.cluster.service.specs import condition, service, status_of, wait_condition, wait_ready
 from support.cluster.waiting import wait_for
 
@@ -225,3 +226,24 @@ def test_a_pod_that_pulls_no_image_is_replaced_for_another_pull_secret(kube: Kub
         return any(pod["spec"].get("imagePullSecrets") for pod in pods(kube, namespace, "secret"))
 
     wait_for("a pod with the secret", has_secret, timeout_s=30)
+
+
+def test_an_engine_that_leaves_its_gpu_unused_is_not_ready_and_more_gpus_are_refused_by_number(
+    kube: Kube, namespace: str, answers: PodAnswers
+) -> None:
+    page = answers.pages["/debug/state"]
+    assert page is not None
+    answers.pages["/debug/state"] = (200, {**page[1], "device": "cpu"})
+    resources = {"cpus": 1, "memory": "1Gi", "gpus": 1}
+    try:
+        kube.apply("inferenceservices", service("idle", resources=resources), namespace)
+        found = wait_condition(kube, namespace, "idle", "Ready", "False", "GPUNotUsed")
+        assert "idle-0: computes on the CPU, although it has 1 nvidia.com/gpu" in found["message"]
+        assert status_of(kube, namespace, "idle")["device"] == {"asked": "cuda", "used": "cpu"}
+        kube.apply("inferenceservices", service("idle", resources={**resources, "cpuFallback": True}), namespace)
+        wait_ready(kube, namespace, "idle")
+        assert status_of(kube, namespace, "idle")["device"] == {"asked": "auto", "used": "cpu"}
+    finally:
+        answers.pages["/debug/state"] = page
+    with pytest.raises(ApiError, match="an engine uses 1 GPU"):
+        kube.apply("inferenceservices", service("more", resources={**resources, "gpus": 2}), namespace)

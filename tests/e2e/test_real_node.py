@@ -90,7 +90,9 @@ def test_the_images_hold_no_compiler_and_run_as_their_own_user(installed: Instal
 
 
 def test_a_gpu_of_a_device_plugin_is_given_and_its_report_read(installed: InstalledNode, kube: Kube) -> None:
-    with served(installed, sample("tiny-gpu")) as name:
+    # The device exists by name only: without the fall-back the engine would end.
+    resources = {"cpus": 1, "memory": "4Gi", "gpus": 1, "cpuFallback": True}
+    with served(installed, sample("tiny-gpu", resources=resources)) as name:
         (pod,) = engine_pods(kube, name)
         pod_name = pod["metadata"]["name"]
         assert installed.kubectl("exec", pod_name, "--", "printenv", "NVIDIA_VISIBLE_DEVICES").strip() == "GPU-0"

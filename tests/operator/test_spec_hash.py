@@ -94,8 +94,8 @@ def changed(path):
     inside, value = value_at(spec, parents), value_at(spec, [*parents, last])
     if isinstance(value, dict):
         inside[last] = {**value, "more": "x"}
-    elif isinstance(value, bool | int) and not isinstance(value, bool):
-        inside[last] = value + 1
+    elif isinstance(value, int) and not isinstance(value, bool):
+        inside[last] = 0 if last == "gpus" else value + 1
     else:
         inside[last] = OTHER.get(last, (not value) if isinstance(value, bool) else f"{value}x")
     return spec

@@ -20,6 +20,8 @@ from ballast_operator.api.model import Model
 from ballast_operator.names import ADMIN_PORT
 from ballast_operator.quantity import parse_bytes
 
+USED_GPUS = 1
+TOO_MANY_GPUS = f"an engine uses {USED_GPUS} GPU: ask for {USED_GPUS}, and for more replicas where one is too slow"
 NOT_THE_ADMIN_PORT = f"port {ADMIN_PORT} is the admin port"
 
 
@@ -44,7 +46,18 @@ class Resources(ApiType):
             )
         ),
     )
-    gpus: int = Field(default=1, ge=0, le=64, description="GPUs of one pod; 0 computes on the CPU alone.")
+    gpus: int = Field(
+        default=1,
+        ge=0,
+        le=64,
+        description="GPUs of one pod: 1, as an engine uses no more; 0 computes on the CPU alone.",
+        json_schema_extra=rules(cel(f"self <= {USED_GPUS}", TOO_MANY_GPUS)),
+    )
+    cpu_fallback: bool = Field(
+        default=False,
+        description="Whether an engine that cannot use its GPU computes on the CPU (--device auto), many times slower. "
+        "Default: it ends, and the service is not Ready (--device cuda).",
+    )
     gpu_resource_name: Annotated[
         str,
         StringConstraints(
@@ -54,6 +67,13 @@ class Resources(ApiType):
     hugepages1_gi: int = Field(
         default=0, alias="hugepages1Gi", ge=0, le=65536, description="Huge pages of 1 GiB, beside the memory."
     )
+
+    @field_validator("gpus")
+    @classmethod
+    def _no_more_gpus_than_are_used(cls, gpus: int) -> int:
+        if gpus > USED_GPUS:
+            raise ValueError(f"gpus ({gpus}): {TOO_MANY_GPUS}")
+        return gpus
 
     @field_validator("memory")
     @classmethod

@@ -11,6 +11,7 @@ from ballast_operator.api.base import ApiType
 ConditionStatus = Literal["True", "False", "Unknown"]
 
 MAX_MESSAGE = 32768
+MAX_DEVICE = 64
 
 
 class Condition(ApiType):
@@ -62,6 +63,15 @@ class Effective(ApiType):
     guaranteed_prompt_tokens: int = Field(ge=0, description="Longest prompt of each of them for which that holds.")
 
 
+class Device(ApiType):
+    """Where the engines compute."""
+
+    asked: str = Field(max_length=64, description="What the spec asks for: cpu, cuda or auto.")
+    used: str | None = Field(
+        default=None, max_length=1024, description="What the running engines report, more than one while they differ."
+    )
+
+
 class InferenceServiceStatus(ApiType):
     """What is true of the service now."""
 
@@ -78,6 +88,7 @@ class InferenceServiceStatus(ApiType):
     url: str | None = Field(default=None, max_length=1024, description="Base URL of the OpenAI API inside the cluster.")
     nodes: str | None = Field(default=None, max_length=4096, description="Nodes of the pods, comma-separated.")
     effective: Effective | None = Field(default=None, description="What the running engine made of the settings.")
+    device: Device | None = Field(default=None, description="Where the engines compute.")
     placement: list[PodPlacement] | None = Field(
         default=None,
         max_length=256,

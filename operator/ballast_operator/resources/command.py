@@ -36,12 +36,19 @@ def engine_options(spec: InferenceServiceSpec) -> dict[str, object]:
         "max_stall_ms": engine.max_stall_ms,
         "backend_type": engine.backend_type,
         "drain_timeout_s": engine.drain_timeout_seconds,
-        "device": "auto" if spec.resources.gpus else "cpu",
+        "device": asked_device(spec),
         "log_format": "json",
         "api_key_file": f"{KEYS_DIRECTORY}/{spec.endpoint.auth.secret_ref.key}" if spec.endpoint.auth else None,
         "optimize_config_path": f"{RULES_DIRECTORY}/{rules_key(rules)}" if rules else None,
         "force_think": True if engine.force_think else None,
     }
+
+
+def asked_device(spec: InferenceServiceSpec) -> str:
+    """Where the engine is to compute, unless extraArgs say otherwise."""
+    if not spec.resources.gpus:
+        return "cpu"
+    return "auto" if spec.resources.cpu_fallback else "cuda"
 
 
 def _model(spec: InferenceServiceSpec) -> dict[str, object]:

@@ -193,6 +193,7 @@ def make_apps(
     metrics.registry.register(VramProbe(config.machine.device, config.machine.vram_limit))
     service = Service(
         engine=engine,
+        device=config.machine.device,
         request_builder=RequestBuilder(
             text,
             engine.limits,

@@ -60,6 +60,8 @@ class Service:
     access: Access
     admin_access: Access
     limits: ServerLimits = field(default_factory=ServerLimits)
+    device: str = "cpu"
+    """Where the model is computed, once `auto` is decided: cpu, cuda or cuda:N."""
     strict_model_name: bool = False
     request_timeout_s: float = 0.0
     refuse_unknown_fields: bool = False

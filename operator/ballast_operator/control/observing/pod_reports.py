@@ -11,7 +11,7 @@ from ballast_operator.control.deciding.live_pod import Pod
 from ballast_operator.control.observing.probe import ProbeError, Prober
 from ballast_operator.control.reporting.evidence import PodReport
 from ballast_operator.control.reporting.numa_findings import MALFORMED, judge_pinning, read_placement, unknown
-from ballast_operator.control.reporting.status import read_effective
+from ballast_operator.control.reporting.status import read_device, read_effective
 from ballast_operator.control.state import ServiceState
 
 MAX_REPORT_AGE_S = 60.0
@@ -88,18 +88,24 @@ async def _loading(prober: Prober, ip: str) -> PodReport:
 
 
 async def _running(prober: Prober, service: InferenceService, pod: Pod, ip: str) -> PodReport:
+    effective = device = None
     try:
-        effective = read_effective(service, await prober.state(ip))
+        state = await prober.state(ip)
+        device = read_device(state)
+        effective = read_effective(service, state)
     except (ProbeError, *MALFORMED):
-        effective = None
+        pass
     if service.spec.numa.enforcement == "Off":
-        return PodReport(effective=effective)
+        return PodReport(effective=effective, device=device)
     try:
         report = await prober.numa(ip)
         return PodReport(
-            placement=read_placement(pod, report), verdict=judge_pinning(service.spec, pod, report), effective=effective
+            placement=read_placement(pod, report),
+            verdict=judge_pinning(service.spec, pod, report),
+            effective=effective,
+            device=device,
         )
     except ProbeError as error:
-        return PodReport(verdict=unknown(pod, str(error)), effective=effective)
+        return PodReport(verdict=unknown(pod, str(error)), effective=effective, device=device)
     except MALFORMED as error:
-        return PodReport(verdict=unknown(pod, f"not a report: {error!r}"), effective=effective)
+        return PodReport(verdict=unknown(pod, f"not a report: {error!r}"), effective=effective, device=device)

@@ -20,6 +20,8 @@ class PodReport:
     placement: PodPlacement | None = None
     verdict: NumaVerdict | None = None
     effective: Effective | None = None
+    device: str | None = None
+    """Where it computes; None where an older runtime does not say."""
 
 
 @dataclass(frozen=True, slots=True)

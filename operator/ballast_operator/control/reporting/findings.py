@@ -8,9 +8,10 @@ from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.control.deciding.live_pod import Pod, current_pods
 from ballast_operator.control.reporting import conditions as names
 from ballast_operator.control.reporting.conditions import Finding, worst
-from ballast_operator.control.reporting.evidence import Evidence
+from ballast_operator.control.reporting.evidence import Evidence, PodReport
 from ballast_operator.control.reporting.exit_reasons import explain
 from ballast_operator.names import KIND
+from ballast_operator.resources.command import asked_device
 from ballast_operator.resources.volumes import MODEL_VOLUME
 from ballast_operator.spec_hash import spec_hash
 
@@ -150,7 +151,7 @@ def _refusal(service: InferenceService, pod: Pod) -> str:
 def _model_loaded(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
     if not service.spec.replicas:
         return STOPPED
-    found = [_loading(pod, seen) for _, pod in sorted(current.items())]
+    found = [_loading(service, pod, seen) for _, pod in sorted(current.items())]
     if (trouble := next((finding for finding in found if finding.troubles), None)) is not None:
         return trouble  # it may be why the others are missing still
     if len(current.keys() | _outdated(seen)) < service.spec.replicas:
@@ -166,9 +167,9 @@ def _model_loaded(service: InferenceService, seen: Evidence, current: Mapping[in
     return worst(found, _rolling_out(seen) if _outdated(seen) else done)
 
 
-def _loading(pod: Pod, seen: Evidence) -> Finding:
+def _loading(service: InferenceService, pod: Pod, seen: Evidence) -> Finding:
     if pod.ready:
-        return Finding("True", "Loaded")
+        return _on_its_device(service, pod, seen.reports.get(pod.uid))
     if pod.waiting is not None and pod.waiting[0] in IMAGE_REASONS:
         return Finding("False", "ImagePullFailed", f"{pod.name}: {pod.waiting[1] or pod.waiting[0]}")
     if pod.last_exit is not None and not pod.running:
@@ -186,6 +187,18 @@ def _loading(pod: Pod, seen: Evidence) -> Finding:
         return Finding("False", "NotReady", f"{pod.name}: loaded, and not ready{again}")
     # In steps of ten, so that the status is not written for every percent.
     return Finding("False", "Loading", f"{pod.name}: {int(report.progress * 10) * 10} % loaded{again}")
+
+
+def _on_its_device(service: InferenceService, pod: Pod, report: PodReport | None) -> Finding:
+    chosen = any(word.partition("=")[0] == "--device" for word in service.spec.engine.extra_args)
+    if asked_device(service.spec) != "cuda" or chosen or report is None or report.device != "cpu":
+        return Finding("True", "Loaded")
+    return Finding(
+        "False",
+        "GPUNotUsed",
+        f"{pod.name}: computes on the CPU, although it has {service.spec.resources.gpus} "
+        f"{service.spec.resources.gpu_resource_name}; its log says why, resources.cpuFallback allows it",
+    )
 
 
 def _numa_pinned(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:

@@ -7,12 +7,13 @@ from datetime import datetime
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.api.status import Effective, InferenceServiceStatus
+from ballast_operator.api.status import MAX_DEVICE, Device, Effective, InferenceServiceStatus
 from ballast_operator.control.deciding.live_pod import current_pods
 from ballast_operator.control.reporting.conditions import merge
 from ballast_operator.control.reporting.evidence import Evidence
 from ballast_operator.control.reporting.findings import find, spec_refused
 from ballast_operator.names import pod_selector, selector_text
+from ballast_operator.resources.command import asked_device
 from ballast_operator.resources.service import service_url
 
 
@@ -33,6 +34,7 @@ def build_status(
         url=service_url(service),
         nodes=", ".join(sorted({pod.node for pod in alive if pod.node})) or None,
         effective=next((report.effective for report in reports if report.effective), None),
+        device=_device(service, [report.device for report in reports if report.device]),
         placement=[report.placement for report in reports if report.placement] or None,
         conditions=merge(find(service, seen), before.get("conditions") or [], service.generation, now),
     )
@@ -46,6 +48,16 @@ def refused_status(message: str, generation: int, before: Mapping[str, Any], now
         "observedGeneration": generation,
         "conditions": [condition.to_api() for condition in conditions],
     }
+
+
+def _device(service: InferenceService, used: list[str]) -> Device:
+    return Device(asked=asked_device(service.spec), used=", ".join(sorted(set(used))) or None)
+
+
+def read_device(state: Mapping[str, Any]) -> str | None:
+    """Where the engine computes, by the runtime's /debug/state; None where an older one does not say."""
+    device = state.get("device")
+    return device[:MAX_DEVICE] if isinstance(device, str) else None
 
 
 def read_effective(service: InferenceService, state: Mapping[str, Any]) -> Effective:

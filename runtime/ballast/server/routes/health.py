@@ -72,6 +72,7 @@ async def debug_state(request: Request) -> Response:
     return _status(
         200,
         state=service.engine.state.value,
+        device=service.device,
         load_progress=service.engine.load_progress,
         preparing=service.tokenize_queue.num_waiting,
         switched_off=numbers.pop("switched_off"),

@@ -174,6 +174,8 @@ class EngineView(_Open):
     """The engine's numbers, the requests that run and the first of those that wait."""
 
     state: str
+    device: str
+    """Where the model is computed: cpu, cuda or cuda:N."""
     load_progress: float
     preparing: int
     switched_off: dict[str, str]

@@ -145,6 +145,18 @@ def test_what_serves_is_available_while_other_replicas_start_and_after_a_refusal
     assert reasons(seen(), service(replicas=0))["Available"] == ("False", "ScaledToZero")
 
 
+def test_an_engine_that_has_a_gpu_and_computes_on_the_cpu_is_not_ready_unless_that_is_allowed():
+    resources = {"cpus": 2, "memory": "1Gi", "gpus": 1}
+    on_cpu = PodReport(verdict=NumaVerdict(True, "CPUsAndMemoryAligned", "fine"), device="cpu")
+    asked = service(resources=resources)
+    assert reasons(seen(pod(of=asked), report=on_cpu), asked)["Ready"] == ("False", "GPUNotUsed")
+    for allowed in (
+        service(resources={**resources, "cpuFallback": True}),
+        service(resources=resources, engine={"extraArgs": ["--device", "cpu"]}),
+    ):
+        assert reasons(seen(pod(of=allowed), report=on_cpu), allowed)["Ready"] == ("True", "Serving")
+
+
 def test_what_is_in_the_way_comes_first():
     assert reasons(seen(pod(), conflicts=("Service s exists",)))["Ready"] == ("False", "ForeignObject")
     assert reasons(seen(pod(), refusals=("quota",)))["Ready"] == ("False", "ChildRefused")

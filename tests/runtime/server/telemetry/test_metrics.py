@@ -189,7 +189,7 @@ def test_debug_state_shows_live_requests_without_their_text(server):
     with urllib.request.urlopen(request, timeout=30):
         _, _, page = server.get("/debug/state")
     state = json.loads(page)
-    assert state["state"] == "ready"
+    assert (state["state"], state["device"]) == ("ready", "cpu")
     assert [entry["id"] for entry in state["requests"]] == ["mine"]
     assert state["numbers"]["running"] == 1
     assert state["switched_off"] == {}

@@ -40,7 +40,7 @@ WATCHED_RULES = (
 """Needed in every namespace where services are looked for."""
 
 CLUSTER_RULES = (
-    Rule("", ("nodes",), ("list",)),
+    Rule("", ("nodes",), ("get", "list")),
     Rule("topology.node.k8s.io", ("noderesourcetopologies",), ("list",)),
 )
 """For objects that have no namespace."""

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from support.cluster.cluster import Cluster
 from support.cluster.kube import ApiError, Kube, Object
+from support.cluster.nodes.made_up import add_node, made_up_node
 from support.cluster.service.endpoints import ready_services
 from support.cluster.service.pod_answers import PodAnswers
 from support.cluster.service.specs import condition, service, status_of, wait_condition, wait_ready
@@ -247,3 +249,44 @@ def test_an_engine_that_leaves_its_gpu_unused_is_not_ready_and_more_gpus_are_ref
         answers.pages["/debug/state"] = page
     with pytest.raises(ApiError, match="an engine uses 1 GPU"):
         kube.apply("inferenceservices", service("more", resources={**resources, "gpus": 2}), namespace)
+
+
+NOT_READY = {
+    "type": "Ready",
+    "status": "False",
+    "reason": "KubeletNotReady",
+    "message": "made to fail",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+
+
+def test_a_dead_node_is_named_and_a_pod_that_cannot_end_there_too(
+    cluster: Cluster, kube: Kube, namespace: str, answers: PodAnswers
+) -> None:
+    add_node(cluster.control_plane, made_up_node("dies", labels={"example.org/own": "yes"}))
+    own = {"nodeSelector": {"example.org/own": "yes"}}
+    lingers = {"annotations": {"test.ballast.dev/lingers": "yes"}}
+    page, answers.pages["/readyz"] = answers.pages["/readyz"], answers.pages["/readyz"]
+    serving(kube, namespace, "orphan", scheduling=own, podMetadata=lingers)
+    try:
+        answers.pages["/readyz"] = None
+        kube.merge("nodes", "dies", {"metadata": {"annotations": {"test.ballast.dev/broken": "yes"}}})
+        kube.merge("nodes", "dies", {"status": {"conditions": [NOT_READY]}}, subresource="status")
+        # As the node controller marks the pods of such a node, within its grace period.
+        kube.merge("pods", "orphan-0", {"status": {"conditions": [NOT_READY]}}, namespace, "status")
+        found = wait_condition(kube, namespace, "orphan", "Ready", "False", "NodeNotReady", timeout_s=60)
+        assert (
+            "orphan-0: node dies is not ready since 2026-01-01T00:00:00Z (KubeletNotReady, made to fail)"
+            in found["message"]
+        )
+        told = {e["reason"]: e["type"] for e in kube.list("events", namespace)}
+        assert told["NodeNotReady"] == "Warning"
+        kube.delete("pods", "orphan-0", namespace)
+        found = wait_condition(kube, namespace, "orphan", "Scheduled", "False", "NodeNotReady", timeout_s=60)
+        assert "kubectl delete pod orphan-0 --force" in found["message"]
+    finally:
+        answers.pages["/readyz"] = page
+        kube.merge("nodes", "dies", {"metadata": {"annotations": {"test.ballast.dev/broken": None}}})
+        kube.delete("pods", "orphan-0", namespace, gracePeriodSeconds=0)
+    wait_ready(kube, namespace, "orphan", timeout_s=60)
+    kube.delete("nodes", "dies")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,6 +19,7 @@ from ballast_operator.control.applying.outcome import REFUSED, Outcome
 from ballast_operator.control.applying.pods import apply_rollout, heal_pods, is_acceptable
 from ballast_operator.control.deciding.live_endpoints import pods_behind, why_not_behind
 from ballast_operator.control.deciding.live_pod import Pod, current_pods
+from ballast_operator.control.deciding.lost_node import doubtful_nodes, why_lost
 from ballast_operator.control.deciding.numa_capacity import why_no_capacity
 from ballast_operator.control.deciding.ownership import conflict
 from ballast_operator.control.deciding.rollout import Rollout, next_attempt, plan_rollout
@@ -26,7 +27,7 @@ from ballast_operator.control.observing.observe import Observed, observe
 from ballast_operator.control.observing.pod_reports import gather_reports, reach_service
 from ballast_operator.control.observing.probe import Prober
 from ballast_operator.control.reporting.events import events_between
-from ballast_operator.control.reporting.evidence import Evidence
+from ballast_operator.control.reporting.evidence import Evidence, PodReport
 from ballast_operator.control.reporting.status import build_status, refused_status
 from ballast_operator.control.state import OperatorState, version_of
 from ballast_operator.desired import desired_children
@@ -121,8 +122,25 @@ class Reconciler:
             behind=None if isinstance(seen.slices, ApiError) else pods_behind(seen.slices),
             unserved=unserved,
             service_failure=failure,
+            lost_nodes=await self._lost_nodes(service, seen, reports),
             no_capacity=no_capacity,
         )
+
+    async def _lost_nodes(
+        self, service: InferenceService, seen: Observed, reports: Mapping[str, PodReport]
+    ) -> dict[str, str]:
+        """What is wrong with nodes of pods that leave or say nothing, by name; empty where nodes may not be read."""
+        loading = frozenset(uid for uid, report in reports.items() if report.progress is not None)
+        found = {}
+        for name in doubtful_nodes(seen.pods, loading):
+            try:
+                why = why_lost(name, await self.api.get(NODE, None, name))
+            except ApiError as error:  # the pods' own state is told all the same
+                log.warning("a node is not known", extra={"service": str(service.ref), "error": str(error)})
+                continue
+            if why is not None:
+                found[name] = why
+        return found
 
     async def _why_unreachable(
         self, service: InferenceService, seen: Observed, current: Sequence[Pod]

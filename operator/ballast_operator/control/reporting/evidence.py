@@ -44,5 +44,7 @@ class Evidence:
     """Which ready pods no client reaches, as they are no endpoints of the Service."""
     service_failure: str | None = None
     """Why the engine was not reached through the Service; None if it was."""
+    lost_nodes: Mapping[str, str] = field(default_factory=dict)
+    """What is wrong with nodes that report no more, by name."""
     no_capacity: str | None = None
     """Why no NUMA node has capacity for a pod, where the cluster tells."""

@@ -115,11 +115,16 @@ def _scheduled(service: InferenceService, seen: Evidence, current: Mapping[int, 
     if missing and seen.no_capacity is not None:
         return Finding("False", "NoNUMANodeFits", seen.no_capacity)
     if missing:
-        return Finding("False", "PodMissing", _why_missing(seen))
+        return _missing(seen)
     unplaced = [pod.name for pod in current.values() if pod.node is None]
     if unplaced:
         return Finding("False", "WaitingForScheduler", f"{', '.join(unplaced)}: no node yet")
     return Finding("True", "PodsScheduled", "every replica has a node")
+
+
+def _missing(seen: Evidence) -> Finding:
+    stuck = any(pod.node in seen.lost_nodes for pod in seen.rollout.leaving)
+    return Finding("False", "NodeNotReady" if stuck else "PodMissing", _why_missing(seen))
 
 
 def _why_missing(seen: Evidence) -> str:
@@ -127,6 +132,13 @@ def _why_missing(seen: Evidence) -> str:
         return (
             f"{_where(seen.rollout.earlier_owner_pods)}: of a deleted {KIND} of this name; the replica starts when it "
             "has gone, so that two never hold memory at once"
+        )
+    if stuck := [pod for pod in seen.rollout.leaving if pod.node in seen.lost_nodes]:
+        nodes = "; ".join(sorted({seen.lost_nodes[str(pod.node)] for pod in stuck}))
+        pods = " ".join(pod.name for pod in stuck)
+        return (
+            f"{_where(stuck)}: cannot end, as {nodes}; the next pod waits, so that two never hold memory at once. Once "
+            f"the machine is known to be off, delete the Node, or free it with `kubectl delete pod {pods} --force`"
         )
     if seen.rollout.leaving:
         return f"{_where(seen.rollout.leaving)}: drains and ends before the next pod starts"
@@ -155,7 +167,7 @@ def _model_loaded(service: InferenceService, seen: Evidence, current: Mapping[in
     if (trouble := next((finding for finding in found if finding.troubles), None)) is not None:
         return trouble  # it may be why the others are missing still
     if len(current.keys() | _outdated(seen)) < service.spec.replicas:
-        return Finding("False", "PodMissing", _why_missing(seen))
+        return _missing(seen)
     if service.spec.model.source.image is not None and any(MODEL_VOLUME not in pod.volumes for pod in current.values()):
         return Finding(
             "False",
@@ -179,6 +191,8 @@ def _loading(service: InferenceService, pod: Pod, seen: Evidence) -> Finding:
         return Finding("False", pod.waiting[0], f"{pod.name}: {pod.waiting[1] or pod.waiting[0]}")
     if not pod.running:
         return Finding("False", "ContainerCreating", f"{pod.name}: its container is being started")
+    if pod.node is not None and pod.node in seen.lost_nodes:
+        return Finding("False", "NodeNotReady", f"{pod.name}: {seen.lost_nodes[pod.node]}")
     report = seen.reports.get(pod.uid)
     again = f", after {explain(pod.last_exit)[1]}" if pod.last_exit is not None else ""
     if report is None or report.progress is None:

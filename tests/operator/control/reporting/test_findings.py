@@ -157,6 +157,18 @@ def test_an_engine_that_has_a_gpu_and_computes_on_the_cpu_is_not_ready_unless_th
         assert reasons(seen(pod(of=allowed), report=on_cpu), allowed)["Ready"] == ("True", "Serving")
 
 
+def test_a_lost_node_is_named_and_how_to_free_the_pod_that_waits_for_it():
+    lost = {"n1": "node n1 is not ready since 2026-01-01T00:00:00Z (NodeStatusUnknown)"}
+    silent = seen(pod(ready=False), report=PodReport(), lost_nodes=lost)
+    assert reasons(silent)["Ready"] == ("False", "NodeNotReady")
+    leaving = pod(terminating=True, ready=False)
+    waits = find(service(), seen(leaving, rollout=Rollout(leaving=(leaving,)), lost_nodes=lost))
+    assert waits["Scheduled"].reason == waits["Ready"].reason == "NodeNotReady"
+    for said in ("since 2026-01-01", "kubectl delete pod s-0 --force"):
+        assert said in waits["Ready"].message
+        assert said in waits["Progressing"].message
+
+
 def test_what_is_in_the_way_comes_first():
     assert reasons(seen(pod(), conflicts=("Service s exists",)))["Ready"] == ("False", "ForeignObject")
     assert reasons(seen(pod(), refusals=("quota",)))["Ready"] == ("False", "ChildRefused")

@@ -1,0 +1,26 @@
+"""Which nodes are looked at, and what counts as lost."""
+
+from builders import pod, refused
+
+from ballast_operator.control.deciding.lost_node import doubtful_nodes, why_lost
+
+
+def test_only_nodes_of_pods_that_leave_or_say_nothing_are_looked_at():
+    pods = [
+        pod(0, node="serves"),
+        pod(1, node="leaves", terminating=True),
+        pod(2, node="silent", ready=False),
+        pod(3, node="loads", ready=False, uid="loads"),
+        pod(4, node=None, ready=False),
+        refused(5, node="refuses"),
+    ]
+    assert doubtful_nodes(pods, frozenset({"loads"})) == ["leaves", "silent"]
+
+
+def test_a_node_is_lost_when_it_is_gone_or_its_kubelet_reports_no_more():
+    assert why_lost("n", None) == "node n is gone"
+    ready = {"type": "Ready", "status": "True"}
+    assert why_lost("n", {"status": {"conditions": [{"type": "DiskPressure"}, ready]}}) is None
+    unknown = {**ready, "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": "T"}
+    assert why_lost("n", {"status": {"conditions": [unknown]}}) == "node n is not ready since T (NodeStatusUnknown)"
+    assert why_lost("n", {}) == "node n is not ready since it was made (no report)"

@@ -1,6 +1,6 @@
-// Zeroed memory straight from the system, page-aligned, in huge pages where the system gives them. A guard
-// page on either side keeps it a mapping of its own, which the kernel counts separately, and makes reading
-// beyond its last page fail at once.
+// Memory straight from the system, page-aligned, in huge pages where the system gives them: zeroed, or that
+// of a file in memory. A guard page on either side keeps it a mapping of its own, which the kernel counts
+// separately, and makes reading beyond its last page fail at once.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,10 @@ class Pages {
  public:
   // Throws std::bad_alloc when the system refuses.
   explicit Pages(size_t num_bytes);
+  // The pages of an open file from its beginning, shared: what is written goes into the file. The file must
+  // keep its length while they live, and is not needed open. Throws std::system_error when the system refuses
+  // or the file is too short.
+  Pages(size_t num_bytes, int file);
   ~Pages();
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
@@ -22,12 +26,26 @@ class Pages {
   uint8_t* data() const { return data_; }
   size_t size() const { return size_; }
   // Bytes of the whole pages that hold them.
-  size_t mapped_size() const;
+  size_t mapped_size() const { return mapped_; }
 
  private:
+  void map_with_guards(size_t border, int protection, int flags, int file);
+
   uint8_t* data_ = nullptr;
   size_t size_;
+  size_t mapped_ = 0;
 };
+
+// The size of the system's huge pages, and what is taken, read and summed up at a time.
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+// How long a file should be that holds num_bytes of memory: whole pages, and a whole huge page at the end
+// where half of it or more is used. A multiple of `unit`, of which the file's memory is made.
+size_t file_bytes(size_t num_bytes, size_t unit);
+
+// Takes memory for some bytes of a file that were not written yet, in huge pages where the system gives them,
+// near the thread that calls. Throws std::system_error when there is no room.
+void take_file_memory(int file, const Pages& pages, size_t begin, size_t end);
 
 // Maps the pages of memory that will be read soon with one system call instead of one fault a page. A hint:
 // what cannot be mapped is left to the faults.

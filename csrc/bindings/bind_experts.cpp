@@ -52,12 +52,16 @@ std::vector<PartMatrices> parts_of_experts(const ExpertsView& view) {
 }
 
 ExpertsView pack_experts(const ExpertsView& view, ThreadPool& pool, const std::string& isa,
-                         int activation_bytes, const std::optional<Experts::PartDone>& done) {
+                         int activation_bytes, const std::optional<Experts::PartDone>& done,
+                         const std::optional<Experts::PartFileOf>& file_of) {
   if (!view.experts.parts().empty()) throw py::value_error("the experts are packed already");
   const std::optional<PanelTarget> target = panel_target(isa, activation_bytes);
   if (!target) return view;
   const py::gil_scoped_release unlocked;
-  return {{}, done ? view.experts.packed(pool, *target, *done) : view.experts.packed(pool, *target)};
+  const Experts::PartDone nobody_asks = [](const std::string&) {};
+  return {{},
+          view.experts.packed(pool, *target, done ? *done : nobody_asks,
+                              file_of.value_or(Experts::PartFileOf()))};
 }
 
 void forward_experts(const ExpertsView& view, ThreadPool& pool, const py::array& x, const py::array& ids,
@@ -99,7 +103,7 @@ void bind_experts(py::module_ m) {
       .def(py::init(&ExpertsView::over), arg("gate"), arg("up"), arg("down"), arg("num_experts"))
       .def_static("fused", &ExpertsView::over_fused, arg("gate_up"), arg("down"), arg("num_experts"))
       .def("packed", &pack_experts, arg("pool"), arg("isa"), py::kw_only(), arg("activation_bytes"),
-           arg("done") = py::none())
+           arg("done") = py::none(), arg("file_of") = py::none())
       .def_property_readonly("memory", &memory_of_experts)
       .def_property_readonly("uses",
                              [](const ExpertsView& view) {

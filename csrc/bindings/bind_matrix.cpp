@@ -1,8 +1,11 @@
 // Matrices for Python: seen where they lie, packed, read back.
+#include <pybind11/functional.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -82,17 +85,21 @@ void embed(const MatrixView& view, const py::array& ids, py::array out) {
   }
 }
 
+using FileOf = std::function<std::shared_ptr<PanelFile>(int64_t num_bytes)>;
+
 MatrixView pack(ThreadPool& pool, const MatrixView& view, const std::string& isa, int64_t num_heads,
                 int64_t head_stride, int64_t row_offset, std::optional<int64_t> num_rows, bool transposed,
-                int activation_bytes) {
+                int activation_bytes, const std::optional<FileOf>& file_of) {
   require_in_place(view.matrix);
   const std::optional<PanelTarget> target = panel_target(isa, activation_bytes);
   const HeadRows heads =
       head_rows(view.matrix, num_heads, head_stride, row_offset, num_rows.value_or(view.matrix.rows()));
   if (!target) return view;
+  PanelFileOf file;
+  if (file_of) file = [&](int, int64_t num_bytes) { return (*file_of)(num_bytes); };
   const py::gil_scoped_release unlocked;
-  return {std::nullopt, view.matrix.packed(pool, *target, heads,
-                                           transposed ? PanelRows::kTransposed : PanelRows::kAsStored)};
+  const PanelRows rows = transposed ? PanelRows::kTransposed : PanelRows::kAsStored;
+  return {std::nullopt, view.matrix.packed(pool, *target, heads, rows, file)};
 }
 
 const Panels& packed_panels(const MatrixView& view) {
@@ -212,6 +219,28 @@ void bind_matrix(py::module_ m) {
       .def_property_readonly("panels", &panels_of)
       .def_property_readonly("memory", [](const MatrixView& view) { return std::vector{memory_of(view)}; });
 
+  py::class_<PanelFile, std::shared_ptr<PanelFile>>(m, "PanelFile")
+      .def(py::init([](int file, bool mapped, std::optional<uint64_t> checksum) {
+             return std::make_shared<PanelFile>(
+                 PanelFile{file, mapped, checksum.has_value(), checksum.value_or(0), nullptr});
+           }),
+           arg("file"), py::kw_only(), arg("mapped"), arg("checksum"))
+      .def_readonly("checksum", &PanelFile::checksum)
+      .def_property_readonly("memory", [](const py::object& self) -> py::object {
+        const Pages* pages = self.cast<const PanelFile&>().pages.get();
+        if (pages == nullptr) return py::none();
+        py::array_t<uint8_t> view({static_cast<py::ssize_t>(pages->mapped_size())}, pages->data(), self);
+        view.attr("flags").attr("writeable") = false;
+        return view;
+      });
+  m.def(
+      "panel_file_nbytes",
+      [](int64_t num_bytes, int64_t unit) {
+        return file_bytes(static_cast<size_t>(num_bytes), static_cast<size_t>(unit));
+      },
+      arg("num_bytes"), arg("unit"));
+  m.attr("PANEL_LAYOUT_VERSION") = kPanelLayoutVersion;
+
   py::class_<FastIsa>(m, "FastIsa")
       .def_readonly("name", &FastIsa::name)
       .def_readonly("cpu_flags", &FastIsa::cpu_flags)
@@ -220,7 +249,7 @@ void bind_matrix(py::module_ m) {
   m.def("usable_isas", &usable_isas);
   m.def("pack", &pack, arg("pool"), arg("matrix"), arg("isa"), py::kw_only(), arg("num_heads") = 1,
         arg("head_stride") = 0, arg("row_offset") = 0, arg("num_rows") = py::none(),
-        arg("transposed") = false, arg("activation_bytes"));
+        arg("transposed") = false, arg("activation_bytes"), arg("file_of") = py::none());
   m.def("unpack", &unpack, arg("matrix"));
   m.def(
       "packed_nbytes",

@@ -30,6 +30,10 @@
 
 namespace ballast {
 
+// Of how panels of any format lie, which files of packed weights name. To be raised with every change of
+// that; tests/kernels/test_panel_files.py knows the bytes.
+constexpr int kPanelLayoutVersion = 1;
+
 constexpr int kPanelRows = 16;
 constexpr int kGroupCols = 32;
 constexpr int kGroupQuads = 8;

@@ -80,27 +80,30 @@ std::vector<IndexRange> ranges_by_node(const FormatTraits& down, int64_t width,
   return split_among_nodes(width, std::max<int64_t>(down.block_weights, rounded_together), threads_per_node);
 }
 
-Experts Experts::packed(ThreadPool& pool, const PanelTarget& target, const PartDone& done) const {
+Experts Experts::packed(ThreadPool& pool, const PanelTarget& target, const PartDone& done,
+                        const PartFileOf& file_of) const {
   const std::vector<IndexRange> ranges =
       ranges_by_node(down_.matrix.format(), expert_width(), pool.threads_per_node());
-  const auto pack = [&](const ExpertMatrices& part, const std::function<PanelSlice(IndexRange)>& slice_of) {
+  const auto pack = [&](const char* name, const ExpertMatrices& part,
+                        const std::function<PanelSlice(IndexRange)>& slice_of) {
     std::vector<PanelSlice> slices;
     for (const IndexRange& range : ranges) slices.push_back(slice_of(range));
-    return Panels::by_node(pool, target, part.matrix, slices);
+    PanelFileOf file_of_node;
+    if (file_of) file_of_node = [&](int node, int64_t num_bytes) { return file_of(name, node, num_bytes); };
+    auto packed = Panels::by_node(pool, target, part.matrix, slices, file_of_node);
+    done(name);
+    return packed;
   };
-  const auto pack_rows = [&](const ExpertMatrices& part) {
-    return pack(part, [&](IndexRange range) {
+  const auto pack_rows = [&](const char* name, const ExpertMatrices& part) {
+    return pack(name, part, [&](IndexRange range) {
       const HeadRows& rows = part.rows;
       return PanelSlice{{rows.num_heads, rows.stride, rows.offset + range.begin, range.size()},
                         {0, part.matrix.cols()}};
     });
   };
-  const auto gates = pack_rows(gate_);
-  done("gate");
-  const auto ups = pack_rows(up_);
-  done("up");
-  const auto downs = pack(down_, [&](IndexRange range) { return PanelSlice{down_.rows, range}; });
-  done("down");
+  const auto gates = pack_rows("gate", gate_);
+  const auto ups = pack_rows("up", up_);
+  const auto downs = pack("down", down_, [&](IndexRange range) { return PanelSlice{down_.rows, range}; });
 
   Experts copy = *this;
   for (ExpertMatrices* part : {&copy.gate_, &copy.up_, &copy.down_})

@@ -46,8 +46,12 @@ class Experts {
   // over is not needed any more, and `forward` takes pools of these nodes. Calls done("gate"), then "up" and
   // "down", as soon as each one's data is not needed.
   using PartDone = std::function<void(const std::string& part)>;
+  // file_of("gate", node, bytes) names the file that keeps a part, as PanelFileOf does.
+  using PartFileOf =
+      std::function<std::shared_ptr<PanelFile>(const std::string& part, int node, int64_t num_bytes)>;
   Experts packed(
-      ThreadPool& pool, const PanelTarget& target, const PartDone& done = [](const std::string&) {}) const;
+      ThreadPool& pool, const PanelTarget& target, const PartDone& done = [](const std::string&) {},
+      const PartFileOf& file_of = {}) const;
 
   int64_t num_experts() const { return gate_.rows.num_heads; }
   int64_t hidden_width() const { return gate_.matrix.cols(); }

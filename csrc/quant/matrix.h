@@ -24,9 +24,10 @@ class Matrix {
 
   // The same matrix, its heads' rows repacked; the data that it was made over is not needed any more. Such a
   // matrix serves products with these very heads, and its rows outside them are gone.
-  Matrix packed(ThreadPool& pool, const PanelTarget& target, const HeadRows& heads, PanelRows rows) const {
+  Matrix packed(ThreadPool& pool, const PanelTarget& target, const HeadRows& heads, PanelRows rows,
+                const PanelFileOf& file_of = {}) const {
     Matrix copy = without_data();
-    copy.panels_ = std::make_shared<const Panels>(pool, target, *this, heads, rows);
+    copy.panels_ = std::make_shared<const Panels>(pool, target, *this, heads, rows, file_of);
     return copy;
   }
   // Packed rows of this matrix's format, as a matrix of their own: each head's, one below the other.

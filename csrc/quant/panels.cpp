@@ -1,12 +1,17 @@
 #include "quant/panels.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "numa/memory.h"
 #include "quant/matrix.h"
 #include "quant/pack_rows.h"
@@ -156,9 +161,16 @@ int64_t panels_per_run(const Matrix& source, int64_t num_panels, int num_threads
                              std::max<int64_t>(kRunBytes / panel_bytes, 1));
 }
 
+std::shared_ptr<const Pages> make_pages(int64_t num_bytes, const PanelFile* file) {
+  const size_t size = static_cast<size_t>(num_bytes);
+  if (file != nullptr && file->is_mapped) return std::make_shared<const Pages>(size, file->file);
+  return std::make_shared<const Pages>(size);
+}
+
 }  // namespace
 
-Panels::Panels(const PanelTarget& target, const Matrix& source, const PanelSlice& slice, PanelRows rows)
+Panels::Panels(const PanelTarget& target, const Matrix& source, const PanelSlice& slice, PanelRows rows,
+               int node, const PanelFileOf& file_of)
     : target_(target),
       heads_(slice.heads),
       panel_rows_(rows),
@@ -169,47 +181,124 @@ Panels::Panels(const PanelTarget& target, const Matrix& source, const PanelSlice
       blocks_per_scale_(ballast::blocks_per_scale(source.cols())),
       panels_per_head_((head_rows_ + kPanelRows - 1) / kPanelRows),
       panel_bytes_(format_of(kind_).panel_bytes(cols_)),
-      pages_(static_cast<size_t>(num_panels() * panel_bytes_)) {
+      file_(file_of && num_panels() > 0 ? file_of(node, num_panels() * panel_bytes_) : nullptr),
+      pages_(make_pages(num_panels() * panel_bytes_, file_.get())) {
   BALLAST_CHECK(target.activation_bytes == 1 || target.activation_bytes == 2);
+  if (file_ != nullptr) sums_.resize(static_cast<size_t>(num_pieces()));
+}
+
+// Whole pages are read and summed up: what follows the last panel is zero.
+int64_t Panels::num_pieces() const {
+  return file_ == nullptr ? 0 : Chunks(num_bytes(), static_cast<int64_t>(kHugePageBytes)).count();
+}
+
+IndexRange Panels::piece(int64_t index) const {
+  IndexRange range = Chunks(num_bytes(), static_cast<int64_t>(kHugePageBytes))[index];
+  const int64_t page = static_cast<int64_t>(page_bytes());
+  range.end = (range.end + page - 1) / page * page;
+  return range;
+}
+
+// Before it is packed into.
+void Panels::take(int64_t index) {
+  const size_t begin = static_cast<size_t>(index) * kHugePageBytes;
+  take_file_memory(file_->file, *pages_, begin, std::min(begin + kHugePageBytes, pages_->mapped_size()));
+}
+
+void Panels::fetch(int64_t index) {
+  const IndexRange range = piece(index);
+  if (file_->is_mapped) map_ahead(pages_->data() + range.begin, static_cast<size_t>(range.size()));
+  for (int64_t at = range.begin; !file_->is_mapped && at < range.end;) {
+    const ssize_t count = pread(file_->file, pages_->data() + at, static_cast<size_t>(range.end - at), at);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw std::system_error(errno, std::generic_category(), "reading packed weights");
+    if (count == 0) throw std::runtime_error("a file of packed weights ends too soon");
+    at += count;
+  }
+  sum(index);
+}
+
+void Panels::sum(int64_t index) {
+  const IndexRange range = piece(index);
+  sums_[static_cast<size_t>(index)] =
+      checksum(pages_->data() + range.begin, static_cast<size_t>(range.size()));
+}
+
+void Panels::finish_file() {
+  if (file_ == nullptr) return;
+  const uint64_t found = checksum(sums_.data(), sums_.size() * sizeof(uint64_t));
+  if (file_->is_filled && found != file_->checksum)
+    throw std::runtime_error("a file of packed weights is damaged: its checksum differs");
+  file_->checksum = found;
+  file_->pages = pages_;
+  sums_ = {};
 }
 
 Panels::Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source, const HeadRows& heads,
-               PanelRows rows)
-    : Panels(target, source, {heads, {0, source.cols()}}, rows) {
+               PanelRows rows, const PanelFileOf& file_of)
+    : Panels(target, source, {heads, {0, source.cols()}}, rows, 0, file_of) {
+  if (is_filled()) {
+    pool.parallel_for(num_pieces(), [&](int64_t index) { fetch(index); });
+    finish_file();
+    return;
+  }
+  if (file_ != nullptr && file_->is_mapped) {
+    const Chunks pieces(static_cast<int64_t>(pages_->mapped_size()), static_cast<int64_t>(kHugePageBytes));
+    pool.parallel_for(pieces.count(), [&](int64_t index) { take(index); });
+  }
   if (rows == PanelRows::kTransposed) {
     // Blocks of the source are as wide as several panels.
     const Chunks strips(source.cols(), std::max<int64_t>(source.format().block_weights, kPanelRows));
     pool.parallel_for(heads.num_heads * strips.count(), [&](int64_t task) {
       pack_transposed(source, task / strips.count(), strips[task % strips.count()]);
     });
-    return;
+  } else {
+    const Chunks runs(num_panels(), panels_per_run(source, num_panels(), pool.num_threads()));
+    pool.parallel_for(runs.count(), [&](int64_t run) { pack_run(source, 0, runs[run]); });
   }
-  const Chunks runs(num_panels(), panels_per_run(source, num_panels(), pool.num_threads()));
-  pool.parallel_for(runs.count(), [&](int64_t run) { pack_run(source, 0, runs[run]); });
+  pool.parallel_for(num_pieces(), [&](int64_t index) { sum(index); });
+  finish_file();
 }
 
 std::vector<std::shared_ptr<const Panels>> Panels::by_node(ThreadPool& pool, const PanelTarget& target,
                                                            const Matrix& source,
-                                                           const std::vector<PanelSlice>& slices) {
+                                                           const std::vector<PanelSlice>& slices,
+                                                           const PanelFileOf& file_of) {
   BALLAST_CHECK(slices.size() == static_cast<size_t>(pool.num_nodes()));
   std::vector<std::shared_ptr<Panels>> packed(slices.size());
   std::vector<Chunks> runs;
-  std::vector<int64_t> counts;
+  std::vector<int64_t> taken, counts, summed;
   for (size_t node = 0; node < slices.size(); ++node) {
     const PanelSlice& slice = slices[node];
+    const int number = static_cast<int>(node);
     int64_t num_panels = 0;
     if (slice.heads.num_rows > 0 && slice.cols.size() > 0) {
-      packed[node].reset(new Panels(target, source, slice, PanelRows::kAsStored));
-      prefer_node(packed[node]->pages_, pool.node_index(static_cast<int>(node)));
+      packed[node].reset(new Panels(target, source, slice, PanelRows::kAsStored, number, file_of));
+      prefer_node(*packed[node]->pages_, pool.node_index(number));
       num_panels = packed[node]->num_panels();
     }
+    const Panels* panels = packed[node].get();
+    const bool has_file = panels != nullptr && panels->file_ != nullptr;
+    const bool is_filled = has_file && panels->is_filled();
     runs.emplace_back(num_panels, panels_per_run(source, num_panels, pool.threads_per_node()[node]));
-    counts.push_back(runs.back().count());
+    taken.push_back(0);
+    if (has_file && !is_filled && panels->file_->is_mapped) {
+      const int64_t mapped = static_cast<int64_t>(panels->pages_->mapped_size());
+      taken.back() = Chunks(mapped, static_cast<int64_t>(kHugePageBytes)).count();
+    }
+    counts.push_back(is_filled ? panels->num_pieces() : runs.back().count());
+    summed.push_back(has_file && !is_filled ? panels->num_pieces() : 0);
   }
-  pool.parallel_for_nodes(counts, [&](int node, int64_t run) {
+  const auto of = [&](int node) -> Panels& { return *packed[static_cast<size_t>(node)]; };
+  pool.parallel_for_nodes(taken, [&](int node, int64_t index) { of(node).take(index); });
+  pool.parallel_for_nodes(counts, [&](int node, int64_t index) {
     const size_t i = static_cast<size_t>(node);
-    packed[i]->pack_run(source, slices[i].cols.begin, runs[i][run]);
+    if (of(node).is_filled()) return of(node).fetch(index);
+    of(node).pack_run(source, slices[i].cols.begin, runs[i][index]);
   });
+  pool.parallel_for_nodes(summed, [&](int node, int64_t index) { of(node).sum(index); });
+  for (const auto& panels : packed)
+    if (panels != nullptr) panels->finish_file();
   return {packed.begin(), packed.end()};
 }
 
@@ -231,7 +320,7 @@ void Panels::pack_run(const Matrix& source, int64_t first_col, IndexRange panels
     const uint8_t* rows[kPanelRows];
     for (int row = 0; row < num_rows; ++row)
       rows[row] = source.piece_data(first_row(number) + row, first_col);
-    format.pack(rows, num_rows, cols_, pages_.data() + number * panel_bytes_);
+    format.pack(rows, num_rows, cols_, pages_->data() + number * panel_bytes_);
   }
 }
 
@@ -242,7 +331,7 @@ void Panels::pack_transposed(const Matrix& source, int64_t head, IndexRange cols
     source.dequantize_piece(heads_.begin(head) + col, cols.begin, cols.end, values.data());
     for (int64_t row = 0; row < cols.size(); row += kPanelRows) {
       const int64_t index = head * panels_per_head_ + (cols.begin + row) / kPanelRows;
-      float* panel = reinterpret_cast<float*>(pages_.data() + index * panel_bytes_);
+      float* panel = reinterpret_cast<float*>(pages_->data() + index * panel_bytes_);
       const int64_t num_rows = std::min<int64_t>(kPanelRows, cols.size() - row);
       std::copy_n(values.data() + row, num_rows, panel + col * kPanelRows);
     }

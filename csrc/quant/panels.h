@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -49,6 +50,20 @@ struct PanelSlice {
   IndexRange cols;
 };
 
+// A file that keeps one Panels beyond the process. Mapped, the panels lie in the file itself, which is one in
+// memory. Otherwise they are read from it, in memory of their own; where it is not filled yet, somebody
+// writes `pages` into it later.
+struct PanelFile {
+  int file;  // open for reading, and for writing where it is mapped; as long as file_bytes() says
+  bool is_mapped;
+  bool is_filled;
+  uint64_t checksum = 0;  // of the panels' whole pages: expected where it is filled, else computed
+  std::shared_ptr<const Pages> pages;  // once there are panels
+};
+
+// The file for panels of a node (counted from 0) and so many bytes; null for panels that are not kept.
+using PanelFileOf = std::function<std::shared_ptr<PanelFile>(int node, int64_t num_bytes)>;
+
 // Bytes of the panels of `num_heads` heads of [num_rows, cols] each. Throws std::invalid_argument for an
 // unknown type.
 int64_t panels_bytes(int ggml_type, int64_t num_heads, int64_t num_rows, int64_t cols, PanelRows rows);
@@ -57,12 +72,15 @@ class Panels {
  public:
   // Packs the rows of each head apart, on all threads of the pool. `source` must not be packed itself and is
   // not needed afterwards.
+  // Where `file_of` names a file that is filled, they come from there; throws std::runtime_error when it is
+  // damaged, std::system_error when it cannot be read or has no room.
   Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source, const HeadRows& heads,
-         PanelRows rows);
+         PanelRows rows, const PanelFileOf& file_of = {});
   // slices[n] packed by the threads of the pool's node n, into memory of that node; null for an empty slice.
   static std::vector<std::shared_ptr<const Panels>> by_node(ThreadPool& pool, const PanelTarget& target,
                                                             const Matrix& source,
-                                                            const std::vector<PanelSlice>& slices);
+                                                            const std::vector<PanelSlice>& slices,
+                                                            const PanelFileOf& file_of = {});
 
   const Kernels& kernels() const { return target_.kernels; }
   int activation_bytes() const { return target_.activation_bytes; }
@@ -86,10 +104,10 @@ class Panels {
   int64_t head_rows() const { return head_rows_; }
   int64_t cols() const { return cols_; }
   int64_t panels_per_head() const { return panels_per_head_; }
-  int64_t num_bytes() const { return static_cast<int64_t>(pages_.size()); }
+  int64_t num_bytes() const { return static_cast<int64_t>(pages_->size()); }
 
   const uint8_t* panel(int64_t head, int64_t index) const {
-    return pages_.data() + (head * panels_per_head_ + index) * panel_bytes_;
+    return pages_->data() + (head * panels_per_head_ + index) * panel_bytes_;
   }
 
   // Some of a head's panels as kernels take them; `next` as in PanelRun.
@@ -117,9 +135,19 @@ class Panels {
 
  private:
   // Allocates memory for the slice, which is yet to be packed.
-  Panels(const PanelTarget& target, const Matrix& source, const PanelSlice& slice, PanelRows rows);
+  Panels(const PanelTarget& target, const Matrix& source, const PanelSlice& slice, PanelRows rows, int node,
+         const PanelFileOf& file_of);
 
   int64_t num_panels() const { return heads_.num_heads * panels_per_head_; }
+  // What a file needs beside packing, a piece of a huge page at a time.
+  bool is_filled() const { return file_ != nullptr && file_->is_filled; }
+  IndexRange piece(int64_t index) const;
+  int64_t num_pieces() const;
+  void take(int64_t index);
+  void fetch(int64_t index);
+  void sum(int64_t index);
+  void finish_file();
+
   void pack_run(const Matrix& source, int64_t first_col, IndexRange panels);
   void pack_transposed(const Matrix& source, int64_t head, IndexRange cols);
 
@@ -134,7 +162,9 @@ class Panels {
   const int64_t panels_per_head_;
   const int64_t panel_bytes_;
   const Prefetching prefetching_ = prefetching_of_this_chip();
-  const Pages pages_;
+  const std::shared_ptr<PanelFile> file_;
+  const std::shared_ptr<const Pages> pages_;
+  std::vector<uint64_t> sums_;  // of the pieces, while it is loaded
 };
 
 }  // namespace ballast

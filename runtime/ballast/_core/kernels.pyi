@@ -113,13 +113,35 @@ def pack(
     num_rows: int | None = None,
     transposed: bool = False,
     activation_bytes: int,
+    file_of: Callable[[int], PanelFile | None] | None = None,
 ) -> Matrix:
     """The matrix repacked for `isa`, on all threads of the pool; the original's buffer is not needed afterwards. For
     "reference" the matrix itself. Heads as in head_linear (or, transposed, as in head_linear_transposed); the result
     serves these heads alone: one head of all rows for linear. Products with it round
     activations to one byte or two, up to 256 with one scale, where the weights are quantised.
     ValueError: unusable isa, already packed, heads that do not lie apart within the matrix, activation_bytes neither 1
-    nor 2."""
+    nor 2.
+    `file_of` is asked, with the number of bytes, for a file that keeps the panels, or from which they come; None: they
+    are not kept. RuntimeError: that file is damaged, cannot be read, or there is no room for it."""
+
+class PanelFile(PybindObject):
+    """A file that keeps the panels of one matrix beyond the process."""
+
+    def __init__(self, file: int, *, mapped: bool, checksum: int | None) -> None:
+        """`file`: a descriptor, needed until the panels are there, of a file as long as panel_file_nbytes says.
+        `mapped`: the panels lie in the file itself, which is one in memory. `checksum`: of a file that is filled;
+        None: it is to be filled, by packing where it is mapped, else by whoever writes `memory`."""
+    @property
+    def checksum(self) -> int: ...
+    @property
+    def memory(self) -> NDArray[np.uint8] | None:
+        """The panels' whole pages, a read-only view; None before there are any."""
+
+def panel_file_nbytes(num_bytes: int, unit: int) -> int:
+    """How long a file for panels of num_bytes is: a multiple of `unit`, of which its memory is made."""
+
+PANEL_LAYOUT_VERSION: int
+"""Of how panels lie."""
 
 def packed_nbytes(ggml_type: int, *, num_heads: int = 1, num_rows: int, cols: int, transposed: bool = False) -> int:
     """Bytes that `pack` makes of `num_heads` heads of [num_rows, cols], for any instruction set but "reference".
@@ -323,11 +345,18 @@ class Experts(PybindObject):
     def fused(gate_up: Matrix, down: Matrix, num_experts: int) -> Experts:
         """gate_up [E * 2 I, D]: of each expert first gate's rows, then up's."""
     def packed(
-        self, pool: ThreadPool, isa: str, *, activation_bytes: int, done: Callable[[str], None] | None = None
+        self,
+        pool: ThreadPool,
+        isa: str,
+        *,
+        activation_bytes: int,
+        done: Callable[[str], None] | None = None,
+        file_of: Callable[[str, int, int], PanelFile | None] | None = None,
     ) -> Experts:
         """The experts repacked for `isa` as `pack` does it, divided along I among the pool's nodes, each part by its
         node's threads; the originals' buffers are not needed afterwards, and pools of `forward` have these nodes.
-        `done` is told "gate", "up" and "down" as soon as each one's buffer is not needed. For "reference" the experts
+        `done` is told "gate", "up" and "down" as soon as each one's buffer is not needed; `file_of` is asked with that
+        name, the pool's node and a number of bytes, as by `pack`. For "reference" the experts
         themselves. ValueError as for `pack`."""
     @property
     def memory(self) -> list[tuple[int, numa.Range]]:

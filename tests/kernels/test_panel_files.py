@@ -1,0 +1,128 @@
+"""Panels that a file keeps: mapped or read, what they hold is what packing gives, and damage is seen."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as GgmlType
+
+from ballast._core import kernels
+from support.models.random_blocks import random_blocks
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+ROWS, COLS = 4096, 1024
+"""Some megabytes: more than a huge page."""
+POOL = kernels.ThreadPool(2)
+ISA = kernels.usable_isas()[0]
+
+pytestmark = pytest.mark.skipif(ISA == "reference", reason="no kernels that pack weights")
+
+
+def matrix() -> kernels.Matrix:
+    data = random_blocks(np.random.default_rng(1), GgmlType.Q4_K, ROWS, COLS)
+    return kernels.Matrix(data, GgmlType.Q4_K, ROWS, COLS)
+
+
+def packed(path: Path, *, mapped: bool, checksum: int | None) -> tuple[kernels.Matrix, kernels.PanelFile]:
+    made: list[kernels.PanelFile] = []
+
+    def file_of(num_bytes: int) -> kernels.PanelFile:
+        if checksum is None:
+            os.truncate(file, kernels.panel_file_nbytes(num_bytes, PAGE))
+        made.append(kernels.PanelFile(file, mapped=mapped, checksum=checksum))
+        return made[0]
+
+    file = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        result = kernels.pack(POOL, matrix(), ISA, activation_bytes=2, file_of=file_of)
+    finally:
+        os.close(file)
+    return result, made[0]
+
+
+@pytest.mark.parametrize("mapped_again", [False, True])
+def test_panels_packed_into_a_file_come_from_it_again(tmp_path: Path, mapped_again: bool) -> None:
+    plain = kernels.pack(POOL, matrix(), ISA, activation_bytes=2)
+    first, file = packed(tmp_path / "panels", mapped=True, checksum=None)
+    np.testing.assert_array_equal(first.panels, plain.panels)
+    again, _ = packed(tmp_path / "panels", mapped=mapped_again, checksum=file.checksum)
+    np.testing.assert_array_equal(again.panels, plain.panels)
+
+
+def test_panels_in_memory_of_their_own_are_written_by_whoever_wants_to(tmp_path: Path) -> None:
+    first, file = packed(tmp_path / "panels", mapped=False, checksum=None)
+    memory = file.memory
+    assert memory is not None
+    (tmp_path / "panels").write_bytes(memory)
+    again, _ = packed(tmp_path / "panels", mapped=False, checksum=file.checksum)
+    np.testing.assert_array_equal(again.panels, first.panels)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_byte_that_changed_is_seen(tmp_path: Path, mapped: bool) -> None:
+    _, file = packed(tmp_path / "panels", mapped=True, checksum=None)
+    with (tmp_path / "panels").open("r+b") as stream:
+        stream.seek(1_000_003)
+        byte = stream.read(1)
+        stream.seek(1_000_003)
+        stream.write(bytes([byte[0] ^ 1]))
+    with pytest.raises(RuntimeError, match="checksum differs"):
+        packed(tmp_path / "panels", mapped=mapped, checksum=file.checksum)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_file_that_was_cut_is_seen(tmp_path: Path, mapped: bool) -> None:
+    _, file = packed(tmp_path / "panels", mapped=True, checksum=None)
+    os.truncate(tmp_path / "panels", PAGE)
+    with pytest.raises(RuntimeError, match="too s"):
+        packed(tmp_path / "panels", mapped=mapped, checksum=file.checksum)
+
+
+def test_experts_come_from_their_files(tmp_path: Path) -> None:
+    def experts() -> kernels.Experts:
+        rng = np.random.default_rng(2)
+        gate, up, down = (
+            kernels.Matrix(random_blocks(rng, GgmlType.Q8_0, 4 * 256, 256), GgmlType.Q8_0, 4 * 256, 256)
+            for _ in range(3)
+        )
+        return kernels.Experts(gate, up, down, 4)
+
+    files: dict[str, kernels.PanelFile] = {}
+
+    def file_of(part: str, node: int, num_bytes: int) -> kernels.PanelFile:
+        name = f"{part}.{node}"
+        file = os.open(tmp_path / name, os.O_RDWR | os.O_CREAT)
+        os.truncate(file, kernels.panel_file_nbytes(num_bytes, PAGE))
+        checksum = files[name].checksum if name in files else None
+        files[name] = kernels.PanelFile(file, mapped=True, checksum=checksum)
+        return files[name]
+
+    first = experts().packed(POOL, ISA, activation_bytes=2, file_of=file_of)
+    assert sorted(files) == ["down.0", "gate.0", "up.0"]
+    again = experts().packed(POOL, ISA, activation_bytes=2, file_of=file_of)
+    plain = experts().packed(POOL, ISA, activation_bytes=2)
+    for made in (first, again):
+        for kept, expected in zip(made.parts[0], plain.parts[0], strict=True):
+            np.testing.assert_array_equal(kept.panels, expected.panels)
+
+
+LAYOUT = (1, "e3355ff61008cae8")
+"""PANEL_LAYOUT_VERSION, and a hash of panels of every format and kind. Where the second changes, raise the first: files
+of packed weights that older builds wrote must not be read."""
+
+
+@pytest.mark.parametrize("isa", [isa for isa in kernels.usable_isas() if isa != "reference"])
+def test_panels_of_another_layout_have_another_version(isa: str) -> None:
+    found = hashlib.sha256()
+    for form in kernels.formats():
+        rng = np.random.default_rng(form.ggml_type)
+        data = random_blocks(rng, form.ggml_type, 20, 512)
+        source = kernels.Matrix(data, form.ggml_type, 20, 512)
+        for transposed in (False, True):
+            made = kernels.pack(POOL, source, isa, activation_bytes=2, transposed=transposed)
+            found.update(f"{form.name} {made.panels.shape}".encode() + made.panels.tobytes())
+    assert (kernels.PANEL_LAYOUT_VERSION, found.hexdigest()[:16]) == LAYOUT

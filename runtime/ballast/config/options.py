@@ -211,6 +211,13 @@ class MachineConfig(_Section):
         "share of a decode step's experts in host memory that the GPU reads across PCIe while the CPU computes the "
         "others; auto: the fastest, measured at start; 0: none",
     )
+    packed_dir: Path | None = option(
+        None,
+        PATH,
+        "folder that keeps the weights as the CPU's kernels take them, so that the next start packs nothing. In memory "
+        "(a tmpfs) they are used where they are, and stay when the server ends; on a disk they are written once the "
+        "server is ready. What a change of the model or of the machine makes stale is removed. Default: none are kept",
+    )
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ def resolve(config: Config, default_threads: int) -> Config:
     _check_cache(config.scheduling)
     _check_ports(config.server)
     _check_tls(config.server)
+    _check_packed_dir(config.machine.packed_dir)
     asked = config.machine.device
     device, reason = auto_device() if asked == "auto" else ({"cuda": "cuda:0"}.get(asked, asked), "asked for")
     checked = replace(
@@ -116,6 +117,11 @@ def _check_tls(server: ServerConfig) -> None:
     for given, missing in (("tls_cert_file", "tls_key_file"), ("tls_key_file", "tls_cert_file")):
         if getattr(server, given) is not None and getattr(server, missing) is None:
             raise ConfigError(given, getattr(server, given), f"needs {missing} as well; HTTPS takes both")
+
+
+def _check_packed_dir(folder: Path | None) -> None:
+    if folder is not None and not folder.is_dir() and (folder.exists() or not folder.parent.is_dir()):
+        raise ConfigError("packed_dir", folder, "expected a folder, or a name in one, under which it is made")
 
 
 def _check_paths(model: ModelConfig) -> ModelConfig:

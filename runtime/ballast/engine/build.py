@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ballast._core import sched
 from ballast._core.numa import Topology
@@ -49,6 +50,8 @@ class EngineSettings:
     compute them, `chunk_size` is used instead."""
     vram: VramLimit | None = None
     """Limit of the device's memory; None: all of it."""
+    packed_dir: Path | None = None
+    """Folder that keeps packed weights for the next start; None: they are not kept."""
     topology: Topology | None = None
     """None: the machine's own. Tests pass another."""
 
@@ -77,6 +80,7 @@ def engine_settings(config: Config) -> EngineSettings:
         device=machine.device,
         stream_from_tokens=machine.stream_from_tokens,
         pcie_share=machine.pcie_share,
+        packed_dir=machine.packed_dir,
     )
 
 

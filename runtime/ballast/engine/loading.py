@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from ballast._core import numa
 from ballast.engine.build import EngineSettings
 from ballast.engine.runner import Runner
 from ballast.engine.threads import start_threads
 from ballast.errors import OutOfMemoryError, first_line
-from ballast.host.numa import WeightMemory
+from ballast.host.numa import WeightMemory, threads_per_node
 from ballast.host.vram import VramLimit, enforce, why_full
+from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import KvPool, num_kv_blocks
 from ballast.model.residence import weight_memory
 from ballast.model.spec import ModelSpec
 from ballast.model.transformer import Transformer
 from ballast.model.weights import Packing, load_weights
 from ballast.weights.gguf import GgufModel
+from ballast.weights.packed_dir import open_packed_dir
 
 
 def load_runner(
@@ -35,12 +39,32 @@ def load_runner(
     """
     on_cpu = settings.device == "cpu"
     pool, why_not_pinned = start_threads(settings.cpu_threads, settings.numa, settings.topology, adopt_caller=on_cpu)
-    packing = Packing(pool, settings.cpu_isa, settings.activation_bytes)
+    packing = _with_packed_dir(Packing(pool, settings.cpu_isa, settings.activation_bytes), gguf_model, spec, settings)
     load = _load_on_cpu if on_cpu else _load_hybrid
     with _explain_out_of_memory(settings.device, settings.vram):
         runner, memory = load(gguf_model, spec, num_sampled_ids, packing, settings, report)
+    if packing.kept is not None:
+        packing.kept.finish()
+        weakref.finalize(runner, packing.kept.close)
     on_placed(memory, why_not_pinned)
     return runner
+
+
+def _with_packed_dir(packing: Packing, gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettings) -> Packing:
+    """The packing with the folder that keeps panels, if there is one that can be used."""
+    if settings.packed_dir is None:
+        return packing
+    nodes = threads_per_node(settings.topology or numa.read_topology(), settings.cpu_threads, settings.numa)
+    weights = kept_weights(
+        gguf_model,
+        spec,
+        packing.isa,
+        nodes,
+        on_gpu=settings.device != "cpu",
+        gpu_experts=settings.gpu_experts,
+    )
+    kept = open_packed_dir(settings.packed_dir, gguf_model, packing.isa, nodes, weights.tensors, weights.file_bytes)
+    return replace(packing, kept=kept, kept_tensors=weights.tensors)
 
 
 @contextmanager

@@ -94,6 +94,12 @@ def plan_threads(topology: numa.Topology, num_threads: int, mode: NumaMode) -> T
     return ThreadPlan(numa.place_threads(topology, num_threads), f"{num_threads} threads have CPUs of {count}")
 
 
+def threads_per_node(topology: numa.Topology, num_threads: int, mode: NumaMode) -> tuple[int, ...]:
+    """How many threads each node of the pool gets by `plan_threads`: rows of experts are divided by it. Pure."""
+    placement = plan_threads(topology, num_threads, mode).placement
+    return (num_threads,) if placement is None else tuple(len(node.cpus) for node in placement.nodes)
+
+
 def local_share(
     bytes_by_reader: Mapping[int, Mapping[int, int]], threads_per_node: Mapping[int | None, int]
 ) -> float | None:

@@ -6,8 +6,9 @@ The mapped file's pages are released once they are packed, so that one copy stay
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import gguf
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from ballast._core import kernels
 from ballast.model.spec import LatentSpec, ModelSpec
 from ballast.weights.gguf import GgufModel, block_of
+from ballast.weights.packed_panels import FileOf, Packed, PackedPanels
 
 F32 = NDArray[np.float32]
 
@@ -106,6 +108,10 @@ class Packing:
     pool: kernels.ThreadPool
     isa: str
     activation_bytes: int
+    kept: PackedPanels | None = None
+    """Where panels are kept beyond the process; None: nowhere."""
+    kept_tensors: Collection[str] = ()
+    """Tensors whose panels are kept there."""
 
 
 def load_weights(
@@ -201,23 +207,33 @@ class Tensors:
         offset: int = 0,
         transposed: bool = False,
     ) -> kernels.Matrix:
-        packed = kernels.pack(
-            self._packing.pool,
-            view,
-            self._packing.isa,
-            num_heads=num_heads,
-            head_stride=stride,
-            row_offset=offset,
-            num_rows=num_rows,
-            transposed=transposed,
-            activation_bytes=self._packing.activation_bytes,
-        )
+        def pack(file_of: FileOf | None) -> kernels.Matrix:
+            return kernels.pack(
+                self._packing.pool,
+                view,
+                self._packing.isa,
+                num_heads=num_heads,
+                head_stride=stride,
+                row_offset=offset,
+                num_rows=num_rows,
+                transposed=transposed,
+                activation_bytes=self._packing.activation_bytes,
+                file_of=None if file_of is None else partial(file_of, what),
+            )
+
+        what = f"{name} {num_heads}x{num_rows}/{stride}+{offset}{' transposed' if transposed else ''}"
+        packed = self._kept(name, pack)
         self._gguf.release(name)
         return packed
 
     def optional_vector(self, name: str) -> F32 | None:
         """None for a tensor that the file does not have."""
         return self.vector(name) if name in self else None
+
+    def _kept(self, name: str, pack: Callable[[FileOf | None], Packed]) -> Packed:
+        """What `pack` makes, with files where the tensor's panels are kept."""
+        kept = self._packing.kept
+        return pack(None) if kept is None or name not in self._packing.kept_tensors else kept.pack(pack)
 
     def vector(self, name: str) -> F32:
         info = self._gguf.tensors[name]
@@ -234,12 +250,21 @@ class Tensors:
             gate, up, down = map(self.view, names.values())
             experts = kernels.Experts(gate, up, down, num_experts)
         packing = self._packing
-        return experts.packed(
-            packing.pool,
-            packing.isa,
-            activation_bytes=packing.activation_bytes,
-            done=lambda part: self._gguf.release(names[part]),
-        )
+
+        def pack(file_of: FileOf | None) -> kernels.Experts:
+            def file_of_part(part: str, node: int, num_bytes: int) -> kernels.PanelFile | None:
+                assert file_of is not None
+                return file_of(f"{names[part]} {part} of {num_experts} experts, node {node}", num_bytes)
+
+            return experts.packed(
+                packing.pool,
+                packing.isa,
+                activation_bytes=packing.activation_bytes,
+                done=lambda part: self._gguf.release(names[part]),
+                file_of=None if file_of is None else file_of_part,
+            )
+
+        return self._kept(names["down"], pack)
 
     def latent_heads(self, spec: ModelSpec, block: str) -> tuple[HeadMatrix, HeadMatrix]:
         """A layer's W_UK and W_UV, packed."""

@@ -6,16 +6,18 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TextIO
 
 from ballast._core import kernels, numa
 from ballast.config.options import Config, MachineConfig
 from ballast.config.resolve import on_cpu
 from ballast.errors import ConfigError
+from ballast.host.filesystem import read_file_system
 from ballast.host.gpu import free_vram
 from ballast.host.isa import chosen_isa, packing_flags
 from ballast.host.machine import read_machine
-from ballast.host.numa import plan_threads
+from ballast.host.numa import threads_per_node
 from ballast.host.sizes import human
 from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
@@ -31,8 +33,10 @@ from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.lengths import CacheSizes, cache_sizes, lengths_of
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.report import device_choice, device_line, render, to_json
+from ballast.plan.rows import PackedFolder
 from ballast.plan.streaming import LONGEST_WITHOUT_STREAMING, step_choices
 from ballast.weights.gguf import GgufModel
+from ballast.weights.packed_set import unused_bytes
 
 QUEUED_CACHES = 8
 """Default bound of the waiting prompts, in multiples of the KV cache."""
@@ -64,12 +68,15 @@ def _plan_with_cache(config: Config, gguf: GgufModel, spec: ModelSpec, sizes: Ca
         threads_per_node=_threads_per_node(config),
         stream_from_tokens=config.machine.stream_from_tokens,
     )
+    folder = None if config.machine.packed_dir is None else _packed_folder(config.machine.packed_dir)
     memory = read_machine().memory
+    if folder is not None and folder.files.is_in_memory:
+        memory = replace(memory, available_bytes=memory.available_bytes + folder.unused_bytes)
     if not config.machine.device.startswith("cuda"):
         on_host = assign(modules, rules, source=rules_path)
 
         def make_on_host(tried: Numbers) -> MemoryPlan:
-            return make_plan(gguf, spec, on_host, tried, memory)
+            return make_plan(gguf, spec, on_host, tried, memory, folder)
 
         return _with_suited_cache(make_on_host, make_on_host(numbers), sizes)
     device = _device_memory(config.machine)
@@ -83,7 +90,7 @@ def _plan_with_cache(config: Config, gguf: GgufModel, spec: ModelSpec, sizes: Ca
     choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
 
     def make(tried: Numbers) -> MemoryPlan:
-        return make_hybrid_plan(gguf, spec, assignment, tried, memory, device, expert_options)
+        return make_hybrid_plan(gguf, spec, assignment, tried, memory, device, expert_options, folder)
 
     plans = []
     for step_tokens, streams in choices:
@@ -209,10 +216,17 @@ def _gpu_expert_options(machine: MachineConfig, gguf: GgufModel, spec: ModelSpec
     return GpuExpertOptions(machine.gpu_experts, uses, machine.pcie_share)
 
 
+def _packed_folder(path: Path) -> PackedFolder:
+    """The folder, or the one that it will be made in. Raises ConfigError when there is neither."""
+    try:
+        files = read_file_system(path if path.exists() else path.parent)
+    except OSError as error:
+        raise ConfigError("packed_dir", path, f"cannot be read ({error.strerror})") from error
+    return PackedFolder(path, files, unused_bytes(path))
+
+
 def _threads_per_node(config: Config) -> tuple[int, ...]:
-    num_threads = config.machine.cpu_threads or 1
-    placement = plan_threads(numa.read_topology(), num_threads, config.machine.numa).placement
-    return (num_threads,) if placement is None else tuple(len(node.cpus) for node in placement.nodes)
+    return threads_per_node(numa.read_topology(), config.machine.cpu_threads or 1, config.machine.numa)
 
 
 def run(config: Config, *, as_json: bool = False, out: TextIO | None = None) -> int:

@@ -11,13 +11,14 @@ from typing import NamedTuple
 from ballast._core import kernels
 from ballast.host.machine import Memory
 from ballast.host.sizes import human
+from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import GroupedSpec, ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.moe.device_rules import Assignment
 from ballast.plan.memory import FLOAT_BYTES, MemoryPlan, Numbers
-from ballast.plan.rows import MemoryRow, weight_rows
+from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
 from ballast.plan.scratch import hidden_bytes, input_bytes, sums_bytes
 from ballast.weights.gguf import GgufModel
 
@@ -25,14 +26,25 @@ _PROGRAM_BYTES = 320 << 20
 """An allowance for Python, the libraries and a vocabulary of 130,000 tokens."""
 
 
-def make_plan(gguf: GgufModel, spec: ModelSpec, assignment: Assignment, numbers: Numbers, memory: Memory) -> MemoryPlan:
-    """What `gguf`, a checked model, takes under `numbers` on a machine with `memory`. Pure."""
+def make_plan(
+    gguf: GgufModel,
+    spec: ModelSpec,
+    assignment: Assignment,
+    numbers: Numbers,
+    memory: Memory,
+    folder: PackedFolder | None = None,
+) -> MemoryPlan:
+    """What `gguf`, a checked model, takes under `numbers` on a machine with `memory`, where `folder` keeps packed
+    weights. Pure."""
     loaded = loaded_bytes(gguf, spec, numbers.isa, numbers.threads_per_node)
     weights = tuple(weight_rows(gguf, assignment.devices, {name: (name, size) for name, size in loaded.items()}))
+    kept = kept_weights(gguf, spec, numbers.isa, numbers.threads_per_node)
     kv_row_bytes = spec.kv_width * FLOAT_BYTES * spec.num_layers
     num_slots = (num_kv_blocks(numbers.cache_lens, numbers.block_tokens) + 1) * numbers.block_tokens
     uses = (
-        MemoryRow("weights", sum(row.num_bytes for row in weights), "packed while loading; embedding in page cache"),
+        *host_weight_rows(
+            sum(row.num_bytes for row in weights), "packed while loading; embedding in page cache", kept, folder
+        ),
         MemoryRow(
             "KV cache",
             num_slots * kv_row_bytes,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ballast.host.machine import Memory
+from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.modules import module_of
 from ballast.model.spec import ModelSpec
@@ -23,7 +24,7 @@ from ballast.plan.device import (
 )
 from ballast.plan.gpu_experts import GpuExpertOptions, GpuExpertPlan, estimated_share, plan_gpu_experts
 from ballast.plan.memory import DeviceMemory, DevicePlan, MemoryPlan, Numbers
-from ballast.plan.rows import MemoryRow, weight_rows
+from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
 from ballast.plan.streaming import estimate
 from ballast.weights.gguf import GgufModel
 
@@ -39,6 +40,7 @@ def make_hybrid_plan(
     memory: Memory,
     device: DeviceMemory,
     expert_options: GpuExpertOptions = NO_EXPERTS,
+    folder: PackedFolder | None = None,
 ) -> MemoryPlan:
     """As `host.make_plan`, for a model of which a GPU computes all but the routed experts. Pure."""
     assignment = place(assignment, device.name)
@@ -54,9 +56,12 @@ def make_hybrid_plan(
     devices = {**assignment.devices, **dict.fromkeys(whole, device.name)}
     weights = tuple(weight_rows(gguf, devices, {name: (source, size) for name, source, size in pieces}))
     in_host = sum(row.num_bytes for row in weights if row.device == "cpu")
-    kept = "routed experts, packed while loading; " if on_device.has_host_experts else ""
+    kept = kept_weights(
+        gguf, spec, numbers.isa, numbers.threads_per_node, on_gpu=True, gpu_experts=on_device.gpu_experts
+    )
+    packed = "routed experts, packed while loading; " if on_device.has_host_experts else ""
     uses = (
-        MemoryRow("weights", in_host, f"{kept}embedding in page cache"),
+        *host_weight_rows(in_host, f"{packed}embedding in page cache", kept, folder),
         MemoryRow(
             "work buffers",
             staging_bytes(spec, sizes, assignment, numbers.step_tokens, len(numbers.threads_per_node))

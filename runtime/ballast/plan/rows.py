@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from ballast.host.filesystem import FileSystem
+from ballast.host.sizes import human
+from ballast.model.kept_weights import KeptWeights
 from ballast.model.modules import module_of
 from ballast.model.tensors import GROUPS, Group, group_of
 from ballast.weights.gguf import GgufModel
@@ -31,6 +35,31 @@ class MemoryRow:
     detail: str
     option: str | None = None
     """The option, beside cache_lens, whose lower value makes it smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFolder:
+    """The folder that keeps packed weights, and what is there now."""
+
+    path: Path
+    files: FileSystem
+    unused_bytes: int
+    """What sets there take that no process uses; a start uses or removes them."""
+
+
+def host_weight_rows(num_bytes: int, detail: str, kept: KeptWeights, folder: PackedFolder | None) -> list[MemoryRow]:
+    """The rows of weights in host memory, of which a folder may keep some. One in memory has them there alone."""
+    if folder is None or not kept.sizes:
+        return [MemoryRow("weights", num_bytes, detail)]
+    in_files = kept.file_bytes(folder.files.unit_bytes)
+    if in_files > folder.files.free_bytes + folder.unused_bytes:
+        return [MemoryRow("weights", num_bytes, f"{detail}; {folder.path} has no room for {human(in_files)} of them")]
+    if not folder.files.is_in_memory:
+        return [MemoryRow("weights", num_bytes, f"{detail}; {folder.path} keeps a copy of {human(in_files)}")]
+    return [
+        MemoryRow("weights", num_bytes - sum(kept.sizes), "what is not kept there; embedding in page cache"),
+        MemoryRow("packed weights", in_files, f"in {folder.path}, which is memory; stay when the server ends"),
+    ]
 
 
 def weight_rows(

@@ -45,6 +45,11 @@ class GgufModel:
             raise ModelError(self.path, "is not in this model", tensor=name)
         return self._maps[info.file][info.offset : info.offset + info.num_bytes]
 
+    def header(self, file: Path) -> NDArray[np.uint8]:
+        """The bytes of one of its files that come before the first tensor's: a read-only view, no copy."""
+        mapped = self._maps[file]
+        return mapped[: min((info.offset for info in self.tensors.values() if info.file == file), default=mapped.size)]
+
     def release(self, name: str) -> None:
         """Drop a tensor's whole pages from this process's memory, since they will not be read again soon. A later read
         brings them back from the file."""

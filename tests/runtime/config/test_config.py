@@ -266,7 +266,7 @@ def test_resolving_leaves_no_auto_but_to_the_plan():
             name
             for name, value in values.items()
             if value in (None, "auto")
-            and name not in ("numa", "vram_limit", "stream_from_tokens", "max_stall_ms", "expert_profile")
+            and name not in ("numa", "vram_limit", "stream_from_tokens", "max_stall_ms", "expert_profile", "packed_dir")
             and name not in ("max_new_tokens", "cache_lens", "max_queue_tokens", "max_queue_wait_s")
         ] in (
             [],

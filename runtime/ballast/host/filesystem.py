@@ -1,0 +1,51 @@
+"""What kind of file system a folder is in, and how much room it has."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+UNKNOWN = "unknown"
+
+_IN_MEMORY = frozenset({"tmpfs", "hugetlbfs"})
+_UNLIMITED_BYTES = 1 << 62
+_MOUNT = re.compile(r"^\d+ \d+ (?P<device>\d+:\d+) .*? - (?P<kind>\S+) ", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystem:
+    """A file system. Its files take memory or disk in multiples of `unit_bytes`."""
+
+    kind: str
+    """As the kernel names it, such as tmpfs or ext4; UNKNOWN where it does not say."""
+    unit_bytes: int
+    free_bytes: int
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether its files are memory, which can be mapped and used where it is."""
+        return self.kind in _IN_MEMORY
+
+
+def read_file_system(folder: Path) -> FileSystem:
+    """The file system of a folder. Raises OSError."""
+    status, room = folder.stat(), os.statvfs(folder)
+    kind = kind_of_device(_mounts(), status.st_dev)
+    # Mounted without a limit, a tmpfs says that it has no blocks at all.
+    free = room.f_bavail * room.f_frsize if room.f_blocks or kind not in _IN_MEMORY else _UNLIMITED_BYTES
+    return FileSystem(kind, max(room.f_bsize if kind == "hugetlbfs" else 0, os.sysconf("SC_PAGE_SIZE")), free)
+
+
+def kind_of_device(mountinfo: str, device: int) -> str:
+    """The kind of the file system that has the number `device`, from the text of /proc/self/mountinfo. Pure."""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    return next((mount["kind"] for mount in _MOUNT.finditer(mountinfo) if mount["device"] == wanted), UNKNOWN)
+
+
+def _mounts() -> str:
+    try:
+        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

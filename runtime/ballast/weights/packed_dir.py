@@ -1,0 +1,79 @@
+"""Opens a folder of packed weights for one model: those that it has, or a new set, with room for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ballast.host.filesystem import read_file_system
+from ballast.host.sizes import human
+from ballast.weights.gguf import GgufModel
+from ballast.weights.packed_key import packed_key
+from ballast.weights.packed_panels import PackedPanels
+from ballast.weights.packed_set import Manifest, PackedError, PackedSet, remove_unused
+
+log = logging.getLogger(__name__)
+
+MOST_UNIT_BYTES = 2 << 20
+"""Every matrix has a file of its own, so larger pages would be mostly empty."""
+
+
+def open_packed_dir(
+    folder: Path,
+    gguf: GgufModel,
+    isa: str,
+    threads_per_node: Sequence[int],
+    tensors: Collection[str],
+    needed_bytes: Callable[[int], int],
+) -> PackedPanels | None:
+    """The packed weights of these `tensors` of the model in `folder`, or files for them. `needed_bytes` is asked what
+    these take in multiples of so many bytes. None,
+    with a warning that says why, where they can be neither used nor kept. Sets that nobody uses are removed."""
+    if isa == "reference":
+        log.warning("packed_dir is not used", extra={"folder": str(folder), "why": "no weights are packed"})
+        return None
+    try:
+        return _open(folder, packed_key(gguf, isa, threads_per_node, tensors), needed_bytes)
+    except (OSError, PackedError) as error:
+        log.warning("packed_dir is not used", extra={"folder": str(folder), "why": str(error)})
+        return None
+
+
+def _open(folder: Path, key: str, needed_bytes: Callable[[int], int]) -> PackedPanels:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    remove_unused(folder, key)
+    files = read_file_system(folder)
+    if files.unit_bytes > MOST_UNIT_BYTES:
+        size = human(files.unit_bytes)
+        raise PackedError(f"{folder}: its files take pages of {size}; mount it with pagesize=2M")
+    kept = PackedSet(folder, key)
+    try:
+        return PackedPanels(kept, files, _locked(kept, needed_bytes(files.unit_bytes)))
+    except BaseException:
+        kept.close()
+        raise
+
+
+def _locked(kept: PackedSet, needed_bytes: int) -> Manifest | None:
+    """Lock the set: for reading where it is finished, else for writing, emptied."""
+    if kept.lock(shared=True):
+        with suppress(PackedError):  # of two that find it damaged, one comes to write
+            manifest = kept.manifest()
+            if manifest is not None:
+                return manifest
+    if not kept.lock(shared=False):
+        raise PackedError(f"{kept.path}: another process writes or uses it")
+    try:
+        manifest = kept.manifest()
+        if manifest is not None:
+            kept.lock(shared=True)
+            return manifest
+    except PackedError as error:
+        log.warning("packed weights cannot be used", extra={"why": str(error), "instead": "packed and kept anew"})
+    kept.clear()
+    free_bytes = read_file_system(kept.path).free_bytes
+    if free_bytes < needed_bytes:
+        raise PackedError(f"{kept.path}: {human(needed_bytes)} needed, {human(free_bytes)} are free there")
+    return None

@@ -1,0 +1,171 @@
+"""The packed weights of one model, kept in a folder: the next start maps or reads them instead of packing anew.
+
+In a folder in memory, panels are packed into the files themselves and used there. On a disk they are written once the
+model is loaded, on a thread of its own, and read into memory at the next start. Whatever cannot be used or kept is
+packed as without a folder, and one warning says why: a folder never keeps a server from starting.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ballast._core import kernels
+from ballast.host.filesystem import FileSystem
+from ballast.weights.packed_set import KeptMatrix, Manifest, PackedError, PackedSet, file_name
+
+log = logging.getLogger(__name__)
+
+FileOf = Callable[[str, int], kernels.PanelFile | None]
+"""Asked with what panels are and how many bytes they take."""
+
+Packed = TypeVar("Packed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Panels that are to be kept."""
+
+    what: str
+    num_bytes: int
+    panels: kernels.PanelFile
+
+
+class PackedPanels:
+    """Gives each matrix its file while a model is loaded, by one thread; then `finish`. `close` when the model is not
+    used any more."""
+
+    def __init__(self, kept: PackedSet, files: FileSystem, manifest: Manifest | None) -> None:
+        """`kept`: locked for reading where it has a manifest, else for writing."""
+        self._set = kept
+        self._is_mapped = files.is_in_memory
+        self._unit_bytes = files.unit_bytes
+        self._found: Mapping[str, tuple[int, KeptMatrix]] | None = None
+        if manifest is not None:
+            self._found = {matrix.what: (index, matrix) for index, matrix in enumerate(manifest.files)}
+        self._made: list[_Made] = []
+        self._open: list[int] = []
+        self._asked = ""
+        self._problem: str | None = None
+        self._num_bytes = 0
+        self._seconds = 0.0
+
+    def pack(self, pack: Callable[[FileOf | None], Packed]) -> Packed:
+        """What `pack` makes with `file_of`, or without it where a file turns out to be damaged or to have no room."""
+        begin = time.perf_counter()
+        try:
+            return pack(self.file_of)
+        except RuntimeError as error:
+            if not self._open:
+                raise
+            self._give_up(f"{self._set.path / self._asked}: {error}")
+            self._set.discard(self._asked)
+            return pack(None)
+        finally:
+            self._seconds += time.perf_counter() - begin
+            for file in self._open:
+                os.close(file)
+            self._open.clear()
+
+    def file_of(self, what: str, num_bytes: int) -> kernels.PanelFile | None:
+        """The file for the panels that `what` describes, of `num_bytes`; None where they are not kept."""
+        try:
+            return self._from_file(what, num_bytes) if self._found is not None else self._to_file(what, num_bytes)
+        except (OSError, PackedError) as error:
+            self._give_up(str(error))
+            return None
+
+    def finish(self) -> threading.Thread | None:
+        """After the last matrix. On a disk, what is to be kept is written by the thread that is returned."""
+        told = {"folder": str(self._set.path), "bytes": self._num_bytes, "seconds": round(self._seconds, 3)}
+        if self._found is not None:
+            log.info("packed weights mapped" if self._is_mapped else "packed weights read", extra=told)
+        elif self._problem is None and self._is_mapped:
+            self._finish_set()
+            log.info("packed weights kept", extra=told)
+        elif self._problem is None:
+            thread = threading.Thread(target=self._write_all, name="ballast-keep", daemon=True)
+            thread.start()
+            return thread
+        return None
+
+    def close(self) -> None:
+        """Let the set be removed."""
+        self._set.close()
+
+    def _from_file(self, what: str, num_bytes: int) -> kernels.PanelFile | None:
+        assert self._found is not None
+        index, matrix = self._found.get(what, (-1, None))
+        if matrix is None:
+            raise PackedError(f"{self._set.path}: holds no {what}")
+        name = file_name(index)
+        if matrix.num_bytes != num_bytes:
+            raise PackedError(f"{self._set.path / name}: {matrix.num_bytes} bytes of panels; expected {num_bytes}")
+        length = kernels.panel_file_nbytes(num_bytes, self._unit_bytes)
+        file = self._set.open_file(name, length, mapped=self._is_mapped)
+        self._note(name, file, num_bytes)
+        return kernels.PanelFile(file, mapped=self._is_mapped, checksum=matrix.checksum)
+
+    def _to_file(self, what: str, num_bytes: int) -> kernels.PanelFile | None:
+        if self._problem is not None:
+            return None
+        if not self._is_mapped:
+            panels = kernels.PanelFile(-1, mapped=False, checksum=None)
+        else:
+            name = file_name(len(self._made))
+            file = self._set.new_file(name, kernels.panel_file_nbytes(num_bytes, self._unit_bytes))
+            self._note(name, file, num_bytes)
+            panels = kernels.PanelFile(file, mapped=True, checksum=None)
+        self._made.append(_Made(what, num_bytes, panels))
+        return panels
+
+    def _note(self, name: str, file: int, num_bytes: int) -> None:
+        self._asked = name
+        self._open.append(file)
+        self._num_bytes += num_bytes
+
+    def _give_up(self, problem: str) -> None:
+        if self._problem is None:
+            log.warning(
+                "packed weights cannot be used", extra={"why": problem, "instead": "packed as without a folder"}
+            )
+        self._problem = problem
+        self._made.clear()
+        self._set.forget()
+        if self._found is None:
+            try:
+                self._set.clear()
+            except OSError:
+                log.debug("packed weights cannot be removed", exc_info=True)
+
+    def _finish_set(self) -> None:
+        files = [
+            KeptMatrix(what=made.what, num_bytes=made.num_bytes, checksum=made.panels.checksum) for made in self._made
+        ]
+        self._made.clear()
+        try:
+            self._set.write_manifest(Manifest(files=files))
+            self._set.lock(shared=True)
+        except OSError as error:
+            self._give_up(f"{self._set.path}: {error}")
+
+    def _write_all(self) -> None:
+        begin = time.perf_counter()
+        num_bytes = 0
+        try:
+            for index, made in enumerate(self._made):
+                memory = made.panels.memory
+                assert memory is not None
+                self._set.write_file(file_name(index), memory)
+                num_bytes += memory.nbytes
+        except OSError as error:
+            self._give_up(f"{self._set.path}: {error}")
+            return
+        self._finish_set()
+        seconds = round(time.perf_counter() - begin, 3)
+        log.info("packed weights kept", extra={"folder": str(self._set.path), "bytes": num_bytes, "seconds": seconds})

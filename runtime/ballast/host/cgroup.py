@@ -34,16 +34,17 @@ class CpuQuota:
         return max(1, math.floor(self.cpus))
 
 
-def memory_limits(read_text: ReadText, proc: Path, mount: Path) -> Iterator[tuple[Path, int]]:
-    """(directory, bytes left) of every group with a limit."""
+def memory_limits(read_text: ReadText, proc: Path, mount: Path) -> Iterator[tuple[Path, int, int]]:
+    """(directory, bytes left, bytes in all) of every group with a limit."""
     unified, memory = _groups(read_text, proc, mount, "memory")
     names = [(unified, "memory.max", "memory.current")]
     names.append((memory, "memory.limit_in_bytes", "memory.usage_in_bytes"))
     for groups, limit, usage in names:
         for group in groups:
-            left = available_bytes(*(read_text(group / name) for name in (limit, usage, "memory.stat")))
+            most = read_text(group / limit)
+            left = available_bytes(most, *(read_text(group / name) for name in (usage, "memory.stat")))
             if left is not None:
-                yield group, left
+                yield group, left, int(most)
 
 
 def cpu_quota(read_text: ReadText, proc: Path, mount: Path) -> CpuQuota | None:

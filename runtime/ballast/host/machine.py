@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,14 @@ class Memory:
     total_bytes: int
     available_bytes: int
     limited_by: str | None
+    most_bytes: int | None = None
+    """The lowest limit of a group, where it is below total_bytes."""
+
+    def with_reused(self, num_bytes: int) -> Memory:
+        """The memory for a process that takes over `num_bytes` of files in memory. They may count against this
+        process's group or not, as that of the process before it."""
+        most = self.total_bytes if self.most_bytes is None else self.most_bytes
+        return replace(self, available_bytes=max(self.available_bytes, min(self.available_bytes + num_bytes, most)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +180,13 @@ def _nodes(folder: Path, topology: numa.Topology) -> Iterator[NumaNode]:
 def _memory(proc: Path, cgroup: Path) -> Memory:
     meminfo = parse_meminfo(_text(proc / "meminfo"))
     available, limited_by = meminfo.get("MemAvailable", 0), None
-    for folder, left in memory_limits(_text, proc, cgroup):
+    total = meminfo.get("MemTotal", 0)
+    groups = list(memory_limits(_text, proc, cgroup))
+    for folder, left, _ in groups:
         if left < available:
             available, limited_by = left, str(folder)
-    return Memory(meminfo.get("MemTotal", 0), available, limited_by)
+    lowest = min((limit for _, _, limit in groups), default=total)
+    return Memory(total, available, limited_by, lowest if lowest < total else None)
 
 
 def _huge_pages(folder: Path) -> Iterator[HugePages]:

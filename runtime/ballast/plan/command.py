@@ -71,7 +71,7 @@ def _plan_with_cache(config: Config, gguf: GgufModel, spec: ModelSpec, sizes: Ca
     folder = None if config.machine.packed_dir is None else _packed_folder(config.machine.packed_dir)
     memory = read_machine().memory
     if folder is not None and folder.files.is_in_memory:
-        memory = replace(memory, available_bytes=memory.available_bytes + folder.unused_bytes)
+        memory = memory.with_reused(folder.unused_bytes)
     if not config.machine.device.startswith("cuda"):
         on_host = assign(modules, rules, source=rules_path)
 

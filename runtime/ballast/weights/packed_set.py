@@ -65,6 +65,10 @@ class PackedSet:
             self.path.mkdir(mode=0o700)
         self._fd = _open_own_folder(self.path)
         try:
+            if os.fstat(self._fd).st_mode & _OTHERS_MAY_WRITE:
+                # As a volume is when its pod's node starts again. What it holds may be anybody's.
+                self.forget()
+                os.fchmod(self._fd, 0o700)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
             self._lock = os.open(_LOCK, flags, mode=0o600, dir_fd=self._fd)
         except BaseException:
@@ -196,7 +200,7 @@ class PackedSet:
                 raise PackedError(f"{path}: a symbolic link; expected a file") from error
             raise
         try:
-            _check_own(os.fstat(file), path, stat.S_ISREG)
+            _check_own(os.fstat(file), path, is_folder=False)
             yield file
         finally:
             os.close(file)
@@ -241,20 +245,19 @@ def _open_own_folder(path: Path) -> int:
             raise PackedError(f"{path}: a link or a file; expected a folder") from error
         raise
     try:
-        _check_own(os.fstat(file), path, stat.S_ISDIR)
+        _check_own(os.fstat(file), path, is_folder=True)
     except BaseException:
         os.close(file)
         raise
     return file
 
 
-def _check_own(found: os.stat_result, path: Path, is_kind: object) -> None:
-    assert callable(is_kind)
-    if not is_kind(found.st_mode):
-        raise PackedError(f"{path}: neither a file nor a folder of packed weights")
+def _check_own(found: os.stat_result, path: Path, *, is_folder: bool) -> None:
+    if not (stat.S_ISDIR if is_folder else stat.S_ISREG)(found.st_mode):
+        raise PackedError(f"{path}: expected a {'folder' if is_folder else 'file'}")
     if found.st_uid != os.geteuid():
         raise PackedError(f"{path}: belongs to user {found.st_uid}; expected {os.geteuid()}")
-    if found.st_mode & _OTHERS_MAY_WRITE:
+    if not is_folder and found.st_mode & _OTHERS_MAY_WRITE:
         raise PackedError(f"{path}: mode {stat.S_IMODE(found.st_mode):o}; nobody else may write there")
 
 

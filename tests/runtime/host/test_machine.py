@@ -229,3 +229,15 @@ def test_this_machine_can_be_read() -> None:
     assert machine.cpus == os.sched_getaffinity(0)
     assert 1 <= machine.num_physical_cores <= len(machine.cpus)
     assert 0 < machine.memory.available_bytes <= machine.memory.total_bytes
+
+
+@pytest.mark.parametrize(
+    ("memory", "available"),
+    [
+        (Memory(100, 40, None, 100), 70),
+        (Memory(100, 40, "/group", 60), 60),
+        (Memory(100, 80, None), 100),
+    ],
+)
+def test_reused_memory_adds_to_what_is_available_up_to_the_limit(memory: Memory, available: int) -> None:
+    assert memory.with_reused(30).available_bytes == available

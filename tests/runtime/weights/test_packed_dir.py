@@ -353,13 +353,12 @@ def test_what_is_not_its_own_stays(model: Path, folder: Path, start: Start) -> N
     assert {"mine", "ballast-packed-notes"} < {found.name for found in folder.iterdir()}
 
 
-def test_a_set_that_others_could_write_is_not_used(model: Path, folder: Path, start: Start) -> None:
-    plain, _ = start(model, folder)
-    only_set(folder).chmod(0o770)
-    result, log = start(model, folder)
-    np.testing.assert_array_equal(result, plain)
-    assert log.events == [UNUSED]
-    assert str(only_set(folder)) in log.why
+def test_a_set_that_others_could_write_is_made_anew(model: Path, folder: Path, start: Start) -> None:
+    start(model, folder)
+    only_set(folder).chmod(0o2770)
+    assert start(model, folder)[1].events == [KEPT]
+    assert only_set(folder).stat().st_mode & 0o777 == 0o700
+    assert start(model, folder)[1].events == [found_again(folder)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

@@ -73,6 +73,9 @@ ABSENT_OBJECTS = {
     ("spec.endpoint", "networkPolicy"),
     ("spec.scheduling", "affinity"),
     ("spec", "kernelCache"),
+    ("spec", "packedWeights"),
+    ("spec.packedWeights", "memory"),
+    ("spec.packedWeights", "pvc"),
 }
 
 

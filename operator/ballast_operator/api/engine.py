@@ -39,6 +39,7 @@ RESERVED_ARGUMENTS = (
     "log_format",
     "api_key_file",
     "optimize_config_path",
+    "packed_dir",
     "force_think",
     "no_force_think",
     "tls_cert_file",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from ballast_operator.api.base import (
     ApiType,
@@ -13,6 +13,7 @@ from ballast_operator.api.base import (
     LabelValue,
     ObjectName,
     cel,
+    exactly_one,
     rules,
 )
 from ballast_operator.api.engine import Engine
@@ -22,6 +23,7 @@ from ballast_operator.quantity import parse_bytes
 
 USED_GPUS = 1
 TOO_MANY_GPUS = f"an engine uses {USED_GPUS} GPU: ask for {USED_GPUS}, and for more replicas where one is too slow"
+EXACTLY_ONE_PLACE = "exactly one of memory and pvc must be set"
 NOT_THE_ADMIN_PORT = f"port {ADMIN_PORT} is the admin port"
 
 
@@ -167,6 +169,42 @@ class KernelCache(ApiType):
     )
 
 
+class MemoryVolume(ApiType):
+    """A volume in the pod's memory."""
+
+
+class PackedPvc(ApiType):
+    """A PersistentVolumeClaim."""
+
+    claim_name: ObjectName = Field(
+        description="PersistentVolumeClaim for packed weights, as large as the model's files. What lies in it is "
+        "computed with: it is for pods of this namespace alone. Replicas on several nodes need ReadWriteMany."
+    )
+
+
+class PackedWeights(ApiType):
+    """Where packed weights are kept. Exactly one field is set."""
+
+    model_config = ConfigDict(json_schema_extra=rules(cel(exactly_one("memory", "pvc"), EXACTLY_ONE_PLACE)))
+
+    memory: MemoryVolume | None = Field(
+        default=None,
+        description="The pod's memory: {}. A container that starts again in the same pod maps them; a new pod packs "
+        "anew. They are a part of resources.memory, which has them without this field as well.",
+    )
+    pvc: PackedPvc | None = Field(
+        default=None,
+        description="A PersistentVolumeClaim. A new pod reads them into memory, which pays where that is faster than "
+        "packing.",
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> PackedWeights:
+        if (self.memory is None) == (self.pvc is None):
+            raise ValueError(EXACTLY_ONE_PLACE)
+        return self
+
+
 class Toleration(ApiType):
     """A taint that the pods tolerate."""
 
@@ -238,6 +276,11 @@ class InferenceServiceSpec(ApiType):
         default=None,
         description="Volume for compiled kernels of a GPU. Without it they are kept as long as the pod, and each new "
         "pod compiles them when it starts.",
+    )
+    packed_weights: PackedWeights | None = Field(
+        default=None,
+        description="Keeps the weights as they are packed for the CPU, so that the next start packs nothing "
+        "(--packed_dir). Without it, each start packs anew.",
     )
     pod_metadata: PodMetadata = Field(
         default_factory=PodMetadata, description="Further labels and annotations of the pods."

@@ -6,7 +6,13 @@ import posixpath
 
 from ballast_operator.api.spec import InferenceServiceSpec
 from ballast_operator.names import ADMIN_PORT
-from ballast_operator.resources.volumes import KEYS_DIRECTORY, MODEL_DIRECTORY, RULES_DIRECTORY, rules_key
+from ballast_operator.resources.volumes import (
+    KEYS_DIRECTORY,
+    MODEL_DIRECTORY,
+    PACKED_DIRECTORY,
+    RULES_DIRECTORY,
+    rules_key,
+)
 
 
 def engine_arguments(spec: InferenceServiceSpec) -> list[str]:
@@ -40,6 +46,7 @@ def engine_options(spec: InferenceServiceSpec) -> dict[str, object]:
         "log_format": "json",
         "api_key_file": f"{KEYS_DIRECTORY}/{spec.endpoint.auth.secret_ref.key}" if spec.endpoint.auth else None,
         "optimize_config_path": f"{RULES_DIRECTORY}/{rules_key(rules)}" if rules else None,
+        "packed_dir": PACKED_DIRECTORY if spec.packed_weights else None,
         "force_think": True if engine.force_think else None,
     }
 

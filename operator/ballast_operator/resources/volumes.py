@@ -15,6 +15,7 @@ KEYS_DIRECTORY = "/etc/ballast/keys"
 SCRATCH_DIRECTORY = "/tmp"  # noqa: S108
 HUGEPAGES_DIRECTORY = "/dev/hugepages"
 KERNELS_DIRECTORY = "/var/cache/ballast"
+PACKED_DIRECTORY = "/var/lib/ballast/packed"
 
 SCRATCH_LIMIT = "8Gi"
 
@@ -54,6 +55,13 @@ def _volumes(service: InferenceService) -> list[tuple[dict[str, Any], dict[str, 
     if (kernels := spec.kernel_cache) is not None:
         source = {"persistentVolumeClaim": {"claimName": kernels.claim_name}}
         found.append(_volume("kernels", KERNELS_DIRECTORY, source, read_only=False))
+    if (packed := spec.packed_weights) is not None:
+        if packed.pvc is not None:
+            source = {"persistentVolumeClaim": {"claimName": packed.pvc.claim_name}}
+        else:
+            # Its pages count against the container's limit like all memory: they are never more than that.
+            source = {"emptyDir": {"medium": "Memory", "sizeLimit": spec.resources.memory}}
+        found.append(_volume("packed", PACKED_DIRECTORY, source, read_only=False))
     if spec.resources.hugepages1_gi:
         source = {"emptyDir": {"medium": "HugePages-1Gi"}}
         found.append(_volume("hugepages", HUGEPAGES_DIRECTORY, source, read_only=False))

@@ -3,6 +3,7 @@
 import pytest
 from builders import service
 
+from ballast_operator.api.inference_service import SpecError
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.resources.pod import Attempt, build_pod, parse_pod_name, pod_name, runtime_image
 
@@ -47,3 +48,33 @@ def test_kernels_are_kept_on_the_claimed_volume():
     assert all(folder.startswith(mount["mountPath"]) for folder in kept.values())
     (without,) = build_pod(service(), ChildOptions(), Attempt(0))["spec"]["containers"]
     assert not KERNEL_FOLDERS & {entry["name"] for entry in without["env"]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "source"),
+    [
+        ({"pvc": {"claimName": "packed"}}, {"persistentVolumeClaim": {"claimName": "packed"}}),
+        ({"memory": {}}, {"emptyDir": {"medium": "Memory", "sizeLimit": "24Gi"}}),
+    ],
+)
+def test_packed_weights_are_kept_where_the_spec_says(asked, source):
+    resources = {"cpus": 2, "memory": "24Gi"}
+    pod = build_pod(service(packedWeights=asked, resources=resources), ChildOptions(), Attempt(0))["spec"]
+    (engine,) = pod["containers"]
+    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "packed"]
+    (mount,) = [mount for mount in engine["volumeMounts"] if mount["name"] == "packed"]
+    assert volume == {"name": "packed", **source}
+    assert not mount.get("readOnly")
+    assert engine["args"][engine["args"].index("--packed_dir") + 1] == mount["mountPath"]
+    assert engine["resources"]["limits"]["memory"] == engine["resources"]["requests"]["memory"] == "24Gi"
+
+
+def test_packed_weights_are_not_kept_unasked():
+    (engine,) = build_pod(service(), ChildOptions(), Attempt(0))["spec"]["containers"]
+    assert "--packed_dir" not in engine["args"]
+
+
+@pytest.mark.parametrize("asked", [{}, {"memory": {}, "pvc": {"claimName": "packed"}}])
+def test_packed_weights_have_exactly_one_place(asked):
+    with pytest.raises(SpecError, match="exactly one of memory and pvc"):
+        service(packedWeights=asked)

@@ -86,6 +86,11 @@ void Pages::map_with_guards(size_t border, int protection, int flags, int file) 
 
 size_t file_bytes(size_t num_bytes, size_t unit) { return rounded_up(mapped_bytes(num_bytes), unit); }
 
+void take_memory(const Pages& pages, size_t begin, size_t end) {
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, since Linux 5.14; older headers lack the name
+  if (madvise(pages.data() + begin, end - begin, kPopulateWrite) != 0) pages.data()[begin] = 0;
+}
+
 void take_file_memory(int file, const Pages& pages, size_t begin, size_t end) {
   constexpr int kCollapse = 25;  // MADV_COLLAPSE, since Linux 6.1; older headers lack the name
   const size_t size = end - begin;

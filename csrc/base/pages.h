@@ -43,6 +43,10 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
 // where half of it or more is used. A multiple of `unit`, of which the file's memory is made.
 size_t file_bytes(size_t num_bytes, size_t unit);
 
+// Takes memory for some whole pages that were not written yet, with one system call, near the thread that
+// calls. A hint: what cannot be taken is left to the faults.
+void take_memory(const Pages& pages, size_t begin, size_t end);
+
 // Takes memory for some bytes of a file that were not written yet, in huge pages where the system gives them,
 // near the thread that calls. Throws std::system_error when there is no room.
 void take_file_memory(int file, const Pages& pages, size_t begin, size_t end);

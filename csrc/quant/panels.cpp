@@ -199,10 +199,18 @@ IndexRange Panels::piece(int64_t index) const {
   return range;
 }
 
-// Before it is packed into.
+// How many pieces of memory are taken before it is packed into; none where it is filled.
+int64_t Panels::num_taken() const {
+  if (is_filled()) return 0;
+  return Chunks(static_cast<int64_t>(pages_->mapped_size()), static_cast<int64_t>(kHugePageBytes)).count();
+}
+
+// Each piece by one thread: of two that write to a huge page first, both would clear one, for nothing.
 void Panels::take(int64_t index) {
   const size_t begin = static_cast<size_t>(index) * kHugePageBytes;
-  take_file_memory(file_->file, *pages_, begin, std::min(begin + kHugePageBytes, pages_->mapped_size()));
+  const size_t end = std::min(begin + kHugePageBytes, pages_->mapped_size());
+  if (file_ != nullptr && file_->is_mapped) return take_file_memory(file_->file, *pages_, begin, end);
+  take_memory(*pages_, begin, end);
 }
 
 void Panels::fetch(int64_t index) {
@@ -242,10 +250,7 @@ Panels::Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source
     finish_file();
     return;
   }
-  if (file_ != nullptr && file_->is_mapped) {
-    const Chunks pieces(static_cast<int64_t>(pages_->mapped_size()), static_cast<int64_t>(kHugePageBytes));
-    pool.parallel_for(pieces.count(), [&](int64_t index) { take(index); });
-  }
+  pool.parallel_for(num_taken(), [&](int64_t index) { take(index); });
   if (rows == PanelRows::kTransposed) {
     // Blocks of the source are as wide as several panels.
     const Chunks strips(source.cols(), std::max<int64_t>(source.format().block_weights, kPanelRows));
@@ -281,11 +286,7 @@ std::vector<std::shared_ptr<const Panels>> Panels::by_node(ThreadPool& pool, con
     const bool has_file = panels != nullptr && panels->file_ != nullptr;
     const bool is_filled = has_file && panels->is_filled();
     runs.emplace_back(num_panels, panels_per_run(source, num_panels, pool.threads_per_node()[node]));
-    taken.push_back(0);
-    if (has_file && !is_filled && panels->file_->is_mapped) {
-      const int64_t mapped = static_cast<int64_t>(panels->pages_->mapped_size());
-      taken.back() = Chunks(mapped, static_cast<int64_t>(kHugePageBytes)).count();
-    }
+    taken.push_back(panels == nullptr ? 0 : panels->num_taken());
     counts.push_back(is_filled ? panels->num_pieces() : runs.back().count());
     summed.push_back(has_file && !is_filled ? panels->num_pieces() : 0);
   }

@@ -139,10 +139,11 @@ class Panels {
          const PanelFileOf& file_of);
 
   int64_t num_panels() const { return heads_.num_heads * panels_per_head_; }
-  // What a file needs beside packing, a piece of a huge page at a time.
+  // What memory and files need beside packing, a piece of a huge page at a time.
   bool is_filled() const { return file_ != nullptr && file_->is_filled; }
   IndexRange piece(int64_t index) const;
   int64_t num_pieces() const;
+  int64_t num_taken() const;
   void take(int64_t index);
   void fetch(int64_t index);
   void sum(int64_t index);

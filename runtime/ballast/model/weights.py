@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.model.spec import LatentSpec, ModelSpec
+from ballast.model.tensors import expected_tensors
 from ballast.weights.gguf import GgufModel, block_of
 from ballast.weights.packed_panels import FileOf, Packed, PackedPanels
+from ballast.weights.read_ahead import ReadAhead
 
 F32 = NDArray[np.float32]
 
@@ -100,6 +102,10 @@ class ModelWeights:
     output: kernels.Matrix  # [sampled vocabulary, D]
 
 
+_NEXT_PART = {"gate": "up", "up": "down"}
+"""In the order in which experts are packed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Packing:
     """How matrices are packed: on whose threads, for which instruction set, and how many bytes an activation is rounded
@@ -126,18 +132,29 @@ def load_weights(
 
     The output head ends at `num_sampled_ids` rows: a row without a token is never computed, so never sampled.
     """
-    tensors = Tensors(gguf_model, packing)
-    layers = []
-    for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
-        layers.append(_load_layer(tensors, spec, index))
-        report(share)
-    output = "token_embd.weight" if spec.tied_output else "output.weight"
-    return ModelWeights(
-        embedding=tensors.view("token_embd.weight"),
-        layers=tuple(layers),
-        output_norm=tensors.vector("output_norm.weight"),
-        output=tensors.matrix(output, num_rows=min(num_sampled_ids, spec.vocab_size)),
-    )
+    with read_ahead(gguf_model, spec, packing) as ahead:
+        tensors = Tensors(gguf_model, packing, ahead)
+        layers = []
+        for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
+            layers.append(_load_layer(tensors, spec, index))
+            report(share)
+        output = "token_embd.weight" if spec.tied_output else "output.weight"
+        return ModelWeights(
+            embedding=tensors.view("token_embd.weight"),
+            layers=tuple(layers),
+            output_norm=tensors.vector("output_norm.weight"),
+            output=tensors.matrix(output, num_rows=min(num_sampled_ids, spec.vocab_size)),
+        )
+
+
+def read_ahead(gguf_model: GgufModel, spec: ModelSpec, packing: Packing) -> ReadAhead:
+    """What reads the tensors that will be packed, layer by layer, while others are packed."""
+    names = set() if packing.isa == "reference" else expected_tensors(spec).keys() - {"token_embd.weight"}
+    if packing.kept is not None and packing.kept.is_filled:
+        names -= set(packing.kept_tensors)
+    layers = {name: block_of(name) for name in gguf_model.tensors if name in names}
+    last = spec.num_layers
+    return ReadAhead(gguf_model, sorted(layers, key=lambda name: last if (layer := layers[name]) is None else layer))
 
 
 def shares_after_layers(gguf_model: GgufModel, num_layers: int) -> list[float]:
@@ -155,9 +172,11 @@ def shares_after_layers(gguf_model: GgufModel, num_layers: int) -> list[float]:
 class Tensors:
     """Tensors of a file by name, as kernels take them. Stacked tensors are seen as one tall matrix."""
 
-    def __init__(self, gguf_model: GgufModel, packing: Packing) -> None:
+    def __init__(self, gguf_model: GgufModel, packing: Packing, ahead: ReadAhead | None = None) -> None:
+        """`ahead` is told what is packed."""
         self._gguf = gguf_model
         self._packing = packing
+        self._ahead = ahead
 
     def __contains__(self, name: str) -> bool:
         return name in self._gguf.tensors
@@ -232,8 +251,13 @@ class Tensors:
 
     def _kept(self, name: str, pack: Callable[[FileOf | None], Packed]) -> Packed:
         """What `pack` makes, with files where the tensor's panels are kept."""
+        self._begin(name)
         kept = self._packing.kept
         return pack(None) if kept is None or name not in self._packing.kept_tensors else kept.pack(pack)
+
+    def _begin(self, name: str) -> None:
+        if self._ahead is not None:
+            self._ahead.begin(name)
 
     def vector(self, name: str) -> F32:
         info = self._gguf.tensors[name]
@@ -251,6 +275,11 @@ class Tensors:
             experts = kernels.Experts(gate, up, down, num_experts)
         packing = self._packing
 
+        def done(part: str) -> None:
+            self._gguf.release(names[part])
+            if part in _NEXT_PART:
+                self._begin(names[_NEXT_PART[part]])
+
         def pack(file_of: FileOf | None) -> kernels.Experts:
             def file_of_part(part: str, node: int, num_bytes: int) -> kernels.PanelFile | None:
                 assert file_of is not None
@@ -260,11 +289,11 @@ class Tensors:
                 packing.pool,
                 packing.isa,
                 activation_bytes=packing.activation_bytes,
-                done=lambda part: self._gguf.release(names[part]),
+                done=done,
                 file_of=None if file_of is None else file_of_part,
             )
 
-        return self._kept(names["down"], pack)
+        return self._kept(names["gate"], pack)
 
     def latent_heads(self, spec: ModelSpec, block: str) -> tuple[HeadMatrix, HeadMatrix]:
         """A layer's W_UK and W_UV, packed."""

@@ -55,6 +55,11 @@ class PackedPanels:
         self._num_bytes = 0
         self._seconds = 0.0
 
+    @property
+    def is_filled(self) -> bool:
+        """Whether panels come from here, so that the model's own tensors are not read."""
+        return self._found is not None
+
     def pack(self, pack: Callable[[FileOf | None], Packed]) -> Packed:
         """What `pack` makes with `file_of`, or without it where a file turns out to be damaged or to have no room."""
         begin = time.perf_counter()

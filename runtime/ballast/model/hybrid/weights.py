@@ -16,7 +16,7 @@ from ballast.model.hybrid.attention.cache_bounds import largest_key, largest_lat
 from ballast.model.hybrid.experts.routing import Choose, Router
 from ballast.model.hybrid.linear import FloatLinear, Linear, Linears, MakeLinear, as_one, one_by_one
 from ballast.model.spec import ModelSpec
-from ballast.model.weights import HeadMatrix, Packing, Tensors, shares_after_layers
+from ballast.model.weights import HeadMatrix, Packing, Tensors, read_ahead, shares_after_layers
 from ballast.weights.gguf import GgufModel
 
 IsTaken = Callable[[int, kernels.Experts], bool]
@@ -91,22 +91,23 @@ def load_hybrid_weights(
 ) -> HybridWeights:
     """Load every tensor of a checked file; `report` gets the share of bytes done, 0…1, after each layer. A layer's
     experts are not kept where `is_taken` says that the device has them."""
-    loader = _Loader(Tensors(gguf_model, packing), spec, make_linear, device, is_taken)
-    layers = []
-    for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
-        layers.append(loader.layer(index))
-        report(share)
-    num_rows = min(num_sampled_ids, spec.vocab_size)
-    output = "token_embd.weight" if spec.tied_output else "output.weight"
-    return HybridWeights(
-        embedding=loader.tensors.view("token_embd.weight"),
-        layers=tuple(layers),
-        output_norm=loader.vector("output_norm.weight"),
-        output=loader.matrix(output, num_rows),
-        num_sampled_ids=num_rows,
-        largest_key=max(loader.largest_keys),
-        largest_latent=max(loader.largest_latents),
-    )
+    with read_ahead(gguf_model, spec, packing) as ahead:
+        loader = _Loader(Tensors(gguf_model, packing, ahead), spec, make_linear, device, is_taken)
+        layers = []
+        for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
+            layers.append(loader.layer(index))
+            report(share)
+        num_rows = min(num_sampled_ids, spec.vocab_size)
+        output = "token_embd.weight" if spec.tied_output else "output.weight"
+        return HybridWeights(
+            embedding=loader.tensors.view("token_embd.weight"),
+            layers=tuple(layers),
+            output_norm=loader.vector("output_norm.weight"),
+            output=loader.matrix(output, num_rows),
+            num_sampled_ids=num_rows,
+            largest_key=max(loader.largest_keys),
+            largest_latent=max(loader.largest_latents),
+        )
 
 
 class _Loader:

@@ -1,0 +1,83 @@
+"""Tensors are read before they are packed, and no further ahead than is allowed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ballast._core import kernels
+from ballast.model.metadata import read_spec
+from ballast.model.weights import Packing, load_weights
+from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import GgufModel, open_gguf
+from ballast.weights.read_ahead import ReadAhead
+
+LIMIT_S = 10
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> GgufModel:
+    return open_gguf(write_tiny_model(tmp_path, arch="v2lite", mla="split", quant="q8_0").gguf)
+
+
+@dataclass
+class Reads:
+    """What the system was asked to read, by offset."""
+
+    sizes: dict[int, int] = field(default_factory=dict)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def note(self, file: int, offset: int, count: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_WILLNEED
+        with self.changed:
+            self.sizes[offset] = count
+            self.changed.notify()
+
+    def wait_for(self, model: GgufModel, *names: str) -> None:
+        """Until exactly these have been asked for."""
+        wanted = {model.tensors[name].offset: model.tensors[name].num_bytes for name in names}
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.sizes == wanted, LIMIT_S), (self.sizes, wanted)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    noted = Reads()
+    monkeypatch.setattr(os, "posix_fadvise", noted.note)
+    return noted
+
+
+def test_it_stays_within_its_lead(model: GgufModel, reads: Reads) -> None:
+    names = [f"blk.{layer}.ffn_down_exps.weight" for layer in (1, 2, 3)]
+    size = model.tensors[names[0]].num_bytes
+    with ReadAhead(model, names, lead_bytes=size - 1) as ahead:
+        reads.wait_for(model, names[0])
+        ahead.begin(names[0])
+        reads.wait_for(model, *names[:2])
+        ahead.begin(names[1])
+        reads.wait_for(model, *names)
+
+
+def test_it_ends_with_what_it_stands_beside(model: GgufModel, reads: Reads) -> None:
+    before = threading.active_count()
+    with ReadAhead(model, model.tensors, lead_bytes=0):
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+
+
+@pytest.mark.skipif(len(kernels.usable_isas()) == 1, reason="no kernels that pack weights")
+def test_all_that_is_packed_is_read(model: GgufModel, reads: Reads) -> None:
+    spec = read_spec(model)
+    packed = [name for name in model.tensors if name != "token_embd.weight"]
+    packing = Packing(kernels.ThreadPool(1), kernels.usable_isas()[0], 2)
+    load_weights(model, spec, spec.vocab_size, packing, lambda share: reads.wait_for(model, *packed))
+
+
+def test_nothing_is_read_that_is_seen_in_place(model: GgufModel, reads: Reads) -> None:
+    spec = read_spec(model)
+    load_weights(model, spec, spec.vocab_size, Packing(kernels.ThreadPool(1), "reference", 2), lambda _: None)
+    assert not reads.sizes

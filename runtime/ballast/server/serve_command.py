@@ -18,6 +18,7 @@ from ballast.host.gpu import check_device
 from ballast.host.isa import chosen_isa
 from ballast.host.machine import read_machine
 from ballast.log import configure_logging
+from ballast.model.tensors import expected_tensors
 from ballast.plan import MemoryPlan, check_memory, load_checked_text, open_checked, rule_lines, settle
 from ballast.server.app import create_admin_app, create_app
 from ballast.server.generation.request_builder import RequestBuilder
@@ -88,7 +89,8 @@ def serve(config: Config) -> int:
         )
         return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report, probe.watch)
 
-    run(config, load, text, spec.name, spec.context_length, probe)
+    num_bytes = sum(gguf.tensors[name].num_bytes for name in expected_tensors(spec))
+    run(config, load, text, spec.name, spec.context_length, probe, num_bytes=num_bytes)
     return 0
 
 
@@ -107,9 +109,10 @@ def run(
     context_length: int,
     probe: NumaProbe,
     limits: ServerLimits = DEFAULT_LIMITS,
+    num_bytes: int = 0,
 ) -> None:
     """Serve the model that `load` loads, until the process is told to stop. `name` is the model's own name; `probe`
-    reports where its weights are."""
+    reports where its weights are, which take `num_bytes` in the file."""
     with (
         ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-text") as executor,
         # Where a template may take as long as its limits allow, only chats wait for it.
@@ -122,7 +125,8 @@ def run(
         def build(on_death: Callable[[], None], shutting_down: asyncio.Future[None]) -> tuple[Engine, Apps]:
             metrics = Metrics()
             settings = engine_settings(config)
-            engine = build_engine(with_progress(load), settings, context_length, observer=metrics, on_death=on_death)
+            shown = with_progress(load, num_bytes)
+            engine = build_engine(shown, settings, context_length, observer=metrics, on_death=on_death)
             return engine, make_apps(
                 engine,
                 metrics,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ballast.model.weights import shares_after_layers
-from ballast.server.telemetry.load_progress import with_progress
+from ballast.server.telemetry.load_progress import Progress, with_progress
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from support.servers.fake_model import FakeModel
@@ -22,34 +22,58 @@ class Terminal(io.StringIO):
         return True
 
 
-def load_in_steps(report):
-    for share in (0.1, 0.3, 0.6, 0.65, 0.97):
-        report(share)
-    return FakeModel(num_slots=64, block_tokens=32, vocab_size=8)
+GB = 10**9
 
 
-def test_a_log_gets_a_line_at_every_quarter(caplog: pytest.LogCaptureFixture) -> None:
-    reported: list[float] = []
-    with caplog.at_level(logging.INFO, "ballast"):
-        with_progress(load_in_steps, io.StringIO())(reported.append)
-    assert [record.percent for record in caplog.records] == [25, 50, 75, 100]
-    assert reported == [0.1, 0.3, 0.6, 0.65, 0.97]
+class Steps:
+    """A load whose reports come at the given seconds."""
 
+    def __init__(self, *steps: tuple[float, float]) -> None:
+        self.now = 0.0
+        self._steps = steps
 
-def test_a_jump_over_several_quarters_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    def load(report):
-        report(0.8)
+    def clock(self) -> float:
+        return self.now
+
+    def load(self, report):
+        for seconds, share in self._steps:
+            self.now = seconds
+            report(share)
         return FakeModel(num_slots=64, block_tokens=32, vocab_size=8)
 
+
+def test_a_log_gets_a_line_every_ten_seconds_with_the_speed_and_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    reported: list[float] = []
+    steps = Steps((4, 0.1), (11, 0.2), (19, 0.3), (21, 0.4), (40, 0.8), (45, 1.0))
     with caplog.at_level(logging.INFO, "ballast"):
-        with_progress(load, io.StringIO())(lambda _: None)
-    assert [record.percent for record in caplog.records] == [75, 100]
+        with_progress(steps.load, 100 * GB, io.StringIO(), steps.clock)(reported.append)
+    lines = [(record.percent, record.gb, record.gb_per_s, vars(record).get("left_s")) for record in caplog.records]
+    assert lines == [
+        (20, 20.0, 1.82, 44),
+        (40, 40.0, 1.9, 31),
+        (80, 80.0, 2.0, 10),
+        (100, 100.0, 2.22, None),
+    ]
+    assert reported == [0.1, 0.2, 0.3, 0.4, 0.8, 1.0]
+
+
+def test_a_quick_load_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    steps = Steps((1, 0.5), (2, 0.9))
+    with caplog.at_level(logging.INFO, "ballast"):
+        with_progress(steps.load, GB, io.StringIO(), steps.clock)(lambda _: None)
+    assert [record.percent for record in caplog.records] == [100]
+
+
+def test_no_time_is_no_speed() -> None:
+    assert (Progress(GB, 0.0, 0.0).gb_per_s, Progress(GB, 0.0, 0.0).left_s) == (0.0, 0.0)
 
 
 def test_a_terminal_gets_a_bar_that_reaches_its_end_and_no_lines(caplog: pytest.LogCaptureFixture) -> None:
     terminal = Terminal()
+    steps = Steps((25, 0.5), (50, 0.97))
     with caplog.at_level(logging.INFO, "ballast"):
-        with_progress(load_in_steps, terminal)(lambda _: None)
+        with_progress(steps.load, 100 * GB, terminal, steps.clock)(lambda _: None)
+    assert "100.0/100.0 GB, 2.00 GB/s, 0 s left" in terminal.getvalue()
     assert "loading   0%" in terminal.getvalue()
     assert "loading 100%" in terminal.getvalue()
     assert terminal.getvalue().endswith("\n")
@@ -57,13 +81,17 @@ def test_a_terminal_gets_a_bar_that_reaches_its_end_and_no_lines(caplog: pytest.
 
 
 def test_a_load_that_fails_shows_no_end(caplog: pytest.LogCaptureFixture) -> None:
+    steps = Steps()
+
     def load(report):
         report(0.5)
+        steps.now = 12
+        report(0.6)
         raise OSError("the disk is gone")
 
     with caplog.at_level(logging.INFO, "ballast"), pytest.raises(OSError, match="the disk is gone"):
-        with_progress(load, io.StringIO())(lambda _: None)
-    assert [record.percent for record in caplog.records] == [50]
+        with_progress(load, GB, io.StringIO(), steps.clock)(lambda _: None)
+    assert [record.percent for record in caplog.records] == [60]
 
 
 def test_progress_counts_bytes_not_layers(tmp_path: Path) -> None:
@@ -95,4 +123,4 @@ def test_the_metric_and_readyz_advance_while_a_server_loads() -> None:
         server.event("ready")
         percents = [event["percent"] for event in server.events if event["event"] == "loading"]
     assert len(seen) >= 3
-    assert percents == [25, 50, 75, 100]
+    assert percents == [100]

@@ -1,10 +1,12 @@
 """Speed of loading weights, beside the system's limits: how fast the file is read, and fresh memory is handed out.
 
-python benchmarks/engine/load.py [MODEL.gguf] [--threads N] [--rounds 3]
+python benchmarks/engine/load.py [MODEL.gguf] [--threads N] [--rounds 3] [--cold] [--packed-dir DIR]
 
 Each round reads the file as `dd bs=1M of=/dev/null` does, touches as many bytes of fresh memory as the file has with as
 many threads, and loads the weights in a process of its own. A virtual machine gets memory from its host when it first
-touches it, which can be far slower than all the rest: compare a round with its own fresh memory. One JSON line a round.
+touches it, which can be far slower than all the rest: compare a round with its own fresh memory. `--cold` drops the
+file from the page cache before it is read and before it is loaded. With `--packed-dir`, whose sets are removed, a round
+also loads the weights into that folder and then from it. One JSON line a round.
 """
 
 from __future__ import annotations
@@ -13,21 +15,26 @@ import argparse
 import json
 import mmap
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ballast._core import kernels
+from ballast.host.filesystem import read_file_system
 from ballast.host.isa import chosen_isa
+from ballast.model.kept_weights import kept_weights
 from ballast.model.metadata import read_spec
 from ballast.model.weights import Packing, load_weights
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
+from ballast.weights.packed_dir import open_packed_dir
 from support.bench_record import bench_record
 
 
@@ -36,23 +43,51 @@ def main() -> None:
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--packed-dir", type=Path)
     parser.add_argument("--load-once", action="store_true", help="load, print the seconds and bytes, and end")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         path = options.model or write_tiny_model(Path(directory)).gguf
         if options.load_once:
-            print(json.dumps(load_once(path, options.threads)))
+            print(json.dumps(load_once(path, options.threads, options.packed_dir)))
             return
         read_speed(path)  # from here on the file is in the cache, if it fits
         for _ in range(options.rounds):
+            prepare(path, cold=options.cold)
             read = read_speed(path)
             fresh = fresh_memory_speed(path.stat().st_size, options.threads)
-            print(record(path, options.threads, read, fresh), flush=True)
+            print(record(path, options, read, fresh), flush=True)
 
 
-def record(path: Path, threads: int, read: float, fresh: float) -> str:
+def prepare(path: Path, *, cold: bool) -> None:
+    if cold:
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def record(path: Path, options: argparse.Namespace, read: float, fresh: float) -> str:
+    threads = options.threads
     command = [sys.executable, __file__, str(path), "--threads", str(threads), "--load-once"]
-    loaded = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout)
+
+    def load(*arguments: str) -> dict[str, float]:
+        prepare(path, cold=options.cold)
+        ran = subprocess.run([*command, *arguments], check=True, stdout=subprocess.PIPE, text=True, timeout=600)
+        found: dict[str, float] = json.loads(ran.stdout)
+        return found
+
+    loaded = load()
+    kept = {}
+    if options.packed_dir is not None:
+        for folder in options.packed_dir.glob("ballast-packed-*"):
+            shutil.rmtree(folder)
+        first, second = (load("--packed-dir", str(options.packed_dir))["seconds"] for _ in range(2))
+        kept = {
+            "kept_in": read_file_system(options.packed_dir).kind,
+            "first_start_s": round(first, 3),
+            "second_start_s": round(second, 3),
+            "second_of_first": round(second / first, 3),
+        }
     speed = loaded["file_bytes"] / loaded["seconds"]
     return bench_record(
         "engine/load",
@@ -67,6 +102,9 @@ def record(path: Path, threads: int, read: float, fresh: float) -> str:
         share_of_read_and_fresh_memory=round(speed * (1 / read + 1 / fresh), 3),
         cpu_s=round(loaded["cpu_seconds"], 2),
         peak_growth_of_file=round(loaded["peak_growth_bytes"] / loaded["file_bytes"], 4),
+        cold=options.cold,
+        load_average=round(os.getloadavg()[0], 1),
+        **kept,
     )
 
 
@@ -92,13 +130,20 @@ def fresh_memory_speed(num_bytes: int, threads: int) -> float:
     return num_bytes / seconds
 
 
-def load_once(path: Path, threads: int) -> dict[str, float]:
+def load_once(path: Path, threads: int, packed_dir: Path | None) -> dict[str, float]:
     gguf = open_gguf(path)
     spec = read_spec(gguf, None)
     packing = Packing(kernels.ThreadPool(threads), chosen_isa(), 2)
+    if packed_dir is not None:
+        kept = kept_weights(gguf, spec, packing.isa, (threads,))
+        opened = open_packed_dir(packed_dir, gguf, packing.isa, (threads,), kept.tensors, kept.file_bytes)
+        packing = replace(packing, kept=opened, kept_tensors=kept.tensors)
     before, cpu, begin = status_bytes("VmRSS"), time.process_time(), time.perf_counter()
     weights = load_weights(gguf, spec, spec.vocab_size, packing, lambda _: None)
+    writing = None if packing.kept is None else packing.kept.finish()
     seconds = time.perf_counter() - begin
+    if writing is not None:
+        writing.join()
     figures = {
         "file_bytes": sum(info.num_bytes for info in gguf.tensors.values()),
         "seconds": seconds,

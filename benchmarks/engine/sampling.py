@@ -30,6 +30,7 @@ CASES = {
     "temperature 0.8": SamplingParams(max_tokens=1, temperature=0.8),
     "temperature 0.6, top_p 0.95": SamplingParams(max_tokens=1, temperature=0.6, top_p=0.95),
     "top_k 50": SamplingParams(max_tokens=1, top_k=50),
+    "temperature 0.8, top_k 20, min_p 0.05": SamplingParams(max_tokens=1, temperature=0.8, top_k=20, min_p=0.05),
     "min_p 0.05": SamplingParams(max_tokens=1, min_p=0.05),
     "repetition_penalty 1.1": SamplingParams(max_tokens=1, repetition_penalty=1.1),
 }
@@ -40,7 +41,7 @@ Logits = NDArray[np.float32]
 def main() -> None:
     threads = sorted({1, len(os.sched_getaffinity(0))})
     for shape, make in {"peaked": peaked_logits, "flat": flat_logits}.items():
-        for num_rows in (1, 16):
+        for num_rows in (1, 4, 16):
             logits = np.stack([make(row) for row in range(num_rows)])
             for name, params in CASES.items():
                 reference = [NumpySampler(params, PROMPT, seed) for seed in range(num_rows)]
@@ -53,7 +54,7 @@ def main() -> None:
                 score_in_numpy(logits),
                 REFERENCE_CALLS,
             )
-            for num_threads in threads[:1] if num_rows == 1 else threads:
+            for num_threads in threads:
                 step = StepSampler(kernels.ThreadPool(num_threads), chosen_isa())
                 for name, params in CASES.items():
                     report(name, shape, num_threads, logits, sample(step, params, logits), CALLS)

@@ -8,6 +8,7 @@
 #include "base/index_range.h"
 #include "base/scratch.h"
 #include "sampling/ranking.h"
+#include "sampling/slices.h"
 
 namespace ballast {
 namespace {
@@ -42,13 +43,11 @@ int64_t first_above(const double* weights, int64_t n, double threshold, double* 
 }
 
 template <class Logit>
-int32_t choose_by_id(const LogitKernels<Logit>& kernels, const Logit* row, int64_t n,
+int32_t choose_by_id(const LogitKernels<Logit>& kernels, const Logit* row, int64_t n, const RowSlices& slices,
                      const Weighing& weighing, double uniform) {
   const Chunks blocks(n, kLogitBlock);
   const Scratch<double> sums(blocks.count());
-  kernels.sum_blocks(row, n, weighing, sums.get());
-  double total = 0.0;
-  for (int64_t i = 0; i < blocks.count(); ++i) total += sums.get()[i];
+  const double total = sum_weights(kernels, row, slices, weighing, sums.get());
   double walked = 0.0;
   const double threshold = uniform * total;
   const IndexRange block = blocks[first_above(sums.get(), blocks.count(), threshold, &walked)];
@@ -78,8 +77,8 @@ Logit bound_of_highest(const Logit* block_peaks, int64_t num_blocks, int64_t cou
 
 template <class Logit>
 int32_t choose_by_rank(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels,
-                       const Logit* row, int64_t n, const Logit* block_peaks, const Selection& selection,
-                       Weighing weighing, double lowest, double uniform) {
+                       const Logit* row, int64_t n, const RowSlices& slices, const Logit* block_peaks,
+                       const Selection& selection, Weighing weighing, double lowest, double uniform) {
   const bool is_counted = selection.top_k > 0 && selection.top_k < n;
   if (is_counted) {
     const int64_t num_blocks = Chunks(n, kLogitBlock).count();
@@ -92,7 +91,7 @@ int32_t choose_by_rank(const SamplingKernels& kernels, const LogitKernels<Logit>
   } else {
     range = std::min(range, nucleus_depth(selection.top_p, n));
   }
-  const Ranking<Logit> ranking(kernels, row_kernels, row, n, block_peaks, weighing, range);
+  const Ranking<Logit> ranking(kernels, row_kernels, row, n, slices, block_peaks, weighing, range);
   const Prefix all = ranking.all();
   RankedToken last{-1, all};
   if (is_counted && selection.top_k < all.count) last = ranking.find(PrefixGoal::count(selection.top_k));
@@ -106,11 +105,18 @@ int32_t choose_by_rank(const SamplingKernels& kernels, const LogitKernels<Logit>
 
 }  // namespace
 
+bool is_worth_dividing(const Selection& selection, int64_t n) {
+  if (n <= kSliceLogits || selection.temperature == 0.0) return false;
+  // With few tokens to rank, hardly any block is weighed.
+  return selection.top_k <= 0 || selection.top_k > Chunks(n, kLogitBlock).count();
+}
+
 template <class Logit>
 Choice choose(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels, const Logit* row,
-              int64_t n, const Selection& selection, double uniform) {
+              int64_t n, const Selection& selection, double uniform, ThreadPool* pool) {
+  const RowSlices slices(n, pool);
   const Scratch<Logit> block_peaks(Chunks(n, kLogitBlock).count());
-  const Peaks peaks = row_kernels.peaks(row, n, block_peaks.get());
+  const Peaks peaks = find_peaks(row_kernels, row, slices, block_peaks.get());
   const int32_t best = place_of_peak(row, n, peaks, block_peaks.get());
   const double highest = static_cast<double>(row[best]);
   if (!std::isfinite(highest) || selection.temperature == 0.0) return {best, highest};
@@ -119,15 +125,15 @@ Choice choose(const SamplingKernels& kernels, const LogitKernels<Logit>& row_ker
   weighing.octaves_per_logit = std::min(weighing.octaves_per_logit, std::numeric_limits<double>::max());
   if (selection.min_p > 0.0) weighing.deepest = std::clamp(-std::log2(selection.min_p), 0.0, kDeepest);
   const bool is_ranked = selection.top_p < 1.0 || (selection.top_k > 0 && selection.top_k < n);
-  return {is_ranked ? choose_by_rank(kernels, row_kernels, row, n, block_peaks.get(), selection, weighing,
-                                     peaks.lowest, uniform)
-                    : choose_by_id(row_kernels, row, n, weighing, uniform),
+  return {is_ranked ? choose_by_rank(kernels, row_kernels, row, n, slices, block_peaks.get(), selection,
+                                     weighing, peaks.lowest, uniform)
+                    : choose_by_id(row_kernels, row, n, slices, weighing, uniform),
           highest};
 }
 
 template Choice choose(const SamplingKernels&, const LogitKernels<float>&, const float*, int64_t,
-                       const Selection&, double);
+                       const Selection&, double, ThreadPool*);
 template Choice choose(const SamplingKernels&, const LogitKernels<double>&, const double*, int64_t,
-                       const Selection&, double);
+                       const Selection&, double, ThreadPool*);
 
 }  // namespace ballast

@@ -6,6 +6,7 @@
 
 #include "base/index_range.h"
 #include "base/scratch.h"
+#include "sampling/slices.h"
 
 namespace ballast {
 namespace {
@@ -34,16 +35,16 @@ void find_largest(const float* row, int64_t n, const float* block_peaks, int64_t
 }  // namespace
 
 LogProbability find_logprobs(const SamplingKernels& kernels, const float* row, int64_t n, int32_t token,
-                             int64_t num_top, int32_t* top_tokens, double* top_logprobs) {
+                             int64_t num_top, int32_t* top_tokens, double* top_logprobs, ThreadPool* pool) {
+  const RowSlices slices(n, pool);
   const Chunks blocks(n, kLogitBlock);
   const Scratch<float> block_peaks(blocks.count());
-  const Peaks peaks = kernels.floats.peaks(row, n, block_peaks.get());
+  const Peaks peaks = find_peaks(kernels.floats, row, slices, block_peaks.get());
   if (peaks.has_nan) return {std::numeric_limits<double>::quiet_NaN(), 0.0};
   if (!std::isfinite(peaks.highest)) return {peaks.highest, 0.0};
   const Scratch<double> sums(blocks.count());
-  kernels.floats.sum_blocks(row, n, {peaks.highest, kOctavesPerNat, kDeepest}, sums.get());
-  double total = 0.0;
-  for (int64_t i = 0; i < blocks.count(); ++i) total += sums.get()[i];
+  const Weighing weighing{peaks.highest, kOctavesPerNat, kDeepest};
+  const double total = sum_weights(kernels.floats, row, slices, weighing, sums.get());
   const double log_sum = peaks.highest + std::log(total);
   if (num_top > 0) find_largest(row, n, block_peaks.get(), num_top, top_tokens);
   for (int64_t i = 0; i < num_top; ++i) top_logprobs[i] = static_cast<double>(row[top_tokens[i]]) - log_sum;

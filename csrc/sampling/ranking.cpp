@@ -38,19 +38,53 @@ int walk_to_part(const int32_t* counts, const double* weights, int num_parts, Pr
 
 template <class Logit>
 Ranking<Logit>::Ranking(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels,
-                        const Logit* row, int64_t n, const Logit* block_peaks, const Weighing& weighing,
-                        double range)
+                        const Logit* row, int64_t n, const RowSlices& slices, const Logit* block_peaks,
+                        const Weighing& weighing, double range)
     : kernels_(kernels),
       row_kernels_(row_kernels),
       row_(row),
-      n_(n),
+      slices_(slices),
       block_peaks_(block_peaks),
       weighing_(weighing),
       buckets_per_depth_(range > kNarrowest ? kRankBuckets / range : 0.0),
-      buckets_(1),
+      buckets_(slices.count()),
       logits_(n),
       ids_(n) {
-  row_kernels_.fill_buckets(row_, n_, weighing_, buckets_per_depth_, buckets_.get());
+  fill();
+}
+
+template <class Logit>
+void Ranking<Logit>::fill() const {
+  const Scratch<int> firsts(slices_.count());
+  slices_.for_each([&](int64_t index, IndexRange range) {
+    firsts.get()[index] = first_bucket_of(range);
+    if (firsts.get()[index] == kRankBuckets) return;
+    row_kernels_.fill_buckets(row_ + range.begin, range.size(), weighing_, buckets_per_depth_,
+                              buckets_.get() + index);
+  });
+  RankBuckets& sum = buckets_.get()[0];
+  std::fill(sum.weights[0], sum.weights[0] + firsts.get()[0], 0.0);
+  std::fill(sum.counts[0], sum.counts[0] + firsts.get()[0], 0);
+  for (int64_t index = 1; index < slices_.count(); ++index) {
+    const RankBuckets& of_slice = buckets_.get()[index];
+    const int first = firsts.get()[index];
+    for (int i = first; i < kRankBuckets; ++i) sum.weights[0][i] += of_slice.weights[0][i];
+    for (int i = first; i < kRankBuckets; ++i) sum.counts[0][i] += of_slice.counts[0][i];
+  }
+}
+
+// That of the slice's highest logit; kRankBuckets where none has a weight.
+template <class Logit>
+int Ranking<Logit>::first_bucket_of(IndexRange range) const {
+  const Logit* const peaks = block_peaks_ + range.begin / kLogitBlock;
+  const double depth = depth_of(*std::max_element(peaks, peaks + Chunks(range.size(), kLogitBlock).count()));
+  if (!(depth <= weighing_.deepest)) return kRankBuckets;
+  return static_cast<int>(std::min(depth * buckets_per_depth_, static_cast<double>(kRankBuckets - 1)));
+}
+
+template <class Logit>
+double Ranking<Logit>::depth_of(Logit logit) const {
+  return (weighing_.highest - static_cast<double>(logit)) * weighing_.octaves_per_logit;
 }
 
 template <class Logit>
@@ -70,21 +104,39 @@ RankedToken Ranking<Logit>::find(const PrefixGoal& goal) const {
   return find_among(gather(bucket), before, goal);
 }
 
-// Makes a bucket's tokens the candidates, by id. Most rows have few blocks that reach up to theirs.
+// Makes a bucket's tokens the candidates, by id.
 template <class Logit>
 int64_t Ranking<Logit>::gather(int bucket) const {
+  const Scratch<int64_t> counts(slices_.count());
+  slices_.for_each(
+      [&](int64_t index, IndexRange range) { counts.get()[index] = gather_of_slice(bucket, range); });
+  int64_t num = counts.get()[0];
+  for (int64_t index = 1; index < slices_.count(); ++index) {
+    const int64_t begin = slices_[index].begin;
+    const int64_t count = counts.get()[index];
+    std::copy(logits_.get() + begin, logits_.get() + begin + count, logits_.get() + num);
+    std::copy(ids_.get() + begin, ids_.get() + begin + count, ids_.get() + num);
+    num += count;
+  }
+  return num;
+}
+
+// To where the slice begins. Most rows have few blocks that reach up to a bucket.
+template <class Logit>
+int64_t Ranking<Logit>::gather_of_slice(int bucket, IndexRange range) const {
   const double beyond =
       bucket == kRankBuckets - 1 ? std::numeric_limits<double>::infinity() : static_cast<double>(bucket + 1);
-  const Chunks blocks(n_, kLogitBlock);
+  const Chunks blocks(range.size(), kLogitBlock);
   int64_t num = 0;
   for (int64_t i = 0; i < blocks.count(); ++i) {
-    const double depth =
-        (weighing_.highest - static_cast<double>(block_peaks_[i])) * weighing_.octaves_per_logit;
+    const int64_t begin = range.begin + blocks[i].begin;
+    const double depth = depth_of(block_peaks_[begin / kLogitBlock]);
     if (!(depth <= weighing_.deepest) || depth * buckets_per_depth_ >= beyond) continue;
-    int32_t* const ids = ids_.get() + num;
-    const int64_t found = row_kernels_.gather_bucket(row_ + blocks[i].begin, blocks[i].size(), weighing_,
-                                                     buckets_per_depth_, bucket, logits_.get() + num, ids);
-    for (int64_t k = 0; k < found; ++k) ids[k] += static_cast<int32_t>(blocks[i].begin);
+    int32_t* const ids = ids_.get() + range.begin + num;
+    const int64_t found =
+        row_kernels_.gather_bucket(row_ + begin, blocks[i].size(), weighing_, buckets_per_depth_, bucket,
+                                   logits_.get() + range.begin + num, ids);
+    for (int64_t k = 0; k < found; ++k) ids[k] += static_cast<int32_t>(begin);
     num += found;
   }
   return num;

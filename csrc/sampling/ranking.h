@@ -6,6 +6,7 @@
 
 #include "base/scratch.h"
 #include "cpu/sampling.h"
+#include "sampling/slices.h"
 
 namespace ballast {
 
@@ -48,7 +49,7 @@ class Ranking {
   // best; what is asked for should lie there. The row has a finite peak; all that is pointed to outlives the
   // ranking.
   Ranking(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels, const Logit* row, int64_t n,
-          const Logit* block_peaks, const Weighing& weighing, double range);
+          const RowSlices& slices, const Logit* block_peaks, const Weighing& weighing, double range);
 
   Prefix all() const;
 
@@ -56,7 +57,11 @@ class Ranking {
   RankedToken find(const PrefixGoal& goal) const;
 
  private:
+  void fill() const;
+  int first_bucket_of(IndexRange range) const;
+  double depth_of(Logit logit) const;
   int64_t gather(int bucket) const;
+  int64_t gather_of_slice(int bucket, IndexRange range) const;
   RankedToken find_among(int64_t num, Prefix before, const PrefixGoal& goal) const;
   RankedToken find_sorted(int64_t num, Prefix before, const PrefixGoal& goal) const;
   RankedToken find_among_equals(int64_t num, Prefix before, const PrefixGoal& goal) const;
@@ -65,10 +70,11 @@ class Ranking {
   const SamplingKernels& kernels_;
   const LogitKernels<Logit>& row_kernels_;
   const Logit* row_;
-  int64_t n_;
+  const RowSlices& slices_;
   const Logit* block_peaks_;
   Weighing weighing_;
   double buckets_per_depth_;
+  // One a slice; all of them are added to the first.
   Scratch<RankBuckets> buckets_;
   // Candidates for the token that is looked for.
   Scratch<double> logits_;

@@ -1,5 +1,5 @@
-// A step's rows of logits, on the pool's threads: a row is one task, so its result depends on nothing beside
-// it.
+// A step's rows of logits, on the pool's threads. A row is one task; where there are few rows for so many
+// threads, all of them divide each row. Its result depends on neither, nor on the rows beside it.
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,7 @@
 
 #include "cpu/sampling.h"
 #include "sampling/choice.h"
+#include "threads/thread_pool.h"
 
 namespace ballast {
 
@@ -33,9 +34,10 @@ class SequenceSampler {
 
   // Chooses a token of `logits` [vocabulary] and records it, unless nothing can be chosen. `allowed` has a
   // bit a token (bit i % 8 of byte i / 8), or is null for all of them. A grammar that allows stop tokens
-  // alone prevails over min_tokens. Throws std::out_of_range for a bias of a token outside the vocabulary.
-  Choice next(const SamplingKernels& kernels, const float* logits, int64_t vocabulary,
-              const uint8_t* allowed);
+  // alone prevails over min_tokens. The threads of `pool` divide the row, where that pays; none for null.
+  // Throws std::out_of_range for a bias of a token outside the vocabulary.
+  Choice next(const SamplingKernels& kernels, const float* logits, int64_t vocabulary, const uint8_t* allowed,
+              ThreadPool* pool);
 
  private:
   struct TokenCount {

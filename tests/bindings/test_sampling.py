@@ -162,6 +162,21 @@ def test_a_row_depends_neither_on_threads_nor_on_the_rows_beside_it() -> None:
         assert step.sample(logits, backwards) == expected[::-1]
 
 
+@pytest.mark.parametrize("shape", ["flat", "peaked", "tied", "in two heaps"])
+def test_a_row_that_many_threads_divide_gives_the_same_token(shape: str) -> None:
+    rng = np.random.default_rng(5)
+    logits = SHAPES[shape](rng, 40_000).astype(np.float32)[None]
+    alone, together = (StepSampler(kernels.ThreadPool(count), kernels.usable_isas()[0]) for count in (1, 4))
+    mask = np.packbits(rng.random(40_000) < 0.5, bitorder="little")
+    for seed in range(20):
+        params = random_params(rng, 40_000)
+        allowed = mask if seed % 3 == 0 else None
+        one, other = (SampledRow(0, sequence_sampler(params, (1, 2, 3), seed), allowed) for _ in range(2))
+        for _ in range(2):
+            assert together.sample(logits, [one]) == alone.sample(logits, [other]), params
+    assert together.score(logits, [ScoredRow(0, 3, 20)]) == alone.score(logits, [ScoredRow(0, 3, 20)])
+
+
 def test_a_row_without_numbers_fails_alone_and_leaves_its_sequence_as_it_was() -> None:
     step = StepSampler(kernels.ThreadPool(2), kernels.usable_isas()[0])
     logits = np.zeros((4, 100), np.float32)

@@ -15,6 +15,8 @@
 #include "sampling/philox.h"
 #include "sampling/ranking.h"
 #include "sampling/sequence_sampler.h"
+#include "sampling/slices.h"
+#include "threads/thread_pool.h"
 
 using namespace ballast;
 
@@ -78,11 +80,12 @@ TEST(a_token_by_rank_is_that_of_a_plain_sort) {
       });
       const Weighing weighing{peaks.highest, 1.4426950408889634, kDeepest};
       const auto num = static_cast<int64_t>(order.size());
+      const RowSlices slices(n, nullptr);
       // A range that is much too wide puts all into one bucket, one that is too narrow the rest into the
       // last.
       for (const double range : {kDeepest, 1e6, 0.01, 0.0}) {
-        const Ranking<float> ranking(kernels, kernels.floats, row.data(), n, block_peaks.data(), weighing,
-                                     range);
+        const Ranking<float> ranking(kernels, kernels.floats, row.data(), n, slices, block_peaks.data(),
+                                     weighing, range);
         EXPECT_EQ(ranking.all().count, num);
         double before = 0.0;
         for (int64_t rank = 0; rank < num; rank += 1 + num / 7) {
@@ -103,6 +106,29 @@ TEST(a_token_by_rank_is_that_of_a_plain_sort) {
         EXPECT_EQ(ranking.find(PrefixGoal::more_than(1e9)).token, order.back());
       }
     }
+  }
+}
+
+TEST(a_row_that_threads_divide_gives_the_same_bits) {
+  const SamplingKernels& kernels = reference_sampling();
+  ThreadPool pool(3);
+  const int64_t n = 3 * kSliceLogits + 517;
+  for (const Shape shape : {Shape::kSpread, Shape::kTied, Shape::kClose, Shape::kMasked}) {
+    const std::vector<float> row = random_row(n, shape, 11);
+    for (const Selection& selection : {Selection{0.8, 0, 1.0, 0.0}, Selection{0.6, 0, 0.95, 0.0},
+                                       Selection{2.0, 2000, 0.9, 0.01}, Selection{0.3, 0, 0.5, 0.2}}) {
+      EXPECT(is_worth_dividing(selection, n));
+      for (const double uniform : {0.0, 0.3, 0.999}) {
+        const auto chosen = [&](ThreadPool* threads) {
+          return choose(kernels, kernels.floats, row.data(), n, selection, uniform, threads).token;
+        };
+        EXPECT_EQ(chosen(&pool), chosen(nullptr));
+      }
+    }
+    const auto logprob = [&](ThreadPool* threads) {
+      return find_logprobs(kernels, row.data(), n, 7, 0, nullptr, nullptr, threads).logprob;
+    };
+    EXPECT_EQ(logprob(&pool), logprob(nullptr));
   }
 }
 
@@ -130,7 +156,9 @@ TEST(a_row_without_a_finite_peak_names_the_token) {
   const Selection selection{1.0, 0, 0.9, 0.0};
   for (const int64_t n : kSizes) {
     std::vector<float> row(static_cast<size_t>(n), -kInfinity);
-    const auto chosen = [&] { return choose(kernels, kernels.floats, row.data(), n, selection, 0.5); };
+    const auto chosen = [&] {
+      return choose(kernels, kernels.floats, row.data(), n, selection, 0.5, nullptr);
+    };
     EXPECT_EQ(chosen().token, 0);
     EXPECT_EQ(chosen().highest, -static_cast<double>(kInfinity));
     const auto last = static_cast<int32_t>(n - 1);
@@ -157,7 +185,7 @@ TEST(the_most_likely_tokens_come_in_order_with_ties_by_id) {
         std::vector<int32_t> tokens(static_cast<size_t>(num_top));
         std::vector<double> logprobs(static_cast<size_t>(num_top));
         const LogProbability found =
-            find_logprobs(kernels, row.data(), n, order[0], num_top, tokens.data(), logprobs.data());
+            find_logprobs(kernels, row.data(), n, order[0], num_top, tokens.data(), logprobs.data(), nullptr);
         EXPECT(std::equal(tokens.begin(), tokens.end(), order.begin()));
         if (num_top == n) {
           double sum = 0.0;
@@ -183,9 +211,10 @@ TEST(masks_need_no_more_bytes_than_bits_and_stop_tokens_may_lie_outside) {
     const std::vector<float> row(static_cast<size_t>(n), 1.0f);
     std::vector<uint8_t> allowed(static_cast<size_t>((n + 7) / 8), 0);
     allowed[static_cast<size_t>((n - 1) / 8)] |= static_cast<uint8_t>(1u << (n - 1) % 8);
-    EXPECT_EQ(sampler.next(kernels, row.data(), n, allowed.data()).token, static_cast<int32_t>(n - 1));
+    EXPECT_EQ(sampler.next(kernels, row.data(), n, allowed.data(), nullptr).token,
+              static_cast<int32_t>(n - 1));
     // The token of before has become less likely, and those of the prompt.
-    EXPECT_EQ(sampler.next(kernels, row.data(), n, nullptr).token, n > 2 ? 1 : 0);
+    EXPECT_EQ(sampler.next(kernels, row.data(), n, nullptr, nullptr).token, n > 2 ? 1 : 0);
   }
 }
 
@@ -194,5 +223,5 @@ TEST(a_bias_outside_the_vocabulary_is_refused) {
   params.biases = {{5, 1.0}};
   SequenceSampler sampler(params, {});
   const std::vector<float> row(5, 1.0f);
-  EXPECT_THROWS(sampler.next(reference_sampling(), row.data(), 5, nullptr), std::out_of_range);
+  EXPECT_THROWS(sampler.next(reference_sampling(), row.data(), 5, nullptr, nullptr), std::out_of_range);
 }

@@ -66,7 +66,7 @@ EVERYTHING = yaml.safe_load((Path(__file__).parent / "services/everything.yaml")
 BESIDE = (
     *("model.source.pvc", "model.source.hostPath", "model.source.builtin", "engine.placementRules.configMapRef"),
     *("model.source.image.pullPolicy", "engine.backendType", "engine.extraArgs"),
-    *("scheduling.affinity", "scheduling.tolerations[]", "endpoint.networkPolicy"),
+    *("packedWeights.memory", "scheduling.affinity", "scheduling.tolerations[]", "endpoint.networkPolicy"),
 )
 """Paths of fields that the service with everything cannot have beside others, or has none of inside."""
 OTHER = {"imagePullPolicy": "Never", "policy": "SingleNode", "enforcement": "Off", "memory": "99Gi"}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,8 @@ IDLE = StepResult("decode", 0, (), (), (), (), (), 0.0)
 """Nothing could run."""
 BUSY = StepResult("prefill", 0, (), (), (), (), (), 0.0)
 """A step of the prefill lane goes on, and the decode lane has nothing to do: what has arrived may change that."""
+
+NO_LOGITS = np.empty((0, 0), np.float32)
 
 POLL_S = 0.001
 """Longest time between two looks at the prefill lane, in seconds."""
@@ -160,9 +162,16 @@ class EngineCore:
         decode, prefill = self._decode_step, self._prefill_step
         if prefill is not None:
             assert self._beside is not None
+            is_wanted = any(row.seq in self._sequences for row in prefill.requested)
+            if not is_wanted:
+                self._beside.cancel_prefill()
             if self._prefill_ends_first(self._beside, decode):
                 self._prefill_step = None
-                return self._end(prefill, self._beside.prefill_logits(), sched.Lane.PREFILL)
+                if is_wanted:
+                    return self._end(prefill, self._beside.prefill_logits(), sched.Lane.PREFILL)
+                for row in prefill.requested:
+                    self._scheduler.fail(row.seq, forget=False)
+                return replace(self._end(prefill, NO_LOGITS, sched.Lane.PREFILL), num_tokens=0)
             if decode is None:
                 return BUSY
         if decode is None:

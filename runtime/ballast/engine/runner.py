@@ -82,6 +82,10 @@ class HasPrefillLane(LooksAhead, Protocol):
         """Go on with the step, without waiting for anything; whether it is computed. To be called every millisecond or
         so. Calls `alive` where the step has made progress; raises what fails it."""
 
+    def cancel_prefill(self) -> None:
+        """Leave out what is left of the step: `advance_prefill` says when what has begun is over, and there are no
+        logits. May be called again."""
+
     def abandon_prefill(self) -> None:
         """Wait until the device does nothing more for a step that has begun, which is given up."""
 

@@ -251,7 +251,15 @@ class HybridModel:
         """See `HasPrefillLane`."""
         assert self._prefill_pass is not None
         with self._explained_when_full():
-            return self._prefill_pass.advance(alive)
+            is_over = self._prefill_pass.advance(alive)
+        if is_over and self._prefill_pass.is_cancelled:
+            self._prefill_pass = None
+        return is_over
+
+    def cancel_prefill(self) -> None:
+        """See `HasPrefillLane`."""
+        assert self._prefill_pass is not None
+        self._prefill_pass.is_cancelled = True
 
     def prefill_logits(self) -> NDArray[np.float32]:
         """See `HasPrefillLane`."""

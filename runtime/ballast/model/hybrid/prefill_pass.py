@@ -28,6 +28,8 @@ class PrefillPass:
         self._record = record
         self._queued: deque[Event] = deque()
         self._logits: torch.Tensor | None = None
+        self.is_cancelled = False
+        """Whether no more pieces are queued. Those that were still compute with what the step holds."""
         self._since_event = AwakeClock.for_limit(device_wait.LIMIT_S)
 
     def advance(self, progressed: Callable[[], None]) -> bool:
@@ -40,6 +42,8 @@ class PrefillPass:
             progressed()
         if self._queued and self._since_event.now() > device_wait.LIMIT_S:
             raise EngineDeadError(f"the device has computed no piece of a prompt for {device_wait.LIMIT_S:g} s")
+        if self.is_cancelled:
+            return not self._queued
         if self._logits is None and len(self._queued) < MOST_AHEAD:
             try:
                 next(self._pieces)

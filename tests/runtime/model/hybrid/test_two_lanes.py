@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ballast.engine.build import EngineSettings, scheduler_config
-from ballast.engine.core import BUSY, EngineCore
+from ballast.engine.core import BUSY, IDLE, EngineCore
 from ballast.engine.engine import Engine, EngineState, Limits
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_changes
@@ -160,6 +160,28 @@ def test_an_engine_stops_while_steps_of_both_lanes_are_under_way(
     assert core._prefill_step is not None
     core.close()
     assert model._prefill_pass is None
+
+
+def test_a_prompt_that_nobody_waits_for_is_not_computed_to_its_end(model: HybridModel) -> None:
+    core = core_of(model, lanes=2)
+    prompt = tuple(range(48))
+    core.add(1, Request("1", prompt, SamplingParams(max_tokens=9, temperature=0.0)), 1)
+    core._prefill_step = core._begin_prefill(model)
+    assert not model.advance_prefill(lambda: None)
+    assert model.streamed is not None
+    core.abort(1)
+    bytes_before = model.streamed.bytes_read
+    assert core.step().events == ()
+    assert core.step() is IDLE
+    assert model.streamed.bytes_read == bytes_before, "the step went on"
+    assert model._prefill_pass is None
+    assert core.stats().used_tokens == core.stats().cached_tokens == 0, "what was not computed serves others"
+    core.check()
+    core.add(2, Request("2", prompt, SamplingParams(max_tokens=2, temperature=0.0)), 2)
+    found = [event.token_id for _ in range(200) for event in core.step().events]
+    alone = core_of(model, lanes=1)
+    alone.add(1, Request("1", prompt, SamplingParams(max_tokens=2, temperature=0.0)), 1)
+    assert found == [event.token_id for _ in range(200) for event in alone.step().events]
 
 
 def test_lanes_share_no_plan_of_attention_where_all_experts_are_on_the_device(

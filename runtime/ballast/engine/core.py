@@ -220,8 +220,9 @@ class EngineCore:
             if decode is None:
                 if self._clock() > until:
                     return False
-                time.sleep(POLL_S / 10)
-            elif runner.is_done(POLL_S):
+                if runner.is_prefill_ahead:
+                    time.sleep(POLL_S / 10)
+            elif runner.is_done(POLL_S if runner.is_prefill_ahead else 0.0):
                 return False
         return True
 

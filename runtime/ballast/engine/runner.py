@@ -82,6 +82,10 @@ class HasPrefillLane(LooksAhead, Protocol):
         """Go on with the step, without waiting for anything; whether it is computed. To be called every millisecond or
         so. Calls `alive` where the step has made progress; raises what fails it."""
 
+    @property
+    def is_prefill_ahead(self) -> bool:
+        """Whether `advance_prefill` has nothing to begin before the device has computed more."""
+
     def cancel_prefill(self) -> None:
         """Leave out what is left of the step: `advance_prefill` says when what has begun is over, and there are no
         logits. May be called again."""

@@ -256,6 +256,11 @@ class HybridModel:
             self._prefill_pass = None
         return is_over
 
+    @property
+    def is_prefill_ahead(self) -> bool:
+        """See `HasPrefillLane`."""
+        return self._prefill_pass is None or self._prefill_pass.is_ahead
+
     def cancel_prefill(self) -> None:
         """See `HasPrefillLane`."""
         assert self._prefill_pass is not None

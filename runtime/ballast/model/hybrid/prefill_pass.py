@@ -42,15 +42,18 @@ class PrefillPass:
             progressed()
         if self._queued and self._since_event.now() > device_wait.LIMIT_S:
             raise EngineDeadError(f"the device has computed no piece of a prompt for {device_wait.LIMIT_S:g} s")
-        if self.is_cancelled:
-            return not self._queued
-        if self._logits is None and len(self._queued) < MOST_AHEAD:
+        if not self.is_ahead:
             try:
                 next(self._pieces)
             except StopIteration as end:
                 self._logits = end.value
             self._queued.append(self._record())
-        return self._logits is not None and not self._queued
+        return (self._logits is not None or self.is_cancelled) and not self._queued
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether no piece is to be queued now."""
+        return self.is_cancelled or self._logits is not None or len(self._queued) >= MOST_AHEAD
 
     @property
     def logits(self) -> torch.Tensor:

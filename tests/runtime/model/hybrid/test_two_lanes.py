@@ -20,6 +20,8 @@ from ballast.engine.runner import with_changes
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention_layer import AttentionLayer
 from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.pieces import Pieces
+from ballast.model.hybrid.prefill_pass import MOST_AHEAD, PrefillPass
 from ballast.model.hybrid.step import Step
 from ballast.model.metadata import read_spec
 from ballast.tiny import write_tiny_model
@@ -182,6 +184,42 @@ def test_a_prompt_that_nobody_waits_for_is_not_computed_to_its_end(model: Hybrid
     alone = core_of(model, lanes=1)
     alone.add(1, Request("1", prompt, SamplingParams(max_tokens=2, temperature=0.0)), 1)
     assert found == [event.token_id for _ in range(200) for event in alone.step().events]
+
+
+def test_nobody_waits_before_the_device_has_enough_pieces() -> None:
+    class Later:
+        is_done = False
+
+        def query(self) -> bool:
+            return self.is_done
+
+    def pieces() -> Pieces[torch.Tensor]:
+        for _ in range(MOST_AHEAD + 1):
+            yield
+        return torch.zeros(1)
+
+    events: list[Later] = []
+
+    def record() -> Later:
+        events.append(Later())
+        return events[-1]
+
+    step = PrefillPass(pieces(), record)
+    for _ in range(MOST_AHEAD):
+        assert not step.is_ahead
+        step.advance(lambda: None)
+    assert step.is_ahead
+    step.advance(lambda: None)
+    assert len(events) == MOST_AHEAD, "more is queued than the device can take at once"
+    events[0].is_done = True
+    step.advance(lambda: None)
+    assert len(events) == MOST_AHEAD + 1
+    step.is_cancelled = True
+    for event in events:
+        assert not step.advance(lambda: None)
+        event.is_done = True
+    assert step.advance(lambda: None)
+    assert len(events) == MOST_AHEAD + 1
 
 
 def test_lanes_share_no_plan_of_attention_where_all_experts_are_on_the_device(

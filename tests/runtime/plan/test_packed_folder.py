@@ -39,7 +39,7 @@ def in_memory() -> Iterator[Path]:
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     model = ModelConfig(gguf_path=write_tiny_model(tmp_path, arch="v2lite", mla="split", quant="q8_0").gguf)
-    return Config(model, SchedulingConfig(cache_lens=256, max_new_tokens=32), MachineConfig(device="cpu"))
+    return Config(model, SchedulingConfig(cache_lens=256, max_new_tokens=32), MachineConfig(device="cpu", numa="off"))
 
 
 def plan_with(config: Config, folder: Path | None) -> tuple[Config, MemoryPlan]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +18,7 @@ class ChildOptions:
     """The namespace of the operator's pods, which network policies admit."""
     pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels by which Prometheus finds its PodMonitors."""
+
+    def with_image(self, image: str) -> ChildOptions:
+        """These options with one image for all services that name none."""
+        return replace(self, runtime_image=image, cpu_runtime_image=None)

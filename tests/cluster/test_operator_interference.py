@@ -11,6 +11,7 @@ from support.cluster.cluster import Cluster
 from support.cluster.kube import ApiError, Kube, Object
 from support.cluster.nodes.made_up import add_node, made_up_node
 from support.cluster.service.endpoints import ready_services
+from support.cluster.service.operator import OperatorProcess
 from support.cluster.service.pod_answers import PodAnswers
 from support.cluster.service.specs import condition, service, status_of, wait_condition, wait_ready
 from support.cluster.waiting import wait_for
@@ -290,3 +291,27 @@ def test_a_dead_node_is_named_and_a_pod_that_cannot_end_there_too(
         kube.delete("pods", "orphan-0", namespace, gracePeriodSeconds=0)
     wait_ready(kube, namespace, "orphan", timeout_s=60)
     kube.delete("nodes", "dies")
+
+
+def test_an_operator_with_another_default_image_mixes_none_within_a_spec(
+    operator: OperatorProcess, kube: Kube, namespace: str
+) -> None:
+    serving(kube, namespace, "one")
+    number = operator.argv.index("made.up/runtime:1")
+    operator.stop()
+    operator.argv[number] = "made.up/runtime:2"
+    operator.start()
+    try:
+        operator.wait_leading()
+        kube.merge("inferenceservices", "one", {"spec": {"replicas": 2}}, namespace)
+        wait_ready(kube, namespace, "one")
+        assert status_of(kube, namespace, "one")["images"] == ["made.up/runtime:1"]
+        assert len(pods(kube, namespace, "one")) == 2
+        kube.merge("inferenceservices", "one", {"spec": {"engine": {"cacheLens": 5000}}}, namespace)
+        wait_ready(kube, namespace, "one")
+        assert status_of(kube, namespace, "one")["images"] == ["made.up/runtime:2"]
+    finally:
+        operator.stop()
+        operator.argv[number] = "made.up/runtime:1"
+        operator.start()
+        operator.wait_leading()

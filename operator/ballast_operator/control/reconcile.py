@@ -18,7 +18,7 @@ from ballast_operator.control.applying.event_recorder import record
 from ballast_operator.control.applying.outcome import REFUSED, Outcome
 from ballast_operator.control.applying.pods import apply_rollout, heal_pods, is_acceptable
 from ballast_operator.control.deciding.live_endpoints import pods_behind, why_not_behind
-from ballast_operator.control.deciding.live_pod import Pod, current_pods
+from ballast_operator.control.deciding.live_pod import Pod, current_pods, image_in_use
 from ballast_operator.control.deciding.lost_node import doubtful_nodes, why_lost
 from ballast_operator.control.deciding.numa_capacity import why_no_capacity
 from ballast_operator.control.deciding.ownership import conflict
@@ -179,7 +179,9 @@ class Reconciler:
             earlier_owner_pods=seen.earlier_owner_pods,
             foreign_pods=seen.foreign_pods,
         )
-        build = lambda attempt: build_pod(service, self.options, attempt)  # noqa: E731
+        image = image_in_use(service, seen.pods)
+        options = self.options if image is None else self.options.with_image(image)
+        build = lambda attempt: build_pod(service, options, attempt)  # noqa: E731
         if outcome.conflicts or outcome.holds_pods:
             return rollout, None  # pods would hold memory and not be reachable
         no_capacity = await self._why_no_capacity(service) if rollout.start else None

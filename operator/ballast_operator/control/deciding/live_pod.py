@@ -159,6 +159,16 @@ def judged_by(service: InferenceService, pod: Pod) -> Pod:
     return replace(pod, spec_hash=now)
 
 
+def image_in_use(service: InferenceService, pods: Sequence[Pod]) -> str | None:
+    """The image that the running pods of this spec have, which the others get too; None where none runs.
+
+    An operator that is upgraded in the middle of a rollout has another default image: without this, replicas of one
+    spec would run several.
+    """
+    running = [pod for _, pod in sorted(current_pods(service, pods).items()) if pod.running and pod.image]
+    return running[0].image if running else None
+
+
 def pod_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
     """The merge patch for a pod that lacks labels, annotations, tolerations or its owner; None where it lacks nothing.
 

@@ -4,7 +4,7 @@ import pytest
 from builders import live_pod, pod, service
 
 from ballast_operator.child_options import ChildOptions
-from ballast_operator.control.deciding.live_pod import Pod, judged_by, pod_patch
+from ballast_operator.control.deciding.live_pod import Pod, image_in_use, judged_by, pod_patch
 from ballast_operator.names import ANNOTATION_SPEC_HASH, ENV_SPEC_HASH, LABEL_REPLICA
 from ballast_operator.resources.pod import Attempt, build_pod
 from ballast_operator.spec_hash import settings_hash, spec_hash
@@ -139,3 +139,16 @@ def live_pod_of(made):
 
 def running(body):
     return {**body, "status": {"containerStatuses": [{"name": "engine", "state": {"running": {}}}]}}
+
+
+def test_replicas_of_one_spec_take_the_image_of_those_that_run():
+    of = service(replicas=2)
+    assert image_in_use(of, [pod(0, image="runtime:1")]) == "runtime:1"
+    assert image_in_use(of, []) is None
+    others = (
+        pod(0, spec_hash="old"),
+        pod(0, running=False, ready=False),
+        pod(0, terminating=True),
+        pod(5),
+    )
+    assert [image_in_use(of, [other]) for other in others] == [None] * 4

@@ -31,7 +31,7 @@ WATCHED_RULES = (
     # Clusters with OwnerReferencesPermissionEnforcement ask this of whoever sets an owner that blocks deletion.
     Rule(GROUP, (f"{PLURAL}/finalizers",), ("update",)),
     Rule("", ("pods", "services", "configmaps"), OWN),
-    Rule("discovery.k8s.io", ("endpointslices",), READ),
+    Rule("discovery.k8s.io", ("endpointslices",), ("list", "watch")),
     Rule("", ("events",), ("get", "create", "patch")),
     Rule("policy", ("poddisruptionbudgets",), OWN),
     Rule("networking.k8s.io", ("networkpolicies",), OWN),

@@ -24,6 +24,7 @@ APPLY_CREATES = "server-side apply of what is not there is allowed by create, an
 EXPLAINED: dict[Permission, str] = {
     ("inferenceservices/finalizers", "update"): "asked of owners in clusters with OwnerReferencesPermissionEnforcement",
     ("pods", "get"): "asked of a pod whose name was taken between the list of pods and its creation",
+    ("nodes", "get"): "asked of the node of a pod that is not ready, which may report no more",
     **{
         (resource, "create"): APPLY_CREATES
         for resource in ("services", "configmaps", "poddisruptionbudgets", "networkpolicies", "podmonitors")

@@ -11,9 +11,10 @@ from ballast.families.marks import Mark
 
 Value = bool | int | float
 
-CallStyle = Literal["fenced", "plain", "either", "numbered", "json", "keyed"]
+CallStyle = Literal["fenced", "plain", "either", "numbered", "json", "keyed", "tagged"]
 """How calls are written between their marks: the name and a fence with JSON; the name, a separator and JSON; either of
-them; `functions.NAME:N`, a separator and JSON; JSON with name and arguments; the name, and keys and values."""
+them; `functions.NAME:N`, a separator and JSON; JSON with name and arguments; the name, and keys and values; tags that
+are spelled out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class ReplyForm:
     """How the vocabulary writes each token that the family has."""
     styles: tuple[tuple[str, CallStyle], ...] = ()
     """How calls are forced: the style beside the first text that the template contains, else `read_style`."""
-    read_style: CallStyle = "plain"
-    """How calls are read, and held where the model is free to make one."""
+    read_style: CallStyle | None = None
+    """How calls are read, and held where the model is free to make one; None: as they are forced."""
 
     @property
     def thinking(self) -> Mapping[Mark, str]:
@@ -55,7 +56,11 @@ class ReplyForm:
 
     def style_of(self, template: str) -> CallStyle:
         """How calls are written in conversations that `template` renders."""
-        return next((style for text, style in self.styles if text in template), self.read_style)
+        return next((style for text, style in self.styles if text in template), self.read_style or "plain")
+
+    def read_style_of(self, template: str) -> CallStyle:
+        """How calls are read in replies to what `template` renders."""
+        return self.read_style or self.style_of(template)
 
 
 class Dimensions(NamedTuple):

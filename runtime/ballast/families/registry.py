@@ -7,14 +7,16 @@ import re
 from collections.abc import Container, Mapping
 from functools import lru_cache
 
-from ballast.families import deepseek, glm, kimi
+from ballast.families import deepseek, glm, kimi, qwen3
 from ballast.families.architecture import Architecture
 from ballast.families.deepseek.architecture import ARCHITECTURE as DEEPSEEK2
 from ballast.families.family import Family, KnownModel, Release, ReplyForm
 from ballast.families.glm.architecture import ARCHITECTURE as GLM4MOE
 from ballast.families.qwen3.architecture import ARCHITECTURE as QWEN3MOE
 
-FAMILIES: Mapping[str, Family] = {family.name: family for family in (deepseek.FAMILY, kimi.FAMILY, glm.FAMILY)}
+FAMILIES: Mapping[str, Family] = {
+    family.name: family for family in (deepseek.FAMILY, kimi.FAMILY, glm.FAMILY, qwen3.FAMILY)
+}
 """By name. Where a file tells no family, the first is taken."""
 
 ARCHITECTURES: Mapping[str, Architecture] = {each.name: each for each in (DEEPSEEK2, QWEN3MOE, GLM4MOE)}

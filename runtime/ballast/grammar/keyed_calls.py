@@ -1,4 +1,4 @@
-"""Grammars of calls as keys and values between marks, which `ballast.text.calls.keyed_calls` reads.
+"""Grammars of calls as keys and bare values, between marks or in tags.
 
 Keys come in the schema's order. A value that may be a string is any text, one that may not is JSON: what the string
 is to match (a pattern, a length) cannot be held.
@@ -23,26 +23,61 @@ def keyed_calls(
 ) -> Iterator[str]:
     """The rules `call_0`, `call_1` … of functions, given with their numbers, and what these need. `rules`: mark → its
     token in the grammar. Raises RequestError for a strict function whose strings have to match what cannot be held."""
+
+    def pair(key: str, value: str) -> str:
+        begin = f"NEWLINE? {rules[Mark.KEY]} {key} {rules[Mark.END_KEY]} NEWLINE? {rules[Mark.VALUE]}"
+        return f"{begin} {value} {rules[Mark.END_VALUE]}"
+
     yield f"TEXT: /{_ANY_TEXT}/"
-    yield "WORD: /[^\\n<]+/"
-    yield f"any_pair: {_pair('WORD', 'TEXT', rules)}"
-    for n, function in offered:
-        schema, strict = function.get("parameters"), bool(function.get("strict"))
-        name = quoted(function["name"])
-        if not schema or (any_arguments and not strict):
-            yield f"call_{n}: {name} (NEWLINE? any_pair)* NEWLINE?"
-            continue
-        path = f"{param}.{n}.function.parameters"
-        pairs = []
-        for at, (key, of_value) in enumerate(_properties(schema).items()):
-            value = _value(schema, key, of_value, f"{path}.properties.{key}", strict=strict)
-            yield f"value_{n}_{at}: {value}"
-            yield f"pair_{n}_{at}: NEWLINE? {_pair(quoted(key), f'value_{n}_{at}', rules)}"
-            pairs.append(f"pair_{n}_{at}" if key in schema.get("required", ()) else f"pair_{n}_{at}?")
-        yield f"call_{n}: {name} {' '.join(pairs)} NEWLINE?"
+    yield f"any_pair: {pair(_WORD, 'TEXT')}"
+    for n, name, pairs in _functions(offered, param, any_arguments=any_arguments):
+        names = []
+        for pair_name, key, value, is_needed in pairs:
+            yield f"value_{pair_name}: {value or 'TEXT'}"
+            yield f"{pair_name}: {pair(quoted(key), f'value_{pair_name}')}"
+            names.append(pair_name if is_needed else f"{pair_name}?")
+        yield f"call_{n}: {quoted(name)} {'any_pair*' if pairs is _ANY else ' '.join(names)} NEWLINE?"
+
+
+def tagged_calls(offered: Iterable[tuple[int, Mapping[str, Any]]], param: str, *, any_arguments: bool) -> Iterator[str]:
+    """As `keyed_calls`, with tags that are spelled out."""
+    closes = quoted("\n</parameter>\n")
+    yield f"text[suffix={closes}]: /{_ANY_TEXT}/"
+    yield f"any_pair: {quoted('<parameter=')} {_WORD} {quoted('>' + chr(10))} text"
+    for n, name, pairs in _functions(offered, param, any_arguments=any_arguments):
+        names = []
+        for pair_name, key, value, is_needed in pairs:
+            ends = "text" if value is None else f"value_{pair_name} {closes}"
+            if value is not None:
+                yield f"value_{pair_name}: {value}"
+            yield f"{pair_name}: {quoted(f'<parameter={key}>' + chr(10))} {ends}"
+            names.append(pair_name if is_needed else f"{pair_name}?")
+        head, inner = quoted(f"<function={name}>\n"), "any_pair*" if pairs is _ANY else " ".join(names)
+        yield f"call_{n}: NEWLINE? {head} {inner} {quoted('</function>')} NEWLINE?"
 
 
 _ANY_TEXT = r"(?s:.*)"
+_WORD = "/[^\\n<>]+/"
+_Pair = tuple[str, str, str | None, bool]
+"""The rule's name, the key, what the value follows (None: any text), and whether the pair is needed."""
+_ANY: list[_Pair] = []
+"""Of functions whose arguments may be any."""
+
+
+def _functions(
+    offered: Iterable[tuple[int, Mapping[str, Any]]], param: str, *, any_arguments: bool
+) -> Iterator[tuple[int, str, list[_Pair]]]:
+    for n, function in offered:
+        schema, strict = function.get("parameters"), bool(function.get("strict"))
+        if not schema or (any_arguments and not strict):
+            yield n, function["name"], _ANY
+            continue
+        path, needed = f"{param}.{n}.function.parameters", schema.get("required", ())
+        pairs = [
+            (f"pair_{n}_{at}", key, _value(schema, key, own, f"{path}.properties.{key}", strict=strict), key in needed)
+            for at, (key, own) in enumerate(_properties(schema).items())
+        ]
+        yield n, function["name"], pairs
 
 
 def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -50,11 +85,7 @@ def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return properties if isinstance(properties, Mapping) else {}
 
 
-def _pair(key: str, value: str, rules: Mapping[Mark, str]) -> str:
-    return f"{rules[Mark.KEY]} {key} {rules[Mark.END_KEY]} NEWLINE? {rules[Mark.VALUE]} {value} {rules[Mark.END_VALUE]}"
-
-
-def _value(schema: Mapping[str, Any], key: str, of_value: object, path: str, *, strict: bool) -> str:
+def _value(schema: Mapping[str, Any], key: str, of_value: object, path: str, *, strict: bool) -> str | None:
     own = of_value if isinstance(of_value, Mapping) else {}
     if STRING not in types_of(schema, key):
         shared = {root: schema[root] for root in _ROOT_KEYS if root in schema}
@@ -67,4 +98,4 @@ def _value(schema: Mapping[str, Any], key: str, of_value: object, path: str, *, 
             f"{path}: {min(more)} of a value that may be a string cannot be held in this model's form of calls",
             param=path,
         )
-    return "TEXT"
+    return None

@@ -4,6 +4,7 @@ V2.5, V3, R1:  CALLS CALL function SEPARATOR name newline ```json newline argume
 V3.1:          CALLS CALL name SEPARATOR arguments END_CALL … END_CALLS
 Kimi:          CALLS CALL functions.name:N SEPARATOR arguments END_CALL … END_CALLS
 Qwen3:         CALL newline {"name": name, "arguments": arguments} newline END_CALL …
+Qwen3-Coder:   CALL newline <function=name> newline <parameter=key> newline value newline </parameter> … END_CALL …
 GLM:           CALL name KEY key END_KEY VALUE value END_VALUE … END_CALL …
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 from ballast.errors import RequestError
 from ballast.families.family import CallStyle
 from ballast.families.marks import Mark
-from ballast.grammar.keyed_calls import keyed_calls
+from ballast.grammar.keyed_calls import keyed_calls, tagged_calls
 from ballast.grammar.source import Source, embedded_schema, json_schema, lark, quoted
 from ballast.text.tokenizer import Tokenizer
 
@@ -26,6 +27,7 @@ _BETWEEN: Mapping[CallStyle, str] = {
     "numbered": "call*",
     "json": "(NEWLINE? call)*",
     "keyed": "(NEWLINE? call)*",
+    "tagged": "(NEWLINE? call)*",
 }
 _ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object"}
 
@@ -64,6 +66,8 @@ def tool_calls(
         f"NEWLINE: {quoted(chr(10))}",
         f"arguments: {embedded_schema(_ANY_ARGUMENTS, param, strict=True)}",
     ]
+    if form == "tagged":
+        return lark("\n".join([*lines, *tagged_calls(offered, param, any_arguments=any_arguments)]), param)
     if form == "keyed":
         return lark("\n".join([*lines, *keyed_calls(offered, rules, param, any_arguments=any_arguments)]), param)
     for n, function in offered:

@@ -385,12 +385,12 @@ def glm_pair(key: str, value: str) -> str:
     return f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>"
 
 
-def is_held(text: str, *, any_arguments: bool = False) -> bool:
-    """Whether GLM's grammar of a forced call allows each token of the text and may end after it."""
-    glm = FAMILIES["glm"]
-    tokenizer = byte_tokenizer(user_defined=(*glm.reply.spellings.values(), *glm.vocabulary))
-    assert tokenizer.reply is glm.reply
-    calls = tool_calls(KEYED_TOOLS, tokenizer, glm.reply.read_style, any_arguments=any_arguments)
+def is_held(text: str, name: str = "glm", template: str = "", *, any_arguments: bool = False) -> bool:
+    """Whether the family's grammar of a forced call allows each token of the text and may end after it."""
+    family = FAMILIES[name]
+    tokenizer = byte_tokenizer(user_defined=tuple({*family.reply.spellings.values(), *family.vocabulary}))
+    assert tokenizer.reply is family.reply
+    calls = tool_calls(KEYED_TOOLS, tokenizer, family.reply.style_of(template), any_arguments=any_arguments)
     state = GrammarCompiler(tokenizer).compile(calls).start()
     for token in (*tokenizer.encode(text), tokenizer.eos_id):
         if not np.unpackbits(state.allowed(), count=tokenizer.vocab_size, bitorder="little")[token]:
@@ -427,3 +427,23 @@ def test_a_family_without_a_mark_before_all_calls_is_held_from_the_mark_of_a_cal
     tokenizer = byte_tokenizer(user_defined=(*glm.reply.spellings.values(), *glm.vocabulary))
     call = tokenizer.id_of("<tool_call>")
     assert trigger_tokens(tokenizer) == {call: (call,)}
+
+
+def test_a_forced_call_of_qwens_is_json_or_in_tags_as_its_template_says() -> None:
+    arguments = '{"text": "a\\n", "count": 12}'
+    call = f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
+    assert is_held(f"{call}\n{call}", "qwen3")
+    assert not is_held(call.replace('"count": 12', '"count": "b"'), "qwen3")
+    assert not is_held(call, "qwen3", "<function=")
+
+    def tag(key: str, value: str) -> str:
+        return f"<parameter={key}>\n{value}\n</parameter>\n"
+
+    text, count = tag("text", 'a "<b>"\n</param>\n中'), tag("count", "12")
+    for pairs in (text + count, text + tag("unit", "c") + count):
+        tagged = f"<tool_call>\n<function=f>\n{pairs}</function>\n</tool_call>"
+        assert is_held(f"{tagged}\n{tagged}", "qwen3", "<function=")
+    for pairs in (count, text + tag("unit", "k") + count, text + tag("count", "three")):
+        assert not is_held(f"<tool_call>\n<function=f>\n{pairs}</function>\n</tool_call>", "qwen3", "<function=")
+    other = f"<tool_call>\n<function=f>\n{tag('other', 'x')}</function>\n</tool_call>"
+    assert is_held(other, "qwen3", "<function=", any_arguments=True)

@@ -13,5 +13,4 @@ ARCHITECTURE = Architecture(
     moe_module="SparseMoeBlock",
     defaults=routing_values(SOFTMAX, (1, 1), 1.0, norm=True),
     needs_qk_norm=True,
-    served=("Qwen3-MoE",),
 )

@@ -68,7 +68,7 @@ class RequestBuilder:
         start = self._start(prompt, body, text)
         splits = self.split_reasoning if split_reasoning is None else split_reasoning
         splits = body.hides_reasoning or (splits and not body.keeps_reasoning_inside)
-        layout = self._layout(start, use, splits)
+        layout = self._layout(start, use, splits, text)
         job = self._job(body, [prompt], "messages", body.num_logprobs)
         spellings = self.text.tokenizer.reply.spellings
         ends = {token_id: spellings[mark] for token_id, mark in layout.marks.items() if spellings[mark] in body.stop}
@@ -101,7 +101,8 @@ class RequestBuilder:
         if use is not None:
             _check_may_stop(body, "tools")
             if shape is None and not use.is_required:
-                calls = self._compile_calls(body, use, self.text.tokenizer.reply.read_style)
+                reply = self.text.tokenizer.reply
+                calls = self._compile_calls(body, use, reply.read_style_of(text.require_template().source))
                 return _with_constraint(job, LazyToolGrammar(calls, trigger_tokens(self.text.tokenizer)))
         if (start := constrained_start(start, asked_to_think(body))) is Start.CONTENT:
             job = replace(job, layout=replace(job.layout, start=start))
@@ -165,13 +166,13 @@ class RequestBuilder:
         marks = marks_of(tokenizer, tokenizer.reply.thinking)
         return start_of(reversed(prompt.ids), marks, tokenizer.eos_ids, thinks=thinks)
 
-    def _layout(self, start: Start, use: ToolUse | None, split_reasoning: bool) -> Layout:
+    def _layout(self, start: Start, use: ToolUse | None, split_reasoning: bool, text: Text) -> Layout:
         """How the reply is divided."""
         reply = self.text.tokenizer.reply
         calling = {} if use is None else marks_of(self.text.tokenizer, reply.calling)
         if use is not None and not calling:
             refuse("tools", "this model's vocabulary has no tokens for tool calls in a form that is known")
-        read_calls = reader_of(reply.read_style, () if use is None else use.tools)
+        read_calls = reader_of(reply.read_style_of(text.require_template().source), () if use is None else use.tools)
         if not split_reasoning:
             return Layout(calling, read_calls=read_calls)
         return Layout(marks_of(self.text.tokenizer, reply.thinking) | calling, start, read_calls)

@@ -11,6 +11,7 @@ from ballast.text.calls.json_calls import JsonCalls
 from ballast.text.calls.keyed_calls import KeyedCalls
 from ballast.text.calls.reader import ReadCalls
 from ballast.text.calls.separated import SeparatedCalls
+from ballast.text.calls.tagged_calls import TaggedCalls
 
 
 def reader_of(style: CallStyle, tools: Sequence[Mapping[str, Any]]) -> ReadCalls:
@@ -20,5 +21,7 @@ def reader_of(style: CallStyle, tools: Sequence[Mapping[str, Any]]) -> ReadCalls
             return JsonCalls
         case "keyed":
             return partial(KeyedCalls, tools=tools)
+        case "tagged":
+            return partial(TaggedCalls, tools=tools)
         case _:
             return SeparatedCalls

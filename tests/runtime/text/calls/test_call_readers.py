@@ -16,6 +16,7 @@ from ballast.families.marks import Mark
 from ballast.text.calls.json_calls import JsonCalls
 from ballast.text.calls.keyed_calls import KeyedCalls
 from ballast.text.calls.reader import ReadCalls
+from ballast.text.calls.tagged_calls import TaggedCalls
 from ballast.text.marks import Start
 from ballast.text.output_parser import OutputParser
 from ballast.text.reply_parts import Message
@@ -35,6 +36,7 @@ PARAMETERS = {
 }
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}]
 KEYED: ReadCalls = partial(KeyedCalls, tools=TOOLS)
+TAGGED: ReadCalls = partial(TaggedCalls, tools=TOOLS)
 
 
 def parse(pieces: list[str], read: ReadCalls, start: Start = Start.CONTENT) -> Message:
@@ -153,12 +155,62 @@ def test_a_value_that_can_only_be_a_string_is_passed_on_as_it_arrives() -> None:
         assert seen.calls[0].arguments.endswith(json.dumps(piece)[1:-1] if piece[0] != C else ': "')
 
 
+def tagged(key: str, value: str) -> str:
+    return f"<parameter={key}>\n{value}\n</parameter>\n"
+
+
+@pytest.mark.parametrize(
+    ("reply", "content", "calls"),
+    [
+        (f"{C}\n<function=f>\n{tagged('text', 'a')}</function>\n{END_C}", "", [("f", {"text": "a"})]),
+        (f"{C}<function=f></function>{END_C}{C}<function=g>\n</function>{END_C}", "", [("f", {}), ("g", {})]),
+        (
+            f"hm\n{C}<function=f>{tagged('text', 'a' + chr(10) + ' <b> ')}{tagged('count', '3')}</function>{END_C}\n",
+            "hm\n",
+            [("f", {"text": "a\n <b> ", "count": 3})],
+        ),
+        # One line break at each end belongs to the tags, or none.
+        (f"{C}<function=f><parameter=text>\n\na\n\n</parameter></function>{END_C}", "", [("f", {"text": "\na\n"})]),
+        (f"{C}<function=f><parameter=text>a</parameter></function>{END_C}", "", [("f", {"text": "a"})]),
+        (f"{C}<function=f><parameter=text>\n\n</parameter></function>{END_C}", "", [("f", {"text": ""})]),
+        (f"{C}<function=f>{tagged('text', '</param' + chr(10) + '</p')}</function>{END_C}", "", None),
+        # Ends that are missing.
+        (f"{C}<function=f>{tagged('count', '3')}{END_C}", "", [("f", {"count": 3})]),
+        (f"{C}<function=f>{tagged('text', 'a')}", "", [("f", {"text": "a"})]),
+        (f"{C}<function=f><parameter=text>\na\n{END_C}", "", [("f", {"text": "a"})]),
+        # No call, and text that is none of it.
+        (f"{C}not a call{END_C}", "not a call", []),
+        (f"{C}<function=a b></function>{END_C}", "<function=a b></function>", []),
+        (f"{C}<function=f>", "", [("f", {})]),
+        (f"{C}<functi", "", []),
+        (f"{C}<function=f>and{tagged('text', 'a')}</function>{END_C}", "and", [("f", {"text": "a"})]),
+    ],
+)
+def test_calls_in_tags(reply: str, content: str, calls: list[tuple[str, dict[str, Any]]] | None) -> None:
+    message = parse([reply], TAGGED)
+    expected = [("f", {"text": "</param\n</p"})] if calls is None else calls
+    assert message.content == content
+    assert [(name, json.loads(text)) for name, text in calls_of(message)] == expected
+    assert parse(list(reply), TAGGED) == message
+
+
+def test_a_call_in_tags_that_is_cut_says_what_there_is() -> None:
+    assert calls_of(parse([f"{C}<function=f><parameter=text>\nab\n</para"], TAGGED)) == [("f", '{"text": "ab\\n</para')]
+    assert calls_of(parse([f"{C}<function=f><parameter=count>\n1"], TAGGED)) == [("f", '{"count": 1')]
+
+
 words = st.text(alphabet='ab \n"{}[]:,\\中<1', max_size=8)
 marks = st.sampled_from([str(mark) for mark in Mark])
 json_call = st.sampled_from([ONE, '{"name": "f", "arguments": {}}', '{"arguments": 1, "name": "f"}', "{}"])
 json_reply = st.lists(words | marks | json_call.map(lambda call: f"{C}{call}{END_C}"), max_size=8).map("".join)
 keyed_call = st.lists(st.builds(pair, st.sampled_from([*PARAMETERS["properties"], "x"]), words), max_size=3)
 keyed_reply = st.lists(words | marks | keyed_call.map(lambda pairs: f"{C}f{''.join(pairs)}{END_C}"), max_size=8)
+tagged_call = st.lists(st.builds(tagged, st.sampled_from([*PARAMETERS["properties"], "x"]), words), max_size=3)
+tagged_part = st.sampled_from(["<function=f>", "<parameter=text>", "</parameter>", "</function>", "<param"])
+tagged_reply = st.lists(
+    words | marks | tagged_part | tagged_call.map(lambda pairs: f"{C}<function=f>{''.join(pairs)}</function>{END_C}"),
+    max_size=8,
+)
 cuts = st.lists(st.integers(0, 300), max_size=8)
 
 
@@ -178,3 +230,8 @@ def test_every_division_of_keyed_calls_reads_the_same(text: str, at: list[int], 
     assert parse(divided(text, at), KEYED, start) == whole
     for call in whole.calls[:-1]:
         assert isinstance(json.loads(call.arguments), dict)
+
+
+@given(tagged_reply.map("".join), cuts, st.sampled_from(Start))
+def test_every_division_of_calls_in_tags_reads_the_same(text: str, at: list[int], start: Start) -> None:
+    assert parse(divided(text, at), TAGGED, start) == parse([text], TAGGED, start)

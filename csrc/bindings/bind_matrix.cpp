@@ -126,6 +126,8 @@ const char* name_of(Scales scales) {
       return "flat";
     case Scales::kPowers:
       return "powers";
+    case Scales::kE4M3:
+      return "e4m3";
     case Scales::kNested:
       return "nested";
     case Scales::kNibbles:
@@ -200,7 +202,8 @@ void bind_matrix(py::module_ m) {
   using py::arg;
   bind_formats(m);
   py::class_<MatrixView>(m, "Matrix")
-      .def(py::init(&MatrixView::over), arg("data"), arg("ggml_type"), arg("rows"), arg("cols"))
+      .def(py::init(&MatrixView::over), arg("data"), arg("ggml_type"), arg("rows"), arg("cols"),
+           arg("scales") = std::vector<float>())
       .def_property_readonly("ggml_type",
                              [](const MatrixView& view) { return view.matrix.format().ggml_type; })
       .def_property_readonly("rows", [](const MatrixView& view) { return view.matrix.rows(); })

@@ -31,8 +31,12 @@ inline HeadRows head_rows(const Matrix& weight, int64_t num_heads, int64_t strid
   return {num_heads, stride, offset, num_rows};
 }
 
-// A packed matrix serves the heads that it was packed for.
+// A packed matrix serves the heads that it was packed for, and scales of its parts are for experts.
 inline void check_packed_for(const Matrix& weight, const HeadRows& heads, PanelRows rows) {
+  if (weight.num_scales() > 1) {
+    throw pybind11::value_error("weight has " + std::to_string(weight.num_scales()) +
+                                " scales; expected one at most: more are for experts");
+  }
   const Panels* panels = weight.panels();
   if (panels == nullptr || (panels->heads() == heads && panels->panel_rows() == rows)) return;
   const HeadRows& packed = panels->heads();

@@ -20,11 +20,12 @@ struct MatrixView {
   std::optional<pybind11::array> owner;
   Matrix matrix;
 
-  static MatrixView over(pybind11::array data, int ggml_type, int64_t rows, int64_t cols) {
+  static MatrixView over(pybind11::array data, int ggml_type, int64_t rows, int64_t cols,
+                         const std::vector<float>& scales) {
     if ((data.flags() & pybind11::array::c_style) == 0) {
       throw pybind11::value_error("data is " + describe(data) + "; expected C-contiguous bytes");
     }
-    const Matrix matrix(data.data(), data.nbytes(), ggml_type, rows, cols);
+    const Matrix matrix(data.data(), data.nbytes(), ggml_type, rows, cols, scales);
     return {std::move(data), matrix};
   }
 };

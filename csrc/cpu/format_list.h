@@ -44,5 +44,6 @@
   FLOATS(   BF16,    30,             2)                                                        \
   QUANTIZED(TQ1_0,   34,    256,    54,    2,       32,      1, kBlock,      false, kTrits)      \
   QUANTIZED(TQ2_0,   35,    256,    66,    2,       32,      1, kBlock,      false, kNone)       \
-  QUANTIZED(MXFP4,   39,     32,    17,    4,       32,    128, kPowers,  false,   kE2M1)
+  QUANTIZED(MXFP4,   39,     32,    17,    4,       32,    128, kPowers,  false,   kE2M1)      \
+  QUANTIZED(NVFP4,   40,     64,    36,    4,       16,    128, kE4M3,    false,   kE2M1)
 // clang-format on

@@ -48,6 +48,7 @@ constexpr int kTritLines = (kSuperGroups * kGroupQuads + kTritsPerByte - 1) / kT
 enum class Scales {
   kFlat,     // a half-precision scale a group (and a minimum)
   kPowers,   // a byte a group: the exponent of a power of two
+  kE4M3,     // a byte a sub-block: a float of four bits of exponent and three of mantissa, without a sign
   kNested,   // a half-precision scale a super-block, times a byte a sub-block (and minima likewise)
   kNibbles,  // the same with a sub-block's scale and minimum in the two halves of one byte
   kBlock,    // a half-precision scale a super-block
@@ -66,10 +67,14 @@ struct QuantLayout {
   bool has_minimum;
   CodeTable table;  // that codes index
 
-  // Of the format's blocks in a file: a group with a scale of its own, or a super-block.
-  constexpr int block_weights() const { return kGroupCols * (is_flat() ? 1 : kSuperGroups); }
+  // Of the format's blocks in a file: a group with scales of its own, two of them, or a super-block.
+  constexpr int block_weights() const {
+    return kGroupCols * (scales == Scales::kE4M3 ? 2 : is_flat() ? 1 : kSuperGroups);
+  }
   // Whether a group has its scales to itself, and shares none with others of a super-block.
-  constexpr bool is_flat() const { return scales == Scales::kFlat || scales == Scales::kPowers; }
+  constexpr bool is_flat() const {
+    return scales == Scales::kFlat || scales == Scales::kPowers || scales == Scales::kE4M3;
+  }
   constexpr bool has_table() const { return table == CodeTable::kIQ4 || table == CodeTable::kE2M1; }
   constexpr bool has_trits() const { return table == CodeTable::kTrits; }
   constexpr Grid grid() const { return grid_of(table); }
@@ -96,6 +101,14 @@ struct QuantLayout {
   constexpr bool sums_whole_blocks() const {
     return scales == Scales::kNested && has_minimum && sub_block == kGroupCols && bits <= 5;
   }
+  // Whether codes times their sub-block's scale are bytes, and a sub-block's sums of codes times bytes are
+  // words, so that a super-block's products can be summed up in whole numbers: codes of two bits with scales
+  // of four, or of three, 4 too large, with scales of six and a sign.
+  constexpr bool scales_codes() const {
+    return scales == Scales::kNibbles || (scales == Scales::kNested && bits == 3 && offset == 4);
+  }
+  // Whether such products are signed, and kept negative.
+  constexpr bool negates_codes() const { return scales_codes() && offset > 0; }
   // Whether weights are signed bytes with a scale a group.
   constexpr bool is_signed_bytes() const {
     return scales == Scales::kFlat && !has_minimum && bits == 8 && offset == 128;
@@ -106,6 +119,7 @@ struct QuantLayout {
     const int subs = kSuperGroups * subs_per_group() * kPanelRows;
     return scales == Scales::kFlat                                     ? block
            : scales == Scales::kPowers                                 ? kPanelRows
+           : scales == Scales::kE4M3                                   ? kPanelRows * subs_per_group()
            : scales == Scales::kNibbles                                ? block + subs
            : scales == Scales::kOddNibbles                             ? block + subs / 2
            : scales == Scales::kOddInCodes || scales == Scales::kBlock ? block
@@ -153,6 +167,7 @@ struct alignas(64) ActivationBlock {
   float sum;
   int32_t negative_half_sums[2];  // 0…15, 16…31
   float half_sums[2];
+  int16_t negative_half_digits[kBytes][2];  // of the numbers' first bytes and, of two, of their second
 };
 static_assert(sizeof(ActivationBlock<1>) == 64 && sizeof(ActivationBlock<2>) == 128);
 

@@ -6,6 +6,8 @@ namespace ballast {
 namespace {
 
 void check_packed(const std::string& name, const Matrix& matrix, const HeadRows& heads, bool transposed) {
+  require(matrix.num_scales() <= 1, name + " has " + std::to_string(matrix.num_scales()) +
+                                        " scales; expected one at most: more are for experts");
   const Panels* panels = matrix.panels();
   if (panels == nullptr) return;
   require(panels->heads() == heads && (panels->panel_rows() == PanelRows::kTransposed) == transposed,

@@ -59,6 +59,14 @@ Experts::Experts(const ExpertMatrices& gate, const ExpertMatrices& up, const Exp
                 std::to_string(part.rows.stride) + ", " + std::to_string(hidden_width()) + "]" + with +
                 " (down has " + std::to_string(expert_width()) + " columns)");
   };
+  const auto check_scales = [&](const char* name, const ExpertMatrices& part) {
+    const int64_t count = part.matrix.num_scales();
+    require(count <= 1 || count == num_experts(), std::string(name) + " has " + std::to_string(count) +
+                                                      " scales; expected one, or as many as experts" + with);
+  };
+  check_scales("gate", gate_);
+  check_scales("up", up_);
+  check_scales("down", down_);
   check("gate", gate_);
   check("up", up_);
   require(down_.matrix.panels() == nullptr,
@@ -182,15 +190,17 @@ void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tok
     const int64_t size = group.members.size();
     float* activation = activations.data() + group.members.begin * width + tile.begin;
     const float* const* tokens = inputs.data() + group.members.begin;
+    const Scales scale = scales(group.expert);
     const Scratch<float> scratch(kTileRows * hidden);
     float* buffer = scratch.get();
     dequantize_rows(gate_.matrix, rows_of(gate_), buffer);
     multiply_tile(buffer, tile.size(), hidden, tokens, size, [&](int64_t token, int64_t row, float gate) {
-      activation[token * width + row] = silu(gate);
+      activation[token * width + row] = silu(scale.gate * gate);
     });
     dequantize_rows(up_.matrix, rows_of(up_), buffer);
-    multiply_tile(buffer, tile.size(), hidden, tokens, size,
-                  [&](int64_t token, int64_t row, float up) { activation[token * width + row] *= up; });
+    multiply_tile(buffer, tile.size(), hidden, tokens, size, [&](int64_t token, int64_t row, float up) {
+      activation[token * width + row] *= scale.up * up;
+    });
   });
 
   // A task owns a few columns of the output and walks the experts in ascending order: that fixes the order of
@@ -205,10 +215,11 @@ void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tok
     for (const Grouping::Group& group : all.groups) {
       dequantize_rows(down_.matrix, {group.expert * hidden + tile.begin, group.expert * hidden + tile.end},
                       buffer);
+      const float scale = down_.matrix.scale(group.expert);
       multiply_tile(buffer, tile.size(), width, activated.data() + group.members.begin, group.members.size(),
                     [&](int64_t member, int64_t row, float product) {
                       const size_t i = static_cast<size_t>(group.members.begin + member);
-                      out[all.tokens[i] * hidden + tile.begin + row] += all.weights[i] * product;
+                      out[all.tokens[i] * hidden + tile.begin + row] += all.weights[i] * scale * product;
                     });
     }
   });

@@ -17,7 +17,7 @@
 
 namespace ballast {
 
-// A matrix an expert, among the rows of a larger one.
+// A matrix an expert, among the rows of a larger one, whose scales are the experts'.
 struct ExpertMatrices {
   Matrix matrix;
   HeadRows rows;
@@ -34,6 +34,10 @@ class Experts {
     int node;         // of the pool, counted from 0
     int kernel_node;  // the kernel's number of it, or kUnknownNode
     std::shared_ptr<const Panels> gate, up, down;
+  };
+  // What an expert's products with gate, up and down are multiplied by.
+  struct Scales {
+    float gate, up, down;
   };
 
   // Stacked matrices, none of them packed: gate and up [E * I, D], down [E * D, I]. Throws
@@ -56,6 +60,9 @@ class Experts {
   int64_t num_experts() const { return gate_.rows.num_heads; }
   int64_t hidden_width() const { return gate_.matrix.cols(); }
   int64_t expert_width() const { return down_.matrix.cols(); }
+  Scales scales(int64_t expert) const {
+    return {gate_.matrix.scale(expert), up_.matrix.scale(expert), down_.matrix.scale(expert)};
+  }
   // Bytes of one expert's weights as the file stores them.
   int64_t expert_bytes() const;
   // How many tokens each expert has computed, in this object and in every copy. Thread-safe.

@@ -56,13 +56,14 @@ class Inputs {
 class PartForward {
  public:
   // Adds to `out` [T, D], the node's own where there are several.
-  PartForward(const Experts::Part& part, const Grouping& all, int64_t num_tokens, int num_threads,
-              int64_t width, float* out)
-      : gate_(*part.gate),
+  PartForward(const Experts& experts, const Experts::Part& part, const Grouping& all, int64_t num_tokens,
+              int num_threads, float* out)
+      : experts_(experts),
+        gate_(*part.gate),
         up_(*part.up),
         down_(*part.down),
         all_(all),
-        width_(width),
+        width_(experts.hidden_width()),
         out_(out),
         hidden_(down_, all),
         strip_runs_(num_strips(), panels_per_task(num_strips(), num_groups(), num_tokens, num_threads)),
@@ -124,6 +125,7 @@ class PartForward {
       } else {
         next = next_weights();
       }
+      const float scale = experts_.scales(group->expert).down;
       const Chunks blocks(group->members.size(), tokens_per_block(down_));
       for (int64_t block = 0; block < blocks.count(); ++block) {
         const int64_t first = group->members.begin + blocks[block].begin;
@@ -139,7 +141,7 @@ class PartForward {
         }
         for (int64_t i = 0; i < size; ++i, products += kPanelRows) {
           const size_t member = static_cast<size_t>(first + i);
-          add_products(products, size * kPanelRows, run, all_.weights[member],
+          add_products(products, size * kPanelRows, run, all_.weights[member] * scale,
                        out_ + all_.tokens[member] * width_);
         }
       }
@@ -157,6 +159,9 @@ class PartForward {
     float* ups = gates + num_products;
     gate_.multiply(expert, panels, gate_rows + members.begin, size, gates, up_.panel(expert, panels.begin));
     up_.multiply(expert, panels, up_rows + members.begin, size, ups, next);
+    const Experts::Scales scale = experts_.scales(expert);
+    scale_products(scale.gate, num_products, gates);
+    scale_products(scale.up, num_products, ups);
     gate_.kernels().silu_mul(gates, ups, num_products, gates);
     for (int64_t index = panels.begin; index < panels.end; ++index, gates += size * kPanelRows)
       hidden_.store(members, index, gates);
@@ -181,6 +186,7 @@ class PartForward {
   int64_t num_groups() const { return static_cast<int64_t>(all_.groups.size()); }
   int64_t num_strips() const { return (gate_.panels_per_head() + kStripPanels - 1) / kStripPanels; }
 
+  const Experts& experts_;
   const Panels& gate_;
   const Panels& up_;
   const Panels& down_;
@@ -208,7 +214,7 @@ class Forward {
     for (const Experts::Part& part : parts) {
       if (parts.size() > 1) partials_.emplace_back(num_tokens * width_);
       const size_t node = static_cast<size_t>(part.node);
-      parts_.emplace_back(part, *call.grouping, num_tokens, num_threads[node], width_,
+      parts_.emplace_back(*call.experts, part, *call.grouping, num_tokens, num_threads[node],
                           partials_.empty() ? out_ : partials_.back().get());
       by_node_[node] = &parts_.back();
     }

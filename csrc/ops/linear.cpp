@@ -17,9 +17,10 @@ namespace {
 // in the first-level cache.
 constexpr int64_t kPieceCols = 512;
 
-// out [T, H, rows of a head], x [T, H, cols]. A task is a run of panels and a block of tokens; the blocks of
-// one run follow each other, so that its weights are read from memory once.
-void multiply_panels(ThreadPool& pool, const float* x, int64_t num_tokens, const Panels& panels, float* out) {
+// out [T, H, rows of a head] = scale times the products, x [T, H, cols]. A task is a run of panels and a
+// block of tokens; the blocks of one run follow each other, so that its weights are read from memory once.
+void multiply_panels(ThreadPool& pool, const float* x, int64_t num_tokens, const Panels& panels, float scale,
+                     float* out) {
   const int64_t num_heads = panels.heads().num_heads;
   const int64_t num_rows = panels.head_rows();
   const Activations activations(pool, panels, x, num_tokens * num_heads);
@@ -39,6 +40,7 @@ void multiply_panels(ThreadPool& pool, const float* x, int64_t num_tokens, const
     const Scratch<float> scratch(run.size() * block.size() * kPanelRows);
     float* products = scratch.get();
     panels.multiply(head, run, by_head.data() + head * num_tokens + block.begin, block.size(), products);
+    scale_products(scale, run.size() * block.size() * kPanelRows, products);
     for (int64_t token = 0; token < block.size(); ++token, products += kPanelRows) {
       float* row = out + ((block.begin + token) * num_heads + head) * num_rows;
       for (int64_t index = run.begin; index < run.end; ++index) {
@@ -58,10 +60,12 @@ void linear(ThreadPool& pool, const float* x, int64_t num_tokens, const Matrix& 
 
 void head_linear(ThreadPool& pool, const float* x, int64_t num_tokens, const Matrix& weight,
                  const HeadRows& heads, float* out) {
+  BALLAST_CHECK(weight.num_scales() <= 1);
   if (num_tokens == 0) return;
+  const float scale = weight.scale();
   if (const Panels* panels = weight.panels()) {
     BALLAST_CHECK(panels->heads() == heads && panels->panel_rows() == PanelRows::kAsStored);
-    return multiply_panels(pool, x, num_tokens, *panels, out);
+    return multiply_panels(pool, x, num_tokens, *panels, scale, out);
   }
   const int64_t cols = weight.cols();
   std::vector<const float*> tokens(static_cast<size_t>(heads.num_heads * num_tokens));  // [H, T]
@@ -79,17 +83,19 @@ void head_linear(ThreadPool& pool, const float* x, int64_t num_tokens, const Mat
     dequantize_rows(weight, {heads.begin(head) + tile.begin, heads.begin(head) + tile.end}, rows);
     multiply_tile(rows, tile.size(), cols, tokens.data() + head * num_tokens, num_tokens,
                   [&](int64_t token, int64_t row, float product) {
-                    out[(token * heads.num_heads + head) * heads.num_rows + tile.begin + row] = product;
+                    out[(token * heads.num_heads + head) * heads.num_rows + tile.begin + row] =
+                        scale * product;
                   });
   });
 }
 
 void head_linear_transposed(ThreadPool& pool, const float* x, int64_t num_tokens, const Matrix& weight,
                             const HeadRows& heads, float* out) {
+  BALLAST_CHECK(weight.num_scales() <= 1);
   if (num_tokens == 0) return;
   if (const Panels* panels = weight.panels()) {
     BALLAST_CHECK(panels->heads() == heads && panels->panel_rows() == PanelRows::kTransposed);
-    return multiply_panels(pool, x, num_tokens, *panels, out);
+    return multiply_panels(pool, x, num_tokens, *panels, weight.scale(), out);
   }
   const int64_t cols = weight.cols();
   const Chunks pieces(cols, kPieceCols);
@@ -117,6 +123,8 @@ void head_linear_transposed(ThreadPool& pool, const float* x, int64_t num_tokens
         add_scaled(scales, rows, tile.size(), piece.size(), out_piece(token));
       }
     }
+    for (int64_t token = 0; token < num_tokens; ++token)
+      scale_products(weight.scale(), piece.size(), out_piece(token));
   });
 }
 

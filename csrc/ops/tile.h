@@ -23,6 +23,11 @@ inline void copy_products(const float* from, int64_t size, float* to) {
   }
 }
 
+inline void scale_products(float scale, int64_t size, float* products) {
+  if (scale == 1.0f) return;
+  for (int64_t i = 0; i < size; ++i) products[i] *= scale;
+}
+
 // to += weight * such products.
 inline void add_scaled_products(const float* from, float weight, int64_t size, float* to) {
   if (size == kPanelRows) {

@@ -1,5 +1,6 @@
 // The formats of 32 weights a block with one scale: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL and MXFP4.
 // Nibbles: the low halves of the 16 bytes are weights 0…15, the high halves weights 16…31.
+// NVFP4 has 64 weights a block and a scale for each 16, whose nibbles are 8 bytes: low halves 0…7, high 8…15.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +47,11 @@ struct BlockIQ4_NL {
 struct BlockMXFP4 {
   uint8_t power;
   uint8_t nibbles[16];
+};
+
+struct BlockNVFP4 {
+  uint8_t scales[4];
+  uint8_t nibbles[32];
 };
 
 // What a nibble of IQ4 stands for.
@@ -108,6 +114,16 @@ inline void dequantize_block(const BlockMXFP4& block, float* __restrict out) {
   for (int i = 0; i < 16; ++i) {
     out[i] = scale * kE2M1Steps.by_code[block.nibbles[i] & 15];
     out[16 + i] = scale * kE2M1Steps.by_code[block.nibbles[i] >> 4];
+  }
+}
+
+inline void dequantize_block(const BlockNVFP4& block, float* __restrict out) {
+  for (int sub = 0; sub < 4; ++sub, out += 16) {
+    const float scale = half_of_e4m3(magnitude_of_e4m3(block.scales[sub]));
+    for (int i = 0; i < 8; ++i) {
+      out[i] = scale * kE2M1Steps.by_code[block.nibbles[8 * sub + i] & 15];
+      out[8 + i] = scale * kE2M1Steps.by_code[block.nibbles[8 * sub + i] >> 4];
+    }
   }
 }
 

@@ -7,8 +7,13 @@
 
 namespace ballast {
 
-Matrix::Matrix(const void* data, int64_t num_bytes, int ggml_type, int64_t rows, int64_t cols)
-    : data_(static_cast<const uint8_t*>(data)), format_(find_format(ggml_type)), rows_(rows), cols_(cols) {
+Matrix::Matrix(const void* data, int64_t num_bytes, int ggml_type, int64_t rows, int64_t cols,
+               std::vector<float> scales)
+    : data_(static_cast<const uint8_t*>(data)),
+      format_(find_format(ggml_type)),
+      rows_(rows),
+      cols_(cols),
+      scales_(std::move(scales)) {
   if (format_ == nullptr) {
     std::string known;
     for (const FormatTraits& format : all_formats()) {
@@ -23,6 +28,10 @@ Matrix::Matrix(const void* data, int64_t num_bytes, int ggml_type, int64_t rows,
   if (cols % format_->block_weights != 0) {
     throw std::invalid_argument(shape + ": cols must be a multiple of the block, " +
                                 std::to_string(format_->block_weights) + " weights");
+  }
+  if (num_scales() > 0 && rows % num_scales() != 0) {
+    throw std::invalid_argument(shape + ": " + std::to_string(num_scales()) +
+                                " scales; expected as many as divide its rows");
   }
   const int64_t row_blocks = cols / format_->block_weights;
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();

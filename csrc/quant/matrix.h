@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "quant/formats.h"
 #include "quant/panels.h"
@@ -12,13 +14,23 @@ namespace ballast {
 
 class Matrix {
  public:
-  // Borrows `data`, `num_bytes` long, at any address. Throws std::invalid_argument when the type is unknown,
-  // `cols` is no multiple of its block, or the byte count is not that of rows * cols weights.
-  Matrix(const void* data, int64_t num_bytes, int ggml_type, int64_t rows, int64_t cols);
+  // Borrows `data`, `num_bytes` long, at any address. `scales`: what products with its rows are multiplied
+  // by: nothing, one number, or one for each of as many equal parts of the rows, an expert each. Throws
+  // std::invalid_argument when the type is unknown, `cols` is no multiple of its block, the byte count is not
+  // that of rows * cols weights, or there are scales that no such parts have.
+  Matrix(const void* data, int64_t num_bytes, int ggml_type, int64_t rows, int64_t cols,
+         std::vector<float> scales = {});
 
   const FormatTraits& format() const { return *format_; }
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
+  int64_t num_scales() const { return static_cast<int64_t>(scales_.size()); }
+  // Of a part of the rows; 1 where there is nothing to multiply by. Weights as they are read here, or packed,
+  // are without it: who multiplies applies it.
+  float scale(int64_t part = 0) const {
+    if (scales_.empty()) return 1.0f;
+    return scales_[scales_.size() == 1 ? 0 : static_cast<size_t>(part)];
+  }
   // Of the blocks as GGUF has them.
   int64_t num_bytes() const { return rows_ * row_bytes_; }
 
@@ -63,6 +75,7 @@ class Matrix {
   int64_t rows_;
   int64_t cols_;
   int64_t row_bytes_;
+  std::vector<float> scales_;
   std::shared_ptr<const Panels> panels_;
 };
 

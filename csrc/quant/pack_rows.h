@@ -62,11 +62,18 @@ void pack_group(const GroupCodes& group, uint8_t* out) {
   if constexpr (kBits == 3) pack_bits<2>(group, out + kPairPlane);
 }
 
-// Where the scales of the rows stand in a record: the blocks' own, then those of their sub-blocks.
+// Where the scales of the rows stand in a block's records: the blocks' own, then those of their sub-blocks.
 template <const QuantLayout& kLayout>
 void pack_scales(const RawBlock (&raws)[kPanelRows], uint8_t* record) {
   if constexpr (kLayout.scales == Scales::kPowers) {
     for (int row = 0; row < kPanelRows; ++row) record[row] = static_cast<uint8_t>(raws[row].scales[0]);
+    return;
+  }
+  if constexpr (kLayout.scales == Scales::kE4M3) {
+    for (int sub = 0; sub < kLayout.block_weights() / kLayout.sub_block; ++sub) {
+      for (int row = 0; row < kPanelRows; ++row)
+        record[sub * kPanelRows + row] = static_cast<uint8_t>(raws[row].scales[sub]);
+    }
     return;
   }
   constexpr int kHalvesBytes = 2 * kPanelRows;
@@ -109,6 +116,7 @@ inline void pack_trits(const GroupCodes (&groups)[kSuperGroups], uint8_t* out) {
 template <const QuantLayout& kLayout, class Block>
 void pack_quantized(const uint8_t* const* rows, int num_rows, int64_t cols, uint8_t* panel) {
   constexpr int kBlockGroups = kLayout.block_weights() / kGroupCols;
+  constexpr int kRecords = kLayout.is_flat() ? kBlockGroups : 1;
   uint8_t* groups = panel + kLayout.scale_bytes(cols);
   RawBlock raws[kPanelRows] = {};
   for (int64_t index = 0; index < cols / (kBlockGroups * kGroupCols); ++index) {
@@ -117,7 +125,7 @@ void pack_quantized(const uint8_t* const* rows, int num_rows, int64_t cols, uint
       const Block block = reinterpret_cast<const Block*>(rows[row])[index];
       read_raw(block, raws[row]);
     }
-    pack_scales<kLayout>(raws, panel + index * kLayout.scale_stride());
+    pack_scales<kLayout>(raws, panel + index * kRecords * kLayout.scale_stride());
     GroupCodes by_group[kBlockGroups];
     for (int group = 0; group < kBlockGroups; ++group) {
       GroupCodes& codes = by_group[group];

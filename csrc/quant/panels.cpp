@@ -52,6 +52,7 @@ template <const QuantLayout& kLayout>
 void unpack_quantized(const uint8_t* panel, int64_t cols, int row, float* out) {
   constexpr int kHalvesBytes = 2 * kPanelRows;
   constexpr bool kPowers = kLayout.scales == Scales::kPowers;
+  constexpr bool kE4M3 = kLayout.scales == Scales::kE4M3;
   constexpr bool kFlat = kLayout.is_flat();
   constexpr int kSubs = kLayout.subs_per_group();
   constexpr TableSteps kSteps = steps_of(kLayout.table);
@@ -60,7 +61,9 @@ void unpack_quantized(const uint8_t* panel, int64_t cols, int row, float* out) {
     const int64_t group = col / kGroupCols;
     const int in_group = static_cast<int>(col % kGroupCols);
     const uint8_t* record = panel + (kFlat ? group : group / kSuperGroups) * kLayout.scale_stride();
-    float scale = kPowers ? power_of_two(record[row]) : half_at(record + 2 * row).to_float();
+    float scale = kPowers ? power_of_two(record[row])
+                  : kE4M3 ? half_of_e4m3(record[in_group / kLayout.sub_block * kPanelRows + row])
+                          : half_at(record + 2 * row).to_float();
     float minimum = kLayout.has_minimum ? half_at(record + kHalvesBytes + 2 * row).to_float() : 0.0f;
     if (!kFlat && kLayout.scales != Scales::kBlock) {
       const uint8_t* subs = record + kHalvesBytes * (kLayout.has_minimum ? 2 : 1) + row;

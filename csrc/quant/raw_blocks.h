@@ -12,7 +12,9 @@ namespace ballast {
 
 struct alignas(16) RawBlock {
   uint8_t codes[256];  // without sign: the format's offset is still in them
-  int8_t scales[16];   // of sub-blocks; minima in the high nibbles for Q2_K; or a power of two, without sign
+  // Of sub-blocks; minima in the high nibbles for Q2_K; or a power of two, without sign; or E4M3's seven
+  // bits.
+  int8_t scales[16];
   uint8_t minima[16];
   F16 scale;
   F16 minimum;
@@ -88,6 +90,16 @@ inline void read_raw(const BlockIQ4_NL& block, RawBlock& raw) {
 inline void read_raw(const BlockMXFP4& block, RawBlock& raw) {
   read_nibbles32(block.nibbles, raw.codes);
   raw.scales[0] = static_cast<int8_t>(block.power);
+}
+
+inline void read_raw(const BlockNVFP4& block, RawBlock& raw) {
+  for (int sub = 0; sub < 4; ++sub) {
+    for (int i = 0; i < 8; ++i) {
+      raw.codes[16 * sub + i] = block.nibbles[8 * sub + i] & 15;
+      raw.codes[16 * sub + 8 + i] = block.nibbles[8 * sub + i] >> 4;
+    }
+    raw.scales[sub] = static_cast<int8_t>(magnitude_of_e4m3(block.scales[sub]));
+  }
 }
 
 // Two bits a weight, 32 bytes for 128 weights.

@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ballast.model.hybrid import pointwise_kernels, triton_pointwise
-from ballast.model.hybrid.pointwise import TorchPointwise
+from ballast.model.hybrid.pointwise import HeadWeights, TorchPointwise
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.triton_pointwise import TritonPointwise
 from ballast.model.rope import RopeTable
@@ -157,6 +157,75 @@ def test_a_query_that_attention_would_round_to_infinity_is_bounded_and_counted(d
         assert int(way.num_saturated) == 4
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("head_dim", "heads", "kv_heads", "has_norms", "has_biases", "is_stacked"),
+    [(ROPE, 6, 2, True, False, True), (40, 3, 3, False, True, True), (64, 5, 1, True, True, False)],
+    ids=["Qwen3", "GLM-4.5-Air", "GLM-4.5"],
+)
+def test_heads_get_biases_norms_and_positions_and_keys_and_values_reach_their_slot(
+    device,
+    both,
+    head_dim: int,
+    heads: int,
+    kv_heads: int,
+    has_norms: bool,
+    has_biases: bool,
+    is_stacked: bool,
+    dtype: torch.dtype,
+) -> None:
+    widths = [heads * head_dim, kv_heads * head_dim, kv_heads * 16]
+    products = [random(3, width, device=device) for width in widths]
+    if is_stacked:
+        products = list(torch.cat(products, 1).split(widths, 1))
+    query, key, value = (
+        product.view(3, count, -1) for product, count in zip(products, (heads, kv_heads, kv_heads), strict=True)
+    )
+    weights = HeadWeights(
+        *(random(width, device=device) if has_biases else None for width in widths),
+        *(random(head_dim + index, device=device)[:head_dim] if has_norms else None for index in range(2)),
+    )
+    step = step_of([7, 0, 49], [9, 2, 15], device)
+    caches = [torch.full((16, widths[1] + widths[2]), 3.0, dtype=dtype, device=device) for _ in both]
+    plain, fused = (
+        way.heads_and_cache(query, key, value, weights, cache, step) for way, cache in zip(both, caches, strict=True)
+    )
+    torch.testing.assert_close(fused, plain, **CLOSE)
+    torch.testing.assert_close(caches[1], caches[0], rtol=1e-3 if dtype == torch.float16 else 1e-5, atol=1e-6)
+    assert (caches[1] != 3.0).any(1).nonzero().flatten().tolist() == [2, 9, 15]
+
+
+def test_a_head_turns_as_published(both) -> None:
+    """Halves of the first entries turn into each other: rotate_half of transformers."""
+    query = random(1, 2, ROPE + 8, device=both[0]._cos.device)
+    cos, sin = (both[0]._cos[5].repeat(2), both[0]._sin[5].repeat(2))
+    turned, rest = query[..., :ROPE], query[..., ROPE:]
+    half = torch.cat([-turned[..., ROPE // 2 :], turned[..., : ROPE // 2]], -1)
+    expected = torch.cat([turned * cos + half * sin, rest], -1)
+    nothing = HeadWeights(None, None, None, None, None)
+    for way in both:
+        cache = torch.zeros((1, 4 * (ROPE + 8)), device=query.device)
+        found = way.heads_and_cache(query, query, query, nothing, cache, step_of([5], [0], query.device))
+        torch.testing.assert_close(found, expected, **CLOSE)
+        torch.testing.assert_close(cache[0], torch.cat([expected.flatten(), query.flatten()]), **CLOSE)
+
+
+def test_heads_that_are_too_large_are_bounded_and_counted(device, unturned) -> None:
+    query, key, value = (torch.ones(1, 1, ROPE + 8, device=device) for _ in range(3))
+    query[0, 0, 2], query[0, 0, ROPE + 1], query[0, 0, 4] = 2e5, -2e5, torch.nan
+    key[0, 0, ROPE // 2], key[0, 0, ROPE], value[0, 0, 5] = -1e6, 1e6, 1e6
+    nothing = HeadWeights(None, None, None, None, None)
+    for way in unturned(largest_query=1e5):
+        cache = torch.zeros((1, 2 * (ROPE + 8)), dtype=torch.float16, device=device)
+        found = way.heads_and_cache(query, key, value, nothing, cache, step_of([0], [0], device))
+        expected = query.clamp(-1e5, 1e5)
+        expected[0, 0, 4 + ROPE // 2] = torch.nan  # turned with its partner, which is no number
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        row = torch.cat([key.flatten(), value.flatten()]).clamp(-65504, 65504).half()
+        torch.testing.assert_close(cache[0], row, rtol=0, atol=0)
+        assert int(way.num_saturated) == 5
+
+
 def test_a_gate_opens_what_goes_up(device, both) -> None:
     gate, up = random(2, 1500, device=device), random(2, 1500, device=device)
     plain, fused = (way.gated(gate, up) for way in both)
@@ -183,13 +252,32 @@ def test_a_gate_opens_what_goes_up(device, both) -> None:
                 "LARGEST_QUERY": 2e5,
             },
         ),
+        (
+            "heads_and_cache",
+            {
+                "QUERY_STRIDE": 9216,
+                "KEY_STRIDE": 9216,
+                "VALUE_STRIDE": 9216,
+                **dict.fromkeys(("HAS_QUERY_BIAS", "HAS_KEY_BIAS", "HAS_VALUE_BIAS"), True),
+                **dict.fromkeys(("HAS_QUERY_NORM", "HAS_KEY_NORM"), True),
+                "KEY_DIM": 128,
+                "V_DIM": 128,
+                "ROPE": 64,
+                "ROW_WIDTH": 2048,
+                "PADDED_PAIRS": 32,
+                "PADDED_REST": 64,
+                "PADDED_V": 128,
+                "LARGEST": 65504.0,
+                "LARGEST_QUERY": 2e5,
+            },
+        ),
         ("gated", {"BLOCK": 1024}),
     ],
 )
 @pytest.mark.usefixtures("kept_kernels")
 def test_kernels_compile_for_a_gpu(name: str, known: dict[str, int]) -> None:
     kinds = {"positions": "*i32", "slots": "*i32", "cache": "*fp16", "eps": "fp32", "num_saturated": "*i64"}
-    kinds |= dict.fromkeys(("num_heads", "width", "stride"), "i32")
+    kinds |= dict.fromkeys(("num_heads", "num_kv_heads", "width", "stride"), "i32")
     function = getattr(pointwise_kernels, name)
     types = {name: "constexpr" if name in known else kinds.get(name, "*fp32") for name in function.arg_names}
     compiled = triton.compile(ASTSource(function, types, constexprs=known), target=GPUTarget("cuda", 90, 32))

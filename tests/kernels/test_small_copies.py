@@ -9,6 +9,7 @@ import torch
 
 from ballast.model.hybrid import small_copy_kernels
 from ballast.model.hybrid.small_copies import BLOCK_WORDS, SmallCopy, carried, small_copy
+from ballast.model.hybrid.startup.parallel_compile import parallel_compile
 from support.kernels.interpreted import interpreted
 
 LARGE_BYTES = 256 << 20
@@ -37,6 +38,18 @@ def test_all_that_is_to_be_copied_arrives_and_nothing_else_changes(
     copy(host[:count], out[:count])
     assert torch.equal(out[:count].cpu(), host[:count])
     assert (out[count:] == 77).all()
+
+
+def test_a_copy_is_made_where_launches_only_compile(way: tuple[SmallCopy, torch.device]) -> None:
+    """flashinfer's kernels, which are no Triton's, run there and read the plan that is copied."""
+    copy, device = way
+    host = torch.arange(64, dtype=torch.int32)
+    if device.type == "cuda":
+        host = host.pin_memory()
+    out = torch.zeros_like(host, device=device)
+    with parallel_compile(lambda: None, lambda _: None):
+        copy(host, out)
+    assert torch.equal(out.cpu(), host)
 
 
 @pytest.mark.gpu

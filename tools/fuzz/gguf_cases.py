@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from gguf import GGMLQuantizationType as GgmlType
 from gguf import GGUFReader, GGUFValueType
 from tools.fuzz import hostile
 
@@ -81,16 +82,31 @@ def seed_specs() -> tuple[ModelSpec, ...]:
 @cache
 def seeds() -> tuple[Content, ...]:
     """The whole files, taken apart."""
-    return tuple(_taken_apart(write_seed(spec)) for spec in seed_specs())
+    return (*(_taken_apart(write_seed(spec)) for spec in seed_specs()), _taken_apart(_seed_with_scales()))
+
+
+def _seed_with_scales() -> bytes:
+    """Experts, and a matrix that every token takes, with scales beside them."""
+    spec = replace(seed_specs()[0], hidden=64)
+    matrices = {"blk.1.ffn_up_exps": spec.num_experts, "blk.1.ffn_gate_shexp": 1}
+    return _write(
+        spec,
+        types={f"{name}.weight": GgmlType.NVFP4 for name in matrices},
+        shapes={f"{name}.scale": (count,) for name, count in matrices.items()},
+    )
 
 
 @cache
 def write_seed(spec: ModelSpec, **keys: Any) -> bytes:
     """A whole file of `spec` with a vocabulary and a template, and `keys` changed."""
+    return _write(spec, keys)
+
+
+def _write(spec: ModelSpec, keys: dict[str, Any] | None = None, **tensors: Any) -> bytes:
     vocabulary = byte_metadata(merges=((b"a", b"b"), (b"ab", b"c")), num_unused=4)
-    metadata = {**vocabulary, "tokenizer.chat_template": _TEMPLATE, **keys}
+    metadata = {**vocabulary, "tokenizer.chat_template": _TEMPLATE, **(keys or {})}
     with TemporaryDirectory() as folder:
-        return write_model(Path(folder) / "m.gguf", spec, metadata=metadata).read_bytes()
+        return write_model(Path(folder) / "m.gguf", spec, metadata=metadata, **tensors).read_bytes()
 
 
 def make_case(rng: random.Random) -> bytes:

@@ -58,6 +58,23 @@ BALLAST_INLINE Bytes shift_right(Bytes a) {
   return _mm256_srli_epi16(a, kShift);
 }
 
+// A byte for each row, four times.
+BALLAST_INLINE Bytes byte_of_rows(const uint8_t* from) {
+  const __m128i rows = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  const __m256i four_times =
+      _mm256_set_epi32(0x07070707, 0x06060606, 0x05050505, 0x04040404, 0x03030303, 0x02020202, 0x01010101, 0);
+  return _mm256_shuffle_epi8(_mm256_broadcastq_epi64(rows), four_times);
+}
+// Words of two bytes.
+BALLAST_INLINE Bytes words_of(int value) { return _mm256_set1_epi16(static_cast<short>(value)); }
+BALLAST_INLINE Bytes add_words(Bytes a, Bytes b) { return _mm256_add_epi16(a, b); }
+BALLAST_INLINE Bytes subtract_words(Bytes a, Bytes b) { return _mm256_sub_epi16(a, b); }
+BALLAST_INLINE Bytes multiply_words(Bytes a, Bytes b) { return _mm256_mullo_epi16(a, b); }
+// With their sign.
+BALLAST_INLINE Bytes high_bytes_of_words(Bytes a) { return _mm256_srai_epi16(a, 8); }
+// A row's first word of the one, its second of the other.
+BALLAST_INLINE Bytes words_in_turn(Bytes even, Bytes odd) { return _mm256_blend_epi16(even, odd, 0xaa); }
+
 // A table's steps by code.
 template <CodeTable kTable>
 BALLAST_INLINE Bytes table_steps(Bytes codes) {
@@ -97,6 +114,11 @@ BALLAST_INLINE Floats powers_to_floats(const uint8_t* from) {
   return _mm256_castsi256_ps(
       _mm256_max_epi32(normal, _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), small)));
 }
+// Halves of what E4M3 floats of seven bits stand for: shifted into halves' bits, 2^8 / 2 times as much.
+BALLAST_INLINE Floats e4m3_to_floats(const uint8_t* from) {
+  const __m128i bytes = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+  return _mm256_mul_ps(_mm256_cvtph_ps(_mm_slli_epi16(bytes, 7)), _mm256_set1_ps(128.0f));
+}
 BALLAST_INLINE Ints load_int8(const uint8_t* from) {
   return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
 }
@@ -118,6 +140,16 @@ BALLAST_INLINE Ints shift_left_ints(Ints a) {
 template <int kShift>
 BALLAST_INLINE Ints shift_right_ints(Ints a) {
   return _mm256_srli_epi32(a, kShift);
+}
+
+// Adds to each row's sum the products of its two words.
+BALLAST_INLINE Ints add_word_products(Ints sums, Bytes a, Bytes b) {
+  return add_ints(sums, _mm256_madd_epi16(a, b));
+}
+BALLAST_INLINE Bytes broadcast_pair(const int16_t* words) {
+  int32_t pair;
+  __builtin_memcpy(&pair, words, sizeof(pair));
+  return _mm256_set1_epi32(pair);
 }
 
 BALLAST_INLINE Ints times_digit_base(Ints a) { return subtract_ints(shift_left_ints<8>(a), a); }

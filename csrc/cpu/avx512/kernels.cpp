@@ -1,5 +1,6 @@
 #include "cpu/kernels.h"
 
+#include "cpu/avx512/point_products-inl.h"
 #include "cpu/avx512/points-inl.h"
 #include "cpu/avx512/simd.h"
 #include "cpu/shared/attention-inl.h"

@@ -7,11 +7,21 @@
 #include "cpu/panel_layout.h"
 
 #define BALLAST_PERMUTES_POINTS
-#define BALLAST_VBMI __attribute__((target("avx512vbmi")))
-#define BALLAST_VBMI_INLINE static inline __attribute__((always_inline, target("avx512vbmi")))
+#define BALLAST_VBMI __attribute__((target("avx512vbmi,gfni")))
+#define BALLAST_VBMI_INLINE static inline __attribute__((always_inline, target("avx512vbmi,gfni")))
 
 namespace ballast {
 namespace {
+
+// Whether this chip does, and multiplies bits as well, as all that permute bytes do since Ice Lake.
+BALLAST_INLINE bool permutes_points() {
+  return __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni");
+}
+
+constexpr int64_t kMostInRegisters = 4;
+BALLAST_INLINE bool keeps_points_in_registers(int64_t num_tokens) {
+  return num_tokens <= kMostInRegisters && permutes_points();
+}
 
 // A point's sixteen bits of levels' numbers as two tables of bytes.
 template <CodeTable kTable>
@@ -82,18 +92,15 @@ BALLAST_VBMI_INLINE __mmask64 test_row(__m512i bytes, int64_t bits) {
   return _mm512_test_epi8_mask(bytes, _mm512_set1_epi32(static_cast<int>(bits)));
 }
 
+// All eight signs of each byte that has seven: the eighth makes their number even. A product with a matrix of
+// bits, whose rows are a byte each, that of the top bit the lowest.
 BALLAST_VBMI_INLINE __m512i all_signs(__m512i seven) {
-  const __m512i signs = _mm512_and_si512(seven, _mm512_set1_epi8(0x7f));
-  __m512i count = _mm512_xor_si512(signs, _mm512_srli_epi16(signs, 4));
-  count = _mm512_xor_si512(count, _mm512_srli_epi16(count, 2));
-  count = _mm512_xor_si512(count, _mm512_srli_epi16(count, 1));
-  const __mmask64 is_odd = _mm512_test_epi8_mask(count, _mm512_set1_epi8(1));
-  return _mm512_mask_blend_epi8(is_odd, signs, _mm512_or_si512(signs, _mm512_set1_epi8(-128)));
+  return _mm512_gf2p8affine_epi64_epi8(seven, _mm512_set1_epi64(0x010204081020407f), 0);
 }
 
-// The quads of four points of eight weights, a quad every kStride bytes.
-template <const QuantLayout& kLayout, int kStride>
-BALLAST_VBMI_INLINE void permute_eights(const uint8_t* group, __m512i steps, uint8_t* out) {
+// The quads of four points of eight weights.
+template <const QuantLayout& kLayout>
+BALLAST_VBMI_INLINE void permute_eights(const uint8_t* group, __m512i steps, __m512i (&quads)[kGroupQuads]) {
   constexpr Grid kGrid = kLayout.grid();
   const auto& tables = kPointTables<kLayout.table>;
   const __m512i numbers = _mm512_loadu_si512(group);
@@ -132,13 +139,13 @@ BALLAST_VBMI_INLINE void permute_eights(const uint8_t* group, __m512i steps, uin
         kGrid.is_shifted() ? bits_from(bit, 0) : bits_from(bit + quad % 2 * 4 - 2, 1), tops);
     // Two bits of the one, the others of the other: 0xca chooses by the first operand.
     const __m512i both = _mm512_ternarylogic_epi32(_mm512_set1_epi8(3), codes, above, 0xca);
-    _mm512_store_si512(out + quad * kStride, _mm512_permutexvar_epi8(both, steps));
+    quads[quad] = _mm512_permutexvar_epi8(both, steps);
   }
 }
 
 // The quads of eight points of four weights.
-template <const QuantLayout& kLayout, int kStride>
-BALLAST_VBMI_INLINE void permute_fours(const uint8_t* group, __m512i steps, uint8_t* out) {
+template <const QuantLayout& kLayout>
+BALLAST_VBMI_INLINE void permute_fours(const uint8_t* group, __m512i steps, __m512i (&quads)[kGroupQuads]) {
   constexpr Grid kGrid = kLayout.grid();
   const auto& tables = kPointTables<kLayout.table>;
   __m512i signs = _mm512_loadu_si512(group + kLayout.sign_plane());
@@ -167,8 +174,17 @@ BALLAST_VBMI_INLINE void permute_fours(const uint8_t* group, __m512i steps, uint
       const __m512i above =
           _mm512_multishift_epi64_epi8(bits_from(quad / 2 * 8 + quad % 2 * 4 - 3, 1), signs);
       const __m512i both = _mm512_ternarylogic_epi32(_mm512_set1_epi8(7), codes, above, 0xca);
-      _mm512_store_si512(out + quad * kStride, _mm512_permutexvar_epi8(both, steps));
+      quads[quad] = _mm512_permutexvar_epi8(both, steps);
     }
+  }
+}
+
+template <const QuantLayout& kLayout>
+BALLAST_VBMI_INLINE void permute_group(const uint8_t* group, __m512i steps, __m512i (&quads)[kGroupQuads]) {
+  if constexpr (kLayout.grid().weights == 8) {
+    permute_eights<kLayout>(group, steps, quads);
+  } else {
+    permute_fours<kLayout>(group, steps, quads);
   }
 }
 
@@ -177,18 +193,17 @@ template <const QuantLayout& kLayout, int kStride>
 BALLAST_VBMI BALLAST_NOINLINE void permute_points(const uint8_t* group, int64_t count, uint8_t* out) {
   const __m512i steps = _mm512_load_si512(kPointTables<kLayout.table>.steps);
   for (int64_t i = 0; i < count; ++i, group += kLayout.group_bytes(), out += kGroupQuads * kStride) {
-    if constexpr (kLayout.grid().weights == 8) {
-      permute_eights<kLayout, kStride>(group, steps, out);
-    } else {
-      permute_fours<kLayout, kStride>(group, steps, out);
-    }
+    __m512i quads[kGroupQuads];
+    permute_group<kLayout>(group, steps, quads);
+#pragma GCC unroll 8
+    for (int quad = 0; quad < kGroupQuads; ++quad) _mm512_store_si512(out + quad * kStride, quads[quad]);
   }
 }
 
 // Decodes groups as decode_points does, if the chip permutes bytes; else returns false.
 template <const QuantLayout& kLayout, int kStride>
 BALLAST_INLINE bool decode_by_permutes(const uint8_t* group, int64_t count, uint8_t* out) {
-  if (!__builtin_cpu_supports("avx512vbmi")) return false;
+  if (!permutes_points()) return false;
   permute_points<kLayout, kStride>(group, count, out);
   return true;
 }

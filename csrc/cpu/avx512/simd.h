@@ -53,6 +53,26 @@ BALLAST_INLINE Bytes shift_right(Bytes a) {
   return _mm512_srli_epi16(a, kShift);
 }
 
+// A byte for each row, four times.
+BALLAST_INLINE Bytes byte_of_rows(const uint8_t* from) {
+  const __m128i rows = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  const __m512i four_times = _mm512_set_epi32(0x0f0f0f0f, 0x0e0e0e0e, 0x0d0d0d0d, 0x0c0c0c0c, 0x0b0b0b0b,
+                                              0x0a0a0a0a, 0x09090909, 0x08080808, 0x07070707, 0x06060606,
+                                              0x05050505, 0x04040404, 0x03030303, 0x02020202, 0x01010101, 0);
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(rows), four_times);
+}
+// Words of two bytes.
+BALLAST_INLINE Bytes words_of(int value) { return _mm512_set1_epi16(static_cast<short>(value)); }
+BALLAST_INLINE Bytes add_words(Bytes a, Bytes b) { return _mm512_add_epi16(a, b); }
+BALLAST_INLINE Bytes subtract_words(Bytes a, Bytes b) { return _mm512_sub_epi16(a, b); }
+BALLAST_INLINE Bytes multiply_words(Bytes a, Bytes b) { return _mm512_mullo_epi16(a, b); }
+// With their sign.
+BALLAST_INLINE Bytes high_bytes_of_words(Bytes a) { return _mm512_srai_epi16(a, 8); }
+// A row's first word of the one, its second of the other.
+BALLAST_INLINE Bytes words_in_turn(Bytes even, Bytes odd) {
+  return _mm512_mask_blend_epi16(0xaaaaaaaa, even, odd);
+}
+
 // A table's steps plus 128, by code.
 template <CodeTable kTable>
 BALLAST_INLINE Bytes table_steps(Bytes codes) {
@@ -90,6 +110,11 @@ BALLAST_INLINE Floats powers_to_floats(const uint8_t* from) {
   return _mm512_castsi512_ps(
       _mm512_max_epi32(normal, _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), small)));
 }
+// Halves of what E4M3 floats of seven bits stand for: shifted into halves' bits, 2^8 / 2 times as much.
+BALLAST_INLINE Floats e4m3_to_floats(const uint8_t* from) {
+  const __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_slli_epi16(bytes, 7)), _mm512_set1_ps(128.0f));
+}
 BALLAST_INLINE Ints load_int8(const uint8_t* from) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
@@ -111,6 +136,14 @@ BALLAST_INLINE Ints shift_left_ints(Ints a) {
 template <int kShift>
 BALLAST_INLINE Ints shift_right_ints(Ints a) {
   return _mm512_srli_epi32(a, kShift);
+}
+
+// Adds to each row's sum the products of its two words.
+BALLAST_INLINE Ints add_word_products(Ints sums, Bytes a, Bytes b) { return _mm512_dpwssd_epi32(sums, a, b); }
+BALLAST_INLINE Bytes broadcast_pair(const int16_t* words) {
+  int32_t pair;
+  __builtin_memcpy(&pair, words, sizeof(pair));
+  return _mm512_set1_epi32(pair);
 }
 
 BALLAST_INLINE Ints times_digit_base(Ints a) { return shift_left_ints<8>(a); }

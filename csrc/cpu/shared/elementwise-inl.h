@@ -65,6 +65,24 @@ BALLAST_INLINE float peak_of(const float* x, int64_t num_blocks) {
   return peak <= __FLT_MAX__ ? peak : __builtin_nanf("");
 }
 
+// What negative_half_sums are of.
+template <int kBytes>
+BALLAST_INLINE void sum_digits(ActivationBlock<kBytes>& block) {
+  constexpr int32_t kMoved = 128 * kGroupCols / 2;  // to bytes without a sign, whose sums are an instruction
+  const __m256i first_digits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block.quants));
+  const __m256i moved = _mm256_xor_si256(first_digits, _mm256_set1_epi8(-128));
+  const __m256i eights = _mm256_sad_epu8(moved, _mm256_setzero_si256());
+  const __m256i sums = _mm256_add_epi64(eights, _mm256_srli_si256(eights, 8));
+  const int32_t halves[] = {_mm256_extract_epi32(sums, 0), _mm256_extract_epi32(sums, 4)};
+  for (int half = 0; half < 2; ++half) {
+    const int32_t first = kMoved - halves[half];
+    block.negative_half_digits[0][half] = static_cast<int16_t>(first);
+    if constexpr (kBytes == 2)
+      block.negative_half_digits[1][half] =
+          static_cast<int16_t>(block.negative_half_sums[half] - kDigitBase * first);
+  }
+}
+
 template <int kBytes>
 void quantize_activations(const float* x, int64_t num_blocks, int64_t blocks_per_scale, void* out) {
   constexpr float kMost = kMostActivation[kBytes];
@@ -98,6 +116,7 @@ void quantize_activations(const float* x, int64_t num_blocks, int64_t blocks_per
     block->negative_half_sums[1] = -sum_of_second;
     block->half_sums[0] = static_cast<float>(sum_of_first);
     block->half_sums[1] = static_cast<float>(sum_of_second);
+    sum_digits<kBytes>(*block);
   }
 }
 

@@ -5,13 +5,15 @@
 // Order of the float sums, for every row and token and whatever the number of tokens. Columns whose
 // activations share a scale (PanelRun::blocks_per_scale) form a sum of their own: sub-block after
 // sub-block, integer dot product times weight scale added with one rounding, then the minimum's part. Such
-// sums, times the activations' scale, are added up with one rounding each.
+// sums, times the activations' scale, are added up with one rounding each. Where codes are scaled first
+// (QuantLayout::scales_codes), a super-block is one sub-block.
 #pragma once
 
 #include "cpu/kernels.h"
 #include "cpu/shared/grids-inl.h"
 #include "cpu/shared/integers-inl.h"
 #include "cpu/shared/prefetch-inl.h"
+#include "cpu/shared/scaled_codes-inl.h"
 #include "cpu/shared/trits-inl.h"
 
 namespace ballast {
@@ -69,10 +71,14 @@ struct CommonScales {
 };
 
 // Scales of the sub-blocks of a group, and their minima with the sign of an addend.
-template <const QuantLayout& kLayout>
+template <const QuantLayout& kLayout, bool kScalesCodes = kLayout.scales_codes()>
 struct GroupScales {
   Floats scale[kLayout.subs_per_group()];
   Floats minimum[kLayout.subs_per_group()];
+};
+template <const QuantLayout& kLayout>
+struct GroupScales<kLayout, true> {
+  const uint8_t* bytes;
 };
 
 constexpr int kHalvesBytes = 2 * kPanelRows;
@@ -81,7 +87,7 @@ constexpr int kHalvesBytes = 2 * kPanelRows;
 template <const QuantLayout& kLayout>
 BALLAST_INLINE CommonScales common_scales(const uint8_t* panel, int part, int64_t begin) {
   if constexpr (kLayout.is_flat()) {
-    constexpr int kScaleBytes = kLayout.scales == Scales::kPowers ? 1 : 2;
+    constexpr int kScaleBytes = kLayout.scales == Scales::kFlat ? 2 : 1;
     return {panel + begin * kLayout.scale_stride() + part * kVectorRows * kScaleBytes, zero_floats(),
             zero_floats()};
   }
@@ -96,8 +102,13 @@ BALLAST_INLINE CommonScales common_scales(const uint8_t* panel, int part, int64_
 template <const QuantLayout& kLayout>
 BALLAST_INLINE void decode_scales(const CommonScales& common, int64_t index, GroupScales<kLayout>& out) {
   constexpr int kSubs = kLayout.subs_per_group();
-  if constexpr (kLayout.scales == Scales::kPowers) {
+  if constexpr (kLayout.scales_codes()) {
+    out.bytes = common.first + index * kSubs * kPanelRows;
+  } else if constexpr (kLayout.scales == Scales::kPowers) {
     out.scale[0] = powers_to_floats(common.first + index * kLayout.scale_stride());
+  } else if constexpr (kLayout.scales == Scales::kE4M3) {
+    const uint8_t* record = common.first + index * kLayout.scale_stride();
+    for (int sub = 0; sub < kSubs; ++sub) out.scale[sub] = e4m3_to_floats(record + sub * kPanelRows);
   } else if constexpr (kLayout.scales == Scales::kFlat) {
     const uint8_t* record = common.first + index * kLayout.scale_stride();
     out.scale[0] = halves_to_floats(record);
@@ -110,11 +121,10 @@ BALLAST_INLINE void decode_scales(const CommonScales& common, int64_t index, Gro
     const uint8_t* subs = common.first + index * kSubs * kPanelRows;
     for (int sub = 0; sub < kSubs; ++sub) {
       const Ints bytes = load_int8(subs + sub * kPanelRows);
-      constexpr bool kNibbles = kLayout.scales == Scales::kNibbles;
-      out.scale[sub] = multiply(common.scale, to_floats(kNibbles ? low_nibbles(bytes) : bytes));
+      out.scale[sub] = multiply(common.scale, to_floats(bytes));
       if constexpr (kLayout.has_minimum) {
         constexpr int kMinima = kSuperGroups * kSubs * kPanelRows;
-        const Ints minima = kNibbles ? high_nibbles(bytes) : load_int8(subs + kMinima + sub * kPanelRows);
+        const Ints minima = load_int8(subs + kMinima + sub * kPanelRows);
         out.minimum[sub] = multiply(common.minimum, to_floats(minima));
       }
     }
@@ -224,18 +234,64 @@ BALLAST_INLINE Floats minimum_of(const PackedGroup<kLayout, kPanels>& group, int
   return group.scales[panel].minimum[sub];
 }
 
+// Of a super-block that is summed up in whole numbers: what its sums are multiples of, and each group's bytes
+// of scales (pair_of_scales).
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE Floats block_scale(const PackedPanels<kLayout, kPanels>&, const PackedBlock<kPanels>& block,
+                                  int panel) {
+  return block.scales[panel].scale;
+}
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE Floats block_minimum(const PackedPanels<kLayout, kPanels>&, const PackedBlock<kPanels>& block,
+                                    int panel) {
+  return block.scales[panel].minimum;
+}
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE Bytes pair_at(const PackedPanels<kLayout, kPanels>&, const PackedBlock<kPanels>& block,
+                             int64_t index, int panel) {
+  return pair_of_scales(block.scales[panel].first +
+                        (index - block.begin) * kLayout.subs_per_group() * kPanelRows);
+}
+
+// A group whose codes are scaled as they are decoded.
+template <const QuantLayout& kLayout, int kPanels>
+struct ScaledGroup {
+  PackedGroup<kLayout, kPanels> packed;
+  CodeFactors<kLayout> factors[kPanels];
+};
+
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE ScaledGroup<kLayout, kPanels> with_factors(const PackedGroup<kLayout, kPanels>& packed) {
+  ScaledGroup<kLayout, kPanels> group;
+  group.packed = packed;
+#pragma GCC unroll 4
+  for (int panel = 0; panel < kPanels; ++panel)
+    decode_factors<kLayout>(packed.scales[panel].bytes, group.factors[panel]);
+  return group;
+}
+template <int kQuad, const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE void ask_ahead(const ScaledGroup<kLayout, kPanels>& group) {
+  ask_ahead<kQuad>(group.packed);
+}
+template <int kQuad, const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE Bytes quad_of(const ScaledGroup<kLayout, kPanels>& group, int panel) {
+  return scale_codes<kLayout, kQuad>(quad_of<kQuad>(group.packed, panel), group.factors[panel]);
+}
+
 // Groups in a piece: with tokens of as many columns it stays in the nearest cache. Whole super-blocks.
 constexpr int kPieceGroups = 16;
 
 // A piece of some panels' columns, decoded once for many tokens.
 template <const QuantLayout& kLayout, int kPanels>
 struct DecodedPiece {
-  static constexpr int kSubs = kLayout.subs_per_group();
+  static constexpr int kSubs = kLayout.scales_codes() ? 1 : kLayout.subs_per_group();
+  static constexpr int kScales = kLayout.scales_codes() ? kPieceGroups / kSuperGroups : kPieceGroups;
 
   int64_t first;  // group
   alignas(64) uint8_t codes[kPieceGroups][kGroupQuads][kPanels][kPartBytes];
-  alignas(64) float scale[kPieceGroups][kSubs][kPanels][kVectorRows];
-  alignas(64) float minimum[kLayout.has_minimum ? kPieceGroups : 1][kSubs][kPanels][kVectorRows];
+  alignas(64) float scale[kScales][kSubs][kPanels][kVectorRows];
+  alignas(64) float minimum[kLayout.has_minimum ? kScales : 1][kSubs][kPanels][kVectorRows];
+  alignas(64) uint8_t pairs[kLayout.scales_codes() ? kPieceGroups : 1][kPanels][kPartBytes];
 };
 
 template <const QuantLayout& kLayout, int kPanels>
@@ -244,16 +300,37 @@ struct DecodedGroup {
   int64_t index;
 };
 
-struct DecodedBlock {};
+struct DecodedBlock {
+  int64_t index;
+};
 
 template <const QuantLayout& kLayout, int kPanels>
-BALLAST_INLINE DecodedBlock block_at(const DecodedPiece<kLayout, kPanels>&, int64_t) {
-  return {};
+BALLAST_INLINE DecodedBlock block_at(const DecodedPiece<kLayout, kPanels>& piece, int64_t begin) {
+  return {(begin - piece.first) >> kSuperGroupsLog2};
+}
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE Floats block_scale(const DecodedPiece<kLayout, kPanels>& piece, const DecodedBlock& block,
+                                  int panel) {
+  return load_floats(piece.scale[block.index][0][panel]);
+}
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE Floats block_minimum(const DecodedPiece<kLayout, kPanels>& piece, const DecodedBlock& block,
+                                    int panel) {
+  return load_floats(piece.minimum[block.index][0][panel]);
+}
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE Bytes pair_at(const DecodedPiece<kLayout, kPanels>& piece, const DecodedBlock&, int64_t index,
+                             int panel) {
+  return load_bytes(piece.pairs[index - piece.first][panel]);
 }
 template <const QuantLayout& kLayout, int kPanels>
 BALLAST_INLINE DecodedGroup<kLayout, kPanels> group_at(const DecodedPiece<kLayout, kPanels>& piece,
                                                        const DecodedBlock&, int64_t index) {
   return {piece, index - piece.first};
+}
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE DecodedGroup<kLayout, kPanels> with_factors(const DecodedGroup<kLayout, kPanels>& group) {
+  return group;
 }
 template <int kQuad, const QuantLayout& kLayout, int kPanels>
 BALLAST_INLINE void ask_ahead(const DecodedGroup<kLayout, kPanels>&) {}
@@ -270,15 +347,41 @@ BALLAST_INLINE Floats minimum_of(const DecodedGroup<kLayout, kPanels>& group, in
   return load_floats(group.piece.minimum[kLayout.has_minimum ? group.index : 0][sub][panel]);
 }
 
-template <const QuantLayout& kLayout, int kPanels, int kQuad = 0>
-BALLAST_INLINE void decode_quads(const PackedGroup<kLayout, kPanels>& group,
-                                 uint8_t (*out)[kPanels][kPartBytes]) {
+template <int kPanels, int kQuad = 0, class Group>
+BALLAST_INLINE void decode_quads(const Group& group, uint8_t (*out)[kPanels][kPartBytes]) {
   if constexpr (kQuad < kGroupQuads) {
     if constexpr (kQuad % 2 == 0) ask_ahead<kQuad>(group);
 #pragma GCC unroll 4
     for (int panel = 0; panel < kPanels; ++panel)
       store_codes(out[kQuad][panel], quad_of<kQuad>(group, panel));
-    decode_quads<kLayout, kPanels, kQuad + 1>(group, out);
+    decode_quads<kPanels, kQuad + 1>(group, out);
+  }
+}
+
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE void store_scales(const PackedGroup<kLayout, kPanels>& group, int64_t index,
+                                 DecodedPiece<kLayout, kPanels>& out) {
+#pragma GCC unroll 4
+  for (int panel = 0; panel < kPanels; ++panel) {
+    for (int sub = 0; sub < kLayout.subs_per_group(); ++sub) {
+      store_floats(out.scale[index][sub][panel], scale_of(group, panel, sub));
+      if constexpr (kLayout.has_minimum)
+        store_floats(out.minimum[index][sub][panel], minimum_of(group, panel, sub));
+    }
+  }
+}
+
+template <const QuantLayout& kLayout, int kPanels>
+BALLAST_INLINE void store_block_scales(const PackedPanels<kLayout, kPanels>& panels,
+                                       const PackedBlock<kPanels>& block, int64_t index,
+                                       DecodedPiece<kLayout, kPanels>& out) {
+  const int64_t of_block = (index - out.first) >> kSuperGroupsLog2;
+#pragma GCC unroll 4
+  for (int panel = 0; panel < kPanels; ++panel) {
+    store_floats(out.scale[of_block][0][panel], block_scale(panels, block, panel));
+    if constexpr (kLayout.has_minimum)
+      store_floats(out.minimum[of_block][0][panel], block_minimum(panels, block, panel));
+    store_codes(out.pairs[index - out.first][panel], pair_at(panels, block, index, panel));
   }
 }
 
@@ -288,15 +391,17 @@ BALLAST_INLINE void decode_piece(const PackedPanels<kLayout, kPanels>& panels, G
   out.first = groups.begin;
   for (int64_t index = 0; index < groups.end - groups.begin; ++index) {
     const int64_t begin = groups.begin + index / kSuperGroups * kSuperGroups;
-    const auto group = group_at(panels, block_at(panels, begin), groups.begin + index);
-    decode_quads<kLayout, kPanels>(group, out.codes[index]);
-#pragma GCC unroll 4
-    for (int panel = 0; panel < kPanels; ++panel) {
-      for (int sub = 0; sub < kLayout.subs_per_group(); ++sub) {
-        store_floats(out.scale[index][sub][panel], scale_of(group, panel, sub));
-        if constexpr (kLayout.has_minimum)
-          store_floats(out.minimum[index][sub][panel], minimum_of(group, panel, sub));
-      }
+    const auto block = block_at(panels, begin);
+    const auto group = group_at(panels, block, groups.begin + index);
+    if constexpr (kLayout.scales_codes()) {
+      if constexpr (multiplies_scaled_codes<kLayout>())
+        decode_quads<kPanels>(with_factors(group), out.codes[index]);
+      else
+        decode_quads<kPanels>(group, out.codes[index]);
+      store_block_scales(panels, block, groups.begin + index, out);
+    } else {
+      decode_quads<kPanels>(group, out.codes[index]);
+      store_scales(group, index, out);
     }
   }
 }
@@ -381,6 +486,32 @@ BALLAST_INLINE void add_quads(const Group& group, const ActivationBlock<kBytes>*
   }
 }
 
+// dots [chain][plane][panel] of one token, to be added to.
+template <int kPanels, int kChains, int kBytes>
+BALLAST_INLINE void begin_dots(Ints first, Ints (&dots)[kChains][kBytes][kPanels]) {
+#pragma GCC unroll 4
+  for (int panel = 0; panel < kPanels; ++panel) {
+#pragma GCC unroll 2
+    for (auto& chain : dots) {
+      chain[0][panel] = zero_ints();
+      chain[kBytes - 1][panel] = zero_ints();
+    }
+    dots[0][kBytes - 1][panel] = first;
+  }
+}
+
+// What they come to.
+template <int kPanels, int kChains, int kBytes>
+BALLAST_INLINE Ints end_dots(const Ints (&dots)[kChains][kBytes][kPanels], int panel) {
+  const auto sum_of_chains = [&](int plane) {
+    const Ints one = dots[0][plane][panel];
+    return kChains == 1 ? one : add_ints(one, dots[kChains - 1][plane][panel]);
+  };
+  const Ints dot = sum_of_chains(kBytes - 1);
+  if constexpr (kBytes == 2) return add_ints(dot, times_digit_base(sum_of_chains(0)));
+  return dot;
+}
+
 // sums [token][panel] += a sub-block.
 template <const QuantLayout& kLayout, int kPanels, int kTokens, int kSub, int kBytes, class Group>
 BALLAST_INLINE void add_sub_block(const Group& group, const ActivationBlock<kBytes>* const* blocks,
@@ -393,16 +524,7 @@ BALLAST_INLINE void add_sub_block(const Group& group, const ActivationBlock<kByt
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
     const ActivationBlock<kBytes>& block = blocks[token][index];
-    const Ints first = first_sum<kLayout>(kWhole ? block.negative_sum : block.negative_half_sums[kSub]);
-#pragma GCC unroll 4
-    for (int panel = 0; panel < kPanels; ++panel) {
-#pragma GCC unroll 2
-      for (auto& chain : dots[token]) {
-        chain[0][panel] = zero_ints();
-        chain[kBytes - 1][panel] = zero_ints();
-      }
-      dots[token][0][kBytes - 1][panel] = first;
-    }
+    begin_dots(first_sum<kLayout>(kWhole ? block.negative_sum : block.negative_half_sums[kSub]), dots[token]);
   }
   add_quads<kLayout, kPanels, kTokens, kBytes, kFirst, kFirst + kQuads>(group, blocks, index, dots);
 #pragma GCC unroll 16
@@ -411,17 +533,181 @@ BALLAST_INLINE void add_sub_block(const Group& group, const ActivationBlock<kByt
     const float sum_of_numbers = kWhole ? block.sum : block.half_sums[kSub];
 #pragma GCC unroll 4
     for (int panel = 0; panel < kPanels; ++panel) {
-      const auto sum_of_chains = [&](int plane) {
-        const Ints one = dots[token][0][plane][panel];
-        return kChains == 1 ? one : add_ints(one, dots[token][kChains - 1][plane][panel]);
-      };
-      Ints dot = sum_of_chains(kBytes - 1);
-      if constexpr (kBytes == 2) dot = add_ints(dot, times_digit_base(sum_of_chains(0)));
       Floats& sum = sums[token][panel];
-      sum = multiply_add(to_floats(dot), scale_of(group, panel, kSub), sum);
+      sum = multiply_add(to_floats(end_dots(dots[token], panel)), scale_of(group, panel, kSub), sum);
       if constexpr (kLayout.has_minimum)
         sum = add_minimum<kLayout>(minimum_of(group, panel, kSub), sum_of_numbers, sum);
     }
+  }
+}
+
+// A group's half sums of one byte of the activations.
+template <int kBytes>
+BALLAST_INLINE Bytes half_digits(const ActivationBlock<kBytes>& block, int plane) {
+  return broadcast_pair(block.negative_half_digits[plane]);
+}
+
+// Whether sub-blocks are scaled after they are multiplied, rather than codes before: a sub-block's dot
+// product with either byte of the activations is a word, so that it is scaled and added at once. With few
+// tokens that is less, and where signed codes take longer to multiply it always is.
+template <int kBytes, const QuantLayout& kLayout, int kPanels>
+constexpr bool scales_dots(const PackedPanels<kLayout, kPanels>*, int num_tokens) {
+  return !multiplies_scaled_codes<kLayout>() || kPanels * num_tokens * kBytes <= 4;
+}
+template <int kBytes, const QuantLayout& kLayout, int kPanels>
+constexpr bool scales_dots(const DecodedPiece<kLayout, kPanels>*, int) {
+  return !multiplies_scaled_codes<kLayout>();
+}
+
+// totals [token][1][plane][panel] += a sub-block.
+template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes, int kSub, class Group>
+BALLAST_INLINE void add_scaled_dots(const Group& group, const ActivationBlock<kBytes>* const* blocks,
+                                    int64_t index, const Bytes* pairs, Ints (*totals)[1][kBytes][kPanels]) {
+  constexpr int kQuads = kGroupQuads / kLayout.subs_per_group();
+  constexpr int kFirst = kSub * kQuads;
+  Ints dots[kTokens][num_chains<kLayout, kPanels, kTokens>()][kBytes][kPanels];
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) begin_dots(zero_ints(), dots[token]);
+  add_quads<kLayout, kPanels, kTokens, kBytes, kFirst, kFirst + kQuads>(group, blocks, index, dots);
+#pragma GCC unroll 4
+  for (int panel = 0; panel < kPanels; ++panel) {
+    const Ints scale = word_of_pair<kSub>(scales_of_pair<kLayout>(pairs[panel]));
+#pragma GCC unroll 16
+    for (int token = 0; token < kTokens; ++token) {
+#pragma GCC unroll 2
+      for (int plane = 0; plane < kBytes; ++plane) {
+        Ints& total = totals[token][0][plane][panel];
+        total = add_word_products(total, dots[token][0][plane][panel], scale);
+      }
+    }
+  }
+}
+
+// The same sums as sum_scaled_block's.
+template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes, class Weights>
+BALLAST_INLINE void sum_block_of_dots(const Weights& weights, int64_t begin, Ahead& ahead,
+                                      const ActivationBlock<kBytes>* const* blocks, Floats (*sums)[kPanels]) {
+  Ints totals[kTokens][1][kBytes][kPanels];
+  Ints minima[kTokens][1][kBytes][kPanels];
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    begin_dots(zero_ints(), totals[token]);
+    begin_dots(zero_ints(), minima[token]);
+  }
+  const auto block = block_at(weights, begin);
+  for (int64_t index = begin; index < begin + kSuperGroups; ++index) {
+    if (--ahead.wait == 0) prefetch_share<kLayout, kPanels>(ahead);
+    const auto group = group_at(weights, block, index);
+    Bytes pairs[kPanels];
+#pragma GCC unroll 4
+    for (int panel = 0; panel < kPanels; ++panel) pairs[panel] = pair_at(weights, block, index, panel);
+    add_scaled_dots<kLayout, kPanels, kTokens, kBytes, 0>(group, blocks, index, pairs, totals);
+    add_scaled_dots<kLayout, kPanels, kTokens, kBytes, 1>(group, blocks, index, pairs, totals);
+#pragma GCC unroll 4
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const Bytes words = offsets_of_pair<kLayout>(pairs[panel]);
+#pragma GCC unroll 16
+      for (int token = 0; token < kTokens; ++token) {
+#pragma GCC unroll 2
+        for (int plane = 0; plane < kBytes; ++plane) {
+          Ints& sum = kLayout.has_minimum ? minima[token][0][plane][panel] : totals[token][0][plane][panel];
+          sum = add_word_products(sum, words, half_digits(blocks[token][index], plane));
+        }
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+#pragma GCC unroll 4
+    for (int panel = 0; panel < kPanels; ++panel) {
+      Floats sum = multiply(to_floats(end_dots(totals[token], panel)), block_scale(weights, block, panel));
+      if constexpr (kLayout.has_minimum)
+        sum = multiply_add(to_floats(end_dots(minima[token], panel)), block_minimum(weights, block, panel),
+                           sum);
+      sums[token][panel] = sum;
+    }
+  }
+}
+
+// What sums of codes that were moved to be without a sign begin with.
+template <const QuantLayout& kLayout, int kBytes>
+BALLAST_INLINE Ints first_sum_of_block(const ActivationBlock<kBytes>* blocks) {
+  if constexpr (!kLayout.negates_codes()) return zero_ints();
+  int32_t negative_sum = 0;
+  for (int64_t index = 0; index < kSuperGroups; ++index) negative_sum += blocks[index].negative_sum;
+  return shift_left_ints<7>(broadcast_int(negative_sum));
+}
+
+// sums [token][panel] of a super-block whose codes are scaled. They are whole numbers below 2^31: 256
+// products of 128 and a number of two bytes.
+template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes, class Weights>
+BALLAST_INLINE void sum_scaled_block(const Weights& weights, int64_t begin, Ahead& ahead,
+                                     const ActivationBlock<kBytes>* const* blocks, Floats (*sums)[kPanels]) {
+  Ints dots[kTokens][num_chains<kLayout, kPanels, kTokens>()][kBytes][kPanels];
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token)
+    begin_dots(first_sum_of_block<kLayout>(blocks[token] + begin), dots[token]);
+  const auto block = block_at(weights, begin);
+  for (int64_t index = begin; index < begin + kSuperGroups; ++index) {
+    if (--ahead.wait == 0) prefetch_share<kLayout, kPanels>(ahead);
+    const auto group = with_factors(group_at(weights, block, index));
+    add_quads<kLayout, kPanels, kTokens, kBytes, 0, kGroupQuads>(group, blocks, index, dots);
+  }
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+#pragma GCC unroll 4
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const Ints dot = end_dots(dots[token], panel);
+      sums[token][panel] =
+          multiply(to_floats(kLayout.negates_codes() ? subtract_ints(zero_ints(), dot) : dot),
+                   block_scale(weights, block, panel));
+    }
+  }
+  if constexpr (kLayout.has_minimum) {
+    // Apart from the products, for the registers' sake.
+    Ints minima[kTokens][1][kBytes][kPanels];
+#pragma GCC unroll 16
+    for (int token = 0; token < kTokens; ++token) begin_dots(zero_ints(), minima[token]);
+    for (int64_t index = begin; index < begin + kSuperGroups; ++index) {
+#pragma GCC unroll 4
+      for (int panel = 0; panel < kPanels; ++panel) {
+        const Bytes words = minima_of_pair(pair_at(weights, block, index, panel));
+#pragma GCC unroll 16
+        for (int token = 0; token < kTokens; ++token) {
+#pragma GCC unroll 2
+          for (int plane = 0; plane < kBytes; ++plane) {
+            Ints& sum = minima[token][0][plane][panel];
+            sum = add_word_products(sum, words, half_digits(blocks[token][index], plane));
+          }
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int token = 0; token < kTokens; ++token) {
+#pragma GCC unroll 4
+      for (int panel = 0; panel < kPanels; ++panel)
+        sums[token][panel] = multiply_add(to_floats(end_dots(minima[token], panel)),
+                                          block_minimum(weights, block, panel), sums[token][panel]);
+    }
+  }
+}
+
+// sums [token][panel] of groups whose activations share a scale.
+template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes, class Weights>
+BALLAST_INLINE void sum_sub_blocks(const Weights& weights, int64_t begin, int64_t end, Ahead& ahead,
+                                   const ActivationBlock<kBytes>* const* blocks, Floats (*sums)[kPanels]) {
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+#pragma GCC unroll 4
+    for (int panel = 0; panel < kPanels; ++panel) sums[token][panel] = zero_floats();
+  }
+  const auto block = block_at(weights, begin);
+  for (int64_t index = begin; index < end; ++index) {
+    if (--ahead.wait == 0) prefetch_share<kLayout, kPanels>(ahead);
+    const auto group = group_at(weights, block, index);
+    add_sub_block<kLayout, kPanels, kTokens, 0>(group, blocks, index, sums);
+    if constexpr (kLayout.subs_per_group() == 2)
+      add_sub_block<kLayout, kPanels, kTokens, 1>(group, blocks, index, sums);
   }
 }
 
@@ -443,19 +729,14 @@ BALLAST_INLINE void multiply_tokens(const Weights& weights, Groups groups, int64
   }
   for (int64_t begin = groups.begin; begin < groups.end; begin += per_scale) {
     Floats sums[kTokens][kPanels];
-#pragma GCC unroll 16
-    for (int token = 0; token < kTokens; ++token) {
-#pragma GCC unroll 4
-      for (int panel = 0; panel < kPanels; ++panel) sums[token][panel] = zero_floats();
-    }
-    const auto block = block_at(weights, begin);
-    for (int64_t index = begin; index < begin + per_scale; ++index) {
-      if (--ahead.wait == 0) prefetch_share<kLayout, kPanels>(ahead);
-      const auto group = group_at(weights, block, index);
-      add_sub_block<kLayout, kPanels, kTokens, 0>(group, blocks, index, sums);
-      if constexpr (kLayout.subs_per_group() == 2)
-        add_sub_block<kLayout, kPanels, kTokens, 1>(group, blocks, index, sums);
-    }
+    if constexpr (kLayout.scales_codes() &&
+                  scales_dots<kBytes>(static_cast<const Weights*>(nullptr), kTokens))
+      sum_block_of_dots<kLayout, kPanels, kTokens, kBytes>(weights, begin, ahead, blocks, sums);
+    else if constexpr (kLayout.scales_codes())
+      sum_scaled_block<kLayout, kPanels, kTokens, kBytes>(weights, begin, ahead, blocks, sums);
+    else
+      sum_sub_blocks<kLayout, kPanels, kTokens, kBytes>(weights, begin, begin + per_scale, ahead, blocks,
+                                                        sums);
 #pragma GCC unroll 16
     for (int token = 0; token < kTokens; ++token) {
       const Floats scale = broadcast_float(blocks[token][begin].scale);
@@ -554,11 +835,30 @@ BALLAST_NOINLINE void multiply_decoded(const PanelRun& run, int64_t index, const
 // More are worth decoding panels once for all of them.
 constexpr int64_t kPackedTokens = 12;
 
+// Whether points are looked up into registers for so many tokens, one panel at a time, and the products of
+// such a panel.
+#ifdef BALLAST_PERMUTES_POINTS
+template <const QuantLayout& kLayout, int kBytes>
+void multiply_in_registers(const PanelRun& run, int64_t index, const void* const* tokens, int64_t num_tokens,
+                           const PanelProducts& out);
+#else
+constexpr bool keeps_points_in_registers(int64_t) { return false; }
+template <const QuantLayout& kLayout, int kBytes>
+BALLAST_INLINE void multiply_in_registers(const PanelRun&, int64_t, const void* const*, int64_t,
+                                          const PanelProducts&) {}
+#endif
+
 // Panels from `index` on, kPanels at a time; returns how far that goes.
 template <const QuantLayout& kLayout, int kPanels, int kTokens, int kBytes>
 int64_t multiply_from(int64_t index, const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                       const PanelProducts& out) {
   for (; index + kPanels <= run.count; index += kPanels) {
+    if constexpr (kLayout.has_grid() && kPanels == 1) {
+      if (keeps_points_in_registers(num_tokens)) {
+        multiply_in_registers<kLayout, kBytes>(run, index, tokens, num_tokens, out);
+        continue;
+      }
+    }
     if constexpr (kLayout.is_decoded_first()) {
       multiply_decoded<kLayout, kPanels, kBytes>(run, index, tokens, num_tokens, out);
     } else if (num_tokens <= kPackedTokens) {
@@ -576,7 +876,8 @@ void multiply_quantized(const PanelRun& run, const void* const* tokens, int64_t 
   // Fewer than kQuantTokens wait for memory whatever the chip, and that hands out one panel after the other
   // faster.
   const bool are_paired =
-      num_tokens > kPackedTokens || (num_tokens >= kQuantTokens && !run.prefetching.in_one_stream);
+      num_tokens > kPackedTokens || (num_tokens >= kQuantTokens && !run.prefetching.in_one_stream &&
+                                     !(kLayout.has_grid() && keeps_points_in_registers(num_tokens)));
   for (int64_t panel = 0; panel < run.count && panel < (are_paired ? kQuantPanels : 1); ++panel)
     prefetch_begin(run, panel);
   if (are_paired) {

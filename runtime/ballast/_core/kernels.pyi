@@ -52,9 +52,13 @@ class KeepAwake(PybindObject):
 class Matrix(PybindObject):
     """A row-major matrix in one of GGUF's types: seen in place (the buffer is kept alive, never copied), or packed."""
 
-    def __init__(self, data: NDArray[Any], ggml_type: int, rows: int, cols: int) -> None:
-        """`data`: contiguous bytes. Raises ValueError when the type is unknown, cols is no multiple of the type's
-        block, or the byte count does not match."""
+    def __init__(
+        self, data: NDArray[Any], ggml_type: int, rows: int, cols: int, scales: Sequence[float] | F32 = ()
+    ) -> None:
+        """`data`: contiguous bytes. Products with the rows are multiplied by `scales`: nothing, one number, or for
+        experts one for each of as many equal parts of the rows; weights that are read back are without them. Raises
+        ValueError when the type is unknown, cols is no multiple of the type's block, the byte count does not match, or
+        scales do not divide the rows."""
     @property
     def ggml_type(self) -> int: ...
     @property
@@ -187,10 +191,13 @@ class QuantLayout(PybindObject):
     @property
     def offset(self) -> int: ...
     @property
-    def scales(self) -> Literal["flat", "powers", "nested", "nibbles", "block", "odd nibbles", "odd in codes"]:
-        """flat: a half-precision scale a group; powers: a power of two a group; nested: a half-precision scale for
-        eight groups, times a byte a sub-block; nibbles: scale and minimum in the halves of that byte; block: that of
-        eight groups alone; odd: the same times an odd number a sub-block, kept in nibbles or among codes."""
+    def scales(
+        self,
+    ) -> Literal["flat", "powers", "e4m3", "nested", "nibbles", "block", "odd nibbles", "odd in codes"]:
+        """flat: a half-precision scale a group; powers: a power of two a group; e4m3: a float of seven bits a
+        sub-block, twice too large; nested: a half-precision scale for eight groups, times a byte a sub-block; nibbles:
+        scale and minimum in the halves of that byte; block: that of eight groups alone; odd: the same times an odd
+        number a sub-block, kept in nibbles or among codes."""
     @property
     def has_minimum(self) -> bool: ...
     @property

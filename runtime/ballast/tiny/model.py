@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFWriter
+from gguf import GGMLQuantizationType, GGUFWriter
 
 from ballast.errors import ConfigError
+from ballast.model.tensors import SCALED_TYPES, group_of, scale_name
 from ballast.tiny import metadata, weights
 from ballast.tiny.quant_mix import check_quant, file_type, type_for
 from ballast.tiny.shape import PRESETS, TinyShape
 from ballast.tiny.tokenizer import TinyTokenizer, make_tokenizer
-from ballast.weights.quantize import quantize
+from ballast.weights.quantize import matrix_scales, quantize
 
 LAYOUTS = ("split", "joint")
 _STEM = "model"
@@ -79,8 +80,9 @@ def write_model(
     if mla not in LAYOUTS:
         raise ConfigError("mla", mla, f"one of {', '.join(LAYOUTS)}")
     check_quant(quant)
-    written = list(_in_layout(tensors, shape, mla))
-    num_rows = next(len(values) for name, values in written if name == "output.weight")
+    laid_out = list(_in_layout(tensors, shape, mla))
+    num_rows = next(len(values) for name, values in laid_out if name == "output.weight")
+    written = list(_of_types(laid_out, quant))
 
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -93,8 +95,7 @@ def write_model(
         )
         metadata.add_metadata(writer, shape, mla, num_rows, file_type(quant))
         metadata.add_tokenizer(writer, tokenizer, num_rows)
-        for name, values in written:
-            ggml_type = type_for(name, values.ndim, values.shape[-1], quant)
+        for name, values, ggml_type in written:
             writer.add_tensor(name, quantize(values, ggml_type), raw_dtype=ggml_type)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -122,6 +123,23 @@ def _in_layout(
         # The key half is stored as absorption multiplies by it: [heads, kv_lora_rank, nope].
         yield name.replace("kv_b", "k_b"), np.ascontiguousarray(keys.transpose(0, 2, 1))
         yield name.replace("kv_b", "v_b"), np.ascontiguousarray(of_values)
+
+
+def _of_types(
+    tensors: Iterable[tuple[str, weights.Floats]], quant: str
+) -> Iterator[tuple[str, weights.Floats, GGMLQuantizationType]]:
+    """The tensors with their types under `quant`; those that have a scale in the file are divided by it, and it follows
+    them, as in published files."""
+    for name, values in tensors:
+        ggml_type = type_for(name, values.ndim, values.shape[-1], quant)
+        if ggml_type not in SCALED_TYPES or name == "token_embd.weight":
+            yield name, values, ggml_type
+            continue
+        num_experts = len(values) if group_of(name) == "routed experts" else 1
+        scales = matrix_scales(values, num_experts, ggml_type)
+        by_part = scales.reshape(num_experts, *(1,) * (values.ndim - 1)) if num_experts > 1 else scales
+        yield name, values / by_part, ggml_type
+        yield scale_name(name), scales, GGMLQuantizationType.F32
 
 
 def _per_shard(tensors: list[Any], num_shards: int) -> int:

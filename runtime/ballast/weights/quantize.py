@@ -2,21 +2,19 @@
 models.
 
 Block layouts: ggml's `ggml-common.h`. Each sub-block gets the scale that spans its values, and each value the nearest
-step. Types that the gguf package can quantise are left to it.
+step. Types that the gguf package can quantise are left to it; those with few points are in quantize_points.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import gguf.quants
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
-Bytes = NDArray[np.uint8]
+from ballast.weights.block_fields import Bytes, Floats, half, inverse, join, rounded
+from ballast.weights.quantize_points import QUANTIZERS
 
 _HALF_MAX = float(np.finfo(np.float16).max)
 _NO_SCALES = frozenset({GGMLQuantizationType.F32, GGMLQuantizationType.BF16})
@@ -24,19 +22,22 @@ _FLUSH_BELOW = np.float32(1e-12)
 """Far below what a half-precision scale can tell from zero; its reciprocal would overflow."""
 _IQ4_VALUES = np.array(gguf.quants.IQ4_NL.kvalues, np.float32)
 _IQ4_MIDPOINTS = (_IQ4_VALUES[1:] + _IQ4_VALUES[:-1]) / 2
+_E2M1_VALUES = np.array(gguf.quants.NVFP4.kvalues[:8], np.float32)
+_E2M1_MIDPOINTS = (_E2M1_VALUES[1:] + _E2M1_VALUES[:-1]) / 2
+_E2M1_MAX, _E4M3_MAX = 6.0, 448.0
 
 
 def quantize(values: Floats, ggml_type: GGMLQuantizationType) -> Bytes:
     """The rows of `values`, float32 [..., cols], as blocks: uint8 [..., row_bytes].
 
     Raises ValueError when cols is not a multiple of the type's block, when Ballast does not read the type, and for
-    values that are not finite or exceed the range of the type's half-precision scales (±65504).
+    values that are not finite or exceed the range of the type's scales (±65504 in half precision).
     """
     block_size, block_bytes = GGML_QUANT_SIZES[ggml_type]
     cols = values.shape[-1]
     if cols % block_size:
         raise ValueError(f"rows of {cols} weights: {ggml_type.name} needs a multiple of {block_size}")
-    limit = float(np.finfo(np.float32).max) if ggml_type in _NO_SCALES else _HALF_MAX
+    limit = _limit(ggml_type)
     if values.size and not float(np.abs(values).max()) <= limit:
         raise ValueError(f"{ggml_type.name} holds finite weights of at most {limit:g}; found others")
     row_bytes = cols // block_size * block_bytes
@@ -53,13 +54,30 @@ def quantize(values: Floats, ggml_type: GGMLQuantizationType) -> Bytes:
     return blocks.reshape(*values.shape[:-1], row_bytes)
 
 
+def matrix_scales(values: Floats, num_experts: int, ggml_type: GGMLQuantizationType) -> Floats:
+    """What to divide `values` by before they are quantised to a type with scales in small floats, and products with
+    them have to be multiplied by: float32 [num_experts], for each of as many equal parts. The largest value of a part
+    gets the largest scale that there is."""
+    largest = np.abs(values).reshape(num_experts, -1).max(axis=1, initial=0)
+    # The next float: a quotient that was rounded down would leave the value beyond the limit.
+    scales = np.nextafter(largest / np.float32(_limit(ggml_type)), np.float32(np.inf))
+    return np.where(largest > 0, scales, np.float32(1))
+
+
+def _limit(ggml_type: GGMLQuantizationType) -> float:
+    """The largest weight that a type holds."""
+    if ggml_type in _NO_SCALES:
+        return float(np.finfo(np.float32).max)
+    return _E2M1_MAX * _E4M3_MAX if ggml_type == GGMLQuantizationType.NVFP4 else _HALF_MAX
+
+
 def _q2_k(blocks: Floats) -> Bytes:
     """16 sub-blocks of 16: 4-bit scale and minimum each; value = d·scale·q - dmin·minimum, q in 0…3."""
     subs = blocks.reshape(-1, 16, 16)
     d, dmin, scales, minimums, q = _scale_and_minimum(subs, levels=3, scale_levels=15)
     pairs = q.reshape(-1, 2, 4, 32)  # two halves of 128; in each, four runs of 32 share 32 bytes
     packed = pairs[:, :, 0] | pairs[:, :, 1] << 2 | pairs[:, :, 2] << 4 | pairs[:, :, 3] << 6
-    return _join(scales | minimums << 4, packed, _half(d), _half(dmin))
+    return join(scales | minimums << 4, packed, half(d), half(dmin))
 
 
 def _q3_k(blocks: Floats) -> Bytes:
@@ -74,14 +92,14 @@ def _q3_k(blocks: Floats) -> Bytes:
     nibbles = s[:, :8] & 15 | (s[:, 8:] & 15) << 4
     tops = (s >> 4).reshape(-1, 4, 4)
     top = tops[:, 0] | tops[:, 1] << 2 | tops[:, 2] << 4 | tops[:, 3] << 6
-    return _join(high, low, nibbles, top, _half(d))
+    return join(high, low, nibbles, top, half(d))
 
 
 def _q4_k(blocks: Floats) -> Bytes:
     """8 sub-blocks of 32: 6-bit scale and minimum each; value = d·scale·q - dmin·minimum, q in 0…15."""
     d, dmin, scales, minimums, q = _scale_and_minimum(blocks.reshape(-1, 8, 32), levels=15, scale_levels=63)
     pairs = q.reshape(-1, 4, 2, 32)
-    return _join(_half(d), _half(dmin), _pack_six_bit(scales, minimums), pairs[:, :, 0] | pairs[:, :, 1] << 4)
+    return join(half(d), half(dmin), _pack_six_bit(scales, minimums), pairs[:, :, 0] | pairs[:, :, 1] << 4)
 
 
 def _q5_k(blocks: Floats) -> Bytes:
@@ -90,7 +108,7 @@ def _q5_k(blocks: Floats) -> Bytes:
     high = np.packbits(q >> 4, axis=1, bitorder="little")
     pairs = (q & 15).reshape(-1, 4, 2, 32)
     low = pairs[:, :, 0] | pairs[:, :, 1] << 4
-    return _join(_half(d), _half(dmin), _pack_six_bit(scales, minimums), high, low)
+    return join(half(d), half(dmin), _pack_six_bit(scales, minimums), high, low)
 
 
 def _q6_k(blocks: Floats) -> Bytes:
@@ -101,25 +119,35 @@ def _q6_k(blocks: Floats) -> Bytes:
     low = runs[:, :, 0] | runs[:, :, 1] << 4
     tops = (q >> 4).reshape(-1, 2, 4, 32)
     high = tops[:, :, 0] | tops[:, :, 1] << 2 | tops[:, :, 2] << 4 | tops[:, :, 3] << 6
-    return _join(low, high, scales.astype(np.int8).view(np.uint8), _half(d))
+    return join(low, high, scales.astype(np.int8).view(np.uint8), half(d))
 
 
 def _iq4_nl(blocks: Floats) -> Bytes:
     """32 weights: value = d·table[q]."""
-    d = _rounded(_extreme(blocks) / _IQ4_VALUES[0])
-    q = _nearest_iq4(blocks * _inverse(d))
-    return _join(_half(d), _pack_iq4(q))
+    d = rounded(_extreme(blocks) / _IQ4_VALUES[0])
+    q = _nearest_iq4(blocks * inverse(d))
+    return join(half(d), _pack_iq4(q))
 
 
 def _iq4_xs(blocks: Floats) -> Bytes:
     """8 sub-blocks of 32: signed 6-bit scale each; value = d·scale·table[q]."""
     subs = blocks.reshape(-1, 8, 32)
     d, scales = _block_of_scales(_extreme(subs)[..., 0] / _IQ4_VALUES[0], scale_levels=32)
-    q = _nearest_iq4(subs * _inverse(d * scales)[..., None])
+    q = _nearest_iq4(subs * inverse(d * scales)[..., None])
     s = (scales + 32).astype(np.uint8)
     low = s[:, 0::2] & 15 | (s[:, 1::2] & 15) << 4
     high = np.bitwise_or.reduce((s >> 4).astype(np.uint16) << np.arange(0, 16, 2, dtype=np.uint16), axis=1)
-    return _join(_half(d), high.astype("<u2")[:, None].view(np.uint8), low, _pack_iq4(q))
+    return join(half(d), high.astype("<u2")[:, None].view(np.uint8), low, _pack_iq4(q))
+
+
+def _nvfp4(blocks: Floats) -> Bytes:
+    """4 sub-blocks of 16: UE4M3 scale each; value = scale·table[q] / 2, a code's top bit being its sign."""
+    subs = blocks.reshape(-1, 4, 16)
+    scales = gguf.quants.NVFP4.fp32_to_ue4m3(np.abs(subs).max(axis=-1) / np.float32(_E2M1_MAX))
+    d = gguf.quants.NVFP4.ue4m3_to_fp32(scales).astype(np.float32)
+    scaled = subs * inverse(d)[..., None]
+    q = (np.searchsorted(_E2M1_MIDPOINTS, np.abs(scaled)) | (scaled < 0) << 3).astype(np.uint8)
+    return join(scales, q[:, :, :8] | q[:, :, 8:] << 4)
 
 
 _OWN: dict[GGMLQuantizationType, Callable[[Floats], Bytes]] = {
@@ -130,6 +158,8 @@ _OWN: dict[GGMLQuantizationType, Callable[[Floats], Bytes]] = {
     GGMLQuantizationType.Q6_K: _q6_k,
     GGMLQuantizationType.IQ4_NL: _iq4_nl,
     GGMLQuantizationType.IQ4_XS: _iq4_xs,
+    GGMLQuantizationType.NVFP4: _nvfp4,
+    **QUANTIZERS,
 }
 _FROM_GGUF = frozenset(
     {
@@ -156,7 +186,7 @@ def _scale_and_minimum(subs: Floats, levels: int, scale_levels: int) -> tuple[Fl
     d, scales = _block_of_scales(span / np.float32(levels), scale_levels + 1)
     dmin, minimums = _block_of_scales(-lowest, scale_levels + 1)
     shifted = subs + (dmin * minimums)[..., None]
-    q = np.clip(np.rint(shifted * _inverse(d * scales)[..., None]), 0, levels)
+    q = np.clip(np.rint(shifted * inverse(d * scales)[..., None]), 0, levels)
     return d, dmin, scales.astype(np.uint8), minimums.astype(np.uint8), q.astype(np.uint8)
 
 
@@ -166,15 +196,15 @@ def _signed_scale(subs: Floats, lowest: int, highest: int, scale_levels: int) ->
     The value of largest magnitude becomes `lowest`, the longer side of the range; its sign goes into the scale.
     """
     d, scales = _block_of_scales(_extreme(subs)[..., 0] / np.float32(lowest), scale_levels)
-    q = np.clip(np.rint(subs * _inverse(d * scales)[..., None]), lowest, highest)
+    q = np.clip(np.rint(subs * inverse(d * scales)[..., None]), lowest, highest)
     return d, scales, q
 
 
 def _block_of_scales(exact: Floats, scale_levels: int) -> tuple[Floats, Floats]:
     """exact [blocks, n] → d [blocks, 1] and whole scales within ±(scale_levels - 1), so that d·scales ≈ exact."""
     top = scale_levels - 1
-    d = _rounded(np.abs(exact).max(axis=-1, keepdims=True) / top)
-    return d, np.clip(np.rint(exact * _inverse(d)), -top, top)
+    d = rounded(np.abs(exact).max(axis=-1, keepdims=True) / top)
+    return d, np.clip(np.rint(exact * inverse(d)), -top, top)
 
 
 def _extreme(values: Floats) -> Floats:
@@ -183,26 +213,12 @@ def _extreme(values: Floats) -> Floats:
     return np.take_along_axis(values, index, axis=-1)
 
 
-def _inverse(values: Floats) -> Floats:
-    """1/x, and 0 for 0, since a scale of 0 quantises everything to 0."""
-    return np.divide(np.float32(1), values, out=np.zeros_like(values), where=values != 0)
-
-
-def _rounded(values: Floats) -> Floats:
-    """Rounded to half precision, as in the file."""
-    return values.astype(np.float16).astype(np.float32)
-
-
-def _half(values: Floats) -> Bytes:
-    return values.astype("<f2").view(np.uint8)
-
-
 def _pack_six_bit(scales: Bytes, minimums: Bytes) -> Bytes:
     """Eight 6-bit scales and eight minimums in 12 bytes: the first four of each whole, with the others' top bits above
     them."""
     low = scales[:, :4] | scales[:, 4:] >> 4 << 6
     middle = minimums[:, :4] | minimums[:, 4:] >> 4 << 6
-    return _join(low, middle, scales[:, 4:] & 15 | (minimums[:, 4:] & 15) << 4)
+    return join(low, middle, scales[:, 4:] & 15 | (minimums[:, 4:] & 15) << 4)
 
 
 def _nearest_iq4(scaled: Floats) -> Bytes:
@@ -211,9 +227,4 @@ def _nearest_iq4(scaled: Floats) -> Bytes:
 
 def _pack_iq4(q: Bytes) -> Bytes:
     halves = q.reshape(q.shape[0], -1, 2, 16)
-    return _join(halves[:, :, 0] | halves[:, :, 1] << 4)
-
-
-def _join(*parts: NDArray[Any]) -> Bytes:
-    """The fields of every block, uint8 [blocks, …] each, joined to uint8 [blocks, bytes]."""
-    return np.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1, dtype=np.uint8, casting="no")
+    return join(halves[:, :, 0] | halves[:, :, 1] << 4)

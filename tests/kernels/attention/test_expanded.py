@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from ballast.model.hybrid.attention import expanded_kernels, flashinfer_expanded, gpu
+from ballast.model.hybrid.attention.attention import PlainAttention
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes, PlainExpandedKernels
 from ballast.model.hybrid.attention.flashinfer_expanded import CompiledAside, FlashinferExpandedKernels, why_wrong
 from ballast.model.hybrid.attention.gpu import start_expansion
-from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
+from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.linear import FloatLinear
 from ballast.model.switched_off import SwitchedOff
 from support.kernels.attention_cases import attention_case
@@ -44,7 +45,7 @@ def both(
         torch.randn(sizes.num_heads, *shape, generator=rng, device=device) / math.sqrt(shape[1])
         for shape in ((sizes.rank, sizes.nope_dim), (sizes.v_dim, sizes.rank))
     )
-    latent = AttentionSizes(sizes.num_heads, sizes.rank, sizes.rope_dim, sizes.scale, sizes.block_tokens)
+    latent = LatentSizes(sizes.num_heads, sizes.rank, sizes.rope_dim, sizes.scale, sizes.block_tokens)
     case = attention_case(latent, [tokens], [length], device, dtype)
     query = torch.randn(tokens, sizes.num_heads, sizes.nope_dim + sizes.rope_dim, generator=rng, device=device)
     attend = make(torch.zeros((), dtype=torch.int64, device=device))

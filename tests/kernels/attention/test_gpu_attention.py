@@ -18,17 +18,21 @@ import torch
 
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention import gpu as module
+from ballast.model.hybrid.attention.attention import PlainAttention
 from ballast.model.hybrid.attention.flashinfer import FlashinferAttention
+from ballast.model.hybrid.attention.flashinfer_grouped import is_long
 from ballast.model.hybrid.attention.gpu import GpuAttention, compiled_flashinfer, paged_attention
-from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
+from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
 from ballast.model.hybrid.slices import SliceSizes
 from ballast.model.hybrid.step import RequestTable, Step
 from ballast.model.switched_off import SwitchedOff
 from support.kernels.attention_cases import attention_case
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
-R1 = AttentionSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
-V2_LITE = AttentionSizes(num_heads=16, rank=512, rope_dim=64, scale=0.1, block_tokens=16)
+R1 = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
+V2_LITE = LatentSizes(num_heads=16, rank=512, rope_dim=64, scale=0.1, block_tokens=16)
+QWEN3 = GroupedSizes(num_heads=32, num_kv_heads=4, key_dim=128, v_dim=128, scale=0.1, block_tokens=32)
+GLM = GroupedSizes(num_heads=96, num_kv_heads=8, key_dim=128, v_dim=128, scale=0.1, block_tokens=16)
 TOLERANCE = {"rtol": 2e-3, "atol": 4e-3}
 PROMPTS = ([5, 1, 130, 40], [70, 1, 130, 1100])
 
@@ -36,7 +40,7 @@ PROMPTS = ([5, 1, 130, 40], [70, 1, 130, 1100])
 class Recorder(PlainAttention):
     """Notes what it was asked for."""
 
-    def __init__(self, sizes: AttentionSizes, most_tokens: int) -> None:
+    def __init__(self, sizes: LatentSizes, most_tokens: int) -> None:
         super().__init__(sizes)
         self._most_tokens = most_tokens
         self.calls: list[str] = []
@@ -56,7 +60,7 @@ class Recorder(PlainAttention):
     ("tokens", "is_ours"), [([1, 1], False), ([3, 1], False), ([9, 1], True)], ids=["single", "prompt", "too long"]
 )
 def test_flashinfer_serves_steps_as_far_as_its_plan_takes_them(tokens, is_ours) -> None:
-    sizes = AttentionSizes(num_heads=2, rank=16, rope_dim=8, scale=0.3, block_tokens=16)
+    sizes = LatentSizes(num_heads=2, rank=16, rope_dim=8, scale=0.3, block_tokens=16)
     ours, theirs = Recorder(sizes, 0), Recorder(sizes, 8)
     attend = GpuAttention(ours, theirs)
     case = attention_case(sizes, tokens, [20, 30], CPU, torch.float32)
@@ -66,8 +70,25 @@ def test_flashinfer_serves_steps_as_far_as_its_plan_takes_them(tokens, is_ours) 
     assert (theirs if is_ours else ours).calls == []
 
 
+@pytest.mark.parametrize(
+    ("tokens", "is_theirs"),
+    [
+        ([1] * 4, False),  # single tokens, which graphs hold
+        ([31], False),
+        ([32], True),
+        ([512, 1, 1, 1, 1], True),
+        ([64, 1, 1], False),
+        ([4096], True),
+        ([128] * 300, False),  # more tiles than a plan holds
+    ],
+)
+def test_flashinfer_serves_heads_of_prompts_alone(tokens: list[int], is_theirs: bool) -> None:
+    begins = np.array([0, *np.cumsum(tokens)], np.int32)
+    assert is_long(begins, num_heads=96) == is_theirs
+
+
 def test_slices_are_planned_one_by_one_but_for_those_outside_the_latent_space() -> None:
-    sizes = AttentionSizes(num_heads=2, rank=16, rope_dim=8, scale=0.3, block_tokens=16)
+    sizes = LatentSizes(num_heads=2, rank=16, rope_dim=8, scale=0.3, block_tokens=16)
     ours, theirs = Recorder(sizes, 0), Recorder(sizes, 8)
     case = attention_case(sizes, [9, 30, 2], [20, 30, 30], CPU, torch.float32)
     tables = case.step.requests
@@ -92,25 +113,34 @@ def test_slices_are_planned_one_by_one_but_for_those_outside_the_latent_space() 
 
 
 @pytest.mark.gpu
-def test_flashinfer_keeps_a_plan_for_each_slice() -> None:
-    attend = compiled_flashinfer(V2_LITE, GPU, SwitchedOff())
+@pytest.mark.parametrize("sizes", [V2_LITE, QWEN3], ids=str)
+def test_flashinfer_keeps_a_plan_for_each_slice(sizes: Sizes) -> None:
+    attend = compiled_flashinfer(sizes, GPU, SwitchedOff())
     assert attend is not None, "the warning says why"
-    cases = [attention_case(V2_LITE, [count], [length], GPU, torch.float16) for count, length in ((40, 900), (3, 5))]
+    cases = [attention_case(sizes, [count], [length], GPU, torch.float16) for count, length in ((40, 900), (33, 35))]
     steps = [
         replace(case.step, requests=replace(case.step.requests, place=place)) for place, case in enumerate(cases, 1)
     ]
     for step in steps:
         attend.prepare(step)
     for case, step in zip(cases, steps, strict=True):
-        expected = PlainAttention(V2_LITE)(case.query, case.cache, case.step)
+        expected = PlainAttention(sizes)(case.query, case.cache, case.step)
         torch.testing.assert_close(attend(case.query, case.cache, step), expected, **TOLERANCE)
 
 
 def test_other_latents_are_computed_by_our_own_kernels(caplog) -> None:
     with caplog.at_level(logging.INFO):
-        assert compiled_flashinfer(AttentionSizes(4, 256, 64, 0.1, 32), CPU, off := SwitchedOff()) is None
+        assert compiled_flashinfer(LatentSizes(4, 256, 64, 0.1, 32), CPU, off := SwitchedOff()) is None
     assert off.reasons == {}, "nobody can have any"
     assert "none for latents of 256 + 64" in caplog.text
+
+
+@pytest.mark.parametrize("sizes", [GroupedSizes(6, 2, 128, 64, 0.1, 32), GroupedSizes(6, 2, 96, 96, 0.1, 32)], ids=str)
+def test_heads_of_other_widths_are_computed_by_our_own_kernels(sizes: GroupedSizes, caplog) -> None:
+    with caplog.at_level(logging.INFO):
+        assert compiled_flashinfer(sizes, CPU, off := SwitchedOff()) is None
+    assert off.reasons == {}
+    assert f"none for heads of {sizes.key_dim} and {sizes.v_dim}" in caplog.text
 
 
 def test_without_flashinfer_a_reason_names_what_it_takes(monkeypatch) -> None:
@@ -120,7 +150,7 @@ def test_without_flashinfer_a_reason_names_what_it_takes(monkeypatch) -> None:
 
 
 def test_a_failed_compilation_leaves_our_own_kernels_and_a_reason(monkeypatch) -> None:
-    def without_nvcc(sizes: AttentionSizes, device: torch.device) -> FlashinferAttention:
+    def without_nvcc(sizes: LatentSizes, device: torch.device) -> FlashinferAttention:
         raise RuntimeError("Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist")
 
     monkeypatch.setattr(module, "FlashinferAttention", without_nvcc)
@@ -130,7 +160,7 @@ def test_a_failed_compilation_leaves_our_own_kernels_and_a_reason(monkeypatch) -
 
 @pytest.mark.parametrize("failure", [torch.AcceleratorError, torch.OutOfMemoryError])
 def test_a_device_that_is_lost_or_full_is_no_lack_of_flashinfer(failure, monkeypatch) -> None:
-    def failing(sizes: AttentionSizes, device: torch.device) -> FlashinferAttention:
+    def failing(sizes: LatentSizes, device: torch.device) -> FlashinferAttention:
         raise failure("CUDA error: on demand")
 
     monkeypatch.setattr(module, "FlashinferAttention", failing)
@@ -143,9 +173,9 @@ def test_where_nvcc_is_missing_our_own_kernels_serve(tmp_path) -> None:
     program = """
 import sys, torch
 from ballast.model.hybrid.attention.gpu import compiled_flashinfer
-from ballast.model.hybrid.attention.latent import AttentionSizes
+from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.switched_off import SwitchedOff
-sizes = AttentionSizes(16, 512, 64, 0.1, 32)
+sizes = LatentSizes(16, 512, 64, 0.1, 32)
 sys.exit(0 if compiled_flashinfer(sizes, torch.device("cuda:0"), SwitchedOff()) is None else 3)
 """
     environment = os.environ | {"CUDA_HOME": str(tmp_path), "FLASHINFER_WORKSPACE_BASE": str(tmp_path)}
@@ -167,9 +197,38 @@ def test_flashinfer_attends_as_the_plain_way(sizes, tokens, lens) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("make", [partial(compiled_flashinfer, off=SwitchedOff()), paged_attention])
-@pytest.mark.parametrize("sizes", [R1, V2_LITE], ids=["128 heads", "16 heads"])
-def test_a_captured_step_of_single_tokens_follows_the_tables(sizes, make) -> None:
+@pytest.mark.parametrize("sizes", [QWEN3, GLM], ids=["Qwen3", "GLM"])
+@pytest.mark.parametrize(("tokens", "lens"), [PROMPTS, ([600], [600]), ([32], [5000]), ([300, 1, 1], [300, 4000, 1])])
+def test_flashinfer_attends_to_heads_as_the_plain_way(sizes, tokens, lens) -> None:
+    attend = compiled_flashinfer(sizes, GPU, SwitchedOff())
+    assert attend is not None, "the warning says why"
+    case = attention_case(sizes, tokens, lens, GPU, torch.float16)
+    assert attend.takes(case.step.requests)
+    attend.prepare(case.step)
+    expected = PlainAttention(sizes)(case.query, case.cache, case.step)
+    torch.testing.assert_close(attend(case.query, case.cache, case.step), expected, **TOLERANCE)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("tokens", "lens"), [([1] * 5, [1, 31, 32, 33, 4000]), PROMPTS, ([600], [1600])])
+@pytest.mark.parametrize("sizes", [QWEN3, GLM], ids=["Qwen3", "GLM"])
+def test_our_own_kernels_attend_to_heads_as_the_plain_way(sizes, tokens, lens) -> None:
+    attend = paged_attention(sizes, GPU)
+    case = attention_case(sizes, tokens, lens, GPU, torch.float16)
+    attend.prepare(case.step)
+    expected = PlainAttention(sizes)(case.query, case.cache, case.step)
+    torch.testing.assert_close(attend(case.query, case.cache, case.step), expected, **TOLERANCE)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("make", "sizes"),
+    [
+        *((partial(compiled_flashinfer, off=SwitchedOff()), sizes) for sizes in (R1, V2_LITE)),
+        *((paged_attention, sizes) for sizes in (R1, V2_LITE, QWEN3, GLM)),
+    ],
+)
+def test_a_captured_step_of_single_tokens_follows_the_tables(make, sizes) -> None:
     attend = make(sizes, GPU)
     case = attention_case(sizes, [1] * 3, [4000, 90, 700], GPU, torch.float16)
     attend.prepare(case.step)

@@ -14,12 +14,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ballast.model.hybrid.attention import paged, paged_kernels
-from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention, largest_query
+from ballast.model.hybrid.attention.attention import PlainAttention, largest_query
 from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings, choose_tilings, kernel_constants
+from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
 from support.kernels.attention_cases import AttentionCase, attention_case
 from support.kernels.interpreted import interpreted
 
-R1 = AttentionSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
+R1 = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
+QWEN3 = GroupedSizes(num_heads=64, num_kv_heads=4, key_dim=128, v_dim=128, scale=0.1, block_tokens=32)
 SMALL_TILES = Tilings(prompts=Tiling(32, 16, 4, 1), singles=Tiling(16, 16, 4, 1))
 TOLERANCES = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float16: {"rtol": 2e-3, "atol": 4e-3}}
 
@@ -43,23 +45,27 @@ def check(attend: PagedAttention, case: AttentionCase) -> None:
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("num_processors", [1, 20], ids=["whole", "split"])
 @pytest.mark.parametrize(
-    ("rank", "rope", "heads", "tokens", "lens"),
+    ("sizes", "tokens", "lens"),
     [
-        (512, 64, 4, [1, 1], [1, 90]),  # single tokens
-        (64, 16, 20, [1, 1, 1], [16, 17, 60]),
-        (48, 24, 3, [7, 1, 30], [7, 33, 61]),  # a prompt's begin, a single token, a later piece
-        (20, 8, 1, [40], [300]),
+        (LatentSizes(4, 512, 64, 0.1, 16), [1, 1], [1, 90]),  # single tokens
+        (LatentSizes(20, 64, 16, 0.1, 16), [1, 1, 1], [16, 17, 60]),
+        (LatentSizes(3, 48, 24, 0.1, 16), [7, 1, 30], [7, 33, 61]),  # a prompt's begin, a single token, a later piece
+        (LatentSizes(1, 20, 8, 0.1, 16), [40], [300]),
+        (GroupedSizes(12, 2, 128, 128, 0.1, 16), [1, 1], [1, 90]),
+        (GroupedSizes(6, 3, 128, 64, 0.1, 16), [7, 1, 30], [7, 33, 61]),
+        (GroupedSizes(40, 2, 64, 64, 0.1, 16), [5, 1], [20, 17]),  # groups wider than a tile
+        (GroupedSizes(3, 1, 96, 40, 0.2, 16), [20], [130]),  # keys in two parts
     ],
+    ids=str,
 )
 def test_a_token_sees_its_own_request_up_to_itself(
-    device, rank, rope, heads, tokens, lens, num_processors, dtype
+    device, sizes: Sizes, tokens: list[int], lens: list[int], num_processors: int, dtype: torch.dtype
 ) -> None:
-    sizes = AttentionSizes(heads, rank, rope, scale=0.1, block_tokens=16)
     check(PagedAttention(sizes, SMALL_TILES, num_processors), attention_case(sizes, tokens, lens, device, dtype))
 
 
 def test_the_largest_query_meets_the_largest_keys(device) -> None:
-    sizes = AttentionSizes(2, 64, 16, scale=0.1, block_tokens=16)
+    sizes = LatentSizes(2, 64, 16, scale=0.1, block_tokens=16)
     case = attention_case(sizes, [1, 1], [40, 5], device, torch.float16)
     case.query[0, 0, 3] = largest_query(sizes.scale, torch.float16)
     case.query[0, 1, 70] = -case.query[0, 0, 3]
@@ -68,7 +74,7 @@ def test_the_largest_query_meets_the_largest_keys(device) -> None:
 
 
 def test_single_tokens_follow_what_the_device_memory_says_when_they_run(device) -> None:
-    sizes = AttentionSizes(num_heads=3, rank=32, rope_dim=16, scale=0.2, block_tokens=16)
+    sizes = LatentSizes(num_heads=3, rank=32, rope_dim=16, scale=0.2, block_tokens=16)
     attend = PagedAttention(sizes, SMALL_TILES, num_processors=20)
     planned = attention_case(sizes, [1, 1], [40, 80], device, torch.float32)
     attend.prepare(planned.step)
@@ -81,11 +87,12 @@ def test_single_tokens_follow_what_the_device_memory_says_when_they_run(device) 
     torch.testing.assert_close(found, expected, **TOLERANCES[torch.float32])
 
 
+@pytest.mark.parametrize("sizes", [R1, QWEN3], ids=["latents", "heads"])
 @pytest.mark.parametrize(("capability", "shared_bytes"), [(89, 99 << 10), (90, 227 << 10)])
 @pytest.mark.parametrize("kind", ["prompts", "singles"])
 @pytest.mark.usefixtures("kept_kernels")
-def test_the_kernel_compiles_for_gpus_and_fits_their_shared_memory(capability, shared_bytes, kind) -> None:
-    known = kernel_constants(R1, getattr(choose_tilings(R1, shared_bytes), kind))
+def test_the_kernel_compiles_for_gpus_and_fits_their_shared_memory(sizes, capability, shared_bytes, kind) -> None:
+    known = kernel_constants(sizes, getattr(choose_tilings(sizes, shared_bytes), kind))
     options = {name: known.pop(name) for name in ("num_warps", "num_stages")}
     pointers = {"query": "*fp32", "cache": "*fp16", "sums": "*fp32", "peaks": "*fp32", "scale": "fp32"}
     pointers |= dict.fromkeys(("tiles", "begins", "lens", "blocks"), "*i32")
@@ -103,4 +110,4 @@ def test_the_kernel_compiles_for_gpus_and_fits_their_shared_memory(capability, s
 
 def test_latents_that_do_not_fit_are_refused_with_their_size() -> None:
     with pytest.raises(ValueError, match=r"4096 \+ 64 numbers do not fit .* 232448 bytes"):
-        choose_tilings(AttentionSizes(128, 4096, 64, 0.1, 32), 227 << 10)
+        choose_tilings(LatentSizes(128, 4096, 64, 0.1, 32), 227 << 10)

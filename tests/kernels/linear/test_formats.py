@@ -8,7 +8,16 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
 from ballast._core import kernels
-from support.models.random_blocks import FLOATS, FORMATS, POWER_OFFSETS, QUANTIZED, dequantized, random_blocks
+from support.kernels.isas import isa_params
+from support.models.random_blocks import (
+    E4M3_OFFSETS,
+    FLOATS,
+    FORMATS,
+    POWER_OFFSETS,
+    QUANTIZED,
+    dequantized,
+    random_blocks,
+)
 
 ROOT = Path(__file__).parents[3]
 T = GGMLQuantizationType
@@ -27,6 +36,7 @@ def test_tables_are_as_the_gguf_package_has_them():
         "IQ4_NL": quants.IQ4_NL.kvalues,
         "IQ4_XS": quants.IQ4_NL.kvalues,
         "MXFP4": quants.MXFP4.kvalues,
+        "NVFP4": quants.NVFP4.kvalues,
     }
 
 
@@ -46,6 +56,25 @@ def test_every_power_of_two_is_read_to_the_bit(kind):
     np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
 
 
+@pytest.mark.parametrize("isa", isa_params())
+@pytest.mark.parametrize("kind", E4M3_OFFSETS, ids=lambda kind: kind.name)
+def test_every_small_float_of_a_scale_is_read_to_the_bit(pool, kind, isa):
+    """The smallest are no normal numbers, one code stands for zero, and the top bit is no sign."""
+    block_weights, block_bytes = GGML_QUANT_SIZES[kind]
+    data = np.full((256, block_bytes), 0x7A, np.uint8)
+    for offset in E4M3_OFFSETS[kind]:
+        data[:, offset] = np.roll(np.arange(256), offset)
+    matrix = kernels.Matrix(data, kind, 256, block_weights)
+    want = dequantized(data, kind)
+
+    assert kernels.dequantize(matrix, 0, 256).tobytes() == want.tobytes()
+    packed = kernels.pack(pool, matrix, isa, activation_bytes=1)
+    assert kernels.unpack(packed)[0].tobytes() == want.tobytes()
+    out = np.empty((1, 256), np.float32)
+    kernels.linear(pool, np.ones((1, block_weights), np.float32), packed, out)
+    np.testing.assert_allclose(out[0], want.sum(axis=1), rtol=1e-6, atol=0)
+
+
 def test_a_format_is_named_by_its_list_and_its_block_alone():
     """So that another one takes these files and a row of `support.models.random_blocks`, and no kernel. What writes
     tiny models quantises with formats that it names."""
@@ -57,7 +86,11 @@ def test_a_format_is_named_by_its_list_and_its_block_alone():
     ]
     assert len(sources) > 200
     found = {str(path.relative_to(ROOT)) for path in sources if named.search(path.read_text(encoding="utf-8"))}
-    quantisers = {"runtime/ballast/weights/quantize.py", "runtime/ballast/tiny/quant_mix.py"}
+    quantisers = {
+        "runtime/ballast/weights/quantize.py",
+        "runtime/ballast/weights/quantize_points.py",
+        "runtime/ballast/tiny/quant_mix.py",
+    }
     readers = {f"csrc/quant/{file}.h" for file in ("blocks32", "blocks256", "grid_blocks", "raw_blocks")}
     assert found == {"csrc/cpu/format_list.h", "csrc/cpu/make_grids.py", *readers, *quantisers}
 

@@ -19,6 +19,7 @@ from ballast._core import kernels
 from ballast.host.isa import chosen_isa
 from support.kernels.isas import isa_params
 from support.models.random_blocks import (
+    E4M3_OFFSETS,
     FLOATS,
     FORMATS,
     HALF_OFFSETS,
@@ -31,7 +32,7 @@ from support.models.random_blocks import (
 
 T = GGMLQuantizationType
 ISAS = kernels.usable_isas()[:-1]
-TOKENS = [0, 1, 2, 3, 15, 16, 17, 63, 64, 65, 300]
+TOKENS = [0, 1, 2, 3, 15, 16, 17, 33, 63, 64, 65, 300]
 MOST = {1: np.float32(127), 2: np.float32(127 * 255 + 127)}
 every_width = pytest.mark.parametrize("num_bytes", [1, 2])
 every_isa = pytest.mark.parametrize("isa", isa_params())
@@ -121,6 +122,8 @@ def codes_at_their_limits(kind, rows, cols):
         blocks[:, :, offset : offset + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
     for offset in POWER_OFFSETS.get(kind, ()):
         blocks[:, :, offset] = 128
+    for offset in E4M3_OFFSETS.get(kind, ()):
+        blocks[:, :, offset] = 0x40  # twice one
     if kind == T.IQ1_M:
         set_scattered(blocks, np.ones(blocks.shape[:2], np.float16))
     if kind == T.Q8_0:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -348,10 +350,69 @@ def test_the_wrong_architecture_is_named(tmp_path: Path) -> None:
         read_spec(open_gguf(file))
 
 
-def test_a_scale_beside_a_matrix_is_refused_and_one_for_activations_is_not(tmp_path: Path) -> None:
-    down = "blk.1.ffn_down_exps"
-    one = {f"{down}.input_scale": (V3_SPEC.num_experts,)}
-    check_tensors(open_gguf(write_model(tmp_path / "a.gguf", V3_SPEC, shapes=one)), V3_SPEC)
-    both = one | {f"{down}.scale": (V3_SPEC.num_experts,)}
-    with pytest.raises(ModelError, match=rf"tensor {down}\.scale: a scale of all of {down}\.weight, which cannot be"):
-        check_tensors(open_gguf(write_model(tmp_path / "b.gguf", V3_SPEC, shapes=both)), V3_SPEC)
+DOWN = "blk.1.ffn_down_exps"
+SCALED_SPEC = replace(V3_SPEC, expert_dim=64)
+
+
+def check_with(file: Path, kind: GgmlType, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Check a model with experts of a type and tensors besides."""
+    types = {f"{DOWN}.weight": kind, "blk.1.ffn_up_shexp.weight": kind, "output.weight": kind}
+    written = write_model(file, SCALED_SPEC, types=types, shapes={**shapes})
+    check_tensors(open_gguf(written), SCALED_SPEC)
+
+
+def test_a_scale_is_of_nvfp4_and_one_for_activations_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    experts = (SCALED_SPEC.num_experts,)
+    scales = {f"{DOWN}.scale": experts, "blk.1.ffn_up_shexp.scale": (1,), "output.scale": (1,)}
+    with caplog.at_level(logging.INFO):
+        check_with(tmp_path / "a.gguf", GgmlType.NVFP4, scales)
+    assert "are not used" not in caplog.text
+    check_with(tmp_path / "b.gguf", GgmlType.NVFP4, scales | {f"{DOWN}.input_scale": experts})
+    check_with(tmp_path / "c.gguf", GgmlType.Q8_0, {f"{DOWN}.input_scale": experts})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "shape", "story"),
+    [
+        (
+            GgmlType.Q8_0,
+            f"{DOWN}.scale",
+            (8,),
+            r"a scale of all of blk\S+\.weight, which is Q8_0; only NVFP4 of attention",
+        ),
+        (
+            GgmlType.NVFP4,
+            "token_embd.scale",
+            (1,),
+            r"a scale of all of token_embd\.weight, which is F32; only NVFP4",
+        ),
+        (GgmlType.NVFP4, f"{DOWN}.scale", (7,), r"expected shape \(8,\) of F32, found \(7,\) of F32"),
+        (GgmlType.NVFP4, f"{DOWN}.scale", (1,), r"expected shape \(8,\) of F32, found \(1,\) of F32"),
+        (GgmlType.NVFP4, "blk.1.ffn_up_shexp.scale", (8,), r"expected shape \(1,\) of F32, found \(8,\) of F32"),
+    ],
+)
+def test_a_scale_that_cannot_be_applied_is_refused(
+    tmp_path: Path, kind: GgmlType, name: str, shape: tuple[int, ...], story: str
+) -> None:
+    with pytest.raises(ModelError, match=rf"tensor {name}: {story}"):
+        check_with(tmp_path / "m.gguf", kind, {name: shape})
+
+
+def test_a_scale_of_what_the_file_does_not_multiply_is_refused(tmp_path: Path) -> None:
+    tied = replace(SCALED_SPEC, tied_output=True)
+    file = write_model(tmp_path / "a.gguf", tied, shapes={"output.scale": (1,)})
+    with pytest.raises(
+        ModelError, match=r"tensor output\.scale: a scale of output\.weight, in whose place the embedding"
+    ):
+        check_tensors(open_gguf(file), tied)
+    router = "blk.1.ffn_gate_inp"
+    types, shapes = {f"{router}.weight": GgmlType.NVFP4}, {f"{router}.scale": (1,)}
+    file = write_model(tmp_path / "b.gguf", SCALED_SPEC, types=types, shapes={**shapes})
+    with pytest.raises(
+        ModelError, match=rf"tensor {router}\.scale: a scale of all of {router}\.weight, which is NVFP4; only"
+    ):
+        check_tensors(open_gguf(file), SCALED_SPEC)
+    unknown: dict[str, tuple[int, ...]] = {"blk.1.exp_probs_b.bias.scale": (1,), "blk.9.ffn_up.scale": (1,)}
+    check_tensors(open_gguf(write_model(tmp_path / "c.gguf", SCALED_SPEC, shapes={**unknown})), SCALED_SPEC)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ballast.model.hybrid.attention.latent import AttentionSizes
+from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.step import RequestTable, Step
 
 
@@ -17,14 +17,14 @@ from ballast.model.hybrid.step import RequestTable, Step
 class AttentionCase:
     """The arguments of attention."""
 
-    sizes: AttentionSizes
+    sizes: Sizes
     query: torch.Tensor
     cache: torch.Tensor
     step: Step
 
 
 def attention_case(
-    sizes: AttentionSizes,
+    sizes: Sizes,
     tokens: Sequence[int],
     lens: Sequence[int],
     device: torch.device,
@@ -43,7 +43,6 @@ def attention_case(
     positions = np.concatenate([np.arange(n - t, n) for t, n in zip(tokens, lens, strict=True)]).astype(np.int32)
     rows = np.repeat(np.arange(len(lens)), tokens)
     slots = blocks[rows, positions // sizes.block_tokens] * sizes.block_tokens + positions % sizes.block_tokens
-    width = sizes.rank + sizes.rope_dim
     num_slots = (sum(num_blocks) + 1) * sizes.block_tokens
     host_lens = np.array(lens, np.int32)
     tables = (
@@ -53,8 +52,8 @@ def attention_case(
     )
     return AttentionCase(
         sizes,
-        torch.randn(len(positions), sizes.num_heads, width, generator=rng, device=device),
-        torch.randn(num_slots, width, generator=rng, device=device).to(dtype),
+        torch.randn(len(positions), sizes.num_heads, sizes.key_dim, generator=rng, device=device),
+        torch.randn(num_slots, sizes.row_width, generator=rng, device=device).to(dtype),
         Step(
             positions=torch.from_numpy(positions).to(device),
             slots=torch.from_numpy(slots).to(device),

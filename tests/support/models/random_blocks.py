@@ -35,7 +35,9 @@ HALF_OFFSETS = {
 hold anything."""
 POWER_OFFSETS = {T.MXFP4: (0,)}
 """Formats whose scales are powers of two of one byte (E8M0), and where these are."""
-QUANTIZED = tuple(sorted(HALF_OFFSETS.keys() | POWER_OFFSETS.keys()))
+E4M3_OFFSETS = {T.NVFP4: (0, 1, 2, 3)}
+"""Formats whose scales are floats of seven bits (UE4M3), and where these are."""
+QUANTIZED = tuple(sorted(HALF_OFFSETS.keys() | POWER_OFFSETS.keys() | E4M3_OFFSETS.keys()))
 """Every quantised format that is promised."""
 FLOATS = frozenset({T.F32, T.F16, T.BF16})
 FORMATS = tuple(sorted({*FLOATS, *QUANTIZED}))
@@ -60,6 +62,9 @@ def random_blocks(
     for offset in POWER_OFFSETS.get(kind, ()):
         middle = 128 + round(np.log2(scale))
         blocks[:, :, offset] = rng.integers(middle - 2, middle + 2, blocks.shape[:2])
+    for offset in E4M3_OFFSETS.get(kind, ()):
+        sizes = np.abs(rng.normal(0.0, scale, blocks.shape[:2])).astype(np.float32)
+        blocks[:, :, offset] = np.maximum(quants.NVFP4.fp32_to_ue4m3(2 * sizes), 1)
     return blocks.reshape(rows, -1)
 
 

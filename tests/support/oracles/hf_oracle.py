@@ -129,14 +129,26 @@ def hf_logits(model: Any, ids: Sequence[int]) -> Floats:
 
 
 def dequantized(gguf_path: Path) -> dict[str, Floats]:
-    """Every tensor of the model by its GGUF name, row-major."""
+    """Every tensor of the model by its GGUF name, row-major, multiplied by the scale that it has beside it."""
     shard = _SHARD.fullmatch(gguf_path.name)
     files = sorted(gguf_path.parent.glob(f"{shard[1]}-*-of-*.gguf")) if shard else [gguf_path]
-    return {
+    values = {
         tensor.name: np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), np.float32)
         for file in files
         for tensor in GGUFReader(file).tensors
     }
+    return with_scales(values)
+
+
+def with_scales(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Matrices multiplied by the scales that lie beside them in the file, of experts one each."""
+    scaled = {name: values for name, values in tensors.items() if not name.endswith(".scale")}
+    for name in tensors.keys() - scaled.keys():
+        matrix = f"{name.removesuffix('.scale')}.weight"
+        scaled[matrix] = (
+            (scaled[matrix].T * tensors[name]).T if len(tensors[name]) > 1 else scaled[matrix] * tensors[name]
+        )
+    return scaled
 
 
 def hf_weights(tensors: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -1,0 +1,98 @@
+// Products of few tokens with panels of points, where the chip permutes bytes: a group is looked up into
+// registers and multiplied from there. With more tokens the look-ups are a small part, and kernels that all
+// types of points share take pieces that were stored. Included by kernels.cpp behind panel-inl.h, with
+// internal linkage as there.
+#pragma once
+
+#include "cpu/avx512/points-inl.h"
+#include "cpu/shared/panel-inl.h"
+
+namespace ballast {
+namespace {
+
+template <const QuantLayout& kLayout>
+struct PointGroup {
+  __m512i quads[kGroupQuads];
+  Floats scale[kLayout.subs_per_group()];
+};
+
+template <int kQuad, const QuantLayout& kLayout>
+BALLAST_INLINE void ask_ahead(const PointGroup<kLayout>&) {}
+template <int kQuad, const QuantLayout& kLayout>
+BALLAST_INLINE Bytes quad_of(const PointGroup<kLayout>& group, int) {
+  return group.quads[kQuad];
+}
+template <const QuantLayout& kLayout>
+BALLAST_INLINE Floats scale_of(const PointGroup<kLayout>& group, int, int sub) {
+  return group.scale[sub];
+}
+
+// point_scale's numbers. Where the four bits of n are the top bits of a row's bytes of signs, they are
+// weighed and added up by one product: 128 times 2 n + 1.
+template <const QuantLayout& kLayout>
+BALLAST_INLINE Floats group_scale(const uint8_t* record, const uint8_t* group, int64_t index, int sub) {
+  if constexpr (kLayout.scales == Scales::kOddInCodes && !kLayout.grid().is_shifted()) {
+    constexpr float kUnit = 1.0f / (128 << kLayout.grid().scale_log2);
+    const __m512i tops = and_bytes(load_bytes(group + kLayout.sign_plane()), bytes_of(0x80));
+    const Ints odd = _mm512_dpbusd_epi32(broadcast_int(128), tops, broadcast_int(0x10080402));
+    return multiply(multiply(halves_to_floats(record), broadcast_float(kUnit)), to_floats(odd));
+  }
+  return point_scale<kLayout>(record, group, 0, index, sub);
+}
+
+// In the order of sums that multiply_tokens has with pieces.
+template <const QuantLayout& kLayout, int kTokens, int kBytes>
+BALLAST_VBMI BALLAST_NOINLINE void multiply_points(const PanelRun& run, int64_t index,
+                                                   const void* const* tokens, const PanelProducts& out) {
+  const PackedPanels<kLayout, 1> panels(run, index, 0, 1);
+  const __m512i steps = _mm512_load_si512(kPointTables<kLayout.table>.steps);
+  const ActivationBlock<kBytes>* blocks[kTokens];
+  Floats totals[kTokens];
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) {
+    blocks[token] = static_cast<const ActivationBlock<kBytes>*>(tokens[token]);
+    totals[token] = zero_floats();
+  }
+  const uint8_t* codes = panels.codes;
+  const uint8_t* record = panels.first;
+  for (int64_t begin = 0; begin < run.cols / kGroupCols; begin += kSuperGroups) {
+    Floats sums[kTokens][1];
+#pragma GCC unroll 16
+    for (int token = 0; token < kTokens; ++token) sums[token][0] = zero_floats();
+    for (int64_t at = begin; at < begin + kSuperGroups; ++at, codes += kLayout.group_bytes()) {
+      prefetch(asked_at<kLayout>(panels.asking, at), share_bytes<kLayout>(), panels.asking.to);
+      PointGroup<kLayout> group;
+      permute_group<kLayout>(codes, steps, group.quads);
+      for (int sub = 0; sub < kLayout.subs_per_group(); ++sub)
+        group.scale[sub] = group_scale<kLayout>(record, codes, at - begin, sub);
+      add_sub_block<decoded_layout<kLayout>(), 1, kTokens, 0>(group, blocks, at, sums);
+      if constexpr (kLayout.subs_per_group() == 2)
+        add_sub_block<decoded_layout<kLayout>(), 1, kTokens, 1>(group, blocks, at, sums);
+    }
+    record += kLayout.scale_stride();
+#pragma GCC unroll 16
+    for (int token = 0; token < kTokens; ++token)
+      totals[token] =
+          multiply_add(sums[token][0], broadcast_float(blocks[token][begin].scale), totals[token]);
+  }
+#pragma GCC unroll 16
+  for (int token = 0; token < kTokens; ++token) store_floats(out[index] + token * kPanelRows, totals[token]);
+}
+
+template <const QuantLayout& kLayout, int kBytes>
+void multiply_in_registers(const PanelRun& run, int64_t index, const void* const* tokens, int64_t num_tokens,
+                           const PanelProducts& out) {
+  switch (num_tokens) {
+    case 1:
+      return multiply_points<kLayout, 1, kBytes>(run, index, tokens, out);
+    case 2:
+      return multiply_points<kLayout, 2, kBytes>(run, index, tokens, out);
+    case 3:
+      return multiply_points<kLayout, 3, kBytes>(run, index, tokens, out);
+    default:
+      return multiply_points<kLayout, kMostInRegisters, kBytes>(run, index, tokens, out);
+  }
+}
+
+}  // namespace
+}  // namespace ballast

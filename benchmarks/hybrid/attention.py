@@ -1,10 +1,12 @@
-"""What attention takes a layer on a GPU, by our kernels and by flashinfer's, for latents of 512 + 64 in half precision.
+"""What attention takes a layer on a GPU, by our kernels and by flashinfer's, in half precision: for latents of 512 + 64
+numbers, and for groups of heads of 128, given as heads of queries / heads of the cache.
 
-python benchmarks/hybrid/attention.py [--heads 128 16] [--batch 1 4 16] [--contexts 64 512 2048 8192 32768]
-    [--prompts 512 4096]
+python benchmarks/hybrid/attention.py [--heads 128 16] [--groups 32/4 64/4 96/8] [--batch 1 4 16]
+    [--contexts 64 512 2048 8192 32768] [--prompts 32 128 512 4096]
 
-Decode steps are captured over as many layers as keep the cache out of the GPU's own; prompts are queued as they are
-served. Medians of 5. Prints one JSON line a case; without a GPU it says so and prints none.
+Decode steps, which flashinfer serves for latents alone, are captured over as many layers as keep the cache out of the
+GPU's own; prompts are queued as they are served. Medians of 5. Prints one JSON line a case; without a GPU it says so
+and prints none.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from collections.abc import Callable
 import torch
 
 from ballast.host.gpu import why_unusable
+from ballast.model.hybrid.attention.attention import Attention
+from ballast.model.hybrid.attention.flashinfer_grouped import FlashinferGrouped
 from ballast.model.hybrid.attention.gpu import compiled_flashinfer, paged_attention
-from ballast.model.hybrid.attention.latent import Attention, AttentionSizes
+from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
 from ballast.model.switched_off import SwitchedOff
 from support.bench_record import bench_record
 from support.kernels.attention_cases import AttentionCase, attention_case
@@ -31,16 +35,20 @@ REPEATS = 5
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--heads", type=int, nargs="*", default=[128, 16])
+    parser.add_argument("--groups", nargs="*", default=["32/4", "64/4", "96/8"])
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 4, 16])
     parser.add_argument("--contexts", type=int, nargs="*", default=[64, 512, 2048, 8192, 32768])
-    parser.add_argument("--prompts", type=int, nargs="*", default=[512, 4096])
+    parser.add_argument("--prompts", type=int, nargs="*", default=[32, 128, 512, 4096])
     options = parser.parse_args()
     reason = why_unusable("cuda:0")
     if reason is not None:
         print(f"not run: {reason}", file=sys.stderr)
         return
-    for heads in options.heads:
-        sizes = AttentionSizes(heads, 512, 64, 0.1, 32)
+    models: list[Sizes] = [LatentSizes(heads, 512, 64, 0.1, 32) for heads in options.heads]
+    for groups in options.groups:
+        heads, kv_heads = map(int, groups.split("/"))
+        models.append(GroupedSizes(heads, kv_heads, 128, 128, 0.1, 32))
+    for sizes in models:
         kernels: dict[str, Attention | None] = {
             "ours": paged_attention(sizes, DEVICE),
             "flashinfer": compiled_flashinfer(sizes, DEVICE, SwitchedOff()),
@@ -48,7 +56,7 @@ def main() -> None:
         for name, attend in kernels.items():
             if attend is None:
                 continue
-            for context in options.contexts:
+            for context in options.contexts if not isinstance(attend, FlashinferGrouped) else ():
                 for batch in options.batch:
                     decode(name, attend, sizes, batch, context)
             for prompt in options.prompts:
@@ -56,7 +64,7 @@ def main() -> None:
 
 
 @torch.inference_mode()
-def decode(name: str, attend: Attention, sizes: AttentionSizes, batch: int, context: int) -> None:
+def decode(name: str, attend: Attention, sizes: Sizes, batch: int, context: int) -> None:
     case = attention_case(sizes, [1] * batch, [context] * batch, DEVICE, torch.float16)
     caches = [case.cache, *(case.cache.clone() for _ in range(min(31, COLD_BYTES // (2 * case.cache.numel()))))]
 
@@ -70,18 +78,23 @@ def decode(name: str, attend: Attention, sizes: AttentionSizes, batch: int, cont
     with torch.cuda.graph(graph):
         layers()
     us = median_us(graph.replay) / len(caches)
-    kv_bytes = batch * context * (sizes.rank + sizes.rope_dim) * case.cache.element_size()
-    record(f"decode B={batch} context {context}, {sizes.num_heads} heads, {name}", us, kv_gb_per_s=kv_bytes / us / 1e3)
+    kv_bytes = batch * context * sizes.row_width * case.cache.element_size()
+    record(f"decode B={batch} context {context}, {named(sizes)}, {name}", us, kv_gb_per_s=kv_bytes / us / 1e3)
 
 
 @torch.inference_mode()
-def prefill(name: str, attend: Attention, sizes: AttentionSizes, prompt: int) -> None:
+def prefill(name: str, attend: Attention, sizes: Sizes, prompt: int) -> None:
     case: AttentionCase = attention_case(sizes, [prompt], [prompt], DEVICE, torch.float16)
     attend.prepare(case.step)
     us = median_us(lambda: attend(case.query, case.cache, case.step))
     seen = prompt * (prompt + 1) / 2
-    flops = seen * sizes.num_heads * 2 * (2 * sizes.rank + sizes.rope_dim)
-    record(f"prompt of {prompt}, {sizes.num_heads} heads, {name}", us, tflops=flops / us / 1e6)
+    flops = seen * sizes.num_heads * 2 * (sizes.key_dim + sizes.v_dim)
+    record(f"prompt of {prompt}, {named(sizes)}, {name}", us, tflops=flops / us / 1e6)
+
+
+def named(sizes: Sizes) -> str:
+    groups = "" if isinstance(sizes, LatentSizes) else f" in {sizes.num_kv_heads} groups"
+    return f"{sizes.num_heads} heads{groups}"
 
 
 def median_us(run: Callable[[], object]) -> float:

@@ -30,7 +30,8 @@ from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import Runner
 from ballast.model.batch import Batch
-from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
+from ballast.model.hybrid.attention.attention import PlainAttention
+from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.step import Step
 from ballast.model.metadata import read_spec
@@ -66,7 +67,7 @@ ROUNDINGS = {
 class RoundedAttention:
     """Attention that rounds what flashinfer's kernels do."""
 
-    def __init__(self, sizes: AttentionSizes, dtype: torch.dtype) -> None:
+    def __init__(self, sizes: LatentSizes, dtype: torch.dtype) -> None:
         self._sizes = sizes
         self._dtype = dtype
 
@@ -92,8 +93,11 @@ class RoundedAttention:
 def load(file: Path, dtype: torch.dtype, *, rounds_attention: bool = False) -> HybridModel:
     hybrid = load_hybrid(file, torch.device("cpu"), SETTINGS, make_linear=float_linear, kv_dtype=dtype)
     if rounds_attention:
-        assert isinstance(hybrid._attention._attend, PlainAttention)
-        hybrid._attention._attend = RoundedAttention(hybrid._attention._attend._sizes, dtype)
+        for layer in (hybrid._attention, hybrid._prefill_attention):
+            plain = layer._kind.attend
+            assert isinstance(plain, PlainAttention)
+            assert isinstance(plain._sizes, LatentSizes)
+            layer._kind.attend = RoundedAttention(plain._sizes, dtype)
     return hybrid
 
 

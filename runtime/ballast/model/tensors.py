@@ -25,9 +25,19 @@ TYPES = frozenset(GgmlType(known.ggml_type) for known in kernels.formats())
 """Types that matrices may have. Norms and biases are F32."""
 
 GPU_TYPES = frozenset(
-    GgmlType(known.ggml_type) for known in kernels.formats() if known.layout is None or not known.layout.has_trits
+    GgmlType(known.ggml_type)
+    for known in kernels.formats()
+    if known.layout is None or not (known.layout.has_trits or known.layout.scales == "e4m3")
 )
-"""Those of them that kernels decode on a GPU; the CPU computes the others."""
+"""Those of them that kernels decode on a GPU; the CPU computes the others: trits, and those with scales in small
+floats, whose products are multiplied by a scale of the whole matrix as well."""
+
+SCALED_TYPES = frozenset(
+    GgmlType(known.ggml_type)
+    for known in kernels.formats()
+    if known.layout is not None and known.layout.scales == "e4m3"
+)
+"""Types whose matrices may have a scale beside them in the file, which their products are multiplied by."""
 
 _GROUP_OF: dict[str, Group] = {
     "token_embd": "embedding",
@@ -83,22 +93,43 @@ def check_tensors(gguf: GgufModel, spec: ModelSpec) -> None:
             raise ModelError(info.file, f"expected shape {shape}, found {info.shape}", tensor=name)
         _check_type(info)
     extra = [name for name in gguf.tensors if name not in expected]
+    scales = {scale_name(name) for name in expected if name.endswith(".weight")} | {"output.scale"}
     for name in extra:
-        _check_companion(gguf.tensors[name], expected)
+        if name in scales:
+            _check_scale(gguf, name, expected)
         _check_bias(gguf.tensors[name], expected)
+    extra = [name for name in extra if name not in scales]
     if extra:
         log.info("%s: %d tensors are not used, %s the first", gguf.path, len(extra), extra[0])
 
 
-def _check_companion(info: TensorInfo, expected: dict[str, tuple[int, ...]]) -> None:
-    """Refuse what a matrix would have to be multiplied by, beside it in the file. An `.input_scale` is for activations
-    that are rounded to four bits, as none is here."""
-    matrix = info.name.removesuffix(".scale") + ".weight"
-    if info.name.endswith(".scale") and matrix in expected:
+def scale_name(matrix: str) -> str:
+    """The tensor that holds what a matrix's products are multiplied by: of experts a number each, else one."""
+    return matrix.removesuffix(".weight") + ".scale"
+
+
+def _check_scale(gguf: GgufModel, name: str, expected: dict[str, tuple[int, ...]]) -> None:
+    """Refuse a scale of a matrix that no converter gives one, or of another type than those that have one. An
+    `.input_scale` is for activations that are rounded to four bits, as none is here."""
+    info = gguf.tensors[name]
+    weight = name.removesuffix(".scale") + ".weight"
+    if weight not in expected:
+        raise ModelError(info.file, f"a scale of {weight}, in whose place the embedding is used", tensor=name)
+    matrix = gguf.tensors[weight]
+    if group_of(matrix.name) in ("embedding", "router") or matrix.ggml_type not in SCALED_TYPES:
+        kinds = ", ".join(kind.name for kind in sorted(SCALED_TYPES))
         raise ModelError(
             info.file,
-            f"a scale of all of {matrix}, which cannot be applied here; take a file without",
-            tensor=info.name,
+            f"a scale of all of {matrix.name}, which is {matrix.ggml_type.name}; only {kinds} of attention, "
+            "feed-forward, experts and output have one",
+            tensor=name,
+        )
+    shape = (matrix.shape[0] if group_of(matrix.name) == "routed experts" else 1,)
+    if info.shape != shape or info.ggml_type != GgmlType.F32:
+        raise ModelError(
+            info.file,
+            f"expected shape {shape} of F32, found {info.shape} of {info.ggml_type.name}",
+            tensor=name,
         )
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.model.spec import LatentSpec, ModelSpec
-from ballast.model.tensors import expected_tensors
+from ballast.model.tensors import expected_tensors, scale_name
 from ballast.weights.gguf import GgufModel, block_of
 from ballast.weights.packed_panels import FileOf, Packed, PackedPanels
 from ballast.weights.read_ahead import ReadAhead
@@ -188,7 +188,12 @@ class Tensors:
         all_rows = int(np.prod(info.shape[:-1]))
         rows = all_rows if num_rows is None else num_rows
         data = self._gguf.data(name)[: info.num_bytes // all_rows * rows]
-        return kernels.Matrix(data, int(info.ggml_type), rows, cols)
+        return kernels.Matrix(data, int(info.ggml_type), rows, cols, self._scales(name))
+
+    def _scales(self, name: str) -> F32 | tuple[()]:
+        """What products with a tensor are multiplied by."""
+        scale = scale_name(name)
+        return self.vector(scale) if scale in self else ()
 
     def matrix(self, name: str, num_rows: int | None = None) -> kernels.Matrix:
         """The tensor, or its first rows, packed as one matrix."""
@@ -196,7 +201,9 @@ class Tensors:
         return self._packed(name, view, 1, view.rows, 0)
 
     def are_stackable(self, names: Sequence[str]) -> bool:
-        """Whether tensors have one type and one number of columns."""
+        """Whether tensors have one type and one number of columns, and none a scale of its own."""
+        if any(scale_name(name) in self for name in names):
+            return False
         return len({(self._gguf.tensors[name].ggml_type, self._gguf.tensors[name].shape[-1]) for name in names}) == 1
 
     def stacked(self, names: Sequence[str]) -> kernels.Matrix:

@@ -59,6 +59,7 @@ QUANTS = [
     "iq4_nl",
     "iq4_xs",
     "mxfp4",
+    "nvfp4",
 ]
 
 

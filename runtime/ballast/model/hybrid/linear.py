@@ -38,6 +38,11 @@ def one_by_one(linears: Sequence[Linear]) -> Linears:
     return lambda x: tuple(linear(x) for linear in linears)
 
 
+def one_after_the_other(parts: Sequence[Linears]) -> Linears:
+    """The results of all parts, in their order."""
+    return parts[0] if len(parts) == 1 else lambda x: tuple(result for part in parts for result in part(x))
+
+
 class FloatLinear:
     """A layer in float32 throughout: for the router, since rounding would change which experts it chooses."""
 

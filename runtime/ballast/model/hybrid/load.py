@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,20 +17,25 @@ from ballast._core import kernels
 from ballast.errors import ModelError
 from ballast.host.gpu import driver_library
 from ballast.host.nvcc import use_packaged_tools
+from ballast.model.hybrid.attention.attention import Attention, PlainAttention, largest_query
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes, PlainExpandedKernels
-from ballast.model.hybrid.attention.latent import Attention, AttentionSizes, PlainAttention, largest_query
+from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
+from ballast.model.hybrid.attention_layer import AttentionKind, AttentionLayer
 from ballast.model.hybrid.experts.device_layers import WholeLayers, place_experts
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.division import Divide, divide
 from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
+from ballast.model.hybrid.grouped_attention import GroupedAttention
 from ballast.model.hybrid.handoff.host_experts import HostExperts
+from ballast.model.hybrid.latent_attention import LatentAttention
 from ballast.model.hybrid.linear import Linear, MakeLinear
 from ballast.model.hybrid.load_options import HybridOptions
 from ballast.model.hybrid.model import DeviceParts, HybridModel, RoutedExperts
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.pointwise import Pointwise, TorchPointwise
+from ballast.model.hybrid.slices import slice_sizes_of
 from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in
 from ballast.model.hybrid.startup.pcie_share import SHARES, calibrate
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, CudaRegistrar, PinnedMemory, pin
@@ -37,7 +43,7 @@ from ballast.model.hybrid.streaming.start import start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts, LayerSums, sums_of_calls
 from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
 from ballast.model.rope import RopeTable, build_rope_table, softmax_scale
-from ballast.model.spec import ModelSpec
+from ballast.model.spec import LatentSpec, ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from ballast.model.weights import Packing
 from ballast.weights.gguf import GgufModel
@@ -65,8 +71,9 @@ def load_hybrid_model(
     if on_gpu:
         torch.cuda.set_device(device)
     off = SwitchedOff()
-    attention, prefill_attention = (_attention(gguf_model, spec, options.block_tokens, device, off) for _ in range(2))
-    expansion = _expansion(spec, options.block_tokens, attention, device, off)
+    sizes = _sizes(spec, options.block_tokens)
+    attends = [_attention(gguf_model, sizes, device, off) for _ in range(2)]
+    expansion = _expansion(spec, sizes, attends[0], device, off)
     make_experts = options.make_experts or _grouped_experts
     num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
     longest = min(options.max_step_tokens, num_positions)
@@ -100,8 +107,12 @@ def load_hybrid_model(
         pinned = pin(on_host, CudaRegistrar(), report=lambda done: report(loaded + (ready - loaded) * done))
     pointwise = _pointwise(spec, build_rope_table(spec, num_positions), options.kv_dtype, device)
     # Before anything on the CPU is timed: until now a compiler may have run.
-    expanded = expansion(pointwise.num_saturated, options.slices.long_tokens)
-    slices = options.slices if expanded is not None else replace(options.slices, long_from=None)
+    slices = slice_sizes_of(spec) if options.slices is None else options.slices
+    expanded = expansion(pointwise.num_saturated, slices.long_tokens)
+    short = replace(slices, long_from=None)
+    attention = AttentionLayer(_kind(spec, pointwise, attends[0], None), short)
+    cuts = short if expanded is None else slices
+    prefill_attention = AttentionLayer(_kind(spec, pointwise, attends[1], expanded), cuts)
     is_readable = pcie_share != 0 and (bool(pinned.num_bytes) if on_gpu else options.make_experts is not None)
     placed = [
         place_experts(layer, whole.left_of(index), make_experts, device, is_readable=is_readable)
@@ -110,9 +121,7 @@ def load_hybrid_model(
     by_layer = whole.placed | dict(zip(in_host, tried(placed, on_host), strict=True))
     host = HostExperts(spec, on_host, packing.pool, options.max_step_tokens, device, pin_thread=options.pin_thread)
     experts = DividedExperts(host, [by_layer[index] for index in sorted(by_layer)], _divide(device), device)
-    kv = DeviceKvPool(
-        spec.num_layers, options.num_blocks, options.block_tokens, spec.latent.latent_dim, options.kv_dtype, device
-    )
+    kv = DeviceKvPool(spec.num_layers, options.num_blocks, options.block_tokens, spec.planes, options.kv_dtype, device)
     inputs = DecodeInputs(options.max_batch_size, -(-num_positions // options.block_tokens), spec.hidden, device)
     streamed = start_streaming(
         spec,
@@ -127,7 +136,7 @@ def load_hybrid_model(
         off=off,
     )
     routed = RoutedExperts(experts, streamed, pinned, packing.pool)
-    parts = DeviceParts(device, attention, prefill_attention, expanded, slices, pointwise, kv, inputs)
+    parts = DeviceParts(device, attention, prefill_attention, pointwise, kv, inputs)
     model = HybridModel(spec, weights, routed, parts, options.max_step_tokens, options.vram, off)
     if experts.can_share:
         experts.set_pcie_share(SHARES[0] if pcie_share is None else pcie_share)
@@ -148,11 +157,12 @@ def load_hybrid_model(
 def _tell_bounds(weights: HybridWeights, kv_dtype: torch.dtype) -> None:
     """Say whether the cache can hold whatever tokens may come; where not, what is too large is bounded and counted."""
     holds = torch.finfo(kv_dtype).max
-    is_safe = max(weights.largest_key, weights.largest_latent) <= holds
+    is_safe = all(largest <= holds for largest in weights.largest.values())
+    kept = "s and ".join(weights.largest)
     log.log(
         logging.INFO if is_safe else logging.WARNING,
-        "the cache holds every key and latent" if is_safe else "the cache may have to bound keys and latents",
-        extra={"largest_key": weights.largest_key, "largest_latent": weights.largest_latent, "holds": holds},
+        f"the cache holds all {kept}s" if is_safe else f"the cache may have to bound {kept}s",
+        extra={**{f"largest_{name}": largest for name, largest in weights.largest.items()}, "holds": holds},
     )
 
 
@@ -184,10 +194,25 @@ def _parallel_compile(device: torch.device, report: Callable[[float], None]) -> 
     return parallel_compile(lambda: torch.cuda.set_device(device), report)
 
 
-def _attention(
-    gguf_model: GgufModel, spec: ModelSpec, block_tokens: int, device: torch.device, off: SwitchedOff
-) -> Attention:
-    sizes = AttentionSizes(spec.num_heads, spec.latent.kv_lora_rank, spec.rope_dim, softmax_scale(spec), block_tokens)
+def _sizes(spec: ModelSpec, block_tokens: int) -> Sizes:
+    scale, attention = softmax_scale(spec), spec.attention
+    if isinstance(attention, LatentSpec):
+        return LatentSizes(spec.num_heads, attention.kv_lora_rank, attention.rope_dim, scale, block_tokens)
+    return GroupedSizes(
+        spec.num_heads, attention.num_kv_heads, attention.head_dim, attention.v_dim, scale, block_tokens
+    )
+
+
+def _kind(
+    spec: ModelSpec, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | None
+) -> AttentionKind[Any]:
+    """`expanded`: for long slices of latent attention."""
+    if isinstance(spec.attention, LatentSpec):
+        return LatentAttention(spec, pointwise, attend, expanded)
+    return GroupedAttention(spec.num_heads, spec.attention.num_kv_heads, pointwise, attend)
+
+
+def _attention(gguf_model: GgufModel, sizes: Sizes, device: torch.device, off: SwitchedOff) -> Attention:
     if device.type != "cuda":
         return PlainAttention(sizes)
     for compiler in ("FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR"):
@@ -202,18 +227,14 @@ def _attention(
 
 
 def _expansion(
-    spec: ModelSpec, block_tokens: int, attention: Attention, device: torch.device, off: SwitchedOff
+    spec: ModelSpec, of: Sizes, attention: Attention, device: torch.device, off: SwitchedOff
 ) -> Callable[[torch.Tensor, int], ExpandedAttention | None]:
-    """What makes attention outside the latent space, once its kernels are compiled; see `start_expansion`."""
-    sizes = ExpandedSizes(
-        spec.num_heads,
-        spec.latent.kv_lora_rank,
-        spec.latent.nope_dim,
-        spec.rope_dim,
-        spec.latent.v_dim,
-        softmax_scale(spec),
-        block_tokens,
-    )
+    """What makes attention outside the latent space, once its kernels are compiled; see `start_expansion`. None of
+    attention that has no latent space."""
+    if not isinstance(of, LatentSizes):
+        return lambda counted, most: None
+    nope_dim, v_dim = spec.latent.nope_dim, spec.latent.v_dim
+    sizes = ExpandedSizes(of.num_heads, of.rank, nope_dim, of.rope_dim, v_dim, of.scale, of.block_tokens)
     if device.type != "cuda":
         return lambda counted, most: ExpandedAttention(sizes, PlainExpandedKernels(sizes, counted), most)
     from ballast.model.hybrid.attention.gpu import GpuAttention, start_expansion  # here alone: a CPU needs no Triton

@@ -8,7 +8,7 @@ import torch
 
 from ballast.host.vram import VramLimit
 from ballast.model.hybrid.linear import MakeLinear
-from ballast.model.hybrid.slices import SLICE_SIZES, SliceSizes
+from ballast.model.hybrid.slices import SliceSizes
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts
 from ballast.moe.gpu_experts import GpuExperts
 
@@ -44,8 +44,9 @@ class HybridOptions:
     """Whether the thread that computes experts becomes the pool's first thread, bound to its core."""
     decodes_by_graphs: bool = True
     """Whether decode steps are captured as CUDA graphs; a CPU captures none."""
-    slices: SliceSizes = SLICE_SIZES
-    """How long steps are cut for attention; without kernels for long slices there are none."""
+    slices: SliceSizes | None = None
+    """How long steps are cut for attention, without long slices where no kernels are for them; None: as
+    `slice_sizes_of` says."""
     make_linear: MakeLinear | None = None
     """Makes dense layers; None: packed ones, which take a device that Triton compiles for."""
     make_experts: MakeExperts | None = None

@@ -1,7 +1,7 @@
-"""DeepSeek V2, V3, R1 and Kimi K2 with attention and shared weights on one device and routed experts on the CPU.
+"""A model with attention and shared weights on one device and routed experts on the CPU.
 
-The same transformer as csrc/model/transformer.cpp, on torch tensors. Shapes: T tokens, D hidden, H heads,
-L = kv_lora_rank + rope_dim. Activations are float32 throughout.
+The same transformer as csrc/model/transformer.cpp, on torch tensors. Shapes: T tokens, D hidden. Activations are
+float32 throughout.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +23,6 @@ from ballast.host.vram import VramLimit, why_full
 from ballast.model.batch import Batch, padding
 from ballast.model.device_counts import DeviceCounts
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
-from ballast.model.hybrid.attention.expanded import ExpandedAttention
-from ballast.model.hybrid.attention.latent import Attention
 from ballast.model.hybrid.attention_layer import AttentionLayer
 from ballast.model.hybrid.device_wait import Event, wait_for
 from ballast.model.hybrid.embedding import Embedding
@@ -33,7 +32,7 @@ from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.pieces import Pieces, drained
 from ballast.model.hybrid.pointwise import Pointwise
 from ballast.model.hybrid.prefill_pass import PrefillPass
-from ballast.model.hybrid.slices import PRODUCT_TOKENS, SliceSizes, even_bounds
+from ballast.model.hybrid.slices import PRODUCT_TOKENS, even_bounds
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
@@ -68,13 +67,10 @@ class DeviceParts:
     """What a step uses on the device besides weights and routed experts."""
 
     device: torch.device
-    attention: Attention
-    prefill_attention: Attention
+    attention: AttentionLayer[Any]
+    """Of the model's kind, for the weights of its layers."""
+    prefill_attention: AttentionLayer[Any]
     """Of long prompts, which are computed beside the decode lane's steps."""
-    expanded: ExpandedAttention | None
-    """Of long slices of them; None: they are computed as any other."""
-    slices: SliceSizes
-    """How they are cut for attention."""
     pointwise: Pointwise
     kv: DeviceKvPool
     inputs: DecodeInputs
@@ -111,11 +107,8 @@ class HybridModel:
         self._kv = parts.kv
         self._inputs = inputs
         self._device = device
-        whole = replace(parts.slices, long_from=None)
-        self._attention = AttentionLayer(spec, parts.pointwise, parts.attention, None, whole)
-        self._prefill_attention = AttentionLayer(
-            spec, parts.pointwise, parts.prefill_attention, parts.expanded, parts.slices
-        )
+        self._attention = parts.attention
+        self._prefill_attention = parts.prefill_attention
         self._pointwise = parts.pointwise
         self._graphs: DecodeGraphs | None = None
         # What is queued on it gets its turn on the device before the prefill lane's work, which is on the default
@@ -426,7 +419,7 @@ class HybridModel:
             torch.cuda.synchronize(self._device)
 
     def _pieces(
-        self, stream: torch.Tensor, step: Step, experts: DividedExperts, attention: AttentionLayer
+        self, stream: torch.Tensor, step: Step, experts: DividedExperts, attention: AttentionLayer[Any]
     ) -> Pieces[torch.Tensor]:
         """Logits [sampled, vocabulary] of embedded tokens [T, D], which are overwritten."""
         layers = self._weights.layers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -12,9 +13,20 @@ from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
 
 
+@dataclass(frozen=True, slots=True)
+class HeadWeights:
+    """What grouped-query attention does to the heads of a token before it attends; None where it does not."""
+
+    query_bias: torch.Tensor | None  # [H * K]
+    key_bias: torch.Tensor | None  # [G * K]
+    value_bias: torch.Tensor | None  # [G * V]
+    query_norm: torch.Tensor | None  # [K], the same for all heads
+    key_norm: torch.Tensor | None
+
+
 class Pointwise(Protocol):
-    """The pointwise operations of one model. Shapes: T tokens, D hidden, H heads, L = kv_lora_rank + rope_dim; float32
-    but for the cache."""
+    """The pointwise operations of one model. Shapes: T tokens, D hidden, H heads, L = kv_lora_rank + rope_dim; G heads
+    of keys of width K and of values of width V; float32 but for the cache."""
 
     num_saturated: torch.Tensor  # int64 []
     """Numbers so far that were too large for what takes them, and became the largest that it holds."""
@@ -46,6 +58,20 @@ class Pointwise(Protocol):
     def rotated_query(self, heads: torch.Tensor, step: Step, scale: float, out: torch.Tensor) -> None:
         """`heads` [T, H, …] with the last rope_dim entries of each rotated, bounded as a query is and multiplied by
         `scale`, into `out`, which has the cache's type."""
+
+    def heads_and_cache(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        weights: HeadWeights,
+        cache: torch.Tensor,
+        step: Step,
+    ) -> torch.Tensor:
+        """The query [T, H, K] of products query [T, H, K], key [T, G, K] and value [T, G, V], whose tokens may be
+        strided. Each gets its bias; each head's query and key are normed, and their first rope_dim entries rotated, i
+        with i + rope_dim / 2. The cache's slots get the keys of all heads, then the values. Bounded as by
+        `query_and_cache`."""
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """silu(gate) * up, each [T, N]."""
@@ -101,6 +127,27 @@ class TorchPointwise:
         query = torch.cat([heads[..., : -self._rope_dim], turned], -1)
         out.copy_(self._bounded(query, self._largest_query) * scale)
 
+    def heads_and_cache(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        weights: HeadWeights,
+        cache: torch.Tensor,
+        step: Step,
+    ) -> torch.Tensor:
+        """See `Pointwise`."""
+        turned = []
+        for heads, bias, norm in (
+            (query, weights.query_bias, weights.query_norm),
+            (key, weights.key_bias, weights.key_norm),
+        ):
+            normed = _biased(heads, bias)
+            turned.append(self._halves_rotated(normed if norm is None else self.norm(normed, norm), step))
+        row = torch.cat([turned[1].flatten(1), _biased(value, weights.value_bias).flatten(1)], 1)
+        cache[step.slots] = self._bounded(row, torch.finfo(cache.dtype).max).to(cache.dtype)
+        return self._bounded(turned[0], self._largest_query)
+
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """See `Pointwise`."""
         return F.silu(gate) * up
@@ -114,3 +161,14 @@ class TorchPointwise:
         cos, sin = self._cos[step.positions, None], self._sin[step.positions, None]
         even, odd = x[..., 0::2], x[..., 1::2]
         return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
+
+    def _halves_rotated(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        """Pairs (i, i + rope_dim / 2) of [T, heads, rope_dim or more]."""
+        cos, sin = self._cos[step.positions, None], self._sin[step.positions, None]
+        first, second, rest = x.tensor_split((self._rope_dim // 2, self._rope_dim), -1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
+
+
+def _biased(heads: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """heads [T, heads, width], bias [heads * width]."""
+    return heads if bias is None else heads + bias.view(heads.shape[1:])

@@ -174,6 +174,150 @@ def rotated_query(
 
 
 @triton.jit
+def _turned_head(
+    head,  # float32 [KEY_DIM]: what is given
+    bias,  # the same, where HAS_BIAS
+    norm,  # float32 [KEY_DIM], where HAS_NORM
+    cos,  # float32 [ROPE / 2]: of the token's position
+    sin,
+    out,  # [KEY_DIM]
+    eps,
+    HAS_BIAS: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    ROPE: tl.constexpr,
+    PADDED_PAIRS: tl.constexpr,
+    PADDED_REST: tl.constexpr,
+    LARGEST: tl.constexpr,
+):
+    """A head with its bias, normed, and its first ROPE entries rotated, into `out`; how many numbers were bounded."""
+    pair = tl.arange(0, PADDED_PAIRS)
+    is_pair = pair < ROPE // 2
+    first = tl.load(head + pair, mask=is_pair, other=0.0)
+    second = tl.load(head + ROPE // 2 + pair, mask=is_pair, other=0.0)
+    if HAS_BIAS:
+        first += tl.load(bias + pair, mask=is_pair, other=0.0)
+        second += tl.load(bias + ROPE // 2 + pair, mask=is_pair, other=0.0)
+    squares = tl.reduce(first * first + second * second, 0, plus)
+    if PADDED_REST > 0:
+        of_rest = tl.arange(0, PADDED_REST)
+        is_rest = of_rest < KEY_DIM - ROPE
+        rest = tl.load(head + ROPE + of_rest, mask=is_rest, other=0.0)
+        if HAS_BIAS:
+            rest += tl.load(bias + ROPE + of_rest, mask=is_rest, other=0.0)
+        squares += tl.reduce(rest * rest, 0, plus)
+    if HAS_NORM:
+        inverse = 1.0 / tl.sqrt(squares / KEY_DIM + eps)
+        first *= inverse * tl.load(norm + pair, mask=is_pair, other=0.0)
+        second *= inverse * tl.load(norm + ROPE // 2 + pair, mask=is_pair, other=0.0)
+    cosine = tl.load(cos + pair, mask=is_pair, other=0.0)
+    sine = tl.load(sin + pair, mask=is_pair, other=0.0)
+    turned_first = first * cosine - second * sine
+    turned_second = second * cosine + first * sine
+    tl.store(out + pair, _bounded(turned_first, LARGEST).to(out.dtype.element_ty), mask=is_pair)
+    tl.store(out + ROPE // 2 + pair, _bounded(turned_second, LARGEST).to(out.dtype.element_ty), mask=is_pair)
+    num_beyond = tl.reduce(_is_beyond(turned_first, LARGEST) + _is_beyond(turned_second, LARGEST), 0, plus)
+    if PADDED_REST > 0:
+        if HAS_NORM:
+            rest *= inverse * tl.load(norm + ROPE + of_rest, mask=is_rest, other=0.0)
+        tl.store(out + ROPE + of_rest, _bounded(rest, LARGEST).to(out.dtype.element_ty), mask=is_rest)
+        num_beyond += tl.reduce(_is_beyond(rest, LARGEST), 0, plus)
+    return num_beyond
+
+
+@triton.jit
+def heads_and_cache(
+    query,  # float32 [T, heads, KEY_DIM], tokens QUERY_STRIDE apart
+    key,  # float32 [T, kv heads, KEY_DIM], tokens KEY_STRIDE apart
+    value,  # float32 [T, kv heads, V_DIM], tokens VALUE_STRIDE apart
+    query_bias,  # float32 [heads, KEY_DIM], where there is one
+    key_bias,
+    value_bias,
+    query_norm,  # float32 [KEY_DIM], where there is one
+    key_norm,
+    positions,  # int32 [T]
+    slots,  # int32 [T]
+    cos,  # float32 [positions, ROPE / 2]
+    sin,
+    rotated,  # float32 [T, heads, KEY_DIM]
+    cache,  # [slots, ROW_WIDTH]: keys by head, then values by head
+    num_saturated,  # int64 []
+    num_heads,
+    num_kv_heads,
+    eps,
+    QUERY_STRIDE: tl.constexpr,
+    KEY_STRIDE: tl.constexpr,
+    VALUE_STRIDE: tl.constexpr,
+    HAS_QUERY_BIAS: tl.constexpr,
+    HAS_KEY_BIAS: tl.constexpr,
+    HAS_VALUE_BIAS: tl.constexpr,
+    HAS_QUERY_NORM: tl.constexpr,
+    HAS_KEY_NORM: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    V_DIM: tl.constexpr,
+    ROPE: tl.constexpr,
+    ROW_WIDTH: tl.constexpr,
+    PADDED_PAIRS: tl.constexpr,
+    PADDED_REST: tl.constexpr,
+    PADDED_V: tl.constexpr,
+    LARGEST: tl.constexpr,  # that the cache holds
+    LARGEST_QUERY: tl.constexpr,
+):
+    """Grid: tokens, heads of queries, of keys, of values."""
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    angle = tl.load(positions + token).to(tl.int64) * (ROPE // 2)
+    row = cache + tl.load(slots + token).to(tl.int64) * ROW_WIDTH
+    if head < num_heads:
+        num_beyond = _turned_head(
+            query + token * QUERY_STRIDE + head * KEY_DIM,
+            query_bias + head * KEY_DIM,
+            query_norm,
+            cos + angle,
+            sin + angle,
+            rotated + (token * num_heads + head) * KEY_DIM,
+            eps,
+            HAS_QUERY_BIAS,
+            HAS_QUERY_NORM,
+            KEY_DIM,
+            ROPE,
+            PADDED_PAIRS,
+            PADDED_REST,
+            LARGEST_QUERY,
+        )
+    elif head < num_heads + num_kv_heads:
+        own = head - num_heads
+        num_beyond = _turned_head(
+            key + token * KEY_STRIDE + own * KEY_DIM,
+            key_bias + own * KEY_DIM,
+            key_norm,
+            cos + angle,
+            sin + angle,
+            row + own * KEY_DIM,
+            eps,
+            HAS_KEY_BIAS,
+            HAS_KEY_NORM,
+            KEY_DIM,
+            ROPE,
+            PADDED_PAIRS,
+            PADDED_REST,
+            LARGEST,
+        )
+    else:
+        own = head - num_heads - num_kv_heads
+        of_value = tl.arange(0, PADDED_V)
+        is_value = of_value < V_DIM
+        values = tl.load(value + token * VALUE_STRIDE + own * V_DIM + of_value, mask=is_value, other=0.0)
+        if HAS_VALUE_BIAS:
+            values += tl.load(value_bias + own * V_DIM + of_value, mask=is_value, other=0.0)
+        kept = row + num_kv_heads * KEY_DIM + own * V_DIM + of_value
+        tl.store(kept, _bounded(values, LARGEST).to(cache.dtype.element_ty), mask=is_value)
+        num_beyond = tl.reduce(_is_beyond(values, LARGEST), 0, plus)
+    if num_beyond > 0:
+        tl.atomic_add(num_saturated, num_beyond.to(tl.int64))
+
+
+@triton.jit
 def gated(
     gate,  # float32 [T, width], rows `stride` apart
     up,  # the same

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ballast.model.spec import GroupedSpec, ModelSpec
+
 PRODUCT_TOKENS = 4096
 """Most tokens that a layer's products take at a time: they bound activations wider than a token's row. A quantised
 matrix is decoded once for each."""
@@ -22,7 +24,8 @@ class SliceSizes:
     """How a step is cut."""
 
     tokens: int = 1024
-    """Most tokens of a slice whose queries are carried into the latent space."""
+    """Most tokens of a slice that is computed as the cache holds it: in latent attention, with queries carried into the
+    latent space."""
     long_tokens: int = 8192
     """Most tokens of a slice of one request whose keys and values are brought out of the latent space, and most of
     these at a time."""
@@ -31,7 +34,14 @@ class SliceSizes:
 
 
 SLICE_SIZES = SliceSizes()
-"""Those that a model is served with."""
+"""Those that a model with latent attention is served with."""
+GROUPED_SLICE_SIZES = SliceSizes(tokens=PRODUCT_TOKENS, long_from=None)
+"""Those of grouped-query attention: nothing of it is wider than a product's activations."""
+
+
+def slice_sizes_of(spec: ModelSpec) -> SliceSizes:
+    """Those that a model is served with."""
+    return GROUPED_SLICE_SIZES if isinstance(spec.attention, GroupedSpec) else SLICE_SIZES
 
 
 @dataclass(frozen=True, slots=True)

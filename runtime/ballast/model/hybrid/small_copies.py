@@ -35,7 +35,10 @@ def carried(kernels: ModuleType) -> SmallCopy:
     def carry(host: torch.Tensor, out: torch.Tensor) -> None:
         source, target = (tensor.view(-1).view(torch.int32) for tensor in (host, out))
         num_words = target.numel()
-        kernels.copy_words[(-(-num_words // BLOCK_WORDS),)](source, target, num_words, BLOCK=BLOCK_WORDS)
+        grid = (-(-num_words // BLOCK_WORDS),)
+        # Launched even where `parallel_compile` lets launches only compile: kernels that are not Triton's run there,
+        # and find their addresses in what is copied.
+        kernels.copy_words.run(source, target, num_words, grid=grid, warmup=False, BLOCK=BLOCK_WORDS)
 
     return carry
 

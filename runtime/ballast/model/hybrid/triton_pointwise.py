@@ -7,6 +7,7 @@ import math
 import torch
 
 from ballast.model.hybrid import pointwise_kernels
+from ballast.model.hybrid.pointwise import HeadWeights
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
@@ -117,6 +118,61 @@ class TritonPointwise:
             HEADS=_QUERY_HEADS,
             LARGEST_QUERY=self._largest_query,
         )
+
+    def heads_and_cache(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        weights: HeadWeights,
+        cache: torch.Tensor,
+        step: Step,
+    ) -> torch.Tensor:
+        """See `Pointwise`."""
+        num_tokens, num_heads, head_dim = query.shape
+        num_kv_heads, v_dim = value.shape[1:]
+        rotated = torch.empty((num_tokens, num_heads, head_dim), device=query.device)
+        rest = head_dim - self._rope_dim
+        pointwise_kernels.heads_and_cache[(num_tokens, num_heads + 2 * num_kv_heads)](
+            query,
+            key,
+            value,
+            # Any pointer, where there is none.
+            *(
+                query if given is None else given
+                for given in (weights.query_bias, weights.key_bias, weights.value_bias)
+            ),
+            *(query if given is None else given for given in (weights.query_norm, weights.key_norm)),
+            step.positions,
+            step.slots,
+            self._cos,
+            self._sin,
+            rotated,
+            cache,
+            self.num_saturated,
+            num_heads,
+            num_kv_heads,
+            self._rms_eps,
+            QUERY_STRIDE=query.stride(0),
+            KEY_STRIDE=key.stride(0),
+            VALUE_STRIDE=value.stride(0),
+            HAS_QUERY_BIAS=weights.query_bias is not None,
+            HAS_KEY_BIAS=weights.key_bias is not None,
+            HAS_VALUE_BIAS=weights.value_bias is not None,
+            HAS_QUERY_NORM=weights.query_norm is not None,
+            HAS_KEY_NORM=weights.key_norm is not None,
+            KEY_DIM=head_dim,
+            V_DIM=v_dim,
+            ROPE=self._rope_dim,
+            ROW_WIDTH=cache.shape[1],
+            PADDED_PAIRS=padded(self._rope_dim // 2),
+            PADDED_REST=padded(rest) if rest else 0,
+            PADDED_V=padded(v_dim),
+            LARGEST=torch.finfo(cache.dtype).max,
+            LARGEST_QUERY=self._largest_query,
+            num_warps=1,
+        )
+        return rotated
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """See `Pointwise`."""

@@ -5,17 +5,27 @@ Matrices are packed on the host in their type in the file, and copied to the dev
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ballast._core import kernels
-from ballast.model.hybrid.attention.cache_bounds import largest_key, largest_latent
+from ballast.model.hybrid.attention.cache_bounds import largest_normed, largest_product, largest_rotated
 from ballast.model.hybrid.experts.routing import Choose, Router
-from ballast.model.hybrid.linear import FloatLinear, Linear, Linears, MakeLinear, as_one, one_by_one
-from ballast.model.spec import ModelSpec
+from ballast.model.hybrid.linear import (
+    FloatLinear,
+    Linear,
+    Linears,
+    MakeLinear,
+    as_one,
+    one_after_the_other,
+    one_by_one,
+)
+from ballast.model.hybrid.pointwise import HeadWeights
+from ballast.model.spec import GroupedSpec, ModelSpec
 from ballast.model.weights import HeadMatrix, Packing, Tensors, read_ahead, shares_after_layers
 from ballast.weights.gguf import GgufModel
 
@@ -24,7 +34,7 @@ IsTaken = Callable[[int, kernels.Experts], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionWeights:
+class LatentWeights:
     """Latent attention. Queries are projected through a low rank (V2, V3) or directly (V2-Lite)."""
 
     norm: torch.Tensor  # [D]
@@ -35,6 +45,19 @@ class AttentionWeights:
     k_up: Linear  # per head nope → kv_lora_rank
     v_up: Linear  # per head kv_lora_rank → v
     output: Linear  # H * v → D
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedWeights:
+    """Grouped-query attention over G heads of keys of width K and values of width V."""
+
+    norm: torch.Tensor  # [D]
+    heads: Linears  # D → H * K; G * K; G * V
+    of_heads: HeadWeights
+    output: Linear  # H * V → D
+
+
+AttentionWeights = LatentWeights | GroupedWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +96,9 @@ class HybridWeights:
     output_norm: torch.Tensor  # [D]
     output: Linear  # D → sampled vocabulary
     num_sampled_ids: int
-    largest_key: float
-    """The largest number that a layer's keys can have in the cache, whatever the tokens; see `cache_bounds`."""
-    largest_latent: float
-    """The same of its latents."""
+    largest: Mapping[str, float]
+    """By what the cache keeps, "key" and "latent" or "value": the largest number that it can have there, whatever the
+    tokens; see `cache_bounds`."""
 
 
 def load_hybrid_weights(
@@ -105,8 +127,7 @@ def load_hybrid_weights(
             output_norm=loader.vector("output_norm.weight"),
             output=loader.matrix(output, num_rows),
             num_sampled_ids=num_rows,
-            largest_key=max(loader.largest_keys),
-            largest_latent=max(loader.largest_latents),
+            largest=loader.largest,
         )
 
 
@@ -119,8 +140,7 @@ class _Loader:
         self._make_linear = make_linear
         self._device = device
         self._is_taken = is_taken
-        self.largest_keys: list[float] = []
-        self.largest_latents: list[float] = []
+        self.largest: dict[str, float] = {}
 
     def vector(self, name: str) -> torch.Tensor:
         return torch.tensor(self.tensors.vector(name), device=self._device)
@@ -130,9 +150,20 @@ class _Loader:
         return self._make_linear(packed, packed.rows, packed.cols)
 
     def matrices(self, *names: str) -> Linears:
-        """Matrices that are applied to one input, as one product where their types allow it."""
-        if not self.tensors.are_stackable(names):
-            return one_by_one([self.matrix(name) for name in names])
+        """Matrices that are applied to one input, neighbours as one product where their types allow it: published files
+        often have values in a better type than queries and keys."""
+        runs: list[list[str]] = []
+        for name in names:
+            if runs and self.tensors.are_stackable((runs[-1][0], name)):
+                runs[-1].append(name)
+            else:
+                runs.append([name])
+        return one_after_the_other([self._run(run) for run in runs])
+
+    def _run(self, names: Sequence[str]) -> Linears:
+        """Matrices of one type and width."""
+        if len(names) == 1:
+            return one_by_one([self.matrix(names[0])])
         whole = self.tensors.stacked(names)
         linear = self._make_linear(whole, whole.rows, whole.cols)
         return as_one(linear, [self.tensors.view(name).rows for name in names])
@@ -142,18 +173,33 @@ class _Loader:
         is_dense = index < self._spec.num_dense_layers
         has_shared = not is_dense and self._spec.num_shared_experts > 0
         return LayerWeights(
-            attention=self._attention(block),
-            ffn_norm=self.vector(f"{block}.ffn_norm.weight"),
+            attention=self._grouped(block) if isinstance(self._spec.attention, GroupedSpec) else self._latent(block),
+            ffn_norm=self.vector(f"{block}.{self._spec.architecture.ffn_norm}.weight"),
             mlp=self._mlp(block, "_shexp" if has_shared else "") if is_dense or has_shared else None,
             routed=None if is_dense else self._routed(index - self._spec.num_dense_layers, block),
         )
 
-    def _attention(self, block: str) -> AttentionWeights:
+    def optional_vector(self, name: str) -> torch.Tensor | None:
+        return self.vector(name) if name in self.tensors else None
+
+    def _grouped(self, block: str) -> GroupedWeights:
+        self._note_heads(block)
+        return GroupedWeights(
+            norm=self.vector(f"{block}.attn_norm.weight"),
+            heads=self.matrices(*(f"{block}.attn_{part}.weight" for part in "qkv")),
+            of_heads=HeadWeights(
+                *(self.optional_vector(f"{block}.attn_{part}.bias") for part in "qkv"),
+                *(self.optional_vector(f"{block}.attn_{part}_norm.weight") for part in "qk"),
+            ),
+            output=self.matrix(f"{block}.attn_output.weight"),
+        )
+
+    def _latent(self, block: str) -> LatentWeights:
         spec = self._spec
         has_rank = spec.latent.q_lora_rank is not None
-        self._note_bounds(block)
+        self._note_latents(block)
         k_up, v_up = self.tensors.latent_heads(spec, block)
-        return AttentionWeights(
+        return LatentWeights(
             norm=self.vector(f"{block}.attn_norm.weight"),
             down=self.matrices(
                 f"{block}.attn_q_a.weight" if has_rank else f"{block}.attn_q.weight", f"{block}.attn_kv_a_mqa.weight"
@@ -166,15 +212,42 @@ class _Loader:
             output=self.matrix(f"{block}.attn_output.weight"),
         )
 
-    def _note_bounds(self, block: str) -> None:
+    def _note_latents(self, block: str) -> None:
         """How large the layer's part of the cache can become."""
-        spec = self._spec
-        norm = self.tensors.vector(f"{block}.attn_norm.weight")
-        rows = np.empty((spec.rope_dim, spec.hidden), np.float32)
-        ids = np.arange(spec.latent.kv_lora_rank, spec.latent.latent_dim, dtype=np.int32)
-        kernels.embed(self.tensors.view(f"{block}.attn_kv_a_mqa.weight"), ids, rows)
-        self.largest_keys.append(largest_key(norm, rows, spec.yarn.attention_factor if spec.yarn else 1.0))
-        self.largest_latents.append(largest_latent(self.tensors.vector(f"{block}.attn_kv_a_norm.weight")))
+        latent = self._spec.latent
+        keys = self._largest_products(block, "attn_kv_a_mqa", range(latent.kv_lora_rank, latent.latent_dim))
+        self._note("key", largest_rotated(keys[0::2], keys[1::2], self._rotation))
+        self._note("latent", largest_normed(self.tensors.vector(f"{block}.attn_kv_a_norm.weight")))
+
+    def _note_heads(self, block: str) -> None:
+        """The same of grouped-query attention."""
+        norm = f"{block}.attn_k_norm.weight"
+        if norm in self.tensors:
+            self._note("key", self._rotation * largest_normed(self.tensors.vector(norm)))
+        else:
+            grouped = self._spec.attention
+            assert isinstance(grouped, GroupedSpec)
+            keys = self._largest_products(block, "attn_k").reshape(grouped.num_kv_heads, grouped.head_dim)
+            first, second, rest = np.split(keys, (grouped.rope_dim // 2, grouped.rope_dim), 1)
+            self._note("key", max(largest_rotated(first, second, self._rotation), float(rest.max(initial=0.0))))
+        self._note("value", float(self._largest_products(block, "attn_v").max()))
+
+    @property
+    def _rotation(self) -> float:
+        return self._spec.yarn.attention_factor if self._spec.yarn else 1.0
+
+    def _largest_products(self, block: str, part: str, rows: range | None = None) -> NDArray[np.float64]:
+        """Of some rows of a matrix that the layer's norm precedes; None: of all."""
+        matrix = self.tensors.view(f"{block}.{part}.weight")
+        ids = np.array(range(matrix.rows) if rows is None else rows, np.int32)
+        values = np.empty((len(ids), matrix.cols), np.float32)
+        kernels.embed(matrix, ids, values)
+        bias = self.tensors.optional_vector(f"{block}.{part}.bias")
+        return largest_product(self.tensors.vector(f"{block}.attn_norm.weight"), values, bias)
+
+    def _note(self, name: str, largest: float) -> None:
+        # A sum that is no number stays one.
+        self.largest[name] = float(np.maximum(self.largest.get(name, 0.0), largest))
 
     def _heads(self, heads: HeadMatrix, rows: int, cols: int) -> Linear:
         return self._make_linear(heads.matrix, rows, cols, is_transposed=heads.transposed)

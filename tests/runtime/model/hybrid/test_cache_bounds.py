@@ -11,8 +11,8 @@ import torch
 
 from ballast.engine.build import EngineSettings
 from ballast.model.hybrid import weights
-from ballast.model.hybrid.attention.cache_bounds import largest_key, largest_latent
-from ballast.model.hybrid.pointwise import TorchPointwise
+from ballast.model.hybrid.attention.cache_bounds import largest_normed, largest_product, largest_rotated
+from ballast.model.hybrid.pointwise import HeadWeights, TorchPointwise
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
 from ballast.tiny import write_tiny_model
@@ -20,6 +20,8 @@ from support.models.float_hybrid import float_linear, load_hybrid
 
 CPU = torch.device("cpu")
 HIDDEN, RANK, ROPE, ROTATION = 40, 24, 8, 1.3
+WIDTH = 12
+"""Of a head, whose first ROPE entries are rotated."""
 
 
 def cached(norm: np.ndarray, rows: np.ndarray, latent_norm: np.ndarray, stream: np.ndarray, angle: float) -> np.ndarray:
@@ -45,7 +47,8 @@ def test_no_token_passes_a_bound_and_some_token_comes_to_it() -> None:
     rows = rng.standard_normal((ROPE, HIDDEN)).astype(np.float32)
     rows[3] *= 0.0
     rows[2] *= 9.0
-    key, latent = largest_key(norm, rows, ROTATION), largest_latent(latent_norm)
+    products = largest_product(norm, rows, None)
+    key, latent = largest_rotated(products[0::2], products[1::2], ROTATION), largest_normed(latent_norm)
     streams = rng.standard_normal((200, HIDDEN)).astype(np.float32)
     for stream in streams:
         row = cached(norm, rows, latent_norm, stream, float(rng.uniform(0, 6)))
@@ -55,15 +58,36 @@ def test_no_token_passes_a_bound_and_some_token_comes_to_it() -> None:
     assert np.abs(worst[:RANK]).max() == pytest.approx(latent, rel=1e-5)
 
 
+def test_no_head_passes_its_bound_and_some_head_comes_to_it() -> None:
+    rng = np.random.default_rng(4)
+    norm, bias = (rng.standard_normal(size).astype(np.float32) for size in (HIDDEN, WIDTH))
+    rows = rng.standard_normal((WIDTH, HIDDEN)).astype(np.float32)
+    rows[2] *= 9.0
+    heads = HeadWeights(None, torch.from_numpy(bias), torch.from_numpy(bias), None, None)
+    largest = largest_product(norm, rows, bias)
+    rotated = largest_rotated(largest[: ROPE // 2], largest[ROPE // 2 : ROPE], 1.0)
+    streams = [*rng.standard_normal((200, HIDDEN)).astype(np.float32), np.sign(bias[2]) * rows[2] * norm]
+    for stream in streams:
+        angles = rng.uniform(0, 6, (1, ROPE // 2)).astype(np.float32)
+        pointwise = TorchPointwise(0.0, RopeTable(np.cos(angles), np.sin(angles)), CPU)
+        product = pointwise.norm(torch.from_numpy(stream)[None], torch.from_numpy(norm)) @ torch.from_numpy(rows).T
+        zero, cache, head = torch.zeros(1, dtype=torch.int32), torch.zeros((1, 2 * WIDTH)), product[:, None]
+        pointwise.heads_and_cache(head, head, head, heads, cache, Step(zero, zero, zero.long(), ()))
+        keys, values = np.abs(cache[0].numpy()).reshape(2, WIDTH)
+        assert keys[:ROPE].max() <= rotated * (1 + 1e-6)
+        assert (values <= largest * (1 + 1e-6)).all()
+    assert values[2] == pytest.approx(largest[2], rel=1e-5)
+
+
 def test_infinite_weights_have_no_finite_bound() -> None:
     rows = np.full((ROPE, HIDDEN), np.inf, np.float32)
-    assert not largest_key(np.zeros(HIDDEN, np.float32), rows, 1.0) <= 65504
+    assert not largest_product(np.zeros(HIDDEN, np.float32), rows, None).max() <= 65504
 
 
 @pytest.mark.parametrize(("key", "level"), [(None, "INFO"), (65504.0, "INFO"), (70000.0, "WARNING")])
 def test_a_start_tells_how_large_keys_can_be(tmp_path: Path, monkeypatch, caplog, key: float, level: str) -> None:
     if key is not None:
-        monkeypatch.setattr(weights, "largest_key", lambda *_: key)
+        monkeypatch.setattr(weights, "largest_rotated", lambda *_: key)
     caplog.set_level(logging.INFO)
     settings = EngineSettings(
         cache_lens=64, max_batch_size=1, max_new_tokens=8, chunk_size=8, prefill_chunk_size=8, max_queue=1

@@ -32,8 +32,9 @@ from ballast.host.gpu import taken_vram
 from ballast.host.vram import VramLimit
 from ballast.model.batch import Batch, padding
 from ballast.model.hybrid import load as loading
-from ballast.model.hybrid.attention import latent
-from ballast.model.hybrid.attention.latent import AttentionSizes, PlainAttention
+from ballast.model.hybrid.attention import attention
+from ballast.model.hybrid.attention.attention import PlainAttention
+from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.experts.device_layers import WholeLayers
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
@@ -64,6 +65,8 @@ MOST_CHOSEN_OTHERWISE = 0.003
 """Of choices of experts. Half precision in the cache changes 0.0013, bfloat16 0.004."""
 CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")
+GROUPED = ("qwen3", "glm45", "glm45air")
+"""Of grouped-query attention: no norm, bias or unrotated entries; all; all but the norm of heads."""
 GPU_QUANTS = [quant for quant in QUANTS if type_for("blk.0.ffn_up.weight", 2, 256, quant) in GPU_TYPES]
 SETTINGS = EngineSettings(
     cache_lens=512,
@@ -188,6 +191,7 @@ def run_long_prompts(pair: Pair, settings: EngineSettings) -> None:
     [
         *((arch, mla, "q4_k") for arch in ("v2lite", "v2", "v3", "k2") for mla in ("split", "joint")),
         *(("v3", "split", quant) for quant in ("f32", "bf16", "q8_0", "q6_k", "iq4_xs")),
+        *((arch, "split", quant) for arch in GROUPED for quant in ("f32", "q8_0", "q4_k")),
     ],
 )
 def test_logits_agree_with_the_cpu_model_in_every_architecture(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
@@ -213,6 +217,16 @@ def test_logits_agree_where_matrices_of_one_input_have_different_types(tmp_path:
     assert pair.largest_error <= MAX_RELATIVE_ERROR
 
 
+def test_logits_agree_where_values_have_a_type_of_their_own(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(Tensors, "are_stackable", lambda self, names: not any("attn_v" in name for name in names))
+    stacked, stack = [], Tensors.stacked
+    monkeypatch.setattr(Tensors, "stacked", lambda self, names: (stacked.append(len(names)), stack(self, names))[1])
+    pair = pair_on_cpu(write_tiny_model(tmp_path, arch="glm45", quant="q4_k").gguf)
+    assert set(stacked) == {2}, "queries and keys; gate and up"
+    run_requests(pair)
+    assert pair.largest_error <= MAX_RELATIVE_ERROR
+
+
 def gpu_experts_of(file: Path) -> dict[str, GpuExperts]:
     """None on the device, some there with one whole layer, all."""
     spec = read_spec(open_gguf(file), None)
@@ -226,8 +240,11 @@ def gpu_experts_of(file: Path) -> dict[str, GpuExperts]:
 
 @pytest.mark.parametrize("stream_from_tokens", [0, 20])
 @pytest.mark.parametrize("divided", ["share", "some", "all"])
-def test_logits_agree_however_experts_are_divided(tmp_path: Path, divided: str, stream_from_tokens: int) -> None:
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+@pytest.mark.parametrize("arch", ["v3", "qwen3"])
+def test_logits_agree_however_experts_are_divided(
+    tmp_path: Path, arch: str, divided: str, stream_from_tokens: int
+) -> None:
+    file = write_tiny_model(tmp_path, arch=arch, mla="split", quant="f32").gguf
     hybrid = load(
         file,
         CPU,
@@ -363,6 +380,7 @@ def test_what_fails_while_the_share_is_measured_ends_the_start(tmp_path: Path, m
             for mla in ("split", "joint")
             if (arch, mla) not in {("v3", "split"), ("v2lite", "joint")}
         ),
+        *((arch, "split", quant) for arch in GROUPED for quant in ("f32", "bf16", "q8_0", "q4_k_m")),
     ],
 )
 def test_distributions_on_a_gpu_agree_with_float32(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
@@ -374,7 +392,10 @@ def test_distributions_on_a_gpu_agree_with_float32(tmp_path: Path, arch: str, ml
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("arch", "mla", "quant"), [("v3", "split", "q4_k"), ("v2lite", "joint", "q8_0")])
+@pytest.mark.parametrize(
+    ("arch", "mla", "quant"),
+    [("v3", "split", "q4_k"), ("v2lite", "joint", "q8_0"), ("qwen3", "split", "q4_k"), ("glm45", "split", "q8_0")],
+)
 def test_batches_of_every_kind_agree_with_float32(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
     file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf
     settings = replace(SETTINGS, max_batch_size=16, cache_lens=1024)
@@ -451,8 +472,9 @@ def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(tmp_path: Path, device: str) -> None:
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf
+@pytest.mark.parametrize("arch", ["v3", "qwen3"])
+def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(tmp_path: Path, arch: str, device: str) -> None:
+    file = write_tiny_model(tmp_path, arch=arch, mla="split", quant="q4_k").gguf
     model = load(file, GPU) if device == "cuda" else load(file, CPU, make_linear=float_linear)
     assert isinstance(model, LooksAhead)
     counted = Counted(model)
@@ -461,9 +483,12 @@ def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(tmp_path
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("quant", ["q4_k", "q8_0", "q2_k", "bf16"])
-def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, quant: str) -> None:
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant=quant).gguf
+@pytest.mark.parametrize(
+    ("arch", "quant"),
+    [*(("v3", quant) for quant in ("q4_k", "q8_0", "q2_k", "bf16")), ("qwen3", "q4_k"), ("glm45", "q8_0")],
+)
+def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: str, quant: str) -> None:
+    file = write_tiny_model(tmp_path, arch=arch, mla="split", quant=quant).gguf
     pair = pair_on_gpu(file, stream_from_tokens=2)
     hybrid = pair.second
     assert isinstance(hybrid, HybridModel)
@@ -477,7 +502,7 @@ def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, quan
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("arch", "quant"), [("v3", "q4_k"), ("v2lite", "q8_0")])
+@pytest.mark.parametrize(("arch", "quant"), [("v3", "q4_k"), ("v2lite", "q8_0"), ("qwen3", "q4_k"), ("glm45", "q8_0")])
 @pytest.mark.parametrize("divided", ["share", "some", "all"])
 def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: str, quant: str, divided: str) -> None:
     file = write_tiny_model(tmp_path, arch=arch, mla="split", quant=quant).gguf
@@ -507,7 +532,9 @@ class Recorded:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_requests", [4, 16])
-@pytest.mark.parametrize(("arch", "mla"), [("v3", "split"), ("v2lite", "joint")])
+@pytest.mark.parametrize(
+    ("arch", "mla"), [("v3", "split"), ("v2lite", "joint"), ("qwen3", "split"), ("glm45", "split")]
+)
 def test_captured_steps_give_what_queued_ones_give(tmp_path: Path, arch: str, mla: str, num_requests: int) -> None:
     file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant="q4_k").gguf
     # One model: another may have measured other ways to be faster.
@@ -530,7 +557,13 @@ def test_captured_steps_give_what_queued_ones_give(tmp_path: Path, arch: str, ml
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("arch", "options"), [("v3", {}), ("v2lite", {"pcie_share": None, "stream_from_tokens": None})]
+    ("arch", "options"),
+    [
+        ("v3", {}),
+        ("v2lite", {"pcie_share": None, "stream_from_tokens": None}),
+        ("qwen3", {}),
+        ("glm45", {"pcie_share": None, "stream_from_tokens": None}),
+    ],
 )
 def test_no_step_waits_for_a_compiler(tmp_path: Path, arch: str, options: dict[str, Any]) -> None:
     file = write_tiny_model(tmp_path, arch=arch, mla="split", quant="q4_k_m").gguf
@@ -570,7 +603,7 @@ def test_a_step_holds_where_each_request_stands() -> None:
 
 
 def test_a_token_sees_its_own_request_up_to_itself_also_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = AttentionSizes(num_heads=2, rank=16, rope_dim=8, scale=0.3, block_tokens=16)
+    sizes = LatentSizes(num_heads=2, rank=16, rope_dim=8, scale=0.3, block_tokens=16)
     case = attention_case(sizes, [7, 2], [12, 30], CPU, torch.float32)
     at_once = PlainAttention(sizes)(case.query, case.cache, case.step)
     requests = case.step.requests
@@ -580,7 +613,7 @@ def test_a_token_sees_its_own_request_up_to_itself_also_in_pieces(monkeypatch: p
             keys = case.cache[slots[: int(case.step.positions[token]) + 1]]
             weights = (case.query[token] @ keys.T * 0.3).softmax(-1)
             torch.testing.assert_close(at_once[token], weights @ keys[:, :16])
-    monkeypatch.setattr(latent, "SCORE_BYTES", 4 * 2 * 12 * 2)
+    monkeypatch.setattr(attention, "SCORE_BYTES", 4 * 2 * 12 * 2)
     torch.testing.assert_close(PlainAttention(sizes)(case.query, case.cache, case.step), at_once)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 
 from ballast.engine.build import EngineSettings
 from ballast.model.batch import Batch
-from ballast.model.hybrid import attention_layer, model
+from ballast.model.hybrid import latent_attention, model
+from ballast.model.hybrid.latent_attention import LatentAttention
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.slices import SliceSizes, cut, even_bounds
 from ballast.model.hybrid.step import Step
@@ -77,16 +79,20 @@ def batch_of(rows: list[tuple[int, int]]) -> Batch:
 def logits_of(hybrid: HybridModel, sizes: SliceSizes, *batches: Batch) -> tuple[list[np.ndarray], list[torch.Tensor]]:
     """Of each step, and the cache afterwards."""
     hybrid._attention = hybrid._prefill_attention  # short prompts, too, are cut as long ones are
+    kind = hybrid._attention._kind
+    if isinstance(kind, LatentAttention):
+        assert kind._expanded is not None
+        kind._expanded._piece_keys = sizes.long_tokens
+    else:
+        sizes = replace(sizes, long_from=None)
     hybrid._attention.slices = sizes
-    assert hybrid._attention._expanded is not None
-    hybrid._attention._expanded._piece_keys = sizes.long_tokens
     for cache in hybrid._kv.layers:
         cache.zero_()
     logits = [hybrid.forward(batch, lambda: None).copy() for batch in batches]
     return logits, [cache.clone() for cache in hybrid._kv.layers]
 
 
-@pytest.mark.parametrize("arch", ["v2lite", "v3"])
+@pytest.mark.parametrize("arch", ["v2lite", "v3", "qwen3", "glm45air"])
 def test_logits_and_cache_are_the_same_however_a_step_is_cut(
     tmp_path: Path, arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +104,7 @@ def test_logits_and_cache_are_the_same_however_a_step_is_cut(
     second = later(second, [30, 2, 1, 17, 18, 20], first)
     expected, cached = logits_of(hybrid, WHOLE, first, second)
     for sizes, products in zip(SIZES, (10_000, 11, 7, 10_000), strict=True):
-        for module in (attention_layer, model):
+        for module in (latent_attention, model):
             monkeypatch.setattr(module, "PRODUCT_TOKENS", products)
         found, caches = logits_of(hybrid, sizes, first, second)
         for ours, whole in zip([*found, *caches], [*expected, *cached], strict=True):

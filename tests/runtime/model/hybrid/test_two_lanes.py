@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,10 +44,12 @@ PREFILL_FROM = 12
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> HybridModel:
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HybridModel:
     """On the CPU, in float32; prompts of PREFILL_FROM tokens and more are streamed."""
     torch.set_num_threads(1)
-    file = write_tiny_model(tmp_path_factory.mktemp("model"), arch="v3", mla="split", quant="f32").gguf
+    file = write_tiny_model(
+        tmp_path_factory.mktemp("model"), arch=getattr(request, "param", "v3"), mla="split", quant="f32"
+    ).gguf
     return load_hybrid(
         file,
         CPU,
@@ -85,6 +88,7 @@ def texts(core: EngineCore, abort: Callable[[int, dict[int, list[int]]], int | N
     return found
 
 
+@pytest.mark.parametrize("model", ["v3", "qwen3"], indirect=True)
 def test_two_lanes_give_the_texts_of_one(model: HybridModel) -> None:
     one = texts(core_of(model, lanes=1), lambda *_: None)
     assert texts(core_of(model, lanes=2), lambda *_: None) == one
@@ -234,7 +238,7 @@ def test_lanes_share_no_plan_of_attention_where_all_experts_are_on_the_device(
     prepared: dict[str, int] = {"decode": 0, "prefill": 0}
     for name, layer in (("decode", model._attention), ("prefill", model._prefill_attention)):
 
-        def count(batch: Batch, device: torch.device, name: str = name, layer: AttentionLayer = layer) -> Step:
+        def count(batch: Batch, device: torch.device, name: str = name, layer: AttentionLayer[Any] = layer) -> Step:
             prepared[name] += 1
             return AttentionLayer.prepared(layer, batch, device)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+
+from ballast.model.spec import Plane
 
 
 class DeviceKvPool:
-    """One latent row per token and layer: the normed latent, then the rotated key.
+    """One row per token and layer, in which the layer's planes lie side by side: one gather finds all of a token.
 
     Slot s belongs to block s // block_tokens; block 0, the null block, comes on top of `num_blocks`.
     """
@@ -16,12 +20,13 @@ class DeviceKvPool:
         num_layers: int,
         num_blocks: int,
         block_tokens: int,
-        latent_dim: int,
+        planes: Sequence[Plane],
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         num_slots = (num_blocks + 1) * block_tokens
+        width = sum(plane.width for plane in planes)
         self.block_tokens = block_tokens
-        self.layers = [  # each [slots, latent_dim]
-            torch.zeros((num_slots, latent_dim), dtype=dtype, device=device) for _ in range(num_layers)
+        self.layers = [  # each [slots, width]
+            torch.zeros((num_slots, width), dtype=dtype, device=device) for _ in range(num_layers)
         ]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ballast.model.hybrid.attention.latent import AttentionSizes
+from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.small_copies import small_copy
 from ballast.model.hybrid.step import RequestTable, Step
 from ballast.model.hybrid.streams import new_stream
@@ -21,7 +21,7 @@ MAX_TILES = 15 << 10
 for each tile, there are at most as many as the GPU has multiprocessors."""
 _TILE_ROWS = 64
 _HALF_BYTES, _FLOAT_BYTES = 2, 4
-_WORKSPACE_BYTES = 8 << 20
+WORKSPACE_BYTES = 8 << 20
 """Of a wrapper's tables on the device."""
 _LAST_TABLE, _TABLE_BYTES = 15, 4 << 14
 """Where flashinfer's plan (`MLAPlanInfo`, scheduler.cuh) tells the place of its last table, and that table's bytes."""
@@ -30,7 +30,7 @@ _LAST_TABLE, _TABLE_BYTES = 15, 4 << 14
 class FlashinferAttention:
     """`Attention` for one model's sizes, on one device. Queries and results are rounded to half precision."""
 
-    def __init__(self, sizes: AttentionSizes, device: torch.device) -> None:
+    def __init__(self, sizes: LatentSizes, device: torch.device) -> None:
         """Compile the kernels, unless flashinfer's cache has them, and run them once. Raises ImportError, OSError or
         RuntimeError."""
         import flashinfer  # here alone: it takes a second and a CUDA device
@@ -42,7 +42,7 @@ class FlashinferAttention:
         self._sizes = sizes
         self._copy = small_copy(device)
         self._aside = new_stream(device)
-        self._unread = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        self._unread = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._make_wrapper: Callable[[], Any] = lambda: flashinfer.mla.BatchMLAPagedAttentionWrapper(workspace)
         self._wrappers: list[Any] = []
         """A plan each: of a whole step, and of a step's slices. What they leave in the workspace is read at once."""
@@ -66,7 +66,7 @@ class FlashinferAttention:
         # The table of blocks is the list of pages as it lies, each request's at its row.
         first_pages = np.arange(requests.num_requests + 1, dtype=np.int32) * np.int32(requests.blocks.shape[1])
         wrapper = self._wrappers[requests.place]
-        with torch.cuda.stream(self._aside), _planning_into(wrapper, self._unread):
+        with torch.cuda.stream(self._aside), planning_into(wrapper, self._unread):
             wrapper.plan(
                 qo_indptr=torch.from_numpy(requests.host_begins).pin_memory(),
                 kv_indptr=torch.from_numpy(first_pages).pin_memory(),
@@ -113,7 +113,7 @@ class FlashinferAttention:
 
 
 @contextmanager
-def _planning_into(wrapper: Any, unread: torch.Tensor) -> Iterator[None]:
+def planning_into(wrapper: Any, unread: torch.Tensor) -> Iterator[None]:
     """Let flashinfer's own copy of the plan go to `unread` instead of the tables that its kernels read."""
     tables = wrapper._int_workspace_buffer
     wrapper._int_workspace_buffer = unread

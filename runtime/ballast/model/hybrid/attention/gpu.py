@@ -20,8 +20,9 @@ from ballast.model.hybrid.attention.flashinfer_expanded import (
     compile_single_prefill,
     why_wrong,
 )
-from ballast.model.hybrid.attention.latent import AttentionSizes
+from ballast.model.hybrid.attention.flashinfer_grouped import HEAD_DIMS, FlashinferGrouped
 from ballast.model.hybrid.attention.paged import PagedAttention, choose_tilings
+from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.step import Step
 from ballast.model.switched_off import SwitchedOff
@@ -29,10 +30,13 @@ from ballast.model.switched_off import SwitchedOff
 log = logging.getLogger(__name__)
 
 
+Flashinfer = FlashinferAttention | FlashinferGrouped
+
+
 class GpuAttention:
     """Attention by flashinfer's kernels where they can be used, by ours elsewhere."""
 
-    def __init__(self, paged: PagedAttention, flashinfer: FlashinferAttention | None) -> None:
+    def __init__(self, paged: PagedAttention, flashinfer: Flashinfer | None) -> None:
         self._paged = paged
         self._flashinfer = flashinfer
 
@@ -53,15 +57,15 @@ class GpuAttention:
         """See `Attention`."""
         return self._kernels(step)(query, cache, step)
 
-    def _kernels(self, step: Step) -> PagedAttention | FlashinferAttention:
+    def _kernels(self, step: Step) -> PagedAttention | Flashinfer:
         """By the numbers of tokens only: a captured graph of a batch size holds one or the other."""
         if self._flashinfer is not None and self._flashinfer.takes(step.requests):
             return self._flashinfer
         return self._paged
 
 
-def gpu_attention(sizes: AttentionSizes, device: torch.device, off: SwitchedOff) -> GpuAttention:
-    """Attention for a CUDA device. Raises ValueError where the latents are too large."""
+def gpu_attention(sizes: Sizes, device: torch.device, off: SwitchedOff) -> GpuAttention:
+    """Attention for a CUDA device. Raises ValueError where heads are too large."""
     return GpuAttention(paged_attention(sizes, device), compiled_flashinfer(sizes, device, off))
 
 
@@ -98,25 +102,24 @@ def start_expansion(
     return finish
 
 
-def paged_attention(sizes: AttentionSizes, device: torch.device) -> PagedAttention:
-    """Attention by our kernels, compiled at their first use. Raises ValueError where the latents are too large."""
+def paged_attention(sizes: Sizes, device: torch.device) -> PagedAttention:
+    """Attention by our kernels, compiled at their first use. Raises ValueError where heads are too large."""
     about = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
     return PagedAttention(sizes, choose_tilings(sizes, about["max_shared_mem"]), about["multiprocessor_count"])
 
 
-def compiled_flashinfer(sizes: AttentionSizes, device: torch.device, off: SwitchedOff) -> FlashinferAttention | None:
-    """flashinfer's kernels, or None where it has none for such latents, is not installed or cannot compile them; `off`
+def compiled_flashinfer(sizes: Sizes, device: torch.device, off: SwitchedOff) -> Flashinfer | None:
+    """flashinfer's kernels, or None where it has none for such heads, is not installed or cannot compile them; `off`
     knows of the latter two. Raises what CUDA itself reports."""
     if "flashinfer" in off.reasons:
         return None  # as for the other lane
-    known = RANK, ROPE_DIM
-    if (sizes.rank, sizes.rope_dim) != known:
-        log.info(
-            "attention by Ballast's own kernels: flashinfer has none for latents of %d + %d", sizes.rank, sizes.rope_dim
-        )
+    if not _has_kernels(sizes):
+        log.info("attention by Ballast's own kernels: flashinfer has none for %s", sizes)
         return None
     try:
-        return FlashinferAttention(sizes, device)
+        return (
+            FlashinferAttention(sizes, device) if isinstance(sizes, LatentSizes) else FlashinferGrouped(sizes, device)
+        )
     except DEVICE_ERRORS:
         raise
     except (ImportError, OSError, RuntimeError) as error:
@@ -126,3 +129,10 @@ def compiled_flashinfer(sizes: AttentionSizes, device: torch.device, off: Switch
             f"{last_line} (it takes the extra ballast-serve[cuda], which brings nvcc and ninja, and g++ in PATH)",
         )
         return None
+
+
+def _has_kernels(sizes: Sizes) -> bool:
+    """Whether flashinfer has kernels for such heads."""
+    if isinstance(sizes, LatentSizes):
+        return (sizes.rank, sizes.rope_dim) == (RANK, ROPE_DIM)
+    return sizes.key_dim == sizes.v_dim and sizes.key_dim in HEAD_DIMS

@@ -1,4 +1,4 @@
-"""Latent attention by our own kernels, for latents of any size, prompts and single tokens."""
+"""Attention by our own kernels, for heads and latents of any size, prompts and single tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ballast.model.hybrid.attention import paged_kernels
-from ballast.model.hybrid.attention.latent import AttentionSizes
+from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.step import RequestTable, Step
 
@@ -39,15 +39,16 @@ class Tilings:
     """For steps in which every request adds one token."""
 
 
-_OF_PROMPTS, _OF_SINGLES = Tiling(64, 64, 8, 2), Tiling(16, 64, 8, 2)
+_LATENT = Tilings(Tiling(64, 64, 8, 2), Tiling(16, 64, 8, 2))
 """The fastest on Hopper; those below are for less shared memory."""
-_SMALLER = (Tiling(16, 32, 4, 2), Tiling(16, 16, 4, 1))
+_GROUPED = Tilings(Tiling(128, 64, 8, 3), Tiling(16, 64, 4, 3))
+_SMALLER = (Tiling(64, 64, 4, 2), Tiling(16, 64, 4, 2), Tiling(16, 32, 4, 2), Tiling(16, 16, 4, 1))
 
 
 class PagedAttention:
     """`Attention` for one model's sizes, on one device."""
 
-    def __init__(self, sizes: AttentionSizes, tilings: Tilings, num_processors: int) -> None:
+    def __init__(self, sizes: Sizes, tilings: Tilings, num_processors: int) -> None:
         self._sizes = sizes
         self._tilings = tilings
         self._wanted_programs = PROGRAMS_PER_PROCESSOR * num_processors
@@ -66,16 +67,17 @@ class PagedAttention:
 
     def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
         """See `Attention`; numbers are rounded to the cache's type before they are multiplied."""
-        requests, rank = step.requests, self._sizes.rank
+        requests, sizes = step.requests, self._sizes
         tiles = self._tiles[requests.place]
         tiling = self._tiling(requests)
         known = kernel_constants(self._sizes, tiling)
         num_tokens, num_heads = query.shape[:2]
         num_tiles, num_rows = len(tiles), num_tokens * num_heads
-        num_splits = min(-(-self._wanted_programs // num_tiles), MAX_SPLITS)
-        sums = query.new_empty((num_splits, num_tokens, num_heads, rank))
+        num_kv_heads, group = sizes.num_kv_heads, num_heads // sizes.num_kv_heads
+        num_splits = min(-(-self._wanted_programs // (num_tiles * num_kv_heads)), MAX_SPLITS)
+        sums = query.new_empty((num_splits, num_tokens, num_heads, sizes.v_dim))
         peaks = query.new_empty((num_splits, num_rows))
-        paged_kernels.attend[num_tiles, num_splits](
+        paged_kernels.attend[num_tiles, num_splits, num_kv_heads](
             query,
             cache,
             tiles,
@@ -84,9 +86,9 @@ class PagedAttention:
             requests.blocks,
             sums,
             peaks,
-            self._sizes.scale * math.log2(math.e),
+            sizes.scale * math.log2(math.e),
             num_rows,
-            num_heads,
+            group,
             requests.blocks.shape[1],
             num_splits,
             **known,
@@ -94,7 +96,7 @@ class PagedAttention:
         if num_splits == 1:
             return sums[0]
         attended = torch.empty_like(sums[0])
-        paged_kernels.merge[num_tiles, tiling.rows](
+        paged_kernels.merge[num_tiles, tiling.rows, num_kv_heads](
             sums,
             peaks,
             tiles,
@@ -102,9 +104,9 @@ class PagedAttention:
             requests.lens,
             attended,
             num_rows,
-            num_heads,
+            group,
             num_splits,
-            **{name: known[name] for name in ("RANK", "PADDED_RANK", "ROWS", "KEYS")},
+            **{name: known[name] for name in ("V_DIM", "PADDED_V", "ROWS", "KEYS")},
         )
         return attended
 
@@ -113,19 +115,24 @@ class PagedAttention:
 
     def _tiles_of(self, requests: RequestTable) -> torch.Tensor:
         step = self._tiling(requests).rows
-        rows = np.diff(requests.host_begins) * self._sizes.num_heads
+        rows = np.diff(requests.host_begins) * (self._sizes.num_heads // self._sizes.num_kv_heads)
         tiles = [(request, first) for request, count in enumerate(rows) for first in range(0, count, step)]
         return torch.tensor(tiles, dtype=torch.int32).to(requests.lens.device)
 
 
-def kernel_constants(sizes: AttentionSizes, tiling: Tiling) -> dict[str, Any]:
+def kernel_constants(sizes: Sizes, tiling: Tiling) -> dict[str, Any]:
     """The constants and options that `attend` is compiled with."""
+    first, second = _key_parts(sizes)
     return {
         "BLOCK_TOKENS": sizes.block_tokens,
-        "RANK": sizes.rank,
-        "ROPE": sizes.rope_dim,
-        "PADDED_RANK": _tile_side(sizes.rank),
-        "PADDED_ROPE": _tile_side(sizes.rope_dim),
+        "ROW_WIDTH": sizes.row_width,
+        "VALUES_AT": sizes.values_at,
+        "KEY": first,
+        "MORE_KEY": second,
+        "V_DIM": sizes.v_dim,
+        "PADDED_KEY": _tile_side(first),
+        "PADDED_MORE": _tile_side(second) if second else 0,
+        "PADDED_V": _tile_side(sizes.v_dim),
         "ROWS": tiling.rows,
         "KEYS": tiling.keys,
         "num_warps": tiling.num_warps,
@@ -133,22 +140,36 @@ def kernel_constants(sizes: AttentionSizes, tiling: Tiling) -> dict[str, Any]:
     }
 
 
-def choose_tilings(sizes: AttentionSizes, shared_bytes: int) -> Tilings:
+def choose_tilings(sizes: Sizes, shared_bytes: int) -> Tilings:
     """The fastest tilings that fit a processor's shared memory. Raises ValueError where none does."""
-    width = _tile_side(sizes.rank) + _tile_side(sizes.rope_dim)
+    first, second = _key_parts(sizes)
+    key = _tile_side(first) + (_tile_side(second) if second else 0)
+    of_values = _tile_side(sizes.v_dim) if sizes.values_at else 0
 
     def fits(tiling: Tiling) -> bool:
-        """Whether queries, keys of all stages and weights, of two bytes each, fit."""
-        numbers = (tiling.rows + tiling.keys * tiling.num_stages) * width + tiling.rows * tiling.keys
-        return numbers * 2 <= shared_bytes
+        """Whether queries, keys and values of all stages and weights, of two bytes each, fit."""
+        cached = tiling.keys * tiling.num_stages * (key + of_values)
+        return (tiling.rows * key + cached + tiling.rows * tiling.keys) * 2 <= shared_bytes
 
-    smaller = next(filter(fits, _SMALLER), None)
-    if smaller is None:
+    def fitting(wanted: Tiling) -> Tiling:
+        for tiling in (wanted, *(smaller for smaller in _SMALLER if smaller.rows <= wanted.rows)):
+            if fits(tiling):
+                return tiling
         raise ValueError(
-            f"latents of {sizes.rank} + {sizes.rope_dim} numbers do not fit this GPU's shared memory of {shared_bytes} "
-            "bytes; --device cpu computes them"
+            f"{sizes} do not fit this GPU's shared memory of {shared_bytes} bytes; --device cpu computes them"
         )
-    return Tilings(*(tiling if fits(tiling) else smaller for tiling in (_OF_PROMPTS, _OF_SINGLES)))
+
+    wanted = _LATENT if isinstance(sizes, LatentSizes) else _GROUPED
+    return Tilings(fitting(wanted.prompts), fitting(wanted.singles))
+
+
+def _key_parts(sizes: Sizes) -> tuple[int, int]:
+    """A key in two parts, of which the kernel pads each to a power of two: a latent and what is rotated, or of a head
+    the largest power of two that it holds and the rest. The second may be 0."""
+    if isinstance(sizes, LatentSizes):
+        return sizes.rank, sizes.rope_dim
+    first = padded(sizes.key_dim + 1) // 2
+    return first, sizes.key_dim - first
 
 
 def _tile_side(width: int) -> int:

@@ -1,8 +1,9 @@
-"""Triton kernels of latent attention: paged, causal, any latent size; prompts and single tokens alike.
+"""Triton kernels of attention: paged, causal, heads of any size, latent or not; prompts and single tokens alike.
 
-A row is one head of one token; rows of one request follow each other. A program takes a tile of rows of one request and
-a share of the tokens that they see; what the shares found is merged afterwards. Lengths and blocks are read from device
-memory, so that a captured launch serves every step. Triton's built-in operations only: see reduce_kernels.py.
+A row is one head of one token. The heads that share a head of the cache are a group; its rows of one request follow
+each other, token by token. A program takes a tile of a group's rows of one request and a share of the tokens that they
+see; what the shares found is merged afterwards. Lengths and blocks are read from device memory, so that a captured
+launch serves every step. Triton's built-in operations only: see reduce_kernels.py.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -26,78 +27,99 @@ def _share(num_keys, num_splits, KEYS: tl.constexpr):
 
 
 @triton.jit
-def _tile(tiles, begins, lens, num_heads, ROWS: tl.constexpr):
-    """(request, tokens of the step before the request's, first row of the tile, rows of the request, tokens that its
-    first row sees, tokens that the tile's last row sees)."""
+def _tile(tiles, begins, lens, group, ROWS: tl.constexpr):
+    """(request, tokens of the step before the request's, first row of the tile, rows of the request and group, tokens
+    that its first row sees, tokens that the tile's last row sees)."""
     request = tl.load(tiles + 2 * tl.program_id(0))
     first_row = tl.load(tiles + 2 * tl.program_id(0) + 1)
     begin = tl.load(begins + request)
     num_tokens = tl.load(begins + request + 1) - begin
-    num_request_rows = num_tokens * num_heads
+    num_request_rows = num_tokens * group
     first_sees = tl.load(lens + request) - num_tokens + 1
     last_row = tl.minimum(first_row + ROWS, num_request_rows) - 1
-    return request, begin, first_row, num_request_rows, first_sees, first_sees + last_row // num_heads
+    return request, begin, first_row, num_request_rows, first_sees, first_sees + last_row // group
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_heads", "max_blocks", "num_splits"])
+@triton.jit
+def _place(begin, own_row, group):
+    """Rows of a tile among the step's [tokens, heads]; the third axis of the grid is heads of the cache."""
+    token = begin.to(tl.int64) + own_row // group
+    return token * (group * tl.num_programs(2)) + tl.program_id(2) * group + own_row % group
+
+
+@triton.jit(do_not_specialize=["num_rows", "group", "max_blocks", "num_splits"])
 def attend(
-    query,  # float32 [rows, RANK + ROPE]
-    cache,  # [slots, RANK + ROPE]
+    query,  # float32 [rows, KEY + MORE_KEY]
+    cache,  # [slots, ROW_WIDTH]: keys by head from 0, values by head from VALUES_AT; 0: a value begins its key
     tiles,  # int32 [tiles, 2]: a request, and the first of its rows
     begins,  # int32 [requests + 1], tokens of the step that precede each request's
     lens,  # int32 [requests], tokens that the request's last one sees
     blocks,  # int32 [requests, max_blocks]
-    sums,  # float32 [splits, rows, RANK], each split's average of values
+    sums,  # float32 [splits, rows, V_DIM], each split's average of values
     peaks,  # float32 [splits, rows], base-2 logarithms of the splits' weights
     scale,  # of scores, times log2(e)
-    num_rows,
-    num_heads,
+    num_rows,  # of all heads
+    group,
     max_blocks,
     num_splits,
     BLOCK_TOKENS: tl.constexpr,
-    RANK: tl.constexpr,
-    ROPE: tl.constexpr,
-    PADDED_RANK: tl.constexpr,
-    PADDED_ROPE: tl.constexpr,
+    ROW_WIDTH: tl.constexpr,
+    VALUES_AT: tl.constexpr,
+    KEY: tl.constexpr,
+    MORE_KEY: tl.constexpr,
+    V_DIM: tl.constexpr,
+    PADDED_KEY: tl.constexpr,
+    PADDED_MORE: tl.constexpr,
+    PADDED_V: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
     """Attend to one split of the tokens. A split without tokens writes nothing."""
-    request, begin, first_row, num_request_rows, first_sees, num_keys = _tile(tiles, begins, lens, num_heads, ROWS)
+    request, begin, first_row, num_request_rows, first_sees, num_keys = _tile(tiles, begins, lens, group, ROWS)
     split = tl.program_id(1)
     own_row = first_row + tl.arange(0, ROWS)
     has_row = own_row < num_request_rows
-    seen = first_sees + own_row // num_heads
+    seen = first_sees + own_row // group
     share = _share(num_keys, num_splits, KEYS)
     first_key = split * share
     end_key = tl.minimum(first_key + share, num_keys)
     if first_key >= end_key:
         return
 
-    of_latent = tl.arange(0, PADDED_RANK)
-    of_rope = tl.arange(0, PADDED_ROPE)
-    in_latent = of_latent < RANK
-    in_rope = of_rope < ROPE
-    row = begin.to(tl.int64) * num_heads + own_row
-    row_query = query + row[:, None] * (RANK + ROPE)
-    latent_query = tl.load(row_query + of_latent[None, :], mask=has_row[:, None] & in_latent[None, :], other=0.0)
-    rope_query = tl.load(row_query + RANK + of_rope[None, :], mask=has_row[:, None] & in_rope[None, :], other=0.0)
-    latent_query = (latent_query * scale).to(cache.dtype.element_ty)
-    rope_query = (rope_query * scale).to(cache.dtype.element_ty)
+    of_key = tl.arange(0, PADDED_KEY)
+    of_value = tl.arange(0, PADDED_V)
+    in_key = of_key < KEY
+    in_value = of_value < V_DIM
+    row = _place(begin, own_row, group)
+    row_query = query + row[:, None] * (KEY + MORE_KEY)
+    own_query = tl.load(row_query + of_key[None, :], mask=has_row[:, None] & in_key[None, :], other=0.0)
+    own_query = (own_query * scale).to(cache.dtype.element_ty)
+    if MORE_KEY > 0:
+        of_more = tl.arange(0, PADDED_MORE)
+        in_more = of_more < MORE_KEY
+        more_query = tl.load(row_query + KEY + of_more[None, :], mask=has_row[:, None] & in_more[None, :], other=0.0)
+        more_query = (more_query * scale).to(cache.dtype.element_ty)
+    keys = cache + tl.program_id(2) * (KEY + MORE_KEY)
+    values = cache + VALUES_AT + tl.program_id(2) * V_DIM
 
     peak = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.full((ROWS,), 0.0, tl.float32)
-    attended = tl.full((ROWS, PADDED_RANK), 0.0, tl.float32)
+    attended = tl.full((ROWS, PADDED_V), 0.0, tl.float32)
     for first in range(first_key, end_key, KEYS):
         key = first + tl.arange(0, KEYS)
         is_key = key < end_key
         block = tl.load(blocks + request * max_blocks + key // BLOCK_TOKENS, mask=is_key, other=0)
-        slot = block.to(tl.int64) * BLOCK_TOKENS + key % BLOCK_TOKENS
-        row_cache = cache + slot[:, None] * (RANK + ROPE)
-        latent = tl.load(row_cache + of_latent[None, :], mask=is_key[:, None] & in_latent[None, :], other=0.0)
-        rope = tl.load(row_cache + RANK + of_rope[None, :], mask=is_key[:, None] & in_rope[None, :], other=0.0)
-        scores = tl.dot(latent_query, tl.trans(latent), input_precision="tf32x3")
-        scores = tl.dot(rope_query, tl.trans(rope), scores, input_precision="tf32x3")
+        slot = (block.to(tl.int64) * BLOCK_TOKENS + key % BLOCK_TOKENS)[:, None] * ROW_WIDTH
+        own_key = tl.load(keys + slot + of_key[None, :], mask=is_key[:, None] & in_key[None, :], other=0.0)
+        if MORE_KEY > 0:
+            more_key = tl.load(keys + slot + KEY + of_more[None, :], mask=is_key[:, None] & in_more[None, :], other=0.0)
+        if VALUES_AT > 0:
+            value = tl.load(values + slot + of_value[None, :], mask=is_key[:, None] & in_value[None, :], other=0.0)
+        else:
+            value = own_key
+        scores = tl.dot(own_query, tl.trans(own_key), input_precision="tf32x3")
+        if MORE_KEY > 0:
+            scores = tl.dot(more_query, tl.trans(more_key), scores, input_precision="tf32x3")
         is_seen = is_key[None, :] & (key[None, :] < seen[:, None])
         scores = tl.where(is_seen, scores, float("-inf"))
         new_peak = tl.maximum(peak, tl.reduce(scores, 1, larger))
@@ -106,53 +128,53 @@ def attend(
         weights = tl.exp2(scores - base[:, None])
         fade = tl.exp2(peak - base)
         total = total * fade + tl.reduce(weights, 1, plus)
-        attended = tl.dot(weights.to(latent.dtype), latent, attended * fade[:, None], input_precision="tf32x3")
+        attended = tl.dot(weights.to(value.dtype), value, attended * fade[:, None], input_precision="tf32x3")
         peak = new_peak
 
     has_seen = total > 0.0
     safe_total = tl.where(has_seen, total, 1.0)
     place = split.to(tl.int64) * num_rows + row
-    kept = has_row[:, None] & in_latent[None, :]
-    tl.store(sums + place[:, None] * RANK + of_latent[None, :], attended / safe_total[:, None], mask=kept)
+    kept = has_row[:, None] & in_value[None, :]
+    tl.store(sums + place[:, None] * V_DIM + of_value[None, :], attended / safe_total[:, None], mask=kept)
     tl.store(peaks + place, tl.where(has_seen, peak + tl.log2(safe_total), float("-inf")), mask=has_row)
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_heads", "num_splits"])
+@triton.jit(do_not_specialize=["num_rows", "group", "num_splits"])
 def merge(
     sums,  # as `attend` wrote them
     peaks,
     tiles,  # as for `attend`
     begins,
     lens,
-    attended,  # float32 [rows, RANK]
+    attended,  # float32 [rows, V_DIM]
     num_rows,
-    num_heads,
+    group,
     num_splits,
-    RANK: tl.constexpr,
-    PADDED_RANK: tl.constexpr,
+    V_DIM: tl.constexpr,
+    PADDED_V: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
     """One program for each row of a tile."""
-    _, begin, first_row, num_request_rows, _, num_keys = _tile(tiles, begins, lens, num_heads, ROWS)
+    _, begin, first_row, num_request_rows, _, num_keys = _tile(tiles, begins, lens, group, ROWS)
     own_row = first_row + tl.program_id(1)
     if own_row >= num_request_rows:
         return
     used = _ceil_div(num_keys, _share(num_keys, num_splits, KEYS))
 
-    row = begin.to(tl.int64) * num_heads + own_row
-    of_latent = tl.arange(0, PADDED_RANK)
-    in_latent = of_latent < RANK
+    row = _place(begin, own_row, group)
+    of_value = tl.arange(0, PADDED_V)
+    in_value = of_value < V_DIM
     peak = tl.load(peaks + row)
     total = peak * 0.0 + 1.0
-    result = tl.load(sums + row * RANK + of_latent, mask=in_latent, other=0.0)
+    result = tl.load(sums + row * V_DIM + of_value, mask=in_value, other=0.0)
     for split in range(1, used):
         place = split * num_rows.to(tl.int64) + row
         other = tl.load(peaks + place)
         new_peak = tl.maximum(peak, other)
         fade = tl.exp2(peak - new_peak)
         weight = tl.exp2(other - new_peak)
-        result = result * fade + weight * tl.load(sums + place * RANK + of_latent, mask=in_latent, other=0.0)
+        result = result * fade + weight * tl.load(sums + place * V_DIM + of_value, mask=in_value, other=0.0)
         total = total * fade + weight
         peak = new_peak
-    tl.store(attended + row * RANK + of_latent, result / total, mask=in_latent)
+    tl.store(attended + row * V_DIM + of_value, result / total, mask=in_value)

@@ -47,7 +47,7 @@ class QuantLayout:
     subs_per_group: int
     offset: int
     """What is taken from a code as it is multiplied: those of tables are made to fit their largest number."""
-    scales: Literal["flat", "powers", "nested", "nibbles", "block", "odd nibbles", "odd in codes"]
+    scales: Literal["flat", "powers", "e4m3", "nested", "nibbles", "block", "odd nibbles", "odd in codes"]
     has_minimum: bool
     step_words: tuple[int, ...] | None
     """What 16 codes stand for, offset added: bytes without a sign, four a word. None where codes are the numbers."""

@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 @contextmanager
 def parallel_compile(use_device: Callable[[], None], report: Callable[[float], None]) -> Iterator[None]:
     """A context in which launches only compile: a pool of threads compiles what would be launched, and leaving the
-    context waits for it. Results computed inside are meaningless; run the same code again afterwards, and each launch
-    finds its kernel. A kernel that does not compile raises at that launch, not here.
+    context waits for it. Results computed inside are meaningless, but for small copies (`small_copies`), by which other
+    kernels find their way; run the same code again afterwards, and each launch finds its kernel. A kernel that does not
+    compile raises at that launch, not here.
 
     `use_device` is called once on each thread and binds it to the device; `report` gets the share done, 0…1."""
     begin = time.monotonic()

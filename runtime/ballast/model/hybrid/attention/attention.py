@@ -1,31 +1,18 @@
-"""Latent attention in its absorbed form: its protocol, and a plain implementation for latents of any size."""
+"""Attention over the paged cache: its protocol, and a plain implementation for heads of any size."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
+from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.step import Step
 
 SCORE_BYTES = 64 << 20
 """Most memory for scores; a request's tokens are computed in pieces that fit."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionSizes:
-    """Sizes of one model's attention and of its cache."""
-
-    num_heads: int
-    rank: int
-    """kv_lora_rank, of the latents."""
-    rope_dim: int
-    scale: float
-    """The factor of scores."""
-    block_tokens: int
 
 
 def largest_query(scale: float, cache_type: torch.dtype) -> float:
@@ -35,7 +22,7 @@ def largest_query(scale: float, cache_type: torch.dtype) -> float:
 
 
 class Attention(Protocol):
-    """Attention of one model. Shapes: T tokens, H heads, L = kv_lora_rank + rope_dim."""
+    """Attention of one model. Shapes: T tokens, H heads, K = key_dim, V = v_dim."""
 
     def prepare(self, step: Step) -> None:
         """Plan a step on the host, or its slices where it has any: once a step, before its layers are queued or its
@@ -43,14 +30,14 @@ class Attention(Protocol):
         memory. Long slices need no plan: see `ExpandedAttention`."""
 
     def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
-        """query float32 [T, H, L], cache [slots, L] → float32 [T, H, kv_lora_rank]. Token t sees its request's
-        positions 0…positions[t]; a slot's value is the first kv_lora_rank entries of its row."""
+        """query float32 [T, H, K], cache [slots, row_width] → float32 [T, H, V]. Token t sees its request's positions
+        0…positions[t]; `Sizes` say where a slot's keys and values lie."""
 
 
 class PlainAttention:
     """Attention in float32, on any device. It reads lengths on the host, so no CUDA graph can hold it."""
 
-    def __init__(self, sizes: AttentionSizes) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
 
     def prepare(self, step: Step) -> None:
@@ -59,18 +46,23 @@ class PlainAttention:
     def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
         """See `Attention`."""
         sizes, requests = self._sizes, step.requests
-        attended = query.new_empty((query.shape[0], sizes.num_heads, sizes.rank))
+        heads = sizes.num_kv_heads
+        # By head of the cache and query of its group.
+        groups = query.view(len(query), heads, -1, sizes.key_dim)
+        attended = query.new_empty((*groups.shape[:3], sizes.v_dim))
         offsets = torch.arange(sizes.block_tokens, device=query.device)
         bounds = itertools.pairwise(requests.host_begins.tolist())
         for blocks, num_keys, (first, last) in zip(requests.blocks, requests.host_lens.tolist(), bounds, strict=True):
             slots = (blocks[:, None] * sizes.block_tokens + offsets).flatten()[:num_keys]
-            keys = cache[slots].float()
+            rows = cache[slots].float()
+            keys = rows[:, : heads * sizes.key_dim].view(num_keys, heads, -1)
+            values = rows[:, sizes.values_at :][:, : heads * sizes.v_dim].view(num_keys, heads, -1)
             seen = torch.arange(num_keys, device=query.device)
             piece = max(1, SCORE_BYTES // (4 * sizes.num_heads * num_keys))
             for begin in range(first, last, piece):
                 tokens = slice(begin, min(begin + piece, last))
-                scores = query[tokens] @ keys.T * sizes.scale
+                scores = torch.einsum("thgk,nhk->thgn", groups[tokens], keys) * sizes.scale
                 hidden = seen > step.positions[tokens, None]
-                weights = scores.masked_fill_(hidden[:, None, :], -torch.inf).softmax(-1)
-                attended[tokens] = weights @ keys[:, : sizes.rank]
-        return attended
+                weights = scores.masked_fill_(hidden[:, None, None, :], -torch.inf).softmax(-1)
+                attended[tokens] = torch.einsum("thgn,nhv->thgv", weights, values)
+        return attended.flatten(1, 2)

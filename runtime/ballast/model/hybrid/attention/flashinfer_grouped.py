@@ -1,0 +1,141 @@
+"""Grouped-query attention of prompts by flashinfer's kernels: fa3 on Hopper, fa2 elsewhere.
+
+Steps of few tokens a request are ours: fa3's tiles hold 128 tokens of one head, and read a group's keys once for each
+of its heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ballast.model.hybrid.attention.attention import PlainAttention
+from ballast.model.hybrid.attention.flashinfer import WORKSPACE_BYTES, planning_into
+from ballast.model.hybrid.attention.sizes import GroupedSizes
+from ballast.model.hybrid.small_copies import small_copy
+from ballast.model.hybrid.step import RequestTable, Step
+from ballast.model.hybrid.streams import new_stream
+
+HEAD_DIMS = (64, 128, 256)
+"""Widths of keys and values that flashinfer has kernels for, if both are alike."""
+FEWEST_TOKENS = 32
+"""Fewest tokens that the requests of a step add on average."""
+MOST_TILES = 16 << 10
+"""Most tiles of 128 tokens and a head in a step: with all that is kept of each, half of a plan's workspace."""
+_TILE_TOKENS = 128
+_FLOAT_WORKSPACE_BYTES = 1 << 20
+"""Nothing is split among programs, so nothing is merged."""
+_TOLERANCE = 2e-2
+"""Of values of variance 1: what is computed wrongly differs by more."""
+
+
+class FlashinferGrouped:
+    """`Attention` for one model's sizes, on one device, for steps that it `takes`. Queries and results are rounded to
+    half precision."""
+
+    def __init__(self, sizes: GroupedSizes, device: torch.device) -> None:
+        """Compile the kernels, unless flashinfer's cache has them, and compare them with the plain way. Raises
+        ImportError, OSError or RuntimeError."""
+        import flashinfer  # here alone: it takes a second and a CUDA device
+
+        workspace = torch.empty(_FLOAT_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        self._sizes = sizes
+        self._copy = small_copy(device)
+        self._aside = new_stream(device)
+        self._unread = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        self._make_wrapper: Callable[[], Any] = lambda: flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace)
+        self._wrappers: list[Any] = []
+        """A plan each: of a whole step, and of a step's slices."""
+        self._try(device)
+
+    def takes(self, requests: RequestTable) -> bool:
+        """Whether a step is long enough to be worth it, and fits flashinfer's plan; by numbers of tokens only."""
+        return is_long(requests.host_begins, self._sizes.num_heads)
+
+    def prepare(self, step: Step) -> None:
+        """Divide the step among the multiprocessors.
+
+        As in `FlashinferAttention.prepare`, flashinfer's copies go where nobody reads them, and a kernel copies the
+        plan again. The table of blocks is the list of pages as it lies, each request's at its row; a request has as
+        many as a row, and in its last page, which fa2 subtracts them by, fewer tokens than none."""
+        requests, sizes = step.requests, self._sizes
+        while len(self._wrappers) <= requests.place:
+            self._wrappers.append(self._make_wrapper())
+        wrapper, max_blocks = self._wrappers[requests.place], requests.blocks.shape[1]
+        first_pages = np.arange(requests.num_requests + 1, dtype=np.int32) * np.int32(max_blocks)
+        host_lens = torch.from_numpy(requests.host_lens.copy()).pin_memory()
+        with torch.cuda.stream(self._aside), planning_into(wrapper, self._unread):
+            wrapper.plan(
+                qo_indptr=torch.from_numpy(requests.host_begins).pin_memory(),
+                paged_kv_indptr=torch.from_numpy(first_pages).pin_memory(),
+                paged_kv_indices=requests.blocks.view(-1),
+                paged_kv_last_page_len=host_lens,
+                seq_lens=host_lens,
+                num_qo_heads=sizes.num_heads,
+                num_kv_heads=sizes.num_kv_heads,
+                head_dim_qk=sizes.key_dim,
+                page_size=sizes.block_tokens,
+                causal=True,
+                sm_scale=1.0,
+                q_data_type=torch.float16,
+                kv_data_type=torch.float16,
+                disable_split_kv=True,
+            )
+        used = slice(_plan_bytes(list(wrapper._plan_info)))
+        self._copy(wrapper._pin_memory_int_workspace_buffer[used], wrapper._int_workspace_buffer[used])
+        device = requests.blocks.device
+        wrapper._qo_indptr_buf = requests.begins
+        wrapper._paged_kv_indptr_buf = torch.arange(len(first_pages), dtype=torch.int32, device=device) * max_blocks
+        wrapper._paged_kv_last_page_len_buf = requests.lens - (max_blocks - 1) * sizes.block_tokens
+
+    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+        """See `Attention`; the cache holds half precision."""
+        assert cache.dtype == torch.float16
+        sizes = self._sizes
+        rounded = torch.empty_like(query, dtype=cache.dtype)
+        # Scaled before it is rounded: what would still overflow has been bounded by `largest_query`.
+        torch.mul(query, sizes.scale, out=rounded)
+        pages = cache.view(-1, sizes.block_tokens, 2, sizes.num_kv_heads, sizes.key_dim)
+        attended = torch.empty_like(rounded)
+        self._wrappers[step.requests.place].run(rounded, (pages[:, :, 0], pages[:, :, 1]), out=attended)
+        return attended.float()
+
+    def _try(self, device: torch.device) -> None:
+        """Two requests, of which one has a context: what cannot run here, or is computed wrongly, fails here."""
+        sizes, random = self._sizes, torch.Generator(device).manual_seed(0)
+        added, lens = np.array([40, 70], np.int32), np.array([40, 200], np.int32)
+        begins = np.concatenate([[0], added.cumsum()]).astype(np.int32)
+        positions = np.concatenate([np.arange(end - count, end) for count, end in zip(added, lens, strict=True)])
+        num_blocks = -(-int(lens.max()) // sizes.block_tokens)
+        # Backwards, so that pages do not follow each other.
+        blocks = torch.arange(2 * num_blocks, 0, -1, dtype=torch.int32, device=device).view(2, num_blocks)
+        requests = RequestTable(
+            begins, lens, torch.from_numpy(begins).to(device), torch.from_numpy(lens).to(device), blocks
+        )
+        where = torch.from_numpy(positions.astype(np.int32)).to(device)
+        step = Step(where, where, where.long(), requests)
+        query = torch.randn((len(positions), sizes.num_heads, sizes.key_dim), generator=random, device=device)
+        num_slots = (2 * num_blocks + 1) * sizes.block_tokens
+        cache = torch.randn((num_slots, sizes.row_width), generator=random, device=device).half()
+        self.prepare(step)
+        apart = (self(query, cache, step) - PlainAttention(sizes)(query, cache, step)).abs().max()
+        if not float(apart) <= _TOLERANCE:
+            raise RuntimeError(f"flashinfer's attention is {float(apart):g} apart from the plain way's")
+
+
+def is_long(begins: NDArray[np.int32], num_heads: int) -> bool:
+    """Whether a step is for flashinfer. `begins` [R + 1]: tokens of the step that precede each request's."""
+    added = np.diff(begins)
+    num_tiles = int((-(-added // _TILE_TOKENS)).sum()) * num_heads
+    return float(added.mean()) >= FEWEST_TOKENS and num_tiles <= MOST_TILES
+
+
+def _plan_bytes(plan: list[int]) -> int:
+    """Bytes of a plan's tables. fa3's (`PrefillPlanSM90Info`, scheduler.cuh) are nine numbers, of which the first eight
+    are places of arrays of one size, the last one's at 7; fa2's (`PrefillPlanInfo`), without what is split, end with
+    one number at the place that 9 tells."""
+    return plan[7] + plan[1] - plan[0] if len(plan) == 9 else plan[9] + 4

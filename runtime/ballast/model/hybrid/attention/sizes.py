@@ -1,0 +1,79 @@
+"""Sizes of a model's attention, and where it finds keys and values in a row of the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSizes:
+    """Latent attention in its absorbed form: all heads share one key, a latent and what positions rotate, of which the
+    latent is the value as well."""
+
+    num_heads: int
+    rank: int
+    """kv_lora_rank, of the latents."""
+    rope_dim: int
+    scale: float
+    """The factor of scores."""
+    block_tokens: int
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads that the cache keeps."""
+        return 1
+
+    @property
+    def key_dim(self) -> int:
+        """Width of a query, and of a key."""
+        return self.rank + self.rope_dim
+
+    @property
+    def v_dim(self) -> int:
+        """Width of a value."""
+        return self.rank
+
+    @property
+    def row_width(self) -> int:
+        """Numbers of a token in a layer's cache."""
+        return self.key_dim
+
+    @property
+    def values_at(self) -> int:
+        """Where a row's values begin; its keys begin at 0."""
+        return 0
+
+    def __str__(self) -> str:
+        return f"latents of {self.rank} + {self.rope_dim} numbers"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedSizes:
+    """Grouped-query attention: a row of the cache holds the keys of all its heads, then their values."""
+
+    num_heads: int
+    num_kv_heads: int
+    """Heads that the cache keeps, of one group of queries each."""
+    key_dim: int
+    """Width of a query, and of a key."""
+    v_dim: int
+    """Width of a value."""
+    scale: float
+    """The factor of scores."""
+    block_tokens: int
+
+    @property
+    def row_width(self) -> int:
+        """Numbers of a token in a layer's cache."""
+        return self.num_kv_heads * (self.key_dim + self.v_dim)
+
+    @property
+    def values_at(self) -> int:
+        """Where a row's values begin; its keys begin at 0."""
+        return self.num_kv_heads * self.key_dim
+
+    def __str__(self) -> str:
+        return f"heads of {self.key_dim} and {self.v_dim} numbers"
+
+
+Sizes = LatentSizes | GroupedSizes

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit, urlunsplit
 
 import openai
 
@@ -13,6 +15,23 @@ from ballast.chat.reasoning import ReasoningSplitter, ReplyPiece
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 600.0
 """Longest silence within a reply. A long prompt on a busy machine takes minutes."""
+
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+
+
+def endpoint_url(text: str) -> str:
+    """The URL of an endpoint as people write it: http unless it says otherwise, /v1 unless it has a path."""
+    url = urlsplit(text if "://" in text else f"http://{text}")
+    return urlunsplit((url.scheme, url.netloc, url.path.rstrip("/") or "/v1", url.query, ""))
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the endpoint said of a reply."""
+
+    tokens: int | None = None
+    """Tokens of the reply; None where the endpoint does not count them."""
 
 
 class EndpointError(Exception):
@@ -35,28 +54,32 @@ class Endpoint:
     ) -> None:
         self._client.close()
 
-    def first_model(self) -> str:
-        """The name of the first model that the endpoint lists. Raises EndpointError."""
+    def models(self) -> list[str]:
+        """The names of the models that the endpoint lists, at least one. Raises EndpointError."""
         try:
             models = self._client.models.list().data
         except openai.OpenAIError as error:
             raise EndpointError(_message_of(error)) from error
         if not models:
             raise EndpointError("it lists no model")
-        return models[0].id
+        return [model.id for model in models]
 
     def reply(
-        self, model: str, messages: Sequence[Mapping[str, str]], settings: Mapping[str, Any]
+        self, model: str, messages: Sequence[Mapping[str, str]], settings: Mapping[str, Any], counts: Counts
     ) -> Generator[ReplyPiece, None, None]:
-        """The reply as it arrives; `settings` are further fields of the request. Raises EndpointError.
+        """The reply as it arrives; `settings` are further fields of the request, `counts` is filled in at the end.
+        Raises EndpointError.
 
         Leaving the iteration closes the connection, which cancels the reply.
         """
         splitter = ReasoningSplitter()
         body: Any = {**settings, "model": model, "messages": list(messages), "stream": True}
+        body["stream_options"] = {"include_usage": True}
         try:
             with self._client.chat.completions.create(**body) as chunks:
                 for chunk in chunks:
+                    if chunk.usage is not None:
+                        counts.tokens = chunk.usage.completion_tokens
                     for choice in chunk.choices:
                         fields = choice.delta.model_extra or {}
                         reasoning = fields.get("reasoning_content") or fields.get("reasoning")
@@ -69,6 +92,8 @@ class Endpoint:
 
 
 def _message_of(error: openai.OpenAIError) -> str:
+    if isinstance(error, openai.AuthenticationError):
+        return f"status 401: {error.message}; the key comes from the environment variable {KEY_VARIABLE}"
     if isinstance(error, openai.APIStatusError):
         return f"status {error.status_code}: {error.message}"
     return str(error)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
-from ballast.chat.endpoint import Endpoint, EndpointError
+from ballast.chat.endpoint import Counts, Endpoint, EndpointError, endpoint_url
 from ballast.chat.reasoning import ReplyPiece
 from ballast.errors import ConfigError
 
-HELP = "/reset starts over, /exit leaves, Ctrl-C cancels a reply."
+HELP = "/help lists the commands, /exit leaves, Ctrl-C cancels a reply."
+COMMANDS = """\
+/clear         start over; /reset is the same
+/system TEXT   what the model is told before the conversation; without TEXT nothing
+/model NAME    ask another model; without NAME list them
+/save FILE     write the conversation as JSON, in the form of OpenAI's messages
+/exit          leave, as Ctrl-D does
+A pasted block of lines is one message. Ctrl-C cancels a reply.
+"""
 _PROMPT = "> "
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -22,22 +33,34 @@ def run(url: str, *, api_key: str | None, model: str | None, system: str | None,
 
     Raises ConfigError when the endpoint does not name its model.
     """
+    url = endpoint_url(url)
     with Endpoint(url, api_key) as endpoint:
         try:
-            model = model or endpoint.first_model()
+            listed = endpoint.models()
         except EndpointError as error:
-            way_out = "is a server running there (ballast serve)? --url names another place"
-            raise ConfigError("url", url, f"{error}; {way_out}") from None
+            if model is None:
+                way_out = "is a server running there (ballast serve)? --url names another place"
+                raise ConfigError("url", url, f"{error}; {way_out}") from None
+            listed = [model]  # some endpoints answer and list nothing
+        if model is not None:
+            _say_if_unlisted(model, listed)
+        chat = Chat(endpoint, model or listed[0], system, settings)
         prompt = ""
         if sys.stdin.isatty():
-            import readline  # noqa: F401  gives input() its history and editing keys
+            import readline  # gives input() its history and editing keys
 
+            readline.parse_and_bind("set enable-bracketed-paste on")
             # A shell's background job begins with Ctrl-C ignored; on a terminal it is the user's key.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             prompt = _PROMPT
-            _write(f"{model} at {url}. {HELP}\n")
-        _converse(Chat(endpoint, model, system, settings), prompt)
+            _write(f"{chat.model} at {url}. {HELP}\n")
+        _converse(chat, prompt)
     return 0
+
+
+def _say_if_unlisted(model: str, listed: list[str]) -> None:
+    if model not in listed:
+        _write(f"The endpoint lists no model {model}, only {', '.join(listed)}; it may answer all the same.\n")
 
 
 def _converse(chat: Chat, prompt: str) -> None:
@@ -51,22 +74,72 @@ def _converse(chat: Chat, prompt: str) -> None:
             continue
         if line == "/exit":
             return
-        if line == "/reset":
-            chat.reset()
-            _write("A new conversation.\n")
-        elif line.startswith("/"):
-            _write(f"{line.split()[0]} is no command here. {HELP}\n")
+        if line.startswith("/"):
+            _command(chat, *line.partition(" ")[::2])
         elif line:
             chat.answer(line)
+
+
+def _command(chat: Chat, name: str, argument: str) -> None:
+    argument = argument.strip()
+    match name:
+        case "/help":
+            _write(COMMANDS)
+        case "/clear" | "/reset":
+            chat.reset()
+            _write("A new conversation.\n")
+        case "/system":
+            chat.tell(argument)
+            _write("The model is told this from now on.\n" if argument else "The model is told nothing beforehand.\n")
+        case "/model":
+            chat.choose(argument)
+        case "/save":
+            chat.save(argument)
+        case _:
+            _write(f"{name} is no command here. {HELP}\n")
 
 
 class Chat:
     """One conversation. A cancelled reply stays in it as far as it came."""
 
     def __init__(self, endpoint: Endpoint, model: str, system: str | None, settings: Mapping[str, Any]) -> None:
-        self._endpoint, self._model, self._settings = endpoint, model, settings
-        self._system = [{"role": "system", "content": system}] if system else []
+        self._endpoint, self.model, self._settings = endpoint, model, settings
         self._messages: list[dict[str, str]] = []
+        self.tell(system)
+
+    def tell(self, system: str | None) -> None:
+        """What the model is told before the conversation, from the next message on; nothing for None and ""."""
+        self._system = [{"role": "system", "content": system}] if system else []
+
+    def choose(self, model: str) -> None:
+        """Ask `model` from the next message on; for "" show what the endpoint lists."""
+        try:
+            listed = self._endpoint.models()
+        except EndpointError as error:
+            _write(f"({error})\n")
+            return
+        if not model:
+            _write("".join(f"{'* ' if name == self.model else '  '}{name}\n" for name in listed))
+            return
+        _say_if_unlisted(model, listed)
+        self.model = model
+
+    def save(self, file: str) -> None:
+        """Write the conversation to `file`, which must not exist yet."""
+        if not file:
+            _write("/save needs a file's name.\n")
+            return
+        try:
+            with Path(file).expanduser().open("x", encoding="utf-8") as out:
+                json.dump({"model": self.model, "messages": self._all_messages()}, out, ensure_ascii=False, indent=2)
+                out.write("\n")
+        except OSError as error:
+            _write(f"{file} cannot be written: {error.strerror}\n")
+        else:
+            _write(f"{len(self._messages)} messages are in {file}.\n")
+
+    def _all_messages(self) -> list[dict[str, str]]:
+        return [*self._system, *self._messages]
 
     def reset(self) -> None:
         """Forget the conversation so far."""
@@ -75,15 +148,19 @@ class Chat:
     def answer(self, line: str) -> None:
         """Show the reply to `line` as it arrives."""
         self._messages.append({"role": "user", "content": line})
-        screen = _Screen(colours=sys.stdout.isatty())
-        pieces = self._endpoint.reply(self._model, [*self._system, *self._messages], self._settings)
+        on_terminal = sys.stdout.isatty()
+        screen, counts, timer = _Screen(colours=on_terminal), Counts(), _Timer()
+        pieces = self._endpoint.reply(self.model, self._all_messages(), self._settings, counts)
         try:
             with closing(pieces), _interrupts() as pressed:
                 for piece in pieces:
                     if pressed:
                         raise KeyboardInterrupt
+                    timer.note()
                     screen.show(piece)
             screen.end()
+            if on_terminal:
+                _write(f"{_DIM}{timer.summary(counts.tokens)}{_PLAIN}\n")
         except KeyboardInterrupt:
             screen.end("(cancelled)")
         except EndpointError as error:
@@ -112,6 +189,27 @@ def _interrupts() -> Iterator[list[int]]:
         yield pressed
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class _Timer:
+    """How long one reply takes."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+        self._first: float | None = None
+
+    def note(self) -> None:
+        """A piece has come."""
+        self._first = self._first or time.monotonic()
+
+    def summary(self, tokens: int | None) -> str:
+        """The speed, of `tokens` after the first one, and how long the first one took."""
+        end = time.monotonic()
+        first = self._first or end
+        waited = f"first after {first - self._begin:.2f} s"
+        if tokens is None or tokens < 2 or end <= first:
+            return f"({waited}, {end - self._begin:.2f} s in all)"
+        return f"({tokens} tokens, {(tokens - 1) / (end - first):.1f} a second, {waited})"
 
 
 class _Screen:

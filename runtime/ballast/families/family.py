@@ -54,6 +54,11 @@ class ReplyForm:
         """The tokens of tool calls."""
         return {mark: text for mark, text in self.spellings.items() if mark not in (Mark.THINK, Mark.END_THINK)}
 
+    @property
+    def numbers_calls(self) -> bool:
+        """Whether the model names its calls itself, `functions.NAME:N`."""
+        return self.read_style == "numbered"
+
     def style_of(self, template: str) -> CallStyle:
         """How calls are written in conversations that `template` renders."""
         return next((style for text, style in self.styles if text in template), self.read_style or "plain")

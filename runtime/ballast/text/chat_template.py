@@ -15,9 +15,11 @@ from ballast.text.messages import (
     has_late_instructions,
     normalize_messages,
     with_late_instructions,
+    with_numbered_calls,
     with_object_arguments,
 )
 from ballast.text.template_sandbox import CompiledTemplate
+from ballast.text.typescript_tools import typescript_of, with_sorted_keys
 
 MAX_SOURCE_CHARS = 1 << 20
 """The longest published template has some 20,000."""
@@ -26,6 +28,9 @@ _THINK = "<think>"
 _END_THINK = "</think>"
 _CONTINUED_TEXT = "\ufdd1"
 """Marks where the text of the message to continue begins. A Unicode noncharacter, so no message contains it."""
+
+_TYPESCRIPT = "tools_ts_str"
+"""The variable in which a template wants the tools as TypeScript."""
 
 _LATE = "\ufdd2"
 """Content of the late system message by which a template is tried. Another noncharacter."""
@@ -37,7 +42,8 @@ Protect = Callable[[Any], Any]
 class ChatTemplate:
     """One model's template, compiled. Thread-safe. Raises ModelError when it is not valid Jinja, or passes its limits.
 
-    `name` says where the template came from. `release` is set for a template of Ballast's.
+    `name` says where the template came from. `release` is set for a template of Ballast's. `numbers_calls`: calls and
+    results get names of the form `functions.NAME:N`, whatever ids the client gives.
     """
 
     def __init__(
@@ -48,6 +54,7 @@ class ChatTemplate:
         eos_token: str,
         name: str = "chat template",
         release: Release | None = None,
+        numbers_calls: bool = False,
     ) -> None:
         self.source = source
         self.name = name
@@ -55,6 +62,7 @@ class ChatTemplate:
         self.is_guarded = not is_own(source)
         """Whether it is rendered in another process, for which requests may have to wait."""
         self._specials = {"bos_token": bos_token, "eos_token": eos_token}
+        self._numbers_calls = numbers_calls
         self._keeps_late: bool | None = None
         self._takes_text: bool | None = None
         if len(source) > MAX_SOURCE_CHARS:
@@ -103,6 +111,8 @@ class ChatTemplate:
         end = _cut_final(chat) if continue_final else None
         if has_late_instructions(chat) and not self._keeps_late_instructions():
             chat = with_late_instructions(chat)
+        if self._numbers_calls:
+            chat = with_numbered_calls(chat)
         if has_calls(chat) and not self._takes_text_arguments():
             chat = with_object_arguments(chat)
         values = {
@@ -110,11 +120,26 @@ class ChatTemplate:
             **protect(dict(options or {})),
             **self._specials,
             "messages": protect(chat),
-            "tools": protect(list(tools)) if tools else None,
+            **{name: protect(value) for name, value in self._declared(tools or (), options or {}).items()},
             "add_generation_prompt": add_generation_prompt and not continue_final,
         }
         prompt = self._rendered(values)
         return prompt if end is None else _continued(prompt, protect(end))
+
+    def _declared(self, tools: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
+        """The variables that hold the tools. A template that takes them as TypeScript writes JSON where there is none,
+        with sorted keys in both."""
+        if not tools:
+            return {"tools": None}
+        if _TYPESCRIPT not in self._template.variables:
+            return {"tools": list(tools)}
+        declared = with_sorted_keys(list(tools))
+        if _TYPESCRIPT in options:
+            return {"tools": declared}
+        try:
+            return {"tools": declared, _TYPESCRIPT: typescript_of(declared)}
+        except ValueError:
+            return {"tools": declared}
 
     def _keeps_late_instructions(self) -> bool:
         """Whether a system message within a conversation is written in its place, by trying it once: the template may

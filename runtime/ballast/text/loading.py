@@ -148,7 +148,15 @@ def _make_template(found: tuple[str, str] | None, tokenizer: Tokenizer) -> tuple
     )
     if release is not None:
         source = source_of(release)
-    return ChatTemplate(source, bos_token=bos_token, eos_token=eos_token, name=name, release=release), name
+    template = ChatTemplate(
+        source,
+        bos_token=bos_token,
+        eos_token=eos_token,
+        name=name,
+        release=release,
+        numbers_calls=tokenizer.reply.numbers_calls,
+    )
+    return template, name
 
 
 def _chosen_template(choice: str) -> tuple[str, str]:

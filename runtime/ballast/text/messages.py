@@ -91,6 +91,35 @@ def with_object_arguments(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     ]
 
 
+def with_numbered_calls(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The normalised messages with calls named `functions.NAME:N`, N counting those of the conversation from 0, as
+    models expect that write these names themselves; clients may bring ids of another server's. A result gets the name
+    of its call or, where it names none, of the first of the last calls that is still without one."""
+    out, count = [], 0
+    numbered: dict[str, str] = {}
+    open_ids: list[str] = []
+    for message in chat:
+        message = dict(message)
+        if message.get("tool_calls"):
+            calls, open_ids = [], []
+            for call in message["tool_calls"]:
+                name = f"functions.{call['function']['name']}:{count}"
+                if isinstance(call.get("id"), str):
+                    numbered[call["id"]] = name
+                open_ids.append(name)
+                calls.append({**call, "id": name})
+                count += 1
+            message["tool_calls"] = calls
+        elif message["role"] == "tool":
+            unnamed = open_ids[0] if open_ids else f"functions.{message.get('name', 'unknown')}:{count}"
+            given = message.get("tool_call_id")
+            found = numbered.get(given, unnamed) if isinstance(given, str) else unnamed
+            message["tool_call_id"] = found
+            open_ids = [each for each in open_ids if each != found]
+        out.append(message)
+    return out
+
+
 def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
     try:

@@ -208,3 +208,81 @@ def test_the_operator_chooses_a_template_by_name_or_file(tmp_path: Path) -> None
     assert load_text(None, metadata, "m.gguf", str(file)).require_template().render(CHAT) == "mine"
     with pytest.raises(ConfigError, match=r"deepseek-r9: neither a file .* nor one of deepseek-v2, "):
         load_text(None, metadata, "m.gguf", "deepseek-r9")
+
+
+def kimi(name: str) -> ChatTemplate:
+    chosen = RELEASES[name][1]
+    return ChatTemplate(source_of(chosen), bos_token=BOS, eos_token=EOS, name=name, release=chosen, numbers_calls=True)
+
+
+KIMI_CALLS = (
+    "<|im_assistant|>assistant<|im_middle|>{}<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+    '<|tool_call_argument_begin|>{{"a": 1}}<|tool_call_end|>'
+    "<|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{{}}<|tool_call_end|><|tool_calls_section_end|><|im_end|>"
+    "<|im_system|>tool<|im_middle|>## Return of functions.f:0\nR1<|im_end|>"
+    "<|im_system|>tool<|im_middle|>## Return of functions.g:1\nR2<|im_end|>"
+    "<|im_assistant|>assistant<|im_middle|>{}once more<|tool_calls_section_begin|><|tool_call_begin|>functions.h:2"
+    "<|tool_call_argument_begin|>{{}}<|tool_call_end|><|tool_calls_section_end|><|im_end|>"
+    "<|im_system|>tool<|im_middle|>## Return of functions.h:2\nR3<|im_end|>"
+)
+
+
+@pytest.mark.parametrize(("name", "break_", "thought"), [("kimi-k2", "\n", ""), ("kimi-k2-thinking", "", "hm")])
+def test_kimi_names_the_calls_of_another_server(name: str, break_: str, thought: str) -> None:
+    turns = [*TOOL_TURNS[:1], {**TOOL_TURNS[1], "reasoning": "hm"}, *TOOL_TURNS[2:]]
+    shown = [f"<think>{thought}</think>", "<think></think>"] if thought else ["", ""]
+    prompt = (
+        "<|im_system|>system<|im_middle|>You are Kimi, an AI assistant created by Moonshot AI.<|im_end|>"
+        f"{break_}<|im_user|>user<|im_middle|>U<|im_end|>{KIMI_CALLS.format(*shown)}"
+        "<|im_assistant|>assistant<|im_middle|>"
+    )
+    assert kimi(name).render(turns) == prompt
+
+
+def test_kimis_results_are_told_by_their_call_or_their_place() -> None:
+    asked = {"role": "assistant", "content": None, "tool_calls": [call("f", {}), call("g", {})]}
+    results: list[dict[str, Any]] = [
+        {"role": "tool", "tool_call_id": "g", "content": "RG"},
+        {"role": "tool", "content": "RF"},
+        {"role": "tool", "name": "h", "content": "RH"},
+    ]
+    prompt = kimi("kimi-k2").render([{"role": "system", "content": "S"}, asked, *results])
+    assert [piece.split("<")[0] for piece in prompt.split("## Return of ")[1:]] == [
+        "functions.g:1\nRG",
+        "functions.f:0\nRF",
+        "functions.h:2\nRH",
+    ]
+
+
+def test_kimi_shows_reasoning_since_the_last_answer() -> None:
+    chat = [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "U1"},
+        {"role": "assistant", "content": "A1", "reasoning_content": "old"},
+        {"role": "user", "content": "U2", "name": "Ada"},
+        {"role": "assistant", "content": "A2", "reasoning_content": "old too"},
+        {"role": "user", "content": "U3"},
+        {"role": "assistant", "content": "", "tool_calls": [call("f", {})], "reasoning_content": "new"},
+    ]
+    prompt = kimi("kimi-k2-thinking").render(chat)
+    assert "old" not in prompt
+    assert "<|im_user|>Ada<|im_middle|>U2" in prompt
+    assert "<think>new</think><|tool_calls_section_begin|>" in prompt
+
+
+def test_a_kimi_vocabulary_numbers_calls_in_a_template_that_writes_the_clients_ids() -> None:
+    marks = ("<|im_middle|>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>")
+    marks += ("<|tool_call_end|>", "<|tool_call_argument_begin|>", "<think>", "</think>")
+    calls = "{% for c in m.tool_calls or [] %}{{ c.id }} {% endfor %}"
+    source = f"{{%- for m in messages %}}{calls}{{{{ m.tool_call_id }}}} {{% endfor %}}"
+    metadata = byte_metadata("kimi-k2", user_defined=marks) | {"tokenizer.chat_template": source}
+    prompt = load_text(None, metadata, "kimi.gguf").require_template().render(TOOL_TURNS)
+    assert prompt.split() == [
+        *("functions.f:0", "functions.g:1", "functions.f:0", "functions.g:1"),
+        *("functions.h:2", "functions.h:2"),
+    ]
+
+
+def test_k2_thinkings_replies_begin_as_reasoning() -> None:
+    assert RELEASES["kimi-k2-thinking"][1].thinks
+    assert not RELEASES["kimi-k2"][1].thinks

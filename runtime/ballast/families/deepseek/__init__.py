@@ -38,6 +38,7 @@ FAMILY = Family(
         "f1f1300d611965b4": "deepseek-v3.1",
         "de75392ea51812eb": "deepseek-v3.1",  # with |tojson
         "95d06c8086613582": "deepseek-v3.1",  # as llama.cpp carries it
+        "5306e34d183dfd3d": "deepseek-v3.1",  # as llama.cpp carries it, later
         "72824802a7021b75": "deepseek-v3.1",  # V3.1-Terminus
     },
     reply=ReplyForm(

@@ -1,9 +1,13 @@
-"""Kimi K2, K2-0905, K2-Thinking, K2.5 and K2.6, which have DeepSeek's arithmetic. Their published templates are used as
-they are."""
+"""Kimi K2, K2-0905, K2-Thinking, K2.5 and K2.6, which have DeepSeek's arithmetic.
+
+The published templates of K2 and K2-Thinking give results the ids of calls by their order alone, or number the calls of
+each message anew, so that a result may name another call than its own; they are replaced. Those of K2.5 and later write
+the ids that they are given, and are used as they are.
+"""
 
 from __future__ import annotations
 
-from ballast.families.family import Family, ReplyForm
+from ballast.families.family import Family, Release, ReplyForm
 from ballast.families.kimi.models import MODELS
 from ballast.families.marks import Mark
 
@@ -12,8 +16,16 @@ FAMILY = Family(
     served="Kimi K2 to K2.6 (text)",
     architecture="deepseek2",
     models=MODELS,
-    releases=(),
-    published={},
+    releases=(
+        Release("kimi-k2", "kimi-k2.jinja"),
+        Release("kimi-k2-thinking", "kimi-k2-thinking.jinja", thinks=True),
+    ),
+    published={
+        "a0c699ea4ebcd3f5": "kimi-k2",  # July 2025
+        "bca9f18908aa1ae6": "kimi-k2",  # ids of calls counted over the conversation
+        "c47e9ec95b365368": "kimi-k2-thinking",  # as llama.cpp carries it: keeps reasoning since the first answer
+        "619e2b7a0a1eeba6": "kimi-k2-thinking",  # since the last answer
+    },
     reply=ReplyForm(
         spellings={
             Mark.THINK: "<think>",

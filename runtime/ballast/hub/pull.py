@@ -1,0 +1,169 @@
+"""`ballast pull`: chooses, plans from the headers alone, fetches, and keeps."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TextIO
+
+from ballast import plan
+from ballast.config.options import Config, ModelConfig
+from ballast.errors import ConfigError, OutOfMemoryError
+from ballast.host.filesystem import read_file_system
+from ballast.host.sizes import human
+from ballast.hub.header import is_whole
+from ballast.hub.naming import Choice, HubFile, HubName, choices, choose, files_beside
+from ballast.hub.progress import Progress
+from ballast.hub.remote import Hub, UnreachableError
+from ballast.hub.store import Store
+
+_HEADS = (1 << 20, 16 << 20, 64 << 20)
+"""How much of a file is asked for, until its header is whole. No larger one is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a name stands for: a commit, the files of one model in it, and those beside them."""
+
+    store: Store
+    commit: str
+    choice: Choice
+    beside: tuple[HubFile, ...]
+
+    @property
+    def missing(self) -> tuple[HubFile, ...]:
+        """What is still to be fetched."""
+        return tuple(file for file in (*self.beside, *self.choice.files) if not self.store.blob(file).exists())
+
+    def model(self, folder: Path, asked: ModelConfig) -> ModelConfig:
+        """The options that name it, where its files lie in `folder`."""
+        has_config = {"config.json", "tokenizer.json"} <= {file.path for file in self.beside}
+        model_path = asked.model_path or (folder if has_config else None)
+        return replace(asked, gguf_path=folder / self.choice.files[0].path, model_path=model_path)
+
+
+def find(name: HubName, hub: Hub, out: TextIO) -> Found:
+    """What the name stands for now; offline, or while the hub does not answer, what it stood for when it was fetched.
+    Raises ConfigError, which lists the choices where the name leaves one, and ModelError."""
+    store = Store(hub.cache, name.repo)
+    if hub.is_offline:
+        kept = _kept(store, name)
+        if kept is None:
+            raise ConfigError("HF_HUB_OFFLINE", "1", f"{name.repo} is not here, and nothing may be fetched")
+        return kept
+    try:
+        commit, files = hub.listing(name)
+    except UnreachableError as error:
+        try:
+            kept = _kept(store, name)
+        except ConfigError:
+            kept = None
+        if kept is None:
+            raise
+        out.write(f"{error}; taken as it was fetched before\n")
+        return kept
+    store.snapshot(commit)
+    return Found(store, commit, choose(name, choices(files)), files_beside(files))
+
+
+def pull(name: HubName, hub: Hub, config: Config | None, out: TextIO | None = None) -> Found:
+    """The model of that name, fetched where it is not whole. With a resolved `config` its plan is printed first, and
+    what this machine cannot serve is not fetched. Raises ConfigError, ModelError and OutOfMemoryError."""
+    out = sys.stderr if out is None else out
+    found = find(name, hub, out)
+    if found.missing:
+        out.write(f"{name.repo}:{found.choice.quant} at {found.commit[:12]}: {human(found.choice.num_bytes)}\n")
+        if config is not None:
+            print_plan(found, hub, config, out=out)
+    try:
+        if found.missing:
+            _fetch(hub, found, out)
+        for file in (*found.beside, *found.choice.files):
+            found.store.link(found.commit, file)
+        found.store.remember(name.revision, found.commit)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise OutOfMemoryError(f"{hub.cache}: the disk is full ({error.strerror}); {_ROOM}") from error
+        raise ConfigError("HF_HUB_CACHE", hub.cache, f"cannot be written ({error.strerror}); name another") from error
+    return found
+
+
+def print_plan(found: Found, hub: Hub, config: Config, *, as_json: bool = False, out: TextIO | None = None) -> None:
+    """Print the plan of a model of which only the headers need be here. Raises as `plan.run` does."""
+    if not found.missing:
+        folder = found.store.snapshot(found.commit)
+        plan.run(replace(config, model=found.model(folder, config.model)), as_json=as_json, out=out)
+        return
+    with tempfile.TemporaryDirectory(prefix="ballast-headers-") as temporary:
+        folder = Path(temporary)
+        for file in found.beside:
+            _place(folder, file, hub.head(found.store.repo, found.commit, file, file.num_bytes))
+        for file in found.choice.files:
+            for most in _HEADS:
+                head = hub.head(found.store.repo, found.commit, file, most)
+                if is_whole(head):
+                    break
+            _place(folder, file, head)
+        plan.run(replace(config, model=found.model(folder, config.model)), as_json=as_json, out=out)
+
+
+def _place(folder: Path, file: HubFile, head: bytes) -> None:
+    """A file of its full length that holds its first bytes alone; the rest takes no room."""
+    place = folder / file.path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("wb") as stream:
+        stream.write(head)
+        stream.truncate(file.num_bytes)
+
+
+def _kept(store: Store, name: HubName) -> Found | None:
+    """What was fetched of the name before; None for nothing at all. Raises ConfigError as `choose` does."""
+    commit = store.remembered(name.revision)
+    files = () if commit is None else store.files(commit)
+    if commit is None or not choices(files):
+        return None
+    return Found(store, commit, choose(name, choices(files)), files_beside(files))
+
+
+def _fetch(hub: Hub, found: Found, out: TextIO) -> None:
+    store = found.store
+    blobs = store.path / "blobs"
+    blobs.mkdir(parents=True, exist_ok=True)
+    with _only_one(store):
+        missing = found.missing
+        parts = [store.blob(file).with_name(f"{file.content}.incomplete") for file in missing]
+        there = sum(part.stat().st_size for part in parts if part.exists())
+        needed = sum(file.num_bytes for file in missing)
+        check_room(blobs, max(0, needed - there), read_file_system(blobs).free_bytes)
+        progress = Progress(needed, out)
+        for file in missing:
+            if not store.blob(file).exists():  # two names may have the same bytes
+                hub.fetch(store.repo, found.commit, file, store.blob(file), progress)
+        progress.end()
+
+
+@contextmanager
+def _only_one(store: Store) -> Iterator[None]:
+    """One process at a time fetches from a repository; the lock goes with the process."""
+    store.lock.parent.mkdir(parents=True, exist_ok=True)
+    with store.lock.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError("model", store.repo, "another process is fetching it; wait for its end") from error
+        yield
+
+
+_ROOM = "make room, or name another folder by HF_HUB_CACHE"
+
+
+def check_room(folder: Path, needed: int, free: int) -> None:
+    """Raises OutOfMemoryError where a disk has too little room for what is still to be fetched."""
+    if needed > free:
+        raise OutOfMemoryError(f"{folder}: {human(needed)} are to be fetched and {human(free)} are free; {_ROOM}")

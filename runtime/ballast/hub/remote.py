@@ -1,0 +1,278 @@
+"""Talks to a hub: what a repository holds, and the bytes of its files, checked as they come.
+
+Files are asked for by plain HTTP and ranges, also those that the hub keeps in Xet storage: it serves them so as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx2
+from huggingface_hub import constants, get_token
+from pydantic import BaseModel, ConfigDict, Field
+
+from ballast import __version__
+from ballast.documents.json_document import parse_json
+from ballast.documents.small_file import DocumentError
+from ballast.errors import ConfigError, ModelError, first_line, shown
+from ballast.hub.naming import HubFile, HubName, check_file
+from ballast.hub.progress import Progress
+
+_ATTEMPTS = 5
+"""In a row of which none brings a byte that was not there before."""
+_LONGEST_WAIT_S = 60.0
+"""Before the next attempt. A hub that asks for more is asked no more."""
+_TIMEOUT_S = 30.0
+"""Without a byte, in which a transfer counts as broken."""
+_LISTING_S = 120.0
+_LISTING_BYTES = 8 << 20
+_MOST_FILES = 50_000
+_READ_BYTES = 1 << 20
+
+
+def _client() -> httpx2.Client:
+    return httpx2.Client(
+        follow_redirects=True,
+        timeout=_TIMEOUT_S,
+        headers={"User-Agent": f"ballast/{__version__}", "Accept-Encoding": "identity"},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """A hub at `endpoint`, as the owner of `token` sees it; `cache` is where its models are kept."""
+
+    endpoint: str
+    cache: Path
+    token: str | None = None
+    is_offline: bool = False
+    sleep: Callable[[float], None] = time.sleep
+    client: httpx2.Client = field(default_factory=_client, compare=False)
+
+    @staticmethod
+    def of_environment() -> Hub:
+        """As HF_ENDPOINT, HF_TOKEN, HF_HUB_CACHE, HF_HOME and HF_HUB_OFFLINE say, and the token of `hf auth login`.
+        Raises ConfigError."""
+        endpoint = constants.ENDPOINT
+        if not endpoint.startswith(("http://", "https://")):
+            raise ConfigError("HF_ENDPOINT", endpoint, "expected a URL that begins with https:// or http://")
+        return Hub(endpoint, Path(constants.HF_HUB_CACHE), get_token(), constants.is_offline_mode())
+
+    def listing(self, name: HubName) -> tuple[str, tuple[HubFile, ...]]:
+        """The commit that the name's revision is, and its files. Raises UnreachableError, ConfigError, ModelError."""
+        url = f"{self.endpoint}/api/models/{name.repo}/revision/{quote(name.revision, safe='')}?blobs=true"
+        body = bytearray()
+
+        def attempt() -> None:
+            body.clear()
+            began = time.monotonic()
+            with self._get(name.repo, url) as response:
+                for chunk in response.iter_raw():
+                    body.extend(chunk)
+                    if len(body) > _LISTING_BYTES or time.monotonic() - began > _LISTING_S:
+                        raise ModelError(name.repo, f"the hub's listing has no end: {len(body)} bytes of it came")
+
+        self._persist(name.repo, attempt, lambda: 0)
+        try:
+            said = parse_json(bytes(body), _Listing)
+        except DocumentError as error:
+            raise ModelError(name.repo, f"the hub's listing {error}; is HF_ENDPOINT={self.endpoint} a hub?") from error
+        files = [
+            HubFile(
+                found.rfilename,
+                -1 if found.size is None else found.size,
+                (found.blobId if found.lfs is None else found.lfs.sha256) or "",
+            )
+            for found in said.siblings
+        ]
+        return said.sha, tuple(check_file(name.repo, file) for file in files)
+
+    def head(self, repo: str, commit: str, file: HubFile, num_bytes: int) -> bytes:
+        """The first bytes of a file, at most `num_bytes`, unchecked. Raises as `fetch` does."""
+        most = min(num_bytes, file.num_bytes)
+        head = bytearray()
+
+        def attempt() -> None:
+            if len(head) < most:
+                with self._range(repo, commit, file, len(head), most) as (response, begin):
+                    del head[begin:]
+                    for chunk in response.iter_raw():
+                        head.extend(chunk)
+                        if len(head) >= most:
+                            break
+                if len(head) < most:
+                    raise _AgainError("the answer was cut short")
+
+        self._persist(repo, attempt, lambda: len(head))
+        return bytes(head[:most])
+
+    def fetch(self, repo: str, commit: str, file: HubFile, blob: Path, progress: Progress) -> None:
+        """Write the file to `blob`, going on where an earlier attempt ended.
+
+        Raises ModelError where the bytes are not those that the hub named, UnreachableError where they do not come,
+        ConfigError for a token that does not do, OSError for a disk that does not.
+        """
+        part = blob.with_name(f"{blob.name}.incomplete")
+        digest, done = _Digest(file), 0
+        with part.open("ab+") as out:
+            if out.tell() > file.num_bytes:
+                out.truncate(0)
+            out.seek(0)
+            while chunk := out.read(_READ_BYTES):
+                digest.update(chunk)
+                done += len(chunk)
+            progress.found(done)
+
+            def attempt() -> None:
+                nonlocal digest, done
+                if done == file.num_bytes:
+                    return
+                with self._range(repo, commit, file, done, file.num_bytes) as (response, begin):
+                    if begin < done:
+                        progress.found(-done)
+                        out.truncate(0)
+                        digest, done = _Digest(file), 0
+                    for chunk in response.iter_raw():
+                        if done + len(chunk) > file.num_bytes:
+                            raise _WrongBytesError(f"the hub sent more than its {file.num_bytes} bytes")
+                        out.write(chunk)
+                        digest.update(chunk)
+                        done += len(chunk)
+                        progress.came(len(chunk))
+                if done < file.num_bytes:
+                    raise _AgainError("the answer was cut short")
+
+            try:
+                self._persist(repo, attempt, lambda: done)
+                if digest.hexdigest() != file.content:
+                    raise _WrongBytesError("its checksum is not that which the hub names")
+            except _WrongBytesError as error:
+                part.unlink(missing_ok=True)
+                raise ModelError(repo, f"{file.path}: {error}; nothing of it is kept, pull it again") from error
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(blob)
+
+    def _persist(self, repo: str, attempt: Callable[[], None], there: Callable[[], int]) -> None:
+        """Try again for as long as that brings more than was `there` before; waits grow and end."""
+        failures, most = 0, 0
+        while True:
+            try:
+                return attempt()
+            except (httpx2.UnsupportedProtocol, httpx2.TooManyRedirects, httpx2.InvalidURL) as error:
+                raise ModelError(
+                    repo, f"the hub does not answer as it should: {shown(first_line(error), 300)}"
+                ) from error
+            except (_AgainError, httpx2.TransportError) as error:
+                failures = 1 if there() > most else failures + 1
+                most = max(most, there())
+                wait = (
+                    error.wait_s
+                    if isinstance(error, _AgainError) and error.wait_s is not None
+                    else 2.0 ** (failures - 1)
+                )
+                if failures >= _ATTEMPTS or wait > _LONGEST_WAIT_S:
+                    problem = str(error) if isinstance(error, _AgainError) else shown(first_line(error), 300)
+                    raise UnreachableError(
+                        repo, f"{self.endpoint} does not give it ({problem}); pull again later, what came is kept"
+                    ) from error
+                self.sleep(wait)
+
+    @contextmanager
+    def _range(
+        self, repo: str, commit: str, file: HubFile, begin: int, end: int
+    ) -> Iterator[tuple[httpx2.Response, int]]:
+        """The answer to a request for bytes begin to end, and the byte that it begins with: 0 where the hub gives no
+        ranges."""
+        url = f"{self.endpoint}/{repo}/resolve/{commit}/{quote(file.path)}"
+        with self._get(repo, url, {"Range": f"bytes={begin}-{max(begin, end - 1)}"}) as response:
+            said = response.headers.get("Content-Range", "")
+            if response.status_code == 206 and not said.startswith(f"bytes {begin}-"):
+                raise ModelError(repo, f"{file.path}: asked from byte {begin} on, the hub answered {shown(said)}")
+            yield response, begin if response.status_code == 206 else 0
+
+    @contextmanager
+    def _get(self, repo: str, url: str, headers: dict[str, str] | None = None) -> Iterator[httpx2.Response]:
+        # The client sends the token to the host of `url` alone, and to no host of a redirect.
+        token = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        with self.client.stream("GET", url, headers={**token, **(headers or {})}) as response:
+            self._check_status(repo, response)
+            yield response
+
+    def _check_status(self, repo: str, response: httpx2.Response) -> None:
+        status, code = response.status_code, response.headers.get("X-Error-Code", "")
+        if status in (200, 206):
+            return
+        if code == "GatedRepo":
+            raise ConfigError("model", repo, "its owner asks for consent: give it on the hub's page, and set HF_TOKEN")
+        if code == "RevisionNotFound":
+            raise ConfigError("model", repo, "has no such revision; leave @revision out for the newest")
+        if status in (401, 403, 404):
+            way_out = (
+                "set HF_TOKEN if it is private"
+                if self.token is None
+                else "look whether HF_TOKEN is valid and may read it"
+            )
+            raise ConfigError("model", repo, f"{self.endpoint} answers {status}: check the name, and {way_out}")
+        if status in (408, 429) or status >= 500:
+            after = response.headers.get("Retry-After", "")
+            raise _AgainError(f"status {status}", float(after) if after.isdecimal() else None)
+        raise ModelError(repo, f"{self.endpoint} answers {status}, which is no answer to this question")
+
+
+class UnreachableError(ModelError):
+    """The hub does not answer, or gives up in the middle."""
+
+
+class _AgainError(Exception):
+    """An answer that may be better the next time, `wait_s` from now if the hub says so."""
+
+    def __init__(self, problem: str, wait_s: float | None = None) -> None:
+        super().__init__(problem)
+        self.wait_s = wait_s
+
+
+class _WrongBytesError(Exception):
+    """Bytes that cannot be the file's."""
+
+
+class _Lfs(BaseModel):
+    model_config = ConfigDict(strict=True)
+    sha256: str
+
+
+class _Sibling(BaseModel):
+    model_config = ConfigDict(strict=True)
+    rfilename: str
+    size: int | None = None
+    blobId: str | None = None  # noqa: N815  the hub's word
+    lfs: _Lfs | None = None
+
+
+class _Listing(BaseModel):
+    model_config = ConfigDict(strict=True)
+    sha: str
+    siblings: list[_Sibling] = Field(max_length=_MOST_FILES)
+
+
+class _Digest:
+    """SHA-256 of the bytes, or git's SHA-1 of a blob, by which of them names the file."""
+
+    def __init__(self, file: HubFile) -> None:
+        is_git = len(file.content) == 40
+        self._hash = hashlib.sha1(usedforsecurity=False) if is_git else hashlib.sha256()
+        if is_git:
+            self._hash.update(b"blob %d\0" % file.num_bytes)
+
+    def update(self, chunk: bytes) -> None:
+        self._hash.update(chunk)
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()

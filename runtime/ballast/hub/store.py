@@ -1,0 +1,84 @@
+"""The folder of fetched models, in the layout of huggingface_hub's cache, so that its tools know them as well.
+
+`models--org--repo` holds `blobs` by their checksums, `snapshots/COMMIT` of links to them, and `refs` from a revision to
+its commit. A blob has its name only once its checksum was right; before, its name ends in `.incomplete`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ballast.errors import ModelError, shown
+from ballast.hub.naming import HubFile
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The part of the cache `folder` that holds one repository."""
+
+    folder: Path
+    repo: str
+
+    @property
+    def path(self) -> Path:
+        """Where the repository lies."""
+        return self.folder / f"models--{self.repo.replace('/', '--')}"
+
+    @property
+    def lock(self) -> Path:
+        """Held while files are fetched."""
+        return self.folder / ".locks" / self.path.name / "ballast.lock"
+
+    def blob(self, file: HubFile) -> Path:
+        """Where the bytes of a file lie."""
+        return self.path / "blobs" / file.content
+
+    def snapshot(self, commit: str) -> Path:
+        """The folder of one commit. Raises ModelError where it is none."""
+        if not _COMMIT.fullmatch(commit):
+            raise ModelError(self.repo, f"the hub names the commit {shown(commit)}; expected 40 hexadecimal digits")
+        return self.path / "snapshots" / commit
+
+    def link(self, commit: str, file: HubFile) -> Path:
+        """Make a whole blob known by the name of its file, and return that."""
+        link = self.snapshot(commit) / file.path
+        link.parent.mkdir(parents=True, exist_ok=True)
+        target = os.path.relpath(self.blob(file), link.parent)
+        if not (link.is_symlink() and os.readlink(link) == target):  # noqa: PTH115  as it was written
+            fresh = link.with_name(f".{file.content[:16]}.{os.getpid()}")
+            fresh.symlink_to(target)
+            fresh.replace(link)
+        return link
+
+    def remember(self, revision: str, commit: str) -> None:
+        """Write down which commit a revision is."""
+        if revision != commit:
+            ref = self.path / "refs" / revision
+            ref.parent.mkdir(parents=True, exist_ok=True)
+            fresh = ref.with_name(f".{ref.name}.{os.getpid()}")
+            fresh.write_text(commit, encoding="ascii")
+            fresh.replace(ref)
+
+    def remembered(self, revision: str) -> str | None:
+        """The commit that a revision was when it was last asked for."""
+        if _COMMIT.fullmatch(revision):
+            return revision
+        try:
+            commit = (self.path / "refs" / revision).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return None
+        return commit if _COMMIT.fullmatch(commit) else None
+
+    def files(self, commit: str) -> tuple[HubFile, ...]:
+        """What is whole of a commit."""
+        folder = self.snapshot(commit)
+        return tuple(
+            HubFile(str(path.relative_to(folder)), path.stat().st_size, path.resolve().name)
+            for path in sorted(folder.rglob("*"))
+            if path.is_symlink() and path.is_file()
+        )

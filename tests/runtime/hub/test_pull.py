@@ -1,0 +1,433 @@
+"""Models are pulled from a hub whole and checked, whatever the hub and the network do."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from bisect import bisect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import hf_hub_download, scan_cache_dir
+
+from ballast import cli
+from ballast.cli import serve_config
+from ballast.config.options import Config
+from ballast.errors import BallastError, ConfigError, ModelError, OutOfMemoryError
+from ballast.hub.header import is_whole
+from ballast.hub.library import listed, remove
+from ballast.hub.naming import Choice, HubFile, HubName, choices, choose, read_name
+from ballast.hub.progress import Progress
+from ballast.hub.pull import Found, check_room, find, print_plan, pull
+from ballast.hub.remote import Hub, UnreachableError
+from ballast.tiny import write_tiny_model
+from support.servers.hub_server import COMMIT, HubServer, hub_server
+
+NAME = HubName("org/tiny", "Q8_0")
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write_tiny_model(tmp_path_factory.mktemp("weights"), arch="v3", quant="q8_0").gguf.read_bytes()
+
+
+@pytest.fixture
+def waits() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def served(weights: bytes, tmp_path: Path, waits: list[float]) -> Iterator[tuple[HubServer, Hub]]:
+    files = {"tiny-Q8_0.gguf": weights, "tiny-Q4_K_M.gguf": b"other", "config.json": b"{}", "model.py": b"evil"}
+    with hub_server(files) as (server, endpoint):
+        hub = Hub(endpoint, tmp_path / "cache", "secret", sleep=waits.append)
+        yield server, hub
+        hub.client.close()
+
+
+def gguf(found: Found) -> bytes:
+    return (found.store.snapshot(found.commit) / found.choice.files[0].path).read_bytes()
+
+
+def files_in(cache: Path) -> list[Path]:
+    """Files with content, of which a pull that was refused leaves none."""
+    return [path for path in cache.rglob("*") if path.is_file() and path.stat().st_size > 0]
+
+
+def environment(hub: Hub) -> dict[str, str]:
+    return {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(hub.cache), "HF_TOKEN": "secret"}
+
+
+def test_a_pull_takes_what_is_needed_and_the_hubs_tools_know_it(served: tuple[HubServer, Hub], weights: bytes) -> None:
+    server, hub = served
+    server.token = "secret"
+    told = io.StringIO()
+    pulled = pull(NAME, hub, serve_config(["--device", "cpu"]), told)
+    assert gguf(pulled) == weights
+    assert told.getvalue().index("needed") < told.getvalue().index("/s"), "the plan comes before the first byte"
+    assert {path for path, _ in server.ranges} == {"tiny-Q8_0.gguf", "config.json"}
+    assert server.leaked == []
+    [repo] = scan_cache_dir(hub.cache).repos
+    [revision] = repo.revisions
+    assert (repo.repo_id, revision.commit_hash, revision.refs) == ("org/tiny", COMMIT, {"main"})
+    known = hf_hub_download("org/tiny", "tiny-Q8_0.gguf", cache_dir=hub.cache, local_files_only=True)
+    assert Path(known).read_bytes() == weights
+
+    asked = len(server.ranges)
+    assert pull(NAME, hub, None, told).missing == ()
+    assert gguf(pull(NAME, dataclasses.replace(hub, endpoint="http://127.0.0.1:9", is_offline=True), None)) == weights
+    with pytest.raises(ConfigError, match="Q4_K_M is none of its models"):
+        pull(HubName("org/tiny", "Q4_K_M"), dataclasses.replace(hub, is_offline=True), None)
+    assert gguf(pull(NAME, dataclasses.replace(hub, endpoint="http://127.0.0.1:9"), None, told)) == weights
+    assert "taken as it was fetched before" in told.getvalue()
+    assert len(server.ranges) == asked
+
+
+def test_models_are_listed_and_removed(served: tuple[HubServer, Hub]) -> None:
+    hub = served[1]
+    assert "no GGUF model" in listed(hub.cache)
+    pulled = pull(NAME, hub, None, io.StringIO())
+    assert listed(hub.cache).startswith(f"org/tiny:Q8_0@{COMMIT}  13.9 MiB\n")
+    with pytest.raises(ConfigError, match="ballast models"):
+        remove(hub.cache, "../cache")
+    assert "org/tiny: 13.9 MiB removed" in remove(hub.cache, "org/tiny")
+    assert not pulled.store.path.exists()
+
+
+def test_a_plan_reads_headers_alone(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
+    server, hub = served
+    config = serve_config(["--device", "cpu"])
+    there, here = io.StringIO(), io.StringIO()
+    print_plan(find(NAME, hub, there), hub, config, out=there)
+    assert server.asked_bytes < 2 << 20
+    assert not files_in(hub.cache)
+    pull(NAME, hub, None, here)
+    here.truncate(0)
+    here.seek(0)
+    print_plan(find(NAME, hub, here), hub, config, out=here)
+    assert [line for line in here.getvalue().splitlines() if "weights" in line] == [
+        line for line in there.getvalue().splitlines() if "weights" in line
+    ]
+
+
+def test_a_header_is_whole_from_its_last_byte_on(weights: bytes) -> None:
+    size = min(size for size in (1 << power for power in range(4, 21)) if is_whole(weights[:size]))
+    end = bisect(range(size), False, key=lambda size: is_whole(weights[:size]))
+    assert 1024 < end < 1 << 20
+    # Its last field is the place of the last tensor; zeros go from there to the next multiple of 32.
+    assert 0 < int.from_bytes(weights[end - 8 : end], "little") < len(weights)
+    assert not any(weights[end : -(-end // 32) * 32])
+    assert is_whole(b"<html>")
+
+
+def test_the_choices_are_shown(served: tuple[HubServer, Hub]) -> None:
+    with pytest.raises(ConfigError, match=r"has 2 models(.|\n)*org/tiny:Q4_K_M  5 B(.|\n)*org/tiny:Q8_0  "):
+        pull(HubName("org/tiny"), served[1], None)
+    with pytest.raises(ConfigError, match="Q2_K is none of its models"):
+        pull(HubName("org/tiny", "Q2_K"), served[1], None)
+
+
+def test_what_does_not_fit_is_not_fetched(served: tuple[HubServer, Hub]) -> None:
+    server, hub = served
+    config = serve_config(["--device", "cpu", "--max_new_tokens", "1000000", "--cache_lens", "1000000000"])
+    with pytest.raises(OutOfMemoryError):
+        pull(NAME, hub, config, io.StringIO())
+    assert not files_in(hub.cache)
+    assert [begin for _, begin in server.ranges] == [0, 0], "config.json and a header"
+
+
+def test_a_broken_transfer_goes_on(served: tuple[HubServer, Hub], weights: bytes, waits: list[float]) -> None:
+    server, hub = served
+    server.break_after = len(weights) // 3 + 1
+    assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
+    assert waits == [1, 1]
+
+
+def test_without_ranges_a_transfer_begins_again(served: tuple[HubServer, Hub], weights: bytes) -> None:
+    server, hub = served
+    server.break_after, server.takes_ranges = len(weights) // 3 + 1, False
+
+    def mend(_: float) -> None:
+        server.break_after = None
+
+    assert gguf(pull(NAME, dataclasses.replace(hub, sleep=mend), None, io.StringIO())) == weights
+
+
+def test_a_hub_without_ranges_that_breaks_is_given_up(served: tuple[HubServer, Hub], weights: bytes) -> None:
+    server, hub = served
+    server.break_after, server.takes_ranges = len(weights) // 3 + 1, False
+    with pytest.raises(UnreachableError, match="pull again later"):
+        pull(NAME, hub, None, io.StringIO())
+    server.break_after = None
+    assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
+
+
+@pytest.mark.parametrize(
+    ("takes_ranges", "change", "problem"),
+    [
+        (True, lambda body: body[:-1] + bytes([body[-1] ^ 1]), "checksum"),
+        (False, lambda body: body + b"more", "more than"),
+        (True, lambda body: body[:-1], "does not give it"),
+    ],
+    ids=["other bytes", "too many", "too few"],
+)
+def test_wrong_bytes_become_no_model(
+    served: tuple[HubServer, Hub], weights: bytes, takes_ranges: bool, change: Any, problem: str
+) -> None:
+    server, hub = served
+    server.change, server.takes_ranges = lambda body: change(body) if len(body) > 5 else body, takes_ranges
+    with pytest.raises(ModelError, match=problem):
+        pull(NAME, hub, None, io.StringIO())
+    assert not list(hub.cache.rglob("*.gguf"))
+    server.change = lambda body: body
+    assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
+
+
+def sibling(**fields: Any) -> dict[str, Any]:
+    content = {"sha256": "a" * 64, "size": 5, "pointerSize": 1}
+    return {"siblings": [{"rfilename": "x-Q8_0.gguf", "size": 5, "blobId": "b" * 40, "lfs": content} | fields]}
+
+
+HOSTILE: dict[str, dict[str, Any] | bytes] = {
+    "above": sibling(rfilename="../x-Q8_0.gguf"),
+    "absolute": sibling(rfilename="/etc/x-Q8_0.gguf"),
+    "backslash": sibling(rfilename="..\\x-Q8_0.gguf"),
+    "terminal": sibling(rfilename="\x1b[2Jx-Q8_0.gguf"),
+    "huge": sibling(size=1 << 60),
+    "negative": sibling(size=-5),
+    "no size": sibling(size=None),
+    "checksum is a path": sibling(lfs={"sha256": "../../x", "size": 5, "pointerSize": 1}),
+    "commit is a path": {"sha": "../../x"},
+    "no commit": {"sha": None},
+    "size is text": sibling(size="x"),
+    "siblings are text": {"siblings": "x"},
+    "a page": b"<!doctype html><title>Sign in</title>",
+    "nested": b"[" * 100_000,
+    "many files": b'{"sha": "' + COMMIT.encode() + b'", "siblings": [' + b'{"rfilename": "x"},' * 60_000 + b"{}]}",
+}
+
+
+@pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_listings_are_refused(served: tuple[HubServer, Hub], answer: dict[str, Any] | bytes) -> None:
+    server, hub = served
+    if isinstance(answer, bytes):
+        server.raw = answer
+    else:
+        server.answer = answer
+    with pytest.raises(BallastError) as refused:
+        pull(NAME, hub, None, io.StringIO())
+    assert "\x1b" not in str(refused.value)
+    assert not list(hub.cache.parent.rglob("x*"))
+    assert not hub.cache.exists()
+
+
+def test_a_listing_without_end_is_refused(served: tuple[HubServer, Hub]) -> None:
+    server, hub = served
+    server.raw = b" " * (9 << 20)
+    with pytest.raises(ModelError, match="has no end"):
+        pull(NAME, hub, None)
+
+
+@pytest.mark.parametrize("to", ["{hub}/org/tiny/resolve/{commit}/tiny-Q8_0.gguf", "file:///etc/passwd", "http://[x"])
+def test_redirects_to_nowhere_end(served: tuple[HubServer, Hub], to: str) -> None:
+    server, hub = served
+    server.redirect = to.format(hub=hub.endpoint, commit=COMMIT)
+    with pytest.raises(ModelError, match=r"hub|does not give it"):
+        pull(NAME, hub, None, io.StringIO())
+    assert not files_in(hub.cache)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "problem"),
+    [
+        (401, {}, "HF_TOKEN"),
+        (403, {"X-Error-Code": "GatedRepo"}, "consent"),
+        (404, {"X-Error-Code": "RevisionNotFound"}, "no such revision"),
+        (404, {}, "check the name"),
+        (418, {}, "answers 418"),
+        (429, {"Retry-After": "99999999"}, "status 429"),
+        (503, {}, "status 503"),
+    ],
+)
+def test_statuses_say_what_to_do(
+    served: tuple[HubServer, Hub], waits: list[float], status: int, headers: dict[str, str], problem: str
+) -> None:
+    server, hub = served
+    server.statuses, server.headers = [status] * 9, headers
+    with pytest.raises(BallastError, match=problem):
+        pull(NAME, hub, None, io.StringIO())
+    assert sum(waits) < 60
+
+
+def test_a_busy_hub_is_asked_again_when_it_says(
+    served: tuple[HubServer, Hub], weights: bytes, waits: list[float]
+) -> None:
+    server, hub = served
+    server.statuses, server.headers = [429, 503], {"Retry-After": "7"}
+    assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
+    assert waits == [7, 7]
+
+
+def test_a_wrong_token_names_the_variable(served: tuple[HubServer, Hub]) -> None:
+    served[0].token = "another"
+    with pytest.raises(ConfigError, match="HF_TOKEN is valid"):
+        pull(NAME, served[1], None)
+    with pytest.raises(ConfigError, match="set HF_TOKEN if it is private"):
+        pull(NAME, dataclasses.replace(served[1], token=None), None)
+
+
+def test_a_disk_that_is_too_small_is_said_before_and_meanwhile(served: tuple[HubServer, Hub], weights: bytes) -> None:
+    with pytest.raises(OutOfMemoryError, match="HF_HUB_CACHE"):
+        check_room(Path("/models"), 2 << 30, 1 << 30)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(OutOfMemoryError, match="disk is full"):
+            pull(NAME, served[1], None, io.StringIO())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert gguf(pull(NAME, served[1], None, io.StringIO())) == weights
+
+
+def test_two_pulls_of_one_model_do_not_mix(served: tuple[HubServer, Hub]) -> None:
+    server, hub = served
+
+    refused: list[BallastError] = []
+
+    def meanwhile(body: bytes) -> bytes:
+        server.change = lambda same: same
+        try:
+            pull(HubName("org/tiny", "Q4_K_M"), hub, None, io.StringIO())
+        except BallastError as error:
+            refused.append(error)
+        return body
+
+    server.change = meanwhile
+    pull(NAME, hub, None, io.StringIO())
+    assert "another process is fetching it" in str(refused[0])
+
+
+PULL_IN_A_CHILD = """
+import os, sys
+from pathlib import Path
+from ballast.hub.naming import HubName
+from ballast.hub.pull import pull
+from ballast.hub.remote import Hub
+import pydantic, httpx2
+endpoint, cache = sys.argv[1:]
+for _ in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        pull(HubName("org/tiny", "Q8_0"), Hub(endpoint, Path(cache)), None)
+        os._exit(0)
+    print(child, flush=True)
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+def test_killed_anywhere_the_next_pull_goes_on(served: tuple[HubServer, Hub], weights: bytes) -> None:
+    server, hub = served
+    command = [sys.executable, "-c", PULL_IN_A_CHILD, hub.endpoint, str(hub.cache)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        for at in sorted(random.Random(1).sample(range(len(weights)), 10)):
+            server.hold_at = at
+            parent.stdin.write("\n")
+            parent.stdin.flush()
+            child = int(parent.stdout.readline())
+            assert server.held.wait(60)
+            while at > 1 << 20 and not any(part.stat().st_size for part in hub.cache.rglob("*.incomplete")):
+                time.sleep(0.001)  # what was sent last may or may not be written
+            os.kill(child, signal.SIGKILL)
+            assert int(parent.stdout.readline()) == signal.SIGKILL
+            server.let_go()
+        server.hold_at = None
+        parent.stdin.close()
+    begins = [begin for name, begin in server.ranges if name.endswith(".gguf")]
+    assert max(begins) > 0, "it went on where the last one ended"
+    assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
+
+
+def test_the_command_prints_where_the_model_is(served: tuple[HubServer, Hub], weights: bytes) -> None:
+    hub = served[1]
+    command = [sys.executable, "-m", "ballast", "pull", "org/tiny:Q8_0", "--skip_plan"]
+    done = subprocess.run(command, env=environment(hub), capture_output=True, text=True, timeout=60, check=True)
+    assert Path(done.stdout.strip()).read_bytes() == weights
+    assert done.stderr.endswith("/s\n"), "the last line of the log is how fast it came"
+
+
+def test_serve_and_plan_take_files_and_names(
+    served: tuple[HubServer, Hub], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], weights: bytes
+) -> None:
+    server, hub = served
+    monkeypatch.setattr(Hub, "of_environment", staticmethod(lambda: hub))
+    assert cli.main(["plan", "org/tiny:Q8_0", "--device", "cpu"]) == 0
+    assert "It fits." in capsys.readouterr().out
+    assert server.asked_bytes < 2 << 20
+
+    configs: list[Config] = []
+    monkeypatch.setattr("ballast.server.serve_command.serve", lambda config: configs.append(config) or 0)
+    handlers = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        assert cli.main(["serve", "org/tiny:Q8_0", "--device", "cpu"]) == 0
+        file = configs[0].model.gguf_path
+        assert file is not None
+        assert file.read_bytes() == weights
+        assert configs[0].model.served_model_name == ("org/tiny:Q8_0",)
+        assert cli.main(["serve", str(file), "--device", "cpu"]) == 0
+        assert configs[1].model.gguf_path == file
+        assert cli.main(["serve", str(file), "--gguf_path", str(file)]) == 2
+        assert cli.main(["serve", "missing/model.gguf"]) == 2
+    finally:
+        for number, handler in handlers:
+            signal.signal(number, handler)
+    told = capsys.readouterr().err
+    assert "name two models; name one" in told
+    assert "no such file" in told
+
+
+def test_progress_on_a_terminal_and_in_a_log() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    last = "10.0 MiB of 10.0 MiB, 921.6 KiB/s"
+    for out, before in ((io.StringIO(), ""), (Terminal(), "\r\x1b[K")):
+        now = [0.0]
+        progress = Progress(10 << 20, out, lambda now=now: now[0])
+        progress.found(1 << 20)
+        now[0] = 10.0
+        progress.came(4 << 20)
+        progress.came(5 << 20)
+        progress.end()
+        middle = f"{before}5.0 MiB of 10.0 MiB, 409.6 KiB/s, 12 s left"
+        assert out.getvalue() == f"{middle}{'' if before else chr(10)}{before}{last}\n"
+
+
+def test_names_and_choices() -> None:
+    assert read_name("org/repo:UD-Q4_K_XL@v1") == HubName("org/repo", "UD-Q4_K_XL", "v1")
+    for wrong in ("repo", "a/b/c", "../b", "a/b@../c", "a/b:", "a/b\n", "a/b:../c"):
+        with pytest.raises(ConfigError):
+            read_name(wrong)
+
+    def file(path: str) -> HubFile:
+        return HubFile(path, 1, "a" * 64)
+
+    shards = tuple(file(f"UD-Q4_K_XL/m-UD-Q4_K_XL-0000{index}-of-00002.gguf") for index in (1, 2))
+    others = (file("m-Q2_K-00001-of-00002.gguf"), file("mmproj-F16.gguf"), file("m.Q4_K_M.gguf"))
+    found = choices((*reversed(shards), *others))
+    assert found == (Choice("Q4_K_M", (others[2],)), Choice("UD-Q4_K_XL", shards))
+    assert choose(HubName("a/b", "q4_k_m"), found).files == (others[2],)
+    same = choices((file("a/m-Q8_0.gguf"), file("b/m-Q8_0.gguf")))
+    assert [choice.quant for choice in same] == ["a/m-Q8_0", "b/m-Q8_0"]
+    assert choose(read_name("org/repo:b/m-Q8_0"), same).files == (file("b/m-Q8_0.gguf"),)

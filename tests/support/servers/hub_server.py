@@ -1,0 +1,157 @@
+"""A hub on loopback: the listing and the files of repositories, with redirects to a second host, ranges and faults."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from typing import Any
+
+COMMIT = "1234567890abcdef1234567890abcdef12345678"
+
+
+class HubServer:
+    """Serves `files` of the repository `org/tiny`, and records what it was asked for."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+        self.token: str | None = None
+        self.answer: dict[str, Any] = {}
+        """Replaces parts of the listing."""
+        self.statuses: list[int] = []
+        """Of the next answers; then they are right."""
+        self.headers: dict[str, str] = {}
+        """Of those answers."""
+        self.raw: bytes | None = None
+        """Replaces the listing as it goes out."""
+        self.redirect: str | None = None
+        """Where every file is said to be."""
+        self.takes_ranges = True
+        self.break_after: int | None = None
+        """Ends every transfer of a body after so many bytes."""
+        self.change: Callable[[bytes], bytes] = lambda body: body
+        """What a transfer makes of a file."""
+        self.ranges: list[tuple[str, int]] = []
+        """Path and first byte of every body."""
+        self.asked_bytes = 0
+        """Of all bodies together."""
+        self.hold_at: int | None = None
+        """Byte of a file before which every transfer waits, for `let_go`, and ends."""
+        self.held = Event()
+        self._going = Event()
+        self.leaked: list[str] = []
+        """Tokens that the second host got to see."""
+
+    def let_go(self) -> None:
+        """Let the transfer that waits end."""
+        self.held.clear()
+        self._going.set()
+
+    def hold(self) -> None:
+        """Wait, for a minute at most."""
+        self._going.clear()
+        self.held.set()
+        self._going.wait(60)
+
+    def listing(self) -> dict[str, Any]:
+        siblings = [
+            {
+                "rfilename": name,
+                "size": len(body),
+                "blobId": hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest(),
+            }
+            | (
+                {"lfs": {"sha256": hashlib.sha256(body).hexdigest(), "size": len(body), "pointerSize": 134}}
+                if name.endswith(".gguf")
+                else {}
+            )
+            for name, body in self.files.items()
+        ]
+        return {"id": "org/tiny", "modelId": "org/tiny", "sha": COMMIT, "siblings": siblings} | self.answer
+
+
+@contextmanager
+def hub_server(files: dict[str, bytes]) -> Iterator[tuple[HubServer, str]]:
+    """The hub and its endpoint. Weights come from a second host, another name of this one."""
+    hub = HubServer(files)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: object) -> None: ...
+
+        def do_GET(self) -> None:
+            is_store = self.path.startswith("/store/")
+            token = self.headers.get("Authorization")
+            if is_store and token is not None:
+                hub.leaked.append(token)
+            if hub.token is not None and not is_store and token != f"Bearer {hub.token}":
+                self._reply(401, b"", {"X-Error-Code": "RepoNotFound"})
+            elif hub.statuses:
+                self._reply(hub.statuses.pop(0), b"", hub.headers)
+            elif self.path.startswith("/api/models/org/tiny/revision/main?"):
+                self._reply(200, json.dumps(hub.listing()).encode() if hub.raw is None else hub.raw)
+            elif is_store:
+                self._body(self.path.removeprefix("/store/"))
+            elif found := re.fullmatch(f"/org/tiny/resolve/{COMMIT}/(.+)", self.path):
+                if hub.redirect is not None:
+                    self._reply(302, b"", {"Location": hub.redirect})
+                elif found[1].endswith(".gguf"):
+                    self._reply(302, b"", {"Location": f"http://localhost:{server.server_port}/store/{found[1]}"})
+                else:
+                    self._body(found[1])
+            else:
+                self._reply(404, b"", {"X-Error-Code": "RepoNotFound"})
+
+        def _body(self, name: str) -> None:
+            body = hub.change(hub.files[name])
+            asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+            begin, end = (
+                (int(asked[1]), min(int(asked[2]) + 1, len(body))) if asked and hub.takes_ranges else (0, len(body))
+            )
+            hub.ranges.append((name, begin))
+            hub.asked_bytes += end - begin
+            self.send_response(206 if asked and hub.takes_ranges else 200)
+            if asked and hub.takes_ranges:
+                self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(body)}")
+            self.send_header("Content-Length", str(end - begin))
+            self.end_headers()
+            stop = end if hub.break_after is None else min(end, begin + hub.break_after)
+            for at in range(begin, stop, 1 << 16):
+                piece = body[at : min(at + (1 << 16), stop)]
+                if hub.hold_at is not None and at <= hub.hold_at < at + len(piece):
+                    self.wfile.write(piece[: hub.hold_at - at])
+                    hub.hold()
+                    self.close_connection = True
+                    break
+                try:
+                    self.wfile.write(piece)
+                except OSError:
+                    self.close_connection = True
+                    break
+            if stop < end:
+                self.close_connection = True
+
+        def _reply(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+            self.send_response(status)
+            for key, value in (headers or {}).items():
+                self.send_header(key, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            with suppress(OSError):  # who has heard enough hangs up
+                self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield hub, f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

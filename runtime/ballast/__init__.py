@@ -1,3 +1,24 @@
-"""Ballast: DeepSeek-class mixture-of-experts models from one GPU and a lot of host memory."""
+"""Ballast: DeepSeek-class mixture-of-experts models from one GPU and a lot of host memory.
+
+`from ballast import LLM, SamplingParams` is the library; see docs/howto/library.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ballast.library import LLM, CompletionOutput, Logprob, RequestOutput, SamplingParams, ToolCall
 
 __version__ = "0.1.0"
+
+__all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "ToolCall", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """The library's names, imported when they are first asked for: `ballast doctor` runs without any package."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module("ballast.library"), name)

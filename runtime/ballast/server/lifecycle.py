@@ -149,8 +149,8 @@ async def _run(build: Build, listeners: Listeners, tls: Tls | None, config: Serv
     ports = dict(zip(("port", "admin_port"), (server.port for server in servers), strict=False))
     log.info("listening", extra={"host": config.host, **ports})
     tasks = [
-        asyncio.create_task(_log_when_ready(engine)),
-        asyncio.create_task(_watch_for_hang(engine, limits.fatal_silence_s)),
+        asyncio.create_task(_log_when_ready(engine, _url(config, servers[0].port))),
+        asyncio.create_task(watch_for_hang(engine, limits.fatal_silence_s)),
     ]
     async with contextlib.AsyncExitStack() as stack:
         if tls is not None:
@@ -158,14 +158,14 @@ async def _run(build: Build, listeners: Listeners, tls: Tls | None, config: Serv
         await stopping.wait()
     for task in tasks:
         task.cancel()
-    stopped = await _stop_engine(engine, config.drain_timeout_s, limits.stuck_s)
+    stopped = await stop_engine(engine, config.drain_timeout_s, limits.stuck_s)
     if not stopped:
         shutting_down.set_result(None)
     for server in servers:
         server.http.stop()
     await asyncio.gather(*(server.serving for server in servers))
     if engine.failure is not None:
-        exit_now(_reason(engine.failure))
+        exit_now(failure_reason(engine.failure))
     log.info("stopped")
     if not stopped:
         # The engine's thread cannot be stopped from here. The interpreter would wait for threads that wait for it, and
@@ -191,15 +191,22 @@ def _on_signal(number: int, stopping: asyncio.Event) -> None:
     stopping.set()
 
 
-async def _log_when_ready(engine: Engine) -> None:
-    """Log when the engine is ready."""
+def _url(config: ServerConfig, port: int) -> str:
+    """Where the API is, as somebody on this machine writes it."""
+    host = "localhost" if config.host in ("0.0.0.0", "::") else config.host  # noqa: S104  compared, not bound
+    scheme = "http" if config.tls_cert_file is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{config.root_path or ''}"
+
+
+async def _log_when_ready(engine: Engine, url: str) -> None:
+    """Log when the engine is ready, and where its page and its API are."""
     while engine.state is EngineState.LOADING:  # noqa: ASYNC110  set on a thread without an event loop
         await asyncio.sleep(0.1)
     if engine.state is EngineState.READY:
-        log.info("ready")
+        log.info("ready", extra={"page": f"{url}/", "api": f"{url}/v1"})
 
 
-async def _watch_for_hang(engine: Engine, fatal_silence_s: float) -> None:
+async def watch_for_hang(engine: Engine, fatal_silence_s: float) -> None:
     """Declare an engine dead that hangs. One that waits for a device for ever would keep its requests waiting too.
 
     Looks often, since the engine takes a long time without a look for a pause of the process.
@@ -211,7 +218,7 @@ async def _watch_for_hang(engine: Engine, fatal_silence_s: float) -> None:
             engine.declare_dead(f"the engine hangs: no progress for {silence_s:.0f} s although requests are held")
 
 
-async def _stop_engine(engine: Engine, drain_timeout_s: float, stuck_s: float) -> bool:
+async def stop_engine(engine: Engine, drain_timeout_s: float, stuck_s: float) -> bool:
     """Drain the engine up to `drain_timeout_s`; new requests are refused meanwhile.
 
     Returns False if the engine still holds its requests: it is loading, or still in a step `stuck_s` after that.
@@ -239,7 +246,8 @@ def _raise_open_file_limit() -> int:
     return MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft
 
 
-def _reason(failure: BaseException) -> BallastError:
+def failure_reason(failure: BaseException) -> BallastError:
+    """The error that a process ends with whose engine `failure` has killed."""
     return failure if isinstance(failure, BallastError) else EngineDeadError.because_of(failure)
 
 

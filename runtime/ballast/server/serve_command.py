@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import contextmanager
 
 from ballast import __version__
-from ballast.config.options import Config, ReasoningField, ServerConfig
+from ballast.config.options import Config, ModelConfig, ReasoningField, ServerConfig
 from ballast.engine.build import build_engine, engine_settings
 from ballast.engine.engine import Engine, Loader
-from ballast.engine.loading import load_runner
-from ballast.engine.runner import Runner
-from ballast.host.gpu import check_device
 from ballast.host.isa import chosen_isa
-from ballast.host.machine import read_machine
 from ballast.log import configure_logging
-from ballast.model.tensors import expected_tensors
-from ballast.plan import MemoryPlan, check_memory, load_checked_text, open_checked, rule_lines, settle
 from ballast.server.app import create_admin_app, create_app
 from ballast.server.generation.request_builder import RequestBuilder
 from ballast.server.generation.tokenize_queue import TEXT_THREADS, TokenizeQueue
@@ -29,14 +22,13 @@ from ballast.server.http.keys import Keys
 from ballast.server.http.tls import Tls
 from ballast.server.lifecycle import Apps, open_listeners, run_server
 from ballast.server.limits import ServerLimits, default_body_bytes
+from ballast.server.prepared_model import prepare_model
 from ballast.server.service import Service
 from ballast.server.telemetry.load_progress import with_progress
 from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.server.telemetry.vram_metrics import VramProbe
 from ballast.text.loading import Text
-
-log = logging.getLogger(__name__)
 
 DEFAULT_LIMITS = ServerLimits()
 
@@ -54,51 +46,17 @@ def serve(config: Config) -> int:
     Raises BallastError for errors before the engine starts. If the engine dies later, the process ends.
     """
     configure_logging(config.log)
-    check_device(config.machine.device)
-    log.info("kernels", extra={"isa": chosen_isa(), "threads": config.machine.cpu_threads})
-    _log_quota(config.machine.cpu_threads)
-    gguf, spec = open_checked(config.model)
-    prefill_is_auto = config.scheduling.prefill_chunk_size is None
-    config, plan = settle(config, gguf, spec)
-    _log_device(config)
-    _log_lengths(plan)
-    for line in rule_lines(plan.assignment):
-        log.info("placement", extra={"rule": line})
-    check_memory(plan)
-    text = load_checked_text(config.model, gguf, spec)
-    log.info(
-        "model",
-        extra={
-            "gguf": str(gguf.path),
-            "model": spec.name,
-            "needed_bytes": plan.needed_bytes,
-            "available_bytes": plan.memory.available_bytes,
-            "tokenizer": text.tokenizer_source,
-            "chat_template": text.template_source,
-        },
+    model = prepare_model(config)
+    run(
+        model.config,
+        model.load,
+        model.text,
+        model.spec.name,
+        model.spec.context_length,
+        model.probe,
+        num_bytes=model.num_bytes,
     )
-
-    probe = NumaProbe()
-
-    def load(report: Callable[[float], None]) -> Runner:
-        settings = replace(
-            engine_settings(config),
-            prefill_is_auto=prefill_is_auto,
-            gpu_experts=plan.gpu_experts,
-            vram=None if plan.device is None else plan.device.limit,
-        )
-        return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report, probe.watch)
-
-    num_bytes = sum(gguf.tensors[name].num_bytes for name in expected_tensors(spec))
-    run(config, load, text, spec.name, spec.context_length, probe, num_bytes=num_bytes)
     return 0
-
-
-def _log_quota(num_threads: int | None) -> None:
-    assert num_threads is not None, "the configuration is resolved"
-    note = read_machine().quota_note(num_threads)
-    if note is not None:
-        log.warning("CPU quota", extra={"threads": num_threads, "note": note})
 
 
 def run(
@@ -113,14 +71,8 @@ def run(
 ) -> None:
     """Serve the model that `load` loads, until the process is told to stop. `name` is the model's own name; `probe`
     reports where its weights are, which take `num_bytes` in the file."""
-    with (
-        ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-text") as executor,
-        # Where a template may take as long as its limits allow, only chats wait for it.
-        ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-chat") as guarded,
-    ):
+    with text_executors(text, config.model) as (executor, chat_executor):
         listeners = open_listeners(config.server)
-        is_guarded = text.template is not None and text.template.is_guarded
-        chat_executor = guarded if is_guarded or config.model.trust_request_chat_template else executor
 
         def build(on_death: Callable[[], None], shutting_down: asyncio.Future[None]) -> tuple[Engine, Apps]:
             metrics = Metrics()
@@ -144,21 +96,16 @@ def run(
         run_server(build, listeners, _tls(config.server), config.server, limits)
 
 
-def _log_device(config: Config) -> None:
-    fields = {"device": config.machine.device, "why": config.device_reason}
-    if config.unused_options:
-        log.warning("device", extra={**fields, "unused": ", ".join(config.unused_options)})
-    else:
-        log.info("device", extra=fields)
-
-
-def _log_lengths(plan: MemoryPlan) -> None:
-    """What follows from the model and from memory, and why."""
-    lengths = plan.lengths
-    assert lengths is not None, "the plan is a configuration's"
-    why = "; ".join(f"{name}: {reason}" for name, reason in lengths.derived.items()) or "as given"
-    fields = {"max_new_tokens": lengths.max_new_tokens, "cache_lens": lengths.cache_lens, "why": why}
-    log.info("lengths", extra=fields)
+@contextmanager
+def text_executors(text: Text, model: ModelConfig) -> Iterator[tuple[ThreadPoolExecutor, ThreadPoolExecutor]]:
+    """Threads that tokenise, and those that render chat templates; they may be the same."""
+    with (
+        ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-text") as executor,
+        # Where a template may take as long as its limits allow, only chats wait for it.
+        ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-chat") as guarded,
+    ):
+        is_guarded = text.template is not None and text.template.is_guarded
+        yield executor, guarded if is_guarded or model.trust_request_chat_template else executor
 
 
 def _tls(server: ServerConfig) -> Tls | None:

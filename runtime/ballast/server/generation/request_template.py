@@ -26,7 +26,11 @@ def text_with_template(text: Text, source: str | None, *, is_trusted: bool) -> T
 
     try:
         template = ChatTemplate(
-            source, bos_token=spelled(tokenizer.bos_id), eos_token=spelled(tokenizer.eos_id), name=FIELD
+            source,
+            bos_token=spelled(tokenizer.bos_id),
+            eos_token=spelled(tokenizer.eos_id),
+            name=FIELD,
+            numbers_calls=tokenizer.reply.numbers_calls,
         )
     except ModelError as error:
         refuse(FIELD, str(error))

@@ -131,7 +131,7 @@ CHAT_RULES: Mapping[str, Rule] = {
     "function_call": Refused("an older name of tool_choice, which is not read", ("none", "auto")),
     "functions": Refused("an older name of tools, which is not read", ([],)),
     "modalities": Refused("this server writes only text", (["text"],)),
-    "prediction": Refused("replies are not held to a prediction"),
+    "prediction": NoEffect("a hint by which other servers answer faster; the reply is the same"),
     "verbosity": NoEffect("a hint, which this model was not trained to follow"),
     "web_search_options": Refused("this server searches nothing"),
     # vLLM, SGLang

@@ -267,7 +267,11 @@ def parse_body(kind: type[Body], data: bytes, max_model_tokens: int, ignored: Ig
 
     Takes time and memory in proportion to `data`, and must not run on the event loop.
     """
-    value = parse_json(data)
+    return checked_body(kind, parse_json(data), max_model_tokens, ignored)
+
+
+def checked_body(kind: type[Body], value: dict[str, Any], max_model_tokens: int, ignored: IgnoredFields) -> Body:
+    """A body as `kind`, from its fields, which may be changed. Notes and raises as `parse_body` does."""
     check_lengths(value, max_model_tokens)
     custom_names: frozenset[str] = frozenset()
     if kind is ChatCompletionRequest:

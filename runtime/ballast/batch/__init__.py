@@ -1,0 +1,1 @@
+"""`ballast batch`: a file of requests in, a file of replies out, in OpenAI's batch format."""

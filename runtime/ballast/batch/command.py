@@ -1,0 +1,243 @@
+"""`ballast batch`: answers a file of requests by the server's application, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import uvloop
+from starlette.types import ASGIApp
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from ballast.batch.files import Replies, check_requests, read_requests
+from ballast.batch.in_process import ask
+from ballast.batch.lines import BatchRequest, answer_line, refusal, refusal_line
+from ballast.config.options import Config, ServerConfig
+from ballast.engine.build import build_engine, engine_settings
+from ballast.engine.engine import Engine, EngineState
+from ballast.errors import ConfigError, shown
+from ballast.log import configure_logging
+from ballast.process_exit import exit_now
+from ballast.server.lifecycle import STOP_SIGNALS, failure_reason, stop_engine, watch_for_hang
+from ballast.server.limits import ServerLimits
+from ballast.server.prepared_model import PreparedModel, prepare_model
+from ballast.server.serve_command import make_apps, text_executors
+from ballast.server.telemetry.load_progress import with_progress
+from ballast.server.telemetry.metrics import Metrics
+from ballast.server.wire.openai.request import MAX_CHOICES
+
+log = logging.getLogger(__name__)
+
+EXIT_SOME_FAILED = 1
+LOGGED_EVERY_S = 30.0
+_TRIES = 20
+"""Of a request that finds no capacity, such as threads for its grammar."""
+_NO_CAPACITY = (429, 503)
+_NO_LIMIT = 1 << 40
+
+
+def run(config: Config, requests: Path, replies: Path) -> int:
+    """Answer the requests that `replies` does not hold yet, with a resolved configuration.
+
+    Returns 0, 1 where some failed, or 128 and the signal that stopped it. Raises BallastError.
+    """
+    configure_logging(config.log)
+    logging.getLogger("ballast.access").setLevel(logging.WARNING)  # a line a request says nothing here
+    if replies.exists() and requests.exists() and replies.samefile(requests):
+        raise ConfigError("replies", replies, "is the file of requests; name another")
+    asked = check_requests(requests)
+    with Replies(replies) as output:
+        other = next((name for name in output.held if name not in asked), None)
+        if other is not None:
+            problem = f"answers custom_id {shown(other)}, which {requests} does not ask; name another file"
+            raise ConfigError("replies", replies, problem)
+        before = len(output.held)
+        ended = _Ended()
+        if before < len(asked):
+            model = prepare_model(replace(config, server=_without_http(config.server)))
+            todo = (request for request in read_requests(requests) if request.custom_id not in output.held)
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                ended = runner.run(_answer_all(model, todo, output, len(asked)))
+        failed = sum(output.held.values())
+        sys.stdout.write(_summary(len(asked), len(output.held), failed, before, ended, replies))
+        sys.stdout.flush()
+    if not ended.engine_stopped:
+        logging.shutdown()
+        os._exit(128 + (ended.signal or 0))  # the engine's thread cannot be stopped from here
+    if ended.signal is not None:
+        return 128 + ended.signal
+    return EXIT_SOME_FAILED if failed else 0
+
+
+@dataclass(slots=True)
+class _Ended:
+    """How a run ended."""
+
+    signal: int | None = None
+    tokens: int = 0
+    """Generated."""
+    seconds: float = 0.0
+    engine_stopped: bool = True
+
+
+def _without_http(server: ServerConfig) -> ServerConfig:
+    return ServerConfig(
+        request_timeout_s=server.request_timeout_s,
+        max_body_bytes=server.max_body_bytes,
+        unknown_fields=server.unknown_fields,
+    )
+
+
+def _summary(asked: int, held: int, failed: int, before: int, ended: _Ended, file: Path) -> str:
+    lines = [f"{asked} requests: {held - failed} answered, {failed} failed, {asked - held} left"]
+    if before:
+        lines.append(f"  {before} were answered before")
+    if ended.seconds:
+        rate = ended.tokens / ended.seconds
+        lines.append(f"  {ended.tokens} tokens in {ended.seconds:.1f} s, {rate:.1f} a second")
+    lines.append(f"  written to {file}")
+    if held < asked:
+        lines.append("  the same command goes on from there")
+    return "\n".join((*lines, ""))
+
+
+async def _answer_all(model: PreparedModel, todo: Iterator[BatchRequest], output: Replies, total: int) -> _Ended:
+    """Exits the process where the engine dies."""
+    loop = asyncio.get_running_loop()
+    shutting_down: asyncio.Future[None] = loop.create_future()
+    ended, metrics = _Ended(), Metrics()
+    window = 2 * model.config.scheduling.max_batch_size
+    limits = ServerLimits(max_bodies=max(ServerLimits().max_bodies, window))
+    # What waits is bounded by the window, so that nothing is refused for lack of a place.
+    settings = replace(
+        engine_settings(model.config),
+        max_queue=window * MAX_CHOICES,
+        max_queue_tokens=_NO_LIMIT,
+        max_queue_wait_s=0.0,
+    )
+    engine = build_engine(
+        with_progress(model.load, model.num_bytes), settings, model.spec.context_length, observer=metrics
+    )
+
+    def on_signal(number: int) -> None:
+        if ended.signal is not None or engine.state is EngineState.LOADING:
+            os._exit(128 + number)  # replies are written line by line: nothing is lost
+        ended.signal = number
+        shutting_down.set_result(None)
+
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+    with text_executors(model.text, model.config.model) as (executor, chat_executor):
+        apps = make_apps(
+            engine,
+            metrics,
+            model.text,
+            model.spec.name,
+            model.config,
+            executor,
+            chat_executor,
+            model.probe,
+            shutting_down,
+            "127.0.0.1",
+            limits,
+        )
+        engine.start()
+        while engine.state is EngineState.LOADING:  # noqa: ASYNC110  set on a thread without an event loop
+            await asyncio.sleep(0.01)
+        watching = asyncio.create_task(watch_for_hang(engine, limits.fatal_silence_s))
+        begin = time.monotonic()
+        try:
+            with _Progress(total, len(output.held)) as progress:
+                await _work(apps.api, engine, todo, output, window, shutting_down, progress)
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            watching.cancel()
+            ended.seconds, ended.tokens = time.monotonic() - begin, engine.snapshot().generation_tokens
+            ended.engine_stopped = await stop_engine(engine, 0.0, limits.stuck_s)
+        if engine.failure is not None:
+            exit_now(failure_reason(engine.failure))
+    return ended
+
+
+async def _work(
+    app: ASGIApp,
+    engine: Engine,
+    todo: Iterator[BatchRequest],
+    output: Replies,
+    window: int,
+    shutting_down: asyncio.Future[None],
+    progress: _Progress,
+) -> None:
+    """Answer requests, `window` at a time, until there is none left, the run is stopped or the engine is dead."""
+
+    def is_over() -> bool:
+        return shutting_down.done() or engine.failure is not None
+
+    async def work() -> None:
+        while not is_over() and (request := next(todo, None)) is not None:
+            line = await _line_for(app, request, shutting_down)
+            if is_over():
+                return  # it may say no more than that; it is asked again next time
+            output.add(request.custom_id, line)
+            progress.note(failed=output.held[request.custom_id])
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(window):
+            group.create_task(work())
+
+
+async def _line_for(app: ASGIApp, request: BatchRequest, shutting_down: asyncio.Future[None]) -> bytes:
+    refused = refusal(request)
+    if refused is not None:
+        return refusal_line(request.custom_id, uuid.uuid4().hex, *refused)
+    body = json.dumps(request.body).encode()
+    for _ in range(_TRIES):
+        answer = await ask(app, request.url, body)
+        if answer.status not in _NO_CAPACITY or shutting_down.done():
+            break
+        await asyncio.wait([shutting_down], timeout=answer.retry_after_s)
+    return answer_line(request.custom_id, answer)
+
+
+class _Progress:
+    """A bar on a terminal, else a line in the log every 30 s."""
+
+    def __init__(self, total: int, held: int) -> None:
+        self._total, self._failed = total, 0
+        self._next_s = time.monotonic() + LOGGED_EVERY_S
+        self._redirected = logging_redirect_tqdm()
+        self._bar = tqdm(total=total, initial=held, desc="requests", disable=None)
+        self._num_done = held
+
+    def __enter__(self) -> Self:
+        self._redirected.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.close()
+        self._redirected.__exit__(kind, error, trace)
+
+    def note(self, *, failed: bool) -> None:
+        """One more is done."""
+        self._num_done += 1
+        self._failed += failed
+        if self._failed:
+            self._bar.set_postfix_str(f"{self._failed} failed", refresh=False)
+        self._bar.update()
+        if self._bar.disable and time.monotonic() >= self._next_s:
+            self._next_s += LOGGED_EVERY_S
+            log.info("batch", extra={"done": self._num_done, "of": self._total, "failed": self._failed})

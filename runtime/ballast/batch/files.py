@@ -1,0 +1,124 @@
+"""The two files of a batch: requests, which are checked before anything is loaded, and replies, which are only added
+to."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ballast.batch.lines import OWN_BEGIN, BatchRequest, LineError, read_held, read_request
+from ballast.errors import ConfigError, shown
+
+MAX_LINE_BYTES = 64 << 20
+_MOST_PROBLEMS = 5
+
+
+def read_requests(file: Path) -> Iterator[BatchRequest]:
+    """The requests of a file, one after another. Raises ConfigError for the first line that is none."""
+    for number, line in _lines(file):
+        try:
+            yield read_request(line)
+        except LineError as error:
+            raise ConfigError("requests", file, f"line {number}: {error}") from None
+
+
+def check_requests(file: Path) -> frozenset[str]:
+    """The custom_ids of a file of requests. Raises ConfigError, which names the first lines that are wrong."""
+    seen: dict[str, int] = {}
+    problems = []
+    for number, line in _lines(file):
+        try:
+            name = read_request(line).custom_id
+            if name in seen:
+                raise LineError(f"custom_id {shown(name)} is that of line {seen[name]} too; each must have its own")
+            seen[name] = number
+        except LineError as error:
+            problems.append(f"line {number}: {error}")
+            if len(problems) == _MOST_PROBLEMS:
+                break
+    if problems:
+        raise ConfigError("requests", file, "; ".join(problems))
+    if not seen:
+        raise ConfigError("requests", file, "has no request")
+    return frozenset(seen)
+
+
+def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, with their numbers."""
+    try:
+        with file.open("rb") as stream:
+            number = 0
+            while line := stream.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    raise ConfigError("requests", file, f"line {number} is longer than {MAX_LINE_BYTES} bytes")
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise ConfigError("requests", file, f"cannot be read: {error.strerror}") from None
+
+
+class Replies:
+    """A file of replies, which one process at a time may add to. Closed by leaving its context.
+
+    Lines are written whole; one that a crash has cut off is removed, and its request is asked again.
+    """
+
+    def __init__(self, file: Path) -> None:
+        """Open `file`, or make it. Raises ConfigError for one that holds anything else."""
+        self._file = file
+        try:
+            self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        except OSError as error:
+            raise ConfigError("replies", file, f"cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.held = self._read()
+            """custom_id → whether the request failed."""
+        except BlockingIOError:
+            os.close(self._fd)
+            raise ConfigError("replies", file, "another `ballast batch` writes it; wait for that one") from None
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def add(self, custom_id: str, line: bytes) -> None:
+        """Write the line that answers a request. Raises ConfigError where the disk takes no more."""
+        left = memoryview(line)
+        try:
+            while left:
+                left = left[os.write(self._fd, left) :]
+        except OSError as error:
+            raise ConfigError(
+                "replies", self._file, f"cannot be written: {error.strerror}; the same command goes on from there"
+            ) from None
+        self.held[custom_id] = read_held(line)[1]
+
+    def _read(self) -> dict[str, bool]:
+        held: dict[str, bool] = {}
+        end = 0
+        with self._file.open("rb") as stream:
+            for number, line in enumerate(stream, start=1):
+                if not line.endswith(b"\n") and (line[: len(OWN_BEGIN)] == OWN_BEGIN[: len(line)]):
+                    os.ftruncate(self._fd, end)
+                    break
+                try:
+                    custom_id, failed = read_held(line)
+                except LineError as error:
+                    problem = f"line {number} is no reply of a batch ({error}); name another file"
+                    raise ConfigError("replies", self._file, problem) from None
+                held[custom_id] = failed
+                end += len(line)
+        return held

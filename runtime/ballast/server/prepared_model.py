@@ -1,0 +1,103 @@
+"""What server and library settle before an engine starts: files checked, memory planned, text ready."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ballast.config.options import Config
+from ballast.engine.build import engine_settings
+from ballast.engine.engine import Loader
+from ballast.engine.loading import load_runner
+from ballast.engine.runner import Runner
+from ballast.host.gpu import check_device
+from ballast.host.isa import chosen_isa
+from ballast.host.machine import read_machine
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import expected_tensors
+from ballast.plan import MemoryPlan, check_memory, load_checked_text, open_checked, rule_lines, settle
+from ballast.server.telemetry.numa_report import NumaProbe
+from ballast.text.loading import Text
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedModel:
+    """A model that is known to fit, and has not been loaded yet."""
+
+    config: Config
+    """With the lengths and the device that were settled."""
+    spec: ModelSpec
+    text: Text
+    load: Loader
+    probe: NumaProbe
+    """Reports where the weights are, once they are loaded."""
+    num_bytes: int
+    """Of its tensors in the file."""
+
+
+def prepare_model(config: Config) -> PreparedModel:
+    """Check everything that can be checked before the weights are read. `config` is resolved. Raises BallastError."""
+    check_device(config.machine.device)
+    log.info("kernels", extra={"isa": chosen_isa(), "threads": config.machine.cpu_threads})
+    _log_quota(config.machine.cpu_threads)
+    gguf, spec = open_checked(config.model)
+    prefill_is_auto = config.scheduling.prefill_chunk_size is None
+    config, plan = settle(config, gguf, spec)
+    _log_device(config)
+    _log_lengths(plan)
+    for line in rule_lines(plan.assignment):
+        log.info("placement", extra={"rule": line})
+    check_memory(plan)
+    text = load_checked_text(config.model, gguf, spec)
+    log.info(
+        "model",
+        extra={
+            "gguf": str(gguf.path),
+            "model": spec.name,
+            "needed_bytes": plan.needed_bytes,
+            "available_bytes": plan.memory.available_bytes,
+            "tokenizer": text.tokenizer_source,
+            "chat_template": text.template_source,
+        },
+    )
+
+    probe = NumaProbe()
+
+    def load(report: Callable[[float], None]) -> Runner:
+        settings = replace(
+            engine_settings(config),
+            prefill_is_auto=prefill_is_auto,
+            gpu_experts=plan.gpu_experts,
+            vram=None if plan.device is None else plan.device.limit,
+        )
+        return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report, probe.watch)
+
+    num_bytes = sum(gguf.tensors[name].num_bytes for name in expected_tensors(spec))
+    return PreparedModel(config, spec, text, load, probe, num_bytes)
+
+
+def _log_quota(num_threads: int | None) -> None:
+    assert num_threads is not None, "the configuration is resolved"
+    note = read_machine().quota_note(num_threads)
+    if note is not None:
+        log.warning("CPU quota", extra={"threads": num_threads, "note": note})
+
+
+def _log_device(config: Config) -> None:
+    fields = {"device": config.machine.device, "why": config.device_reason}
+    if config.unused_options:
+        log.warning("device", extra={**fields, "unused": ", ".join(config.unused_options)})
+    else:
+        log.info("device", extra=fields)
+
+
+def _log_lengths(plan: MemoryPlan) -> None:
+    """What follows from the model and from memory, and why."""
+    lengths = plan.lengths
+    assert lengths is not None, "the plan is a configuration's"
+    why = "; ".join(f"{name}: {reason}" for name, reason in lengths.derived.items()) or "as given"
+    fields = {"max_new_tokens": lengths.max_new_tokens, "cache_lens": lengths.cache_lens, "why": why}
+    log.info("lengths", extra=fields)

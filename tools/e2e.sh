@@ -6,19 +6,24 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export PYTHONPATH=$PWD/tests
-# The network goes away with the last process in it, and so does every process: nothing of a node is left behind.
-export BALLAST_MACHINE_NETWORK BALLAST_E2E_VARIANT
-BALLAST_MACHINE_NETWORK=$(readlink /proc/self/ns/net)
+export BALLAST_E2E_VARIANT
+
+say() { # what comes next, and how long it took until here
+  printf '%5d s  %s\n' "$SECONDS" "$*"
+}
 
 tested() { # the runtime's variant, then what pytest is given
   BALLAST_E2E_VARIANT=$1
   shift
+  say "images ($BALLAST_E2E_VARIANT); minutes when they are built for the first time"
   .venv/bin/python -m support.cluster.nodes.images
   for part in controlplane node charts; do
+    say "programs of the cluster: $part"
     tools/cluster-binaries.sh $part > /dev/null
   done
-  unshare --net --mount --pid --fork --kill-child --mount-proc --propagation private \
-    .venv/bin/pytest --timeout 900 "$@"
+  say "tests"
+  tools/node-namespaces.sh .venv/bin/pytest --timeout 900 --verbose "$@"
+  say "done"
 }
 
 if [ "${1:-}" != gpu-image ]; then

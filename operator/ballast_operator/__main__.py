@@ -1,7 +1,31 @@
-"""`python -m ballast_operator`."""
+"""`python -m ballast_operator`, and the command `ballast-operator`."""
+
+from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
-from ballast_operator.cli import main
+_PACKAGES = frozenset({"aiohttp", "kopf", "kubernetes", "prometheus_client", "pydantic", "yaml"})
+"""What the extra `operator` brings."""
+EXIT_NOT_INSTALLED = 2
 
-sys.exit(main())
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code. A missing package is said in one sentence."""
+    try:
+        from ballast_operator import cli
+
+        return cli.main(argv)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _PACKAGES:
+            raise
+        sys.stderr.write(
+            f"ballast-operator: the package {package} is not installed; "
+            "`pip install 'ballast-serve[operator]'` brings what the operator takes\n"
+        )
+        return EXIT_NOT_INSTALLED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from ballast_operator.allow_lists import AllowLists
+
 
 @dataclass(frozen=True, slots=True)
 class ChildOptions:
@@ -18,6 +20,8 @@ class ChildOptions:
     """The namespace of the operator's pods, which network policies admit."""
     pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels by which Prometheus finds its PodMonitors."""
+    allowed: AllowLists = field(default_factory=AllowLists)
+    """What specs may ask for."""
 
     def with_image(self, image: str) -> ChildOptions:
         """These options with one image for all services that name none."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from ballast_operator.allow_lists import AllowLists
 from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.crd import custom_resource_definition, to_yaml
@@ -110,13 +111,34 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="label of every PodMonitor, by which Prometheus finds it; repeatable",
     )
+    for option, form, metavar, text in (
+        ("image", _image_prefix, "PREFIX", "image that specs may name, or a registry or folder of such images"),
+        ("host-path", _directory, "DIRECTORY", "directory of nodes whose models specs may name by hostPath, with all "
+         "below it; none without it"),
+        ("priority-class", str, "NAME", "PriorityClass that specs may name"),
+        ("node-selector", _selector, "KEY=VALUE,...", "labels that the nodeSelector of every spec must hold"),
+    ):  # fmt: skip
+        parser.add_argument(
+            f"--allowed-{option}",
+            action="append",
+            default=[],
+            type=form,
+            metavar=metavar,
+            help=f"{text}{'' if form is _directory else '; any without it'}; repeatable",
+        )
 
 
 def _add_process_options(parser: argparse.ArgumentParser) -> None:
     defaults = ProcessOptions(identity=os.environ.get("POD_NAME") or socket.gethostname())
     _add_namespaces(parser)
     parser.add_argument("--identity", default=defaults.identity, help="of this replica (default: POD_NAME, hostname)")
-    parser.add_argument("--lease-name", default=defaults.lease_name, metavar="NAME", help=DEFAULT)
+    parser.add_argument(
+        "--lease-name",
+        default=defaults.lease_name,
+        type=_lease,
+        metavar="NAME",
+        help="Lease by which replicas elect a leader; with its namespace it names this install (default: %(default)s)",
+    )
     parser.add_argument("--health-host", default=defaults.health_host, metavar="HOST", help=DEFAULT)
     parser.add_argument(
         "--health-port",
@@ -196,10 +218,34 @@ def _namespace(text: str) -> str:
     return text
 
 
+def _lease(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][-a-z0-9.]{0,62}", text):  # with a namespace, it fits the name of a field manager
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name of a Lease: up to 63 lower-case letters, digits, - and ."
+        )
+    return text
+
+
 def _image(text: str) -> str:
     if not re.fullmatch(IMAGE_PATTERN, text):
         raise argparse.ArgumentTypeError(f"{text!r} is no reference of an image such as registry.example.org/name:tag")
     return text
+
+
+def _image_prefix(text: str) -> str:
+    if not re.fullmatch(IMAGE_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no image, nor what one begins with, such as registry.test/team/")
+    return text
+
+
+def _directory(text: str) -> str:
+    if not text.startswith("/") or ".." in text.split("/"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no absolute directory such as /srv/models")
+    return text
+
+
+def _selector(text: str) -> dict[str, str]:
+    return dict(_label(term) for term in text.split(","))
 
 
 def _port(text: str) -> int:
@@ -231,13 +277,22 @@ def _child_options(arguments: argparse.Namespace) -> ChildOptions:
         arguments.cpu_runtime_image,
         arguments.operator_namespace,
         dict(arguments.pod_monitor_label),
+        AllowLists(
+            tuple(arguments.allowed_image),
+            tuple(arguments.allowed_host_path),
+            tuple(arguments.allowed_priority_class),
+            tuple(arguments.allowed_node_selector),
+        ),
     )
 
 
 def _render(arguments: argparse.Namespace) -> int:
     children = []
     for service in _read_services(arguments.filename):
-        children += rendered(service, _child_options(arguments))
+        try:
+            children += rendered(service, _child_options(arguments))
+        except SpecError as error:
+            raise InputError(f"{arguments.filename}: {service.ref.name}: {error}") from None
     _print_all(children)
     return 0
 

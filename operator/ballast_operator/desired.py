@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.allow_lists import why_not_allowed
+from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.resources.configmap import build_rules
 from ballast_operator.resources.networkpolicy import build_network_policy
@@ -30,6 +31,11 @@ def desired_children(service: InferenceService, options: ChildOptions, *, pod_mo
 
 
 def rendered(service: InferenceService, options: ChildOptions) -> list[dict[str, Any]]:
-    """All children of a new service, pods included, on a cluster that has every kind."""
+    """All children of a new service, pods included, on a cluster that has every kind.
+
+    Raises SpecError where the operator with these options would refuse the spec.
+    """
+    if (refusal := why_not_allowed(service.spec, options.allowed)) is not None:
+        raise SpecError(refusal)
     pods = [build_pod(service, options, Attempt(replica)) for replica in range(service.spec.replicas)]
     return [*desired_children(service, options, pod_monitors=True), *pods]

@@ -25,12 +25,23 @@ ANNOTATION_SETTINGS_HASH = f"{GROUP}/settings-hash"
 ANNOTATION_POD_METADATA = f"{GROUP}/pod-metadata"
 """Which labels and annotations of a pod the spec asked for, so that those that it no longer asks for are known."""
 ANNOTATION_APPLIED_HASH = f"{GROUP}/applied-hash"
+ANNOTATION_RESTARTED_AT = f"{GROUP}/restarted-at"
+"""Annotation of an InferenceService: another value replaces its pods, one after the other."""
+
+ANNOTATION_PROCESS = f"{GROUP}/process"
+"""Of the Lease: which process holds it."""
 
 LABEL_OF_SLICES = "kubernetes.io/service-name"
 """Label of EndpointSlices: the Service that they belong to."""
 
 ENV_SPEC_HASH = "POD_SPEC_HASH"
 """Environment variable of the engine's container with the spec hash. Unlike the annotation, nobody can edit it."""
+
+ENV_RESTART = "POD_RESTART"
+"""Environment variable with the restart that the pod was started for, as a hash of the annotation's value."""
+
+OWN_VARIABLES = ("HOME", "USER", ENV_SPEC_HASH, ENV_RESTART, "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE")
+"""Variables of the engine's container that the operator sets."""
 
 MANAGED_SELECTOR = f"{LABEL_MANAGED_BY}={FIELD_MANAGER}"
 

@@ -42,8 +42,10 @@ WATCHED_RULES = (
 CLUSTER_RULES = (
     Rule("", ("nodes",), ("get", "list")),
     Rule("topology.node.k8s.io", ("noderesourcetopologies",), ("list",)),
+    # Whether another install that looks after the same services is alive.
+    Rule("coordination.k8s.io", ("leases",), ("get",)),
 )
-"""For objects that have no namespace."""
+"""For objects that have no namespace, or may be in any."""
 
 HOME_RULES = (Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),)
 """Needed in the operator's own namespace."""

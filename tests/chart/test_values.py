@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ballast_operator.cli import _parser
 from support.cluster.helm import CHART, Helm, HelmError
 from support.cluster.kube import Object
 
@@ -49,6 +50,9 @@ def test_lint_finds_nothing(helm: Helm) -> None:
         ({"watchNamespaces": ["Team_A"]}, "watchNamespaces"),
         ({"log": {"level": "trace"}}, "level"),
         ({"resyncSeconds": 0}, "resyncSeconds"),
+        ({"allowed": {"hostPath": ["/srv"]}}, "hostPath"),
+        ({"allowed": {"hostPaths": ["srv"]}}, "hostPaths"),
+        ({"allowed": {"nodeSelectors": [{}]}}, "nodeSelectors"),
         ({"monitoring": {"podMonitor": {"interval": 30}}}, "interval"),
         ({"monitoring": {"prometheusRule": {"runbookBaseUrl": "docs"}}}, "runbookBaseUrl"),
         ({"extraEnv": [{"name": "POD_NAME", "value": "x"}]}, "extraEnv"),
@@ -70,7 +74,8 @@ def test_wrong_values_are_refused_by_name(helm: Helm, tmp_path: Path, wrong: dic
 def test_the_defaults_run_restricted_with_a_lease_and_no_model(helm: Helm) -> None:
     objects = helm.template()
     assert sorted(body["kind"] for body in objects) == [
-        *("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Deployment", "PodDisruptionBudget"),
+        *("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Deployment", "Lease"),
+        *("PodDisruptionBudget",),
         *("Role", "RoleBinding", "ServiceAccount"),
     ]
     only = container(objects)
@@ -91,6 +96,28 @@ def test_a_digest_wins_over_a_tag_and_a_definition_need_not_be_kept(helm: Helm) 
     (definition,) = of_kind(objects, "CustomResourceDefinition")
     assert "annotations" not in definition["metadata"]
     assert not of_kind(helm.template("--set", "crds.install=false"), "CustomResourceDefinition")
+
+
+def test_lists_of_what_services_may_ask_for_become_options_that_the_operator_reads(helm: Helm, tmp_path: Path) -> None:
+    values = tmp_path / "lists.yaml"
+    lists = {
+        "images": ["r.test/team/"],
+        "hostPaths": ["/srv/models", "/mnt/a b"],
+        "priorityClasses": ["models"],
+        "nodeSelectors": [{"pool": "models", "zone": "a"}, {"gpu": "yes"}],
+    }
+    values.write_text(yaml.safe_dump({"allowed": lists}))
+    words = container(helm.template("--values", values))["args"]
+    assert [word for word in words if word.startswith("--allowed-")] == [
+        "--allowed-image=r.test/team/",
+        "--allowed-host-path=/srv/models",
+        "--allowed-host-path=/mnt/a b",
+        "--allowed-priority-class=models",
+        "--allowed-node-selector=pool=models,zone=a",
+        "--allowed-node-selector=gpu=yes",
+    ]
+    selectors = _parser().parse_args(words).allowed_node_selector
+    assert selectors == lists["nodeSelectors"]
 
 
 DIGEST = f"sha256:{'0' * 64}"
@@ -127,10 +154,11 @@ def test_no_role_grants_everything_or_reads_secrets(helm: Helm) -> None:
                 assert not words & {"*", "secrets", "escalate", "bind", "impersonate"}, rule
 
 
-def test_scoped_to_namespaces_only_nodes_are_read_beyond_them(helm: Helm) -> None:
+def test_scoped_to_namespaces_only_nodes_and_leases_are_read_beyond_them(helm: Helm) -> None:
     objects = helm.template("--set", "rbac.scope=Namespace", "--set", "watchNamespaces={team-a,team-b}")
     (everywhere,) = of_kind(objects, "ClusterRole")
-    assert [rule["resources"] for rule in everywhere["rules"]] == [["nodes"], ["noderesourcetopologies"]]
+    assert [rule["resources"] for rule in everywhere["rules"]] == [["nodes"], ["noderesourcetopologies"], ["leases"]]
+    assert {verb for rule in everywhere["rules"] for verb in rule["verbs"]} == {"get", "list"}
     roles = {(role["metadata"]["namespace"], role["metadata"]["name"]) for role in of_kind(objects, "Role")}
     watched = {("team-a", "ballast-operator"), ("team-b", "ballast-operator")}
     assert roles == {*watched, ("ballast-system", "ballast-operator-leader")}

@@ -71,7 +71,8 @@ def answers(cluster: Cluster) -> Iterator[PodAnswers]:
 def operator(cluster: Cluster, answers: PodAnswers) -> Iterator[OperatorProcess]:
     """The operator, installed and leading; it must end cleanly."""
     install(cluster)
-    operator = OperatorProcess(cluster, "operator", answers.url, "--resync-seconds", "5")
+    options = ("--resync-seconds", "5", "--allowed-host-path", "/srv")
+    operator = OperatorProcess(cluster, "operator", answers.url, *options)
     operator.start()
     operator.wait_leading()
     yield operator

@@ -138,6 +138,7 @@ def test_models_serve_through_install_upgrade_and_uninstall(
     helm("uninstall", RELEASE, *where)
     assert kube.find("deployments", ACCOUNT, namespace) is None
     assert kube.find("clusterroles", f"{namespace}:{ACCOUNT}") is None
+    assert kube.find("leases", ACCOUNT, namespace) is None
     assert data_plane(kube, namespace) == after
     assert "deletionTimestamp" not in kube.get("customresourcedefinitions", DEFINITION)["metadata"]
 
@@ -145,7 +146,10 @@ def test_models_serve_through_install_upgrade_and_uninstall(
     with operator_of(cluster, namespace, answers, "chart-again"):
         wait_ready(kube, namespace, "comes-along")
     assert data_plane(kube, namespace) == after, "installed again, it takes up what it left"
+    held = kube.get("leases", ACCOUNT, namespace)
+    kube.merge("leases", ACCOUNT, {"spec": {**held["spec"], "holderIdentity": "one that was killed"}}, namespace)
     helm("uninstall", RELEASE, *where)
+    assert kube.find("leases", ACCOUNT, namespace) is None
 
 
 @pytest.mark.parametrize("scope", ["Cluster", "Namespace"])

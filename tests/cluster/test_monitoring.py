@@ -17,7 +17,7 @@ import yaml
 
 from support.cluster.cluster import Cluster
 from support.cluster.helm import CHART, Helm
-from support.cluster.kube import Kube, Object
+from support.cluster.kube import Kube, Object, documents
 from support.cluster.prometheus import Prometheus
 from support.cluster.service.operator import OperatorProcess
 from support.cluster.service.specs import service, wait_ready
@@ -28,6 +28,9 @@ MONITORING = "--api-versions=monitoring.coreos.com/v1/PrometheusRule"
 NAME = re.compile(r"\b(?:ballast|process|vllm)[a-z_:]*[a-z]\b")
 LOAD_TIMEOUT_S = 180
 UNKNOWN_ON_SOME_MACHINES = {"ballast_numa_local_ratio", "ballast_numa_expert_bytes"}
+
+
+KEDA = Path(__file__).parents[2] / "manifests/samples/keda.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +188,15 @@ def test_every_query_of_the_dashboards_returns_numbers_under_load(
         return True
 
     wait_for("every query to return numbers", none_is_empty, LOAD_TIMEOUT_S, interval_s=1)
+
+
+def test_keda_s_sample_counts_the_requests_of_its_own_namespace(prometheus: Prometheus) -> None:
+    (scaled,) = [body for body in documents(KEDA) if body["kind"] == "ScaledObject"]
+    query = scaled["spec"]["triggers"][0]["metadata"]["query"].replace('service="scaled"', 'service="tiny"')
+    assert 'namespace="default"' in query
+    (here,) = {series["metric"]["namespace"] for series in prometheus.query('ballast_requests_waiting{service="tiny"}')}
+    assert prometheus.query(query) == [], "the service is in another namespace"
+    assert len(prometheus.query(query.replace('namespace="default"', f'namespace="{here}"'))) == 1
 
 
 def test_prometheus_evaluates_every_rule(prometheus: Prometheus, rules: Object) -> None:

@@ -97,6 +97,40 @@ def test_in_a_namespace_that_is_being_deleted_nothing_is_written(
     kube.merge("pods", "lasting", {"metadata": {"finalizers": None}}, namespace)
 
 
+@pytest.mark.usefixtures("alone")
+@pytest.mark.timeout(600)
+def test_a_service_that_outlived_its_namespace_is_left_alone(
+    cluster: Cluster, operator: OperatorProcess, kube: Kube
+) -> None:
+    namespace = cluster.make_namespace("outlived")
+    kube.create("inferenceservices", service("ghost"), namespace)
+    wait_ready(kube, namespace, "ghost")
+    operator.kill()
+    try:
+        kube.create("pods", lasting_pod("lasting"), namespace)
+        kube.delete("namespaces", namespace)
+        wait_for("the pods to go", lambda: len(kube.list("pods", namespace)) == 1)
+        forced = kube.get("namespaces", namespace) | {"spec": {"finalizers": []}}
+        kube.put("namespaces", namespace, "finalize", forced)
+        assert kube.find("namespaces", namespace) is None
+        assert "deletionTimestamp" not in kube.get("inferenceservices", "ghost", namespace)["metadata"]
+        audit = cluster.audit()
+    finally:
+        operator.start()
+        operator.wait_leading()
+    try:
+        wait_for(
+            "the operator to leave it alone",
+            lambda: "deleted or is gone" in operator.log_path.read_text(),
+            timeout_s=60,
+        )
+        changes_within(audit, PAUSE_S)
+        assert changes_within(audit, REST_S) == []
+    finally:
+        kube.delete("inferenceservices", "ghost", namespace)
+        kube.delete("pods", "lasting", namespace, gracePeriodSeconds=0)
+
+
 def lasting_pod(name: str) -> Object:
     """A pod that is not deleted while it has its finalizer. No node has it: kwok would take the finalizer away."""
     restricted = {
@@ -144,3 +178,28 @@ def test_when_the_leader_dies_the_other_one_goes_on(
         second.stop()
         operator.start()
         operator.wait_leading()
+
+
+def test_of_two_processes_of_one_identity_the_newer_one_leads_and_the_other_one_says_so(
+    cluster: Cluster, operator: OperatorProcess, kube: Kube
+) -> None:
+    proxy_url = operator.argv[operator.argv.index("--probe-proxy") + 1]
+    twin = OperatorProcess(cluster, "twin", proxy_url, "--identity", operator.name)
+
+    def leaders() -> list[str]:
+        return [each.name for each in (operator, twin) if each.metric("ballast_operator_leading") == 1.0]
+
+    def transitions() -> object:
+        return kube.get("leases", "ballast-operator", "ballast-system")["metadata"]["annotations"]
+
+    twin.start()
+    try:
+        twin.wait_leading()
+        wait_for("one leader", lambda: leaders() == ["twin"], timeout_s=30)
+        assert "another process of this identity took the lease" in operator.log_path.read_text()
+        before = transitions()
+        time.sleep(REST_S)
+        assert (leaders(), transitions()) == (["twin"], before)
+    finally:
+        twin.stop()
+    operator.wait_leading()

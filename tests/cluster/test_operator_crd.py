@@ -72,12 +72,32 @@ def test_defaults_are_filled_in(kube: Kube, namespace: str) -> None:
         ({"resources": {"memory": "1Gi"}}, "cpus"),
         ({"engine": {"extraArgs": ["--admin-port=1"]}}, "must not set"),
         ({"engine": {"extraArgs": ["--max_queue", "8", "--tls_cert_file", "x"]}}, "must not set"),
+        *(
+            ({"engine": {"extraArgs": words}}, "must not read files outside /models")
+            for words in (
+                ["--chat_template", "/etc/ballast/keys/keys"],
+                ["--chat-template=/etc/ballast/keys/keys"],
+                ["--max_queue=8", "--expert_profile", "/models/../etc/passwd"],
+                ["--chat_template", "--chat_template", "/etc/passwd"],
+                ["--chat_template=deepseek-r1", "--chat_template=etc/passwd"],
+            )
+        ),
         ({"engine": {"maxBatchSize": 512, "maxNewTokens": 1}}, "chunk_size"),
         ({"engine": {"placementRules": {}}}, "exactly one of configMapRef and inline"),
         ({"endpoint": {"port": 10003}}, "admin port"),
         ({"endpoint": {"port": 80}}, "1024"),
         ({"numa": {"policy": "Anywhere"}}, "Unsupported value"),
         ({"replicas": -1}, "replicas"),
+        ({"env": [{"name": "HOME", "value": "/root"}]}, "env must not set HOME"),
+        ({"env": [{"name": "BALLAST_PORT", "value": "1"}]}, "which engine.extraArgs sets"),
+        ({"env": [{"name": "A"}, {"name": "A"}]}, "Duplicate value"),
+        ({"envFrom": [{}]}, "exactly one of secretRef and configMapRef"),
+        ({"volumes": [{"name": "model", "secret": {"secretName": "x"}}]}, "names of the operator's own volumes"),
+        ({"volumes": [{"name": "a"}]}, "exactly one source of the volume"),
+        ({"volumeMounts": [{"name": "a", "mountPath": "/a"}]}, "must name volumes of spec.volumes"),
+        ({"volumeMounts": [{"name": "a", "mountPath": "/models/x"}]}, "keep clear of the operator's folders"),
+        ({"sidecars": [{"name": "engine", "image": "x", "cpu": "1", "memory": "1Gi"}]}, "engine's own container"),
+        ({"sidecars": [{"name": "a", "image": "x", "cpu": "1", "memory": "1"}]}, "from 1Mi to 1Ti"),
     ],
     ids=str,
 )
@@ -85,6 +105,13 @@ def test_what_cannot_work_is_refused_with_a_sentence(
     kube: Kube, namespace: str, change: dict[str, Any], said: str
 ) -> None:
     assert said in (refusal(kube, namespace, service("x", **change)) or "accepted")
+
+
+def test_templates_by_name_and_files_of_the_model_are_taken(kube: Kube, namespace: str) -> None:
+    words = ["--chat_template", "deepseek-r1", "--expert_profile=/models/r1/profile.json", "--max_queue", "8"]
+    assert refusal(kube, namespace, service("x", engine={"extraArgs": words})) is None
+    words = ["--chat-template", "/models/r1.jinja"]
+    assert refusal(kube, namespace, service("y", engine={"extraArgs": words})) is None
 
 
 @pytest.mark.parametrize("name", ["1starts-with-a-digit", "has.dots", "x" * 53])

@@ -252,6 +252,60 @@ def test_an_engine_that_leaves_its_gpu_unused_is_not_ready_and_more_gpus_are_ref
         kube.apply("inferenceservices", service("more", resources={**resources, "gpus": 2}), namespace)
 
 
+def test_a_misspelt_key_of_affinity_is_refused_and_what_serves_stays(kube: Kube, namespace: str) -> None:
+    serving(kube, namespace, "spelt")
+    (before,) = pods(kube, namespace, "spelt")
+    changed = service("spelt")
+    changed["spec"]["scheduling"]["affinity"] = {
+        "podAntiAfinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}
+    }
+    kube.apply("inferenceservices", changed, namespace)
+    found = wait_condition(kube, namespace, "spelt", "Ready", "False", "ChildRefused", timeout_s=30)
+    assert 'unknown field "spec.affinity.podAntiAfinity"' in found["message"]
+    assert uids(pods(kube, namespace, "spelt")) == uids([before])
+    fresh = service("fresh")
+    fresh["spec"]["scheduling"]["affinity"] = {"nodeAffinity": {"required": {}}}
+    kube.apply("inferenceservices", fresh, namespace)
+    wait_condition(kube, namespace, "fresh", "Ready", "False", "ChildRefused", timeout_s=30)
+    assert pods(kube, namespace, "fresh") == []
+
+
+def test_a_pod_that_answers_with_json_of_any_depth_harms_nobody(
+    kube: Kube, namespace: str, answers: PodAnswers
+) -> None:
+    page = answers.pages["/debug/numa"]
+    answers.pages["/debug/numa"] = (200, "[" * 200_000 + "]" * 200_000)
+    try:
+        kube.apply("inferenceservices", service("deep"), namespace)
+        found = wait_condition(kube, namespace, "deep", "NUMAPinned", "Unknown", "ProbeFailed", timeout_s=30)
+        assert "not a usable answer" in found["message"]
+        wait_ready(kube, namespace, "deep")
+    finally:
+        answers.pages["/debug/numa"] = page
+
+
+def test_an_engine_that_loads_for_too_long_is_told_as_that_with_a_warning(
+    kube: Kube, namespace: str, answers: PodAnswers
+) -> None:
+    page, answers.pages["/readyz"] = answers.pages["/readyz"], (503, {"status": "loading", "progress": 0.42})
+    try:
+        kube.apply("inferenceservices", service("slow", "slow", engine={"loadTimeoutSeconds": 60}), namespace)
+        found = wait_condition(kube, namespace, "slow", "Ready", "False", "LoadTimeout", timeout_s=30)
+        assert "engine.loadTimeoutSeconds" in found["message"]
+        assert "60 s since its start); 40 % loaded again" in found["message"]
+
+        def told() -> bool:
+            found = kube.list("events", namespace)
+            return any((e["reason"], e["type"]) == ("LoadTimeout", "Warning") for e in found)
+
+        wait_for("a warning", told)
+        # The same end after another time is none of the kubelet's.
+        kube.apply("inferenceservices", service("other", "slow", engine={"loadTimeoutSeconds": 600}), namespace)
+        wait_condition(kube, namespace, "other", "Ready", "False", "Loading", timeout_s=30)
+    finally:
+        answers.pages["/readyz"] = page
+
+
 NOT_READY = {
     "type": "Ready",
     "status": "False",
@@ -312,3 +366,24 @@ def test_an_operator_with_another_default_image_mixes_none_within_a_spec(
         operator.argv[number] = "made.up/runtime:1"
         operator.start()
         operator.wait_leading()
+
+
+def test_a_restart_that_is_asked_for_replaces_the_pods_once(kube: Kube, namespace: str) -> None:
+    serving(kube, namespace, "again", replicas=2)
+    before = uids(pods(kube, namespace, "again"))
+    restarted = {"metadata": {"annotations": {"serving.ballast.dev/restarted-at": "1"}}}
+    kube.merge("inferenceservices", "again", restarted, namespace)
+    wait_for("other pods", lambda: not before & uids(pods(kube, namespace, "again")), timeout_s=60)
+    wait_ready(kube, namespace, "again")
+    after = uids(pods(kube, namespace, "again"))
+    kube.merge(
+        "inferenceservices",
+        "again",
+        {
+            "metadata": {"annotations": {"serving.ballast.dev/restarted-at": None}},
+            "spec": {"numa": {"policy": "AllNodes"}},
+        },
+        namespace,
+    )
+    wait_ready(kube, namespace, "again")
+    assert uids(pods(kube, namespace, "again")) == after, "taking the annotation away restarts nothing"

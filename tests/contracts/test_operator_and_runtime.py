@@ -14,12 +14,15 @@ from ballast import errors
 from ballast.cli import main
 from ballast.config.options import OPTIONS, read_config
 from ballast.config.resolve import resolve
-from ballast_operator.api.engine import RESERVED_ARGUMENTS, RESERVED_PATTERN
+from ballast.config.sources import OTHER_VARIABLES, options_in_environment
+from ballast_operator.api.engine import FILE_ARGUMENTS, RESERVED_ARGUMENTS, RESERVED_PATTERN
 from ballast_operator.api.inference_service import SpecError
+from ballast_operator.child_options import ChildOptions
 from ballast_operator.control.reporting.exit_reasons import REASONS
 from ballast_operator.control.reporting.numa_findings import judge_pinning, read_placement
 from ballast_operator.control.reporting.status import read_effective
 from ballast_operator.resources.command import engine_options
+from ballast_operator.resources.pod import Attempt, build_pod
 from support.servers.process import ServerProcess
 
 GOLDEN = sorted((Path(__file__).parents[1] / "operator/golden").glob("*.yaml"))
@@ -73,6 +76,24 @@ def test_the_arguments_that_users_may_not_set_exist_and_are_refused_as_the_runti
         assert not re.search(RESERVED_PATTERN, word)
 
 
+def test_every_option_that_names_a_file_is_the_operators_or_is_kept_to_the_model():
+    files = {option.name for option in OPTIONS if re.search(r"\b(path|file|folder)\b", option.kind.allowed)}
+    assert "chat_template" in files
+    assert files - set(RESERVED_ARGUMENTS) == set(FILE_ARGUMENTS)
+
+
+@pytest.mark.parametrize("name", FILE_ARGUMENTS)
+@pytest.mark.parametrize(("value", "taken"), [("/models/a/b", True), ("a", True), ("/etc/b", False), ("a/b", False)])
+def test_files_are_read_below_the_models_directory_alone(name, value, taken):
+    for spelt in (name, name.replace("_", "-")):
+        for words in ([f"--{spelt}", value], [f"--{spelt}={value}"], ["--max_queue", "8", f"--{spelt}={value}"]):
+            if taken:
+                assert service(engine={"extraArgs": words}).spec.engine.extra_args == words
+                continue
+            with pytest.raises(SpecError, match="must not read files outside /models"):
+                service(engine={"extraArgs": words})
+
+
 def test_exit_codes_mean_the_same():
     codes = {
         "ConfigInvalid": errors.ConfigError,
@@ -112,3 +133,16 @@ def test_a_runtime_that_cannot_start_says_why_by_its_code():
     with pytest.raises(Exception, match="cache_lens"), server:
         pass
     assert server.process.returncode == errors.ConfigError.exit_code
+
+
+def test_a_secret_of_variables_sets_nothing_that_the_operator_sets():
+    """env comes before envFrom, and an empty variable sets no option of the server."""
+    asked = service(envFrom=[{"secretRef": {"name": "more"}}])
+    (engine,) = build_pod(asked, ChildOptions(), Attempt(0))["spec"]["containers"]
+    everything = {option.variable: "7" for option in OPTIONS} | {"BALLAST_CONFIG": "/evil.yaml"}
+    environment = everything | {entry["name"]: entry["value"] for entry in engine["env"]}
+    set_by_secret = options_in_environment(environment).keys()
+    assert not set_by_secret & set(RESERVED_ARGUMENTS)
+    assert environment["BALLAST_CONFIG"] == ""
+    own = {entry["name"] for entry in engine["env"] if entry["name"].startswith("BALLAST_")}
+    assert own <= {option.variable for option in OPTIONS} | OTHER_VARIABLES, "or the server would call it unknown"

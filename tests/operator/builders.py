@@ -15,9 +15,9 @@ FIRST = Attempt(0)
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
-def service(**spec):
+def service(*, annotations=None, **spec):
     body = {
-        "metadata": {"name": "s", "namespace": "ns", "uid": UID, "generation": 3},
+        "metadata": {"name": "s", "namespace": "ns", "uid": UID, "generation": 3, "annotations": annotations},
         "spec": {"model": {"source": {"builtin": {}}}, "resources": {"cpus": 2, "memory": "1Gi", "gpus": 0}, **spec},
     }
     return InferenceService.from_api(body)
@@ -35,6 +35,7 @@ def pod(replica=0, *, of=None, attempt=0, failures=0, age_s=100.0, uid=None, **s
         "failures": failures,
         "spec_hash": spec_hash((of or service()).spec),
         "settings_hash": "",
+        "restart": "",
         "created": NOW - timedelta(seconds=age_s),
         "phase": "Running",
         "reason": "",
@@ -42,6 +43,7 @@ def pod(replica=0, *, of=None, attempt=0, failures=0, age_s=100.0, uid=None, **s
         "node": "n1",
         "ip": "10.0.0.1",
         "terminating": False,
+        "finalizers": (),
         "ready": True,
         "unschedulable": None,
         "waiting": None,
@@ -49,7 +51,8 @@ def pod(replica=0, *, of=None, attempt=0, failures=0, age_s=100.0, uid=None, **s
         "running": True,
         "last_exit": None,
         "volumes": frozenset({"scratch", "model"}),
-        "injected_containers": (),
+        "other_containers": (),
+        "blocked": None,
         "qos": "Guaranteed",
         "image": "runtime:1",
     }

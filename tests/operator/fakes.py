@@ -10,6 +10,7 @@ from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import ApiError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE
 from ballast_operator.control.deciding.drift import stamped
+from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.reconcile import Reconciler
 from ballast_operator.control.state import OperatorState
 from ballast_operator.desired import desired_children
@@ -93,7 +94,7 @@ class FakeApi:
     async def knows(self, kind):
         return kind.name == "PodMonitor"
 
-    async def apply(self, kind, body, subresource=None):
+    async def apply(self, kind, body, subresource=None, manager=None):
         self._fail("apply", kind)
         self.writes.append(("apply", kind.name, body))
         if subresource is not None:
@@ -130,6 +131,5 @@ class FakeProber:
 
 
 def reconciler(api, prober=None, *, pod_monitors=True):
-    return Reconciler(
-        api, prober or FakeProber(), OPTIONS, OperatorState(pod_monitors=pod_monitors), lambda: NOW, lambda: 0.0
-    )
+    state, installs = OperatorState(pod_monitors=pod_monitors), Installs(api, Ref("system", "operator"), lambda: 0.0)
+    return Reconciler(api, prober or FakeProber(), OPTIONS, state, installs, lambda: NOW, lambda: 0.0)

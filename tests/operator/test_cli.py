@@ -74,3 +74,14 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         )
     assert ran.returncode == 2
     assert f"--health-port {port} of 127.0.0.1" in ran.stderr
+
+
+@pytest.mark.parametrize(("command", "package"), [("run", "kopf"), ("doctor", "kubernetes"), ("crd", "pydantic")])
+def test_a_missing_package_is_one_sentence_with_the_command(command: str, package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from ballast_operator.__main__ import main; sys.exit(main())"
+    ran = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr == (
+        f"ballast-operator: the package {package} is not installed; "
+        "`pip install 'ballast-serve[operator]'` brings what the operator takes\n"
+    )

@@ -76,6 +76,10 @@ ABSENT_OBJECTS = {
     ("spec", "packedWeights"),
     ("spec.packedWeights", "memory"),
     ("spec.packedWeights", "pvc"),
+    ("spec.env", "valueFrom"),
+    ("spec.env.valueFrom", "secretKeyRef"),
+    ("spec.env.valueFrom", "configMapKeyRef"),
+    ("spec.env.valueFrom", "fieldRef"),
 }
 
 

@@ -1,6 +1,7 @@
 """Every child's exact content, as `ballast-operator render` prints it.
 
-After an intended change: ballast-operator render -f SERVICE > tests/operator/golden/NAME.yaml, and read the difference.
+After an intended change: ballast-operator render --allowed-host-path /srv -f SERVICE > tests/operator/golden/NAME.yaml,
+and read the difference.
 """
 
 from pathlib import Path
@@ -17,7 +18,7 @@ SERVICES = [*sorted((HERE / "services").glob("*.yaml")), *sorted(SAMPLES.glob("*
 
 @pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.stem)
 def test_children_are_exactly_the_golden_ones(service, capsys):
-    assert main(["render", "-f", str(service)]) == 0
+    assert main(["render", "-f", str(service), "--allowed-host-path", "/srv"]) == 0
     golden = HERE / "golden" / service.name
     assert list(yaml.safe_load_all(capsys.readouterr().out)) == list(yaml.safe_load_all(golden.read_text()))
 
@@ -38,6 +39,11 @@ def test_no_golden_file_is_left_over():
         ({"spec": {"resources": {"cpus": 1, "memory": "1Mi"}}}, "from 64Mi to 1Pi"),
         ({"spec": {"engine": {"extraArgs": ["--admin-port=1"]}}}, "must not set --admin_port"),
         ({"spec": {"engine": {"extraArgs": ["--drain-timeout-s=9000"]}}}, "must not set --drain_timeout_s"),
+        ({"spec": {"engine": {"extraArgs": ["--chat_template", "/etc/passwd"]}}}, "files outside /models"),
+        (
+            {"spec": {"model": {"source": {"hostPath": {"path": "/"}}}}},
+            "--allowed-host-path of the operator allows none",
+        ),
         ({"spec": {"endpoint": {"port": 10003}}}, "port 10003 is the admin port"),
         ({"spec": {"typo": 1}}, "spec.typo"),
         ({"apiVersion": "serving.ballast.dev/v1"}, "serving.ballast.dev/v1alpha1 is understood"),

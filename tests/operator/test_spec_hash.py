@@ -67,9 +67,15 @@ BESIDE = (
     *("model.source.pvc", "model.source.hostPath", "model.source.builtin", "engine.placementRules.configMapRef"),
     *("model.source.image.pullPolicy", "engine.backendType", "engine.extraArgs"),
     *("packedWeights.memory", "scheduling.affinity", "scheduling.tolerations[]", "endpoint.networkPolicy"),
+    *("env[].valueFrom", "envFrom[].secretRef", "sidecars[].env[].valueFrom", "sidecars[].envFrom[].prefix"),
+    *("sidecars[].envFrom[].configMapRef", "sidecars[].volumeMounts[].subPath"),
+    *("volumes[].configMap", "volumes[].secret", "volumes[].emptyDir", "volumes[].hostPath", "volumes[].csi"),
+    *("volumes[].name", "volumeMounts[].name", "sidecars[].volumeMounts[].name"),
 )
 """Paths of fields that the service with everything cannot have beside others, or has none of inside."""
-OTHER = {"imagePullPolicy": "Never", "policy": "SingleNode", "enforcement": "Off", "memory": "99Gi"}
+OTHER = {"imagePullPolicy": "Never", "policy": "SingleNode", "enforcement": "Off", "memory": "99Gi", "cpu": "200m"} | {
+    "whenUnsatisfiable": "DoNotSchedule"
+}
 """Other values of fields that do not take any."""
 
 
@@ -96,6 +102,8 @@ def changed(path):
         inside[last] = {**value, "more": "x"}
     elif isinstance(value, int) and not isinstance(value, bool):
         inside[last] = 0 if last == "gpus" else value + 1
+    elif isinstance(value, list):
+        inside[last] = [*value, value[-1]]
     else:
         inside[last] = OTHER.get(last, (not value) if isinstance(value, bool) else f"{value}x")
     return spec

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from ballast_operator.api.base import ApiType, ConfigKey, ObjectName, cel, exactly_one, rules
+from ballast_operator.folders import MODEL_DIRECTORY
 
 MAX_TOKENS = 2**30
 
@@ -48,8 +53,26 @@ RESERVED_ARGUMENTS = (
     "config",
 )
 """Options of `ballast serve` that the operator sets, and those that would change what its probes meet."""
+OPERATORS_OPTIONS = tuple(name for name in RESERVED_ARGUMENTS if not name.startswith("no_"))
+"""The same without second names."""
 _RESERVED = "|".join(name.replace("_", "[-_]") for name in RESERVED_ARGUMENTS)
 RESERVED_PATTERN = f"^--({_RESERVED})(=.*)?$"
+
+FILE_ARGUMENTS = ("chat_template", "expert_profile")
+"""Options of `ballast serve` that name a file to read and are the user's. One without a slash is a template's name."""
+_FILES = "|".join(name.replace("_", "[-_]") for name in FILE_ARGUMENTS)
+_FILE_ARGUMENT = rf"\n--({_FILES})(=|\n)"
+_MODELS_FILE = rf"([^-/\n][^/\n]*|{MODEL_DIRECTORY}/[^\n]*)\n"
+_JOINED = "('\\n' + self.join('\\n\\n') + '\\n')"
+FILES_RULE = (
+    f"{_JOINED}.findAll(r'{_FILE_ARGUMENT}').size() == {_JOINED}.findAll(r'{_FILE_ARGUMENT}\\n?{_MODELS_FILE}').size() "
+    "&& !self.exists(word, word.matches('(^|=|/)[.][.](/|$)'))"
+)
+"""Each option that names a file is followed by a name, or by a path below the model's directory."""
+FILES_MESSAGE = (
+    f"extraArgs must not read files outside {MODEL_DIRECTORY}, where model.source is mounted: "
+    f"{', '.join('--' + name for name in FILE_ARGUMENTS)} take a path below it"
+)
 
 
 class ConfigMapKeyRef(ApiType):
@@ -145,13 +168,15 @@ class Engine(ApiType):
         default_factory=list,
         max_length=32,
         description="Further arguments of `ballast serve`, one word an item. What other fields set is refused, and "
-        "so are TLS, a root path and a file of options.",
+        "so are TLS, a root path, a file of options, and files outside the model's source (mounted as "
+        f"{MODEL_DIRECTORY}).",
         json_schema_extra=rules(
             cel(
                 f"self.all(word, !word.matches('{RESERVED_PATTERN}'))",
                 f"extraArgs must not set {', '.join('--' + name for name in RESERVED_ARGUMENTS)}: "
                 "other fields of the spec do, or the operator depends on it",
-            )
+            ),
+            cel(FILES_RULE, FILES_MESSAGE),
         ),
     )
     drain_timeout_seconds: int = Field(
@@ -191,4 +216,14 @@ class Engine(ApiType):
                 raise ValueError(
                     f"extraArgs must not set --{name}: another field of the spec does, or the operator depends on it"
                 )
+        for name, value in _files(words):
+            if "/" in value and not posixpath.normpath(value).startswith(f"{MODEL_DIRECTORY}/"):
+                raise ValueError(f"--{name} {value}: {FILES_MESSAGE}")
         return words
+
+
+def _files(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Name and value of each argument that names a file to read."""
+    for word, following in pairwise([*words, ""]):
+        if found := re.fullmatch(rf"--({_FILES})(?:=(.*))?", word, re.DOTALL):
+            yield found[1], following if found[2] is None else found[2]

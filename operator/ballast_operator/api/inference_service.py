@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from ballast_operator.api.spec import InferenceServiceSpec
 from ballast_operator.names import (
+    ANNOTATION_RESTARTED_AT,
     API_VERSION,
     KIND,
     MAX_NAME_LENGTH,
@@ -33,6 +34,8 @@ class InferenceService:
     uid: str
     generation: int
     spec: InferenceServiceSpec
+    restarted_at: str = ""
+    """What the annotation for restarts says; empty where there is none."""
 
     @classmethod
     def from_api(cls, body: Mapping[str, Any], *, strict: bool = False) -> InferenceService:
@@ -52,6 +55,7 @@ class InferenceService:
             metadata.get("uid", ""),
             metadata.get("generation", 0),
             spec,
+            str((metadata.get("annotations") or {}).get(ANNOTATION_RESTARTED_AT) or ""),
         )
 
     def owner_reference(self) -> dict[str, Any]:

@@ -21,8 +21,9 @@ class HostPathSource(ApiType):
     """A directory of the node."""
 
     path: Annotated[str, StringConstraints(max_length=4096, pattern=r"^/[^:]*$")] = Field(
-        description="Absolute directory on the node. Mounted read-only. Namespaces that enforce the baseline or "
-        "restricted pod security standard refuse it; a local PersistentVolume is the way there."
+        description="Absolute directory on the node. Mounted read-only. The operator refuses it outside the "
+        "directories that it was given (--allowed-host-path, `allowed.hostPaths` of the chart), and namespaces that "
+        "enforce the baseline or restricted pod security standard refuse it; a local PersistentVolume is the way there."
     )
 
 

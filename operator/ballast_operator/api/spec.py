@@ -16,14 +16,25 @@ from ballast_operator.api.base import (
     exactly_one,
     rules,
 )
+from ballast_operator.api.container import EnvFrom, EnvVar, Sidecar, VolumeMount, by_key, no_two
 from ballast_operator.api.engine import Engine
 from ballast_operator.api.model import Model
-from ballast_operator.names import ADMIN_PORT
+from ballast_operator.api.volume import Volume
+from ballast_operator.folders import OWN_VOLUMES, collides
+from ballast_operator.names import ADMIN_PORT, OWN_VARIABLES
 from ballast_operator.quantity import parse_bytes
 
 USED_GPUS = 1
 TOO_MANY_GPUS = f"an engine uses {USED_GPUS} GPU: ask for {USED_GPUS}, and for more replicas where one is too slow"
 EXACTLY_ONE_PLACE = "exactly one of memory and pvc must be set"
+OPTIONS_PREFIX = "BALLAST_"
+ALLOWED_OPTION = "BALLAST_CPU_ISA"
+OWN_ENVIRONMENT = (
+    f"env must not set {', '.join(OWN_VARIABLES)}, which are the operator's, nor options of the server "
+    f"({OPTIONS_PREFIX}…), which engine.extraArgs sets"
+)
+OWN_FOLDERS = f"volumeMounts must keep clear of the operator's folders {', '.join(OWN_VOLUMES.values())}"
+UNKNOWN_VOLUME = "volumeMounts must name volumes of spec.volumes"
 NOT_THE_ADMIN_PORT = f"port {ADMIN_PORT} is the admin port"
 
 
@@ -221,6 +232,18 @@ class Toleration(ApiType):
     )
 
 
+class TopologySpread(ApiType):
+    """How the service's own pods spread over nodes or zones."""
+
+    topology_key: Annotated[str, StringConstraints(min_length=1, max_length=317)] = Field(
+        description="Label of nodes, such as topology.kubernetes.io/zone: those of one value are one place."
+    )
+    max_skew: int = Field(default=1, ge=1, le=256, description="How many more pods one place may have than another.")
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
+        default="DoNotSchedule", description="What follows where that cannot be kept."
+    )
+
+
 class Scheduling(ApiType):
     """Which nodes the pods may run on."""
 
@@ -232,6 +255,12 @@ class Scheduling(ApiType):
         default=None,
         description="Affinity of the pods, as in a pod's spec.",
         json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+    )
+    topology_spread_constraints: list[TopologySpread] = Field(
+        default_factory=list,
+        max_length=8,
+        description="How the service's own pods spread over nodes or zones.",
+        json_schema_extra=by_key("topologyKey", "whenUnsatisfiable"),
     )
     priority_class_name: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")
     runtime_class_name: ObjectName | None = Field(default=None, description="RuntimeClass of the pods, such as nvidia.")
@@ -253,6 +282,16 @@ class PodMetadata(ApiType):
 
 class InferenceServiceSpec(ApiType):
     """One model behind one endpoint."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel("self.volumeMounts.all(m, self.volumes.exists(v, v.name == m.name))", UNKNOWN_VOLUME),
+            cel(
+                "self.sidecars.all(s, s.volumeMounts.all(m, self.volumes.exists(v, v.name == m.name)))",
+                f"sidecars[].{UNKNOWN_VOLUME}",
+            ),
+        )
+    )
 
     image: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = Field(
         default=None,
@@ -285,3 +324,88 @@ class InferenceServiceSpec(ApiType):
     pod_metadata: PodMetadata = Field(
         default_factory=PodMetadata, description="Further labels and annotations of the pods."
     )
+    service_account_name: ObjectName | None = Field(
+        default=None,
+        description="Service account of the pods, as clouds' identities and OpenShift's constraints ask for. Its token "
+        "is not mounted. Default: the namespace's.",
+    )
+    env: list[EnvVar] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Variables of the engine. The operator's own and options of the server are refused.",
+        json_schema_extra=by_key(
+            "name",
+            **rules(
+                cel(
+                    f"self.all(e, !(e.name in {list(OWN_VARIABLES)}) && "
+                    f"(e.name == '{ALLOWED_OPTION}' || !e.name.startsWith('{OPTIONS_PREFIX}')))",
+                    OWN_ENVIRONMENT,
+                )
+            ),
+        ),
+    )
+    env_from: list[EnvFrom] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Secrets and ConfigMaps whose keys become variables of the engine. Those of the operator stay "
+        "what they are.",
+    )
+    volumes: list[Volume] = Field(
+        default_factory=list,
+        max_length=32,
+        description="Further volumes, as in a pod's spec.",
+        json_schema_extra=by_key("name"),
+    )
+    volume_mounts: list[VolumeMount] = Field(
+        default_factory=list,
+        max_length=32,
+        description="Where the engine sees volumes of spec.volumes.",
+        json_schema_extra=by_key(
+            "mountPath",
+            **rules(
+                cel(
+                    f"self.all(m, !{list(OWN_VOLUMES.values())}.exists(own, m.mountPath == own || "
+                    "m.mountPath.startsWith(own + '/') || own.startsWith(m.mountPath + '/')))",
+                    OWN_FOLDERS,
+                )
+            ),
+        ),
+    )
+    sidecars: list[Sidecar] = Field(
+        default_factory=list,
+        max_length=8,
+        description="Containers beside the engine. They start before it and end after it.",
+        json_schema_extra=by_key("name"),
+    )
+
+    @field_validator("env")
+    @classmethod
+    def _not_the_operators_variables(cls, env: list[EnvVar]) -> list[EnvVar]:
+        no_two(env, "name")
+        for name in (variable.name for variable in env):
+            if name in OWN_VARIABLES or (name.startswith(OPTIONS_PREFIX) and name != ALLOWED_OPTION):
+                raise ValueError(f"{name}: {OWN_ENVIRONMENT}")
+        return env
+
+    @field_validator("volumes", "sidecars")
+    @classmethod
+    def _names_differ(cls, items: list[Any]) -> list[Any]:
+        no_two(items, "name")
+        return items
+
+    @field_validator("volume_mounts")
+    @classmethod
+    def _clear_of_the_operators_folders(cls, mounts: list[VolumeMount]) -> list[VolumeMount]:
+        no_two(mounts, "mount_path")
+        for mount in mounts:
+            if (own := collides(mount.mount_path)) is not None:
+                raise ValueError(f"{mount.mount_path} collides with {own}: {OWN_FOLDERS}")
+        return mounts
+
+    @model_validator(mode="after")
+    def _mounted_volumes_are_there(self) -> InferenceServiceSpec:
+        known = {volume.name for volume in self.volumes}
+        for mount in (*self.volume_mounts, *(mount for sidecar in self.sidecars for mount in sidecar.volume_mounts)):
+            if mount.name not in known:
+                raise ValueError(f"{mount.mount_path}: {UNKNOWN_VOLUME}, and {mount.name} is none of them")
+        return self

@@ -25,8 +25,13 @@ APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 JSON = "application/json"
 
+STRICT = {"fieldValidation": "Strict"}
+"""Else an API server drops what it does not know: a misspelt key of spec.scheduling.affinity would have no effect."""
+
 NAMESPACE_TERMINATING = "NamespaceTerminating"
 """core/v1's NamespaceTerminatingCause."""
+NAMESPACES = "namespaces"
+"""The kind that the NamespaceLifecycle admission plugin names when it finds no namespace."""
 
 
 class ApiError(Exception):
@@ -37,8 +42,11 @@ class ApiError(Exception):
         self.status, self.message, self.retry_after_s = status, message, retry_after_s
 
 
-class NamespaceTerminatingError(ApiError):
-    """The namespace is being deleted with all that is in it: nothing can be created there any more."""
+class NamespaceEndsError(ApiError):
+    """The namespace is being deleted with all that is in it, or is gone: nothing can be written there any more.
+
+    An object outlives its namespace where somebody emptied the namespace's finalizers by force.
+    """
 
 
 class Api:
@@ -93,20 +101,22 @@ class Api:
             query["continue"] = more
 
     async def create(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> dict[str, Any]:
-        """Create the object. Raises ApiError with status 409 if the name is taken."""
-        query = {"fieldManager": FIELD_MANAGER}
+        """Create the object. Raises ApiError with status 409 if the name is taken, 400 for a field that is none."""
+        query = {"fieldManager": FIELD_MANAGER, **STRICT}
         return await self.request("create", "POST", kind.path(namespace), query, body)
 
     async def try_create(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> None:
         """Have everything looked at that `create` would be refused for, and create nothing."""
-        query = {"fieldManager": FIELD_MANAGER, "dryRun": "All"}
+        query = {"fieldManager": FIELD_MANAGER, "dryRun": "All", **STRICT}
         await self.request("try", "POST", kind.path(namespace), query, body)
 
-    async def apply(self, kind: Kind, body: Mapping[str, Any], subresource: str | None = None) -> dict[str, Any]:
-        """Server-side apply: the fields of `body` become ours."""
+    async def apply(
+        self, kind: Kind, body: Mapping[str, Any], subresource: str | None = None, manager: str = FIELD_MANAGER
+    ) -> dict[str, Any]:
+        """Server-side apply: the fields of `body` become the manager's."""
         metadata = body["metadata"]
         path = kind.path(metadata["namespace"], metadata["name"], subresource)
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        query = {"fieldManager": manager, "force": "true"}
         return await self.request("apply", "PATCH", path, query, body, APPLY)
 
     async def merge(self, kind: Kind, namespace: str, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,7 +167,7 @@ class Api:
         self._count(verb, status)
         what = f"{verb} {path}"
         if not 200 <= status < 300:
-            failure = NamespaceTerminatingError if status == 403 and _is_namespace_terminating(payload) else ApiError
+            failure = NamespaceEndsError if _namespace_ends(status, payload) else ApiError
             raise failure(what, status, _message(payload), _seconds(retry_after))
         try:
             answer = json.loads(payload)
@@ -208,10 +218,13 @@ def _message(payload: bytes) -> str:
         return payload[:500].decode(errors="replace")
 
 
-def _is_namespace_terminating(payload: bytes) -> bool:
-    """Whether a refusal has the cause that the NamespaceLifecycle admission plugin gives."""
+def _namespace_ends(status: int, payload: bytes) -> bool:
+    """Whether a refusal is the NamespaceLifecycle admission plugin's."""
     try:
-        return any(cause["reason"] == NAMESPACE_TERMINATING for cause in json.loads(payload)["details"]["causes"])
+        details = json.loads(payload)["details"]
+        if status == 404:
+            return bool(details["kind"] == NAMESPACES)
+        return status == 403 and any(cause["reason"] == NAMESPACE_TERMINATING for cause in details["causes"])
     except (ValueError, KeyError, TypeError):
         return False
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from ballast_operator.allow_lists import why_not_allowed
 from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.backoff import backoff_s
 from ballast_operator.child_options import ChildOptions
-from ballast_operator.cluster.api import Api, ApiError, NamespaceTerminatingError
+from ballast_operator.cluster.api import Api, ApiError, NamespaceEndsError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE, NODE_TOPOLOGY, SERVICE
 from ballast_operator.control.applying.children import apply_children
 from ballast_operator.control.applying.event_recorder import record
@@ -21,14 +22,16 @@ from ballast_operator.control.deciding.live_endpoints import pods_behind, why_no
 from ballast_operator.control.deciding.live_pod import Pod, current_pods, image_in_use
 from ballast_operator.control.deciding.lost_node import doubtful_nodes, why_lost
 from ballast_operator.control.deciding.numa_capacity import why_no_capacity
+from ballast_operator.control.deciding.other_installs import Rivalry, status_managers
 from ballast_operator.control.deciding.ownership import conflict
 from ballast_operator.control.deciding.rollout import Rollout, next_attempt, plan_rollout
+from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.observing.observe import Observed, observe
 from ballast_operator.control.observing.pod_reports import gather_reports, reach_service
 from ballast_operator.control.observing.probe import Prober
 from ballast_operator.control.reporting.events import events_between
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
-from ballast_operator.control.reporting.status import build_status, refused_status
+from ballast_operator.control.reporting.status import build_status, refused_status, yielded_status
 from ballast_operator.control.state import OperatorState, version_of
 from ballast_operator.desired import desired_children
 from ballast_operator.names import LABEL_OWNER_UID, Ref, labels_of
@@ -44,6 +47,8 @@ REFUSED_S = 30.0
 FIRST_REACH_S = 1.0
 """First delay until an unreachable Service is asked again; it doubles. Nodes take a moment to learn of ready pods."""
 UNSURE_S = 15.0
+GARBAGE_COLLECTION = ("foregroundDeletion", "orphan")
+"""Finalizers of the garbage collector, which works on the service."""
 UNSURE = ("Ready",)
 """Conditions that may become true without an event."""
 
@@ -56,6 +61,7 @@ class Reconciler:
     prober: Prober
     options: ChildOptions
     state: OperatorState
+    installs: Installs
     now: Callable[[], datetime]
     clock: Callable[[], float]
 
@@ -66,35 +72,70 @@ class Reconciler:
         done.
         """
         body = await self.api.get(INFERENCE_SERVICE, ref.namespace, ref.name)
-        if body is None or "deletionTimestamp" in body["metadata"]:
+        if body is None:
             self.state.forget(ref)  # the garbage collector does the rest
             return None
         if self.state.of(ref).abandoned_uid == body["metadata"]["uid"]:
             return None
         try:
+            if "deletionTimestamp" in body["metadata"]:
+                await self._let_go(ref, body)
+                return None
             return await self._bring_about(ref, body)
-        except NamespaceTerminatingError:
-            log.info("the namespace is being deleted, nothing more is written", extra={"service": str(ref)})
+        except NamespaceEndsError:
+            log.info("the namespace is being deleted or is gone, nothing more is written", extra={"service": str(ref)})
             self.state.of(ref).abandoned_uid = body["metadata"]["uid"]
             return None
 
     async def _bring_about(self, ref: Ref, body: dict[str, Any]) -> float | None:
         """The pass over a service that exists. Raises ApiError as `reconcile` does."""
+        rivalry = await self.installs.look(body)
+        if not rivalry.acts:
+            await self._yield(body, rivalry)
+            return UNSURE_S
         try:
             service = InferenceService.from_api(body)
         except SpecError as error:
-            status = refused_status(str(error), body["metadata"]["generation"], body.get("status") or {}, self.now())
-            await self._write_status(body, status)
+            await self._refuse(body, rivalry, "SpecInvalid", str(error))
+            return None
+        if (refusal := why_not_allowed(service.spec, self.options.allowed)) is not None:
+            await self._refuse(body, rivalry, "NotAllowed", refusal)
             return None
         seen = await observe(self.api, service, self.state.child_kinds())
         outcome = Outcome()
-        evidence = await self._act(service, seen, outcome)
+        evidence = replace(await self._act(service, seen, outcome), rivals=rivalry.message)
         status = build_status(service, evidence, body.get("status") or {}, self.now()).to_api()
-        version = await self._write_status(body, status)
+        version = await self._write_status(body, status, rivalry.gone)
         self._remember(service, seen, version, evidence)
         if outcome.errors:
             raise max(outcome.errors, key=lambda error: error.retry_after_s or 0.0)
         return _next_look(service, evidence, status, self.state.of(ref).unreached)
+
+    async def _let_go(self, ref: Ref, body: dict[str, Any]) -> None:
+        """Leave a service that is being deleted to the garbage collector; say who holds it back, if somebody does."""
+        held = [name for name in body["metadata"].get("finalizers") or () if name not in GARBAGE_COLLECTION]
+        rivalry = await self.installs.look(body)
+        if held and rivalry.acts:
+            message = f"it is being deleted and waits for {', '.join(held)}; nothing of it is mended any more"
+            await self._refuse(body, rivalry, "Terminating", message)
+        self.state.forget(ref)
+
+    async def _refuse(self, body: dict[str, Any], rivalry: Rivalry, reason: str, message: str) -> None:
+        """Say why the spec is not acted on. Its pods, made from an earlier one, stay as they are."""
+        generation, before = body["metadata"]["generation"], body.get("status") or {}
+        status = refused_status(reason, message, rivalry.message, generation, before, self.now())
+        await self._write_status(body, status, rivalry.gone)
+
+    async def _yield(self, body: dict[str, Any], rivalry: Rivalry) -> None:
+        """Leave the service to the install that acts on it, and say so under our own name, by which it sees us."""
+        assert rivalry.message is not None
+        metadata, before = body["metadata"], body.get("status") or {}
+        status = yielded_status(rivalry.message, metadata["generation"], before, self.now())
+        self.state.of(Ref(metadata["namespace"], metadata["name"])).conditions = status["conditions"]
+        known = before.get("conditions") or []
+        seen = str(self.installs.own) in status_managers(body)
+        if not seen or any(condition not in known for condition in status["conditions"]):
+            await self._apply_status(body, status)
 
     async def _act(self, service: InferenceService, seen: Observed, outcome: Outcome) -> Evidence:
         """Apply the children and the next step of the rollout, then gather the evidence for the status.
@@ -189,7 +230,7 @@ class Reconciler:
         stop = await self._stoppable(service, seen, rollout, build, outcome)
         steps = Rollout(start=() if hold else rollout.start, stop=stop, forget=rollout.forget)
         await apply_rollout(self.api, service, steps, build, outcome)
-        outcome.conflicts += [conflict(pod.body) for pod in rollout.foreign_pods]
+        outcome.conflicts += [conflict(pod.body, service) for pod in rollout.foreign_pods]
         staying = [pod for pod in current_pods(service, seen.pods).values() if pod not in steps.stop]
         await heal_pods(self.api, staying, build, outcome)
         return rollout, no_capacity
@@ -221,12 +262,25 @@ class Reconciler:
             return None
         return why_no_capacity(service.spec, topologies or [], nodes or [])
 
-    async def _write_status(self, body: dict[str, Any], status: dict[str, Any]) -> str:
-        """Write the status and its events if they differ from what is there. Returns the object's resource version."""
+    async def _write_status(self, body: dict[str, Any], status: dict[str, Any], gone: Sequence[str]) -> str:
+        """Write the status and its events if they differ from what is there. Returns the object's resource version.
+
+        `gone`: managers of installs that are no more, whose fields become ours or go.
+        """
         metadata = body["metadata"]
         self.state.of(Ref(metadata["namespace"], metadata["name"])).conditions = status["conditions"]
-        if status == body.get("status"):
+        if not gone and _without_order(status) == _without_order(body.get("status") or {}):
             return str(metadata["resourceVersion"])
+        written = await self._apply_status(body, status)
+        for manager in gone:  # who applies nothing owns nothing, and what it owned alone is removed
+            head = {"apiVersion": body["apiVersion"], "kind": body["kind"]}
+            named = {key: metadata[key] for key in ("name", "namespace", "uid")}
+            written = await self.api.apply(INFERENCE_SERVICE, {**head, "metadata": named}, "status", manager)
+        return str(written["metadata"]["resourceVersion"])
+
+    async def _apply_status(self, body: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:
+        """Write these fields of the status under our own name, and the events. Returns the object."""
+        metadata = body["metadata"]
         keys = (
             "name",
             "namespace",
@@ -236,10 +290,13 @@ class Reconciler:
         head = {key: body[key] for key in ("apiVersion", "kind")}
         before = (body.get("status") or {}).get("conditions") or []
         written = await self.api.apply(
-            INFERENCE_SERVICE, {**head, "metadata": {key: metadata[key] for key in keys}, "status": status}, "status"
+            INFERENCE_SERVICE,
+            {**head, "metadata": {key: metadata[key] for key in keys}, "status": status},
+            "status",
+            str(self.installs.own),
         )
         await record(self.api, written, events_between(before, status["conditions"]), self.now())
-        return str(written["metadata"]["resourceVersion"])
+        return written
 
     def _remember(self, service: InferenceService, seen: Observed, version: str, evidence: Evidence) -> None:
         state = self.state.of(service.ref)
@@ -250,11 +307,18 @@ class Reconciler:
         state.refused = evidence.rollout.retry_in_s is not None or evidence.no_capacity is not None
 
 
+def _without_order(status: Mapping[str, Any]) -> dict[str, Any]:
+    """The status with its conditions by type: where several wrote some, the API server keeps another order."""
+    return {**status, "conditions": {found["type"]: found for found in status.get("conditions") or ()}}
+
+
 def _next_look(service: InferenceService, evidence: Evidence, status: dict[str, Any], unreached: int) -> float:
     if evidence.conflicts or evidence.refusals or evidence.no_capacity:
         return REFUSED_S
     current = current_pods(service, evidence.pods).values()
     waits = [REFUSED_S if evidence.delays else STEADY_S]
+    if evidence.rivals is not None:
+        waits.append(UNSURE_S)  # they may be gone
     if evidence.rollout.retry_in_s is not None:
         waits.append(evidence.rollout.retry_in_s)
     if evidence.unserved is not None:

@@ -34,7 +34,7 @@ class ServiceState:
     conditions: Sequence[Mapping[str, Any]] = ()
     """Of the status that the last pass made."""
     abandoned_uid: str | None = None
-    """Of the service whose namespace is being deleted: nothing is written for it any more."""
+    """Of the service whose namespace is being deleted or is gone: nothing is written for it any more."""
     refused: bool = False
     """The next pods wait for a node: changes of nodes matter."""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import LEASE
+from ballast_operator.names import ANNOTATION_PROCESS
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +34,17 @@ class Election:
     namespace: str
     name: str
     identity: str
+    process: str
+    """Tells this process from others of the same identity."""
     clock: Callable[[], float]
     now: Callable[[], datetime]
     _seen: tuple[str, float] | None = field(default=None)
     """The lease's version, and when this candidate first saw it by its own clock: others' clocks are not trusted."""
     _held: dict[str, Any] | None = field(default=None)
     """The lease as this candidate last wrote it, which makes renewing one request."""
+    _has_led: bool = field(default=False)
+    _beaten: bool = field(default=False)
+    """Another process of this identity holds the lease."""
 
     async def acquire(self) -> float:
         """Wait until this candidate leads. Returns the clock's time at which its lease began."""
@@ -51,7 +57,7 @@ class Election:
 
     async def hold(self, since: float) -> None:
         """Renew until leadership is lost. Returns at most DEADLINE_S after the last renewal."""
-        while (left_s := since + DEADLINE_S - self.clock()) > 0:
+        while (left_s := since + DEADLINE_S - self.clock()) > 0 and not self._beaten:
             await asyncio.sleep(min(RENEW_S, left_s))
             began = self.clock()
             if began < since + DEADLINE_S and await self._try_limited(since + DEADLINE_S - began):
@@ -61,8 +67,18 @@ class Election:
     async def release(self) -> None:
         """Give the lease up, so that another can lead at once. Raises ApiError."""
         lease = await self.api.get(LEASE, self.namespace, self.name)
-        if lease is not None and lease["spec"].get("holderIdentity") == self.identity:
+        if lease is not None and self._is_ours(lease):
             await self.api.replace(LEASE, {**lease, "spec": {**lease["spec"], "holderIdentity": ""}})
+
+    def _is_ours(self, lease: dict[str, Any]) -> bool:
+        """Whether we may take the lease without a wait.
+
+        A process of our identity before this one has ended, as a container that restarts in its pod. One that takes the
+        lease after we had it is alive: the newer one leads, and they do not take it from each other in turns.
+        """
+        writer = (lease["metadata"].get("annotations") or {}).get(ANNOTATION_PROCESS)
+        is_named = (lease.get("spec") or {}).get("holderIdentity") == self.identity
+        return is_named and (writer == self.process or not self._has_led)
 
     async def _try_limited(self, limit_s: float) -> bool:
         try:
@@ -84,24 +100,35 @@ class Election:
             "leaseDurationSeconds": LEASE_S,
             "renewTime": stamp,
         }
+        marked = {ANNOTATION_PROCESS: self.process}
         lease = self._held or await self.api.get(LEASE, self.namespace, self.name)
         if lease is None:
             body = {
                 "apiVersion": LEASE.api_version,
                 "kind": LEASE.name,
-                "metadata": {"name": self.name, "namespace": self.namespace},
+                "metadata": {"name": self.name, "namespace": self.namespace, "annotations": marked},
                 "spec": {**mine, "acquireTime": stamp, "leaseTransitions": 0},
             }
             self._held = await self.api.create(LEASE, body, self.namespace)
+            self._has_led = True
             return True
         spec: dict[str, Any] = lease.get("spec") or {}
-        if spec.get("holderIdentity") == self.identity:
+        if self._is_ours(lease):
             taken = {**spec, **mine}
         elif spec.get("holderIdentity") and not self._expired(lease, spec):
+            if spec["holderIdentity"] == self.identity and not self._beaten:
+                said = "another process of this identity took the lease: give each an --identity of its own"
+                log.warning(said, extra={"identity": self.identity})
+                self._beaten = True
             return False
         else:
             taken = {**spec, **mine, "acquireTime": stamp, "leaseTransitions": spec.get("leaseTransitions", 0) + 1}
-        self._held = await self.api.replace(LEASE, {**lease, "spec": taken})
+        metadata = lease["metadata"]
+        annotations = {**(metadata.get("annotations") or {}), **marked}
+        self._held = await self.api.replace(
+            LEASE, {**lease, "metadata": {**metadata, "annotations": annotations}, "spec": taken}
+        )
+        self._has_led, self._beaten = True, False
         return True
 
     def _expired(self, lease: dict[str, Any], spec: dict[str, Any]) -> bool:

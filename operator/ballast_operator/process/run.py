@@ -8,6 +8,7 @@ import logging
 import random
 import signal
 import time
+import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -15,15 +16,16 @@ from typing import Any
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, Kind
-from ballast_operator.control.deciding.ownership import controller_of
+from ballast_operator.control.deciding.ownership import controller_of, is_service
 from ballast_operator.control.observing.freshness import Freshness
+from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.observing.probe import Prober
 from ballast_operator.control.reconcile import Reconciler
 from ballast_operator.control.resync import Resync, ref_of
 from ballast_operator.control.state import OperatorState
 from ballast_operator.control.workqueue import WorkQueue
 from ballast_operator.errors import InputError
-from ballast_operator.names import KIND, LABEL_SERVICE, Ref, labels_of
+from ballast_operator.names import LABEL_SERVICE, Ref, labels_of
 from ballast_operator.process.health import HealthServer
 from ballast_operator.process.leader import Election
 from ballast_operator.process.metrics import Metrics
@@ -57,7 +59,8 @@ class Operator:
         self._api = Api(self._metrics.requested)
         self._prober = Prober(process.probe_proxy)
         self._freshness = Freshness()
-        reconciler = Reconciler(self._api, self._prober, children, self._state, _now, time.monotonic)
+        installs = Installs(self._api, Ref(process.lease_namespace, process.lease_name), time.monotonic)
+        reconciler = Reconciler(self._api, self._prober, children, self._state, installs, _now, time.monotonic)
         self._queue: WorkQueue[Ref] = WorkQueue(
             reconciler.reconcile,
             num_workers=NUM_WORKERS,
@@ -76,7 +79,13 @@ class Operator:
         )
         self._watcher = Watcher(self._on_event, self._state.watched_kinds, process.namespaces or (None,))
         self._election = Election(
-            self._api, process.lease_namespace, process.lease_name, process.identity, time.monotonic, _now
+            self._api,
+            process.lease_namespace,
+            process.lease_name,
+            process.identity,
+            uuid.uuid4().hex,
+            time.monotonic,
+            _now,
         )
         self._last_alive: float | None = None
         self._metrics.queue_depth.set_function(lambda: self._queue.depth)
@@ -191,7 +200,7 @@ def service_of(kind: Kind, body: Mapping[str, Any]) -> Ref | None:
     name = labels_of(body).get(LABEL_SERVICE)
     if name is None:
         owner = controller_of(body)
-        name = owner["name"] if owner is not None and owner["kind"] == KIND else None
+        name = owner["name"] if owner is not None and is_service(owner) else None
     return None if name is None else Ref(metadata["namespace"], name)
 
 

@@ -5,14 +5,9 @@ from __future__ import annotations
 import posixpath
 
 from ballast_operator.api.spec import InferenceServiceSpec
+from ballast_operator.folders import KEYS_DIRECTORY, MODEL_DIRECTORY, PACKED_DIRECTORY, RULES_DIRECTORY
 from ballast_operator.names import ADMIN_PORT
-from ballast_operator.resources.volumes import (
-    KEYS_DIRECTORY,
-    MODEL_DIRECTORY,
-    PACKED_DIRECTORY,
-    RULES_DIRECTORY,
-    rules_key,
-)
+from ballast_operator.resources.volumes import rules_key
 
 
 def engine_arguments(spec: InferenceServiceSpec) -> list[str]:

@@ -8,9 +8,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from ballast_operator.api.engine import OPERATORS_OPTIONS
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.api.spec import InferenceServiceSpec, PodMetadata
+from ballast_operator.api.spec import OPTIONS_PREFIX, InferenceServiceSpec, PodMetadata
 from ballast_operator.child_options import ChildOptions
+from ballast_operator.folders import KERNELS_DIRECTORY
 from ballast_operator.names import (
     ADMIN_PORT,
     ADMIN_PORT_NAME,
@@ -21,15 +23,18 @@ from ballast_operator.names import (
     ANNOTATION_SPEC_HASH,
     API_PORT_NAME,
     ENGINE_CONTAINER,
+    ENV_RESTART,
     ENV_SPEC_HASH,
     LABEL_REPLICA,
+    pod_selector,
 )
 from ballast_operator.quantity import parse_bytes
 from ballast_operator.resources.command import engine_arguments
 from ballast_operator.resources.meta import child_metadata
 from ballast_operator.resources.security import USER, container_security, pod_security
-from ballast_operator.resources.volumes import KERNELS_DIRECTORY, mounts, volumes
-from ballast_operator.spec_hash import settings_hash, spec_hash
+from ballast_operator.resources.sidecars import as_containers
+from ballast_operator.resources.volumes import mounts, volumes
+from ballast_operator.spec_hash import settings_hash, short_hash, spec_hash
 
 POD_NAME = re.compile(r"(?P<service>.+)-(?P<replica>0|[1-9]\d*)(?:-r(?P<number>[1-9]\d*))?")
 
@@ -48,6 +53,10 @@ KERNELS_ENV = (
     {"name": "FLASHINFER_WORKSPACE_BASE", "value": KERNELS_DIRECTORY},
 )
 """Where the compilers of a GPU's kernels keep them, with a volume for that; else below /tmp, for as long as the pod."""
+
+
+OPTIONS_LEFT_ALONE = tuple({"name": f"{OPTIONS_PREFIX}{name.upper()}", "value": ""} for name in OPERATORS_OPTIONS)
+"""Empty variables, which set nothing, over those that an object of envFrom may have: env comes before envFrom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,7 @@ def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt
             **_scheduling(service),
             "restartPolicy": "Always",
             "terminationGracePeriodSeconds": PRE_STOP_S + spec.engine.drain_timeout_seconds + LEAVE_S,
+            **({"serviceAccountName": spec.service_account_name} if spec.service_account_name else {}),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "securityContext": pod_security(fsGroup=USER, fsGroupChangePolicy="OnRootMismatch"),
@@ -101,10 +111,16 @@ def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt
                 if spec.image_pull_secrets
                 else {}
             ),
+            **({"initContainers": as_containers(spec.sidecars)} if spec.sidecars else {}),
             "containers": [_engine(service, runtime_image(spec, options))],
             "volumes": volumes(service),
         },
     }
+
+
+def restart_of(service: InferenceService) -> str:
+    """What a pod carries of the last restart that was asked for, of a bounded length; empty where none was."""
+    return short_hash(service.restarted_at) if service.restarted_at else ""
 
 
 def asked_metadata(spec: InferenceServiceSpec) -> str:
@@ -135,11 +151,15 @@ def _engine(service: InferenceService, image: str) -> dict[str, Any]:
         "imagePullPolicy": service.spec.image_pull_policy,
         "command": ["ballast"],
         "args": engine_arguments(service.spec),
+        **({"envFrom": [source.to_api() for source in service.spec.env_from]} if service.spec.env_from else {}),
         "env": [
+            *(variable.to_api() for variable in service.spec.env),
+            *(OPTIONS_LEFT_ALONE if service.spec.env_from else ()),
             # Libraries cache what they compile at run time in the home directory, under the user's name.
             {"name": "HOME", "value": "/tmp"},  # noqa: S108
             {"name": "USER", "value": "ballast"},
             {"name": ENV_SPEC_HASH, "value": spec_hash(service.spec)},
+            *([{"name": ENV_RESTART, "value": restart_of(service)}] if service.restarted_at else ()),
             *(KERNELS_ENV if service.spec.kernel_cache is not None else ()),
         ],
         "ports": [
@@ -183,6 +203,11 @@ def _scheduling(service: InferenceService) -> dict[str, Any]:
         "nodeSelector": asked.node_selector or None,
         "tolerations": [toleration.to_api() for toleration in asked.tolerations] or None,
         "affinity": asked.affinity,
+        "topologySpreadConstraints": [
+            {**constraint.to_api(), "labelSelector": {"matchLabels": pod_selector(service.ref.name)}}
+            for constraint in asked.topology_spread_constraints
+        ]
+        or None,
         "priorityClassName": asked.priority_class_name,
         "runtimeClassName": asked.runtime_class_name,
         "schedulerName": asked.scheduler_name,

@@ -6,65 +6,57 @@ from typing import Any
 
 from ballast_operator.api.engine import PlacementRules
 from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.folders import MODEL_VOLUME, OWN_VOLUMES
 from ballast_operator.resources.configmap import RULES_KEY, rules_name
-
-MODEL_VOLUME = "model"
-MODEL_DIRECTORY = "/models"
-RULES_DIRECTORY = "/etc/ballast/rules"
-KEYS_DIRECTORY = "/etc/ballast/keys"
-SCRATCH_DIRECTORY = "/tmp"  # noqa: S108
-HUGEPAGES_DIRECTORY = "/dev/hugepages"
-KERNELS_DIRECTORY = "/var/cache/ballast"
-PACKED_DIRECTORY = "/var/lib/ballast/packed"
 
 SCRATCH_LIMIT = "8Gi"
 
 
 def rules_key(rules: PlacementRules) -> str:
-    """The rules' file name inside RULES_DIRECTORY."""
+    """The rules' file name inside the rules' folder."""
     return rules.config_map_ref.key if rules.config_map_ref is not None else RULES_KEY
 
 
 def volumes(service: InferenceService) -> list[dict[str, Any]]:
-    """The pod's volumes."""
-    return [volume for volume, _ in _volumes(service)]
+    """The pod's volumes: the operator's own, then those of the spec."""
+    return [*(volume for volume, _ in _volumes(service)), *(volume.to_api() for volume in service.spec.volumes)]
 
 
 def mounts(service: InferenceService) -> list[dict[str, Any]]:
     """Where the volumes are mounted in the engine's container."""
-    return [mount for _, mount in _volumes(service)]
+    return [*(mount for _, mount in _volumes(service)), *(mount.to_api() for mount in service.spec.volume_mounts)]
 
 
 def _volumes(service: InferenceService) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     spec = service.spec
-    found = [_volume("scratch", SCRATCH_DIRECTORY, {"emptyDir": {"sizeLimit": SCRATCH_LIMIT}}, read_only=False)]
+    found = [_volume("scratch", {"emptyDir": {"sizeLimit": SCRATCH_LIMIT}}, read_only=False)]
     model = _model(service)
     if model is not None:
-        found.append(_volume(MODEL_VOLUME, MODEL_DIRECTORY, model))
+        found.append(_volume(MODEL_VOLUME, model))
     if (rules := spec.engine.placement_rules) is not None:
         name = rules_name(service) if rules.config_map_ref is None else rules.config_map_ref.name
         items = [{"key": rules_key(rules), "path": rules_key(rules)}]
-        found.append(_volume("rules", RULES_DIRECTORY, {"configMap": {"name": name, "items": items}}))
+        found.append(_volume("rules", {"configMap": {"name": name, "items": items}}))
     if (auth := spec.endpoint.auth) is not None:
         # The directory is mounted, not the one file: else a running pod would not see changes of the Secret.
         secret = {
             "secretName": auth.secret_ref.name,
             "items": [{"key": auth.secret_ref.key, "path": auth.secret_ref.key}],
         }
-        found.append(_volume("keys", KEYS_DIRECTORY, {"secret": secret}))
+        found.append(_volume("keys", {"secret": secret}))
     if (kernels := spec.kernel_cache) is not None:
         source = {"persistentVolumeClaim": {"claimName": kernels.claim_name}}
-        found.append(_volume("kernels", KERNELS_DIRECTORY, source, read_only=False))
+        found.append(_volume("kernels", source, read_only=False))
     if (packed := spec.packed_weights) is not None:
         if packed.pvc is not None:
             source = {"persistentVolumeClaim": {"claimName": packed.pvc.claim_name}}
         else:
             # Its pages count against the container's limit like all memory: they are never more than that.
             source = {"emptyDir": {"medium": "Memory", "sizeLimit": spec.resources.memory}}
-        found.append(_volume("packed", PACKED_DIRECTORY, source, read_only=False))
+        found.append(_volume("packed", source, read_only=False))
     if spec.resources.hugepages1_gi:
         source = {"emptyDir": {"medium": "HugePages-1Gi"}}
-        found.append(_volume("hugepages", HUGEPAGES_DIRECTORY, source, read_only=False))
+        found.append(_volume("hugepages", source, read_only=False))
     return found
 
 
@@ -79,8 +71,6 @@ def _model(service: InferenceService) -> dict[str, Any] | None:
     return None
 
 
-def _volume(
-    name: str, path: str, source: dict[str, Any], *, read_only: bool = True
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    mount = {"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})}
+def _volume(name: str, source: dict[str, Any], *, read_only: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
+    mount = {"name": name, "mountPath": OWN_VOLUMES[name], **({"readOnly": True} if read_only else {})}
     return {"name": name, **source}, mount

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ballast_operator.folders import KERNELS_DIRECTORY
 from ballast_operator.resources.pod import KERNELS_ENV
 from ballast_operator.resources.security import USER, container_security, pod_security
-from ballast_operator.resources.volumes import KERNELS_DIRECTORY
 from support.cluster.kube import Kube, Object
 from support.cluster.nodes.images import ARCHIVES, RUNTIME_IMAGE, VARIANT
 from support.cluster.nodes.installed import InstalledNode

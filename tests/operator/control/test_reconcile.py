@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from fakes import REF, FakeApi, FakeProber, custom_resource, reconciler
 
-from ballast_operator.cluster.api import ApiError, NamespaceTerminatingError
+from ballast_operator.cluster.api import ApiError, NamespaceEndsError
 
 
 def run(step):
@@ -21,6 +21,18 @@ def test_a_child_whose_webhook_is_down_stops_neither_pods_nor_status_and_comes_b
     assert {"Service", "PodMonitor", "PodDisruptionBudget"} - {kind} <= {name for _, name, _ in api.writes}
     assert api.conditions["Ready"] == ("False", "PodMissing")
     assert api.conditions["Progressing"] == ("False", "Blocked")
+
+
+def test_a_status_whose_conditions_stand_in_another_order_is_not_written_again():
+    api = FakeApi(custom_resource())
+    api.add_children()
+    api.add_pod(ready=True)
+    step = reconciler(api)
+    run(step)
+    api.writes.clear()
+    api.objects["InferenceService", "s"]["status"]["conditions"].reverse()
+    run(step)
+    assert api.writes == []
 
 
 @pytest.mark.parametrize("verb", ["get", "apply"])
@@ -218,9 +230,7 @@ def test_a_service_that_is_being_deleted_is_written_to_no_more():
 
 @pytest.mark.parametrize("refused", [("apply", "Service"), ("create", "Pod")])
 def test_once_the_namespace_is_being_deleted_nothing_is_written_again(refused):
-    api = FakeApi(
-        custom_resource(), {refused: NamespaceTerminatingError("create", 403, "because it is being terminated")}
-    )
+    api = FakeApi(custom_resource(), {refused: NamespaceEndsError("create", 403, "because it is being terminated")})
     step = reconciler(api)
     assert run(step) is None
     api.writes.clear()

@@ -35,7 +35,7 @@ class Cluster:
             self.control_plane.start()
             self.kwok.start()
             add_node(self.control_plane, made_up_node("gpu-0", cpus=4096, memory="64Ti", gpus=256))
-            for behaviour in ("loading", "rejected", "oom", "unpullable"):
+            for behaviour in ("loading", "rejected", "oom", "unpullable", "slow"):
                 add_node(self.control_plane, made_up_node(behaviour, behaviour=behaviour))
         except BaseException:
             self.stop()

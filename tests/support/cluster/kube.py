@@ -39,7 +39,10 @@ RESOURCES: dict[str, tuple[str, bool]] = {
     "clusterrolebindings": ("apis/rbac.authorization.k8s.io/v1", False),
     "roles": ("apis/rbac.authorization.k8s.io/v1", True),
     "rolebindings": ("apis/rbac.authorization.k8s.io/v1", True),
+    "priorityclasses": ("apis/scheduling.k8s.io/v1", False),
     "mutatingwebhookconfigurations": ("apis/admissionregistration.k8s.io/v1", False),
+    "validatingadmissionpolicies": ("apis/admissionregistration.k8s.io/v1", False),
+    "validatingadmissionpolicybindings": ("apis/admissionregistration.k8s.io/v1", False),
     "customresourcedefinitions": ("apis/apiextensions.k8s.io/v1", False),
     "inferenceservices": ("apis/serving.ballast.dev/v1alpha1", True),
     "podmonitors": ("apis/monitoring.coreos.com/v1", True),
@@ -130,10 +133,17 @@ class Kube:
         path = path_of(resource, namespace, name, subresource)
         return self._call("PATCH", path, body=patch, content_type="application/merge-patch+json")
 
-    def apply(self, resource: str, body: Object, namespace: str | None = None, manager: str = "tests") -> Object:
+    def apply(
+        self,
+        resource: str,
+        body: Object,
+        namespace: str | None = None,
+        manager: str = "tests",
+        subresource: str | None = None,
+    ) -> Object:
         """Server-side apply, taking over fields in conflict."""
         namespace = namespace or body["metadata"].get("namespace")
-        path = path_of(resource, namespace, body["metadata"]["name"])
+        path = path_of(resource, namespace, body["metadata"]["name"], subresource)
         params = {"fieldManager": manager, "force": "true"}
         return self._call("PATCH", path, body=body, params=params, content_type="application/apply-patch+yaml")
 
@@ -143,12 +153,31 @@ class Kube:
         params = {"dryRun": "All", "fieldValidation": "Strict"}
         return self._call("POST", path_of(resource, namespace), body=body, params=params)
 
+    def try_merge(self, resource: str, name: str, patch: Object, namespace: str, subresource: str) -> Object:
+        """The object as `merge` would leave it."""
+        path = path_of(resource, namespace, name, subresource)
+        content_type = "application/merge-patch+json"
+        return self._call("PATCH", path, body=patch, params={"dryRun": "All"}, content_type=content_type)
+
     def delete(self, resource: str, name: str, namespace: str | None = None, **options: Any) -> None:
         self._call("DELETE", path_of(resource, namespace, name), body=options or None)
 
     def post(self, resource: str, name: str, subresource: str, body: Object, namespace: str | None = None) -> Object:
         """Create a subresource, for example "eviction" of a pod or "token" of a service account."""
         return self._call("POST", path_of(resource, namespace, name, subresource), body=body)
+
+    def put(self, resource: str, name: str, subresource: str, body: Object, namespace: str | None = None) -> Object:
+        """Replace a subresource, for example "finalize" of a namespace."""
+        return self._call("PUT", path_of(resource, namespace, name, subresource), body=body)
+
+    def post_to(self, path: str, body: Object) -> Object | None:
+        """Create an object of a kind that RESOURCES does not list; None while the API server does not serve it."""
+        try:
+            return self._call("POST", path, body=body)
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            return None
 
     def raw(self, path: str) -> str:
         response = self._http.get(path)

@@ -11,7 +11,7 @@ from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import Kind, kind_of
 from ballast_operator.control.applying.outcome import Outcome
 from ballast_operator.control.deciding.drift import has_drifted, removal_patch, stamped
-from ballast_operator.control.deciding.ownership import conflict, is_ours
+from ballast_operator.control.deciding.ownership import conflict, is_ours, waits_for_finalizers
 from ballast_operator.control.observing.observe import Observed
 
 log = logging.getLogger(__name__)
@@ -28,9 +28,11 @@ async def apply_children(
         live = seen.children.get((kind, name))
         if (unread := seen.unread.get((kind, name))) is not None:
             outcome.child_failed(kind, name, unread)
-        elif live is not None and not is_ours(live, service.uid):
-            outcome.conflicts.append(conflict(live))
-        elif live is None or ("deletionTimestamp" not in live["metadata"] and has_drifted(child, live)):
+        elif live is not None and not is_ours(live, service):
+            outcome.conflicts.append(conflict(live, service))
+        elif live is not None and "deletionTimestamp" in live["metadata"]:
+            outcome.delays.append(waits_for_finalizers(live))
+        elif live is None or has_drifted(child, live):
             try:
                 await _bring_about(api, kind, child, live)
                 log.info("applied", extra={"kind": kind.name, "object": name, "service": str(service.ref)})
@@ -59,7 +61,7 @@ async def _delete_unwanted(
         if (kind, name) not in names:
             outcome.failed(f"{kind.name} {name}", error, optional=True)
     for (kind, name), live in seen.children.items():
-        if (kind, name) not in names and is_ours(live, service.uid) and "deletionTimestamp" not in live["metadata"]:
+        if (kind, name) not in names and is_ours(live, service) and "deletionTimestamp" not in live["metadata"]:
             try:
                 await api.delete(kind, live)
                 log.info("deleted", extra={"kind": kind.name, "object": name, "service": str(service.ref)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ballast_operator.cluster.api import ApiError, NamespaceTerminatingError
+from ballast_operator.cluster.api import ApiError, NamespaceEndsError
 from ballast_operator.cluster.kinds import CONFIG_MAP, NETWORK_POLICY, Kind
 
 REFUSED = (400, 403, 413, 422)
@@ -33,10 +33,10 @@ class Outcome:
     def failed(self, what: str, error: ApiError, *, optional: bool = False) -> None:
         """Record a failed write: for the queue where it may pass, as a sentence for the status where it may last.
 
-        `optional`: the service can be ready without it. Raises NamespaceTerminatingError on: no other write of the pass
+        `optional`: the service can be ready without it. Raises NamespaceEndsError on: no other write of the pass
         would last.
         """
-        if isinstance(error, NamespaceTerminatingError):
+        if isinstance(error, NamespaceEndsError):
             raise error
         if error.status not in REFUSED:
             self.errors.append(error)

@@ -76,8 +76,8 @@ async def _handle_taken_name(api: Api, service: InferenceService, body: dict[str
     live = await api.get(POD, service.ref.namespace, body["metadata"]["name"])
     if live is None:
         raise ApiError(f"create Pod {body['metadata']['name']}", 409, "its name was taken a moment ago")
-    if not is_ours(live, service.uid):
-        outcome.conflicts.append(conflict(live))
+    if not is_ours(live, service):
+        outcome.conflicts.append(conflict(live, service))
     else:
         await _heal(api, Pod.from_api(live), body, outcome)
 

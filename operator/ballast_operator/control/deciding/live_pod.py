@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,14 +17,18 @@ from ballast_operator.names import (
     ANNOTATION_SETTINGS_HASH,
     ANNOTATION_SPEC_HASH,
     ENGINE_CONTAINER,
+    ENV_RESTART,
     ENV_SPEC_HASH,
     labels_of,
 )
-from ballast_operator.resources.pod import Attempt, parse_pod_name
+from ballast_operator.resources.pod import Attempt, parse_pod_name, restart_of
 from ballast_operator.spec_hash import settings_hash, spec_hash
 
 OF_ITS_MAKING = frozenset({ANNOTATION_SPEC_HASH, ANNOTATION_SETTINGS_HASH, ANNOTATION_ATTEMPT, ANNOTATION_FAILURES})
 """Annotations that say how a pod was made, which a change of the spec does not change."""
+
+EXITS_WHEN_STOPPED = (0, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
+"""Exit codes of a container that a kubelet stopped."""
 
 ADMISSION_REFUSALS = frozenset({"TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError"})
 """Reasons for which a kubelet refuses a pod: it cannot give it CPUs, memory and devices together."""
@@ -36,6 +41,8 @@ class ContainerExit:
     exit_code: int
     reason: str
     message: str
+    load_limit_s: int | None = None
+    """The time to load that it exceeded, so that the kubelet ended it; None where it ended otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,8 @@ class Pod:
     spec_hash: str
     settings_hash: str
     """Of all that it was made from; empty in pods of older operators."""
+    restart: str
+    """The restart that it was started for; empty where none was asked for."""
     created: datetime
     phase: str
     reason: str
@@ -58,6 +67,8 @@ class Pod:
     node: str | None
     ip: str | None
     terminating: bool
+    finalizers: tuple[str, ...]
+    """Of others: the operator has none."""
     ready: bool
     unschedulable: str | None
     """Why the scheduler found no node; None if it did or has not tried."""
@@ -70,8 +81,10 @@ class Pod:
     """How the engine's container last exited."""
     volumes: frozenset[str]
     """Names of its volumes. An API server drops those of a kind that it does not know."""
-    injected_containers: tuple[str, ...]
-    """Containers beside the engine's, which a webhook put in."""
+    other_containers: tuple[str, ...]
+    """Containers beside the engine's: sidecars of the spec, and what a webhook put in."""
+    blocked: tuple[str, str] | None
+    """A container that has to start before the engine and does not, and why."""
     qos: str
     image: str
     """The engine's image, as the pod asks for it."""
@@ -93,8 +106,9 @@ class Pod:
             replica=attempt.replica,
             attempt=attempt.number,
             failures=_number(annotations.get(ANNOTATION_FAILURES)),
-            spec_hash=_made_from(body.get("spec") or {}) or annotations.get(ANNOTATION_SPEC_HASH, ""),
+            spec_hash=_own_variable(body.get("spec") or {}, ENV_SPEC_HASH) or annotations.get(ANNOTATION_SPEC_HASH, ""),
             settings_hash=annotations.get(ANNOTATION_SETTINGS_HASH, ""),
+            restart=_own_variable(body.get("spec") or {}, ENV_RESTART),
             created=datetime.fromisoformat(metadata["creationTimestamp"]),
             phase=status.get("phase", "Pending"),
             reason=status.get("reason", ""),
@@ -102,6 +116,7 @@ class Pod:
             node=(body.get("spec") or {}).get("nodeName"),
             ip=status.get("podIP"),
             terminating="deletionTimestamp" in metadata,
+            finalizers=tuple(metadata.get("finalizers") or ()),
             ready=conditions.get("Ready", {}).get("status") == "True",
             unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else None,
             waiting=(state["waiting"].get("reason", ""), state["waiting"].get("message", ""))
@@ -109,9 +124,10 @@ class Pod:
             else None,
             restarts=engine.get("restartCount", 0),
             running="running" in state,
-            last_exit=_container_exit(state) or _container_exit(engine.get("lastState") or {}),
+            last_exit=_engine_exit(state, body) or _engine_exit(engine.get("lastState") or {}, body),
             volumes=frozenset(volume["name"] for volume in (body.get("spec") or {}).get("volumes") or []),
-            injected_containers=_injected_containers(body.get("spec") or {}),
+            other_containers=_other_containers(body.get("spec") or {}),
+            blocked=_blocked(status),
             qos=status.get("qosClass", ""),
             image=str(_engine_container(body.get("spec") or {}).get("image", "")),
         )
@@ -148,12 +164,17 @@ def current_pods(service: InferenceService, pods: Sequence[Pod]) -> dict[int, Po
 def judged_by(service: InferenceService, pod: Pod) -> Pod:
     """The pod with today's spec hash where it was made from this very spec; with none where it is to be replaced.
 
+    A pod that was not started for the last restart that was asked for is replaced. One that was stays, also where
+    nobody asks for a restart any more.
+
     Older operators hashed more fields. A pod whose engine does not run loses nothing when it is replaced, so that it
     takes also what a running one does without: a pull secret, a longer load timeout, a toleration.
     """
     now, settings = spec_hash(service.spec), settings_hash(service.spec)
     if pod.spec_hash not in (now, settings):
         return pod
+    if service.restarted_at and pod.restart != restart_of(service):
+        return replace(pod, spec_hash="")
     if not pod.running and not pod.ready and pod.settings_hash not in ("", settings):
         return replace(pod, spec_hash="")
     return replace(pod, spec_hash=now)
@@ -212,10 +233,10 @@ def _asked_before(text: str | None) -> dict[str, set[str]]:
         return {"labels": set(), "annotations": set()}
 
 
-def _made_from(spec: Mapping[str, Any]) -> str:
-    """The spec hash in the engine's environment; empty in pods of older operators, which only wrote the annotation."""
+def _own_variable(spec: Mapping[str, Any], name: str) -> str:
+    """What the operator wrote into the engine's environment under this name; empty in pods of older operators."""
     environment = _engine_container(spec).get("env") or []
-    return next((str(item.get("value", "")) for item in environment if item["name"] == ENV_SPEC_HASH), "")
+    return next((str(item.get("value", "")) for item in environment if item["name"] == name), "")
 
 
 def _engine_container(spec: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -235,10 +256,45 @@ def _container_exit(state: Mapping[str, Any]) -> ContainerExit | None:
     return ContainerExit(ended.get("exitCode", 0), ended.get("reason", ""), ended.get("message", ""))
 
 
-def _injected_containers(spec: Mapping[str, Any]) -> tuple[str, ...]:
+def _engine_exit(state: Mapping[str, Any], pod: Mapping[str, Any]) -> ContainerExit | None:
+    found = _container_exit(state)
+    if found is None:
+        return None
+    return replace(found, load_limit_s=_exceeded_limit_s(found, state["terminated"], pod.get("spec") or {}))
+
+
+def _exceeded_limit_s(found: ContainerExit, ended: Mapping[str, Any], spec: Mapping[str, Any]) -> int | None:
+    """The startup probe's limit, where the container ended as long after its start as a kubelet then ends it.
+
+    No field tells that a kubelet did so: an engine that a signal ended at another time did not exceed it.
+    """
+    probe = _engine_container(spec).get("startupProbe") or {}
+    period_s, failures = probe.get("periodSeconds", 10), probe.get("failureThreshold", 3)
+    if not probe or found.exit_code not in EXITS_WHEN_STOPPED or found.reason == "OOMKilled":
+        return None
+    try:
+        ran = datetime.fromisoformat(ended["finishedAt"]) - datetime.fromisoformat(ended["startedAt"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    limit_s, leaving_s = int(period_s * failures), spec.get("terminationGracePeriodSeconds", 30)
+    within = limit_s - 2 * period_s <= ran.total_seconds() <= limit_s + leaving_s + 2 * period_s
+    return limit_s if within else None
+
+
+def _other_containers(spec: Mapping[str, Any]) -> tuple[str, ...]:
     containers = [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
     return tuple(item["name"] for item in containers if item["name"] != ENGINE_CONTAINER)
 
 
 def _number(text: str | None) -> int:
     return int(text) if text is not None and text.isdecimal() else 0
+
+
+def _blocked(status: Mapping[str, Any]) -> tuple[str, str] | None:
+    for one in status.get("initContainerStatuses") or []:
+        waiting = (one.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason", "") not in ("", "ContainerCreating", "PodInitializing"):
+            ended = _container_exit(one.get("lastState") or {})
+            last_words = f"; last: exit code {ended.exit_code} {ended.message.strip()[-500:]}" if ended else ""
+            return one["name"], f"{waiting['reason']}: {waiting.get('message', '')}{last_words}"
+    return None

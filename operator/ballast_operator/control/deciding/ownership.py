@@ -6,26 +6,34 @@ from collections.abc import Mapping
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.names import KIND, LABEL_OWNER_UID, LABEL_SERVICE, labels_of
+from ballast_operator.names import GROUP, KIND, LABEL_OWNER_UID, LABEL_SERVICE, labels_of
 
 
-def is_ours(live: Mapping[str, Any], uid: str) -> bool:
-    """Whether the object belongs to the service with this uid. The label decides where somebody removed the owner."""
+def is_ours(live: Mapping[str, Any], service: InferenceService) -> bool:
+    """Whether the object belongs to this service. The labels decide where somebody removed the owner.
+
+    What was left behind when a service of this name was deleted alone (`--cascade=orphan`) has no owner either: it
+    becomes this one's.
+    """
     controller = controller_of(live)
     if controller is not None:
-        return bool(controller.get("uid") == uid)
-    return bool(labels_of(live).get(LABEL_OWNER_UID) == uid)
+        return bool(controller.get("uid") == service.uid)
+    labels = labels_of(live)
+    owner = labels.get(LABEL_OWNER_UID)
+    return owner == service.uid or (owner is not None and labels.get(LABEL_SERVICE) == service.ref.name)
 
 
 def has_earlier_owner(live: Mapping[str, Any], service: InferenceService) -> bool:
     """Whether the object belongs to a service of the same name that was deleted before this one was made."""
     controller = controller_of(live)
-    if controller is not None:
-        same = controller["kind"] == KIND and controller["name"] == service.ref.name
-        return bool(same and controller.get("uid") != service.uid)
-    labels = labels_of(live)
-    named, owner = labels.get(LABEL_SERVICE) == service.ref.name, labels.get(LABEL_OWNER_UID)
-    return named and owner is not None and owner != service.uid
+    if controller is None or not is_service(controller):
+        return False
+    return bool(controller["name"] == service.ref.name and controller.get("uid") != service.uid)
+
+
+def is_service(owner: Mapping[str, Any]) -> bool:
+    """Whether an owner reference is to an InferenceService of ours: other projects call their kind the same."""
+    return bool(owner.get("kind") == KIND and str(owner.get("apiVersion")).partition("/")[0] == GROUP)
 
 
 def controller_of(live: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -34,14 +42,22 @@ def controller_of(live: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((owner for owner in owners if owner.get("controller")), None)
 
 
-def conflict(live: Mapping[str, Any]) -> str:
+def conflict(live: Mapping[str, Any], service: InferenceService) -> str:
     """The sentence about an object that has a child's name and is not ours."""
     name = f"{live['kind']} {live['metadata']['name']}"
     controller = controller_of(live)
     if controller is None:
         whose = "it has no owner"
-    elif controller["kind"] == KIND:
+    elif has_earlier_owner(live, service):
         whose = f"it belongs to an earlier {KIND} {controller['name']} and is waited for"
     else:
-        whose = f"it belongs to {controller['kind']} {controller['name']}"
+        group = str(controller.get("apiVersion", "")).rpartition("/")[0]
+        whose = f"it belongs to {controller['kind']} {controller['name']}{f' of {group}' if group else ''}"
     return f"{name} exists already and is not this service's: {whose}; it is left alone"
+
+
+def waits_for_finalizers(live: Mapping[str, Any]) -> str:
+    """The sentence about an object of ours that somebody deleted and that does not go."""
+    metadata = live["metadata"]
+    held = ", ".join(metadata.get("finalizers") or ()) or "its end"
+    return f"{live['kind']} {metadata['name']} is being deleted and waits for {held}; it is made anew when it has gone"

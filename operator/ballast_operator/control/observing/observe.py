@@ -88,7 +88,7 @@ def sort_pods(
         named = parse_pod_name(body["metadata"]["name"])
         if named is None or named[0] != service.ref.name:
             continue
-        if is_ours(body, service.uid):
+        if is_ours(body, service):
             ours.append(judged_by(service, Pod.from_api(body)))
         elif has_earlier_owner(body, service):
             earlier_owner_pods.append(Pod.from_api(body))

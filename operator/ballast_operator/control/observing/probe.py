@@ -64,7 +64,7 @@ class Prober:
                 answer = json.loads(await _limited(reply))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ProbeError(f"{url}: {str(error) or type(error).__name__}") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the answer may be nested as deep as it is long
             raise ProbeError(f"{url}: not a usable answer: {error}") from None
         if not isinstance(answer, dict):
             raise ProbeError(f"{url}: the answer is not an object")

@@ -16,6 +16,8 @@ MODEL_LOADED = "ModelLoaded"
 NUMA_PINNED = "NUMAPinned"
 ENDPOINT_READY = "EndpointReady"
 PROGRESSING = "Progressing"
+SOLE_OPERATOR = "SoleOperator"
+"""Only there, and then false, while several installs of the operator look after the service."""
 
 ON_THE_WAY = frozenset(
     (

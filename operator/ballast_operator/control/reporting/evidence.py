@@ -46,5 +46,7 @@ class Evidence:
     """Why the engine was not reached through the Service; None if it was."""
     lost_nodes: Mapping[str, str] = field(default_factory=dict)
     """What is wrong with nodes that report no more, by name."""
+    rivals: str | None = None
+    """Which other installs of the operator look after the service, as a sentence; None: none does."""
     no_capacity: str | None = None
     """Why no NUMA node has capacity for a pod, where the cluster tells."""

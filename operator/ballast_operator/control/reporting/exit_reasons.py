@@ -12,6 +12,7 @@ MEANINGS = {
     "ModelUnusable": "the model cannot be served",
     "OutOfMemory": "there is not enough memory; raise resources.memory or lower cacheLens",
     "EngineFault": "the engine stopped on a fault of its own",
+    "LoadTimeout": "it was not ready in time and was ended; raise engine.loadTimeoutSeconds, or see why it is slow",
     "EngineStopped": "the engine ended by itself",
     "EngineKilled": "the engine was killed",
     "EngineCrashed": "the engine crashed",
@@ -22,6 +23,8 @@ MEANINGS = {
 def explain(ended: ContainerExit) -> tuple[str, str]:
     """Reason and message for a condition. `ended`: how the engine's container exited."""
     reason = _reason(ended)
+    if ended.load_limit_s is not None:
+        return reason, f"{MEANINGS[reason]} ({ended.load_limit_s} s since its start)"
     how = f"exit code {ended.exit_code}"
     if ended.exit_code > 128 and (name := _signal_name(ended.exit_code - 128)):
         how = f"{how}, {name}"
@@ -31,6 +34,8 @@ def explain(ended: ContainerExit) -> tuple[str, str]:
 def _reason(ended: ContainerExit) -> str:
     if ended.reason == "OOMKilled":
         return "OutOfMemory"
+    if ended.load_limit_s is not None:
+        return "LoadTimeout"
     if ended.exit_code in REASONS:
         return REASONS[ended.exit_code]
     if ended.exit_code == 0:

@@ -10,9 +10,9 @@ from ballast_operator.control.reporting import conditions as names
 from ballast_operator.control.reporting.conditions import Finding, worst
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
 from ballast_operator.control.reporting.exit_reasons import explain
+from ballast_operator.folders import MODEL_VOLUME
 from ballast_operator.names import KIND
 from ballast_operator.resources.command import asked_device
-from ballast_operator.resources.volumes import MODEL_VOLUME
 from ballast_operator.spec_hash import spec_hash
 
 STOPPED = Finding("Unknown", "ScaledToZero", "replicas is 0")
@@ -44,17 +44,24 @@ def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
         names.NUMA_PINNED: pinned,
         names.ENDPOINT_READY: reached,
         names.PROGRESSING: _progressing(service, seen, current),
+        **find_rivals(seen.rivals),
     }
 
 
-def spec_refused(message: str) -> dict[str, Finding]:
-    """The conditions for a spec that cannot be acted on."""
-    unknown = Finding("Unknown", "SpecInvalid", "the spec is not acted on")
+def find_rivals(message: str | None) -> dict[str, Finding]:
+    """The condition for other installs that look after the service, with this sentence; empty without any."""
+    return {} if message is None else {names.SOLE_OPERATOR: Finding("False", "SeveralOperators", message)}
+
+
+def spec_refused(reason: str, message: str, rivals: str | None) -> dict[str, Finding]:
+    """The conditions for a spec that is not acted on."""
+    unknown = Finding("Unknown", reason, "the spec is not acted on")
     others = (names.AVAILABLE, names.SCHEDULED, names.MODEL_LOADED, names.NUMA_PINNED, names.ENDPOINT_READY)
     return {
-        names.READY: Finding("False", "SpecInvalid", message),
+        names.READY: Finding("False", reason, message),
         **dict.fromkeys(others, unknown),
-        names.PROGRESSING: Finding("False", "SpecInvalid", message),
+        names.PROGRESSING: Finding("False", reason, message),
+        **find_rivals(rivals),
     }
 
 
@@ -92,9 +99,10 @@ def _outdated(seen: Evidence) -> set[int]:
     return {pod.replica for pod in seen.rollout.outdated}
 
 
-def _rolling_out(seen: Evidence) -> Finding:
+def _rolling_out(service: InferenceService, seen: Evidence) -> Finding:
     outdated = ", ".join(pod.name for pod in seen.rollout.outdated)
-    return Finding("False", "RollingOut", f"{outdated}: of an earlier spec, replaced one after the other")
+    before = " or from before the restart that was asked for" if service.restarted_at else ""
+    return Finding("False", "RollingOut", f"{outdated}: of an earlier spec{before}, replaced one after the other")
 
 
 def _scheduled(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
@@ -140,6 +148,9 @@ def _why_missing(seen: Evidence) -> str:
             f"{_where(stuck)}: cannot end, as {nodes}; the next pod waits, so that two never hold memory at once. Once "
             f"the machine is known to be off, delete the Node, or free it with `kubectl delete pod {pods} --force`"
         )
+    if held := [pod for pod in seen.rollout.leaving if pod.finalizers and not pod.running]:
+        waits = "; ".join(f"{pod.name} waits for {', '.join(pod.finalizers)}" for pod in held)
+        return f"{waits}: a finalizer that somebody else put there and has to take away before the next pod starts"
     if seen.rollout.leaving:
         return f"{_where(seen.rollout.leaving)}: drains and ends before the next pod starts"
     return "pods are being started"
@@ -176,7 +187,7 @@ def _model_loaded(service: InferenceService, seen: Evidence, current: Mapping[in
             "feature gate ImageVolume of API server and kubelets; use pvc or hostPath here",
         )
     done = Finding("True", "Loaded", "every replica has computed a token")
-    return worst(found, _rolling_out(seen) if _outdated(seen) else done)
+    return worst(found, _rolling_out(service, seen) if _outdated(seen) else done)
 
 
 def _loading(service: InferenceService, pod: Pod, seen: Evidence) -> Finding:
@@ -189,11 +200,19 @@ def _loading(service: InferenceService, pod: Pod, seen: Evidence) -> Finding:
         return Finding("False", reason, f"{pod.name}: {message}")
     if pod.waiting is not None and pod.waiting[0] not in ("", "ContainerCreating", "PodInitializing"):
         return Finding("False", pod.waiting[0], f"{pod.name}: {pod.waiting[1] or pod.waiting[0]}")
+    if not pod.running and pod.blocked is not None:
+        return Finding(
+            "False", "SidecarNotStarted", f"{pod.name}: {pod.blocked[0]}, before the engine: {pod.blocked[1]}"
+        )
     if not pod.running:
         return Finding("False", "ContainerCreating", f"{pod.name}: its container is being started")
     if pod.node is not None and pod.node in seen.lost_nodes:
         return Finding("False", "NodeNotReady", f"{pod.name}: {seen.lost_nodes[pod.node]}")
     report = seen.reports.get(pod.uid)
+    if pod.last_exit is not None and pod.last_exit.load_limit_s is not None:
+        reason, message = explain(pod.last_exit)  # it may end so again, for ever
+        now = "" if report is None or report.progress is None else f"; {int(report.progress * 10) * 10} % loaded again"
+        return Finding("False", reason, f"{pod.name}: {message}{now}")
     again = f", after {explain(pod.last_exit)[1]}" if pod.last_exit is not None else ""
     if report is None or report.progress is None:
         return Finding("False", "NotAnswering", f"{pod.name}: runs and does not answer yet{again}")
@@ -257,7 +276,7 @@ def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int
     if seen.rollout.leaving or seen.rollout.earlier_owner_pods:
         return Finding("True", "Draining", _why_missing(seen))
     if seen.rollout.outdated:
-        return Finding("True", "RollingOut", _rolling_out(seen).message)
+        return Finding("True", "RollingOut", _rolling_out(service, seen).message)
     if seen.rollout.retry_in_s is not None:
         return Finding("True", "WaitingToRetry", "pods were refused; the next attempt comes after a delay")
     if len(current) < service.spec.replicas:

@@ -89,8 +89,8 @@ def _exclusive(
 ) -> tuple[str, str] | None:
     asked = spec.resources.cpus
     if pod.qos != "Guaranteed":
-        if pod.injected_containers:
-            names = ", ".join(pod.injected_containers)
+        own = {sidecar.name for sidecar in spec.sidecars}
+        if names := ", ".join(name for name in pod.other_containers if name not in own):
             return "SidecarInjected", (
                 f"the containers {names} were put into the pod and make it {pod.qos}, so that the kubelet gives it no "
                 "CPUs of its own; give them whole requests equal to their limits, or keep them out with "

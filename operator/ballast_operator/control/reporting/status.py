@@ -11,7 +11,7 @@ from ballast_operator.api.status import MAX_DEVICE, Device, Effective, Inference
 from ballast_operator.control.deciding.live_pod import current_pods
 from ballast_operator.control.reporting.conditions import merge
 from ballast_operator.control.reporting.evidence import Evidence
-from ballast_operator.control.reporting.findings import find, spec_refused
+from ballast_operator.control.reporting.findings import find, find_rivals, spec_refused
 from ballast_operator.names import pod_selector, selector_text
 from ballast_operator.resources.command import asked_device
 from ballast_operator.resources.service import service_url
@@ -40,14 +40,22 @@ def build_status(
     )
 
 
-def refused_status(message: str, generation: int, before: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """The status for a spec that cannot be acted on. Everything but the conditions stays as it was `before`."""
-    conditions = merge(spec_refused(message), before.get("conditions") or [], generation, now)
+def refused_status(
+    reason: str, message: str, rivals: str | None, generation: int, before: Mapping[str, Any], now: datetime
+) -> dict[str, Any]:
+    """The status for a spec that is not acted on. Everything but the conditions stays as it was `before`."""
+    conditions = merge(spec_refused(reason, message, rivals), before.get("conditions") or [], generation, now)
     return {
         **before,
         "observedGeneration": generation,
         "conditions": [condition.to_api() for condition in conditions],
     }
+
+
+def yielded_status(rivals: str, generation: int, before: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """The part of the status that an install writes which leaves the service to another."""
+    conditions = merge(find_rivals(rivals), before.get("conditions") or [], generation, now)
+    return {"conditions": [condition.to_api() for condition in conditions]}
 
 
 def _device(service: InferenceService, used: list[str]) -> Device:

@@ -5,7 +5,7 @@ from builders import live_pod, pod, service
 
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.control.deciding.live_pod import Pod, image_in_use, judged_by, pod_patch
-from ballast_operator.names import ANNOTATION_SPEC_HASH, ENV_SPEC_HASH, LABEL_REPLICA
+from ballast_operator.names import ANNOTATION_RESTARTED_AT, ANNOTATION_SPEC_HASH, ENV_SPEC_HASH, LABEL_REPLICA
 from ballast_operator.resources.pod import Attempt, build_pod
 from ballast_operator.spec_hash import settings_hash, spec_hash
 
@@ -81,7 +81,7 @@ def test_a_pod_is_read_from_what_the_api_says():
     assert (found.replica, found.restarts, found.ready, found.running, found.over) == (0, 2, False, False, False)
     assert (found.last_exit.exit_code, found.last_exit.message) == (3, "bad model")
     assert found.waiting == ("CrashLoopBackOff", "back-off")
-    assert found.injected_containers == ("mesh-init",)
+    assert found.other_containers == ("mesh-init",)
     assert found.incarnation != pod().incarnation
 
 
@@ -152,3 +152,18 @@ def test_replicas_of_one_spec_take_the_image_of_those_that_run():
         pod(5),
     )
     assert [image_in_use(of, [other]) for other in others] == [None] * 4
+
+
+def test_a_restart_that_is_asked_for_replaces_each_pod_once():
+    def asked(at):
+        return service(annotations={ANNOTATION_RESTARTED_AT: at})
+
+    def is_current(of, made):
+        found = Pod.from_api(running(live_pod_of(made)))
+        return judged_by(of, found).spec_hash == spec_hash(of.spec)
+
+    assert is_current(asked("1"), asked("1"))
+    assert not is_current(asked("1"), service())
+    assert not is_current(asked("2"), asked("1"))
+    assert is_current(service(), asked("1")), "the annotation goes, the pod stays"
+    assert is_current(asked(""), service())

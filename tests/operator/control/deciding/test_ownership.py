@@ -1,9 +1,9 @@
 """To whom an object belongs."""
 
-from builders import UID
+from builders import UID, service
 
 from ballast_operator.control.deciding.ownership import conflict, is_ours
-from ballast_operator.names import LABEL_OWNER_UID
+from ballast_operator.names import LABEL_OWNER_UID, LABEL_SERVICE
 
 
 def owned(owners, labels=None):
@@ -11,12 +11,21 @@ def owned(owners, labels=None):
 
 
 def test_ours_is_what_the_service_controls_or_what_lost_its_owner():
-    ours = {"kind": "InferenceService", "name": "s", "uid": UID, "controller": True}
-    other = {"kind": "Deployment", "name": "d", "uid": "x", "controller": True}
-    assert is_ours(owned([ours]), UID)
-    assert is_ours(owned(None, {LABEL_OWNER_UID: UID}), UID)
-    assert not is_ours(owned([other], {LABEL_OWNER_UID: UID}), UID)
-    assert not is_ours(owned([]), UID)
-    assert "Deployment d" in conflict(owned([other]))
-    assert "no owner" in conflict(owned([]))
-    assert "earlier" in conflict(owned([{**ours, "uid": "before"}]))
+    ours = {**service().owner_reference(), "uid": UID}
+    other = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "x", "controller": True}
+    left = {LABEL_OWNER_UID: "before", LABEL_SERVICE: "s"}
+    assert is_ours(owned([ours]), service())
+    assert is_ours(owned(None, {LABEL_OWNER_UID: UID}), service())
+    assert is_ours(owned(None, left), service()), "left by a deletion with --cascade=orphan"
+    assert not is_ours(owned(None, {**left, LABEL_SERVICE: "t"}), service())
+    assert not is_ours(owned([other], {LABEL_OWNER_UID: UID}), service())
+    assert not is_ours(owned([{**ours, "uid": "before"}], left), service())
+    assert not is_ours(owned([]), service())
+    assert "Deployment d of apps" in conflict(owned([other]), service())
+    assert "no owner" in conflict(owned([]), service())
+    assert "earlier" in conflict(owned([{**ours, "uid": "before"}]), service())
+    assert "InferenceService t of serving.ballast.dev" in conflict(
+        owned([{**ours, "name": "t", "uid": "x"}]), service()
+    )
+    theirs = {**ours, "apiVersion": "serving.kserve.io/v1beta1", "uid": "x"}
+    assert "InferenceService s of serving.kserve.io" in conflict(owned([theirs]), service())

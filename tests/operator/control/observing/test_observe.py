@@ -29,7 +29,7 @@ NOBODYS = {"ownerReferences": [], "labels": {}}
         (live_pod(ownerReferences=[]), "ours"),
         (live_pod(Attempt(0, 1), **BEFORE), "earlier_owner_pods"),
         (live_pod(Attempt(0, 1), without=[LABEL_SERVICE], **BEFORE), "earlier_owner_pods"),
-        (live_pod(Attempt(0, 1), **ORPHAN), "earlier_owner_pods"),
+        (live_pod(Attempt(0, 1), **ORPHAN), "ours"),
         (live_pod(Attempt(0, 1), **NOBODYS), "foreign_pods"),
         (live_pod(ownerReferences=owner(kind="StatefulSet", uid="x")), "foreign_pods"),
         (live_pod(name="s-1-0", ownerReferences=owner(name="s-1", uid="x")), None),

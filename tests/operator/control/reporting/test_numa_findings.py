@@ -87,11 +87,11 @@ def test_all_nodes_may_take_cpus_and_memory_of_several():
 
 
 def test_a_sidecar_that_takes_the_pods_guarantee_is_named():
-    found = verdict({}, pod(injected_containers=("istio-proxy",), qos="Burstable"))
+    found = verdict({}, pod(other_containers=("istio-proxy",), qos="Burstable"))
     assert found.reason == "SidecarInjected"
     assert "istio-proxy" in found.message
     assert verdict({}, pod(qos="Burstable")).reason == "NotGuaranteed"
-    assert verdict({}, pod(injected_containers=("logger",), qos="Guaranteed")).pinned
+    assert verdict({}, pod(other_containers=("logger",), qos="Guaranteed")).pinned
 
 
 def test_an_unknown_share_is_no_remote_page_and_is_left_out():

@@ -57,11 +57,13 @@ class Builder:
         self._build()
         ARCHIVES.mkdir(parents=True, exist_ok=True)
         for image in (RUNTIME_IMAGE, OPERATOR_IMAGE, PAUSE_IMAGE):
+            _say(f"archive of {image}")
             self._save(image)
 
     def _base(self) -> None:
         if self._exists(BASE_IMAGE) and self._exists(PAUSE_IMAGE):
             return
+        _say("base system")
         tree = self.folder / "debian"
         if not (tree / "etc" / "debian_version").exists():
             _run("debootstrap", "--variant=minbase", "--include=python3,ca-certificates", SUITE, str(tree))
@@ -75,6 +77,7 @@ class Builder:
         self._buildah("commit", "--quiet", "--rm", container, PAUSE_IMAGE)
 
     def _build(self) -> None:
+        _say("the project's images")
         choice = {
             "BASE_IMAGE": BASE_IMAGE,
             "BUILDER": "buildah",
@@ -101,6 +104,10 @@ def _run(*argv: str, env: Mapping[str, str] = os.environ) -> str:
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}")
     return done.stdout.strip()
+
+
+def _say(what: str) -> None:
+    print(f"         {what}", flush=True)
 
 
 def main() -> None:

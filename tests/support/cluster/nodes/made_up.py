@@ -11,7 +11,7 @@ from support.cluster.process import Process, free_port
 from support.cluster.waiting import wait_for
 
 BEHAVIOUR = "test.ballast.dev/pods"
-"""Key in a pod's nodeSelector: run, loading, rejected, oom or unpullable (kwok_stages.yaml)."""
+"""Key in a pod's nodeSelector: run, loading, rejected, oom, unpullable or slow (kwok_stages.yaml)."""
 
 
 def kwok(control_plane: ControlPlane) -> Process:

@@ -1,8 +1,8 @@
 """A real node: kubelet with the static CPU manager, containerd, runc and CNI, in namespaces of their own.
 
-The tests themselves run in namespaces of their own (tools/e2e.sh): what is changed here of network, mounts and
-/var/lib/kubelet the machine never sees. The kubelet would set kernel parameters of the whole machine; it finds files in
-their place.
+The tests themselves run in namespaces of their own (tools/node-namespaces.sh): what is changed here of network,
+mounts and /var/lib/kubelet the machine never sees. The kubelet would set kernel parameters of the whole machine; it
+finds files in their place.
 """
 
 from __future__ import annotations

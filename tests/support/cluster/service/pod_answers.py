@@ -38,11 +38,12 @@ STATE: dict[str, Any] = {"state": "ready", "numbers": {"batch_slots": 4, "capaci
 
 
 class PodAnswers:
-    """Serves until stopped. `pages` may be changed at any time: path to status and body, None to hang up."""
+    """Serves until stopped. `pages` may be changed at any time: path to status and body, None to hang up; a body that
+    is text is sent as it stands."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
-        self.pages: dict[str, tuple[int, dict[str, Any]] | None] = {
+        self.pages: dict[str, tuple[int, Any] | None] = {
             "/readyz": (200, {"status": "ready"}),
             "/debug/numa": (200, copy.deepcopy(PINNED)),
             "/debug/state": (200, copy.deepcopy(STATE)),
@@ -86,7 +87,7 @@ class PodAnswers:
                 if page is None or not answers._is_reachable(str(url.hostname)):
                     self.close_connection = True
                     return
-                body = json.dumps(page[1]).encode()
+                body = (page[1] if isinstance(page[1], str) else json.dumps(page[1])).encode()
                 self.send_response(page[0])
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

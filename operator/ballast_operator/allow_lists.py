@@ -1,0 +1,77 @@
+"""What services may ask for beyond their own namespace: lists that whoever installs the operator gives. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ballast_operator.api.spec import InferenceServiceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class AllowLists:
+    """Options of the operator. An empty list allows anything, except that of host paths, which allows none."""
+
+    images: tuple[str, ...] = ()
+    """Images, or what they begin with, up to a /, : or @. The operator's own are always allowed."""
+    host_paths: tuple[str, ...] = ()
+    """Absolute directories of nodes, each with all below it."""
+    priority_classes: tuple[str, ...] = ()
+    """Names."""
+    node_selectors: tuple[Mapping[str, str], ...] = ()
+    """Labels; the node selector of a service must hold all those of one entry."""
+
+
+def why_not_allowed(spec: InferenceServiceSpec, lists: AllowLists) -> str | None:
+    """What the spec asks for that no list allows, as sentences; None where it may have everything."""
+    return "; ".join(_refusals(spec, lists)) or None
+
+
+def _refusals(spec: InferenceServiceSpec, lists: AllowLists) -> Iterator[str]:
+    source, scheduling = spec.model.source, spec.scheduling
+    images = {"image": spec.image, "model.source.image.reference": source.image.reference if source.image else None}
+    for field, image in images.items():
+        if image is not None and lists.images and not any(_is_of(image, prefix) for prefix in lists.images):
+            yield _refusal(field, image, "--allowed-image", lists.images)
+    if source.host_path is not None and not any(_is_below(source.host_path.path, root) for root in lists.host_paths):
+        yield _refusal("model.source.hostPath.path", source.host_path.path, "--allowed-host-path", lists.host_paths)
+    priority = scheduling.priority_class_name
+    if priority is not None and lists.priority_classes and priority not in lists.priority_classes:
+        yield _refusal("scheduling.priorityClassName", priority, "--allowed-priority-class", lists.priority_classes)
+    asked = scheduling.node_selector
+    if lists.node_selectors and not any(selector.items() <= asked.items() for selector in lists.node_selectors):
+        allowed = map(_selector_text, lists.node_selectors)
+        yield _refusal("scheduling.nodeSelector", _selector_text(asked), "--allowed-node-selector", allowed)
+
+
+def _refusal(field: str, value: str, option: str, allowed: Iterable[str]) -> str:
+    listed = ", ".join(allowed)
+    rule = f"allows only {listed}" if listed else "allows none"
+    return f"spec.{field} {value or '{}'} is not allowed: {option} of the operator {rule}"
+
+
+def _is_of(image: str, prefix: str) -> bool:
+    """Whether an image's reference is the prefix, or goes on behind a whole part of it."""
+    if not image.startswith(prefix):
+        return False
+    rest = image.removeprefix(prefix)
+    if not rest or prefix.endswith("/") or rest.startswith("/"):
+        return True
+    # A tag or a digest has no slash; with one, the prefix is a host and this its port.
+    return rest[0] in ":@" and "/" not in rest
+
+
+def _is_below(path: str, root: str) -> bool:
+    """Whether a directory is `root` or below it, however the two are written."""
+    inside, outside = _normal(path), _normal(root)
+    return inside == outside or inside.startswith(f"{outside.rstrip('/')}/")
+
+
+def _normal(path: str) -> str:
+    return posixpath.normpath(re.sub("/+", "/", path))
+
+
+def _selector_text(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))

@@ -1,0 +1,107 @@
+"""Further volumes of a pod, as a pod's spec names them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+from ballast_operator.api.base import ApiType, ObjectName, cel, exactly_one, rules
+from ballast_operator.api.container import PartName
+from ballast_operator.folders import OWN_VOLUMES
+from ballast_operator.quantity import parse_bytes
+
+SOURCES = ("persistentVolumeClaim", "configMap", "secret", "emptyDir", "hostPath", "csi")
+EXACTLY_ONE_SOURCE = f"exactly one source of the volume must be set: {', '.join(SOURCES)}"
+OWN_NAMES = f"{', '.join(OWN_VOLUMES)} are names of the operator's own volumes"
+A_SIZE = "sizeLimit must be a quantity such as 1Gi"
+
+
+class ClaimVolume(ApiType):
+    """A PersistentVolumeClaim."""
+
+    claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
+    read_only: bool = Field(default=False, description="Whether the pod may only read it.")
+
+
+class ConfigMapVolume(ApiType):
+    """A ConfigMap, each key a file."""
+
+    name: ObjectName = Field(description="Name of the ConfigMap.")
+    optional: bool = Field(default=False, description="Whether the pod starts without it.")
+
+
+class SecretVolume(ApiType):
+    """A Secret, each key a file."""
+
+    secret_name: ObjectName = Field(description="Name of the Secret.")
+    optional: bool = Field(default=False, description="Whether the pod starts without it.")
+
+
+class EmptyDirVolume(ApiType):
+    """An empty folder that lasts as long as the pod."""
+
+    medium: Literal["Memory"] | None = Field(default=None, description="Memory, or by default the node's disk.")
+    size_limit: Annotated[str, StringConstraints(min_length=1, max_length=32)] = Field(
+        description="Most that it may hold, as a quantity such as 1Gi. A pod that writes more is evicted.",
+        json_schema_extra=rules(cel("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))", A_SIZE)),
+    )
+
+    @field_validator("size_limit")
+    @classmethod
+    def _a_quantity(cls, text: str) -> str:
+        if parse_bytes(text) <= 0:
+            raise ValueError(f"{A_SIZE}, not {text}")
+        return text
+
+
+class HostPathVolume(ApiType):
+    """A file or folder of the node."""
+
+    path: Annotated[str, StringConstraints(max_length=4096, pattern=r"^/[^:]*$")] = Field(
+        description="Absolute path on the node. Namespaces that enforce the baseline or restricted pod security "
+        "standard refuse it."
+    )
+    type: Literal["Directory", "File", "Socket", "CharDevice"] = Field(
+        default="Directory", description="What must be there, or the pod does not start."
+    )
+
+
+class CsiVolume(ApiType):
+    """A volume that a driver makes for the pod, such as secrets of a vault."""
+
+    driver: ObjectName = Field(description="Name of the driver, such as secrets-store.csi.k8s.io.")
+    read_only: bool = Field(default=False, description="Whether the pod may only read it.")
+    volume_attributes: Annotated[
+        dict[str, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=32)
+    ] = Field(default_factory=dict, description="What the driver is told.")
+
+
+class Volume(ApiType):
+    """One further volume. Beside its name, exactly one field is set."""
+
+    model_config = ConfigDict(json_schema_extra=rules(cel(exactly_one(*SOURCES), EXACTLY_ONE_SOURCE)))
+
+    name: PartName = Field(
+        description="Name by which volumeMounts refer to it.",
+        json_schema_extra=rules(cel(f"!(self in {list(OWN_VOLUMES)})", OWN_NAMES)),
+    )
+    persistent_volume_claim: ClaimVolume | None = Field(default=None, description="A PersistentVolumeClaim.")
+    config_map: ConfigMapVolume | None = Field(default=None, description="A ConfigMap, each key a file.")
+    secret: SecretVolume | None = Field(default=None, description="A Secret, each key a file.")
+    empty_dir: EmptyDirVolume | None = Field(default=None, description="An empty folder, as long as the pod.")
+    host_path: HostPathVolume | None = Field(default=None, description="A file or folder of the node.")
+    csi: CsiVolume | None = Field(default=None, description="A volume that a driver makes for the pod.")
+
+    @field_validator("name")
+    @classmethod
+    def _not_ours(cls, name: str) -> str:
+        if name in OWN_VOLUMES:
+            raise ValueError(OWN_NAMES)
+        return name
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Volume:
+        if len(self.to_api()) != 2:
+            raise ValueError(f"{self.name}: {EXACTLY_ONE_SOURCE}")
+        return self

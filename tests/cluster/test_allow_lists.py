@@ -1,0 +1,88 @@
+"""Services that ask for more than the operator's lists allow: told so, and nothing of it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.cluster.cluster import Cluster
+from support.cluster.kube import Kube, Object
+from support.cluster.nodes.made_up import BEHAVIOUR
+from support.cluster.service.operator import OperatorProcess, install
+from support.cluster.service.pod_answers import PodAnswers
+from support.cluster.service.specs import service, wait_condition, wait_ready
+
+LISTS = (
+    "--allowed-image=registry.test/team",
+    "--allowed-host-path=/srv/models",
+    "--allowed-priority-class=models",
+    f"--allowed-node-selector={BEHAVIOUR}=run",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operator(cluster: Cluster, answers: PodAnswers) -> Iterator[OperatorProcess]:
+    """With lists of everything."""
+    install(cluster)
+    operator = OperatorProcess(cluster, "lists", answers.url, "--resync-seconds", "5", *LISTS)
+    operator.start()
+    operator.wait_leading()
+    yield operator
+    operator.stop()
+    assert operator.exit_code == 0, operator.log_tail()
+
+
+@pytest.fixture
+def unrestricted(cluster: Cluster, namespace: str) -> Iterator[str]:
+    """A namespace whose pod security standard refuses no volume."""
+    name = cluster.make_namespace(f"{namespace}-open"[-63:].strip("-"), restricted=False)
+    yield name
+    cluster.kube.delete("namespaces", name)
+
+
+def host_path(path: str) -> Object:
+    return {"source": {"hostPath": {"path": path}}}
+
+
+def pods(kube: Kube, namespace: str, name: str) -> list[Object]:
+    return kube.list("pods", namespace, {"serving.ballast.dev/service": name})
+
+
+BEYOND: dict[str, Object] = {
+    "image": {"image": "elsewhere.test/shell:1"},
+    "model-image": {"model": {"source": {"image": {"reference": "registry.test/team-b/secrets:1"}}}},
+    "host-path": {"model": host_path("/")},
+    "priority-class": {"scheduling": {"nodeSelector": {BEHAVIOUR: "run"}, "priorityClassName": "system-node-critical"}},
+    "node-selector": {"scheduling": {"nodeSelector": {"node-role.kubernetes.io/control-plane": ""}}},
+}
+
+
+@pytest.mark.parametrize("change", BEYOND.values(), ids=BEYOND.keys())
+def test_what_no_list_allows_is_refused_by_name_and_nothing_is_made(
+    kube: Kube, unrestricted: str, change: Object
+) -> None:
+    kube.apply("inferenceservices", service("beyond", **change), unrestricted)
+    found = wait_condition(kube, unrestricted, "beyond", "Ready", "False", "NotAllowed", timeout_s=30)
+    assert "is not allowed: --allowed-" in found["message"]
+    assert pods(kube, unrestricted, "beyond") == []
+    assert kube.find("services", "beyond", unrestricted) is None
+
+
+def test_what_the_lists_allow_serves_and_goes_on_when_it_then_asks_for_more(kube: Kube, unrestricted: str) -> None:
+    priority = {"metadata": {"name": "models"}, "value": 1}
+    kube.apply("priorityclasses", {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **priority})
+    allowed = {
+        "image": "registry.test/team/runtime:1",
+        "model": host_path("/srv/models/r1"),
+        "scheduling": {"nodeSelector": {BEHAVIOUR: "run"}, "priorityClassName": "models"},
+    }
+    kube.apply("inferenceservices", service("within", **allowed), unrestricted)
+    wait_ready(kube, unrestricted, "within")
+    (before,) = pods(kube, unrestricted, "within")
+    kube.apply("inferenceservices", service("within", **{**allowed, "model": host_path("/etc")}), unrestricted)
+    wait_condition(kube, unrestricted, "within", "Ready", "False", "NotAllowed", timeout_s=30)
+    (after,) = pods(kube, unrestricted, "within")
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    kube.apply("inferenceservices", service("within", **allowed), unrestricted)
+    wait_ready(kube, unrestricted, "within")

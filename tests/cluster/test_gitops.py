@@ -1,0 +1,103 @@
+"""The health check for Flux in docs/howto/gitops.md, evaluated by the API server on services in every state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.cluster.kube import ApiError, Kube, Object
+from support.cluster.service.pod_answers import PodAnswers
+from support.cluster.service.specs import service, wait_condition, wait_ready
+from support.cluster.waiting import wait_for
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+PAGE = Path(__file__).parents[2] / "docs/howto/gitops.md"
+FIELD = re.compile(r"(?<![\w.])(?=(?:status|metadata)\.)")
+"""Where an expression names a field of the object, which Flux calls by its name alone."""
+
+
+def health_check() -> Object:
+    (block,) = re.findall(r"^```yaml\n(spec:\n  healthCheckExprs.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (check,) = yaml.safe_load(block)["spec"]["healthCheckExprs"]
+    return dict(check)
+
+
+@pytest.fixture
+def health(kube: Kube, namespace: str) -> Iterator[Callable[[str], str]]:
+    """The health of a service of the namespace, as Flux would find it."""
+    check = health_check()
+    failed, current = (FIELD.sub("object.", check[name]) for name in ("failed", "current"))
+    rule = {
+        "apiGroups": [check["apiVersion"].partition("/")[0]],
+        "apiVersions": ["v1alpha1"],
+        "operations": ["UPDATE"],
+        "resources": ["inferenceservices/status"],
+    }
+    policy = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": namespace},
+        "spec": {
+            "matchConstraints": {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+                "resourceRules": [rule],
+            },
+            # Only what is asked here, and never what the operator writes.
+            "matchConditions": [{"name": "dry-run", "expression": "has(request.dryRun) && request.dryRun"}],
+            "validations": [
+                {
+                    "expression": "false",
+                    "messageExpression": f"'it is ' + (({failed}) ? 'failed' : ({current}) ? 'current' : 'on its way')",
+                }
+            ],
+        },
+    }
+    binding = {
+        "apiVersion": policy["apiVersion"],
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": namespace},
+        "spec": {"policyName": namespace, "validationActions": ["Deny"]},
+    }
+    kube.apply("validatingadmissionpolicies", policy)
+    kube.apply("validatingadmissionpolicybindings", binding)
+
+    def find(name: str) -> str:
+        def answer() -> str:
+            try:
+                kube.try_merge("inferenceservices", name, {"status": {"nodes": "x"}}, namespace, "status")
+            except ApiError as error:
+                return error.message.rpartition("denied request: it is ")[2]
+            return ""  # the policy is not in force yet
+
+        return wait_for("the policy", answer, timeout_s=30)
+
+    yield find
+    kube.delete("validatingadmissionpolicybindings", namespace)
+    kube.delete("validatingadmissionpolicies", namespace)
+
+
+def test_flux_finds_each_state_to_be_what_it_is(
+    kube: Kube, namespace: str, answers: PodAnswers, health: Callable[[str], str]
+) -> None:
+    page, answers.pages["/readyz"] = answers.pages["/readyz"], (503, {"status": "loading", "progress": 0.4})
+    try:
+        kube.apply("inferenceservices", service("loads", "loading"), namespace)
+        wait_condition(kube, namespace, "loads", "Ready", "False", "Loading")
+        assert health("loads") == "on its way"
+    finally:
+        answers.pages["/readyz"] = page
+    kube.apply("inferenceservices", service("serves"), namespace)
+    wait_ready(kube, namespace, "serves")
+    assert health("serves") == "current"
+    kube.apply("inferenceservices", service("serves", replicas=0), namespace)
+    wait_condition(kube, namespace, "serves", "Ready", "False", "ScaledToZero")
+    assert health("serves") == "current"
+    beyond = {"source": {"hostPath": {"path": "/etc"}}}
+    kube.apply("inferenceservices", service("serves", model=beyond), namespace)
+    wait_condition(kube, namespace, "serves", "Ready", "False", "NotAllowed")
+    assert health("serves") == "failed"

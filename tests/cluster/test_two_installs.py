@@ -1,0 +1,126 @@
+"""Two installs of the operator that look after the same services: one acts, both say so, and nobody fights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from support.cluster.cluster import Cluster
+from support.cluster.kube import Kube, Object
+from support.cluster.service.operator import ACCOUNT, NAMESPACE, USER, OperatorProcess
+from support.cluster.service.pod_answers import PodAnswers
+from support.cluster.service.specs import condition, service, wait_condition, wait_ready
+from support.cluster.waiting import wait_for
+
+REST_S = 20
+"""More than one look of each at the service, which they have every 15 s for the sake of the other."""
+
+
+@pytest.fixture
+def second(
+    cluster: Cluster, operator: OperatorProcess, namespace: str, answers: PodAnswers
+) -> Iterator[OperatorProcess]:
+    """Of another namespace, so that its network policies admit other pods. Not started."""
+    home = cluster.make_namespace(f"{namespace}-2"[-63:].strip("-"))
+    role = {"rules": [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["*"]}]}
+    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "leases"}
+    cluster.kube.create("roles", {"metadata": {"name": "leases"}, **role}, home)
+    binding = {"metadata": {"name": "leases"}, "roleRef": reference, "subjects": [subject]}
+    cluster.kube.create("rolebindings", binding, home)
+    yield OperatorProcess(
+        cluster, "second", answers.url, "--resync-seconds", "5", "--operator-namespace", home, "--lease-name", "other"
+    )
+    cluster.kube.delete("namespaces", home)
+
+
+@pytest.fixture
+def both(second: OperatorProcess) -> Iterator[OperatorProcess]:
+    second.start()
+    second.wait_leading()
+    yield second
+    second.stop()
+
+
+def sole(kube: Kube, namespace: str) -> Object:
+    return condition(kube, namespace, "shared", "SoleOperator")
+
+
+def admitted(kube: Kube, namespace: str) -> str:
+    """The namespace whose operator the service's policy admits."""
+    (rule, _) = kube.get("networkpolicies", "shared", namespace)["spec"]["ingress"]
+    selectors = [peer["namespaceSelector"]["matchLabels"] for peer in rule["from"] if "namespaceSelector" in peer]
+    (labels,) = selectors
+    return str(labels["kubernetes.io/metadata.name"])
+
+
+def test_the_install_that_was_there_first_acts_and_both_say_so(
+    cluster: Cluster, kube: Kube, namespace: str, operator: OperatorProcess, both: OperatorProcess
+) -> None:
+    kube.apply("inferenceservices", service("shared", endpoint={"networkPolicy": {}}), namespace)
+    found = wait_condition(kube, namespace, "shared", "SoleOperator", "False", "SeveralOperators", timeout_s=30)
+    assert f"{NAMESPACE}/ballast-operator, which was there first, acts on it" in found["message"]
+    wait_ready(kube, namespace, "shared")
+
+    def told() -> bool:
+        found = [e for e in kube.list("events", namespace) if e["reason"] == "SeveralOperators"]
+        return [(e["type"], e["involvedObject"]["name"]) for e in found] == [("Warning", "shared")]
+
+    wait_for("a warning", told)
+    for process in (operator, both):
+        text = process.log_path.read_text()
+        wait_for("its log to tell", lambda text=text: "another operator looks after our services" in text)
+    wait_for("the policy of the first", lambda: admitted(kube, namespace) == NAMESPACE)
+    audit = cluster.audit()
+    time.sleep(REST_S)
+    assert [call for call in audit.new_writes(USER) if call.namespace == namespace] == []
+    assert admitted(kube, namespace) == NAMESPACE
+
+    both.stop()
+    wait_for("nobody to be told of another", lambda: not sole(kube, namespace), timeout_s=60)
+    wait_ready(kube, namespace, "shared")
+    managers = {e["manager"] for e in kube.get("inferenceservices", "shared", namespace)["metadata"]["managedFields"]}
+    assert managers >= {f"{NAMESPACE}/ballast-operator"}
+    assert not [name for name in managers if name.endswith("/other")]
+
+
+def test_the_other_install_takes_over_when_the_first_has_gone(
+    kube: Kube, namespace: str, operator: OperatorProcess, both: OperatorProcess
+) -> None:
+    kube.apply("inferenceservices", service("shared", endpoint={"networkPolicy": {}}), namespace)
+    wait_condition(kube, namespace, "shared", "SoleOperator", "False", "SeveralOperators", timeout_s=30)
+    wait_ready(kube, namespace, "shared")
+    operator.stop()
+    try:
+        wait_for("it to act", lambda: admitted(kube, namespace) != NAMESPACE, timeout_s=60)
+        wait_for("nobody to be told of another", lambda: not sole(kube, namespace), timeout_s=60)
+        wait_ready(kube, namespace, "shared")
+        kube.merge("inferenceservices", "shared", {"spec": {"replicas": 2}}, namespace)
+        wait_ready(kube, namespace, "shared")
+    finally:
+        operator.start()
+        operator.wait_leading()
+    wait_condition(kube, namespace, "shared", "SoleOperator", "False", timeout_s=60)
+    wait_for("the first to act again", lambda: admitted(kube, namespace) == NAMESPACE, timeout_s=60)
+
+
+def test_what_an_earlier_version_wrote_to_a_status_is_taken_over(
+    kube: Kube, namespace: str, operator: OperatorProcess
+) -> None:
+    """It wrote under one name for all installs."""
+    kube.apply("inferenceservices", service("shared"), namespace)
+    wait_ready(kube, namespace, "shared")
+    body = kube.get("inferenceservices", "shared", namespace)
+    head = {key: body[key] for key in ("apiVersion", "kind")}
+    old = {**head, "metadata": {"name": "shared"}, "status": {**body["status"], "nodes": "an earlier one"}}
+    kube.apply("inferenceservices", old, namespace, subresource="status", manager="ballast-operator")
+
+    def only_ours() -> bool:
+        found = kube.get("inferenceservices", "shared", namespace)
+        managers = [e["manager"] for e in found["metadata"]["managedFields"] if e.get("subresource") == "status"]
+        assert managers == [f"{NAMESPACE}/ballast-operator"], managers
+        return bool(found["status"] == body["status"])
+
+    wait_for("the status to be ours alone", only_ours, timeout_s=30)

@@ -1,0 +1,93 @@
+import pytest
+from builders import service
+
+from ballast_operator.allow_lists import AllowLists, why_not_allowed
+
+
+def host_path(path):
+    return {"model": {"source": {"hostPath": {"path": path}}}}
+
+
+def refusal(lists, **spec):
+    return why_not_allowed(service(**spec).spec, lists)
+
+
+def test_without_lists_everything_but_a_host_path_is_allowed():
+    scheduling = {"priorityClassName": "system-node-critical", "nodeSelector": {"a": "b"}}
+    assert refusal(AllowLists(), image="anywhere.test/x:1", scheduling=scheduling) is None
+    said = refusal(AllowLists(), **host_path("/"))
+    assert said == "spec.model.source.hostPath.path / is not allowed: --allowed-host-path of the operator allows none"
+
+
+@pytest.mark.parametrize(
+    ("image", "prefix", "allowed"),
+    [
+        ("r.test/team/runtime:1", "r.test/team/", True),
+        ("r.test/team/runtime:1", "r.test/team", True),
+        ("r.test/team/runtime:1", "r.test", True),
+        ("r.test/team/runtime:1", "r.test/team/runtime", True),
+        ("r.test/team/runtime@sha256:0", "r.test/team/runtime", True),
+        ("r.test/team/runtime:1", "r.test/team/runtime:1", True),
+        ("r.test/team/runtime:10", "r.test/team/runtime:1", False),
+        ("r.test/team-b/runtime:1", "r.test/team", False),
+        ("r.test.evil.test/x:1", "r.test", False),
+        ("r.test:5000/x", "r.test", False),
+        ("r.test:5000/x", "r.test:5000", True),
+        ("r.test:5000@evil/x", "r.test:5000", False),
+        ("evil.test/r.test/team/runtime:1", "r.test/team/", False),
+        ("runtime:1", "runtime", True),
+        ("runtime:5000/x:1", "runtime", False),
+    ],
+)
+def test_an_image_is_of_a_prefix_only_up_to_a_whole_part(image, prefix, allowed):
+    lists = AllowLists(images=("other.test/", prefix))
+    assert (refusal(lists, image=image) is None) == allowed
+    assert (refusal(lists, model={"source": {"image": {"reference": image}}}) is None) == allowed
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "allowed"),
+    [
+        ("/srv/models", "/srv/models", True),
+        ("/srv/models/", "/srv/models", True),
+        ("/srv/models/r1", "/srv/models/", True),
+        ("//srv//models//r1", "/srv/models", True),
+        ("/srv/models-of-others", "/srv/models", False),
+        ("/srv", "/srv/models", False),
+        ("/", "/srv/models", False),
+        ("/srv/models/../../etc", "/srv/models", False),
+        ("/etc", "/", True),
+    ],
+)
+def test_a_host_path_is_below_a_directory_only_as_a_path(path, root, allowed):
+    assert (refusal(AllowLists(host_paths=("/elsewhere", root)), **host_path(path)) is None) == allowed
+
+
+def test_a_priority_class_is_one_of_those_named():
+    lists = AllowLists(priority_classes=("models", "batch"))
+    assert refusal(lists) is None
+    assert refusal(lists, scheduling={"priorityClassName": "batch"}) is None
+    said = refusal(lists, scheduling={"priorityClassName": "system-node-critical"})
+    assert said is not None
+    assert "system-node-critical is not allowed: --allowed-priority-class of the operator allows only models" in said
+
+
+def test_a_node_selector_holds_all_labels_of_one_entry():
+    lists = AllowLists(node_selectors=({"pool": "models", "zone": "a"}, {"gpu": "h100"}))
+    assert refusal(lists, scheduling={"nodeSelector": {"pool": "models", "zone": "a", "disk": "fast"}}) is None
+    assert refusal(lists, scheduling={"nodeSelector": {"gpu": "h100"}}) is None
+    for asked in ({}, {"pool": "models"}, {"pool": "system", "zone": "a"}):
+        said = refusal(lists, scheduling={"nodeSelector": asked})
+        assert said is not None
+        assert "allows only pool=models,zone=a, gpu=h100" in said
+
+
+def test_everything_that_is_not_allowed_is_named_at_once():
+    lists = AllowLists(images=("r.test/",), priority_classes=("models",))
+    said = refusal(lists, image="x", scheduling={"priorityClassName": "y"}, **host_path("/z"))
+    assert said is not None
+    assert [sentence.split()[0] for sentence in said.split("; ")] == [
+        "spec.image",
+        "spec.model.source.hostPath.path",
+        "spec.scheduling.priorityClassName",
+    ]

@@ -1,0 +1,29 @@
+"""tools/node-namespaces.sh: what a node writes to the machine's folders is gone with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "tools/node-namespaces.sh"
+LEFT = ("/run/netns/cni-of-a-test", "/var/lib/cni/of-a-test", "/var/lib/kubelet/pki-of-a-test")
+
+
+def can_unshare() -> bool:
+    return os.geteuid() == 0 and subprocess.run(["unshare", "--net", "--mount", "true"], check=False).returncode == 0
+
+
+@pytest.mark.skipif(not can_unshare(), reason="namespaces are root's to make")
+def test_what_a_node_writes_to_the_machine_s_folders_is_gone_with_it() -> None:
+    folders = [Path(path).parent for path in LEFT]
+    before = {folder: sorted(folder.iterdir()) if folder.exists() else None for folder in folders}
+    write = f"mkdir {' '.join(LEFT)}; ls -d {' '.join(LEFT)}; readlink /proc/self/ns/net; exit 7"
+    done = subprocess.run([SCRIPT, "sh", "-c", write], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 7, done.stderr
+    *written, network = done.stdout.split()
+    assert written == list(LEFT)
+    assert network != str(Path("/proc/self/ns/net").readlink())
+    assert {folder: sorted(folder.iterdir()) if folder.exists() else None for folder in folders} == before

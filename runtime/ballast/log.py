@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ballast.config.options import LogConfig
+from ballast.host.sizes import human
 
 # Attributes of every record; all others came through `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
@@ -50,7 +51,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as text."""
-        pairs = "".join(f" {key}={_quoted(value)}" for key, value in _extra(record).items())
+        pairs = "".join(f" {key}={_quoted(_readable(key, value))}" for key, value in _extra(record).items())
         event = record.getMessage().replace("\n", "\\n")
         line = f"{_time(record)} {record.levelname:<8} {event}{pairs}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
@@ -62,6 +63,11 @@ def _time(record: logging.LogRecord) -> str:
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+def _readable(key: str, value: object) -> object:
+    """A number of bytes with its unit; everything else as it is."""
+    return human(value) if key.endswith("_bytes") and type(value) is int else value
 
 
 def _quoted(value: object) -> str:

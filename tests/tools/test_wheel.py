@@ -110,6 +110,18 @@ def test_every_module_imports_with_the_requirements_alone_and_none_is_a_tests(in
     assert not [name for name in imported if "test" in name]
 
 
+def test_it_plans_and_answers_from_python_and_asks_for_what_that_takes_without_an_extra(installed: Path) -> None:
+    assert re.fullmatch(r"[\d.]+\n", said(installed / "ballast", "--version"))
+    assert json.loads(said(installed / "ballast", "plan", "--json", "--device", "cpu"))
+    asked = (
+        "from ballast import LLM; print(LLM(device='cpu').chat([{'role': 'user', 'content': 'What is 12 + 7?'}])[0])"
+    )
+    assert "19" in said(installed / "python", "-c", asked)
+    listed = "import importlib.metadata as m; print(*m.requires('ballast-serve'), sep='\\n')"
+    required_always = [line for line in said(installed / "python", "-c", listed).splitlines() if ";" not in line]
+    assert {"fastapi", "numpy"} <= {re.split(r"[^\w.-]", line)[0].partition("==")[0] for line in required_always}
+
+
 def test_the_operators_custom_resource_comes_with_it(installed: Path) -> None:
     kinds = {document["kind"] for document in yaml.safe_load_all(said(installed / "ballast-operator", "crd"))}
     assert kinds == {"CustomResourceDefinition"}

@@ -76,8 +76,9 @@ class ModelConfig(_Section):
     chat_template: str | None = option(
         None,
         text("a template's name or a file", "TEMPLATE"),
-        "deepseek-v2, deepseek-v2.5, deepseek-v3, deepseek-r1, deepseek-r1-0528, deepseek-v3.1, or a Jinja file; "
-        "default: the model's own, in a corrected form where it is one that DeepSeek published",
+        "deepseek-v2, deepseek-v2.5, deepseek-v3, deepseek-r1, deepseek-r1-0528, deepseek-v3.1, kimi-k2, "
+        "kimi-k2-thinking, or a Jinja file; default: the model's own, in a corrected form where it is one that "
+        "DeepSeek or Moonshot published",
     )
     trust_request_chat_template: bool = option(
         False,
@@ -371,3 +372,7 @@ def _parse(opt: Option, given: Any) -> Any:
         return given if isinstance(given, bool) else opt.kind.parse(given)
     except (ValueError, KeyError, OverflowError):
         raise ConfigError(opt.name, given, f"must be {opt.kind.allowed}") from None
+
+
+OF_A_QUEUE = frozenset({"max_queue", "max_queue_tokens", "max_queue_wait_s", "queue_policy", "client_priority"})
+"""Options that have no meaning where nobody else asks."""

@@ -21,7 +21,11 @@ def read_json(file: Path, shape: type[Shape], max_bytes: int = MAX_BYTES) -> Sha
 
     The library's parser refuses by itself what Python's lets through: deep nesting, unpaired surrogates.
     """
-    data = read_small(file, max_bytes)
+    return parse_json(read_small(file, max_bytes), shape)
+
+
+def parse_json(data: bytes, shape: type[Shape]) -> Shape:
+    """A document that `shape` has the form of. Raises DocumentError as `read_json` does."""
     try:
         return shape.model_validate_json(data)
     except ValidationError as error:

@@ -112,13 +112,12 @@ def read_software() -> Software:
 
 
 def _asked_by_distribution() -> Sequence[str] | None:
-    """What the `cpu` extra requires; no server runs without it. None where Ballast is not installed."""
+    """What the package requires without an extra; no server runs without it. None where Ballast is not installed."""
     try:
         asked = metadata.requires(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return None
-    parts = (text.partition(";") for text in asked)
-    return [requirement for requirement, _, marker in parts if marker.replace("'", '"').strip() == 'extra == "cpu"']
+    return [requirement for requirement in asked if ";" not in requirement]
 
 
 def _asked_by_source_tree() -> Sequence[str]:
@@ -127,7 +126,7 @@ def _asked_by_source_tree() -> Sequence[str]:
         project = tomllib.loads((_SOURCE_TREE / "pyproject.toml").read_text())["project"]
     except (OSError, ValueError, KeyError):
         return ()
-    return project["optional-dependencies"]["cpu"] if project.get("name") == _DISTRIBUTION else ()
+    return project["dependencies"] if project.get("name") == _DISTRIBUTION else ()
 
 
 def _name(requirement: str) -> str:
@@ -267,7 +266,7 @@ def _software(software: Software) -> Iterator[Finding]:
         yield Finding("missing", "compiled part", problem)
     for name, found in software.required.items():
         if found is None:
-            yield Finding("missing", name, "not installed; install the package with its extra, ballast-serve[cpu]")
+            yield Finding("missing", name, "not installed; `pip install ballast-serve` brings it")
         else:
             yield Finding("ok", name, found)
     for name, found in software.optional.items():

@@ -58,7 +58,7 @@ def why_unusable(name: str) -> str | None:
     try:
         import torch
     except ImportError:
-        return "torch is not installed; it comes with the extra ballast-serve[runtime]"
+        return "torch is not installed; `pip install 'ballast-serve[runtime]'` brings it"
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0:
         return f"torch {torch.__version__} finds no CUDA device here: {_why_torch_has_none()}"

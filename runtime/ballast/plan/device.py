@@ -91,7 +91,7 @@ def device_uses(
     cached = cache_slots - numbers.block_tokens
     captured = min(numbers.max_batch_size, _MOST_CAPTURED)
     work = step_bytes(spec, numbers.step_tokens, numbers.max_batch_size)
-    slice_plans = num_slices(numbers.step_tokens) * _SLICE_PLAN_BYTES
+    slice_plans = num_slices(spec, numbers.step_tokens) * _SLICE_PLAN_BYTES
     lanes = 2 if numbers.has_prefill_lane else 1
     workspaces = lanes * (SCRATCH_BYTES + _PARTIAL_BYTES + _ATTENTION_BYTES + _LIBRARY_BYTES) + slice_plans
     beside = MemoryRow(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ballast.config.options import Config
 from ballast.errors import ConfigError
-from ballast.model.spec import GroupedSpec, ModelSpec
+from ballast.model.spec import ModelSpec
 from ballast.model.tensors import GPU_TYPES, Group, expected_tensors, group_of
 from ballast.weights.gguf import GgufModel
 
@@ -19,8 +19,6 @@ _OPTIONS_OF_EXPERTS = ("gpu_experts", "pcie_share", "stream_from_tokens")
 
 def why_not_on_gpu(gguf: GgufModel, spec: ModelSpec) -> str | None:
     """Why a GPU cannot compute what every token needs: None if it can."""
-    if isinstance(spec.attention, GroupedSpec):
-        return "its attention, over keys and values of several heads, is computed on a CPU only"
     found = _undecoded(gguf, spec, *_DENSE)
     if spec.tied_output and gguf.tensors["token_embd.weight"].ggml_type not in GPU_TYPES:
         found = found or "token_embd.weight"

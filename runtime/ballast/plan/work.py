@@ -3,8 +3,8 @@ which they are computed. Pure arithmetic."""
 
 from __future__ import annotations
 
-from ballast.model.hybrid.slices import PRODUCT_TOKENS, SLICE_SIZES
-from ballast.model.spec import ModelSpec
+from ballast.model.hybrid.slices import PRODUCT_TOKENS, slice_sizes_of
+from ballast.model.spec import GroupedSpec, ModelSpec
 from ballast.plan.memory import FLOAT_BYTES
 
 SCRATCH_BYTES = 256 << 20
@@ -23,19 +23,43 @@ _ATTENTION_TMP_BYTES = 32 << 20
 
 def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
     """A step of `num_tokens` tokens, however many requests they are of, experts included; and the logits."""
-    attention = _latent_bytes(spec, min(num_tokens, SLICE_SIZES.tokens))
-    if SLICE_SIZES.long_from is not None and num_tokens >= SLICE_SIZES.long_from:
-        attention = max(attention, _long_bytes(spec, min(num_tokens, SLICE_SIZES.long_tokens)))
-    widest = max(attention, _mlp_bytes(spec, min(num_tokens, PRODUCT_TOKENS)), _expert_bytes(spec, num_tokens))
+    widest = max(
+        _attention_bytes(spec, num_tokens),
+        _mlp_bytes(spec, min(num_tokens, PRODUCT_TOKENS)),
+        _expert_bytes(spec, num_tokens),
+    )
     logits = max_batch_size * 2 * spec.vocab_size
     return (num_tokens * _ROWS_OF_TOKENS * spec.hidden + logits) * FLOAT_BYTES + widest
 
 
-def num_slices(num_tokens: int) -> int:
-    """Most slices of a step that are computed in the latent space."""
-    if num_tokens <= SLICE_SIZES.tokens:
+def num_slices(spec: ModelSpec, num_tokens: int) -> int:
+    """Most slices of a step that are planned: in latent attention, those that are computed in the latent space."""
+    sizes = slice_sizes_of(spec)
+    if num_tokens <= sizes.tokens:
         return 0
-    return -(-num_tokens // SLICE_SIZES.tokens) + num_tokens // (SLICE_SIZES.long_from or num_tokens + 1)
+    return -(-num_tokens // sizes.tokens) + num_tokens // (sizes.long_from or num_tokens + 1)
+
+
+def _attention_bytes(spec: ModelSpec, num_tokens: int) -> int:
+    sizes = slice_sizes_of(spec)
+    in_slices = min(num_tokens, sizes.tokens)
+    if isinstance(spec.attention, GroupedSpec):
+        return _grouped_bytes(spec, spec.attention, in_slices)
+    short = _latent_bytes(spec, in_slices)
+    if sizes.long_from is None or num_tokens < sizes.long_from:
+        return short
+    return max(short, _long_bytes(spec, min(num_tokens, sizes.long_tokens)))
+
+
+def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> int:
+    """Grouped-query attention: queries, keys and values, queries rotated, in half precision as well, and what attention
+    makes of them, as its kernels round it and as floats; before these the terms of the products' input, after them
+    those of the output's."""
+    heads, values = spec.num_heads * grouped.head_dim, spec.num_heads * grouped.v_dim
+    floats = 2 * heads + spec.kv_width + values
+    halves = heads + values
+    terms = max(spec.hidden, values) * _TERM_BYTES
+    return num_tokens * (floats * FLOAT_BYTES + halves * _HALF_BYTES + terms)
 
 
 def _latent_bytes(spec: ModelSpec, num_tokens: int) -> int:

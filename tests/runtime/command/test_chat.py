@@ -1,6 +1,7 @@
 """`ballast chat` at a terminal: a real process on a pseudo-terminal, a real server on the built-in model."""
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -13,12 +14,15 @@ import time
 
 import pytest
 
+from ballast.chat.endpoint import endpoint_url
 from ballast.chat.reasoning import ReasoningSplitter, ReplyPiece
 from ballast.chat.terminal import Chat
 from support.servers.process import FAKE, ServerProcess
 
 WAIT_S = 60
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+PASTING_OFF = "\x1b[?2004l\r"
+"""What readline writes once a line is read: a terminal marks pasted blocks only while it reads one."""
 
 
 class Terminal:
@@ -87,17 +91,67 @@ def test_a_conversation_with_memory_and_without(server):
     with Terminal("--url", f"{server.url}/v1", "--temperature", "0") as terminal:
         assert "ballast-tiny" in terminal.until("> ")
         terminal.type("My name is Ottokar.\n")
-        terminal.until("Nice to meet you, Ottokar!\r\n.*> ")
+        terminal.until("(?s)Nice to meet you, Ottokar!\r\n.*tokens.* a second, first after .*> ")
         terminal.type("What is my name?\n")
-        terminal.until("Your name is Ottokar.\r\n.*> ")
+        terminal.until("(?s)Your name is Ottokar.\r\n.*> ")
         terminal.type("/reset\n")
         terminal.until("A new conversation.\r\n.*> ")
         terminal.type("What is my name?\n")
         assert "Ottokar" not in terminal.until("> ")
         terminal.type("/sing\n")
-        terminal.until("/sing is no command here. /reset starts over")
+        terminal.until("/sing is no command here. /help lists")
         terminal.type("/exit\n")
         assert terminal.ended() == 0
+
+
+def test_commands_and_a_url_without_scheme_and_path(server, tmp_path):
+    saved = tmp_path / "talk.json"
+    with Terminal("--url", f"127.0.0.1:{server.port}", "--temperature", "0", "--model", "other") as terminal:
+        terminal.until("lists no model other, only ballast-tiny.*\r\n")
+        terminal.until("(?s)other at http://127.0.0.1:\\d+/v1\\. .*> ")
+        terminal.type("/help\n")
+        terminal.until("(?s)/save FILE.*> ")
+        terminal.type("/model\n")
+        terminal.until("(?s)  ballast-tiny\r\n.*> ")
+        terminal.type("/model ballast-tiny\n")
+        terminal.until("(?s)/model ballast-tiny\r\n.*> ")
+        terminal.type("/system Be brief.\n")
+        terminal.until("(?s)told this from now on.*> ")
+        terminal.type("\x1b[200~hello\nthere\x1b[201~\n")
+        terminal.until("(?s)a second, first after.*> ")
+        terminal.type(f"/save {saved}\n")
+        terminal.until("(?s)2 messages are in .*> ")
+        terminal.type(f"/save {saved}\n")
+        terminal.until("(?s)cannot be written: File exists.*> ")
+        terminal.type("/exit\n")
+        assert terminal.ended() == 0
+    talk = json.loads(saved.read_text())
+    assert talk["model"] == "ballast-tiny"
+    assert [each["content"] for each in talk["messages"]][:2] == ["Be brief.", "hello\nthere"]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("localhost:8000", "http://localhost:8000/v1"),
+        ("https://api.example.org", "https://api.example.org/v1"),
+        ("http://host/prefix/v1/", "http://host/prefix/v1"),
+        ("http://[::1]:10002/", "http://[::1]:10002/v1"),
+    ],
+)
+def test_urls_as_people_write_them(written, meant):
+    assert endpoint_url(written) == meant
+
+
+def test_a_refused_key_names_the_variable(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("secret\n")
+    with (
+        ServerProcess("--api_key_file", str(keys), until_ready=False) as server,
+        Terminal("--url", server.url, environment={"OPENAI_API_KEY": "wrong"}) as terminal,
+    ):
+        terminal.until("status 401.*OPENAI_API_KEY")
+        assert terminal.ended() == 2
 
 
 def test_reasoning_is_dimmed_and_the_answer_is_not():
@@ -108,7 +162,7 @@ def test_reasoning_is_dimmed_and_the_answer_is_not():
         terminal.until("> ")
         terminal.type("hello\n")
         shown = terminal.until("help you\\?\r\n").split("hello\r\n", 1)[1]
-    reasoning, answer = shown.split(PLAIN)
+    reasoning, answer = shown.removeprefix(PASTING_OFF).split(PLAIN)
     assert reasoning.startswith(f"{DIM}The user ")
     assert answer.strip().startswith("Hello! I am ")
     assert "think>" not in shown

@@ -38,6 +38,36 @@ def test_serve_help_groups_every_option():
 
 def test_version_prints_the_version():
     assert ballast("version").stdout == f"{__version__}\n"
+    assert ballast("--version").stdout == f"{__version__}\n"
+
+
+def test_a_missing_package_is_one_sentence_with_the_command(capsys):
+    def command():
+        raise ModuleNotFoundError("No module named 'orjson'", name="orjson")
+
+    assert cli.exit_code(command) == 2
+    shown = capsys.readouterr().err
+    assert shown == "ballast: the package orjson is not installed; `pip install ballast-serve` brings it\n"
+
+
+def test_the_help_of_plan_begins_with_its_own_options():
+    shown = ballast("plan", "--help").stdout
+    assert shown.startswith("usage: ballast plan [MODEL] [--json] [OPTION ...]\n")
+    assert shown.index("--json  ") < shown.index("--gguf_path")
+
+
+def test_a_mistyped_option_gets_a_suggestion(capsys):
+    for argv, hint in (
+        (["serve", "--max-batchsize", "3"], "did you mean --max_batch_size?"),
+        (["chat", "--modle=x"], "did you mean --model?"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(argv)
+        assert ended.value.code == 2
+        assert hint in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--zzzzzz"])
+    assert "did you mean" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("spelling", ["--max_batch_size", "--max-batch-size"])
@@ -104,7 +134,7 @@ def test_a_misspelt_variable_is_a_warning_and_those_of_a_service_named_ballast_a
     assert reason.startswith("ballast: cache_lens=1: ")
 
 
-@pytest.mark.parametrize("arguments", [[], ["sing"], ["serve", "--cache_len", "5"], ["serve", "extra"]])
+@pytest.mark.parametrize("arguments", [[], ["sing"], ["serve", "--cache_len", "5"], ["serve", "a.gguf", "b.gguf"]])
 def test_a_command_line_that_makes_no_sense_exits_with_2(arguments):
     ended = ballast(*arguments)
     assert ended.returncode == 2

@@ -44,7 +44,7 @@ from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.streaming import step_choices
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.gguf_files import R1_SPEC, common_types, write_hollow_model
+from support.models.gguf_files import QWEN3_235B_SPEC, R1_SPEC, common_types, write_hollow_model
 
 GIB = 1 << 30
 FAST = kernels.usable_isas()[0]
@@ -83,6 +83,19 @@ def test_r1_with_a_cache_of_32768_tokens_fits_a_gpu_of_24_gib(r1: GgufModel) -> 
     assert {group for group, device in devices.items() if device == "cpu"} == {"embedding", "routed experts"}
     assert use(plan, "KV cache") == (32768 + 32) * 576 * 61 * 2
     assert 360 * GIB < plan.needed_bytes < 420 * GIB, "experts of 256 · 58 layers at 4.5 to 6.6 bits a weight"
+
+
+def test_qwen3_235b_with_a_cache_of_32768_tokens_and_streamed_experts_fits_a_gpu_of_24_gib(tmp_path: Path) -> None:
+    file = write_hollow_model(tmp_path / "qwen3.gguf", QWEN3_235B_SPEC, common_types(QWEN3_235B_SPEC))
+    numbers = replace(NUMBERS, prefill_chunk_size=8192, streams_experts=True)
+    assignment = assign(module_tree(QWEN3_235B_SPEC), ())
+    device = DeviceMemory("cuda:0", 24 * GIB, "the limit")
+    plan = make_hybrid_plan(open_gguf(file), QWEN3_235B_SPEC, assignment, numbers, HOST, device)
+    check_memory(plan)
+    assert use(plan, "KV cache") == (32768 + 32) * 2 * (4 * 128) * 94 * 2
+    queries, keys_and_values, hidden = 64 * 128, 2 * 4 * 128, 4096
+    of_attention = 4096 * (queries * (2 * 4 + 2 + 4 + 2 + 6) + keys_and_values * 4)
+    assert use(plan, "work buffers") >= of_attention + 8192 * 6 * hidden * 4
 
 
 def test_the_largest_cache_named_fits_and_a_block_more_does_not(r1: GgufModel) -> None:
@@ -193,7 +206,7 @@ def test_the_plan_counts_what_is_loaded(tmp_path: Path, arch: str, mla: str, qua
 
 def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
     numbers = replace(NUMBERS, cache_lens=100)
-    kv = DeviceKvPool(2, num_kv_blocks(100, 32), 32, R1_SPEC.latent.latent_dim, torch.float16, torch.device("cpu"))
+    kv = DeviceKvPool(2, num_kv_blocks(100, 32), 32, R1_SPEC.planes, torch.float16, torch.device("cpu"))
     per_layer = sum(layer.numel() * layer.element_size() for layer in kv.layers) // 2
     assert use(r1_plan(r1, numbers=numbers), "KV cache") == per_layer * R1_SPEC.num_layers
 
@@ -488,39 +501,45 @@ def beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BALLAST_CPU_ISA", FAST)
 
 
-def test_a_type_that_no_kernel_decodes_on_a_gpu_is_left_to_the_cpu(tmp_path: Path, beside_a_gpu: None) -> None:
+@pytest.mark.parametrize("kind", [GgmlType.TQ1_0, GgmlType.NVFP4], ids=lambda kind: kind.name)
+def test_a_type_that_no_kernel_decodes_on_a_gpu_is_left_to_the_cpu(
+    tmp_path: Path, beside_a_gpu: None, kind: GgmlType
+) -> None:
     gguf = open_gguf(write_tiny_model(tmp_path, quant="q8_0").gguf)
-    output = replace(gguf.tensors["output.weight"], ggml_type=GgmlType.TQ1_0)
+    output = replace(gguf.tensors["output.weight"], ggml_type=kind)
     gguf = replace(gguf, tensors=gguf.tensors | {"output.weight": output})
     spec = read_spec(gguf)
     options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
     config, plan = settle(cli.serve_config(options), gguf, spec)
     assert (config.machine.device, plan.device) == ("cpu", None)
     assert re.fullmatch(
-        r"output\.weight is TQ1_0, which no kernel decodes on a GPU; the CPU reads it", config.device_reason
+        rf"output\.weight is {kind.name}, which no kernel decodes on a GPU; the CPU reads it", config.device_reason
     )
-    with pytest.raises(ConfigError, match="is TQ1_0, which no kernel decodes on a GPU; the CPU reads it, with device"):
+    with pytest.raises(
+        ConfigError, match=f"is {kind.name}, which no kernel decodes on a GPU; the CPU reads it, with device"
+    ):
         settle(cli.serve_config([*options, "--device", "cuda"]), gguf, spec)
 
 
-def test_an_attention_that_no_kernel_computes_on_a_gpu_is_left_to_the_cpu(tmp_path: Path, beside_a_gpu: None) -> None:
-    gguf = open_gguf(write_tiny_model(tmp_path, arch="qwen3", quant="q8_0").gguf)
+@pytest.mark.parametrize("arch", ["qwen3", "glm45", "glm45air"])
+def test_a_gpu_takes_grouped_query_attention(tmp_path: Path, beside_a_gpu: None, arch: str) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, quant="q8_0").gguf)
     spec = read_spec(gguf)
-    options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
-    config, plan = settle(cli.serve_config(options), gguf, spec)
-    assert (config.machine.device, plan.device) == ("cpu", None)
-    assert config.device_reason == "its attention, over keys and values of several heads, is computed on a CPU only"
-    with pytest.raises(ConfigError, match="is computed on a CPU only, with device=cpu"):
-        settle(cli.serve_config([*options, "--device", "cuda"]), gguf, spec)
+    config, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), "--cache_lens", "8192"]), gguf, spec)
+    assert config.machine.device == "cuda:0"
+    assert plan.device is not None
+    keys_and_values = 2 * (2 * 128)
+    slots = 8192 + plan.numbers.block_tokens
+    assert use(plan, "KV cache") == slots * keys_and_values * 2 * spec.num_layers
 
 
-def test_experts_of_such_a_type_stay_on_the_cpu_and_the_rest_on_the_gpu(tmp_path: Path, beside_a_gpu: None) -> None:
+@pytest.mark.parametrize("kind", [GgmlType.TQ1_0, GgmlType.NVFP4], ids=lambda kind: kind.name)
+def test_experts_of_such_a_type_stay_on_the_cpu_and_the_rest_on_the_gpu(
+    tmp_path: Path, beside_a_gpu: None, kind: GgmlType
+) -> None:
     """As in most files that hold such types: attention is in others."""
     gguf = open_gguf(write_tiny_model(tmp_path, quant="q8_0").gguf)
-    experts = {
-        name: replace(info, ggml_type=GgmlType.TQ1_0) if "_exps" in name else info
-        for name, info in gguf.tensors.items()
-    }
+    experts = {name: replace(info, ggml_type=kind) if "_exps" in name else info for name, info in gguf.tensors.items()}
     gguf = replace(gguf, tensors=experts)
     spec = read_spec(gguf)
     options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
@@ -530,5 +549,5 @@ def test_experts_of_such_a_type_stay_on_the_cpu_and_the_rest_on_the_gpu(tmp_path
     assert plan.device is not None
     assert not any(plan.device.gpu_experts)
     for option in ("--gpu_experts", "--stream_from_tokens"):
-        with pytest.raises(ConfigError, match=r"blk\.1\.ffn_\w+_exps\.weight is TQ1_0, which no kernel decodes"):
+        with pytest.raises(ConfigError, match=rf"blk\.1\.ffn_\w+_exps\.weight is {kind.name}, which no kernel decodes"):
             settle(cli.serve_config([*options, option, "64"]), gguf, spec)

@@ -25,7 +25,7 @@ from ballast.model.hybrid.handoff import host_experts
 from ballast.model.hybrid.linear import MakeLinear
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.spec import ModelSpec
-from ballast.server import serve_command
+from ballast.server import prepared_model
 from ballast.weights.gguf import GgufModel
 from support.models.float_hybrid import float_linear
 
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
             inject(runner, faults.fault, faults.once, faults.at_layer)
         return runner
 
-    serve_command.load_runner = load_with_fault  # type: ignore[attr-defined,assignment]
+    prepared_model.load_runner = load_with_fault  # type: ignore[attr-defined,assignment]
     return cli.main(["serve", *rest])
 
 

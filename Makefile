@@ -87,6 +87,7 @@ lint-layers:
 lint-generated:
 	$(BIN)/python -m tools.reference --check
 	$(BIN)/python -m tools.chart --check
+	$(BIN)/python -m tools.benchmarks --check
 
 docs: setup ## the documentation as a site, in build/site
 	@$(BIN)/mkdocs build --quiet --strict
@@ -104,9 +105,10 @@ image: ## the images, with docker, podman or buildah; TAG, BASE_IMAGE and REQUIR
 sbom: ## what the images hold, as CycloneDX, in build/sbom
 	@tools/image.sh sbom
 
-docs-reference: ## write docs/reference and the generated parts of the chart anew from the code
+docs-reference: ## write docs/reference, the benchmarks page and the generated parts of the chart anew
 	$(BIN)/python -m tools.reference
 	$(BIN)/python -m tools.chart
+	$(BIN)/python -m tools.benchmarks
 
 format: ## put everything into the agreed form
 	$(BIN)/ruff format .

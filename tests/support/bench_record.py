@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from datetime import UTC, datetime
 
 from ballast.host.isa import chosen_isa
@@ -12,13 +13,14 @@ from ballast.host.machine import read_machine
 
 def bench_record(benchmark: str, case: str, **figures: object) -> str:
     """One line. The names of figures end in their unit. `isa` is the one that the environment chooses, unless a
-    benchmark that compares several names another."""
+    benchmark that compares several names another; `gpu` is the one that this process has used, if any."""
     machine = read_machine()
     return json.dumps(
         {
             "benchmark": benchmark,
             "case": case,
             "isa": chosen_isa(),
+            **_gpu(),
             **figures,
             "commit": _commit(),
             "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}",
@@ -26,6 +28,12 @@ def bench_record(benchmark: str, case: str, **figures: object) -> str:
             "cores": len(machine.cpus),
         }
     )
+
+
+def _gpu() -> dict[str, str]:
+    """The GPU's name under `gpu`, where this process computes on one."""
+    torch = sys.modules.get("torch")
+    return {"gpu": torch.cuda.get_device_name()} if torch is not None and torch.cuda.is_initialized() else {}
 
 
 def _commit() -> str:

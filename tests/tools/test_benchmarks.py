@@ -1,0 +1,78 @@
+"""The benchmarks page and the README's table say what the records say."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools.benchmarks import records
+from tools.benchmarks.__main__ import main
+from tools.benchmarks.chart import grouped_bars
+from tools.benchmarks.page import BEGIN, END, files, with_speed
+from tools.benchmarks.question import Column, Highlight, Question, Row
+
+SPEED = Question(
+    name="speed",
+    title="Speed",
+    about="How fast.",
+    file="speed.jsonl",
+    rows=(Row("one stream", "decode B=1", {"isa": "amx"}),),
+    columns=(Column("tok/s", "tokens_per_s", spread=True, charted=True), Column("share, %", "share", scale=100)),
+    command="python speed.py",
+    axis="tokens a second",
+)
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of records, in place of the project's."""
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    records._records.cache_clear()
+    return tmp_path / "speed.jsonl"
+
+
+def record(**figures: Any) -> str:
+    common = {"case": "decode B=1", "isa": "amx", "time": "2026-11-20T10:00Z", "commit": "0123456789ab", "cpu": "Chip"}
+    return json.dumps(common | {"cores": 2} | figures) + "\n"
+
+
+def test_the_page_the_charts_and_the_readme_are_those_of_the_records() -> None:
+    assert main(["--check"]) == 0, "run: make docs-reference"
+
+
+def test_a_table_shows_the_newest_record_with_its_machine_and_commit(results: Path) -> None:
+    old, other = record(tokens_per_s=1.0, share=0.1), record(tokens_per_s=2.0, isa="avx2", time="2026-11-29T10:00Z")
+    results.write_text(record(tokens_per_s=[30, 10, 20], share=0.5, gpu="GPU", time="2026-11-21T10:00Z") + old + other)
+    page = dict(files([SPEED]))[Path("docs/benchmarks.md")]
+    assert "| one stream | 20 (10 … 30) | 50 |" in page
+    assert "one GPU beside 2 cores of Chip with AMX (0123456, 2026-11-21)" in page
+    assert "python speed.py" in page
+
+
+def test_a_figure_without_a_record_is_an_error(results: Path) -> None:
+    results.write_text(record(isa="avx2", tokens_per_s=1.0))
+    with pytest.raises(records.NoRecordError, match="has no record of 'decode B=1'"):
+        dict(files([SPEED]))
+
+
+def test_the_readme_takes_its_table_between_two_marks(results: Path) -> None:
+    results.write_text(record(tokens_per_s=1234.5))
+    highlights = [Highlight("one stream", SPEED, 0, Column("tok/s", "tokens_per_s"))]
+    readme = with_speed(f"before\n{BEGIN}\nan old table\n{END}\nafter", highlights)
+    assert "| one stream | 1,234 tok/s | – |" in readme
+    assert "an old table" not in readme
+    assert readme.startswith("before\n")
+    assert readme.endswith(f"{END}\nafter")
+    with pytest.raises(ValueError, match=re.escape(END)):
+        with_speed(BEGIN, highlights)
+
+
+def test_a_chart_is_the_same_file_every_time_and_follows_the_readers_theme() -> None:
+    one, two = (grouped_bars(["a", "b"], [("x", [1, 2]), ("y", [3, 4])], "axis", "title") for _ in range(2))
+    assert one == two
+    assert "prefers-color-scheme:dark" in one
+    assert not re.search(r"#0[1-5]0[1-5]0[1-5]", one), "a colour that follows no theme"
+    assert "DejaVu" not in one

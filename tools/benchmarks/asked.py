@@ -1,0 +1,315 @@
+"""The questions that docs/benchmarks.md answers, in its order."""
+
+from __future__ import annotations
+
+from tools.benchmarks.question import Column, Highlight, Question, Row
+
+R1 = "r1, 3 dense and 5 MoE layers"
+_OURS = Column("Ballast, tok/s", "ours_tokens_per_s", spread=True, charted=True)
+_RATIO = Column("Ratio", "ratio_of_medians", digits=2)
+
+
+def _llama(title: str = "llama.cpp, tok/s") -> Column:
+    return Column(title, "theirs_tokens_per_s", spread=True, charted=True)
+
+
+BESIDE_LLAMA = Question(
+    name="decode-beside-llama",
+    title="Decode: experts in host memory, attention on one GPU",
+    about=(
+        "Two models that are read from host memory with every token: DeepSeek-R1's shape cut to 3 dense and 5 MoE "
+        "layers, and DeepSeek-V2-Lite's whole shape, both in Q4_K_M. A stream is one conversation that decodes. "
+        "llama.cpp is the one in llama-cpp-python 0.3.36, built with CUDA, its experts on the CPU too (`-ncmoe 99`)."
+    ),
+    file="hybrid_beside_llama.jsonl",
+    rows=(
+        *(
+            Row(f"R1 shape, {streams}", f"{R1}: decode B={batch}, experts in host memory", {"pcie_share": 0.1875})
+            for batch, streams in ((1, "1 stream"), (4, "4 streams"), (16, "16 streams"))
+        ),
+        *(
+            Row(
+                f"V2-Lite shape, {streams}",
+                f"v2lite: decode B={batch}, experts in host memory",
+                {"pcie_share": "measured"},
+            )
+            for batch, streams in ((1, "1 stream"), (4, "4 streams"), (16, "16 streams"))
+        ),
+    ),
+    columns=(_OURS, _llama(), _RATIO),
+    command="python benchmarks/engine/decode.py MODEL.gguf --device cuda:0 --batch 1 4 16",
+    axis="tokens a second, all streams together",
+)
+
+PREFILL = Question(
+    name="prefill-beside-llama",
+    title="Prefill: a prompt of 4,096 tokens",
+    about=(
+        "The same models. Ballast streams a layer's experts across PCIe and computes them on the GPU; llama.cpp "
+        "computes them where they lie, on the CPU."
+    ),
+    file="hybrid_beside_llama.jsonl",
+    rows=(
+        Row("R1 shape", f"{R1}: prefill 4096, experts in host memory", {"commit": "a9f9e93"}),
+        Row("V2-Lite shape", "v2lite, 27 layers: prefill 4096, experts in host memory"),
+    ),
+    columns=(_OURS, _llama(), Column("Ratio", "ratio_of_medians", digits=1)),
+    command="python benchmarks/engine/decode.py MODEL.gguf --device cuda:0 --prefill 4096",
+    axis="tokens a second",
+)
+
+LONG_PROMPT = Question(
+    name="long-prompt",
+    title="Prefill: a prompt of 32,768 tokens inside 24 GiB",
+    about=(
+        "R1's shape cut to 8 layers, with `--vram_limit 24GiB`. A pass reads the experts once, so a longer pass reads "
+        "less for each token."
+    ),
+    file="engine_long_prompt.jsonl",
+    rows=tuple(
+        Row(f"passes of {tokens:,} tokens", f"r1.gguf: prompt of 32768 in passes of {tokens}", {"gpu": "NVIDIA H200"})
+        for tokens in (4096, 16384)
+    ),
+    columns=(
+        Column("tok/s", "tokens_per_s"),
+        Column("Seconds", "seconds", digits=2),
+        Column("GPU memory taken, MiB", "peak_mib"),
+        Column("planned, MiB", "plan_mib"),
+    ),
+    command="python benchmarks/engine/long_prompt.py MODEL.gguf --vram_limit 24GiB",
+)
+
+PROMPTS_BESIDE = Question(
+    name="prompts-beside",
+    title="A prompt that arrives while others decode",
+    about=(
+        "Three streams decode with R1's shape cut to 8 layers, and prompts of 4,096 tokens arrive one after another. "
+        "With two lanes the prompt passes through the GPU while the CPU goes on computing experts of those who "
+        "decode."
+    ),
+    file="engine_prompts_beside.jsonl",
+    rows=(
+        Row("one lane (`--lanes 1`)", "r1.gguf: 3 decode, 3 prompts of 4096", {"lanes": 1}),
+        Row("two lanes (default)", "r1.gguf: 3 decode, 3 prompts of 4096", {"lanes": 2}),
+    ),
+    columns=(
+        Column("speed of the decoders, % of alone", "share_of_alone", scale=100),
+        Column("their ITL p99, ms", "itl_p99_ms"),
+        Column("the prompt's TTFT, s", "ttft_s", digits=2),
+        Column("TTFT against alone", "ttft_over_alone", digits=2),
+    ),
+    command="python benchmarks/engine/prompts_beside.py MODEL.gguf --device cuda:0 --prompt 4096",
+)
+
+
+def _on_gpu(batch: int, sampled: str) -> Row:
+    streams = "1 stream" if batch == 1 else f"{batch} streams"
+    return Row(
+        f"{streams}{sampled or ', greedy'}",
+        f"r1.gguf: decode B={batch}{sampled}",
+        {"all_on_gpu": True, "device": "cuda:0"},
+    )
+
+
+ALL_ON_GPU = Question(
+    name="all-on-gpu",
+    title="Decode: every expert in GPU memory",
+    about=(
+        "R1's shape cut to 8 layers, small enough for one GPU, greedy and sampled (temperature 0.6, top_p 0.95). Flat "
+        "logits, as random weights give them, are the worst case for top_p."
+    ),
+    file="engine_decode.jsonl",
+    rows=tuple(_on_gpu(batch, sampled) for batch in (1, 4, 16) for sampled in ("", ", sampled")),
+    columns=(Column("tok/s", "tokens_per_s", charted=True),),
+    command="python benchmarks/engine/decode.py MODEL.gguf --device cuda:0 --all_on_gpu --batch 1 4 16",
+    axis="tokens a second, all streams together",
+)
+
+CPU_ALONE = Question(
+    name="cpu-beside-ik-llama",
+    title="A CPU alone, beside ik_llama.cpp",
+    about=(
+        "V2-Lite's shape, 27 layers, Q4_K_M, on two cores, in turns. Each of ik_llama.cpp's programs runs the way it "
+        "is fastest; its batched benchmark is fed random tokens, as servers are."
+    ),
+    file="engine_beside_ik_llama.jsonl",
+    rows=tuple(
+        Row(label, f"v2lite-27.gguf: {case}", {"activation_bytes": 2})
+        for label, case in (
+            ("prompt of 512", "prefill 512"),
+            ("1 stream", "decode B=1"),
+            ("4 streams", "decode B=4"),
+            ("8 streams", "decode B=8"),
+            ("16 streams", "decode B=16"),
+        )
+    ),
+    columns=(_OURS, _llama("ik_llama.cpp, tok/s"), Column("Median of ratios", "median_of_ratios", digits=2)),
+    command="python benchmarks/engine/beside_ik_llama.py MODEL.gguf IK_BUILD_BIN --rounds 7",
+    axis="tokens a second, all streams together",
+)
+
+
+def _resident(name: str, case: str, tokens: int) -> Row:
+    return Row(
+        f"{name}, {tokens} {'token' if tokens == 1 else 'tokens'}", f"{case}, {tokens} tokens", {"gpu": "NVIDIA H200"}
+    )
+
+
+RESIDENT = Question(
+    name="resident-experts",
+    title="Experts in GPU memory: how fast their types are read",
+    about=(
+        "One MoE layer of R1's shape, gate, up and down, 256 experts. The types are those of gate and up, and of down."
+    ),
+    file="resident_experts.jsonl",
+    rows=tuple(
+        _resident(name, case, tokens)
+        for name, case in (
+            ("Q4_K, Q6_K", "r1, Q4_K and Q6_K"),
+            ("MXFP4", "r1-mxfp4, MXFP4 and MXFP4"),
+            ("IQ3_XXS, IQ3_S", "r1-iq3, IQ3_XXS and IQ3_S"),
+            ("IQ2_XXS, IQ3_XXS", "r1-iq2, IQ2_XXS and IQ3_XXS"),
+            ("TQ2_0", "r1-tq2, TQ2_0 and TQ2_0"),
+        )
+        for tokens in (1, 16)
+    ),
+    columns=(Column("GB/s of weights", "weights_gb_per_s", charted=True), Column("µs a layer", "us", digits=0)),
+    command="python benchmarks/hybrid/resident_experts.py",
+    axis="GB/s of packed weights",
+)
+
+AMX = Question(
+    name="amx",
+    title="A CPU with AMX: one MoE layer",
+    about=(
+        "One MoE layer of R1's shape with 64 experts in Q4_K. With few tokens memory is the limit, with many "
+        "arithmetic."
+    ),
+    file="amx.jsonl",
+    rows=tuple(
+        Row(
+            f"{tokens:,} {'token' if tokens == 1 else 'tokens'}, {width}-bit activations",
+            f"r1, amx, {width // 8} bytes an activation, {tokens} tokens",
+        )
+        for width in (16, 8)
+        for tokens in (1, 4, 16, 1024)
+    ),
+    columns=(
+        Column("GB/s", "gb_per_s"),
+        Column("of the memory's speed, %", "share", scale=100),
+        Column("TFLOP/s", "gop_per_s", scale=0.001, digits=1),
+    ),
+    command="python benchmarks/kernels/packed_experts.py --shape r1 --tokens 1 4 16 1024",
+)
+
+OVERLOAD = Question(
+    name="overload",
+    title="More requests than the server can answer",
+    about=(
+        "The built-in model with its defaults, requests of mixed lengths at random times. Goodput counts the replies "
+        "whose first token came within two seconds. What the server foresees to wait too long is refused at once, "
+        "with a `Retry-After`, so goodput does not fall as arrivals grow."
+    ),
+    file="overload.jsonl",
+    rows=tuple(
+        Row(f"{rate} arrive a second", f"{rate}/s, --max_queue_wait_s auto", {"options": "--max_queue_wait_s auto"})
+        for rate in (4, 8, 20, 40)
+    ),
+    columns=(
+        Column("Goodput a second", "goodput_per_s", digits=1, charted=True),
+        Column("refused, %", "refused_share", scale=100),
+        Column("TTFT p50, s", "first_token_p50_s", digits=2),
+        Column("p99, s", "first_token_p99_s", digits=2),
+    ),
+    command="python benchmarks/serving/overload.py --rates 4,8,20,40 --seconds 30",
+    axis="replies in time, a second",
+)
+
+HTTP = Question(
+    name="http",
+    title="What HTTP costs",
+    about=(
+        "An engine that makes tokens without computing, so that only the server works: streams of 1,000 tokens each."
+    ),
+    file="http_overhead.jsonl",
+    rows=(
+        Row("1 stream", "1 streams of 1000 tokens"),
+        Row("4 streams", "4 streams of 1000 tokens"),
+        Row("16 streams", "16 streams of 1000 tokens"),
+    ),
+    columns=(
+        Column("tok/s", "tokens_per_s"),
+        Column("CPU a token, µs", "server_cpu_us_per_token"),
+        Column("bytes a token", "bytes_per_token"),
+    ),
+    command="python benchmarks/serving/http_overhead.py",
+)
+
+OPERATOR = Question(
+    name="operator",
+    title="The operator under faults",
+    about=(
+        "What a fault of the API server costs: seconds until the children of every service are as desired again, once "
+        "it is over. No pod was restarted in any case."
+    ),
+    file="operator_faults.jsonl",
+    rows=tuple(
+        Row(case, case)
+        for case in (
+            "stalled watches",
+            "410 for watches",
+            "409 for writes",
+            "429 with Retry-After",
+            "500 for everything",
+            "401 for everything",
+            "resets within bodies",
+            "a write that is never answered",
+            "API server restart",
+            "permissions taken and given back",
+        )
+    ),
+    columns=(
+        Column("Seconds to converge", "seconds_to_converge", digits=1, charted=True),
+        Column("restarts", "restarts"),
+    ),
+    command="python benchmarks/operator/faults.py",
+    axis="seconds",
+)
+
+QUESTIONS = (
+    BESIDE_LLAMA,
+    PREFILL,
+    LONG_PROMPT,
+    PROMPTS_BESIDE,
+    ALL_ON_GPU,
+    CPU_ALONE,
+    RESIDENT,
+    AMX,
+    OVERLOAD,
+    HTTP,
+    OPERATOR,
+)
+
+HIGHLIGHTS = (
+    Highlight(
+        "a prompt of 4,096 tokens, R1 shape, one GPU",
+        PREFILL,
+        0,
+        Column("tok/s", "ours_tokens_per_s"),
+        Column("tok/s (llama.cpp)", "theirs_tokens_per_s"),
+    ),
+    Highlight("a prompt of 32,768 tokens inside 24 GiB", LONG_PROMPT, 1, Column("tok/s", "tokens_per_s")),
+    Highlight(
+        "speed that three streams keep while prompts of 4,096 arrive",
+        PROMPTS_BESIDE,
+        1,
+        Column("% of alone", "share_of_alone", scale=100),
+    ),
+    Highlight(
+        "16 streams on 2 CPU cores alone, V2-Lite shape",
+        CPU_ALONE,
+        4,
+        Column("tok/s", "ours_tokens_per_s"),
+        Column("tok/s (ik_llama.cpp)", "theirs_tokens_per_s"),
+    ),
+)

@@ -1,0 +1,120 @@
+"""docs/benchmarks.md, its charts and the README's table, from questions and records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tools.benchmarks.chart import grouped_bars
+from tools.benchmarks.question import Column, Highlight, Question
+from tools.benchmarks.records import Record, machine, middle, newest
+from tools.pages import NOTE, paragraph, table
+
+CHARTS = Path("docs/pictures/benchmarks")
+
+# What the README's table of speed lies between.
+BEGIN = "<!-- speed: written by `make docs-reference` from benchmarks/results -->"
+END = "<!-- end of speed -->"
+
+INTRODUCTION = """# Benchmarks
+
+Every figure on this page is read from a record in `benchmarks/results`; `make docs-reference` writes the page anew. A
+record holds the machine, the commit and the time. Where a case was measured several times, the table shows the median,
+and the lowest and highest value in brackets.
+
+The models have the shapes and the types of real ones and random weights: their bytes and their arithmetic are the real
+model's, their text is noise. The machines are shared and virtual, and the speed of their memory changes by a third
+within minutes. So compare within a table, not between tables: a peer ran on the same machine in the same hour."""
+
+
+def files(questions: Iterable[Question]) -> Iterator[tuple[Path, str]]:
+    """Each file of the page, its path relative to the repository's root."""
+    parts = []
+    for question in questions:
+        records = _records(question)
+        parts.append("\n".join(_part(question, records)))
+        if question.axis:
+            yield CHARTS / f"{question.name}.svg", _chart(question, records)
+    yield Path("docs/benchmarks.md"), "\n\n".join((NOTE + "\n" + INTRODUCTION, *parts)) + "\n"
+
+
+def with_speed(readme: str, highlights: Iterable[Highlight]) -> str:
+    """The README with a table of the highlights between its two marks.
+
+    Raises ValueError where the marks are not there."""
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"README.md has no {BEGIN!r} followed by {END!r}")
+    rows = [
+        (each.label, _figure(each, each.ours), _figure(each, each.theirs) if each.theirs else "–")
+        for each in highlights
+    ]
+    return "\n".join((before + begin, *table(("", "Ballast", "peer"), rows), end + after))
+
+
+def _figure(highlight: Highlight, column: Column) -> str:
+    row = highlight.question.rows[highlight.row]
+    record = newest(highlight.question.file, row.case, row.where)
+    return f"{_number(middle(record[column.figure]), column)} {column.title}"
+
+
+def _records(question: Question) -> list[Record]:
+    return [newest(question.file, row.case, row.where) for row in question.rows]
+
+
+def _part(question: Question, records: list[Record]) -> Iterator[str]:
+    yield f"## {question.title}"
+    yield ""
+    yield from paragraph(question.about)
+    yield ""
+    if question.axis:
+        yield f"![{question.title}: the figures of the table below as bars](pictures/benchmarks/{question.name}.svg)"
+        yield ""
+    yield from _table(question, records)
+    yield ""
+    yield from paragraph(f"Measured on {_source(records)}; `{question.file}`. Again:")
+    yield ""
+    yield "```"
+    yield question.command
+    yield "```"
+
+
+def _table(question: Question, records: list[Record]) -> Iterator[str]:
+    titles = ("", *(column.title for column in question.columns))
+    rows = [
+        (row.label, *(_cell(column, record) for column in question.columns))
+        for row, record in zip(question.rows, records, strict=True)
+    ]
+    yield from table(titles, rows)
+
+
+def _cell(column: Column, record: Record) -> str:
+    figure = record.get(column.figure)
+    if figure is None:
+        return "–"
+    text = _number(middle(figure), column)
+    if column.spread and isinstance(figure, list) and len(figure) > 1:
+        text += f" ({_number(min(figure), column)} … {_number(max(figure), column)})"
+    return text
+
+
+def _number(value: float, column: Column) -> str:
+    return f"{value * column.scale:,.{column.digits}f}"
+
+
+def _source(records: list[Record]) -> str:
+    """Each machine once, with the commits and days of what was measured on it."""
+    seen: dict[str, dict[str, None]] = {}
+    for record in records:
+        seen.setdefault(machine(record), {})[f"{str(record['commit'])[:7]}, {str(record['time'])[:10]}"] = None
+    return "; ".join(f"{place} ({'; '.join(times)})" for place, times in seen.items())
+
+
+def _chart(question: Question, records: list[Record]) -> str:
+    series = [
+        (column.title, [middle(record.get(column.figure, 0)) * column.scale for record in records])
+        for column in question.columns
+        if column.charted
+    ]
+    return grouped_bars([row.label for row in question.rows], series, question.axis, question.title)

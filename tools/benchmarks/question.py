@@ -1,0 +1,62 @@
+"""What a benchmark's part of the page is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: which record it shows."""
+
+    label: str
+    case: str
+    """The record's `case`, to the letter."""
+    where: Mapping[str, object] = field(default_factory=dict)
+    """Figures that the record must have besides, where one case was measured in several ways."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: which figure of each record it shows."""
+
+    title: str
+    figure: str
+    digits: int = 0
+    scale: float = 1.0
+    """What the figure is multiplied by: 100 for a share in per cent."""
+    spread: bool = False
+    """Show lowest and highest of repeated measurements beside the median."""
+    charted: bool = False
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question, its table and its chart."""
+
+    name: str
+    """Names the chart's file."""
+    title: str
+    about: str
+    """What was measured, in a paragraph. Holds no figure of a record."""
+    file: str
+    """Below benchmarks/results."""
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    command: str
+    """What measures it again."""
+    axis: str = ""
+    """What the chart's axis shows, with its unit; without charted columns there is no chart."""
+
+
+@dataclass(frozen=True)
+class Highlight:
+    """A figure of a question that the README shows too."""
+
+    label: str
+    question: Question
+    row: int
+    ours: Column
+    """Its title is the unit."""
+    theirs: Column | None = None

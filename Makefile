@@ -90,7 +90,7 @@ lint-generated:
 	$(BIN)/python -m tools.benchmarks --check
 
 docs: setup ## the documentation as a site, in build/site
-	@$(BIN)/mkdocs build --quiet --strict
+	@$(BIN)/python -m tools.docs_site
 
 wheel: setup ## a manylinux wheel and the sdist, in build/dist; its tag names this machine's glibc
 	@rm -rf build/dist && mkdir -p build/dist

@@ -13,14 +13,17 @@ LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """In strict mode, where a page that no menu has, or a link or anchor that leads nowhere, is an error."""
-    argv = [Path(sys.executable).with_name("mkdocs"), "build", "--strict", "--site-dir", tmp_path / "site"]
+    argv = [sys.executable, "-m", "tools.docs_site", tmp_path / "site"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     pages = {path.parent.name for path in (tmp_path / "site").rglob("index.html")}
     assert {"tutorial", "resource", "upgrade", "troubleshoot", "contributing", "changelog", "security"} <= pages
     decisions = (tmp_path / "site/decisions/index.html").read_text()
     assert "What Ready and NUMAPinned mean" in decisions
     assert "fonts.googleapis" not in decisions, "pages load nothing from elsewhere"
+    search = (tmp_path / "site/search.json").read_text()
+    assert "quantization" in search, "the other spelling of quantisation finds something"
+    assert "watches-ring-and-lists-heal" not in search, "decisions are left out of the search"
 
 
 def test_links_of_pages_outside_the_site_lead_to_files() -> None:

@@ -1,0 +1,79 @@
+"""Builds the documentation's site from docs/ and the pages at the top of the repository.
+
+    python -m tools.docs_site [DIRECTORY]      build/site unless given
+
+Sources are copied into a folder of their own, where the top pages and the list of decisions are added; Zensical then
+builds in strict mode, in which a link that leads nowhere is an error.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SETTINGS = ROOT / "mkdocs.yml"  # Zensical reads this name and form
+TOP_PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+"""Pages outside `docs`, where people and repository hosts look for them."""
+OUT_OF_SEARCH = "---\nsearch:\n  exclude: true\n---\n"
+BUILD_TIMEOUT_S = 300
+
+
+def main(arguments: list[str]) -> int:
+    target = Path(arguments[0] if arguments else ROOT / "build" / "site").resolve()
+    with tempfile.TemporaryDirectory(prefix="ballast-site-") as name:
+        folder = Path(name)
+        gather(folder / "docs")
+        shutil.copyfile(SETTINGS, folder / SETTINGS.name)
+        command = [
+            Path(sys.executable).with_name("zensical"),
+            "build",
+            "--strict",
+            "--config-file",
+            folder / SETTINGS.name,
+        ]
+        done = subprocess.run(command, timeout=BUILD_TIMEOUT_S, check=False)
+        if done.returncode == 0:
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(folder / "site", target)
+    return done.returncode
+
+
+def gather(folder: Path) -> None:
+    """Copy the site's sources into `folder`, which must not exist yet."""
+    shutil.copytree(ROOT / "docs", folder)
+    for page in folder.rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        for name in TOP_PAGES:
+            text = text.replace(
+                f"]({'../' * len(page.relative_to(folder).parts)}{name}", f"]({_way_up(page, folder)}{name.lower()}"
+            )
+        page.write_text(text, encoding="utf-8")
+    for name in TOP_PAGES:
+        text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+        for other in TOP_PAGES:
+            text = text.replace(f"]({other}", f"]({other.lower()}")
+        (folder / name.lower()).write_text(text, encoding="utf-8")
+    _list_decisions(folder / "decisions")
+
+
+def _way_up(page: Path, folder: Path) -> str:
+    return "../" * (len(page.relative_to(folder).parts) - 1)
+
+
+def _list_decisions(folder: Path) -> None:
+    """Give the page of decisions a line for each, and keep the decisions themselves out of the search."""
+    lines = []
+    for page in sorted(folder.glob("0*.md")):
+        text = page.read_text(encoding="utf-8")
+        lines.append(f"- [{text.splitlines()[0].lstrip('# ')}]({page.name})")
+        page.write_text(OUT_OF_SEARCH + text, encoding="utf-8")
+    index = folder / "index.md"
+    index.write_text("\n".join([index.read_text(encoding="utf-8"), "", *lines, ""]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,8 +23,7 @@ def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
         for line in block.replace("\\\n", " ").splitlines():
             found = COMMAND.search(line.partition(" #")[0].rstrip())
             if found:
-                words = shlex.split((found[2] or "").replace("<", "'<").replace(">", ">'"))
-                yield found[1], [word.partition("=")[0] for word in words if word.startswith("--")]
+                yield found[1], re.findall(r" (--[a-z][\w-]*)", found[2] or "")
 
 
 @cache

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ballast._core import kernels
+
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 
@@ -32,3 +34,11 @@ def test_links_of_pages_outside_the_site_lead_to_files() -> None:
     for page in pages:
         for link in LINK.findall(page.read_text()):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_the_models_page_lists_every_type_that_is_read() -> None:
+    page = (ROOT / "docs/reference/models.md").read_text()
+    listed = set(
+        re.findall(r"\b(?:[BF]F?\d\d|I?Q\d_\w+|TQ\d_0|MXFP4|NVFP4)\b", page.partition("## Quantisation types")[2])
+    )
+    assert {each.name for each in kernels.formats()} == listed - {"Q1_0"}

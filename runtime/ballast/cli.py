@@ -228,7 +228,7 @@ def _hub_name(arguments: argparse.Namespace) -> HubName | None:
         return None
     if "gguf_path" in arguments:
         raise ConfigError("gguf_path", arguments.gguf_path, f"and {model} name two models; name one")
-    if Path(model).exists() or model.endswith(".gguf"):
+    if Path(model).exists() or (model.endswith(".gguf") and ":" not in model):
         arguments.gguf_path = model
         return None
     from ballast.hub.naming import read_name
@@ -259,18 +259,34 @@ def _add_pull(commands: _Commands) -> None:
         "model", metavar="MODEL", help="org/repo:QUANT[@revision]; without QUANT, the choices are shown"
     )
     parser.add_argument("--skip_plan", action="store_true", help="do not look whether it fits: for another machine")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="for programs: what came of it, as JSON with a reason and a message"
+    )
+    parser.add_argument(
+        "--progress_port", type=int, metavar="PORT", help="for programs: how far it is, as JSON of /readyz on this port"
+    )
     parser.set_defaults(run=_pull)
 
 
 def _pull(arguments: argparse.Namespace) -> int:
+    # As in _serve. What has come is kept, and the next pull goes on there.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     from ballast.hub.naming import read_name
     from ballast.hub.pull import pull
     from ballast.hub.remote import Hub
+    from ballast.hub.report import progress_page, written_to
 
-    name = read_name(arguments.model)
-    config = None if arguments.skip_plan else serve_config([])
-    found = pull(name, Hub.of_environment(), config)
-    sys.stdout.write(f"{found.store.snapshot(found.commit) / found.choice.files[0].path}\n")
+    with written_to(arguments.report) as said, progress_page(arguments.progress_port) as told:
+        name = read_name(arguments.model)
+        config = None if arguments.skip_plan else serve_config([])
+        found = pull(name, Hub.of_environment(), config, told=told)
+        file = found.store.snapshot(found.commit) / found.choice.files[0].path
+        said |= {
+            "reason": "Pulled",
+            "message": f"{name.repo}:{found.choice.quant} at {found.commit}",
+            "file": str(file),
+        }
+        sys.stdout.write(f"{file}\n")
     return 0
 
 

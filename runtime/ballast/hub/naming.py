@@ -13,12 +13,14 @@ from pathlib import PurePosixPath
 
 from ballast.errors import ConfigError, ModelError, shown
 from ballast.host.sizes import human
+from ballast.hub.errors import NotFoundError
 
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
 _NAME = re.compile(rf"(?P<repo>{_PART}/{_PART})(:(?P<quant>\w[\w./-]*))?(@(?P<revision>\w[\w./-]*))?", re.ASCII)
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})")
 _QUANT = re.compile(
-    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_\d|(?:MX|NV)FP4(?:_MOE)?|BF16|F16|F32))(?=$|[-./])", re.IGNORECASE
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_\d|(?:MX|NV)FP4(?:_MOE)?|BF16|F16|F32))(?=$|[-./])",
+    re.IGNORECASE,
 )
 _CONTENT = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 _BESIDE = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
@@ -31,7 +33,7 @@ _MOST_BESIDE_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """A name such as `org/repo:Q4_K_M@main`."""
+    """A name such as `org/repo:Q4_K_M@main`. A GGUF file's path may stand for the quantisation."""
 
     repo: str
     quant: str | None = None
@@ -112,21 +114,23 @@ def choices(files: Sequence[HubFile]) -> tuple[Choice, ...]:
 
 
 def choose(name: HubName, found: Sequence[Choice]) -> Choice:
-    """The choice that the name stands for. Raises ConfigError, which lists the choices, where that is not one."""
+    """The choice that the name stands for. Raises NotFoundError, which lists the choices, where that is not one."""
     if not found:
-        raise ConfigError("model", name.repo, "has no GGUF file with all its shards; look for a repository that has")
+        raise NotFoundError("model", name.repo, "has no GGUF file with all its shards; look for a repository that has")
     if name.quant is None:
         fitting, told = list(found), f"has {len(found)} models"
     else:
         wanted = name.quant.upper()
-        fitting = [choice for choice in found if choice.quant.upper() == wanted]
+        fitting = [choice for choice in found if choice.quant.upper() == wanted] or [
+            choice for choice in found if any(file.path == name.quant for file in choice.files)
+        ]
         told = f"{name.quant} is {'none' if not fitting else f'{len(fitting)}'} of its models"
     if len(fitting) == 1:
         return fitting[0]
     listed = "".join(
         f"\n  {name.repo}:{choice.quant}  {human(choice.num_bytes)}  {choice.files[0].path}" for choice in found[:100]
     )
-    raise ConfigError("model", name.repo, f"{told}; name one:{listed}")
+    raise NotFoundError("model", name.repo, f"{told}; name one:{listed}")
 
 
 def files_beside(files: Sequence[HubFile]) -> tuple[HubFile, ...]:

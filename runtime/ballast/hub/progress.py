@@ -13,12 +13,18 @@ _TERMINAL_S, _LOG_S = 0.5, 10.0
 
 
 class Progress:
-    """Of `total` bytes in all."""
+    """Of `total` bytes in all. `told`: is called with those that are there and with all, whenever some came."""
 
-    def __init__(self, total: int, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._total, self._out, self._clock = total, out, clock
+    def __init__(
+        self,
+        total: int,
+        out: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+        told: Callable[[int, int], None] = lambda there, total: None,
+    ) -> None:
+        self._total, self._out, self._clock, self._tell = total, out, clock, told
         self._there, self._came = 0, 0
-        self._began = self._told = clock()
+        self._began = self._said = clock()
 
     def found(self, num_bytes: int) -> None:
         """So many came with an earlier pull. Negative where they are of no use."""
@@ -38,9 +44,10 @@ class Progress:
             self._out.write("\n")
 
     def _say_now_and_then(self) -> None:
+        self._tell(self._there, self._total)
         now = self._clock()
-        if now - self._told >= (_TERMINAL_S if self._out.isatty() else _LOG_S):
-            self._told = now
+        if now - self._said >= (_TERMINAL_S if self._out.isatty() else _LOG_S):
+            self._said = now
             self._say(now)
 
     def _say(self, now: float) -> None:

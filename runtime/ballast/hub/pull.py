@@ -6,7 +6,7 @@ import errno
 import fcntl
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,13 +14,14 @@ from typing import TextIO
 
 from ballast import plan
 from ballast.config.options import Config, ModelConfig
-from ballast.errors import ConfigError, OutOfMemoryError
+from ballast.errors import ConfigError
 from ballast.host.filesystem import read_file_system
 from ballast.host.sizes import human
+from ballast.hub.errors import BusyError, FullDiskError, NotWritableError, UnreachableError
 from ballast.hub.header import is_whole
 from ballast.hub.naming import Choice, HubFile, HubName, choices, choose, files_beside
 from ballast.hub.progress import Progress
-from ballast.hub.remote import Hub, UnreachableError
+from ballast.hub.remote import Hub
 from ballast.hub.store import Store
 
 _HEADS = (1 << 20, 16 << 20, 64 << 20)
@@ -72,9 +73,16 @@ def find(name: HubName, hub: Hub, out: TextIO) -> Found:
     return Found(store, commit, choose(name, choices(files)), files_beside(files))
 
 
-def pull(name: HubName, hub: Hub, config: Config | None, out: TextIO | None = None) -> Found:
+def pull(
+    name: HubName,
+    hub: Hub,
+    config: Config | None,
+    out: TextIO | None = None,
+    told: Callable[[int, int], None] = lambda there, total: None,
+) -> Found:
     """The model of that name, fetched where it is not whole. With a resolved `config` its plan is printed first, and
-    what this machine cannot serve is not fetched. Raises ConfigError, ModelError and OutOfMemoryError."""
+    what this machine cannot serve is not fetched. `told`: is called with the bytes that are there, and with those that
+    will be. Raises ConfigError, ModelError and OutOfMemoryError."""
     out = sys.stderr if out is None else out
     found = find(name, hub, out)
     if found.missing:
@@ -83,14 +91,16 @@ def pull(name: HubName, hub: Hub, config: Config | None, out: TextIO | None = No
             print_plan(found, hub, config, out=out)
     try:
         if found.missing:
-            _fetch(hub, found, out)
+            _fetch(hub, found, Progress(sum(file.num_bytes for file in found.missing), out, told=told))
         for file in (*found.beside, *found.choice.files):
             found.store.link(found.commit, file)
         found.store.remember(name.revision, found.commit)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise OutOfMemoryError(f"{hub.cache}: the disk is full ({error.strerror}); {_ROOM}") from error
-        raise ConfigError("HF_HUB_CACHE", hub.cache, f"cannot be written ({error.strerror}); name another") from error
+            raise FullDiskError(f"{hub.cache}: the disk is full ({error.strerror}); {_ROOM}") from error
+        raise NotWritableError(
+            "HF_HUB_CACHE", hub.cache, f"cannot be written ({error.strerror}); name another"
+        ) from error
     return found
 
 
@@ -131,7 +141,7 @@ def _kept(store: Store, name: HubName) -> Found | None:
     return Found(store, commit, choose(name, choices(files)), files_beside(files))
 
 
-def _fetch(hub: Hub, found: Found, out: TextIO) -> None:
+def _fetch(hub: Hub, found: Found, progress: Progress) -> None:
     store = found.store
     blobs = store.path / "blobs"
     blobs.mkdir(parents=True, exist_ok=True)
@@ -141,7 +151,6 @@ def _fetch(hub: Hub, found: Found, out: TextIO) -> None:
         there = sum(part.stat().st_size for part in parts if part.exists())
         needed = sum(file.num_bytes for file in missing)
         check_room(blobs, max(0, needed - there), read_file_system(blobs).free_bytes)
-        progress = Progress(needed, out)
         for file in missing:
             if not store.blob(file).exists():  # two names may have the same bytes
                 hub.fetch(store.repo, found.commit, file, store.blob(file), progress)
@@ -156,7 +165,7 @@ def _only_one(store: Store) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ConfigError("model", store.repo, "another process is fetching it; wait for its end") from error
+            raise BusyError("model", store.repo, "another process is fetching it; wait for its end") from error
         yield
 
 
@@ -164,6 +173,6 @@ _ROOM = "make room, or name another folder by HF_HUB_CACHE"
 
 
 def check_room(folder: Path, needed: int, free: int) -> None:
-    """Raises OutOfMemoryError where a disk has too little room for what is still to be fetched."""
+    """Raises FullDiskError where a disk has too little room for what is still to be fetched."""
     if needed > free:
-        raise OutOfMemoryError(f"{folder}: {human(needed)} are to be fetched and {human(free)} are free; {_ROOM}")
+        raise FullDiskError(f"{folder}: {human(needed)} are to be fetched and {human(free)} are free; {_ROOM}")

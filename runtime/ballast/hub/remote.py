@@ -22,6 +22,7 @@ from ballast import __version__
 from ballast.documents.json_document import parse_json
 from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError, ModelError, first_line, shown
+from ballast.hub.errors import NotFoundError, TokenError, UnreachableError, WrongBytesError
 from ballast.hub.naming import HubFile, HubName, check_file
 from ballast.hub.progress import Progress
 
@@ -116,8 +117,8 @@ class Hub:
     def fetch(self, repo: str, commit: str, file: HubFile, blob: Path, progress: Progress) -> None:
         """Write the file to `blob`, going on where an earlier attempt ended.
 
-        Raises ModelError where the bytes are not those that the hub named, UnreachableError where they do not come,
-        ConfigError for a token that does not do, OSError for a disk that does not.
+        Raises WrongBytesError where the bytes are not those that the hub named, UnreachableError where they do not
+        come, ConfigError for a token that does not do, OSError for a disk that does not.
         """
         part = blob.with_name(f"{blob.name}.incomplete")
         digest, done = _Digest(file), 0
@@ -141,7 +142,7 @@ class Hub:
                         digest, done = _Digest(file), 0
                     for chunk in response.iter_raw():
                         if done + len(chunk) > file.num_bytes:
-                            raise _WrongBytesError(f"the hub sent more than its {file.num_bytes} bytes")
+                            raise _DifferError(f"the hub sent more than its {file.num_bytes} bytes")
                         out.write(chunk)
                         digest.update(chunk)
                         done += len(chunk)
@@ -152,10 +153,10 @@ class Hub:
             try:
                 self._persist(repo, attempt, lambda: done)
                 if digest.hexdigest() != file.content:
-                    raise _WrongBytesError("its checksum is not that which the hub names")
-            except _WrongBytesError as error:
+                    raise _DifferError("its checksum is not that which the hub names")
+            except _DifferError as error:
                 part.unlink(missing_ok=True)
-                raise ModelError(repo, f"{file.path}: {error}; nothing of it is kept, pull it again") from error
+                raise WrongBytesError(repo, f"{file.path}: {error}; nothing of it is kept, pull it again") from error
             out.flush()
             os.fsync(out.fileno())
         part.replace(blob)
@@ -211,24 +212,21 @@ class Hub:
         if status in (200, 206):
             return
         if code == "GatedRepo":
-            raise ConfigError("model", repo, "its owner asks for consent: give it on the hub's page, and set HF_TOKEN")
+            raise TokenError("model", repo, "its owner asks for consent: give it on the hub's page, and set HF_TOKEN")
         if code == "RevisionNotFound":
-            raise ConfigError("model", repo, "has no such revision; leave @revision out for the newest")
+            raise NotFoundError("model", repo, "has no such revision; leave @revision out for the newest")
         if status in (401, 403, 404):
             way_out = (
                 "set HF_TOKEN if it is private"
                 if self.token is None
                 else "look whether HF_TOKEN is valid and may read it"
             )
-            raise ConfigError("model", repo, f"{self.endpoint} answers {status}: check the name, and {way_out}")
+            refused = NotFoundError if status == 404 else TokenError
+            raise refused("model", repo, f"{self.endpoint} answers {status}: check the name, and {way_out}")
         if status in (408, 429) or status >= 500:
             after = response.headers.get("Retry-After", "")
             raise _AgainError(f"status {status}", float(after) if after.isdecimal() else None)
         raise ModelError(repo, f"{self.endpoint} answers {status}, which is no answer to this question")
-
-
-class UnreachableError(ModelError):
-    """The hub does not answer, or gives up in the middle."""
 
 
 class _AgainError(Exception):
@@ -239,7 +237,7 @@ class _AgainError(Exception):
         self.wait_s = wait_s
 
 
-class _WrongBytesError(Exception):
+class _DifferError(Exception):
     """Bytes that cannot be the file's."""
 
 

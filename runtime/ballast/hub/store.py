@@ -56,8 +56,8 @@ class Store:
         return link
 
     def remember(self, revision: str, commit: str) -> None:
-        """Write down which commit a revision is."""
-        if revision != commit:
+        """Write down which commit a revision is. Nothing is written where that is known: the store may be read-only."""
+        if revision != commit and self.remembered(revision) != commit:
             ref = self.path / "refs" / revision
             ref.parent.mkdir(parents=True, exist_ok=True)
             fresh = ref.with_name(f".{ref.name}.{os.getpid()}")

@@ -1,0 +1,111 @@
+"""What a pull says to the program that started it: where the model is or what it failed for, and how far it is.
+
+Kubernetes hands the file on as the container's termination message, and the operator reads the page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from ballast.errors import BallastError, ConfigError, shown
+from ballast.hub.errors import (
+    BusyError,
+    FullDiskError,
+    NotFoundError,
+    NotWritableError,
+    TokenError,
+    UnreachableError,
+    WrongBytesError,
+)
+
+REASONS: tuple[tuple[type[BallastError], str], ...] = (
+    (UnreachableError, "HubUnreachable"),
+    (TokenError, "TokenRefused"),
+    (NotFoundError, "ModelNotFound"),
+    (FullDiskError, "VolumeFull"),
+    (NotWritableError, "VolumeNotWritable"),
+    (WrongBytesError, "WrongBytes"),
+    (BusyError, "PulledElsewhere"),
+)
+"""Errors → one word for programs, which the operator knows a way out for."""
+
+_MOST_CHARS = 2000
+"""Of a message. Kubernetes keeps 4,096 bytes of what is written."""
+_TIMEOUT_S = 2.0
+
+
+def reason(error: BallastError) -> str:
+    """The error as one word for programs."""
+    return next((word for kind, word in REASONS if isinstance(error, kind)), "PullFailed")
+
+
+@contextmanager
+def written_to(file: Path | None) -> Iterator[dict[str, str]]:
+    """Write the dictionary that the caller fills to `file`, as JSON, or the error that the caller raises. Raises
+    ConfigError where the file cannot be written."""
+    said: dict[str, str] = {}
+    try:
+        yield said
+    except BallastError as error:
+        said |= {"reason": reason(error), "message": shown(str(error), _MOST_CHARS)}
+        raise
+    finally:
+        if file is not None and said:
+            _write(file, said)
+
+
+def _write(file: Path, said: dict[str, str]) -> None:
+    try:
+        file.write_text(json.dumps(said), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("report", file, f"cannot be written ({error.strerror})") from error
+
+
+@contextmanager
+def progress_page(port: int | None) -> Iterator[Callable[[int, int], None]]:
+    """Serve /readyz on `port` of every address: status 503 and the share that is there. Yields what to tell the bytes
+    that are there and all. Raises ConfigError for a port that is taken."""
+    if port is None:
+        yield lambda there, total: None
+        return
+    answer: dict[str, Any] = {"status": "pulling", "progress": 0.0}
+
+    def tell(there: int, total: int) -> None:
+        answer.update(progress=round(there / max(total, 1), 4), bytes=there, total_bytes=total)
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _TIMEOUT_S  # one caller at a time, and none holds up the others for long
+
+        def do_GET(self) -> None:
+            body = json.dumps(dict(answer)).encode()
+            self.send_response(503 if self.path == "/readyz" else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """The log is the pull's."""
+
+    class Server(HTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """Whoever asked has left."""
+
+    try:
+        server = Server(("0.0.0.0", port), Handler)  # noqa: S104  a pod's own network
+    except (OSError, OverflowError) as error:
+        raise ConfigError("progress_port", port, f"cannot be listened on ({error})") from error
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, name="ballast-progress", daemon=True)
+    thread.start()
+    try:
+        yield tell
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

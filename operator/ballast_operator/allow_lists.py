@@ -35,8 +35,11 @@ def _refusals(spec: InferenceServiceSpec, lists: AllowLists) -> Iterator[str]:
     for field, image in images.items():
         if image is not None and lists.images and not any(_is_of(image, prefix) for prefix in lists.images):
             yield _refusal(field, image, "--allowed-image", lists.images)
-    if source.host_path is not None and not any(_is_below(source.host_path.path, root) for root in lists.host_paths):
-        yield _refusal("model.source.hostPath.path", source.host_path.path, "--allowed-host-path", lists.host_paths)
+    pulled = source.hugging_face.host_path if source.hugging_face is not None else None
+    folders = {"hostPath.path": source.host_path, "huggingFace.hostPath.path": pulled}
+    for field, folder in folders.items():
+        if folder is not None and not any(_is_below(folder.path, root) for root in lists.host_paths):
+            yield _refusal(f"model.source.{field}", folder.path, "--allowed-host-path", lists.host_paths)
     priority = scheduling.priority_class_name
     if priority is not None and lists.priority_classes and priority not in lists.priority_classes:
         yield _refusal("scheduling.priorityClassName", priority, "--allowed-priority-class", lists.priority_classes)

@@ -12,6 +12,7 @@ from ballast_operator.resources.networkpolicy import build_network_policy
 from ballast_operator.resources.pdb import build_pdb
 from ballast_operator.resources.pod import Attempt, build_pod
 from ballast_operator.resources.podmonitor import build_pod_monitor
+from ballast_operator.resources.pull_job import build_pull_job, build_pull_policy
 from ballast_operator.resources.service import build_service
 
 
@@ -37,5 +38,7 @@ def rendered(service: InferenceService, options: ChildOptions) -> list[dict[str,
     """
     if (refusal := why_not_allowed(service.spec, options.allowed)) is not None:
         raise SpecError(refusal)
+    source = service.spec.model.source.hugging_face
+    pull = [build(service, source, options, None) for build in (build_pull_policy, build_pull_job)] if source else []
     pods = [build_pod(service, options, Attempt(replica)) for replica in range(service.spec.replicas)]
-    return [*desired_children(service, options, pod_monitors=True), *pods]
+    return [*desired_children(service, options, pod_monitors=True), *pull, *pods]

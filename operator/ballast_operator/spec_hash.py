@@ -11,7 +11,12 @@ from pydantic.alias_generators import to_camel
 from ballast_operator.api.spec import InferenceServiceSpec
 from ballast_operator.quantity import canonical_bytes
 
-NOT_IN_PODS: Any = {"replicas": True, "numa": True, "endpoint": {"network_policy": True}}
+NOT_IN_PODS: Any = {
+    "replicas": True,
+    "numa": True,
+    "endpoint": {"network_policy": True},
+    "model": {"source": {"hugging_face": {"endpoint": True, "token_secret_ref": True}}},
+}
 """Fields that pods do not depend on."""
 
 WITHOUT_RESTART: Any = {

@@ -31,6 +31,13 @@ def refusal(kube: Kube, namespace: str, body: Object) -> str | None:
     return None
 
 
+def hub(**source: object) -> dict[str, Any]:
+    """A model of a hub; None takes a field away."""
+    asked = {"repo": "org/tiny", "quant": "Q8_0", "pvc": {"claimName": "models"}, **source}
+    wanted = {name: value for name, value in asked.items() if value is not None}
+    return {"model": {"source": {"huggingFace": wanted}}}
+
+
 def test_the_cache_rule(kube: Kube, namespace: str) -> None:
     for number, case in enumerate(CASES):
         said = refusal(kube, namespace, service(f"case-{number}", engine=case["engine"]))
@@ -64,6 +71,12 @@ def test_defaults_are_filled_in(kube: Kube, namespace: str) -> None:
         ({"model": {"source": {}}}, "exactly one model source"),
         ({"model": {"source": {"builtin": {}, "pvc": {"claimName": "x"}}}}, "exactly one model source"),
         ({"model": {"source": {"pvc": {"claimName": "x"}}, "ggufPath": "../etc"}}, "ggufPath"),
+        (hub(pvc=None), "exactly one of pvc and hostPath"),
+        (hub(files=["a.gguf"]), "exactly one of quant and files"),
+        (hub(repo="org/.tiny"), "repo"),
+        (hub(endpoint="file:///etc"), "endpoint"),
+        (hub(pvc=None, hostPath={"path": "/srv"}), "nodeSelector must have kubernetes.io/hostname"),
+        ({"model": {**hub()["model"], "ggufPath": "a.gguf"}}, "ggufPath and configPath must not be set"),
         ({"resources": {"cpus": 1.5, "memory": "1Gi"}}, "cpus"),
         ({"resources": {"cpus": "500m", "memory": "1Gi"}}, "cpus"),
         ({"resources": {"cpus": 0, "memory": "1Gi"}}, "cpus"),
@@ -105,6 +118,16 @@ def test_what_cannot_work_is_refused_with_a_sentence(
     kube: Kube, namespace: str, change: dict[str, Any], said: str
 ) -> None:
     assert said in (refusal(kube, namespace, service("x", **change)) or "accepted")
+
+
+def test_a_model_of_a_hub_is_taken(kube: Kube, namespace: str) -> None:
+    assert refusal(kube, namespace, service("by-quant", **hub())) is None
+    assert refusal(kube, namespace, service("by-file", **hub(quant=None, files=["Q8/m-00001-of-00002.gguf"]))) is None
+    node = {"nodeSelector": {"kubernetes.io/hostname": "gpu-0"}}
+    folder = hub(pvc=None, hostPath={"path": "/srv/models"})
+    assert refusal(kube, namespace, service("by-folder", **folder, scheduling=node)) is None
+    source = kube.get("inferenceservices", "by-quant", namespace)["spec"]["model"]["source"]["huggingFace"]
+    assert (source["revision"], source["endpoint"]) == ("main", "https://huggingface.co")
 
 
 def test_templates_by_name_and_files_of_the_model_are_taken(kube: Kube, namespace: str) -> None:

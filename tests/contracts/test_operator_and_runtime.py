@@ -31,7 +31,7 @@ FLAGS = {option.name for option in OPTIONS if option.kind.flag}
 
 def given(words):
     """Option names and texts, as the command line would read them."""
-    options, rest = {}, list(words[1:])
+    options, rest = {}, list(words[1:] if words[1].startswith("--") else words[2:])  # a model by its name comes first
     while rest:
         name = rest.pop(0).removeprefix("--")
         options[name] = True if name in FLAGS else rest.pop(0)

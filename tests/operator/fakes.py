@@ -113,7 +113,7 @@ class FakeApi:
         self._fail("merge", kind)
         self.writes.append(("merge", kind.name, body))
 
-    async def delete(self, kind, body):
+    async def delete(self, kind, body, propagation=None):
         self._fail("delete", kind)
         self.writes.append(("delete", kind.name, body))
 

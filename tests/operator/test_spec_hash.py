@@ -62,10 +62,14 @@ def test_what_a_pod_is_made_of_restarts_it(changes):
     assert hash_of(**changes) != hash_of()
 
 
-EVERYTHING = yaml.safe_load((Path(__file__).parent / "services/everything.yaml").read_text())["spec"]
+def spec_of(name):
+    return yaml.safe_load((Path(__file__).parent / f"services/{name}.yaml").read_text())["spec"]
+
+
+EVERYTHING = spec_of("everything")
 BESIDE = (
     *("model.source.pvc", "model.source.hostPath", "model.source.builtin", "engine.placementRules.configMapRef"),
-    *("model.source.image.pullPolicy", "engine.backendType", "engine.extraArgs"),
+    *("model.source.huggingFace", "model.source.image.pullPolicy", "engine.backendType", "engine.extraArgs"),
     *("packedWeights.memory", "scheduling.affinity", "scheduling.tolerations[]", "endpoint.networkPolicy"),
     *("env[].valueFrom", "envFrom[].secretRef", "sidecars[].env[].valueFrom", "sidecars[].envFrom[].prefix"),
     *("sidecars[].envFrom[].configMapRef", "sidecars[].volumeMounts[].subPath"),
@@ -93,9 +97,9 @@ def value_at(spec, names):
     return spec
 
 
-def changed(path):
-    """The spec with everything, with another value there."""
-    spec = yaml.safe_load(yaml.safe_dump(EVERYTHING))
+def changed(path, base=EVERYTHING):
+    """The spec with everything, or another, with another value there."""
+    spec = yaml.safe_load(yaml.safe_dump(base))
     *parents, last = path.removesuffix("[]").split(".")
     inside, value = value_at(spec, parents), value_at(spec, [*parents, last])
     if isinstance(value, dict):
@@ -113,11 +117,23 @@ SPEC_SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["ope
 LEAVES = [path for path in leaves(SPEC_SCHEMA) if not path.startswith(BESIDE)]
 
 
+def read(spec):
+    return InferenceService.from_api({"metadata": {"name": "x", "namespace": "y"}, "spec": spec}).spec
+
+
+@pytest.mark.parametrize("name", ["repo", "quant", "revision", "pvc.claimName", "tokenSecretRef.name", "endpoint"])
+def test_how_a_model_is_pulled_restarts_no_engine_and_which_one_does(name):
+    base, path = spec_of("hugging-face"), f"model.source.huggingFace.{name}"
+    base["model"]["source"]["huggingFace"]["endpoint"] = "https://hub.example"
+    before, after = read(base), read(changed(path, base))
+    assert before != after
+    assert restarts(path) is (name not in ("tokenSecretRef.name", "endpoint"))
+    for what in (spec_hash, settings_hash):
+        assert (what(before) != what(after)) is restarts(path)
+
+
 @pytest.mark.parametrize("path", LEAVES)
 def test_each_field_restarts_as_the_reference_says(path):
-    def read(spec):
-        return InferenceService.from_api({"metadata": {"name": "x", "namespace": "y"}, "spec": spec}).spec
-
     before, after = read(EVERYTHING), read(changed(path))
     assert before != after
     assert (spec_hash(before) != spec_hash(after)) is restarts(path)

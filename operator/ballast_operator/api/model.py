@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from ballast_operator.api.base import ApiType, ObjectName, RelativePath, cel, exactly_one, rules
+from ballast_operator.api.hugging_face import HuggingFaceSource
 
-EXACTLY_ONE_SOURCE = "exactly one model source must be set: pvc, hostPath, image or builtin"
+EXACTLY_ONE_SOURCE = "exactly one model source must be set: pvc, hostPath, image, huggingFace or builtin"
+NAMED_BY_THE_HUB = "with source.huggingFace, ggufPath and configPath must not be set: quant or files names the model"
 
 
 class PvcSource(ApiType):
@@ -48,7 +50,7 @@ class ModelSource(ApiType):
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
-                exactly_one("pvc", "hostPath", "image", "builtin"),
+                exactly_one("pvc", "hostPath", "image", "huggingFace", "builtin"),
                 EXACTLY_ONE_SOURCE,
             )
         )
@@ -57,13 +59,19 @@ class ModelSource(ApiType):
     pvc: PvcSource | None = Field(default=None, description="A PersistentVolumeClaim.")
     host_path: HostPathSource | None = Field(default=None, description="A directory of the node.")
     image: ImageSource | None = Field(default=None, description="An OCI image, mounted as a volume.")
+    hugging_face: HuggingFaceSource | None = Field(
+        default=None,
+        description="A model of a hub. A Job pulls it onto a claim or a node's directory first, once for all services "
+        "that name the same; what was pulled stays when they go.",
+    )
     builtin: BuiltinSource | None = Field(
         default=None, description="The tiny random model inside the runtime's image, to try a cluster out: {}."
     )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> ModelSource:
-        there = [name for name in ("pvc", "host_path", "image", "builtin") if getattr(self, name) is not None]
+        sources = ("pvc", "host_path", "image", "hugging_face", "builtin")
+        there = [name for name in sources if getattr(self, name) is not None]
         if len(there) != 1:
             raise ValueError(EXACTLY_ONE_SOURCE)
         return self
@@ -72,8 +80,19 @@ class ModelSource(ApiType):
 class Model(ApiType):
     """Which model is served."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "!has(self.source.huggingFace) || (self.ggufPath == '.' && !has(self.configPath))",
+                NAMED_BY_THE_HUB,
+            )
+        )
+    )
+
     served_name: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = Field(
-        default=None, description="Name of the model in replies and in /v1/models. Default: the model's own name."
+        default=None,
+        description="Name of the model in replies and in /v1/models. Default: the model's own name, or "
+        "that on the hub.",
     )
     source: ModelSource = Field(description="Where the model's files are.")
     gguf_path: RelativePath = Field(
@@ -84,3 +103,9 @@ class Model(ApiType):
         default=None,
         description="Directory inside the source with config.json and the tokenizer's files. Default: from the GGUF.",
     )
+
+    @model_validator(mode="after")
+    def _paths_of_files(self) -> Model:
+        if self.source.hugging_face is not None and (self.gguf_path != "." or self.config_path is not None):
+            raise ValueError(NAMED_BY_THE_HUB)
+        return self

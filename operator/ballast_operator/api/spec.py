@@ -35,6 +35,8 @@ OWN_ENVIRONMENT = (
 )
 OWN_FOLDERS = f"volumeMounts must keep clear of the operator's folders {', '.join(OWN_VOLUMES.values())}"
 UNKNOWN_VOLUME = "volumeMounts must name volumes of spec.volumes"
+HOSTNAME = "kubernetes.io/hostname"
+FOLDER_OF_A_NODE = f"model.source.huggingFace.hostPath is of one node: scheduling.nodeSelector must have {HOSTNAME}"
 NOT_THE_ADMIN_PORT = f"port {ADMIN_PORT} is the admin port"
 
 
@@ -287,6 +289,11 @@ class InferenceServiceSpec(ApiType):
         json_schema_extra=rules(
             cel("self.volumeMounts.all(m, self.volumes.exists(v, v.name == m.name))", UNKNOWN_VOLUME),
             cel(
+                "!has(self.model.source.huggingFace) || !has(self.model.source.huggingFace.hostPath) || "
+                f"'{HOSTNAME}' in self.scheduling.nodeSelector",
+                FOLDER_OF_A_NODE,
+            ),
+            cel(
                 "self.sidecars.all(s, s.volumeMounts.all(m, self.volumes.exists(v, v.name == m.name)))",
                 f"sidecars[].{UNKNOWN_VOLUME}",
             ),
@@ -408,4 +415,11 @@ class InferenceServiceSpec(ApiType):
         for mount in (*self.volume_mounts, *(mount for sidecar in self.sidecars for mount in sidecar.volume_mounts)):
             if mount.name not in known:
                 raise ValueError(f"{mount.mount_path}: {UNKNOWN_VOLUME}, and {mount.name} is none of them")
+        return self
+
+    @model_validator(mode="after")
+    def _a_folder_is_of_a_node(self) -> InferenceServiceSpec:
+        source = self.model.source.hugging_face
+        if source is not None and source.host_path is not None and HOSTNAME not in self.scheduling.node_selector:
+            raise ValueError(FOLDER_OF_A_NODE)
         return self

@@ -98,7 +98,7 @@ class InferenceServiceStatus(ApiType):
     conditions: list[Condition] | None = Field(
         default=None,
         max_length=16,
-        description="Ready, Available, Scheduled, ModelLoaded, NUMAPinned, EndpointReady and Progressing; SoleOperator "
-        "while several operators look after the service.",
+        description="Ready, Available, Scheduled, ModelLoaded, NUMAPinned, EndpointReady and Progressing; ModelPulled "
+        "for a model of a hub; SoleOperator while several operators look after the service.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )

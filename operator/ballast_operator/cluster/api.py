@@ -130,10 +130,14 @@ class Api:
         query = {"fieldManager": FIELD_MANAGER}
         return await self.request("update", "PUT", kind.path(metadata["namespace"], metadata["name"]), query, body)
 
-    async def delete(self, kind: Kind, body: Mapping[str, Any]) -> None:
-        """Delete this very object, not another that took its name. Nothing happens if it is gone."""
+    async def delete(self, kind: Kind, body: Mapping[str, Any], propagation: str | None = None) -> None:
+        """Delete this very object, not another that took its name. Nothing happens if it is gone.
+
+        `propagation`: what becomes of objects that it owns; None: what is usual for its kind, which orphans a Job's."""
         metadata = body["metadata"]
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": metadata["uid"]}}
+        if propagation is not None:
+            options["propagationPolicy"] = propagation
         try:
             await self._or_none("delete", "DELETE", kind.path(metadata["namespace"], metadata["name"]), {}, options)
         except ApiError as error:

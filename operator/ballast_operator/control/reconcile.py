@@ -18,6 +18,7 @@ from ballast_operator.control.applying.children import apply_children
 from ballast_operator.control.applying.event_recorder import record
 from ballast_operator.control.applying.outcome import REFUSED, Outcome
 from ballast_operator.control.applying.pods import apply_rollout, heal_pods, is_acceptable
+from ballast_operator.control.applying.pull import pull_model
 from ballast_operator.control.deciding.live_endpoints import pods_behind, why_not_behind
 from ballast_operator.control.deciding.live_pod import Pod, current_pods, image_in_use
 from ballast_operator.control.deciding.lost_node import doubtful_nodes, why_lost
@@ -47,6 +48,7 @@ REFUSED_S = 30.0
 FIRST_REACH_S = 1.0
 """First delay until an unreachable Service is asked again; it doubles. Nodes take a moment to learn of ready pods."""
 UNSURE_S = 15.0
+PULLING_S = 10.0
 GARBAGE_COLLECTION = ("foregroundDeletion", "orphan")
 """Finalizers of the garbage collector, which works on the service."""
 UNSURE = ("Ready",)
@@ -145,6 +147,7 @@ class Reconciler:
         state = self.state.of(service.ref)
         desired = desired_children(service, self.options, pod_monitors=self.state.pod_monitors)
         await apply_children(self.api, service, desired, seen, outcome)
+        pulled = await pull_model(self.api, self.prober, service, self.options, outcome)
         rollout, no_capacity = await self._roll_out(service, seen, outcome)
         current = [pod for _, pod in sorted(current_pods(service, seen.pods).items())]
         reports = await gather_reports(self.prober, service, current, state, self.clock)
@@ -165,6 +168,7 @@ class Reconciler:
             service_failure=failure,
             lost_nodes=await self._lost_nodes(service, seen, reports),
             no_capacity=no_capacity,
+            pulled=pulled,
         )
 
     async def _lost_nodes(
@@ -317,6 +321,8 @@ def _next_look(service: InferenceService, evidence: Evidence, status: dict[str, 
         return REFUSED_S
     current = current_pods(service, evidence.pods).values()
     waits = [REFUSED_S if evidence.delays else STEADY_S]
+    if evidence.pulled is not None and not evidence.pulled.holds:
+        waits.append(PULLING_S)  # Jobs are not watched
     if evidence.rivals is not None:
         waits.append(UNSURE_S)  # they may be gone
     if evidence.rollout.retry_in_s is not None:

@@ -12,7 +12,8 @@ from ballast_operator.resources.volumes import rules_key
 
 def engine_arguments(spec: InferenceServiceSpec) -> list[str]:
     """The arguments: every setting by name, defaults included."""
-    words = ["serve"]
+    pulled = spec.model.source.hugging_face
+    words = ["serve", *([pulled.name] if pulled is not None else ())]
     for name, value in engine_options(spec).items():
         if value is True:
             words.append(f"--{name}")
@@ -55,11 +56,12 @@ def asked_device(spec: InferenceServiceSpec) -> str:
 
 def _model(spec: InferenceServiceSpec) -> dict[str, object]:
     model = spec.model
-    mounted = model.source.builtin is None
+    pulled = model.source.hugging_face
+    mounted = model.source.builtin is None and pulled is None
     return {
         "gguf_path": _inside(model.gguf_path) if mounted else None,
         "model_path": _inside(model.config_path) if mounted and model.config_path is not None else None,
-        "served_model_name": model.served_name,
+        "served_model_name": model.served_name or (pulled.served_name if pulled is not None else None),
     }
 
 

@@ -12,7 +12,7 @@ from ballast_operator.api.engine import OPERATORS_OPTIONS
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.api.spec import OPTIONS_PREFIX, InferenceServiceSpec, PodMetadata
 from ballast_operator.child_options import ChildOptions
-from ballast_operator.folders import KERNELS_DIRECTORY
+from ballast_operator.folders import KERNELS_DIRECTORY, MODEL_DIRECTORY
 from ballast_operator.names import (
     ADMIN_PORT,
     ADMIN_PORT_NAME,
@@ -54,6 +54,12 @@ KERNELS_ENV = (
 )
 """Where the compilers of a GPU's kernels keep them, with a volume for that; else below /tmp, for as long as the pod."""
 
+
+PULLED_ENV = (
+    {"name": "HF_HUB_CACHE", "value": MODEL_DIRECTORY},
+    {"name": "HF_HUB_OFFLINE", "value": "1"},
+)
+"""Where an engine finds the model that was pulled for it. It asks no hub."""
 
 OPTIONS_LEFT_ALONE = tuple({"name": f"{OPTIONS_PREFIX}{name.upper()}", "value": ""} for name in OPERATORS_OPTIONS)
 """Empty variables, which set nothing, over those that an object of envFrom may have: env comes before envFrom."""
@@ -161,6 +167,7 @@ def _engine(service: InferenceService, image: str) -> dict[str, Any]:
             {"name": ENV_SPEC_HASH, "value": spec_hash(service.spec)},
             *([{"name": ENV_RESTART, "value": restart_of(service)}] if service.restarted_at else ()),
             *(KERNELS_ENV if service.spec.kernel_cache is not None else ()),
+            *(PULLED_ENV if service.spec.model.source.hugging_face is not None else ()),
         ],
         "ports": [
             {"name": API_PORT_NAME, "containerPort": service.spec.endpoint.port, "protocol": "TCP"},

@@ -31,6 +31,7 @@ RESOURCES: dict[str, tuple[str, bool]] = {
     "deployments": ("apis/apps/v1", True),
     "statefulsets": ("apis/apps/v1", True),
     "controllerrevisions": ("apis/apps/v1", True),
+    "jobs": ("apis/batch/v1", True),
     "poddisruptionbudgets": ("apis/policy/v1", True),
     "networkpolicies": ("apis/networking.k8s.io/v1", True),
     "endpointslices": ("apis/discovery.k8s.io/v1", True),

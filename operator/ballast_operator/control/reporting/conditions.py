@@ -11,6 +11,8 @@ from ballast_operator.api.status import MAX_MESSAGE, Condition, ConditionStatus
 
 READY = "Ready"
 AVAILABLE = "Available"
+MODEL_PULLED = "ModelPulled"
+"""Only there for a model of a hub."""
 SCHEDULED = "Scheduled"
 MODEL_LOADED = "ModelLoaded"
 NUMA_PINNED = "NUMAPinned"
@@ -31,6 +33,7 @@ ON_THE_WAY = frozenset(
             "RollingOut",
         ),
         *("PodsNotReady", "EndpointsMissing", "ServiceUnreachable"),
+        *("Pulling", "PullStarting"),
         *("ScaledToZero", "NotRunning", "NotProbed", "NotLookedAt"),
     )
 )

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ballast_operator.control.reporting.conditions import NUMA_PINNED, ON_THE_WAY, READY, SOLE_OPERATOR
+from ballast_operator.control.reporting.conditions import MODEL_PULLED, NUMA_PINNED, ON_THE_WAY, READY, SOLE_OPERATOR
 
-TOLD = (READY, NUMA_PINNED, SOLE_OPERATOR)
+TOLD = (READY, MODEL_PULLED, NUMA_PINNED, SOLE_OPERATOR)
 """Conditions whose changes are events."""
 
 MAX_MESSAGE = 1024

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ballast_operator.api.status import Effective, PodPlacement
 from ballast_operator.control.deciding.live_pod import Pod
 from ballast_operator.control.deciding.rollout import Rollout
+from ballast_operator.control.reporting.conditions import Finding
 from ballast_operator.control.reporting.numa_findings import NumaVerdict
 
 
@@ -50,3 +51,5 @@ class Evidence:
     """Which other installs of the operator look after the service, as a sentence; None: none does."""
     no_capacity: str | None = None
     """Why no NUMA node has capacity for a pod, where the cluster tells."""
+    pulled: Finding | None = None
+    """Whether the model was pulled from its hub; None where it comes from none."""

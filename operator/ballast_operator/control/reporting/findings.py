@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.api.status import ConditionStatus
 from ballast_operator.control.deciding.live_pod import Pod, current_pods
 from ballast_operator.control.reporting import conditions as names
 from ballast_operator.control.reporting.conditions import Finding, worst
@@ -35,10 +36,18 @@ def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
     loaded = _model_loaded(service, seen, current)
     pinned = _numa_pinned(service, seen, current)
     reached = _endpoint_ready(service, seen, current)
-    required = [scheduled, loaded, *([pinned] if service.spec.numa.enforcement == "Require" else []), reached]
+    pulled = {} if seen.pulled is None else {names.MODEL_PULLED: seen.pulled}
+    required = [
+        *pulled.values(),
+        scheduled,
+        loaded,
+        *([pinned] if service.spec.numa.enforcement == "Require" else []),
+        reached,
+    ]
     return {
         names.READY: _ready(service, seen, required),
         names.AVAILABLE: _available(service, seen),
+        **pulled,
         names.SCHEDULED: scheduled,
         names.MODEL_LOADED: loaded,
         names.NUMA_PINNED: pinned,
@@ -273,6 +282,9 @@ def _endpoint_ready(service: InferenceService, seen: Evidence, current: Mapping[
 def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
     if hindrances := (*seen.conflicts, *seen.refusals, *seen.delays):
         return Finding("False", "Blocked", "; ".join(hindrances))
+    if seen.pulled is not None and not seen.pulled.holds:
+        status: ConditionStatus = "False" if seen.pulled.troubles else "True"
+        return Finding(status, "Blocked" if seen.pulled.troubles else "Pulling", seen.pulled.message)
     if seen.rollout.leaving or seen.rollout.earlier_owner_pods:
         return Finding("True", "Draining", _why_missing(seen))
     if seen.rollout.outdated:

@@ -8,6 +8,7 @@ REPORTING = ROOT / "operator/ballast_operator/control/reporting"
 PAGE = (ROOT / "docs/howto/troubleshoot.md").read_text()
 HOLDS = {
     "Serving",
+    "Pulled",
     "PodsScheduled",
     "Loaded",
     "CPUsAndMemoryAligned",
@@ -23,12 +24,13 @@ PROGRESS = {"Blocked", "Draining", "WaitingToRetry", "StartingPods"}
 def reasons() -> set[str]:
     """Strings in the modules that make findings which have the form of a reason."""
     words = set()
-    for module in ("findings", "numa_findings", "exit_reasons"):
+    for module in ("findings", "numa_findings", "exit_reasons", "pull_findings"):
         for node in ast.walk(ast.parse((REPORTING / f"{module}.py").read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 words.add(node.value)
     states = {"True", "False", "Unknown", "Guaranteed", "OOMKilled", "PodInitializing", "Require", "Off", "SingleNode"}
     pulls = {word for word in words if "Image" in word and word != "ImagePullFailed"}
+    pulls |= {"CreateContainerConfigError", "Evicted"}  # what is seen, which becomes a reason of ours
     return {word for word in words if word.isalnum() and word[0].isupper() and word != word.upper()} - states - pulls
 
 

@@ -1,0 +1,78 @@
+"""Has the model of a hub pulled that a service names: writes the Job and its policy."""
+
+from __future__ import annotations
+
+import logging
+
+from ballast_operator.api.hugging_face import HuggingFaceSource
+from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.child_options import ChildOptions
+from ballast_operator.cluster.api import Api, ApiError
+from ballast_operator.cluster.kinds import JOB, NETWORK_POLICY
+from ballast_operator.control.applying.outcome import Outcome
+from ballast_operator.control.deciding.pull import Pull, Trouble, is_ours, is_outdated, judge
+from ballast_operator.control.observing.probe import Prober
+from ballast_operator.control.observing.pull_objects import PullObjects, observe_pull, with_progress
+from ballast_operator.control.reporting.conditions import Finding
+from ballast_operator.control.reporting.pull_findings import find_pull
+from ballast_operator.resources.pull_job import build_pull_job, build_pull_policy, pull_name
+
+log = logging.getLogger(__name__)
+
+
+async def pull_model(
+    api: Api, prober: Prober, service: InferenceService, options: ChildOptions, outcome: Outcome
+) -> Finding | None:
+    """Bring the pull about, and find how far it is; None where the model is of no hub. Until it is done, no pod is
+    started or stopped: pods of an earlier spec go on meanwhile."""
+    source = service.spec.model.source.hugging_face
+    if source is None:
+        return None
+    name = pull_name(service.spec, source)
+    try:
+        seen = await observe_pull(api, service, source)
+        pull = await _bring_about(api, service, source, options, seen, outcome)
+    except ApiError as error:
+        outcome.failed(f"Job {name}", error)
+        outcome.holds_pods = True
+        return Finding("Unknown", "NotLookedAt", f"Job {name} could not be read or made: {error.message}")
+    found = find_pull(source, name, await with_progress(prober, pull))
+    outcome.holds_pods |= not found.holds
+    return found
+
+
+async def _bring_about(
+    api: Api,
+    service: InferenceService,
+    source: HuggingFaceSource,
+    options: ChildOptions,
+    seen: PullObjects,
+    outcome: Outcome,
+) -> Pull:
+    if source.pvc is not None and (seen.claim is None or "deletionTimestamp" in seen.claim["metadata"]):
+        how = "does not exist" if seen.claim is None else "is being deleted"
+        return Pull(trouble=Trouble("ClaimMissing", f"PersistentVolumeClaim {source.pvc.claim_name} {how}"))
+    for kind, live in ((JOB.name, seen.job), (NETWORK_POLICY.name, seen.policy)):
+        if live is not None and not is_ours(live):
+            outcome.conflicts.append(f"{kind} {live['metadata']['name']} exists already, made by somebody else")
+            return Pull()
+    job, pull = build_pull_job(service, source, options, seen.claim), judge(seen.job, seen.pods)
+    if pull.done:
+        return pull
+    if seen.policy is None:
+        await api.apply(NETWORK_POLICY, build_pull_policy(service, source, options, seen.claim))
+    if seen.job is None:
+        await _create(api, service, job)
+    elif "deletionTimestamp" not in seen.job["metadata"] and is_outdated(seen.job, job, pull):
+        await api.delete(JOB, seen.job, propagation="Background")
+        log.info("pull is made anew", extra={"job": job["metadata"]["name"], "service": str(service.ref)})
+    return pull
+
+
+async def _create(api: Api, service: InferenceService, job: dict[str, object]) -> None:
+    try:
+        await api.create(JOB, job, service.ref.namespace)
+        log.info("pull begun", extra={"model": service.spec.model.source.to_api(), "service": str(service.ref)})
+    except ApiError as error:
+        if error.status != 409:  # a service that names the same was first
+            raise

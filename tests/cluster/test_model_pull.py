@@ -1,0 +1,164 @@
+"""A model of a hub under a real control plane: the Job's pods are made up, and this test is their kubelet."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.cluster.kube import Kube, Object
+from support.cluster.nodes.made_up import BEHAVIOUR
+from support.cluster.service.pod_answers import PodAnswers
+from support.cluster.service.specs import condition, service, wait_condition, wait_ready
+from support.cluster.waiting import wait_for
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+PULL = "serving.ballast.dev/pull"
+
+
+def make_claim(kube: Kube, namespace: str) -> None:
+    """A claim with a volume of its own."""
+    of_the_volume = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"]}
+    volume = {
+        "metadata": {"name": namespace},
+        "spec": {
+            **of_the_volume,
+            "hostPath": {"path": "/srv"},
+            "claimRef": {"namespace": namespace, "name": "models"},
+            "storageClassName": "",
+        },
+    }
+    kube.create("persistentvolumes", {"apiVersion": "v1", "kind": "PersistentVolume", **volume})
+    asked = {"resources": {"requests": {"storage": "1Gi"}}, "accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    claim = {"metadata": {"name": "models"}, "spec": {**asked, "volumeName": namespace}}
+    kube.create("persistentvolumeclaims", {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim}, namespace)
+
+
+def pulled(name: str, **source: object) -> Object:
+    hub = {"repo": "org/tiny", "quant": "Q8_0", "pvc": {"claimName": "models"}, **source}
+    return service(name, model={"source": {"huggingFace": hub}})
+
+
+def pulling_pod(kube: Kube, namespace: str, beside: str = "") -> Object:
+    """The pod that pulls, once it runs; another than the one with the name `beside`."""
+
+    def there() -> Object:
+        found = [pod for pod in kube.list("pods", namespace) if PULL in pod["metadata"].get("labels", {})]
+        [pod] = [pod for pod in found if pod["metadata"]["name"] != beside]
+        assert pod["status"]["phase"] == "Running", pod["status"]
+        return pod
+
+    return wait_for("the pod that pulls", there)
+
+
+def set_status(kube: Kube, pod: Object, *, phase: str = "Running", state: Object | None = None, **more: object) -> None:
+    """Have the pod be in this phase, and its container in this state."""
+    [container] = pod["status"]["containerStatuses"]
+    statuses = [{**container, "state": state or container["state"], "ready": False, **more.pop("container", {})}]  # type: ignore[dict-item]
+    status = {"phase": phase, "containerStatuses": statuses, **more}
+    kube.merge("pods", pod["metadata"]["name"], {"status": status}, pod["metadata"]["namespace"], "status")
+
+
+def said(code: int, reason: str, message: str) -> Object:
+    """How a container ended that wrote a report."""
+    at = "2026-01-01T00:00:00Z"
+    text = json.dumps({"reason": reason, "message": message})
+    return {"terminated": {"exitCode": code, "reason": "Error", "message": text, "startedAt": at, "finishedAt": at}}
+
+
+def events(kube: Kube, namespace: str, name: str) -> dict[str, str]:
+    found = kube.list("events", namespace)
+    return {event["reason"]: event["type"] for event in found if event["involvedObject"]["name"] == name}
+
+
+def test_services_share_a_pull_that_stays_until_the_claim_goes(kube: Kube, namespace: str, answers: PodAnswers) -> None:
+    kube.apply("inferenceservices", pulled("first"), namespace)
+    wait_condition(kube, namespace, "first", "Ready", "False", "ClaimMissing")
+    make_claim(kube, namespace)
+    before, answers.pages["/readyz"] = answers.pages["/readyz"], (503, {"status": "pulling", "progress": 0.42})
+    try:
+        pod = pulling_pod(kube, namespace)
+        assert pod["status"]["qosClass"] == "Burstable", "no whole CPUs, which are for engines"
+        found = wait_condition(kube, namespace, "first", "ModelPulled", "False", "Pulling")
+        wait_for("its progress", lambda: "40 %" in condition(kube, namespace, "first", "ModelPulled")["message"])
+        assert found["message"].startswith("org/tiny:Q8_0@main")
+        kube.apply("inferenceservices", pulled("second"), namespace)
+        wait_condition(kube, namespace, "second", "ModelPulled", "False", "Pulling")
+        names = {found["metadata"]["name"] for found in kube.list("pods", namespace)}
+        assert names == {pod["metadata"]["name"]}, "no engine starts before, and one Job pulls for both"
+    finally:
+        answers.pages["/readyz"] = before
+    set_status(kube, pod, phase="Succeeded", state=said(0, "Pulled", "org/tiny:Q8_0 at 1234"))
+    for name in ("first", "second"):
+        wait_ready(kube, namespace, name)
+        assert "org/tiny:Q8_0 at 1234" in condition(kube, namespace, name, "ModelPulled")["message"]
+    wait_for("its event", lambda: events(kube, namespace, "first").get("Pulled") == "Normal")
+
+    [job] = kube.list("jobs", namespace)
+    for name in ("first", "second"):
+        kube.delete("inferenceservices", name, namespace)
+    wait_for(
+        "the engines to go",
+        lambda: not [p for p in kube.list("pods", namespace) if PULL not in p["metadata"]["labels"]],
+    )
+    assert kube.get("jobs", job["metadata"]["name"], namespace)["metadata"]["uid"] == job["metadata"]["uid"]
+    kube.apply("inferenceservices", pulled("third"), namespace)
+    wait_ready(kube, namespace, "third")
+    kube.delete("inferenceservices", "third", namespace)
+    kube.delete("persistentvolumeclaims", "models", namespace)
+    wait_for("Job and policy to go", lambda: not kube.list("jobs", namespace) + kube.list("networkpolicies", namespace))
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "way_out"),
+    [
+        (3, "HubUnreachable", "let pods of this namespace out"),
+        (2, "TokenRefused", "tokenSecretRef"),
+        (4, "VolumeFull", "enlarge the volume"),
+    ],
+)
+def test_a_pull_that_fails_says_what_to_do_and_goes_on(
+    kube: Kube, namespace: str, code: int, reason: str, way_out: str
+) -> None:
+    make_claim(kube, namespace)
+    kube.apply("inferenceservices", pulled("stuck"), namespace)
+    pod = pulling_pod(kube, namespace)
+    waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+    last = {"lastState": said(code, reason, "the hub said no"), "restartCount": 1}
+    set_status(kube, pod, state={**waits, "running": None}, container=last)
+    found = wait_condition(kube, namespace, "stuck", "Ready", "False", reason)
+    assert "the hub said no" in found["message"]
+    assert way_out in found["message"]
+    wait_for("its event", lambda: events(kube, namespace, "stuck").get(reason) == "Warning")
+    set_status(kube, pod, container=last)
+    found = wait_condition(kube, namespace, "stuck", "ModelPulled", "False", "Pulling")
+    assert "after the hub said no" in found["message"]
+
+
+def test_an_evicted_pull_is_said_and_started_again(kube: Kube, namespace: str) -> None:
+    make_claim(kube, namespace)
+    kube.apply("inferenceservices", pulled("evicted"), namespace)
+    pod = pulling_pod(kube, namespace)
+    set_status(kube, pod, phase="Failed", reason="Evicted", message="The node was low on ephemeral-storage.")
+    pulling_pod(kube, namespace, beside=pod["metadata"]["name"])
+    found = wait_condition(kube, namespace, "evicted", "ModelPulled", "False", "Pulling")
+    wait_for(
+        "the eviction", lambda: "ephemeral-storage" in condition(kube, namespace, "evicted", "ModelPulled")["message"]
+    )
+    assert found["reason"] == "Pulling"
+
+
+def test_a_job_that_gets_nowhere_is_made_anew_for_another_image(kube: Kube, namespace: str) -> None:
+    make_claim(kube, namespace)
+    body = pulled("image")
+    body["spec"]["scheduling"]["nodeSelector"] = {BEHAVIOUR: "unpullable"}
+    kube.apply("inferenceservices", body, namespace)
+    wait_condition(kube, namespace, "image", "Ready", "False", "ImagePullFailed")
+    [job] = kube.list("jobs", namespace)
+    body["spec"]["scheduling"]["nodeSelector"] = {BEHAVIOUR: "run"}
+    body["spec"]["image"] = "made.up/runtime:2"
+    kube.apply("inferenceservices", body, namespace)
+    pod = pulling_pod(kube, namespace)
+    assert pod["spec"]["containers"][0]["image"] == "made.up/runtime:2"
+    assert pod["metadata"]["ownerReferences"][0]["uid"] != job["metadata"]["uid"]

@@ -1,0 +1,103 @@
+"""What became of a pull, by its Job and the Job's pods, whatever the container said."""
+
+import json
+
+import pytest
+
+from ballast_operator.control.deciding.pull import Pull, Trouble, is_outdated, judge
+
+JOB = {"metadata": {"name": "p", "annotations": {"serving.ballast.dev/pull-template": "a"}}, "status": {}}
+
+
+def pod(created="2026-01-01T00:00:00Z", **status):
+    return {"metadata": {"name": f"p-{created}", "creationTimestamp": created}, "status": status}
+
+
+def container(state, last=None, phase="Running", **status):
+    statuses = [{"name": "sidecar", "state": {}}, {"name": "pull", "state": state, "lastState": last or {}}]
+    return pod(phase=phase, containerStatuses=statuses, **status)
+
+
+def ended(message, code=3, reason="Error"):
+    return {"terminated": {"exitCode": code, "reason": reason, "message": message}}
+
+
+def said(reason, message="why"):
+    return ended(json.dumps({"reason": reason, "message": message}))
+
+
+def finished(kind, **more):
+    return {**JOB, "status": {"conditions": [{"type": kind, "status": "True", **more}]}}
+
+
+def test_a_pull_begins():
+    for job, pods in (
+        (None, []),
+        (JOB, []),
+        (JOB, [pod(phase="Pending")]),
+        (JOB, [container({"waiting": {"reason": "ContainerCreating"}}, phase="Pending")]),
+    ):
+        assert judge(job, pods) == Pull()
+
+
+def test_a_pull_runs_and_is_done():
+    running = container({"running": {}}, podIP="10.0.0.9")
+    assert judge(JOB, [running]) == Pull(running=True, ip="10.0.0.9")
+    done = container(ended('{"reason": "Pulled", "message": "org/tiny at 12"}', 0, "Completed"), phase="Succeeded")
+    assert judge(finished("Complete"), [done]) == Pull(done=True, report="org/tiny at 12")
+    assert judge(finished("Complete"), []) == Pull(done=True), "its pod may be gone"
+
+
+@pytest.mark.parametrize("reason", ["HubUnreachable", "TokenRefused", "VolumeFull"])
+def test_what_the_pull_said_is_told_until_it_goes_on(reason):
+    trouble = Trouble(reason, "why")
+    assert judge(JOB, [container(said(reason))]).trouble == trouble
+    waits = container({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}, said(reason))
+    assert judge(JOB, [waits]).trouble == trouble
+    again = judge(JOB, [container({"running": {}}, said(reason))])
+    assert (again.running, again.trouble) == (True, trouble)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "message"),
+    [
+        (ended("line\nballast: internal error\n", 70), "PullFailed", "ballast: internal error"),
+        (ended("", 137, "OOMKilled"), "OutOfMemory", "the kernel ended it"),
+        (ended("", 9), "PullFailed", "exit code 9"),
+        (ended("[" * 100_000), "PullFailed", "[" * 2000),
+        (ended('{"reason": 5}'), "PullFailed", '{"reason": 5}'),
+        (ended('"text"'), "PullFailed", '"text"'),
+        ({"waiting": {"reason": "ImagePullBackOff", "message": "no"}}, "ImagePullBackOff", "no"),
+        ({"waiting": {"reason": "CreateContainerConfigError", "message": "no"}}, "CreateContainerConfigError", "no"),
+    ],
+)
+def test_a_container_that_gets_nowhere(state, reason, message):
+    assert judge(JOB, [container(state, phase="Pending")]).trouble == Trouble(reason, message)
+
+
+def test_an_evicted_pod_is_told_until_the_next_one_runs_and_with_it():
+    evicted = pod(phase="Failed", reason="Evicted", message="low on ephemeral-storage")
+    trouble = Trouble("Evicted", "low on ephemeral-storage")
+    assert judge(JOB, [evicted]).trouble == trouble
+    later = {**container({"running": {}}, podIP="10.0.0.9"), "metadata": pod("2026-01-01T00:01:00Z")["metadata"]}
+    assert judge(JOB, [later, evicted]) == Pull(running=True, ip="10.0.0.9", trouble=trouble)
+
+
+def test_a_pod_that_finds_no_node():
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    assert judge(JOB, [pod(phase="Pending", conditions=[scheduled])]).trouble == Trouble("Unschedulable", "0/3 nodes")
+
+
+def test_a_job_that_was_ended_is_told():
+    found = judge(finished("Failed", reason="DeadlineExceeded", message="too long"), [])
+    assert found.trouble == Trouble("PullFailed", "DeadlineExceeded: too long")
+
+
+def test_only_a_job_that_gets_nowhere_is_made_anew():
+    same = {"metadata": {"annotations": {"serving.ballast.dev/pull-template": "a"}}}
+    other = {"metadata": {"annotations": {"serving.ballast.dev/pull-template": "b"}}}
+    stuck = Pull(trouble=Trouble("ImagePullBackOff", ""))
+    assert is_outdated(JOB, other, stuck)
+    assert not is_outdated(JOB, same, stuck)
+    assert not is_outdated(JOB, other, Pull(running=True))
+    assert not is_outdated(JOB, other, Pull(done=True))

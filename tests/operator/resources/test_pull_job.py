@@ -1,0 +1,140 @@
+"""The Job that pulls a model, the policy of its pod, and the engine that finds what was pulled."""
+
+import pytest
+from builders import service
+
+from ballast_operator.api.inference_service import SpecError
+from ballast_operator.child_options import ChildOptions
+from ballast_operator.resources.pod import Attempt, build_pod
+from ballast_operator.resources.pull_job import build_pull_job, build_pull_policy, pull_name
+from ballast_operator.spec_hash import settings_hash, spec_hash
+
+CLAIM = {"metadata": {"name": "models", "uid": "claim-uid"}}
+OPTIONS = ChildOptions(runtime_image="runtime:1", cpu_runtime_image="runtime:1-cpu")
+
+
+def pulled(*, scheduling=None, env=None, image=None, **source):
+    asked = {"repo": "org/tiny", "quant": "Q8_0", "pvc": {"claimName": "models"}, **source}
+    wanted = {name: value for name, value in asked.items() if value is not None}
+    more = {"scheduling": scheduling, "env": env, "image": image}
+    given = {name: value for name, value in more.items() if value is not None}
+    return service(model={"source": {"huggingFace": wanted}}, **given)
+
+
+def name_of(one):
+    return pull_name(one.spec, one.spec.model.source.hugging_face)
+
+
+def job_of(one, claim=CLAIM):
+    return build_pull_job(one, one.spec.model.source.hugging_face, OPTIONS, claim)
+
+
+def policy_ports(one):
+    policy = build_pull_policy(one, one.spec.model.source.hugging_face, OPTIONS, CLAIM)
+    return [[port["port"] for port in rule["ports"]] for rule in policy["spec"]["egress"]]
+
+
+def test_services_that_ask_for_the_same_share_a_job_and_others_do_not():
+    assert name_of(pulled()) == name_of(pulled(image="another:2", env=[{"name": "A", "value": "b"}]))
+    others = (
+        pulled(revision="v2"),
+        pulled(quant="Q4_K_M"),
+        pulled(pvc={"claimName": "others"}),
+        pulled(endpoint="https://mirror.example"),
+        pulled(tokenSecretRef={"name": "hub"}),
+    )
+    assert len({name_of(one) for one in (pulled(), *others)}) == 6
+
+
+def test_a_folder_is_of_one_node():
+    folder = {"pvc": None, "hostPath": {"path": "/srv/models"}}
+    nodes = [{"nodeSelector": {"kubernetes.io/hostname": name}} for name in ("a", "b")]
+    assert len({name_of(pulled(scheduling=node, **folder)) for node in nodes}) == 2
+    job = job_of(pulled(scheduling=nodes[0], **folder), None)
+    assert job["spec"]["template"]["spec"]["volumes"][-1]["hostPath"] == {"path": "/srv/models", "type": "Directory"}
+    assert "ownerReferences" not in job["metadata"]
+    with pytest.raises(SpecError, match=r"nodeSelector must have kubernetes\.io/hostname"):
+        pulled(**folder)
+
+
+def test_it_belongs_to_the_claim_and_reserves_no_whole_cpu():
+    one = pulled(scheduling={"tolerations": [{"key": "models", "operator": "Exists"}]})
+    job = job_of(one)
+    [owner] = job["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("PersistentVolumeClaim", "claim-uid")
+    pod = job["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert container["image"] == "runtime:1-cpu"
+    assert container["resources"]["requests"]["cpu"] == "250m"
+    assert "cpu" not in container["resources"]["limits"], "a Guaranteed pod would take an engine's CPUs"
+    assert pod["tolerations"][0]["key"] == "models"
+    assert "readOnly" not in pod["volumes"][-1]["persistentVolumeClaim"]
+
+
+def test_the_token_goes_to_the_pulling_pod_alone():
+    one = pulled(tokenSecretRef={"name": "hub", "key": "it"})
+    asked = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "it"}}}
+    assert asked in job_of(one)["spec"]["template"]["spec"]["containers"][0]["env"]
+    engine = build_pod(one, OPTIONS, Attempt(0))["spec"]["containers"][0]
+    assert "HF_TOKEN" not in str(engine)
+    for what in (spec_hash, settings_hash):
+        assert what(one.spec) == what(pulled(endpoint="https://mirror.example").spec), "engines do not depend on it"
+        assert what(one.spec) != what(pulled(revision="v2").spec)
+
+
+def test_the_engine_finds_the_model_and_asks_no_hub():
+    pod = build_pod(pulled(revision="v2"), OPTIONS, Attempt(0))["spec"]
+    [engine] = pod["containers"]
+    assert engine["args"][:2] == ["serve", "org/tiny:Q8_0@v2"]
+    assert "--gguf_path" not in engine["args"]
+    assert engine["args"][engine["args"].index("--served_model_name") + 1] == "org/tiny:Q8_0"
+    assert {"name": "HF_HUB_OFFLINE", "value": "1"} in engine["env"]
+    model = next(volume for volume in pod["volumes"] if volume["name"] == "model")
+    assert model["persistentVolumeClaim"] == {"claimName": "models", "readOnly": True}
+
+
+def test_the_policy_lets_out_to_names_and_to_the_hub():
+    dns = [53, 53, 5353, 5353]
+    assert policy_ports(pulled()) == [dns, [443]]
+    assert policy_ports(pulled(endpoint="http://mirror.example")) == [dns, [80, 443]]
+    assert policy_ports(pulled(endpoint="http://mirror.example:8080/hub")) == [dns, [443, 8080]]
+    env = [{"name": "https_proxy", "value": "http://proxy.example:3128"}, {"name": "NO_PROXY", "value": ".svc"}]
+    assert policy_ports(pulled(env=env)) == [dns, [443, 3128]]
+    names = {
+        variable["name"] for variable in job_of(pulled(env=env))["spec"]["template"]["spec"]["containers"][0]["env"]
+    }
+    assert {"https_proxy", "NO_PROXY"} <= names
+
+
+def test_files_name_one_model():
+    shards = [f"Q4/m-0000{n}-of-00002.gguf" for n in (1, 2)]
+    args = job_of(pulled(quant=None, files=shards))["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert args[1] == "org/tiny:Q4/m-00001-of-00002.gguf@main"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"quant": None}, "exactly one of quant and files"),
+        ({"files": ["a.gguf"]}, "exactly one of quant and files"),
+        ({"pvc": None}, "exactly one of pvc and hostPath"),
+        ({"quant": None, "files": ["a.gguf", "b.gguf"]}, "shards of one model, and these are of a.gguf, b.gguf"),
+        ({"quant": None, "files": ["../a.gguf"]}, "files"),
+        ({"quant": None, "files": ["model.py"]}, "files"),
+        ({"repo": "tiny"}, "repo"),
+        ({"repo": "org/.."}, "repo"),
+        ({"revision": "a/../b"}, "dots must not follow each other"),
+        ({"endpoint": "https://user:pw@mirror.example"}, "endpoint"),
+        ({"endpoint": "file:///etc/passwd"}, "endpoint"),
+    ],
+)
+def test_what_names_no_model_is_refused(source, said):
+    with pytest.raises(SpecError, match=said):
+        pulled(**source)
+
+
+def test_paths_do_not_go_with_a_name():
+    source = {"huggingFace": {"repo": "org/tiny", "quant": "Q8_0", "pvc": {"claimName": "models"}}}
+    for more in ({"ggufPath": "a.gguf"}, {"configPath": "config"}):
+        with pytest.raises(SpecError, match="ggufPath and configPath must not be set"):
+            service(model={"source": source, **more})

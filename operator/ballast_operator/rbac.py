@@ -37,7 +37,7 @@ WATCHED_RULES = (
     Rule("networking.k8s.io", ("networkpolicies",), OWN),
     Rule("monitoring.coreos.com", ("podmonitors",), OWN),
     # Jobs that pull models, and the claims that they pull onto, which own them.
-    Rule("batch", ("jobs",), ("get", "create", "delete")),
+    Rule("batch", ("jobs",), ("get", "create", "patch", "delete")),
     Rule("", ("persistentvolumeclaims",), ("get",)),
 )
 """Needed in every namespace where services are looked for."""

@@ -45,7 +45,9 @@ def pulling_pod(kube: Kube, namespace: str, beside: str = "") -> Object:
 
     def there() -> Object:
         found = [pod for pod in kube.list("pods", namespace) if PULL in pod["metadata"].get("labels", {})]
-        [pod] = [pod for pod in found if pod["metadata"]["name"] != beside]
+        found = [pod for pod in found if pod["metadata"]["name"] != beside]
+        assert len(found) == 1
+        [pod] = found
         assert pod["status"]["phase"] == "Running", pod["status"]
         return pod
 
@@ -110,27 +112,22 @@ def test_services_share_a_pull_that_stays_until_the_claim_goes(kube: Kube, names
     wait_for("Job and policy to go", lambda: not kube.list("jobs", namespace) + kube.list("networkpolicies", namespace))
 
 
-@pytest.mark.parametrize(
-    ("code", "reason", "way_out"),
-    [
-        (3, "HubUnreachable", "let pods of this namespace out"),
-        (2, "TokenRefused", "tokenSecretRef"),
-        (4, "VolumeFull", "enlarge the volume"),
-    ],
-)
-def test_a_pull_that_fails_says_what_to_do_and_goes_on(
-    kube: Kube, namespace: str, code: int, reason: str, way_out: str
-) -> None:
+def test_a_pull_that_fails_says_what_to_do_and_goes_on(kube: Kube, namespace: str) -> None:
     make_claim(kube, namespace)
     kube.apply("inferenceservices", pulled("stuck"), namespace)
     pod = pulling_pod(kube, namespace)
     waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
-    last = {"lastState": said(code, reason, "the hub said no"), "restartCount": 1}
-    set_status(kube, pod, state={**waits, "running": None}, container=last)
-    found = wait_condition(kube, namespace, "stuck", "Ready", "False", reason)
-    assert "the hub said no" in found["message"]
-    assert way_out in found["message"]
-    wait_for("its event", lambda: events(kube, namespace, "stuck").get(reason) == "Warning")
+    for code, reason, way_out in (
+        (3, "HubUnreachable", "let pods of this namespace out"),
+        (2, "TokenRefused", "tokenSecretRef"),
+        (4, "VolumeFull", "enlarge the volume"),
+    ):
+        last = {"lastState": said(code, reason, "the hub said no"), "restartCount": 1}
+        set_status(kube, pod, state={**waits, "running": None}, container=last)
+        found = wait_condition(kube, namespace, "stuck", "Ready", "False", reason)
+        assert "the hub said no" in found["message"]
+        assert way_out in found["message"]
+        wait_for("its event", lambda reason=reason: events(kube, namespace, "stuck").get(reason) == "Warning")
     set_status(kube, pod, container=last)
     found = wait_condition(kube, namespace, "stuck", "ModelPulled", "False", "Pulling")
     assert "after the hub said no" in found["message"]

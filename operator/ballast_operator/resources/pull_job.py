@@ -25,6 +25,8 @@ LABEL_PULL = f"{GROUP}/pull"
 """Of a Job, its pods and its policy: the Job's name."""
 ANNOTATION_TEMPLATE = f"{GROUP}/pull-template"
 """A hash of what the Job was made from: one that gets nowhere is made anew where that has changed."""
+ANNOTATION_PULLED = f"{GROUP}/pulled"
+"""What a pull said when it was done. Its pods go then: they would hold up whoever deletes the claim."""
 
 PULL_CONTAINER = "pull"
 REPORT = "/dev/termination-log"

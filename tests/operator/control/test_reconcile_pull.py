@@ -86,6 +86,8 @@ def test_a_pull_that_is_done_starts_the_pods():
     run(api)
     assert api.conditions["ModelPulled"] == ("True", "Pulled")
     assert len(api.written("create", "Pod")) == 1
+    assert [pod["metadata"]["name"] for pod in api.written("delete", "Pod")] == ["pull-pod"], "it would hold the claim"
+    assert len(api.written("merge", "Job")) == 1
 
 
 def test_pods_of_an_earlier_spec_go_on_meanwhile():

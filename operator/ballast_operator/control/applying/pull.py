@@ -8,14 +8,14 @@ from ballast_operator.api.hugging_face import HuggingFaceSource
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import Api, ApiError
-from ballast_operator.cluster.kinds import JOB, NETWORK_POLICY
+from ballast_operator.cluster.kinds import JOB, NETWORK_POLICY, POD
 from ballast_operator.control.applying.outcome import Outcome
 from ballast_operator.control.deciding.pull import Pull, Trouble, is_ours, is_outdated, judge
 from ballast_operator.control.observing.probe import Prober
 from ballast_operator.control.observing.pull_objects import PullObjects, observe_pull, with_progress
 from ballast_operator.control.reporting.conditions import Finding
 from ballast_operator.control.reporting.pull_findings import find_pull
-from ballast_operator.resources.pull_job import build_pull_job, build_pull_policy, pull_name
+from ballast_operator.resources.pull_job import ANNOTATION_PULLED, build_pull_job, build_pull_policy, pull_name
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,7 @@ async def _bring_about(
             return Pull()
     job, pull = build_pull_job(service, source, options, seen.claim), judge(seen.job, seen.pods)
     if pull.done:
+        await _put_away(api, service, job["metadata"]["name"], pull, seen)
         return pull
     if seen.policy is None:
         await api.apply(NETWORK_POLICY, build_pull_policy(service, source, options, seen.claim))
@@ -67,6 +68,15 @@ async def _bring_about(
         await api.delete(JOB, seen.job, propagation="Background")
         log.info("pull is made anew", extra={"job": job["metadata"]["name"], "service": str(service.ref)})
     return pull
+
+
+async def _put_away(api: Api, service: InferenceService, name: str, pull: Pull, seen: PullObjects) -> None:
+    """Keep what a pull said with its Job, and delete its pods: as long as one exists, the claim cannot be deleted."""
+    if seen.pods:
+        note = {"metadata": {"annotations": {ANNOTATION_PULLED: pull.report}}}
+        await api.merge(JOB, service.ref.namespace, name, note)
+    for pod in seen.pods:
+        await api.delete(POD, pod)
 
 
 async def _create(api: Api, service: InferenceService, job: dict[str, object]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ballast_operator.resources.pull_job import ANNOTATION_TEMPLATE, LABEL_PULL, PULL_CONTAINER
+from ballast_operator.resources.pull_job import ANNOTATION_PULLED, ANNOTATION_TEMPLATE, LABEL_PULL, PULL_CONTAINER
 
 STARTING = ("", "ContainerCreating", "PodInitializing")
 """Reasons for which a container waits that come with every start."""
@@ -45,7 +45,8 @@ def judge(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> P
     newest = max(pods, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]), default=None)
     ended = {found["type"]: found for found in (job.get("status") or {}).get("conditions") or [] if _holds(found)}
     if "Complete" in ended:
-        return Pull(done=True, report="" if newest is None else _report(newest).message)
+        kept = (job["metadata"].get("annotations") or {}).get(ANNOTATION_PULLED, "")
+        return Pull(done=True, report=kept if newest is None else _report(newest).message)
     if "Failed" in ended:
         why = ended["Failed"]
         return Pull(trouble=Trouble("PullFailed", f"{why.get('reason', '')}: {why.get('message', '')}"))

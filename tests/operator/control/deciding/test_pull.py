@@ -45,7 +45,9 @@ def test_a_pull_runs_and_is_done():
     assert judge(JOB, [running]) == Pull(running=True, ip="10.0.0.9")
     done = container(ended('{"reason": "Pulled", "message": "org/tiny at 12"}', 0, "Completed"), phase="Succeeded")
     assert judge(finished("Complete"), [done]) == Pull(done=True, report="org/tiny at 12")
-    assert judge(finished("Complete"), []) == Pull(done=True), "its pod may be gone"
+    kept = {"metadata": {"annotations": {"serving.ballast.dev/pulled": "org/tiny at 12"}}}
+    assert judge({**finished("Complete"), **kept}, []) == Pull(done=True, report="org/tiny at 12"), "its pod is gone"
+    assert judge(finished("Complete"), []) == Pull(done=True)
 
 
 @pytest.mark.parametrize("reason", ["HubUnreachable", "TokenRefused", "VolumeFull"])

@@ -28,6 +28,7 @@ from ballast.process_exit import report
 
 if TYPE_CHECKING:
     from ballast.hub.naming import HubName
+    from ballast.plan.described import Described
 
 log = logging.getLogger(__name__)
 
@@ -316,23 +317,44 @@ def _add_plan(commands: _Commands) -> None:
     )
     _add_model(parser)
     parser.add_argument("--json", action="store_true", help="print it for programs")
+    machine = parser.add_argument_group("a machine that is not this one", "What is not named is this machine's.")
+    machine.add_argument("--host_memory", metavar="SIZE", help="memory that may be taken, such as 384GiB")
+    machine.add_argument("--memory_bandwidth", metavar="RATE", help="of all of it, such as 300GB/s; default: measured")
+    machine.add_argument("--gpu_bandwidth", metavar="RATE", help="of the GPU's memory; default: by its name")
+    machine.add_argument("--pcie", metavar="BUS", help="generation and lanes, such as 4x16, or a rate")
+    machine.add_argument(
+        "--threads", dest="cpu_threads", default=argparse.SUPPRESS, metavar="N", help="the same as --cpu_threads"
+    )
     _add_options(parser, OPTIONS)
     parser.set_defaults(run=_plan)
 
 
 def _plan(arguments: argparse.Namespace) -> int:
     from ballast import plan
+    from ballast.plan.described import THIS_MACHINE
 
     hub_name = _hub_name(arguments)
+    described = _described(arguments)
+    if described != THIS_MACHINE and "vram_limit" in arguments and "device" not in arguments:
+        arguments.device = "cuda"  # which need not be here
     config = _config(arguments)
     if hub_name is None:
-        return plan.run(config, as_json=arguments.json)
+        return plan.run(config, as_json=arguments.json, described=described)
     from ballast.hub.pull import find, print_plan
     from ballast.hub.remote import Hub
 
     hub = Hub.of_environment()
-    print_plan(find(hub_name, hub, sys.stderr), hub, config, as_json=arguments.json)
+    print_plan(find(hub_name, hub, sys.stderr), hub, config, as_json=arguments.json, described=described)
     return 0
+
+
+def _described(arguments: argparse.Namespace) -> Described:
+    """The machine that the options describe. Raises ConfigError."""
+    from ballast.plan.described import Described, read_pcie, read_rate, read_size
+
+    read = {"host_memory": read_size, "memory_bandwidth": read_rate, "gpu_bandwidth": read_rate, "pcie": read_pcie}
+    given = {name: getattr(arguments, name) for name in read}
+    return Described(**{name: read[name](name, text) for name, text in given.items() if text is not None})
 
 
 _WITHOUT_HTTP = frozenset({"request_timeout_s", "max_body_bytes", "unknown_fields"})
@@ -396,13 +418,16 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 def _add_doctor(commands: _Commands) -> None:
     parser = commands.add_parser("doctor", help="show what this machine offers and what is missing")
+    parser.add_argument(
+        "--bandwidth", action="store_true", help="measure memory by NUMA node, and each GPU's bus: some seconds"
+    )
     parser.set_defaults(run=_doctor)
 
 
-def _doctor(_: argparse.Namespace) -> int:
+def _doctor(arguments: argparse.Namespace) -> int:
     from ballast.host import doctor
 
-    return doctor.run()
+    return doctor.run(measure=arguments.bandwidth)
 
 
 def _add_chat(commands: _Commands) -> None:

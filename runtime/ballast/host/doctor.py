@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from ballast import __version__
-from ballast.errors import ConfigError
+from ballast.errors import ConfigError, first_line
 from ballast.host.gpu import auto_device
 from ballast.host.machine import Machine, read_machine
 from ballast.host.nvcc import has_ninja, has_nvcc
@@ -65,11 +65,14 @@ class Finding:
     text: str
 
 
-def run(out: TextIO | None = None) -> int:
-    """Print the report; 1 when Ballast cannot run here at all, else 0."""
+def run(out: TextIO | None = None, *, measure: bool = False) -> int:
+    """Print the report; 1 when Ballast cannot run here at all, else 0. `measure`: with the speeds of memory and of
+    GPUs' buses."""
     software = read_software()
     machine = None if software.extension_problem else read_machine()
     findings = diagnose(machine, software)
+    if measure and machine is not None:
+        findings += _measured(machine, software)
     (out or sys.stdout).write(render(findings))
     return 1 if any(finding.level == "missing" for finding in findings) else 0
 
@@ -250,6 +253,28 @@ def _gpus(machine: Machine, software: Software) -> Iterator[Finding]:
             f"cannot compile its kernels without {', '.join(absent)}; attention takes Ballast's own, which are slower"
         )
         yield Finding("note", "flashinfer", text)
+
+
+def _measured(machine: Machine, software: Software) -> Iterator[Finding]:
+    from ballast.host.bandwidth import by_node  # needs the compiled part, which may be missing
+
+    found = list(by_node(machine))
+    if not found:
+        yield Finding("note", "bandwidth", "too little memory is free to measure it")
+    for index, threads, rate in found:
+        name = "memory" if index < 0 else f"memory of node {index}"
+        yield Finding("ok", "bandwidth", f"{name}: {rate / 1e9:.1f} GB/s, read by {threads} threads of its own")
+    if software.device == "cpu":
+        return
+    from ballast.host.pcie import copy_bytes_per_s
+
+    for index, name in enumerate(machine.gpus):
+        try:
+            rate = copy_bytes_per_s(f"cuda:{index}")
+        except RuntimeError as error:
+            yield Finding("note", "bandwidth", f"PCIe of {name} cannot be measured: {first_line(error)}")
+        else:
+            yield Finding("ok", "bandwidth", f"PCIe of {name}: {rate / 1e9:.1f} GB/s, copied from pinned memory")
 
 
 def _software(software: Software) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from ballast.hub.naming import Choice, HubFile, HubName, choices, choose, files_
 from ballast.hub.progress import Progress
 from ballast.hub.remote import Hub
 from ballast.hub.store import Store
+from ballast.plan.described import THIS_MACHINE, Described
 
 _HEADS = (1 << 20, 16 << 20, 64 << 20)
 """How much of a file is asked for, until its header is whole. No larger one is read."""
@@ -36,6 +37,8 @@ class Found:
     commit: str
     choice: Choice
     beside: tuple[HubFile, ...]
+    others: tuple[Choice, ...] = ()
+    """All models of the repository."""
 
     @property
     def missing(self) -> tuple[HubFile, ...]:
@@ -70,7 +73,8 @@ def find(name: HubName, hub: Hub, out: TextIO) -> Found:
         out.write(f"{error}; taken as it was fetched before\n")
         return kept
     store.snapshot(commit)
-    return Found(store, commit, choose(name, choices(files)), files_beside(files))
+    found = choices(files)
+    return Found(store, commit, choose(name, found), files_beside(files), found)
 
 
 def pull(
@@ -104,11 +108,25 @@ def pull(
     return found
 
 
-def print_plan(found: Found, hub: Hub, config: Config, *, as_json: bool = False, out: TextIO | None = None) -> None:
+def print_plan(
+    found: Found,
+    hub: Hub,
+    config: Config,
+    *,
+    as_json: bool = False,
+    out: TextIO | None = None,
+    described: Described = THIS_MACHINE,
+) -> None:
     """Print the plan of a model of which only the headers need be here. Raises as `plan.run` does."""
+    others = [(choice.quant, choice.num_bytes) for choice in found.others]
+
+    def print_from(folder: Path) -> None:
+        model = replace(config, model=found.model(folder, config.model))
+        plan.run(model, as_json=as_json, out=out, described=described, others=others)
+
     if not found.missing:
         folder = found.store.snapshot(found.commit)
-        plan.run(replace(config, model=found.model(folder, config.model)), as_json=as_json, out=out)
+        print_from(folder)
         return
     with tempfile.TemporaryDirectory(prefix="ballast-headers-") as temporary:
         folder = Path(temporary)
@@ -120,7 +138,7 @@ def print_plan(found: Found, hub: Hub, config: Config, *, as_json: bool = False,
                 if is_whole(head):
                     break
             _place(folder, file, head)
-        plan.run(replace(config, model=found.model(folder, config.model)), as_json=as_json, out=out)
+        print_from(folder)
 
 
 def _place(folder: Path, file: HubFile, head: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
@@ -16,7 +16,7 @@ from ballast.errors import ConfigError
 from ballast.host.filesystem import read_file_system
 from ballast.host.gpu import free_vram
 from ballast.host.isa import chosen_isa, packing_flags
-from ballast.host.machine import read_machine
+from ballast.host.machine import Memory, read_machine
 from ballast.host.numa import threads_per_node
 from ballast.host.sizes import human
 from ballast.model.modules import module_tree
@@ -26,6 +26,7 @@ from ballast.moe.profile import read_profile
 from ballast.moe.rule_file import read_rules
 from ballast.plan.check import check_memory
 from ballast.plan.checked_model import load_checked_text, open_checked
+from ballast.plan.described import THIS_MACHINE, Described
 from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.gpu_types import experts_on_cpu, why_not_on_gpu
 from ballast.plan.host import make_plan
@@ -34,6 +35,8 @@ from ballast.plan.lengths import CacheSizes, cache_sizes, lengths_of
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.report import device_choice, device_line, render, to_json
 from ballast.plan.rows import PackedFolder
+from ballast.plan.shortfall import shortfall_lines
+from ballast.plan.speed_report import speed_report
 from ballast.plan.streaming import LONGEST_WITHOUT_STREAMING, step_choices
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_set import unused_bytes
@@ -45,16 +48,16 @@ _LISTED_DEVICES = 16
 """Rules may speak of as many; what they ask for is compared with where modules go."""
 
 
-def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec) -> MemoryPlan:
-    """The plan of a resolved configuration on this machine: with a GPU, for the longest steps that fit where
-    prefill_chunk_size is "auto", and with a cache that suits the memory where cache_lens is. Raises ConfigError for
-    rules that cannot be followed."""
+def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec, memory: Memory | None = None) -> MemoryPlan:
+    """The plan of a resolved configuration on this machine, or on one with that `memory`: with a GPU, for the longest
+    steps that fit where prefill_chunk_size is "auto", and with a cache that suits the memory where cache_lens is.
+    Raises ConfigError for rules that cannot be followed."""
     sizes = cache_sizes(config.scheduling, spec.context_length)
-    plan = _plan_with_cache(config, gguf, spec, sizes)
+    plan = _plan_with_cache(config, gguf, spec, sizes, memory or read_machine().memory)
     return replace(plan, lengths=lengths_of(config.scheduling, spec.context_length, plan.numbers.cache_lens, sizes))
 
 
-def _plan_with_cache(config: Config, gguf: GgufModel, spec: ModelSpec, sizes: CacheSizes) -> MemoryPlan:
+def _plan_with_cache(config: Config, gguf: GgufModel, spec: ModelSpec, sizes: CacheSizes, memory: Memory) -> MemoryPlan:
     scheduling, rules_path = config.scheduling, config.model.optimize_config_path
     modules = module_tree(spec)
     rules: tuple[Rule, ...] = () if rules_path is None else read_rules(rules_path, modules)
@@ -69,7 +72,6 @@ def _plan_with_cache(config: Config, gguf: GgufModel, spec: ModelSpec, sizes: Ca
         stream_from_tokens=config.machine.stream_from_tokens,
     )
     folder = None if config.machine.packed_dir is None else _packed_folder(config.machine.packed_dir)
-    memory = read_machine().memory
     if folder is not None and folder.files.is_in_memory:
         memory = memory.with_reused(folder.unused_bytes)
     if not config.machine.device.startswith("cuda"):
@@ -123,9 +125,10 @@ def _longest_step(plan: MemoryPlan, asked: int | None) -> int:
     return plan.numbers.step_tokens if asked or plan.device.has_host_experts else LONGEST_WITHOUT_STREAMING
 
 
-def settle(config: Config, gguf: GgufModel, spec: ModelSpec) -> tuple[Config, MemoryPlan]:
+def settle(config: Config, gguf: GgufModel, spec: ModelSpec, memory: Memory | None = None) -> tuple[Config, MemoryPlan]:
     """A resolved configuration with what was left to its plan, and that plan. Where the device was left open and the
-    GPU does not do, it is the CPU with the reason, if the CPU can serve. Raises ConfigError as `plan_for` does."""
+    GPU does not do, it is the CPU with the reason, if the CPU can serve. `memory`: of a machine that is not this one.
+    Raises ConfigError as `plan_for` does."""
     device = config.machine.device
     is_open = config.device_is_open and device != "cpu"
     if is_open and chosen_isa() == "reference":
@@ -136,12 +139,12 @@ def settle(config: Config, gguf: GgufModel, spec: ModelSpec) -> tuple[Config, Me
         config = on_cpu(config, undecoded)
     if config.machine.device != "cpu":
         config = experts_on_cpu(config, gguf, spec)
-    plan = plan_for(config, gguf, spec)
+    plan = plan_for(config, gguf, spec, memory)
     if is_open and plan.device is not None and not plan.device.fits:
-        needed, memory = human(plan.device.needed_bytes), plan.device.memory
-        available = f"{human(memory.available_bytes)}, {memory.limited_by}"
+        needed, of_gpu = human(plan.device.needed_bytes), plan.device.memory
+        available = f"{human(of_gpu.available_bytes)}, {of_gpu.limited_by}"
         without = on_cpu(config, f"{device} is too small: {needed} needed, available are {available}")
-        plan_without = plan_for(without, gguf, spec)
+        plan_without = plan_for(without, gguf, spec, memory)
         if plan_without.fits:
             config, plan = without, plan_without
     return planned(config, plan), plan
@@ -229,15 +232,29 @@ def _threads_per_node(config: Config) -> tuple[int, ...]:
     return threads_per_node(numa.read_topology(), config.machine.cpu_threads or 1, config.machine.numa)
 
 
-def run(config: Config, *, as_json: bool = False, out: TextIO | None = None) -> int:
-    """Print the plan of a resolved configuration; 0 when it fits and `ballast serve` would start. Raises as `plan_for`
-    and `check_memory` do, and ModelError; the plan is printed before it is refused."""
+def run(
+    config: Config,
+    *,
+    as_json: bool = False,
+    out: TextIO | None = None,
+    described: Described = THIS_MACHINE,
+    others: Sequence[tuple[str, int]] = (),
+) -> int:
+    """Print the plan of a resolved configuration, with the speed to expect; 0 when it fits and `ballast serve` would
+    start. `others`: the model in other quantisations, by name and bytes. Raises as `plan_for` and `check_memory` do,
+    and ModelError; the plan is printed before it is refused."""
     gguf, spec = open_checked(config.model)
-    config, plan = settle(config, gguf, spec)
+    here = read_machine()
+    memory = None if described.host_memory is None else Memory(described.host_memory, described.host_memory, None)
+    config, plan = settle(config, gguf, spec, memory)
+    gpu_name = here.gpus[0] if here.gpus else None
+    speed = speed_report(gguf, spec, plan, here.memory, described, gpu_name, config.machine.activation_bytes)
+    missing = [] if plan.fits else shortfall_lines(gguf, spec, plan, others)
     if as_json:
-        told = json.dumps(to_json(plan) | device_choice(config), indent=2) + "\n"
+        expected = {"speed": None if speed is None else speed.to_json(), "missing": missing}
+        told = json.dumps(to_json(plan) | device_choice(config) | expected, indent=2) + "\n"
     else:
-        told = device_line(config) + render(plan)
+        told = device_line(config) + render(plan, [] if speed is None else speed.lines(), missing)
     (out or sys.stdout).write(told)
     check_memory(plan)
     load_checked_text(config.model, gguf, spec)

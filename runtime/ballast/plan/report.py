@@ -15,8 +15,8 @@ from ballast.plan.memory import DevicePlan, MemoryPlan, Numbers
 from ballast.plan.rows import MemoryRow
 
 
-def render(plan: MemoryPlan) -> str:
-    """The plan for people."""
+def render(plan: MemoryPlan, speed: Sequence[str] = (), missing: Sequence[str] = ()) -> str:
+    """The plan for people. `speed`, `missing`: lines on these, for plans that are printed."""
     lines = [plan.model, *(f"  {file}" for file in plan.files), "", "Weights"]
     lines += _table(
         ("group", "device", "type", "tensors", "bytes"),
@@ -45,7 +45,9 @@ def render(plan: MemoryPlan) -> str:
             lines += ["", "Decode steps", *_pcie_lines(plan.numbers, plan.device)]
     if plan.assignment.rules:
         lines += ["", "Rules", *(f"  {line}" for line in rule_lines(plan.assignment))]
-    lines += ["", "It fits." if plan.fits else "It does not fit."]
+    if speed:
+        lines += ["", "Speed, as expected", *speed]
+    lines += ["", "It fits." if plan.fits else " ".join(["It does not fit.", *missing])]
     return "\n".join(lines) + "\n"
 
 

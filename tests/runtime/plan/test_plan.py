@@ -247,7 +247,7 @@ def test_the_command_prints_a_plan_that_does_not_fit_and_then_refuses_it(gguf: G
     out = io.StringIO()
     with pytest.raises(OutOfMemoryError):
         run(config_for(gguf.path, cache_lens=1 << 30), out=out)
-    assert out.getvalue().endswith("It does not fit.\n")
+    assert re.search(r"It does not fit\. \S+ GiB more memory of the host is needed\.\n$", out.getvalue())
 
 
 def test_the_command_refuses_what_serving_would_refuse(tmp_path: Path, gguf: GgufModel) -> None:

@@ -1,0 +1,49 @@
+"""How fast this machine's memory is: measured where that is possible, else by the maker's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ballast._core import kernels, numa
+from ballast.host.machine import Machine, Memory
+from ballast.host.numa import plan_threads
+
+READ_BYTES = 1 << 30
+"""Read for a measurement; beyond the last cache of nearly all machines."""
+_SHARE_TAKEN = 4
+"""Of the memory that is available, the part that a measurement takes at most."""
+_LEAST_BYTES = 64 << 20
+"""Less than that would measure caches."""
+
+_GPU_GB_PER_S = (
+    *(("H200", 4800), ("H100 80GB HBM3", 3350), ("H100 NVL", 3900), ("H100", 2000), ("H20", 4000), ("B200", 8000)),
+    *(("A100-SXM4-80GB", 2039), ("A100 80GB", 1935), ("A100", 1555), ("L40S", 864), ("L40", 864), ("L4", 300)),
+    *(("RTX 5090", 1792), ("RTX 4090", 1008), ("RTX 3090", 936), ("RTX 6000 Ada", 960), ("RTX A6000", 768)),
+    *(("A10", 600), ("T4", 320), ("V100", 900)),
+)
+"""Parts of names as the driver has them, the longest first of those that begin alike → memory, by the data sheets."""
+
+
+def gpu_bytes_per_s(name: str) -> float | None:
+    """The rate of a GPU's memory by its model's data sheet; None for a model that is not known."""
+    return next((rate * 1e9 for part, rate in _GPU_GB_PER_S if part in name), None)
+
+
+def memory_bytes_per_s(num_threads: int, memory: Memory) -> float | None:
+    """The rate at which so many threads read memory, measured in about a second; None where too little is free."""
+    num_bytes = min(READ_BYTES, memory.available_bytes // _SHARE_TAKEN)
+    if num_bytes < _LEAST_BYTES:
+        return None
+    placement = plan_threads(numa.read_topology(), num_threads, "auto").placement
+    pool = kernels.ThreadPool(num_threads) if placement is None else kernels.ThreadPool(placement)
+    return kernels.measure_read_speed(pool, num_bytes)
+
+
+def by_node(machine: Machine) -> Iterator[tuple[int, int, float]]:
+    """Each NUMA node with usable CPUs and memory: its index, the threads that read, bytes a second."""
+    for node in machine.topology.nodes:
+        cpus = [core[0] for core in node.cores]
+        num_bytes = min(READ_BYTES, machine.memory.available_bytes // _SHARE_TAKEN)
+        if cpus and node.memory_allowed and num_bytes >= _LEAST_BYTES:
+            pool = kernels.ThreadPool(numa.Placement([numa.NodeThreads(node.index, cpus)]))
+            yield node.index, len(cpus), kernels.measure_read_speed(pool, num_bytes)

@@ -1,0 +1,59 @@
+"""A machine that is described to `ballast plan`, in place of this one. What is not said is this machine's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ballast.config.kinds import size
+from ballast.errors import ConfigError
+
+_LANE_BYTES_PER_S = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+"""Of PCIe, by generation."""
+_COPIED_SHARE = 0.8
+"""Of that, what copies from pinned memory reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Rates are bytes a second; None: as this machine has it."""
+
+    host_memory: int | None = None
+    """Bytes that may be taken."""
+    memory_bandwidth: float | None = None
+    """At which all threads together read host memory."""
+    gpu_bandwidth: float | None = None
+    pcie: float | None = None
+
+
+THIS_MACHINE = Described()
+
+
+def read_rate(option: str, text: str) -> float:
+    """A rate such as 300GB/s. Raises ConfigError."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([MGT])B/s", text)
+    if found is None or float(found[1]) <= 0:
+        raise ConfigError(option, text, "expected a rate such as 300GB/s")
+    return float(found[1]) * 1000.0 ** ("MGT".index(found[2]) + 2)
+
+
+def read_size(option: str, text: str) -> int:
+    """A number of bytes such as 384GiB. Raises ConfigError."""
+    kind = size()
+    try:
+        found = kind.parse(text)
+    except ValueError:
+        found = None
+    if found is None or not kind.accepts(found):
+        raise ConfigError(option, text, "expected a size such as 384GiB")
+    return int(found)
+
+
+def read_pcie(option: str, text: str) -> float:
+    """The rate of copies over a bus such as 4x16, or one that is given as a rate. Raises ConfigError."""
+    found = re.fullmatch(r"([3-6])x(1|2|4|8|16)", text)
+    if found is None:
+        if text.endswith("B/s"):
+            return read_rate(option, text)
+        raise ConfigError(option, text, "expected generation and lanes, such as 4x16, or a rate such as 25GB/s")
+    return _LANE_BYTES_PER_S[int(found[1])] * int(found[2]) * _COPIED_SHARE

@@ -1,0 +1,59 @@
+"""What a plan that does not fit lacks, and which quantisation would do. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ballast.host.sizes import human
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import expected_tensors
+from ballast.plan.memory import MemoryPlan
+from ballast.weights.gguf import GgufModel
+
+_BITS = dict(
+    (
+        *(("Q8_0", 8.5), ("Q6_K", 6.6), ("Q5_K_M", 5.7), ("Q4_K_M", 4.85), ("Q4_K_S", 4.6), ("IQ4_XS", 4.3)),
+        *(("Q3_K_M", 3.9), ("IQ3_XXS", 3.1), ("Q2_K", 3.0), ("IQ2_XXS", 2.1), ("IQ1_S", 1.6)),
+    )
+)
+"""Bits a weight that files of these quantisations have, about, the most exact first."""
+
+
+def shortfall_lines(
+    gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan, others: Sequence[tuple[str, int]] = ()
+) -> list[str]:
+    """Sentences about what is missing; none where the plan fits. `others`: the same model in other quantisations, each
+    by name and bytes; where there are none, common ones are named."""
+    told = []
+    lacking = plan.needed_bytes - plan.memory.available_bytes
+    if lacking > 0:
+        told.append(f"{human(lacking)} more memory of the host is needed.")
+        if not plan.max_cache_lens:  # else a smaller cache would do, which the refusal says
+            share = 1 - lacking / max(1, _weights(plan))
+            shapes = expected_tensors(spec)
+            file_bytes = sum(gguf.tensors[name].num_bytes for name in shapes)
+            told.append(_would_fit(int(share * file_bytes), sum(map(math.prod, shapes.values())), others))
+    if plan.device is not None and not plan.device.fits:
+        more = human(plan.device.needed_bytes - plan.device.memory.available_bytes)
+        told.append(f"{more} more memory of {plan.device.memory.name} is needed.")
+    return told
+
+
+def _weights(plan: MemoryPlan) -> int:
+    """Bytes of those that the host holds."""
+    return sum(row.num_bytes for row in plan.weights if row.device == "cpu")
+
+
+def _would_fit(budget: int, num_weights: int, others: Sequence[tuple[str, int]]) -> str:
+    if others:
+        fitting = [other for other in others if other[1] <= budget]
+        if not fitting:
+            return "None of the repository's models would fit."
+        name, num_bytes = max(fitting, key=lambda other: other[1])
+        return f"Of the repository's models, {name} with {human(num_bytes)} would fit, about."
+    bits = 8 * budget / max(1, num_weights)
+    name = next((name for name, needed in _BITS.items() if needed <= bits), None)
+    if name is None:
+        return "No common quantisation of this model would fit."
+    return f"A file of about {max(bits, 0):.1f} bits a weight would fit, such as {name}."

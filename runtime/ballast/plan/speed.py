@@ -1,0 +1,149 @@
+"""How many tokens a second a plan may be expected to bring, and what bounds it. Pure arithmetic.
+
+A decode step of B tokens reads the dense weights once, and of the routed experts those that B tokens choose: as many
+different ones as are expected where all are chosen alike. Reading and arithmetic overlap in part, so that a side takes
+the root of the sum of their squares. A GPU has a layer's fixed time beside its reading. Constants follow the records
+in benchmarks/results; tests hold the outcome to these. Contexts are taken as short: reading a long cache comes on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ballast.host.sizes import human
+
+_MEMORY_SHARE = 0.82
+"""Of the speed at which threads can read host memory, what a step's reads reach."""
+_THREAD_FLOPS: Mapping[str, float] = {"amx": 250e9, "avx512": 250e9, "avx2": 130e9, "reference": 1e9}
+"""Operations a second of one thread, by instruction set, with activations of two bytes."""
+_FASTER_WITH_A_BYTE = 1.6
+"""The same with activations of one byte, as a multiple."""
+_GPU_SHARE = 0.5
+"""The same of a GPU's memory."""
+_GPU_LAYER_S = 140e-6
+"""What a layer takes on a GPU beside reading its weights: kernels that are small, and waits between them."""
+_GPU_FLOPS_PER_BYTE = 31.0
+"""Operations of long steps for each byte that the GPU's memory could bring meanwhile: 150 TFLOP/s of an H200."""
+_PREFILL_NORM = 1.5
+"""How far streaming experts and computing with them overlap on a GPU: 1 would be not at all."""
+_CPU_NORM = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a machine reads and computes, in bytes a second."""
+
+    memory: float
+    """At which all threads together read host memory."""
+    num_threads: int
+    isa: str
+    activation_bytes: int = 2
+    gpu_memory: float | None = None
+    pcie: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a forward pass goes through: weights as bytes and as numbers."""
+
+    dense_bytes: int
+    """All that every token takes."""
+    dense_weights: int
+    expert_bytes: int
+    """Routed experts, all of them."""
+    expert_weights: int
+    num_layers: int
+    num_experts: int
+    num_experts_used: int
+    on_gpu: bool = False
+    """Whether a GPU computes all but the routed experts in host memory."""
+    gpu_expert_share: float = 0.0
+    """Share of the routed experts that a GPU's memory holds."""
+    streams: bool = False
+    """Whether long steps send the other experts through the GPU."""
+
+    def used_share(self, num_tokens: int) -> float:
+        """The share of the routed experts that a step of so many tokens is expected to choose."""
+        if not self.num_experts:
+            return 0.0
+        return 1.0 - (1.0 - self.num_experts_used / self.num_experts) ** num_tokens
+
+    @property
+    def expert_weights_of_a_token(self) -> float:
+        return self.expert_weights * self.num_experts_used / self.num_experts if self.num_experts else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """An expected speed, and the limit that it comes from."""
+
+    tokens_per_s: float
+    limit: str
+
+
+def decode(work: Work, rates: Rates, batch: int) -> Expected:
+    """A decode step of `batch` requests: tokens a second of all of them together."""
+    chosen = work.used_share(batch)
+    host_share = 1.0 - work.gpu_expert_share if work.on_gpu else 1.0
+    host_bytes = work.expert_bytes * chosen * host_share
+    host_weights = work.expert_weights_of_a_token * host_share
+    parts = {}
+    if work.on_gpu:
+        assert rates.gpu_memory is not None, "a plan with a GPU has its rate"
+        gpu_bytes = work.dense_bytes + work.expert_bytes * chosen * work.gpu_expert_share
+        parts["the GPU's memory"] = gpu_bytes / (rates.gpu_memory * _GPU_SHARE)
+        parts["the GPU's steps from layer to layer"] = work.num_layers * _GPU_LAYER_S
+    else:
+        host_bytes += work.dense_bytes
+        host_weights += work.dense_weights
+    reading = host_bytes / (rates.memory * _MEMORY_SHARE)
+    computing = 2.0 * batch * host_weights / _host_flops(rates)
+    host = _together(reading, computing, _CPU_NORM)
+    parts["host memory" if reading >= computing else "the CPU's arithmetic"] = host
+    return _expected(batch, parts, host_bytes)
+
+
+def prefill(work: Work, rates: Rates, num_tokens: int) -> Expected:
+    """A step of `num_tokens` tokens of prompts."""
+    chosen = work.used_share(num_tokens)
+    if not work.on_gpu:
+        weights = work.dense_weights + work.expert_weights_of_a_token
+        reading = (work.dense_bytes + work.expert_bytes * chosen) / (rates.memory * _MEMORY_SHARE)
+        computing = 2.0 * num_tokens * weights / _host_flops(rates)
+        name = "host memory" if reading >= computing else "the CPU's arithmetic"
+        return _expected(num_tokens, {name: _together(reading, computing, _CPU_NORM)})
+    assert rates.gpu_memory is not None, "a plan with a GPU has its rates"
+    assert rates.pcie is not None
+    gpu_flops = rates.gpu_memory * _GPU_FLOPS_PER_BYTE
+    host_share = 1.0 - work.gpu_expert_share
+    on_gpu = work.dense_weights + work.expert_weights_of_a_token * (1.0 if work.streams else work.gpu_expert_share)
+    computing = 2.0 * num_tokens * on_gpu / gpu_flops
+    if work.streams:
+        passing = work.expert_bytes * chosen * host_share / rates.pcie
+        name = "PCIe" if passing >= computing else "the GPU's arithmetic"
+        return _expected(num_tokens, {name: _together(passing, computing, _PREFILL_NORM)})
+    host_weights = work.expert_weights_of_a_token * host_share
+    parts = {
+        "the GPU's arithmetic": computing,
+        "the CPU's arithmetic": 2.0 * num_tokens * host_weights / _host_flops(rates),
+    }
+    return _expected(num_tokens, parts)
+
+
+def _host_flops(rates: Rates) -> float:
+    faster = _FASTER_WITH_A_BYTE if rates.activation_bytes == 1 else 1.0
+    return faster * rates.num_threads * _THREAD_FLOPS.get(rates.isa, _THREAD_FLOPS["reference"])
+
+
+def _together(a: float, b: float, norm: float) -> float:
+    """Seconds of two things that overlap in part."""
+    return float((a**norm + b**norm) ** (1.0 / norm))
+
+
+def _expected(num_tokens: int, parts: Mapping[str, float], host_bytes: float = 0.0) -> Expected:
+    """`parts`: seconds, one after the other, by what they wait for."""
+    name = max(parts, key=lambda part: parts[part])
+    total = sum(parts.values())
+    told = f"{name}, {human(int(host_bytes))} a step" if name == "host memory" and host_bytes else name
+    return Expected(num_tokens / total if total > 0 else 0.0, told)

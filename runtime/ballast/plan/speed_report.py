@@ -1,0 +1,120 @@
+"""The expected speed of a plan, for people and for programs: from the plan's weights and the machine's rates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ballast.host.bandwidth import gpu_bytes_per_s, memory_bytes_per_s
+from ballast.host.machine import Memory
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import expected_tensors, group_of
+from ballast.plan.described import Described
+from ballast.plan.memory import MemoryPlan
+from ballast.plan.speed import Expected, Rates, Work, decode, prefill
+from ballast.weights.gguf import GgufModel
+
+BATCHES = (1, 4, 16)
+ASSUMED_GPU_BYTES_PER_S = 1000e9
+"""Of a GPU that is not here, or not known: a consumer's."""
+ASSUMED_PCIE_BYTES_PER_S = 25e9
+"""PCIe 4.0 with 16 lanes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedReport:
+    """Decode speeds by number of requests, and that of long prompts."""
+
+    decode: dict[int, Expected]
+    prefill: Expected
+    prefill_tokens: int
+    """Of the step that it is for."""
+    rates: Rates
+    sources: tuple[str, ...]
+    """Each rate with where it comes from, for people."""
+
+    def lines(self) -> list[str]:
+        """For people."""
+        rows = [(f"{batch} at once", found) for batch, found in self.decode.items()]
+        rows.append(("prompts", self.prefill))
+        width = max(len(name) for name, _ in rows)
+        told = [f"  {name:{width}}  {_shown(found.tokens_per_s):>6}  {found.limit}" for name, found in rows]
+        return [f"  {'':{width}}  tokens/s, and what bounds it", *told, f"  By {', '.join(self.sources)}."]
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+
+        def entry(found: Expected) -> dict[str, Any]:
+            return {"tokens_per_s": round(found.tokens_per_s, 2), "limit": found.limit}
+
+        return {
+            "decode": {str(batch): entry(found) for batch, found in self.decode.items()},
+            "prefill": {**entry(self.prefill), "tokens": self.prefill_tokens},
+            "memory_bytes_per_s": self.rates.memory,
+            "gpu_memory_bytes_per_s": self.rates.gpu_memory,
+            "pcie_bytes_per_s": self.rates.pcie,
+            "threads": self.rates.num_threads,
+            "isa": self.rates.isa,
+        }
+
+
+def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
+    """What a forward pass goes through under a plan."""
+    num_bytes, num_weights = {True: 0, False: 0}, {True: 0, False: 0}
+    for name, shape in expected_tensors(spec).items():
+        if name != "token_embd.weight" or spec.tied_output:
+            routed = group_of(name) == "routed experts"
+            num_bytes[routed] += gguf.tensors[name].num_bytes
+            num_weights[routed] += math.prod(shape)
+    num_routed = spec.num_experts * (spec.num_layers - spec.num_dense_layers)
+    on_gpu = plan.device is not None
+    return Work(
+        dense_bytes=num_bytes[False],
+        dense_weights=num_weights[False],
+        expert_bytes=num_bytes[True],
+        expert_weights=num_weights[True],
+        num_layers=spec.num_layers,
+        num_experts=spec.num_experts,
+        num_experts_used=spec.num_experts_used,
+        on_gpu=on_gpu,
+        gpu_expert_share=sum(map(len, plan.gpu_experts)) / num_routed if on_gpu and num_routed else 0.0,
+        streams=plan.numbers.streams_experts,
+    )
+
+
+def speed_report(
+    gguf: GgufModel,
+    spec: ModelSpec,
+    plan: MemoryPlan,
+    here: Memory,
+    described: Described,
+    gpu_name: str | None,
+    activation_bytes: int,
+) -> SpeedReport | None:
+    """The report; None where memory cannot be measured and is not described. `here`: this machine's memory, of which a
+    measurement takes some for a second. `gpu_name`: the model of the GPU, None where it is not here."""
+    threads, isa = sum(plan.numbers.threads_per_node), plan.numbers.isa
+    measured = described.memory_bandwidth is None
+    memory = memory_bytes_per_s(threads, here) if measured else described.memory_bandwidth
+    if not memory:
+        return None
+    sources = [f"{memory / 1e9:.0f} GB/s of host memory, {'measured now' if measured else 'as described'}"]
+    sources.append(f"{threads} threads of {isa}")
+    gpu = pcie = None
+    if plan.device is not None:
+        known = None if gpu_name is None else gpu_bytes_per_s(gpu_name)
+        gpu = described.gpu_bandwidth or known or ASSUMED_GPU_BYTES_PER_S
+        pcie = described.pcie or ASSUMED_PCIE_BYTES_PER_S
+        whose = "as described" if described.gpu_bandwidth else f"{gpu_name}'s" if known else "assumed"
+        sources.append(f"{gpu / 1e9:.0f} GB/s of the GPU's memory, {whose}")
+        sources.append(f"{pcie / 1e9:.0f} GB/s across PCIe, {'as described' if described.pcie else 'assumed'}")
+    sources.append("short contexts")
+    rates, work = Rates(memory, threads, isa, activation_bytes, gpu, pcie), work_of(gguf, spec, plan)
+    tokens = plan.numbers.step_tokens
+    decoded = {batch: decode(work, rates, batch) for batch in BATCHES}
+    return SpeedReport(decoded, prefill(work, rates, tokens), tokens, rates, tuple(sources))
+
+
+def _shown(tokens_per_s: float) -> str:
+    return f"{tokens_per_s:.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.3g}"

@@ -1,0 +1,230 @@
+"""The speed that a plan tells to expect is held to what was measured, and follows from the machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ballast import cli
+from ballast._core import kernels
+from ballast.errors import ConfigError, OutOfMemoryError
+from ballast.host import bandwidth, doctor
+from ballast.host.machine import Memory, read_machine
+from ballast.model.modules import module_tree
+from ballast.model.spec import LatentSpec, ModelSpec
+from ballast.moe.device_rules import assign
+from ballast.plan import MemoryPlan, Numbers, make_plan
+from ballast.plan.described import read_pcie, read_rate, read_size
+from ballast.plan.shortfall import shortfall_lines
+from ballast.plan.speed import Rates, Work, decode, prefill
+from ballast.plan.speed_report import work_of
+from ballast.weights.gguf import GgufModel, open_gguf
+from support.models.gguf_files import R1_SPEC, V2_LITE_SPEC, common_types, write_hollow_model
+
+RESULTS = Path(__file__).parents[3] / "benchmarks/results"
+GIB = 1 << 30
+H200_BYTES_PER_S, PCIE_BYTES_PER_S = 4.8e12, 50e9
+"""Of the machine of the records with a GPU."""
+
+V2_LITE = replace(
+    V2_LITE_SPEC,
+    name="V2-Lite's shape",
+    num_layers=27,
+    num_dense_layers=1,
+    vocab_size=102400,
+    context_length=163840,
+    hidden=2048,
+    ffn_dim=10944,
+    num_heads=16,
+    attention=LatentSpec(q_lora_rank=None, kv_lora_rank=512, nope_dim=128, rope_dim=64, v_dim=128, mla_layout="joint"),
+    num_experts=64,
+    num_experts_used=6,
+    num_shared_experts=2,
+    expert_dim=1408,
+)
+R1_CUT = replace(R1_SPEC, num_layers=8)
+"""As the records have it: the three dense layers and five others."""
+
+RECORDED = [
+    ("engine_beside_ik_llama", "2026-11-22T22:25Z", "v2lite"),
+    ("engine_beside_ik_llama", "2026-11-22T21:47Z", "v2lite"),
+    ("hybrid_decode", "2026-11-22T06:15Z", "r1"),
+    ("hybrid_decode", "2026-11-22T06:21Z", "r1"),
+    ("hybrid_decode", "2026-11-22T06:19Z", "v2lite"),
+    ("hybrid_prefill", "2026-11-22T06:20Z", "r1"),
+    ("hybrid_prefill", "2026-11-22T06:19Z", "v2lite"),
+    ("engine_decode", "2026-11-24T05:25Z", "r1"),
+    ("engine_decode", "2026-11-24T05:26Z", "r1"),
+    ("engine_decode", "2026-11-24T05:26Z", "v2"),
+    ("engine_long_prompt", "2026-11-24T00:33Z", "r1"),
+]
+"""Runs: the records' file, their minute, how their cases begin."""
+
+
+def planned(gguf: GgufModel, spec: ModelSpec, gib: int = 1024) -> MemoryPlan:
+    numbers = Numbers(cache_lens=4096, block_tokens=32, max_batch_size=4, chunk_size=256, prefill_chunk_size=256)
+    return make_plan(gguf, spec, assign(module_tree(spec), ()), numbers, Memory(gib * GIB, gib * GIB, None))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, GgufModel]:
+    folder = tmp_path_factory.mktemp("hollow")
+    return {
+        name: open_gguf(write_hollow_model(folder / f"{name}.gguf", spec, common_types(spec)))
+        for name, spec in (("v2", V2_LITE), ("r1", R1_CUT))
+    }
+
+
+@pytest.fixture(scope="module")
+def works(models: dict[str, GgufModel]) -> dict[str, Work]:
+    specs = {"v2": V2_LITE, "r1": R1_CUT}
+    return {name: work_of(gguf, specs[name], planned(gguf, specs[name])) for name, gguf in models.items()}
+
+
+def runs(file: str, minute: str, begins: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (RESULTS / f"{file}.jsonl").read_text().splitlines()]
+    found = [line for line in lines if line["time"] == minute and line["case"].startswith(begins)]
+    return [line for line in found if "sampled" not in line["case"]]
+
+
+def read_speeds(found: dict[str, Any]) -> list[float]:
+    """What the run measured of its memory: one figure, or one a round."""
+    said = found.get("memory_gb_per_s", found.get("dram_gb_per_s")) or []
+    return said if isinstance(said, list) else [said]
+
+
+@pytest.mark.parametrize(("file", "minute", "begins"), RECORDED)
+def test_predictions_are_within_a_quarter_of_what_was_measured(
+    works: dict[str, Work], file: str, minute: str, begins: str
+) -> None:
+    found = runs(file, minute, begins)
+    readings = [reading for record in found for reading in read_speeds(record)]
+    memory = statistics.median(readings) * 1e9 if readings else 143e9  # a run has one machine, which is not still
+    compared = 0
+    for record in found:
+        all_on_gpu = record.get("all_on_gpu", False)
+        on_gpu = "gpu" in record or record.get("device", "cpu") != "cpu"
+        work = replace(
+            works[begins[:2]], on_gpu=on_gpu, streams=on_gpu and not all_on_gpu, gpu_expert_share=float(all_on_gpu)
+        )
+        precision = record.get("activation_bytes", 2)
+        rates = Rates(memory, record["threads"], record["isa"], precision, H200_BYTES_PER_S, PCIE_BYTES_PER_S)
+        measured = record.get("tokens_per_s") or statistics.median(record["ours_tokens_per_s"])
+        if batch := re.search(r"decode B=(\d+)", record["case"]):
+            expected = decode(work, rates, int(batch[1]))
+        else:
+            tokens = re.search(r"(?:prefill|passes of) (\d+)", record["case"])
+            assert tokens is not None, record["case"]
+            expected = prefill(work, rates, int(tokens[1]))
+        assert 0.75 < expected.tokens_per_s / measured < 1.25, (record["case"], expected, measured)
+        compared += 1
+    assert compared > 0
+
+
+def test_the_bytes_of_a_step_are_those_that_benchmarks_counted(works: dict[str, Work]) -> None:
+    for name, minute, begins in (("v2", "2026-11-24T05:26Z", "v2.gguf"), ("r1", "2026-11-24T05:25Z", "r1.gguf")):
+        for record in runs("engine_decode", minute, begins):
+            if "batch" in record:
+                work = works[name]
+                gigabytes = (work.dense_bytes + work.used_share(record["batch"]) * work.expert_bytes) / 1e9
+                assert gigabytes == pytest.approx(record["gb_read_per_step"], rel=0.05)
+
+
+def test_the_limit_is_named(works: dict[str, Work]) -> None:
+    slow_memory, slow_cpu = Rates(1e9, 64, "avx512"), Rates(1e12, 1, "reference")
+    assert decode(works["v2"], slow_memory, 1).limit == "host memory, 1.6 GiB a step"
+    assert decode(works["v2"], slow_cpu, 1).limit == "the CPU's arithmetic"
+    on_gpu = replace(works["r1"], on_gpu=True, streams=True)
+    slow_bus = Rates(1e12, 64, "avx512", 2, 4.8e12, 1e9)
+    assert prefill(on_gpu, slow_bus, 4096).limit == "PCIe"
+    assert prefill(on_gpu, replace(slow_bus, gpu_memory=1e9, pcie=1e12), 4096).limit == "the GPU's arithmetic"
+    all_there = replace(on_gpu, gpu_expert_share=1.0, streams=False)
+    assert decode(all_there, replace(slow_bus, gpu_memory=1e11), 16).limit == "the GPU's memory"
+    assert prefill(replace(on_gpu, streams=False), Rates(1e12, 1, "avx2", 2, 4.8e12, 1e9), 4096).limit == (
+        "the CPU's arithmetic"
+    )
+
+
+def test_a_machine_is_described(models: dict[str, GgufModel], capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--host_memory", "64GiB", "--memory_bandwidth", "46GB/s", "--threads", "2"]
+    assert cli.main(["plan", str(models["v2"].path), "--json", *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["available_bytes"] == 64 * GIB
+    assert found["speed"]["memory_bytes_per_s"] == 46e9
+    assert found["speed"]["threads"] == 2
+    assert list(found["speed"]["decode"]) == ["1", "4", "16"]
+    if kernels.usable_isas()[0] in ("amx", "avx512"):
+        assert found["speed"]["decode"]["16"]["tokens_per_s"] == pytest.approx(57, rel=0.25), "of the records"
+    assert found["missing"] == []
+
+    with_gpu = [*words, "--vram_limit", "24GiB", "--pcie", "4x16", "--gpu_bandwidth", "1008GB/s"]
+    assert cli.main(["plan", str(models["v2"].path), *with_gpu]) == 0
+    told = capsys.readouterr().out
+    assert "46 GB/s of host memory, as described, 2 threads of" in told
+    assert "1008 GB/s of the GPU's memory, as described, 25 GB/s across PCIe, as described" in told
+
+
+def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bandwidth, "READ_BYTES", 64 << 20)
+    assert cli.main(["plan", "--device", "cpu"]) == 0
+    assert re.search(r"By \d+ GB/s of host memory, measured now, \d+ threads", capsys.readouterr().out)
+    assert bandwidth.memory_bytes_per_s(1, Memory(GIB, 1 << 20, None)) is None, "too little is free"
+
+
+def test_the_doctor_measures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bandwidth, "READ_BYTES", 64 << 20)
+    assert doctor.run(measure=True) == 0
+    told = capsys.readouterr().out
+    nodes = [node for node in read_machine().topology.nodes if node.cores and node.memory_allowed]
+    assert len(re.findall(r"bandwidth +memory.*: \d+\.\d GB/s", told)) == len(nodes)
+    doctor.run()
+    assert "bandwidth" not in capsys.readouterr().out
+
+
+def test_what_is_missing_is_said_with_what_would_fit(models: dict[str, GgufModel]) -> None:
+    gguf = models["v2"]
+    assert shortfall_lines(gguf, V2_LITE, planned(gguf, V2_LITE)) == []
+    plan = planned(gguf, V2_LITE, gib=8)
+    needed, way_out = shortfall_lines(gguf, V2_LITE, plan)
+    assert needed == f"{(plan.needed_bytes - 8 * GIB) / GIB:.1f} GiB more memory of the host is needed."
+    assert way_out == "A file of about 4.0 bits a weight would fit, such as Q3_K_M."
+    others = [("Q2_K", 6 * GIB), ("IQ1_S", 4 * GIB), ("Q4_K_M", 11 * GIB)]
+    assert shortfall_lines(gguf, V2_LITE, plan, others)[1] == (
+        "Of the repository's models, Q2_K with 6.0 GiB would fit, about."
+    )
+    assert "None of the repository's models" in shortfall_lines(gguf, V2_LITE, plan, others[2:])[1]
+    assert "No common quantisation" in shortfall_lines(gguf, V2_LITE, planned(gguf, V2_LITE, gib=1))[1]
+
+
+def test_the_command_says_it_before_it_refuses(
+    models: dict[str, GgufModel], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--host_memory", "8GiB", "--memory_bandwidth", "46GB/s", "--device", "cpu"]
+    assert cli.main(["plan", str(models["v2"].path), *words]) == OutOfMemoryError.exit_code
+    assert re.search(r"It does not fit\. .* would fit, such as", capsys.readouterr().out)
+
+
+def test_sizes_and_rates_are_read() -> None:
+    assert read_rate("memory_bandwidth", "1.5TB/s") == 1.5e12
+    assert read_pcie("pcie", "4x16") == pytest.approx(25.2e9, rel=0.01)
+    assert read_pcie("pcie", "12GB/s") == 12e9
+    assert read_size("host_memory", "384GiB") == 384 * GIB
+    for read, text in (
+        (read_rate, "300"),
+        (read_rate, "0GB/s"),
+        (read_rate, "-1GB/s"),
+        (read_rate, "300GiB/s"),
+        (read_pcie, "9x16"),
+        (read_pcie, "4x3"),
+        (read_size, "auto"),
+        (read_size, "much"),
+        (read_size, "0"),
+    ):
+        with pytest.raises(ConfigError, match="expected"):
+            read("option", text)

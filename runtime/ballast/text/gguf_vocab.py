@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from ballast.errors import ModelError, shown
 from ballast.text.tokenizer import Tokenizer
@@ -52,7 +52,8 @@ _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
 _CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 
 # `tokenizer.ggml.pre` → the splits, applied one after the other. Sources: the tokenizer.json of DeepSeek V2 and V3,
-# llama.cpp's table for deepseek-coder and glm4, and `pat_str` of Moonshot's tokenization_kimi.py.
+# llama.cpp's table for deepseek-coder and glm4, transformers' tokenization_qwen2.py, and `pat_str` of Moonshot's
+# tokenization_kimi.py.
 SPLITS: Mapping[str, Sequence[str]] = {
     "deepseek-llm": (
         r"[\r\n]",
@@ -89,6 +90,15 @@ SPLITS: Mapping[str, Sequence[str]] = {
         r"|\s+(?!\S)"
         r"|\s+",
     ),
+    "qwen2": (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+        r"|[^\r\n\p{L}\p{N}]?\p{L}+"
+        r"|\p{N}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+"
+        r"|\s+(?!\S)"
+        r"|\s+",
+    ),
     "kimi-k2": (
         r"\p{Han}+"
         rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTION}"
@@ -103,6 +113,9 @@ SPLITS: Mapping[str, Sequence[str]] = {
 
 _WHOLE_FIRST = frozenset({"glm4"})
 """Splits whose pieces are one token where the vocabulary has it, whatever the merges make of them."""
+
+COMPOSED_FIRST = frozenset({"qwen2"})
+"""Splits whose text is brought into Unicode's composed form (NFC) first."""
 
 _WAY_OUT = "pass --model_path with a directory that holds the model's tokenizer.json"
 
@@ -143,6 +156,8 @@ def build_backend(metadata: Mapping[str, Any], gguf_name: str) -> tokenizers.Tok
         backend = tokenizers.Tokenizer(models.BPE(vocab, merges, ignore_merges=pre in _WHOLE_FIRST))
     except Exception as error:  # the library raises nothing more specific
         raise ModelError(gguf_name, f"tokenizer.ggml.merges: {shown(str(error))}; {_WAY_OUT}") from error
+    if pre in COMPOSED_FIRST:
+        backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITS[pre]),

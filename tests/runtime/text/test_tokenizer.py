@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, trainers
 from tokenizers.processors import TemplateProcessing
+from transformers import Qwen2Tokenizer
 
 from ballast.errors import ModelError, RequestError
 from ballast.text import byte_alphabet
@@ -215,7 +216,10 @@ def test_a_million_spaces_do_not_hang_the_splitter(pre: str) -> None:
 @pytest.mark.parametrize("pre", SPLITS)
 def test_a_trained_vocabulary_gives_the_same_ids_from_metadata(pre: str) -> None:
     trained = tokenizers.Tokenizer(models.BPE())
-    trained.pre_tokenizer = build_backend(byte_metadata(pre), "bytes.gguf").pre_tokenizer
+    untrained = build_backend(byte_metadata(pre), "bytes.gguf")
+    trained.pre_tokenizer = untrained.pre_tokenizer
+    if untrained.normalizer is not None:
+        trained.normalizer = untrained.normalizer
     trainer = trainers.BpeTrainer(
         vocab_size=900,
         show_progress=False,
@@ -230,7 +234,8 @@ def test_a_trained_vocabulary_gives_the_same_ids_from_metadata(pre: str) -> None
         ids = tokenizer.encode(text, parse_special=False)
         pieces = [metadata["tokenizer.ggml.tokens"][token_id] for token_id in ids]
         assert pieces == trained.encode(text, add_special_tokens=False).tokens
-        assert tokenizer.decode(ids) == text
+        composed = text if untrained.normalizer is None else untrained.normalizer.normalize_str(text)
+        assert tokenizer.decode(ids) == composed
 
 
 def _raw(spelled: str) -> bytes:
@@ -315,7 +320,7 @@ def test_a_splitter_that_is_not_known_needs_a_tokenizer_json(tmp_path: Path) -> 
     ("change", "message"),
     [
         ({"model": "llama"}, r"tokenizer\.ggml\.model=llama .* gpt2; pass --model_path"),
-        ({"pre": "qwen2"}, r"tokenizer\.ggml\.pre=qwen2 .* deepseek-llm, .*deepseek-v3, .*; pass --model_path"),
+        ({"pre": "gpt-2"}, r"tokenizer\.ggml\.pre=gpt-2 .* deepseek-llm, .*deepseek-v3, .*; pass --model_path"),
         ({"pre": None}, r"tokenizer\.ggml\.pre is missing; pass --model_path"),
         ({"tokens": None}, r"tokenizer\.ggml\.tokens is missing"),
         ({"merges": None}, r"tokenizer\.ggml\.merges is missing"),
@@ -376,6 +381,16 @@ def test_a_vocabulary_that_would_lose_text_is_refused() -> None:
 )
 def test_glms_splits(text: str, pieces: list[str]) -> None:
     assert splits("glm4", text) == pieces
+
+
+@pytest.mark.parametrize("text", ["it's I'LL", "1234 (x)\n\n  y", "中文abc。", "e\u0301té ﬁ A\u030a", " \t\n x"])
+def test_qwens_tokenizer_is_that_of_transformers(text: str) -> None:
+    ours = tokenizer_from_gguf(byte_metadata("qwen2", user_defined=()), "qwen3.gguf")
+    tokens = {byte_alphabet.CHAR_OF_BYTE[byte]: 2 + byte for byte in range(256)}
+    theirs = Qwen2Tokenizer(vocab=tokens, merges=[])
+    assert ours.encode(text) == theirs.encode(text)
+    pieces = theirs.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    assert splits("qwen2", text) == [text[begin:end] for _, (begin, end) in pieces]
 
 
 def test_glm_takes_a_whole_piece_where_it_is_a_token_and_ends_at_the_next_role() -> None:

@@ -42,6 +42,13 @@ _THINKING: tuple[dict[str, Any], ...] = ({}, {"thinking": True}, {"thinking": Fa
 # V3's and R1's know one message of exactly two calls in a conversation, and list no tools.
 _TWO_CALLS = Shapes(declared=False, calls=(2, 2), rounds=1, calls_at_end_only=True, null_beside_calls=True)
 _LAST_FOUND = "{%- set ns.last_non_tool_call_assistant_msg = idx -%}"
+# What the releases of July 2025 changed in Qwen3's.
+_OPEN = "{{- '<|im_start|>assistant\\n' }}"
+_SWITCHED = (
+    f"{_OPEN}\n    {{%- if enable_thinking is defined and enable_thinking is false %}}\n"
+    "        {{- '<think>\\n\\n</think>\\n\\n' }}\n    {%- endif %}"
+)
+_IF_REASONED = "{%- if reasoning_content %}"
 
 PUBLISHED = {
     "deepseek-v2": Published("tokenizer-v2", "deepseek", "deepseek-v2", Shapes(tools=False)),
@@ -77,11 +84,23 @@ PUBLISHED = {
         Shapes(names=True),
         edits=((_LAST_FOUND, f"{_LAST_FOUND}{{%- break -%}}"),),  # the copy is for an engine without `break`
     ),
-    "qwen3": Published("Qwen-Qwen3-0.6B.jinja", "qwen3", shapes=Shapes(switches=_ENABLED)),
-    "qwen3-coder": Published("Qwen3-Coder.jinja", "qwen3"),
-    "glm-4.6": Published("GLM-4.6.jinja", "glm", shapes=Shapes(switches=_ENABLED)),
+    "qwen3": Published("Qwen-Qwen3-0.6B.jinja", "qwen3", "qwen3", Shapes(switches=_ENABLED)),
+    "qwen3-instruct-2507": Published(
+        "Qwen-Qwen3-0.6B.jinja",
+        "qwen3",
+        "qwen3-instruct-2507",
+        edits=((_SWITCHED, _OPEN), ("{%- if loop.last or (not loop.last and reasoning_content) %}", _IF_REASONED)),
+    ),
+    "qwen3-thinking-2507": Published(
+        "Qwen-Qwen3-0.6B.jinja",
+        "qwen3",
+        "qwen3-thinking-2507",
+        edits=((_SWITCHED, _OPEN.replace("assistant\\n", "assistant\\n<think>\\n")),),
+    ),
+    "qwen3-coder": Published("Qwen3-Coder.jinja", "qwen3", "qwen3-coder"),
+    "glm-4.6": Published("GLM-4.6.jinja", "glm", "glm-4.5", Shapes(switches=_ENABLED)),
     "glm-4.7-flash": Published(
-        "GLM-4.7-Flash.jinja", "glm", shapes=Shapes(switches=(*_ENABLED, {"clear_thinking": False}))
+        "GLM-4.7-Flash.jinja", "glm", "glm-4.7", Shapes(switches=(*_ENABLED, {"clear_thinking": False}))
     ),
 }
 

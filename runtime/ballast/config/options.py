@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 from ballast.config.kinds import PATH, SWITCH, Kind, one_of, seconds, share, size, text, whole, whole_range
 from ballast.config.whole_range import WholeRange
 from ballast.errors import ConfigError
+from ballast.families.registry import RELEASES
 from ballast.host.numa_mode import NumaMode
 
 ENVIRONMENT_PREFIX = "BALLAST_"
@@ -76,9 +77,8 @@ class ModelConfig(_Section):
     chat_template: str | None = option(
         None,
         text("a template's name or a file", "TEMPLATE"),
-        "deepseek-v2, deepseek-v2.5, deepseek-v3, deepseek-r1, deepseek-r1-0528, deepseek-v3.1, kimi-k2, "
-        "kimi-k2-thinking, or a Jinja file; default: the model's own, in a corrected form where it is one that "
-        "DeepSeek or Moonshot published",
+        f"{', '.join(RELEASES)}, or a Jinja file; default: the model's own, in a form of Ballast's where it is one that "
+        "was published and is known",
     )
     trust_request_chat_template: bool = option(
         False,

@@ -30,7 +30,9 @@ class Release:
     options: Mapping[str, object] | None = None
     """Default values for variables of the template; a request may override them."""
     has_switch: bool = False
-    """Whether the variable `thinking` switches thinking on and off."""
+    """Whether the variables `thinking` and `enable_thinking` switch thinking on and off."""
+    object_arguments: bool = False
+    """Whether it goes through the arguments of calls; otherwise it writes them as JSON text."""
 
 
 @dataclass(frozen=True, slots=True)

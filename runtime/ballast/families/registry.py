@@ -57,6 +57,11 @@ def source_of(release: Release) -> str:
     return RELEASES[release.name][0].source(release)
 
 
+def templates_for(reply: ReplyForm) -> list[str]:
+    """The names of the templates of the family whose replies have this form."""
+    return [name for name, (family, _) in RELEASES.items() if family.reply is reply]
+
+
 def family_of_vocabulary(spellings: Container[str]) -> Family | None:
     """The family that a vocabulary's added tokens tell."""
     return next(

@@ -34,6 +34,8 @@ _TYPESCRIPT = "tools_ts_str"
 
 _LATE = "\ufdd2"
 """Content of the late system message by which a template is tried. Another noncharacter."""
+_SAID = "\ufdd3"
+"""Content of the message before it. One more."""
 _TRIED_ARGUMENTS = f'{{"{_LATE}": "a"}}'
 
 Protect = Callable[[Any], Any]
@@ -145,21 +147,25 @@ class ChatTemplate:
         """Whether a system message within a conversation is written in its place, by trying it once: the template may
         as well write it in front, leave it out or refuse it."""
         if self._keeps_late is None:
-            turns = (("user", "a"), ("assistant", "b"), ("system", _LATE), ("user", "c"))
+            turns = (("user", "a"), ("assistant", _SAID), ("system", _LATE), ("user", "c"))
             chat: list[dict[str, Any]] = [{"role": role, "content": content} for role, content in turns]
             values = {**(self.release.options or {} if self.release else {}), **self._specials, "tools": None}
             try:
                 with_it = self._rendered({**values, "messages": chat, "add_generation_prompt": False})
-                without = self._rendered({**values, "messages": chat[:2], "add_generation_prompt": False})
+                without = self._rendered({**values, "messages": [*chat[:2], chat[3]], "add_generation_prompt": False})
             except RequestError:
                 self._keeps_late = False
             else:
-                self._keeps_late = with_it.startswith(without) and _LATE in with_it
+                before, _, after = with_it.partition(_SAID)
+                self._keeps_late = _LATE in after and before == without.partition(_SAID)[0]
         return self._keeps_late
 
     def _takes_text_arguments(self) -> bool:
-        """Whether the arguments of calls are written as they are when they are JSON text, as OpenAI's API has them, by
-        trying it once. Templates that go through them, or write them as JSON themselves, want an object."""
+        """Whether the arguments of calls are written as they are when they are JSON text, as OpenAI's API has them;
+        of a model's own template by trying it once. Templates that go through them, or write them as JSON themselves,
+        want an object."""
+        if self.release is not None:
+            return not self.release.object_arguments
         if self._takes_text is None:
             self._takes_text = self._shows_arguments(_TRIED_ARGUMENTS) or not self._shows_arguments({_LATE: "a"})
         return self._takes_text
@@ -173,7 +179,7 @@ class ChatTemplate:
         ]
         values = {**self._specials, "tools": None, "messages": chat, "add_generation_prompt": False}
         try:
-            shown = self._rendered({**(self.release.options or {} if self.release else {}), **values})
+            shown = self._rendered(values)
         except RequestError:
             return False
         # A template that puts an object where text belongs shows it as Python does.

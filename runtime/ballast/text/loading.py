@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +11,7 @@ import tokenizers
 
 from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError, ModelError, RequestError, shown
-from ballast.families.registry import RELEASES, release_of, source_of
+from ballast.families.registry import RELEASES, release_of, source_of, templates_for
 from ballast.text.chat_template import ChatTemplate
 from ballast.text.foreign.tokenizer import load_tokenizer_json
 from ballast.text.gguf_vocab import optional_id, tokenizer_from_gguf
@@ -38,10 +38,15 @@ class Text:
         if self.template is None:
             raise RequestError(
                 "this model has no chat template, so chat requests cannot be answered; use /v1/completions, or start "
-                "the server with --model_path and a directory that holds chat_template.jinja or tokenizer_config.json",
+                "the server with --model_path and a directory that holds chat_template.jinja or tokenizer_config.json, "
+                f"or with --chat_template {_listed(templates_for(self.tokenizer.reply))}",
                 code="no_chat_template",
             )
         return self.template
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def load_text(

@@ -8,7 +8,7 @@ from gguf import ExpertGatingFuncType, GGUFWriter, LlamaFileType
 
 from ballast.text.gguf_vocab import TokenType
 from ballast.tiny.shape import TinyShape
-from ballast.tiny.tokenizer import BOS, EOS, TinyTokenizer
+from ballast.tiny.tokenizer import TinyTokenizer
 
 
 def context_length(shape: TinyShape) -> int:
@@ -94,10 +94,10 @@ def add_tokenizer(writer: GGUFWriter, tokenizer: TinyTokenizer, num_rows: int) -
     writer.add_token_list([*tokenizer.tokens(), *(f"[PAD{row}]" for row in padding)])
     writer.add_token_types([*tokenizer.token_types(), *(TokenType.UNUSED for _ in padding)])
     writer.add_token_merges(tokenizer.merges())
-    writer.add_bos_token_id(tokenizer.token_id(BOS))
-    writer.add_eos_token_id(tokenizer.token_id(EOS))
+    writer.add_bos_token_id(tokenizer.token_id(tokenizer.bos))
+    writer.add_eos_token_id(tokenizer.token_id(tokenizer.eos))
     writer.add_pad_token_id(tokenizer.token_id(tokenizer.pad))
-    writer.add_add_bos_token(True)
+    writer.add_add_bos_token(tokenizer.adds_bos)
     writer.add_add_eos_token(False)
     writer.add_chat_template(tokenizer.chat_template)
 
@@ -107,8 +107,8 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
     own = {"deepseek2": _deepseek_config, "qwen3moe": _qwen3_config, "glm4moe": _glm_config}[shape.architecture](shape)
     return own | {
         "attention_dropout": 0.0,
-        "bos_token_id": tokenizer.token_id(BOS),
-        "eos_token_id": tokenizer.token_id(EOS),
+        "bos_token_id": tokenizer.token_id(tokenizer.bos),
+        "eos_token_id": tokenizer.token_id(tokenizer.eos),
         "hidden_act": "silu",
         "hidden_size": shape.hidden,
         "initializer_range": 0.02,
@@ -131,14 +131,19 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
 
 
 def _deepseek_config(shape: TinyShape) -> dict[str, Any]:
-    is_v3 = shape.family == "v3"
+    is_v3 = shape.family != "v2"
     v2_topk_method = "greedy" if shape.num_groups == 1 else "group_limited_greedy"
+    names = {"v2": ("DeepseekV2ForCausalLM", "deepseek_v2"), "glm": ("Glm4MoeLiteForCausalLM", "glm4_moe_lite")}
+    architecture, model_type = names.get(shape.family, ("DeepseekV3ForCausalLM", "deepseek_v3"))
     return {
-        "architectures": ["DeepseekV3ForCausalLM" if is_v3 else "DeepseekV2ForCausalLM"],
+        "architectures": [architecture],
         "attention_bias": False,
         "first_k_dense_replace": shape.num_dense_layers,
         "kv_lora_rank": shape.kv_lora_rank,
-        "model_type": "deepseek_v3" if is_v3 else "deepseek_v2",
+        "mlp_layer_types": [
+            "dense" if layer < shape.num_dense_layers else "sparse" for layer in range(shape.num_layers)
+        ],
+        "model_type": model_type,
         "moe_layer_freq": 1,
         "n_group": shape.num_groups,
         "n_routed_experts": shape.num_experts,
@@ -202,9 +207,9 @@ def _rope_scaling(shape: TinyShape) -> dict[str, Any]:
 
 def generation_config(shape: TinyShape, tokenizer: TinyTokenizer) -> dict[str, Any]:
     return {
-        "bos_token_id": tokenizer.token_id(BOS),
+        "bos_token_id": tokenizer.token_id(tokenizer.bos),
         "do_sample": True,
-        "eos_token_id": tokenizer.token_id(EOS),
-        "temperature": 0.6 if shape.family == "v3" else 0.3,
+        "eos_token_id": tokenizer.token_id(tokenizer.eos),
+        "temperature": 0.3 if shape.family == "v2" else 0.6,
         "top_p": 0.95,
     }

@@ -36,7 +36,7 @@ class TinyShape:
     """
 
     name: str
-    family: Literal["v2", "v3"]
+    family: Literal["v2", "v3", "kimi", "qwen3", "glm"]
     """Decides tokenizer, chat template and, of `deepseek2`, transformers class."""
     gating: Literal["softmax", "sigmoid"]
     num_layers: int = 4
@@ -106,7 +106,7 @@ V3 = TinyShape(
 
 K2 = TinyShape(
     name="Tiny Kimi K2",
-    family="v3",
+    family="kimi",
     gating="sigmoid",
     num_layers=3,
     num_experts=24,
@@ -117,9 +117,26 @@ K2 = TinyShape(
     yarn=TinyYarn(factor=32.0, beta_fast=1.0),
 )
 
+K25 = replace(K2, name="Tiny Kimi K2.5", yarn=TinyYarn(factor=64.0, beta_fast=32.0))
+
+GLM47_FLASH = TinyShape(
+    name="Tiny GLM-4.7-Flash",
+    family="glm",
+    gating="sigmoid",
+    num_layers=3,
+    num_heads=3,
+    q_lora_rank=192,
+    nope_dim=192,
+    v_dim=256,
+    normalize_weights=True,
+    weights_scale=1.8,
+    rope_theta=1e6,
+    yarn=None,
+)
+
 QWEN3 = TinyShape(
     name="Tiny Qwen3-MoE",
-    family="v3",
+    family="qwen3",
     gating="softmax",
     architecture="qwen3moe",
     num_layers=3,
@@ -135,7 +152,7 @@ QWEN3 = TinyShape(
 
 GLM45 = TinyShape(
     name="Tiny GLM-4.5",
-    family="v3",
+    family="glm",
     gating="sigmoid",
     architecture="glm4moe",
     num_layers=3,
@@ -177,6 +194,8 @@ PRESETS = {
     "v2": V2,
     "v3": V3,
     "k2": K2,
+    "k25": K25,
+    "glm47flash": GLM47_FLASH,
     "qwen3": QWEN3,
     "glm45": GLM45,
     "glm45air": GLM45_AIR,

@@ -1,4 +1,4 @@
-"""The tiny models' tokenizer: byte-level BPE trained on corpus.txt, with the real models' special tokens."""
+"""The tiny models' tokenizers: byte-level BPE trained on corpus.txt, with the real models' special tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, Literal
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from ballast.text.gguf_vocab import SPLITS, TokenType
+from ballast.families.registry import RELEASES, source_of
+from ballast.text.gguf_vocab import COMPOSED_FIRST, SPLITS, TokenType
 
 BOS = "<｜begin▁of▁sentence｜>"
 EOS = "<｜end▁of▁sentence｜>"
@@ -90,6 +91,39 @@ _V2_TEMPLATE = (
 )
 
 
+Family = Literal["v2", "v3", "kimi", "qwen3", "glm"]
+
+
+@dataclass(frozen=True, slots=True)
+class _OfFamily:
+    """What the text of a family beside DeepSeek's takes. Its models add no BOS."""
+
+    release: str
+    """The release whose template the file has."""
+    pre: str
+    bos: str
+    eos: str
+    roles: tuple[str, ...]
+    """Tokens around messages, beside those that divide replies."""
+
+
+_OTHERS: dict[str, _OfFamily] = {
+    "kimi": _OfFamily(
+        "kimi-k2", "kimi-k2", "[BOS]", "[EOS]", ("<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>")
+    ),
+    "qwen3": _OfFamily(
+        "qwen3", "qwen2", "<|endoftext|>", "<|im_end|>", ("<|im_start|>", "<tool_response>", "</tool_response>")
+    ),
+    "glm": _OfFamily(
+        "glm-4.7",
+        "glm4",
+        "[gMASK]",
+        "<|endoftext|>",
+        ("<|system|>", "<|user|>", "<|assistant|>", "<tool_response>", "</tool_response>"),
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class TinyTokenizer:
     """A `tokenizers` backend with the metadata around it. All ids 0…num_tokens-1 have a token."""
@@ -99,6 +133,9 @@ class TinyTokenizer:
     """`tokenizer.ggml.pre`."""
     pad: str
     chat_template: str
+    bos: str = BOS
+    eos: str = EOS
+    adds_bos: bool = True
 
     @property
     def num_tokens(self) -> int:
@@ -122,19 +159,19 @@ class TinyTokenizer:
         """Types as conversions set them: what looks like a control token is one, even if tokenizer.json disagrees."""
         types = [TokenType.NORMAL] * self.num_tokens
         for number, added in self.backend.get_added_tokens_decoder().items():
-            is_control = added.special or added.content.startswith(("<｜", "<|"))
+            is_control = added.special or added.content.startswith(("<｜", "<|", "<sop"))
             types[number] = TokenType.CONTROL if is_control else TokenType.USER_DEFINED
         return types
 
     def config(self, context_length: int) -> dict[str, Any]:
         """tokenizer_config.json."""
         return {
-            "add_bos_token": True,
+            "add_bos_token": self.adds_bos,
             "add_eos_token": False,
-            "bos_token": BOS,
+            "bos_token": self.bos,
             "chat_template": self.chat_template,
             "clean_up_tokenization_spaces": False,
-            "eos_token": EOS,
+            "eos_token": self.eos,
             "model_max_length": context_length,
             "pad_token": self.pad,
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -142,10 +179,20 @@ class TinyTokenizer:
         }
 
 
-def make_tokenizer(family: Literal["v2", "v3"]) -> TinyTokenizer:
+def make_tokenizer(family: Family) -> TinyTokenizer:
     """The random models' tokenizer."""
-    corpus = Path(__file__).with_name("corpus.txt").read_text(encoding="utf-8")
-    return train_tokenizer(family, corpus.splitlines(keepends=True), _NUM_LEARNT)
+    texts = Path(__file__).with_name("corpus.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    if family == "v2" or family == "v3":
+        return train_tokenizer(family, texts, _NUM_LEARNT)
+    own = _OTHERS[family]
+    said, release = RELEASES[own.release]
+    backend = _train(SPLITS[own.pre], [], texts, _NUM_LEARNT)
+    if own.pre in COMPOSED_FIRST:
+        backend.normalizer = normalizers.NFC()
+    backend.add_special_tokens([_special(text) for text in dict.fromkeys((own.bos, own.eos))])
+    for text in dict.fromkeys((*own.roles, *said.vocabulary, *said.ends, *said.reply.spellings.values())):
+        backend.add_tokens([AddedToken(text, special=False, normalized=True)])
+    return TinyTokenizer(backend, own.pre, own.eos, source_of(release), bos=own.bos, eos=own.eos, adds_bos=False)
 
 
 def tokenizer_of(backend: tokenizers.Tokenizer) -> TinyTokenizer:

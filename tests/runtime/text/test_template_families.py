@@ -286,3 +286,53 @@ def test_a_kimi_vocabulary_numbers_calls_in_a_template_that_writes_the_clients_i
 def test_k2_thinkings_replies_begin_as_reasoning() -> None:
     assert RELEASES["kimi-k2-thinking"][1].thinks
     assert not RELEASES["kimi-k2"][1].thinks
+
+
+def test_qwen_and_glm_write_arguments_that_are_no_object_as_they_are() -> None:
+    turns = [*TOOL_TURNS[:1], {"role": "assistant", "content": "", "tool_calls": [call("f", "no JSON")]}]
+    for name, written in (
+        ("qwen3", '{"name": "f", "arguments": no JSON}'),
+        ("qwen3-coder", "<function=f>\nno JSON\n</function>"),
+        ("glm-4.5", "<tool_call>f\nno JSON\n</tool_call>"),
+        ("glm-4.7", "<tool_call>fno JSON</tool_call>"),
+    ):
+        assert written in family(name).render(turns)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7"])
+def test_qwen_and_glm_write_late_instructions_in_their_place(name: str) -> None:
+    prompt = family(name).render(CHAT)
+    assert prompt.index("A1") < prompt.index("U2") < prompt.index("S2")
+    assert "system-reminder" not in prompt
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "tail"),
+    [
+        ("qwen3", {}, "<|im_start|>assistant\n"),
+        ("qwen3", {"enable_thinking": False}, "<|im_start|>assistant\n<think>\n\n</think>\n\n"),
+        ("qwen3-instruct-2507", {"enable_thinking": False}, "<|im_start|>assistant\n"),
+        ("qwen3-thinking-2507", {"enable_thinking": False}, "<|im_start|>assistant\n<think>\n"),
+        ("qwen3-coder", {}, "<|im_start|>assistant\n"),
+        ("glm-4.5", {}, "U<|assistant|>"),
+        ("glm-4.5", {"enable_thinking": False}, "U/nothink<|assistant|>\n<think></think>"),
+        ("glm-4.7", {}, "U<|assistant|><think>"),
+        ("glm-4.7", {"enable_thinking": False}, "U<|assistant|></think>"),
+    ],
+)
+def test_the_ends_of_prompts_by_the_switch(name: str, options: dict[str, Any], tail: str) -> None:
+    assert family(name).render([{"role": "user", "content": "U"}], options=options).endswith(tail)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "kimi-k2"])
+def test_other_families_last_messages_are_continued(name: str) -> None:
+    chat = [{"role": "user", "content": "U"}, {"role": "assistant", "content": "Once"}]
+    assert family(name).render(chat, continue_final=True).endswith("Once")
+
+
+def test_a_file_without_a_template_is_told_which_its_vocabulary_may_have() -> None:
+    metadata = byte_metadata("qwen2", user_defined=("<|im_start|>", "<tool_call>"))
+    with pytest.raises(
+        RequestError, match="--chat_template qwen3, qwen3-instruct-2507, qwen3-thinking-2507 or qwen3-c"
+    ):
+        load_text(None, metadata, "m.gguf").require_template()

@@ -23,6 +23,8 @@ from transformers import (
     DeepseekV3ForCausalLM,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    Glm4MoeLiteConfig,
+    Glm4MoeLiteForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
@@ -33,6 +35,7 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "DeepseekV2ForCausalLM": (DeepseekV2Config, DeepseekV2ForCausalLM),
     "DeepseekV3ForCausalLM": (DeepseekV3Config, DeepseekV3ForCausalLM),
     "Glm4MoeForCausalLM": (Glm4MoeConfig, Glm4MoeForCausalLM),
+    "Glm4MoeLiteForCausalLM": (Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM),
     "Qwen3MoeForCausalLM": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
 }
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.gguf")

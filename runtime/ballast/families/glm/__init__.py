@@ -1,8 +1,11 @@
-"""GLM-4.7-Flash, which has DeepSeek's arithmetic. Its published template is used as it is."""
+"""GLM-4.5 to 4.7, and GLM-4.7-Flash, which has DeepSeek's arithmetic.
+
+Their published templates are replaced by ones that need no guarded process and write the same bytes.
+"""
 
 from __future__ import annotations
 
-from ballast.families.family import Family, ReplyForm
+from ballast.families.family import Family, Release, ReplyForm
 from ballast.families.glm.models import MODELS
 from ballast.families.marks import Mark
 
@@ -11,8 +14,15 @@ FAMILY = Family(
     served="GLM-4.7-Flash",
     architecture="deepseek2",
     models=MODELS,
-    releases=(),
-    published={},
+    releases=(
+        Release("glm-4.5", "glm-4.5.jinja", has_switch=True, object_arguments=True),
+        Release("glm-4.7", "glm-4.7.jinja", has_switch=True, object_arguments=True),
+    ),
+    published={
+        "fe67d70dbfb40233": "glm-4.5",
+        "f9779ce18ed6dd2e": "glm-4.5",  # as llama.cpp's conversion changes it
+        "a604b9b6df217934": "glm-4.7",
+    },
     reply=ReplyForm(
         spellings={
             Mark.THINK: "<think>",

@@ -1,8 +1,12 @@
-"""Qwen3's mixture-of-experts models: instruct, thinking and coder. Their published templates are used as they are."""
+"""Qwen3's mixture-of-experts models: those that reason where a request asks for it, Instruct-2507, Thinking-2507 and
+Coder.
+
+Their published templates are replaced by ones that need no guarded process and write the same bytes.
+"""
 
 from __future__ import annotations
 
-from ballast.families.family import Family, ReplyForm
+from ballast.families.family import Family, Release, ReplyForm
 from ballast.families.marks import Mark
 
 FAMILY = Family(
@@ -10,8 +14,19 @@ FAMILY = Family(
     served="Qwen3-MoE (instruct, thinking, Coder)",
     architecture="qwen3moe",
     models=(),
-    releases=(),
-    published={},
+    releases=(
+        Release("qwen3", "qwen3.jinja", has_switch=True),
+        Release("qwen3-instruct-2507", "qwen3.jinja", options={"reasons": "never"}),
+        Release("qwen3-thinking-2507", "qwen3.jinja", thinks=True, options={"reasons": "always"}),
+        Release("qwen3-coder", "qwen3-coder.jinja", object_arguments=True),
+    ),
+    published={
+        "e7e64d4e1b1a3f78": "qwen3",
+        "26d730c00c681f6d": "qwen3",  # July 2025: content that is no text is empty
+        "18ffee89669ae4a2": "qwen3-instruct-2507",
+        "5e24400e17d4830d": "qwen3-thinking-2507",
+        "2555919030e76e63": "qwen3-coder",
+    },
     reply=ReplyForm(
         spellings={
             Mark.THINK: "<think>",

@@ -100,6 +100,16 @@ def test_models(server: ServerProcess) -> None:
     follows(model.json(), "Model")
 
 
+def test_models_as_anthropics_clients_ask_for_them(server: ServerProcess) -> None:
+    header = {"anthropic-version": "2023-06-01"}
+    models = httpx.get(f"{server.url}/v1/models", headers=header, params={"limit": 1000}, timeout=60).json()
+    follows(models, "ListResponse_ModelInfo_", "anthropic")
+    assert models["first_id"] == models["data"][0]["id"]
+    model = httpx.get(f"{server.url}/v1/models/{models['first_id']}", headers=header, timeout=60).json()
+    follows(model, "ModelInfo", "anthropic")
+    assert model["max_input_tokens"] > model["max_tokens"] > 1
+
+
 ERRORS = [
     ("/v1/chat/completions", {}, 400),
     ("/v1/chat/completions", say("hello") | {"temperature": 9}, 400),

@@ -14,6 +14,7 @@ from ballast.server.generation.response import GenerationResponse
 from ballast.server.request_record import Record
 from ballast.server.routes.context import begin, json_response
 from ballast.server.service import Prepared, Service
+from ballast.server.wire.anthropic.reply import model_info, model_page
 from ballast.server.wire.openai.reply import ChatFormat, Format, Reply, Shape, TextFormat
 from ballast.server.wire.openai.request import (
     ChatCompletionRequest,
@@ -22,9 +23,19 @@ from ballast.server.wire.openai.request import (
     StreamOptions,
 )
 from ballast.server.wire.openapi import describes
-from ballast.server.wire.schemas import ChatCompletion, ModelCard, ModelList, TextCompletion
+from ballast.server.wire.schemas import (
+    AnthropicModel,
+    AnthropicModelList,
+    ChatCompletion,
+    ModelCard,
+    ModelList,
+    TextCompletion,
+)
 
 router = APIRouter()
+
+ANTHROPIC_HEADER = "anthropic-version"
+"""Sent by Anthropic's clients with every request."""
 
 
 @router.post("/chat/completions", include_in_schema=False)
@@ -46,20 +57,24 @@ async def completions(request: Request) -> Response:
 
 
 @router.get("/models", include_in_schema=False)
-@router.get("/v1/models", **describes(ModelList))
+@router.get("/v1/models", **describes(ModelList | AnthropicModelList))
 async def list_models(request: Request) -> Response:
-    """The names under which the model is served."""
+    """The names under which the model is served; in Anthropic's form if the header `anthropic-version` is there."""
     service, _ = begin(request, "models")
+    if ANTHROPIC_HEADER in request.headers:
+        return json_response(model_page([_anthropic_model(service, name) for name in service.model_names]))
     return json_response({"object": "list", "data": [_model(service, name) for name in service.model_names]})
 
 
 @router.get("/models/{name:path}", include_in_schema=False)
-@router.get("/v1/models/{name:path}", **describes(ModelCard))
+@router.get("/v1/models/{name:path}", **describes(ModelCard | AnthropicModel))
 async def show_model(request: Request, name: str) -> Response:
-    """One of the names."""
+    """One of the names, in the same form."""
     service, _ = begin(request, "models")
     if name not in service.model_names:
         raise service.no_such_model(name)
+    if ANTHROPIC_HEADER in request.headers:
+        return json_response(_anthropic_model(service, name))
     return json_response(_model(service, name))
 
 
@@ -97,3 +112,8 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "owned_by": "ballast",
         "max_model_len": service.engine.limits.max_model_tokens,
     }
+
+
+def _anthropic_model(service: Service, name: str) -> dict[str, Any]:
+    limits = service.engine.limits
+    return model_info(name, service.created, max_input_tokens=limits.max_model_tokens, max_tokens=limits.max_new_tokens)

@@ -4,6 +4,7 @@ off the event loop, and errors that any route may return."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import UnionType
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -54,7 +55,7 @@ class ErrorEnvelope(BaseModel):
 
 
 def describes(
-    reply: type[BaseModel] | Literal["text/plain"],
+    reply: type[BaseModel] | UnionType | Literal["text/plain"],
     *,
     body: type[BaseModel] | None = None,
     streams: bool = False,

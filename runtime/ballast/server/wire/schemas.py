@@ -156,6 +156,27 @@ class ModelList(BaseModel):
     data: list[ModelCard]
 
 
+class AnthropicModel(BaseModel):
+    """One name under which the model is served, in Anthropic's words."""
+
+    type: Literal["model"]
+    id: str
+    display_name: str
+    created_at: str
+    max_input_tokens: int
+    max_tokens: int
+    capabilities: None
+
+
+class AnthropicModelList(BaseModel):
+    """Reply of GET /v1/models to a request with Anthropic's header."""
+
+    data: list[AnthropicModel]
+    has_more: Literal[False]
+    first_id: str
+    last_id: str
+
+
 class Status(_Open):
     """Whether the process lives, or is ready; why not, otherwise."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -24,6 +25,24 @@ _ERROR_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+
+
+def model_page(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A page that holds all the models there are, which `model_info` describes."""
+    return {"data": models, "has_more": False, "first_id": models[0]["id"], "last_id": models[-1]["id"]}
+
+
+def model_info(name: str, created: int, *, max_input_tokens: int, max_tokens: int) -> dict[str, Any]:
+    """A model. `created`: Unix time, in seconds."""
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "max_input_tokens": max_input_tokens,
+        "max_tokens": max_tokens,
+        "capabilities": None,
+    }
 
 
 class AnthropicReply:

@@ -148,6 +148,21 @@ def test_what_another_server_did_is_left_out_of_the_conversation(server):
     assert reply.headers["x-ballast-ignored"] == "messages.1.content.0, messages.1.content.1"
 
 
+def test_the_summary_of_a_conversation_is_read(server):
+    summary = {"type": "compaction", "content": "We counted to 12.", "encrypted_content": "x"}
+    failed = {"type": "compaction", "content": None}
+
+    def prompt_tokens(block):
+        messages = [{"role": "assistant", "content": [block]}, {"role": "user", "content": "say hello"}]
+        reply = post(server, "/v1/messages", {"model": "m", "max_tokens": 50, "messages": messages})
+        assert reply.headers.get("x-ballast-ignored") == ("messages.0.content.0" if block is failed else None)
+        usage = reply.json()["usage"]
+        return sum(usage.get(name) or 0 for name in PROMPT_COUNTS)
+
+    assert prompt_tokens(summary) == prompt_tokens({"type": "text", "text": "We counted to 12."})
+    assert prompt_tokens(failed) < prompt_tokens(summary)
+
+
 CODEX = {
     "model": "gpt-codex",
     "instructions": "You are a coding agent.",

@@ -48,7 +48,11 @@ BLOCK = shape(
     "data",
     "title",
     "context",
-    rules={**_BLOCK_RULES, "signature": NoEffect("reasoning is not signed here")},
+    rules={
+        **_BLOCK_RULES,
+        "signature": NoEffect("reasoning is not signed here"),
+        "encrypted_content": NoEffect("only Anthropic can read it"),
+    },
     only_types=("text", "thinking", "redacted_thinking", "tool_use", "tool_result", "document", "search_result"),
     content=_INNER_BLOCK,
     source=_SOURCE,

@@ -186,6 +186,8 @@ def _assistant(content: Any, path: str, ignored: IgnoredFields) -> dict[str, Any
                 arguments = orjson.dumps(block.get("input") or {}).decode()
                 function = {"name": block.get("name"), "arguments": arguments}
                 calls.append({"id": block.get("id"), "type": "function", "function": function})
+            case "compaction" if isinstance(summary := block.get("content"), str):
+                texts.append(summary)  # stands for all that was said before
             case "server_tool_use" | "mcp_tool_use" | "mcp_tool_result" | "container_upload" | "compaction":
                 skip(block["type"], at, ignored)
             case kind if isinstance(kind, str) and kind.endswith("_tool_result"):

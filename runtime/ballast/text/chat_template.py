@@ -81,7 +81,11 @@ class ChatTemplate:
     @property
     def renders_tools(self) -> bool:
         """Whether the template writes `tools` into the prompt."""
-        return "tools" in self._template.variables
+        return self.reads("tools")
+
+    def reads(self, variable: str) -> bool:
+        """Whether the template looks at this variable."""
+        return variable in self._template.variables
 
     @property
     def has_thinking_switch(self) -> bool:

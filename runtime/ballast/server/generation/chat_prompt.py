@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ballast.server.wire.openai.request import ChatCompletionRequest
@@ -40,12 +40,17 @@ def render_prompt(
     return force_think(prompt) if always_think else prompt
 
 
-def vain_thinking_field(body: ChatCompletionRequest, template: ChatTemplate, start: Start) -> str | None:
-    """The field that asks for thinking, where the model is one that does not think: its reply begins at `start`, and no
-    switch of its template would change that. Agents send such fields with every request, whatever the model."""
+def vain_thinking_fields(body: ChatCompletionRequest, template: ChatTemplate, start: Start) -> Iterator[str]:
+    """The fields about thinking that change nothing with this model. One asks for it where the model is one that does
+    not think: its reply begins at `start`, and no switch of its template would change that. The other is about the
+    reasoning of earlier turns, which only some templates can keep. Agents send them with every request, whatever the
+    model."""
     field, asked = _asking_field(body)
-    is_vain = asked and start in (Start.CONTENT, Start.EITHER) and not template.has_thinking_switch
-    return field if is_vain else None
+    if asked and start in (Start.CONTENT, Start.EITHER) and not template.has_thinking_switch:
+        yield field
+    keeps_or_drops = isinstance(body.thinking, ThinkingSwitch) and body.thinking.clear_thinking is not None
+    if keeps_or_drops and not template.reads("clear_thinking"):
+        yield "thinking.clear_thinking"
 
 
 def _shown(tool: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -82,6 +87,8 @@ def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str
         options |= dict.fromkeys(_SWITCHES, asked)
     if body.effort is not None:
         options.setdefault("reasoning_effort", body.effort)
+    if isinstance(body.thinking, ThinkingSwitch) and body.thinking.clear_thinking is not None:
+        options.setdefault("clear_thinking", body.thinking.clear_thinking)
     return options
 
 

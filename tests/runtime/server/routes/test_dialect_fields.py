@@ -55,6 +55,8 @@ def frames(server, path, **body):
         ({"repeat_penalty": 1.5, "seed": 1}, {"repetition_penalty": 1.5, "seed": 1}),
         ({"n_predict": 3, "max_tokens": 3}, {"max_tokens": 3}),
         ({"n_predict": None}, {}),
+        ({"do_sample": True, "seed": 1}, {"seed": 1}),
+        ({"return_progress": True}, {}),
     ],
 )
 def test_another_dialects_name_means_the_same(alphabet, fields, read):
@@ -233,6 +235,7 @@ def test_rules_that_leave_no_token_are_refused_by_name(alphabet, fields, param):
         ({"thinking_token_budget": -1}, "Let me see."),
         ({"thinking_token_budget": 0}, None),
         ({"thinking_budget_tokens": 3}, "Let"),
+        ({"thinking_budget": 3}, "Let"),
         ({"thinking": {"type": "enabled", "budget_tokens": 3}}, "Let"),
         ({"reasoning": {"max_tokens": 3}}, "Let"),
         ({"reasoning": {"max_tokens": 300}}, "Let me see."),

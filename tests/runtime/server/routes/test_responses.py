@@ -154,6 +154,15 @@ def test_fields_of_vllms_are_read_as_a_chats(client: openai.OpenAI) -> None:
     red = {"structured_outputs": {"choice": ["red"]}, "chat_template_kwargs": {"x": 1}}
     response = client.responses.create(model="m", input="a", reasoning=NO_THOUGHT, extra_body=red)
     assert response.output_text == "red"
+    cut = client.responses.create(model="m", input="say thought", extra_body={"thinking_token_budget": 3})
+    assert _text(cut.output[0]) == "Let"
+
+
+@pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty", "min_p", "min_tokens", "stop_token_ids"])
+def test_ways_to_choose_tokens_are_those_of_a_chat(client: openai.OpenAI, name: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refusal:
+        client.responses.create(model="m", input="a", extra_body={name: "x"})
+    assert refusal.value.param == name
 
 
 def test_an_input_that_is_too_long_loses_its_beginning_on_demand(client: openai.OpenAI) -> None:

@@ -112,7 +112,7 @@ def refusal_of(data):
     return None
 
 
-BESIDE = ("stream_options", "prompt_logprobs", "return_progress", "max_tokens", "best_of")
+BESIDE = ("stream_options", "prompt_logprobs", "max_tokens", "best_of")
 
 
 @given(
@@ -370,6 +370,7 @@ CONTINUED = [{"role": "user", "content": "hi"}, {"role": "assistant", "content":
     "fields",
     [
         {"messages": [CONTINUED[0], {**CONTINUED[1], "prefix": True}]},
+        {"messages": [CONTINUED[0], {**CONTINUED[1], "partial": True}]},
         {"messages": CONTINUED, "continue_final_message": True},
         {"messages": CONTINUED, "continue_final_message": True, "add_generation_prompt": False},
     ],
@@ -499,6 +500,38 @@ def test_the_first_choice_has_the_requests_seed_and_the_others_their_own(text):
     assert seeds(None) == [None] * 4
 
 
+def test_without_sampling_the_likeliest_token_is_taken():
+    greedy = to_sampling(chat(do_sample=False, temperature=0.7), max_tokens=9, eos_ids=frozenset())
+    assert greedy.temperature == 0
+    assert to_sampling(chat(do_sample=True, temperature=0.7), max_tokens=9, eos_ids=frozenset()).temperature == 0.7
+
+
+KEEPS = """{% for m in messages %}{{ m.content }}
+{%- if clear_thinking is defined and not clear_thinking and m.reasoning_content %}[{{ m.reasoning_content }}]{% endif %}
+{%- endfor %}"""
+
+
+@pytest.mark.parametrize(
+    ("thinking", "prompt"),
+    [
+        ({"type": "enabled", "clear_thinking": False}, "a[so]b"),
+        ({"type": "enabled", "clear_thinking": True}, "ab"),
+        ({"type": "enabled"}, "ab"),
+    ],
+)
+def test_reasoning_of_earlier_turns_is_kept_where_the_template_can(thinking, prompt):
+    text = load_text(None, byte_metadata() | {"tokenizer.chat_template": KEEPS}, "bytes.gguf")
+    messages = [{"role": "assistant", "content": "a", "reasoning_content": "so"}, {"role": "user", "content": "b"}]
+    job = RequestBuilder(text, LIMITS).chat(chat(messages=messages, thinking=thinking))
+    assert text.tokenizer.decode(job.prompts[0].ids) == prompt
+    assert job.unheeded == ("thinking",)
+
+
+def test_a_wish_about_earlier_reasoning_that_the_template_cannot_fulfil_is_named(v31):
+    thinking = {"type": "enabled", "clear_thinking": False}
+    assert RequestBuilder(v31, LIMITS).chat(chat(thinking=thinking)).unheeded == ("thinking.clear_thinking",)
+
+
 def test_only_an_echo_may_generate_no_token(text):
     request_builder = RequestBuilder(text, LIMITS)
     assert request_builder.completion(body(CompletionRequest, prompt="hi", echo=True, max_tokens=0)).discard_tokens
@@ -517,7 +550,6 @@ def test_only_an_echo_may_generate_no_token(text):
         ({"best_of": 2}, "best_of"),
         ({"logprobs": 21}, "logprobs"),
         ({"suffix": "x"}, "suffix"),
-        ({"return_progress": True}, "return_progress"),
         ({"priority": 2**31}, "priority"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
         ({"prompt": [[1], [True]]}, "prompt"),

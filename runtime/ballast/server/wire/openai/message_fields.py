@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ballast.server.wire.field_rules import NoEffect, Refused, shape
+from ballast.server.wire.field_rules import Alias, NoEffect, Refused, shape
 
 _CACHE_MARK = NoEffect("the prefix cache finds every common prefix by itself")
 _CACHE_RULES = {"cache_control": _CACHE_MARK, "prompt_cache_breakpoint": _CACHE_MARK}
@@ -43,6 +43,7 @@ MESSAGE = shape(
         "annotations": NoEffect("of a reply, for the reader"),
         "audio": Refused("this model reads only text"),
         "parsed": NoEffect("repeats content"),
+        "partial": Alias("prefix"),  # Moonshot's name
         "refusal": NoEffect("of a reply, for the reader"),
         "reasoning_details": NoEffect("repeats reasoning"),
         "tools": Refused("tools are those of the whole request", ([],)),

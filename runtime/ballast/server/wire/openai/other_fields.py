@@ -140,6 +140,9 @@ CHAT_RULES: Mapping[str, Rule] = {
     "input_ids": Refused("a chat's prompt is made from its messages; /v1/completions takes token ids", ([],)),
     "stream_reasoning": Refused("reasoning is streamed as it comes", (True,)),
     "task": Refused("this model's template has no tasks"),
+    # the makers of Qwen and GLM
+    "thinking_budget": Alias("thinking_token_budget"),
+    "tool_stream": NoEffect("calls are streamed as they come"),
     # llama.cpp
     "reasoning_budget_tokens": Alias("thinking_token_budget"),
     "thinking_budget_tokens": Alias("thinking_token_budget"),

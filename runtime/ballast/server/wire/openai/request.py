@@ -100,6 +100,8 @@ class GenerationRequest(FormFields):
     """Lower numbers are served first. Has an effect only as far as --client_priority allows."""
     min_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
+    do_sample: bool | None = None
+    """false: the likeliest token each time, as temperature: 0."""
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1), WHOLE] | None = None
     """0 and -1 keep every token."""
@@ -154,6 +156,7 @@ class GenerationRequest(FormFields):
     """Where truncate_prompt_tokens cuts; left, the default, keeps the prompt's end."""
     timings_per_token: bool | None = None
     return_progress: bool | None = None
+    """Only in a stream; a whole reply shows none."""
     return_token_ids: bool | None = None
     """The reply has the ids of its tokens, and of the prompt's."""
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
@@ -288,9 +291,8 @@ def checked_body(kind: type[Body], value: dict[str, Any], max_model_tokens: int,
 
 def check_together(body: GenerationRequest) -> None:
     """Check fields that restrict each other. Raises RequestError."""
-    for name in ("stream_options", "return_progress"):
-        if getattr(body, name) and not body.stream:
-            raise RequestError(f"{name} is only allowed with stream: true", param=name)
+    if body.stream_options and not body.stream:
+        raise RequestError("stream_options is only allowed with stream: true", param="stream_options")
     if body.prompt_logprobs is not None and (body.stream or (isinstance(body, CompletionRequest) and body.echo)):
         raise RequestError(
             "prompt_logprobs is not allowed with stream: true, nor with echo: true", param="prompt_logprobs"
@@ -331,7 +333,7 @@ def to_sampling(
     stop_token_ids = frozenset(body.stop_token_ids or ()) | (frozenset() if body.ignore_eos else eos_ids)
     return SamplingParams(
         max_tokens=max_tokens,
-        temperature=_or(body.temperature, 1.0),
+        temperature=0.0 if body.do_sample is False else _or(body.temperature, 1.0),
         top_p=_or(body.top_p, 1.0),
         top_k=max(0, _or(body.top_k, 0)),
         min_p=_or(body.min_p, 0.0),

@@ -18,6 +18,8 @@ class ThinkingSwitch(StrictModel):
     """adaptive: as the model and its template would have it."""
     budget_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
     """As thinking_token_budget."""
+    clear_thinking: bool | None = None
+    """As chat_template_kwargs.clear_thinking; in templates of GLM, false keeps the reasoning of earlier turns."""
 
     @property
     def asks(self) -> bool | None:

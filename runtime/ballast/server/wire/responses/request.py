@@ -55,8 +55,9 @@ and nobody searches."""
 _PASSED_ON = (
     *("seed", "top_k", "stop", "logit_bias", "repetition_penalty", "ignore_eos", "priority", "structured_outputs"),
     *("skip_special_tokens", "include_stop_str_in_output", "chat_template_kwargs", "request_id"),
+    *("presence_penalty", "frequency_penalty", "min_p", "min_tokens", "stop_token_ids", "thinking_token_budget"),
 )
-"""Fields that vLLM adds to this API, and that are read as those of a chat."""
+"""Fields that vLLM and the Open Responses specification add to this API, and that are read as those of a chat."""
 
 
 class TextOptions(StrictModel):
@@ -116,6 +117,12 @@ class ResponsesRequest(StrictModel):
     skip_special_tokens: Any = None
     include_stop_str_in_output: Any = None
     chat_template_kwargs: Any = None
+    presence_penalty: Any = None
+    frequency_penalty: Any = None
+    min_p: Any = None
+    min_tokens: Any = None
+    stop_token_ids: Any = None
+    thinking_token_budget: Any = None
     request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
     """The response's id ends with it."""
 

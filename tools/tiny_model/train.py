@@ -81,7 +81,8 @@ class Training:
             return self._step(rounding)
         if rounding not in self._recorded:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+            # The loader's thread pins memory meanwhile, which would end a recording that watches every thread.
+            with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
                 results = self._step(rounding)
             self._recorded[rounding] = graph, results
         graph, results = self._recorded[rounding]

@@ -16,9 +16,15 @@ from ballast.server.wire.openapi import describes
 
 router = APIRouter()
 
+_SCRIPT = "text/javascript; charset=utf-8"
+
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
-    "/page/chat.js": ("chat.js", "text/javascript; charset=utf-8"),
+    "/page/chat.js": ("chat.js", _SCRIPT),
+    "/page/chats.js": ("chats.js", _SCRIPT),
+    "/page/markdown.js": ("markdown.js", _SCRIPT),
+    "/page/vendor/highlight.js": ("vendor/highlight.js", _SCRIPT),
+    "/page/vendor/marked.js": ("vendor/marked.js", _SCRIPT),
     "/page/style.css": ("style.css", "text/css; charset=utf-8"),
     "/page/icon.svg": ("icon.svg", "image/svg+xml"),
 }
@@ -26,7 +32,9 @@ FILES = {
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    # No script of the page turns a text into markup, and the browser is not to let one.
+    "require-trusted-types-for 'script'; trusted-types 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",

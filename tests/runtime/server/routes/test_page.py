@@ -1,8 +1,10 @@
 """The chat page at /, used in a real browser as a person uses it: with the keyboard."""
 
+import hashlib
 import json
 import re
 import shutil
+from importlib import resources
 
 import httpx
 import pytest
@@ -128,10 +130,154 @@ def test_reasoning_is_folded(page, server, frames):
     reply = page.locator("article.assistant")
     expect(reply.locator("> .text")).to_have_text("<b>42</b>")
     expect(reply.locator("details.reasoning .text")).to_have_text("hmm yes")
+    expect(reply.locator("details.reasoning summary")).to_have_text("Thought for 1 s")
     expect(reply.locator("details.reasoning .text")).to_be_hidden()
     reply.locator("summary").focus()
     page.keyboard.press("Enter")
     expect(reply.locator("details.reasoning .text")).to_be_visible()
+
+
+def says(page, *texts):
+    """Have the page's next replies be these, since the fake model writes letters alone."""
+    bodies = iter([chunk(content=text) + "data: [DONE]\n\n" for text in texts])
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=next(bodies)))
+
+
+WRITTEN = """# Sums
+
+A **bold** word, `code` & &lt;tags&gt;, <img src=x onerror=alert(1)>, ![picture](http://evil.example/a.png),
+[a link](https://example.org/a?b=1), [a trap](javascript:alert(1)) and [another](//evil.example/).
+
+```python
+def add(a, b):
+    return a + b  # <b>
+```
+
+- [x] one
+- two
+  1. three
+
+| a | b |
+|:--|--:|
+| 1 | <script>alert(1)</script> |
+"""
+
+
+def test_a_reply_is_drawn_as_markdown_and_never_as_html(page, server):
+    says(page, WRITTEN)
+    page.goto(server.url)
+    ask(page, "<b>add</b> **please**")
+    reply = page.locator("article.assistant > .text")
+    expect(reply.locator("h3")).to_have_text("Sums")
+    expect(reply.locator("strong")).to_have_text("bold")
+    expect(reply.locator("pre")).to_have_text("def add(a, b):\n    return a + b  # <b>")
+    expect(reply.locator("pre .hl-keyword").first).to_have_text("def")
+    expect(reply.locator("ol li")).to_have_text("three")
+    expect(reply.locator("td").last).to_have_text("<script>alert(1)</script>")
+    expect(reply).to_contain_text("& <tags>, <img src=x onerror=alert(1)>")
+    assert reply.locator("img, script, b").count() == 0
+    links = reply.locator("a").evaluate_all("all => all.map((a) => [a.href, a.rel, a.target])")
+    outside = ("noopener noreferrer", "_blank")
+    assert links == [["http://evil.example/a.png", *outside], ["https://example.org/a?b=1", *outside]]
+    expect(page.locator("article.user > .text")).to_have_text("<b>add</b> **please**")
+
+
+def test_a_text_that_grows_is_drawn_as_if_it_had_come_at_once(page, server):
+    page.goto(server.url)
+    whole, grown = page.evaluate(
+        """async (text) => {
+          const { Markdown } = await import("./page/markdown.js");
+          const places = [document.createElement("div"), document.createElement("div")];
+          new Markdown(places[0]).draw(text);
+          const growing = new Markdown(places[1]);
+          for (let end = 0; end <= text.length; end += 3) growing.draw(text.slice(0, end));
+          growing.draw(text);
+          return places.map((place) => place.innerHTML);
+        }""",
+        WRITTEN + "\nSee [there].\n\n[there]: https://example.org/late\n",
+    )
+    assert grown == whole
+    assert "https://example.org/late" in whole
+
+
+def test_code_and_replies_are_copied(browser, server):
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    says(page, WRITTEN)
+    page.goto(server.url)
+    ask(page, "add")
+    for place, text in ((".code-head", "def add(a, b):\n    return a + b  # <b>"), (".actions", WRITTEN)):
+        button = page.locator(f"article.assistant {place} button").first
+        button.click()
+        expect(button).to_have_text("Copied")
+        assert page.evaluate("navigator.clipboard.readText()") == text
+    context.close()
+
+
+def test_a_reply_is_made_again_and_a_question_put_otherwise(page, server):
+    says(page, "one", "two", "three", "four")
+    page.goto(server.url)
+    ask(page, "first")
+    expect(page.locator("article.assistant > .text")).to_have_text("one")
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page.locator("article.assistant > .text")).to_have_text("two")
+    ask(page, "second")
+    expect(page.locator("article.assistant > .text")).to_have_text(["two", "three"])
+    page.get_by_role("button", name="Edit").first.click()
+    expect(page.locator("article")).to_have_count(0)
+    expect(page.locator("#prompt")).to_have_value("first")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        ask(page, "!")
+    assert asked.value.post_data_json["messages"] == [{"role": "user", "content": "first!"}]
+    expect(page.locator("article.assistant > .text")).to_have_text("four")
+
+
+def test_a_reply_that_cannot_be_made_again_stays(page, server):
+    says(page, "one")
+    page.goto(server.url)
+    ask(page, "first")
+    expect(page.locator("article.assistant > .text")).to_have_text("one")
+    page.unroute("**/v1/chat/completions")
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(status=429, body='{"error": {"message": "full"}}'))
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page.locator("#status")).to_have_text("full")
+    expect(page.locator("article.assistant > .text")).to_have_text("one")
+
+
+def test_conversations_are_kept_in_the_browser(page, server):
+    says(page, "**one**", "two", "three")
+    page.goto(server.url)
+    ask(page, "about ships")
+    expect(page.locator("article.assistant > .text")).to_have_text("one")
+    page.locator("#new").click()
+    ask(page, "about trains")
+    expect(page.locator("article.assistant > .text")).to_have_text("two")
+    page.reload()
+    expect(page.locator("article")).to_have_count(0)
+    page.locator("#show-chats").click()
+    titles = page.locator("#kept .title")
+    expect(titles).to_have_text(["about trains", "about ships"])
+    page.keyboard.type("SHIP")
+    expect(titles).to_have_text(["about ships"])
+    titles.click()
+    expect(page.locator("article.assistant strong")).to_have_text("one")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        ask(page, "and boats")
+    assert [message["content"] for message in asked.value.post_data_json["messages"]] == [
+        "about ships",
+        "**one**",
+        "and boats",
+    ]
+    expect(page.locator("article.assistant > .text")).to_have_text(["one", "three"])
+    page.locator("#show-chats").click()
+    expect(titles).to_have_text(["about ships", "about trains"])
+    page.get_by_role("button", name="Delete about trains").click()
+    expect(titles).to_have_text(["about ships"])
+    page.locator("#forget-all").click()
+    expect(page.locator("#none")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#chats")).to_be_hidden()
 
 
 def test_a_server_that_wants_a_key_is_given_one(page, tmp_path):
@@ -242,6 +388,19 @@ def test_the_files_allow_nothing_from_elsewhere(server):
         policy = reply.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
-        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", reply.text), "nothing may be loaded from elsewhere"
+        assert "require-trusted-types-for 'script'; trusted-types 'none'" in policy
+        if "/vendor/" not in path:
+            assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", reply.text), "nothing is loaded from elsewhere"
         again = httpx.get(server.url + path, headers={"If-None-Match": reply.headers["etag"]}, timeout=60)
         assert (again.status_code, again.content) == (304, b"")
+
+
+def test_what_others_wrote_is_as_they_published_it_with_their_licences():
+    vendor = resources.files("ballast.server.routes").joinpath("static", "vendor")
+    packages = json.loads(vendor.joinpath("packages.json").read_text())
+    assert {f"/page/vendor/{name}" for name in packages} == {path for path in FILES if "/vendor/" in path}
+    for name, package in packages.items():
+        content = vendor.joinpath(name).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == package["sha256"]
+        assert f"v{package['version']}" in content.decode()
+        assert "Copyright" in vendor.joinpath(name.replace(".js", ".LICENSE")).read_text()

@@ -1,11 +1,15 @@
-// The built-in chat page: one conversation, streamed. Texts reach the page as text, never as markup.
+// The built-in chat page: one conversation at a time, streamed. Texts reach the page as text, never as markup.
 // Paths are relative, so that the page also works under a proxy's prefix.
+
+import { chats, forget, forgetAll, keep } from "./chats.js";
+import { copyButton, Markdown } from "./markdown.js";
 
 const at = (id) => document.getElementById(id);
 const KEY = "ballast-api-key";
 const POLL_MS = { busy: 500, idle: 5000 };
 
-let messages = [];
+let messages = []; // {role, content} and, of replies, {reasoning, thought}: seconds of thinking
+let chat = newId();
 let running = null; // AbortController of the reply in progress
 let pending = null; // what to send once there is a key
 
@@ -43,6 +47,10 @@ async function* events(response) {
 
 // --- the conversation -------------------------------------------------------------------------------------
 
+function newId() {
+  return `${Date.now()}-${Math.random().toString(36).slice(2)}`;
+}
+
 function article(role, name) {
   at("empty")?.remove();
   const box = document.createElement("article");
@@ -52,6 +60,65 @@ function article(role, name) {
   box.append(head);
   at("talk").append(box);
   return box;
+}
+
+function button(name, act) {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.className = "small";
+  made.textContent = name;
+  made.addEventListener("click", act);
+  return made;
+}
+
+// What can be done with a message of the conversation.
+function actions(box, message) {
+  const row = document.createElement("div");
+  row.className = "actions";
+  const { content } = message;
+  row.append(copyButton(() => content));
+  if (message.role === "user") row.append(button("Edit", () => edit(message)));
+  else row.append(button("Regenerate", () => regenerate(message)));
+  box.append(row);
+}
+
+function question(message) {
+  const box = article("user", "You");
+  show(box, "text", message.content);
+  actions(box, message);
+  return box;
+}
+
+// Draw the conversation anew.
+function redraw() {
+  at("talk").replaceChildren();
+  for (const message of messages) {
+    if (message.role === "user") question(message);
+    else new Answer().showKept(message);
+  }
+  at("talk").scrollTop = at("talk").scrollHeight;
+}
+
+// The text goes back to where it is written, and what followed it leaves the page. Until the next reply it is kept.
+function edit(message) {
+  if (running) return;
+  messages = messages.slice(0, messages.indexOf(message));
+  redraw();
+  at("prompt").value = message.content;
+  at("prompt").focus();
+}
+
+function regenerate(message) {
+  if (running) return;
+  const before = messages;
+  const id = chat;
+  messages = messages.slice(0, messages.indexOf(message));
+  redraw();
+  answer(() => {
+    if (chat !== id) return; // "New chat" has begun another meanwhile
+    messages = before; // nothing came: the reply that was there is shown again
+    redraw();
+  });
 }
 
 function show(box, className, text, tag = "div") {
@@ -70,6 +137,7 @@ class Answer {
     this.box = article("assistant", "Reply");
     this.reasoning = "";
     this.content = "";
+    this.thought = null; // seconds of thinking, once it is over
     this.pieces = 0;
     this.tokens = null;
     this.reason = null;
@@ -102,23 +170,45 @@ class Answer {
     const talk = at("talk");
     const atEnd = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 60;
     const [reasoning, text] = this.parts();
-    if (reasoning.trim()) this.drawReasoning(reasoning.trim());
-    show(this.box, "text", text);
+    if (reasoning.trim()) {
+      const isOver = ended || text.trim() !== "";
+      if (isOver) this.thought ??= ((this.last ?? performance.now()) - this.first) / 1000;
+      this.drawReasoning(reasoning.trim(), isOver);
+    }
+    this.drawText(text);
     const figures = show(this.box, "figures", this.figures(ended), "p");
     this.box.append(figures); // always last
     if (atEnd) talk.scrollTop = talk.scrollHeight;
   }
 
-  drawReasoning(reasoning) {
+  drawText(text) {
+    this.markdown ??= new Markdown(show(this.box, "text", "")); // below the reasoning
+    this.markdown.draw(text);
+  }
+
+  showKept(message) {
+    const { content, reasoning, thought } = message;
+    this.thought = thought;
+    if (reasoning) this.drawReasoning(reasoning, true);
+    this.drawText(content);
+    actions(this.box, message);
+  }
+
+  // Open while the model thinks, and then folded; whoever opens or closes it has it so.
+  drawReasoning(reasoning, isOver) {
     let fold = this.box.querySelector("details.reasoning");
     if (!fold) {
       fold = document.createElement("details");
       fold.className = "reasoning";
       const summary = document.createElement("summary");
-      summary.textContent = "Thinking";
       fold.append(summary);
+      fold.open = !isOver;
       this.box.querySelector("h2").after(fold);
     }
+    const summary = fold.querySelector("summary");
+    summary.textContent = isOver ? thoughtFor(this.thought) : "Thinking…";
+    if (isOver && !this.folded) fold.open = false;
+    this.folded ||= isOver;
     show(fold, "text", reasoning);
   }
 
@@ -135,10 +225,17 @@ class Answer {
   }
 }
 
+function thoughtFor(seconds) {
+  return Number.isFinite(seconds) ? `Thought for ${Math.max(1, Math.round(seconds))} s` : "Thought";
+}
+
 function body() {
   const system = at("system").value.trim();
   const asked = {
-    messages: [...(system ? [{ role: "system", content: system }] : []), ...messages],
+    messages: [
+      ...(system ? [{ role: "system", content: system }] : []),
+      ...messages.map(({ role, content }) => ({ role, content })),
+    ],
     stream: true,
     stream_options: { include_usage: true },
   };
@@ -147,19 +244,32 @@ function body() {
   return JSON.stringify(asked);
 }
 
-async function ask(text) {
+function ask(text) {
+  const asked = { role: "user", content: text };
+  messages.push(asked);
+  const box = question(asked);
+  const thread = messages;
+  answer((wantsKey) => {
+    // Nothing was answered: the question goes back to where it can be sent again.
+    thread.pop();
+    box.remove();
+    if (wantsKey) wantKey(text);
+    else at("prompt").value = text;
+  });
+}
+
+// Have the conversation's last message answered. `undo` is called if nothing came, with whether a key is missing.
+async function answer(undo) {
   say("");
   const thread = messages; // "New chat" may begin another meanwhile
-  thread.push({ role: "user", content: text });
-  const question = article("user", "You");
-  show(question, "text", text);
-  const answer = new Answer();
+  const id = chat;
+  const reply = new Answer();
   running = new AbortController();
   busy(true);
   let failed = null;
   let refused = false;
   try {
-    answer.draw(false);
+    reply.draw(false);
     at("talk").scrollTop = at("talk").scrollHeight;
     const response = await request("v1/chat/completions", {
       method: "POST",
@@ -173,30 +283,29 @@ async function ask(text) {
     }
     let drawn = 0;
     for await (const event of events(response)) {
-      answer.take(event);
-      answer.last = performance.now();
-      if (answer.last - drawn > 50) {
-        answer.draw(false);
-        drawn = answer.last;
+      reply.take(event);
+      reply.last = performance.now();
+      if (reply.last - drawn > 50) {
+        reply.draw(false);
+        drawn = reply.last;
       }
     }
   } catch (error) {
     if (!running.signal.aborted) failed = error instanceof TypeError ? "the connection was lost" : error.message;
   }
-  answer.last ??= performance.now();
-  const [, content] = answer.parts();
-  if (answer.first === null && failed) {
-    // Nothing was answered: the question goes back to where it can be sent again.
-    thread.pop();
-    question.remove();
-    answer.box.remove();
-    if (refused) wantKey(text);
-    else at("prompt").value = text;
-  } else {
-    answer.draw(true);
-    thread.push({ role: "assistant", content });
-  }
+  reply.last ??= performance.now();
   running = null;
+  if (reply.first === null && failed) {
+    reply.box.remove();
+    undo(refused);
+  } else {
+    reply.draw(true);
+    const [reasoning, content] = reply.parts();
+    const said = { role: "assistant", content, reasoning: reasoning.trim(), thought: reply.thought };
+    thread.push(said);
+    actions(reply.box, said);
+    keep(id, thread, at("system").value);
+  }
   busy(false);
   if (failed) say(failed);
   if (!refused) at("prompt").focus();
@@ -289,16 +398,55 @@ at("settings").addEventListener("invalid", () => (at("settings").open = true), t
 
 at("stop").addEventListener("click", () => running?.abort());
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") running?.abort();
+  if (event.key === "Escape" && !at("chats").open) running?.abort();
 });
 document.addEventListener("visibilitychange", poll);
 
-at("new").addEventListener("click", () => {
+// Begin or go on with a conversation.
+function open(id, thread) {
   running?.abort();
-  messages = [];
-  at("talk").replaceChildren();
+  chat = id;
+  messages = thread;
+  redraw();
   say("");
   at("prompt").focus();
+}
+
+at("new").addEventListener("click", () => open(newId(), []));
+
+// --- kept conversations -----------------------------------------------------------------------------------
+
+function list() {
+  const rows = chats(at("search").value).map((kept) => {
+    const row = document.createElement("li");
+    const go = button(String(kept.title), () => {
+      at("chats").close();
+      at("system").value = kept.system ?? "";
+      open(kept.id, kept.messages);
+    });
+    go.className = "title";
+    const remove = button("Delete", () => {
+      forget(kept.id);
+      list();
+    });
+    remove.setAttribute("aria-label", `Delete ${kept.title}`);
+    row.append(go, remove);
+    return row;
+  });
+  at("kept").replaceChildren(...rows);
+  at("none").hidden = rows.length > 0;
+}
+
+at("show-chats").addEventListener("click", () => {
+  at("search").value = "";
+  list();
+  at("chats").showModal();
+});
+at("search").addEventListener("input", list);
+at("close-chats").addEventListener("click", () => at("chats").close());
+at("forget-all").addEventListener("click", () => {
+  forgetAll();
+  list();
 });
 
 at("prompt").focus();

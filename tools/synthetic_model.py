@@ -1,9 +1,13 @@
-"""Writes a GGUF of DeepSeek-V2-Lite's shape with random weights, for measurements of speed. Its text means nothing.
+"""Writes a GGUF of a model's shape with random weights, for measurements of speed. Its text means nothing.
 
-python tools/synthetic_model.py FILE [--layers 27] [--seed 0]
+python tools/synthetic_model.py FILE [--shape v2-lite] [--layers 27] [--experts Q2_K] [--hollow] [--seed 0]
 
-Types are those of a Q4_K_M file; the smallest models have one dense layer and one of experts. There is no vocabulary:
-prompts are token ids.
+Types are those of a Q4_K_M file, but for routed experts with --experts. The smallest models have a layer of experts
+beside the dense ones. There is no vocabulary: prompts are token ids.
+
+--hollow leaves most of the file a hole, which reads as zeros and takes no disk: a whole DeepSeek-R1 with Q2_K experts
+is 225 GB long and takes 2.4 GB. Written are what is float32 (routers, so tokens choose different experts), the
+embedding, the output and the first two layers.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import replace
+from os import SEEK_CUR
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +26,9 @@ from numpy.typing import NDArray
 
 from ballast.model.spec import LatentSpec, ModelSpec
 from ballast.model.tensors import expected_tensors
-from support.models.gguf_files import QWEN3_235B_SPEC, V2_LITE_SPEC, add_metadata, common_types, metadata_of
-from support.models.random_blocks import random_blocks
+from ballast.weights.gguf import block_of
+from support.models.gguf_files import QWEN3_235B_SPEC, R1_SPEC, V2_LITE_SPEC, add_metadata, common_types, metadata_of
+from support.models.random_blocks import QUANTIZED, random_blocks
 
 V2_LITE = replace(
     V2_LITE_SPEC,
@@ -48,34 +54,48 @@ QWEN3_30B = replace(
     expert_dim=768,
 )
 
-SHAPES = {"v2-lite": V2_LITE, "qwen3-30b": QWEN3_30B}
+SHAPES = {"v2-lite": V2_LITE, "r1": R1_SPEC, "qwen3-30b": QWEN3_30B}
 
 _DRAWN_ROWS = 1 << 10
 """As many are drawn for a tensor, and then repeated: drawing gigabytes takes minutes, and speed is the same."""
 
 _SCALES = {GgmlType.Q4_K: 1e-4, GgmlType.Q6_K: 1e-5, GgmlType.Q8_0: 3e-4}
-"""Of blocks, so that weights are about 0.02."""
+"""Of blocks, so that weights are about 0.02; those of other types are as large as `random_blocks` makes them."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="v2-lite", help="default: %(default)s")
-    parser.add_argument("--layers", type=int, help="fewer than the model's; V2-Lite's first is dense")
+    parser.add_argument("--layers", type=int, help="fewer than the model's; V2-Lite's first is dense, R1's first three")
+    parser.add_argument(
+        "--experts",
+        choices=[kind.name for kind in QUANTIZED],
+        help="type of routed experts whose rows are whole blocks of it",
+    )
+    parser.add_argument("--hollow", action="store_true", help="most of the file is a hole")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     shape = SHAPES[options.shape]
     num_layers = shape.num_layers if options.layers is None else options.layers
-    if not 2 <= num_layers <= shape.num_layers:
-        parser.error(f"--layers={num_layers}: 2 to {shape.num_layers}")
+    fewest = shape.num_dense_layers + 1
+    if not fewest <= num_layers <= shape.num_layers:
+        parser.error(f"--layers={num_layers}: {fewest} to {shape.num_layers}")
     if not options.file.resolve().parent.is_dir():
         parser.error(f"{options.file}: there is no folder {options.file.parent}")
-    write_random_model(options.file, replace(shape, num_layers=num_layers), options.seed)
+    experts = None if options.experts is None else GgmlType[options.experts]
+    write_random_model(options.file, replace(shape, num_layers=num_layers), options.seed, experts, options.hollow)
 
 
-def write_random_model(file: Path, spec: ModelSpec, seed: int) -> None:
-    """Write `spec` tensor by tensor, so that the weights need not fit into memory."""
+def write_random_model(
+    file: Path, spec: ModelSpec, seed: int, experts: GgmlType | None = None, is_hollow: bool = False
+) -> None:
+    """Write `spec` tensor by tensor, so that the weights need not fit into memory. `experts`: the routed experts' type.
+    A hollow file has holes for most tensors."""
     rng, types = np.random.default_rng(seed), common_types(spec)
+    if experts is not None:
+        block, shapes = gguf.GGML_QUANT_SIZES[experts][0], expected_tensors(spec)
+        types |= {name: experts for name in types if "_exps." in name and shapes[name][-1] % block == 0}
     writer = gguf.GGUFWriter(file, spec.architecture.name)
     vocabulary = {
         "tokenizer.ggml.model": "none",
@@ -93,9 +113,21 @@ def write_random_model(file: Path, spec: ModelSpec, seed: int) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
+    writer.flush()
+    (out,) = writer.fout or ()
     for name, shape, kind in tensors:
-        writer.write_tensor_data(weights(rng, name, shape, kind))
+        out.seek(-out.tell() % writer.data_alignment, SEEK_CUR)
+        if not is_hollow or is_always_written(name, kind):
+            out.write(weights(rng, name, shape, kind).data)
+        else:
+            out.seek(math.prod(gguf.quant_shape_to_byte_shape(shape, kind)), SEEK_CUR)
+    out.truncate(out.tell() + -out.tell() % writer.data_alignment)
     writer.close()
+
+
+def is_always_written(name: str, kind: GgmlType) -> bool:
+    """Whether a tensor is no hole in a hollow file."""
+    return kind == GgmlType.F32 or block_of(name) in (None, 0, 1)
 
 
 def weights(rng: np.random.Generator, name: str, shape: tuple[int, ...], kind: GgmlType) -> NDArray[Any]:
@@ -103,7 +135,7 @@ def weights(rng: np.random.Generator, name: str, shape: tuple[int, ...], kind: G
     if kind == GgmlType.F32:
         return np.ones(shape, np.float32) if "norm" in name else rng.normal(0, 0.02, shape).astype(np.float32)
     num_rows = math.prod(shape[:-1])
-    drawn = random_blocks(rng, kind, min(num_rows, _DRAWN_ROWS), shape[-1], scale=_SCALES[kind])
+    drawn = random_blocks(rng, kind, min(num_rows, _DRAWN_ROWS), shape[-1], scale=_SCALES.get(kind, 0.002))
     return np.resize(drawn, gguf.quant_shape_to_byte_shape(shape, kind))
 
 

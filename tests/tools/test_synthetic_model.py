@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType as GgmlType
 from tools.synthetic_model import QWEN3_30B, V2_LITE, write_random_model
 
 from ballast.engine.build import EngineSettings, scheduler_config
@@ -15,7 +16,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.weights.gguf import open_gguf
-from support.models.gguf_files import common_types
+from support.models.gguf_files import R1_SPEC, common_types
 
 
 @pytest.mark.parametrize("shape", [V2_LITE, QWEN3_30B], ids=["v2-lite", "qwen3-30b"])
@@ -36,3 +37,19 @@ def test_a_random_model_has_the_shape_and_types_asked_for_and_can_be_served(tmp_
     core.add(1, Request("one", (1, 2, 3), SamplingParams(max_tokens=2, temperature=0.0)), seed=0)
     events = [event for _ in range(2) for event in core.step().events]
     assert [event.finish_reason for event in events][-1] is not None
+
+
+def test_a_hollow_model_has_routers_and_ends_and_takes_little_disk(tmp_path: Path) -> None:
+    asked = replace(
+        R1_SPEC, num_layers=5, vocab_size=512, hidden=256, ffn_dim=512, num_heads=2, num_experts=16, expert_dim=4096
+    )
+    file = tmp_path / "model.gguf"
+    write_random_model(file, asked, seed=0, experts=GgmlType.Q2_K, is_hollow=True)
+    gguf = open_gguf(file)
+    check_tensors(gguf, read_spec(gguf))
+    experts = gguf.tensors["blk.4.ffn_down_exps.weight"]
+    assert experts.ggml_type == GgmlType.Q2_K
+    assert not gguf.data(experts.name).any()
+    for name in ("blk.4.ffn_gate_inp.weight", "blk.1.attn_output.weight", "token_embd.weight", "output.weight"):
+        assert gguf.data(name).any(), name
+    assert file.stat().st_blocks * 512 < sum(info.num_bytes for info in gguf.tensors.values()) / 2

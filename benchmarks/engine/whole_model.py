@@ -1,0 +1,241 @@
+"""One start of a model as `ballast serve` starts it, and what it does then: load, decode, prefill, by a GPU or without.
+
+python benchmarks/engine/whole_model.py MODEL.gguf [--batch 1 4 8 16] [--prefill 4096 32768] [--steps 32] [--repeats 2]
+                                        [--case NAME] [any option of `ballast serve`]
+
+Made for models that take minutes to load: every line is printed as soon as it is known. First the start: from the
+file's opening to a model that answers, in seconds and bytes of the file a second. Then decode for each batch size,
+sampled as DeepSeek-R1 advises and greedily in turns, and prefill; where the GPU reads a share of the experts across
+PCIe, decode without it too. Prompts are random token ids.
+
+`limit_tokens_per_s` is what memory would allow: bytes of the step's distinct experts in host memory, if all are equally
+likely, over the memory's speed and PCIe's together. `share_of_limit` is the greedy speed over it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ballast import cli
+from ballast._core import kernels
+from ballast.engine.build import EngineSettings, engine_settings, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.loading import load_runner
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import Runner
+from ballast.model.metadata import read_spec
+from ballast.model.spec import ModelSpec
+from ballast.plan import MemoryPlan, plan_for, planned
+from ballast.weights.gguf import GgufModel, block_of, open_gguf
+from support.bench_record import bench_record
+
+GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
+SAMPLED = SamplingParams(max_tokens=1, temperature=0.6, top_p=0.95)
+READ_BYTES = 1 << 31
+COPIED_BYTES = 1 << 30
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--batch", type=int, nargs="*", default=[1, 4, 8, 16])
+    parser.add_argument("--prefill", type=int, nargs="*", default=[4096])
+    parser.add_argument("--prompt", type=int, default=64, help="tokens of context before decoding")
+    parser.add_argument("--steps", type=int, default=32, help="decode steps that are timed, of each turn")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--case", default="", help="added to the records' names")
+    options, serve = parser.parse_known_args()
+    begin = time.perf_counter()
+    gguf = open_gguf(options.model)
+    spec = read_spec(gguf, None)
+    config = cli.serve_config(["--gguf_path", str(options.model), *serve])
+    plan = plan_for(config, gguf, spec)
+    settings = replace(
+        engine_settings(planned(config, plan)),
+        gpu_experts=plan.gpu_experts,
+        vram=None if plan.device is None else plan.device.limit,
+    )
+    runner = load_runner(gguf, spec, spec.vocab_size, settings)
+    measure(gguf, spec, plan, settings, runner, time.perf_counter() - begin, options, serve)
+
+
+def measure(
+    gguf: GgufModel,
+    spec: ModelSpec,
+    plan: MemoryPlan,
+    settings: EngineSettings,
+    runner: Runner,
+    start_s: float,
+    options: argparse.Namespace,
+    serve: list[str],
+) -> None:
+    pool = kernels.ThreadPool(settings.cpu_threads)
+    pcie, gpu = gpu_figures(settings.device)
+
+    def report(case: str, **figures: object) -> None:
+        name = f"{options.model.name}{options.case and ', '}{options.case}: {case}"
+        common = {"options": " ".join(serve), "threads": settings.cpu_threads, "gpu": gpu}
+        print(bench_record("engine/whole_model", name, **common, **figures), flush=True)
+
+    num_bytes = sum(info.num_bytes for info in gguf.tensors.values())
+    report(
+        "start",
+        start_s=round(start_s, 2),
+        file_gb=round(num_bytes / 1e9, 2),
+        gb_per_s=round(num_bytes / start_s / 1e9, 2),
+        experts_on_gpu=sum(map(len, plan.gpu_experts)),
+        cache_lens=settings.cache_lens,
+        prefill_chunk_size=settings.prefill_chunk_size,
+        pcie_gb_per_s=round(pcie / 1e9, 1),
+        memory_gb_per_s=round(kernels.measure_read_speed(pool, READ_BYTES) / 1e9, 1),
+        measured_share=measured_share(runner),
+    )
+    ids = random_ids(spec)
+
+    def decode(name: str, samplings: dict[str, SamplingParams]) -> None:
+        for batch in options.batch:
+            read = host_expert_bytes(gguf, spec, plan, batch)
+            for sampled, figures in decode_cases(runner, settings, ids, batch, samplings, options):
+                memory = kernels.measure_read_speed(pool, READ_BYTES)
+                figures["memory_gb_per_s"] = round(memory / 1e9, 1)
+                figures["host_experts_gb_per_step"] = round(read / 1e9, 3)
+                if read:
+                    limit = (memory + pcie) / read * batch
+                    figures["limit_tokens_per_s"] = round(limit, 1)
+                    figures["share_of_limit"] = round(figures["tokens_per_s"] / limit, 3)
+                report(f"decode B={batch}{name}{sampled}", **figures)
+
+    decode("", {"": GREEDY, ", sampled": SAMPLED})
+    for num_tokens in options.prefill:
+        times = [prefill_seconds(runner, settings, take(ids, num_tokens)) for _ in range(options.repeats + 1)][1:]
+        took = statistics.median(times)
+        report(f"prefill {num_tokens}", seconds=round(took, 3), tokens_per_s=round(num_tokens / took, 1))
+    if measured_share(runner):
+        set_share(runner, 0.0)
+        decode(", no share", {"": GREEDY})
+
+
+def decode_cases(
+    runner: Runner,
+    settings: EngineSettings,
+    ids: Iterator[int],
+    batch: int,
+    samplings: dict[str, SamplingParams],
+    options: argparse.Namespace,
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """For each of `samplings`, which take turns."""
+    times: dict[str, list[float]] = {name: [] for name in samplings}
+    for _ in range(options.repeats):
+        for name, sampling in samplings.items():
+            times[name].append(step_seconds(runner, settings, ids, batch, sampling, options))
+    for name, found in times.items():
+        step_s = statistics.median(found)
+        yield (
+            name,
+            {
+                "batch": batch,
+                "step_s": round(step_s, 5),
+                "step_s_least": round(min(found), 5),
+                "step_s_most": round(max(found), 5),
+                "tokens_per_s": round(batch / step_s, 2),
+            },
+        )
+
+
+def step_seconds(
+    runner: Runner,
+    settings: EngineSettings,
+    ids: Iterator[int],
+    batch: int,
+    sampling: SamplingParams,
+    options: argparse.Namespace,
+) -> float:
+    """The median of the steps in which all requests decode."""
+    core = EngineCore(runner, scheduler_config(settings))
+    params = replace(sampling, max_tokens=options.steps + 2, min_tokens=options.steps + 2)
+    for seq in range(1, batch + 1):
+        core.add(seq, Request(str(seq), take(ids, options.prompt), params), 0)
+    times, is_running = [], True
+    while is_running:
+        begin = time.perf_counter()
+        result = core.step()
+        if result.kind == "decode" and len(result.events) == batch:
+            times.append(time.perf_counter() - begin)
+        is_running = result.num_tokens > 0
+    return statistics.median(times)
+
+
+def prefill_seconds(runner: Runner, settings: EngineSettings, ids: tuple[int, ...]) -> float:
+    """From a request's arrival to its only token."""
+    core = EngineCore(runner, scheduler_config(settings))
+    begin = time.perf_counter()
+    core.add(1, Request("1", ids, GREEDY), 0)
+    while not core.step().events:
+        pass
+    return time.perf_counter() - begin
+
+
+def host_expert_bytes(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan, batch: int) -> float:
+    """Bytes of routed experts in host memory that a step reads, if each token chooses all alike."""
+    distinct = 1 - (1 - spec.num_experts_used / spec.num_experts) ** batch if spec.num_experts else 0.0
+    total = 0.0
+    for name, info in gguf.tensors.items():
+        if "_exps." not in name:
+            continue
+        layer = (block_of(name) or 0) - spec.num_dense_layers
+        on_gpu = len(plan.gpu_experts[layer]) if plan.gpu_experts else 0
+        total += info.num_bytes * distinct * (1 - on_gpu / spec.num_experts)
+    return total
+
+
+def gpu_figures(device: str) -> tuple[float, str]:
+    """(bytes a second from pinned host memory, name)"""
+    if device == "cpu":
+        return 0.0, ""
+    import torch
+
+    source = torch.empty(COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty(COPIED_BYTES, dtype=torch.uint8, device=device)
+    times = []
+    for _ in range(4):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        target.copy_(source)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    del target
+    torch.cuda.empty_cache()
+    return COPIED_BYTES / min(times), torch.cuda.get_device_name(device)
+
+
+def measured_share(runner: Runner) -> float:
+    counts = getattr(runner, "device_counts", None)
+    return 0.0 if counts is None else float(counts.pcie_share)
+
+
+def set_share(runner: Runner, share: float) -> None:
+    from ballast.model.hybrid.model import HybridModel  # needs torch, which a CPU alone has not
+
+    if isinstance(runner, HybridModel):
+        runner.set_pcie_share(share)
+
+
+def random_ids(spec: ModelSpec) -> Iterator[int]:
+    rng = np.random.default_rng(0)
+    while True:
+        yield from rng.integers(0, spec.vocab_size, 4096).tolist()
+
+
+def take(ids: Iterator[int], count: int) -> tuple[int, ...]:
+    return tuple(next(ids) for _ in range(count))
+
+
+if __name__ == "__main__":
+    main()

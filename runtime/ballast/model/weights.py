@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels
+from ballast.host.machine import read_machine
 from ballast.model.spec import LatentSpec, ModelSpec
 from ballast.model.tensors import expected_tensors, scale_name
 from ballast.weights.gguf import GgufModel, block_of
@@ -148,13 +149,16 @@ def load_weights(
 
 
 def read_ahead(gguf_model: GgufModel, spec: ModelSpec, packing: Packing) -> ReadAhead:
-    """What reads the tensors that will be packed, layer by layer, while others are packed."""
+    """What reads the tensors that will be packed, layer by layer, while others are packed. What was packed leaves the
+    page cache where memory has no room for both."""
     names = set() if packing.isa == "reference" else expected_tensors(spec).keys() - {"token_embd.weight"}
     if packing.kept is not None and packing.kept.is_filled:
         names -= set(packing.kept_tensors)
     layers = {name: block_of(name) for name in gguf_model.tensors if name in names}
     last = spec.num_layers
-    return ReadAhead(gguf_model, sorted(layers, key=lambda name: last if (layer := layers[name]) is None else layer))
+    names_by_layer = sorted(layers, key=lambda name: last if (layer := layers[name]) is None else layer)
+    num_bytes = sum(gguf_model.tensors[name].num_bytes for name in names_by_layer)
+    return ReadAhead(gguf_model, names_by_layer, drops_packed=2 * num_bytes > read_machine().memory.available_bytes)
 
 
 def shares_after_layers(gguf_model: GgufModel, num_layers: int) -> list[float]:

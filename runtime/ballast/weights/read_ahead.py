@@ -1,7 +1,9 @@
 """Has the system read a model's tensors shortly before they are packed, while others are packed.
 
 Threads that pack wait at the first byte that is not there yet, a few at a time: no disk is busy by that. The system
-reads into its page cache, from which tensors are packed in place, so nothing is copied twice.
+reads into its page cache, from which tensors are packed in place, so nothing is copied twice. Where memory has no room
+for file and panels, what was packed leaves the cache at once: the system would look for free memory when all is taken,
+and would find no huge pages for panels.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from ballast.weights.gguf import GgufModel
+from ballast.weights.gguf import GgufModel, block_of
 
 LEAD_BYTES = 512 << 20
 """How much beyond the tensor that is packed may be read: it takes page cache, and fast disks fill it in a moment."""
 _PIECE_BYTES = 8 << 20
+_DROPS_A_READ = 2
 _LEAVE_S = 10.0
 """Longest wait at the end for a disk that does not answer."""
 
@@ -24,19 +27,28 @@ _LEAVE_S = 10.0
 class ReadAhead(AbstractContextManager["ReadAhead"]):
     """Reads while it is entered, on a thread of its own. A hint: what it cannot read is read as it is packed."""
 
-    def __init__(self, gguf: GgufModel, names: Iterable[str], lead_bytes: int = LEAD_BYTES) -> None:
-        """`names`: the tensors that will be packed, in about this order."""
+    def __init__(
+        self, gguf: GgufModel, names: Iterable[str], lead_bytes: int = LEAD_BYTES, *, drops_packed: bool = False
+    ) -> None:
+        """`names`: the tensors that will be packed, layer by layer, in about this order. With `drops_packed` the page
+        cache keeps nothing of the layers before the one that is packed."""
         self._pieces: list[tuple[Path, int, int, int]] = []
         """File, offset, bytes, and how many bytes come before in all."""
         self._ends: dict[str, int] = {}
-        end = 0
+        self._layer_begins: dict[str, int] = {}
+        self._drops_packed = drops_packed
+        end, layer, layer_begin = 0, None, 0
         for name in names:
             info = gguf.tensors[name]
+            if block_of(name) != layer:
+                layer, layer_begin = block_of(name), end
+            self._layer_begins[name] = layer_begin
             for begin in range(0, info.num_bytes, _PIECE_BYTES):
                 count = min(_PIECE_BYTES, info.num_bytes - begin)
                 self._pieces.append((info.file, info.offset + begin, count, end + begin))
             end += info.num_bytes
             self._ends[name] = end
+        self._layer_begin = 0
         self._lead_bytes = lead_bytes
         self._packed_to = 0
         self._is_over = False
@@ -57,9 +69,11 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
         """Say that a tensor is packed now."""
         with self._changed:
             self._packed_to = max(self._packed_to, self._ends.get(name, 0))
+            self._layer_begin = max(self._layer_begin, self._layer_begins.get(name, 0))
             self._changed.notify()
 
     def _read(self) -> None:
+        dropped = 0
         with _OpenFiles() as files:
             for file, offset, count, before in self._pieces:
                 with self._changed:
@@ -67,8 +81,16 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
                         self._changed.wait()
                     if self._is_over:
                         return
+                    drop_to = self._layer_begin if self._drops_packed else 0
                 with suppress(OSError):
                     os.posix_fadvise(files[file], offset, count, os.POSIX_FADV_WILLNEED)
+                # Reading is not held up by a whole layer at once.
+                for old_file, old_offset, old_count, old_before in self._pieces[dropped : dropped + _DROPS_A_READ]:
+                    if old_before + old_count > drop_to:
+                        break
+                    with suppress(OSError):
+                        os.posix_fadvise(files[old_file], old_offset, old_count, os.POSIX_FADV_DONTNEED)
+                    dropped += 1
 
 
 class _OpenFiles(dict[Path, int], AbstractContextManager["_OpenFiles"]):

@@ -29,12 +29,16 @@ class Reads:
     """What the system was asked to read, by offset."""
 
     sizes: dict[int, int] = field(default_factory=dict)
+    dropped: list[int] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def note(self, file: int, offset: int, count: int, advice: int) -> None:
-        assert advice == os.POSIX_FADV_WILLNEED
         with self.changed:
-            self.sizes[offset] = count
+            if advice == os.POSIX_FADV_DONTNEED:
+                self.dropped.append(offset)
+            else:
+                assert advice == os.POSIX_FADV_WILLNEED
+                self.sizes[offset] = count
             self.changed.notify()
 
     def wait_for(self, model: GgufModel, *names: str) -> None:
@@ -67,6 +71,24 @@ def test_it_ends_with_what_it_stands_beside(model: GgufModel, reads: Reads) -> N
     with ReadAhead(model, model.tensors, lead_bytes=0):
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
+
+
+def test_earlier_layers_leave_the_page_cache_where_they_have_no_room(model: GgufModel, reads: Reads) -> None:
+    names = [f"blk.{layer}.ffn_{part}_exps.weight" for layer in (1, 2, 3) for part in ("up", "down")]
+    offsets = [model.tensors[name].offset for name in names]
+    with ReadAhead(model, names, lead_bytes=0, drops_packed=True) as ahead:
+        for count, name in enumerate(names, start=1):
+            reads.wait_for(model, *names[:count])
+            ahead.begin(name)
+    assert reads.dropped == offsets[:4]  # the last layer is being packed
+
+
+def test_the_page_cache_is_kept_where_there_is_room(model: GgufModel, reads: Reads) -> None:
+    with ReadAhead(model, model.tensors, lead_bytes=0) as ahead:
+        for name in model.tensors:
+            ahead.begin(name)
+        reads.wait_for(model, *model.tensors)
+    assert not reads.dropped
 
 
 @pytest.mark.skipif(len(kernels.usable_isas()) == 1, reason="no kernels that pack weights")

@@ -4,7 +4,8 @@ python benchmarks/engine/whole_model.py MODEL.gguf [--batch 1 4 8 16] [--prefill
                                         [--case NAME] [any option of `ballast serve`]
 
 Made for models that take minutes to load: every line is printed as soon as it is known. First the start: from the
-file's opening to a model that answers, in seconds and bytes of the file a second. Then decode for each batch size,
+file's opening to a model that answers, in seconds and bytes of the file a second (kernels of a GPU may have to be
+compiled; `weights_s` is when the last layer's weights are there). Then decode for each batch size,
 sampled as DeepSeek-R1 advises and greedily in turns, and prefill; where the GPU reads a share of the experts across
 PCIe, decode without it too. Prompts are random token ids.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -62,8 +64,18 @@ def main() -> None:
         gpu_experts=plan.gpu_experts,
         vram=None if plan.device is None else plan.device.limit,
     )
-    runner = load_runner(gguf, spec, spec.vocab_size, settings)
-    measure(gguf, spec, plan, settings, runner, time.perf_counter() - begin, options, serve)
+    loaded_s, weights_share = 0.0, 1.0 if config.machine.device == "cpu" else 0.9  # of a start's progress
+
+    def progress(share: float) -> None:
+        nonlocal loaded_s
+        passed = time.perf_counter() - begin
+        if share <= weights_share:
+            loaded_s = passed
+        print(f"{share:.1%} after {passed:.1f} s", file=sys.stderr, flush=True)
+
+    runner = load_runner(gguf, spec, spec.vocab_size, settings, progress)
+    start = {"start_s": time.perf_counter() - begin, "weights_s": loaded_s}
+    measure(gguf, spec, plan, settings, runner, start, options, serve)
 
 
 def measure(
@@ -72,7 +84,7 @@ def measure(
     plan: MemoryPlan,
     settings: EngineSettings,
     runner: Runner,
-    start_s: float,
+    start: dict[str, float],
     options: argparse.Namespace,
     serve: list[str],
 ) -> None:
@@ -87,9 +99,9 @@ def measure(
     num_bytes = sum(info.num_bytes for info in gguf.tensors.values())
     report(
         "start",
-        start_s=round(start_s, 2),
+        **{name: round(seconds, 2) for name, seconds in start.items()},
         file_gb=round(num_bytes / 1e9, 2),
-        gb_per_s=round(num_bytes / start_s / 1e9, 2),
+        gb_per_s=round(num_bytes / start["start_s"] / 1e9, 2),
         experts_on_gpu=sum(map(len, plan.gpu_experts)),
         cache_lens=settings.cache_lens,
         prefill_chunk_size=settings.prefill_chunk_size,

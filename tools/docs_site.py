@@ -28,13 +28,8 @@ def main(arguments: list[str]) -> int:
         folder = Path(name)
         gather(folder / "docs")
         shutil.copyfile(SETTINGS, folder / SETTINGS.name)
-        command = [
-            Path(sys.executable).with_name("zensical"),
-            "build",
-            "--strict",
-            "--config-file",
-            folder / SETTINGS.name,
-        ]
+        zensical = Path(sys.executable).with_name("zensical")
+        command = [str(zensical), "build", "--strict", "--config-file", str(folder / SETTINGS.name)]
         done = subprocess.run(command, timeout=BUILD_TIMEOUT_S, check=False)
         if done.returncode == 0:
             shutil.rmtree(target, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib
 
@@ -18,7 +19,7 @@ _SERIES = ("#030303", "#040404", "#050505")
 _LIGHT = {_INK: "#1f2328", _GRID: "#d1d9e0", _SERIES[0]: "#0969da", _SERIES[1]: "#afb8c1", _SERIES[2]: "#bc4c00"}
 _DARK = {_INK: "#e6edf3", _GRID: "#3d444d", _SERIES[0]: "#58a6ff", _SERIES[1]: "#656d76", _SERIES[2]: "#f0883e"}
 
-_STYLE = {
+_STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: it can be searched, and the file is small
     "svg.hashsalt": "ballast",  # the same figures give the same file
     "text.color": _INK,

@@ -17,7 +17,7 @@ class AllowLists:
     images: tuple[str, ...] = ()
     """Images, or what they begin with, up to a /, : or @. The operator's own are always allowed."""
     host_paths: tuple[str, ...] = ()
-    """Absolute directories of nodes, each with all below it."""
+    """Absolute directories of nodes, each with all below it, and single files."""
     priority_classes: tuple[str, ...] = ()
     """Names."""
     node_selectors: tuple[Mapping[str, str], ...] = ()
@@ -30,16 +30,13 @@ def why_not_allowed(spec: InferenceServiceSpec, lists: AllowLists) -> str | None
 
 
 def _refusals(spec: InferenceServiceSpec, lists: AllowLists) -> Iterator[str]:
-    source, scheduling = spec.model.source, spec.scheduling
-    images = {"image": spec.image, "model.source.image.reference": source.image.reference if source.image else None}
-    for field, image in images.items():
-        if image is not None and lists.images and not any(_is_of(image, prefix) for prefix in lists.images):
+    scheduling = spec.scheduling
+    for field, image in _images(spec):
+        if lists.images and not any(_is_of(image, prefix) for prefix in lists.images):
             yield _refusal(field, image, "--allowed-image", lists.images)
-    pulled = source.hugging_face.host_path if source.hugging_face is not None else None
-    folders = {"hostPath.path": source.host_path, "huggingFace.hostPath.path": pulled}
-    for field, folder in folders.items():
-        if folder is not None and not any(_is_below(folder.path, root) for root in lists.host_paths):
-            yield _refusal(f"model.source.{field}", folder.path, "--allowed-host-path", lists.host_paths)
+    for field, path in _host_paths(spec):
+        if not any(_is_below(path, root) for root in lists.host_paths):
+            yield _refusal(field, path, "--allowed-host-path", lists.host_paths)
     priority = scheduling.priority_class_name
     if priority is not None and lists.priority_classes and priority not in lists.priority_classes:
         yield _refusal("scheduling.priorityClassName", priority, "--allowed-priority-class", lists.priority_classes)
@@ -47,6 +44,29 @@ def _refusals(spec: InferenceServiceSpec, lists: AllowLists) -> Iterator[str]:
     if lists.node_selectors and not any(selector.items() <= asked.items() for selector in lists.node_selectors):
         allowed = map(_selector_text, lists.node_selectors)
         yield _refusal("scheduling.nodeSelector", _selector_text(asked), "--allowed-node-selector", allowed)
+
+
+def _images(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:
+    """Every image that the spec names, with the field that does."""
+    if spec.image is not None:
+        yield "image", spec.image
+    if spec.model.source.image is not None:
+        yield "model.source.image.reference", spec.model.source.image.reference
+    for sidecar in spec.sidecars:
+        yield f"sidecars[{sidecar.name}].image", sidecar.image
+
+
+def _host_paths(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:
+    """Every path of a node that the spec names, with the field that does."""
+    if spec.model.source.host_path is not None:
+        yield "model.source.hostPath.path", spec.model.source.host_path.path
+    if spec.model.source.hugging_face is not None and spec.model.source.hugging_face.host_path is not None:
+        yield "model.source.huggingFace.hostPath.path", spec.model.source.hugging_face.host_path.path
+    if spec.kernel_cache is not None and spec.kernel_cache.host_path is not None:
+        yield "kernelCache.hostPath", spec.kernel_cache.host_path
+    for volume in spec.volumes:
+        if volume.host_path is not None:
+            yield f"volumes[{volume.name}].hostPath.path", volume.host_path.path
 
 
 def _refusal(field: str, value: str, option: str, allowed: Iterable[str]) -> str:

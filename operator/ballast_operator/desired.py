@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from ballast_operator.allow_lists import why_not_allowed
 from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.child_options import ChildOptions
+from ballast_operator.cluster.kinds import INFERENCE_POOL, OPTIONAL_KINDS, POD_MONITOR, Kind
 from ballast_operator.resources.configmap import build_rules
+from ballast_operator.resources.inferencepool import build_inference_pool
 from ballast_operator.resources.networkpolicy import build_network_policy
 from ballast_operator.resources.pdb import build_pdb
 from ballast_operator.resources.pod import Attempt, build_pod
@@ -16,8 +19,10 @@ from ballast_operator.resources.pull_job import build_pull_job, build_pull_polic
 from ballast_operator.resources.service import build_service
 
 
-def desired_children(service: InferenceService, options: ChildOptions, *, pod_monitors: bool) -> list[dict[str, Any]]:
-    """All children except pods, in the order in which they are applied. `pod_monitors`: the cluster has that kind."""
+def desired_children(
+    service: InferenceService, options: ChildOptions, known: Collection[Kind] = OPTIONAL_KINDS
+) -> list[dict[str, Any]]:
+    """All children except pods, in the order in which they are applied. `known`: the cluster's optional kinds."""
     spec = service.spec
     children = []
     if spec.engine.placement_rules is not None and spec.engine.placement_rules.inline is not None:
@@ -26,9 +31,21 @@ def desired_children(service: InferenceService, options: ChildOptions, *, pod_mo
     children.append(build_pdb(service))
     if spec.endpoint.network_policy is not None:
         children.append(build_network_policy(service, spec.endpoint.network_policy, options))
-    if pod_monitors:
+    if POD_MONITOR in known:
         children.append(build_pod_monitor(service, options))
+    if spec.endpoint.inference_pool is not None and INFERENCE_POOL in known:
+        children.append(build_inference_pool(service, spec.endpoint.inference_pool))
     return children
+
+
+def kinds_missing(service: InferenceService, known: Collection[Kind]) -> list[str]:
+    """Sentences about what the spec asks for by name and the cluster has no definition of."""
+    if service.spec.endpoint.inference_pool is None or INFERENCE_POOL in known:
+        return []
+    return [
+        f"endpoint.inferencePool needs the kind {INFERENCE_POOL.name} of {INFERENCE_POOL.api_version}, which this "
+        "cluster lacks: install the Gateway API inference extension"
+    ]
 
 
 def rendered(service: InferenceService, options: ChildOptions) -> list[dict[str, Any]]:
@@ -41,4 +58,4 @@ def rendered(service: InferenceService, options: ChildOptions) -> list[dict[str,
     source = service.spec.model.source.hugging_face
     pull = [build(service, source, options, None) for build in (build_pull_policy, build_pull_job)] if source else []
     pods = [build_pod(service, options, Attempt(replica)) for replica in range(service.spec.replicas)]
-    return [*desired_children(service, options, pod_monitors=True), *pull, *pods]
+    return [*desired_children(service, options), *pull, *pods]

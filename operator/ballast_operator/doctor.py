@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ballast_operator.cluster.api import Api, ApiError
-from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE, NODE_TOPOLOGY, POD_MONITOR
+from ballast_operator.cluster.kinds import INFERENCE_POOL, INFERENCE_SERVICE, NODE, NODE_TOPOLOGY, POD_MONITOR
 from ballast_operator.crd import custom_resource_definition
 from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES, each_permission
 
@@ -56,6 +56,7 @@ async def _definition(api: Api) -> AsyncIterator[Finding]:
 async def _optional_kinds(api: Api) -> AsyncIterator[Finding]:
     for kind, gain in (
         (POD_MONITOR, "Prometheus finds the engines by itself"),
+        (INFERENCE_POOL, "endpoint.inferencePool makes one"),
         (NODE_TOPOLOGY, "a pod is started only where one NUMA node has enough free CPUs and memory"),
     ):
         if await api.knows(kind):

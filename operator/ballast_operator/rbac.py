@@ -39,6 +39,7 @@ WATCHED_RULES = (
     # Jobs that pull models, and the claims that they pull onto, which own them.
     Rule("batch", ("jobs",), ("get", "create", "patch", "delete")),
     Rule("", ("persistentvolumeclaims",), ("get",)),
+    Rule("inference.networking.k8s.io", ("inferencepools",), OWN),
 )
 """Needed in every namespace where services are looked for."""
 

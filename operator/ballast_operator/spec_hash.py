@@ -14,7 +14,7 @@ from ballast_operator.quantity import canonical_bytes
 NOT_IN_PODS: Any = {
     "replicas": True,
     "numa": True,
-    "endpoint": {"network_policy": True},
+    "endpoint": {"network_policy": True, "service": True, "inference_pool": True},
     "model": {"source": {"hugging_face": {"endpoint": True, "token_secret_ref": True}}},
 }
 """Fields that pods do not depend on."""
@@ -26,6 +26,7 @@ WITHOUT_RESTART: Any = {
     "engine": {"drain_timeout_seconds": True, "load_timeout_seconds": True},
     "scheduling": {"tolerations": True},
     "pod_metadata": True,
+    "probes": True,
 }
 """Fields whose changes replace no engine that runs: a running pod takes them in place, or the next pod has them."""
 

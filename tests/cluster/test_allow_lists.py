@@ -53,6 +53,9 @@ BEYOND: dict[str, Object] = {
     "image": {"image": "elsewhere.test/shell:1"},
     "model-image": {"model": {"source": {"image": {"reference": "registry.test/team-b/secrets:1"}}}},
     "host-path": {"model": host_path("/")},
+    "sidecar": {"sidecars": [{"name": "shell", "image": "elsewhere.test/shell:1", "cpu": "1", "memory": "1Gi"}]},
+    "volume": {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]},
+    "kernels": {"kernelCache": {"hostPath": "/etc"}},
     "priority-class": {"scheduling": {"nodeSelector": {BEHAVIOUR: "run"}, "priorityClassName": "system-node-critical"}},
     "node-selector": {"scheduling": {"nodeSelector": {"node-role.kubernetes.io/control-plane": ""}}},
 }

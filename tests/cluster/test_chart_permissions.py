@@ -10,7 +10,7 @@ import pytest
 from support.cluster.audit import AuditLog
 from support.cluster.chart import ACCOUNT, RELEASE, operator_of
 from support.cluster.cluster import Cluster
-from support.cluster.definitions import NODE_RESOURCE_TOPOLOGY, POD_MONITOR, PROMETHEUS_RULE
+from support.cluster.definitions import INFERENCE_POOL, NODE_RESOURCE_TOPOLOGY, POD_MONITOR, PROMETHEUS_RULE
 from support.cluster.helm import CHART, Helm
 from support.cluster.kube import Kube
 from support.cluster.service.pod_answers import PodAnswers
@@ -43,7 +43,7 @@ def helm(cluster: Cluster, tmp_path: Path) -> Helm:
 
 @pytest.fixture(autouse=True)
 def kinds(cluster: Cluster) -> Iterator[None]:
-    with cluster.kinds(POD_MONITOR, PROMETHEUS_RULE, NODE_RESOURCE_TOPOLOGY):
+    with cluster.kinds(POD_MONITOR, PROMETHEUS_RULE, NODE_RESOURCE_TOPOLOGY, INFERENCE_POOL):
         yield
 
 

@@ -61,7 +61,7 @@ def test_defaults_are_filled_in(kube: Kube, namespace: str) -> None:
     assert spec["engine"]["chunkSize"] == 256
     assert spec["engine"].keys().isdisjoint({"cacheLens", "maxNewTokens"}), "left to the server"
     assert spec["numa"] == {"policy": "SingleNode", "enforcement": "Prefer"}
-    assert spec["endpoint"] == {"port": 10002}
+    assert spec["endpoint"] == {"port": 10002, "service": {"type": "ClusterIP", "annotations": {}}}
     assert (spec["replicas"], spec["resources"]["gpuResourceName"]) == (1, "nvidia.com/gpu")
 
 
@@ -99,6 +99,20 @@ def test_defaults_are_filled_in(kube: Kube, namespace: str) -> None:
         ({"engine": {"placementRules": {}}}, "exactly one of configMapRef and inline"),
         ({"endpoint": {"port": 10003}}, "admin port"),
         ({"endpoint": {"port": 80}}, "1024"),
+        ({"endpoint": {"service": {"type": "ExternalName"}}}, "Unsupported value"),
+        ({"securityContext": {"runAsUser": 0}}, "runAsUser"),
+        ({"securityContext": {"assignedByCluster": True, "fsGroup": 7}}, "the cluster's to choose"),
+        ({"kernelCache": {}}, "exactly one of claimName and hostPath"),
+        ({"probes": {"liveness": {"failureThreshold": 0}}}, "failureThreshold"),
+        *(
+            ({"resources": {"cpus": 1, "memory": "1Gi", **asked}}, said)
+            for asked, said in (
+                ({"gpuClaim": "a"}, "gpuClaim must name one of resources.claims"),
+                ({"gpuClaim": "a", "claims": [{"name": "a", "resourceClaimName": "x"}], "gpus": 0}, "gpuClaim must"),
+                ({"claims": [{"name": "a"}]}, "exactly one of resourceClaimName and"),
+                ({"claims": [{"name": "a", "resourceClaimName": "x"}] * 2}, "Duplicate value"),
+            )
+        ),
         ({"numa": {"policy": "Anywhere"}}, "Unsupported value"),
         ({"replicas": -1}, "replicas"),
         ({"env": [{"name": "HOME", "value": "/root"}]}, "env must not set HOME"),

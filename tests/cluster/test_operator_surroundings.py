@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.cluster.cluster import Cluster
-from support.cluster.definitions import NODE_RESOURCE_TOPOLOGY, POD_MONITOR
+from support.cluster.definitions import INFERENCE_POOL, NODE_RESOURCE_TOPOLOGY, POD_MONITOR
 from support.cluster.faults.injector import SIDECAR, Injector
 from support.cluster.kube import Kube, Object
 from support.cluster.service.operator import OperatorProcess
@@ -30,6 +30,31 @@ def test_pod_monitors_follow_their_definition(cluster: Cluster, kube: Kube, name
         assert made["spec"]["podMetricsEndpoints"][0]["port"] == "admin"
     kube.merge("inferenceservices", "watched", {"spec": {"engine": {"chunkSize": 128}}}, namespace)
     wait_ready(kube, namespace, "watched")
+
+
+def test_a_pool_is_made_once_the_cluster_has_its_definition_and_goes_when_it_is_not_asked_for(
+    cluster: Cluster, kube: Kube, namespace: str
+) -> None:
+    pool = {"endpoint": {"inferencePool": {"pickerName": "picker"}}}
+    kube.apply("inferenceservices", service("pooled", **pool), namespace)
+    wait_ready(kube, namespace, "pooled")
+    blocked = wait_condition(kube, namespace, "pooled", "Progressing", "False", "Blocked")
+    assert "needs the kind InferencePool" in blocked["message"]
+    (before,) = kube.list("pods", namespace)
+    with cluster.kinds(INFERENCE_POOL):
+        made = wait_for("its pool", lambda: kube.find("inferencepools", "pooled", namespace))
+        selected = kube.list("pods", namespace, made["spec"]["selector"]["matchLabels"])
+        assert [pod["metadata"]["uid"] for pod in selected] == [before["metadata"]["uid"]]
+        wait_condition(kube, namespace, "pooled", "Progressing", "False", "UpToDate")
+        kube.merge("inferencepools", "pooled", {"spec": {"targetPorts": [{"number": 1}]}}, namespace)
+        wait_for(
+            "the pool to be healed",
+            lambda: kube.get("inferencepools", "pooled", namespace)["spec"]["targetPorts"] == [{"number": 10002}],
+        )
+        kube.merge("inferenceservices", "pooled", {"spec": {"endpoint": {"inferencePool": None}}}, namespace)
+        wait_for("the pool to go", lambda: kube.find("inferencepools", "pooled", namespace) is None)
+    (after,) = kube.list("pods", namespace)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
 
 
 def test_a_pod_that_no_numa_node_has_room_for_is_not_started_where_the_cluster_tells(

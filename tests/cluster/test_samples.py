@@ -85,9 +85,15 @@ def test_what_keda_and_the_gateway_refer_to_is_there(kube: Kube, namespace: str)
     kube.merge("inferenceservices", "scaled", {"spec": {"replicas": 2}}, namespace, "scale")
     wait_for("two pods", lambda: len(kube.list("pods", namespace, {"serving.ballast.dev/service": "scaled"})) == 2)
 
-    pooled, pool = of("gateway", "InferenceService"), of("gateway", "InferencePool")["spec"]
+    pooled = of("gateway", "InferenceService")
     kube.apply("inferenceservices", pooled, namespace)
     wait_ready(kube, namespace, "pooled")
+    pool = wait_for("the pool", lambda: kube.find("inferencepools", "pooled", namespace))["spec"]
+    picked = pool["endpointPickerRef"]
+    (port,) = of("gateway", "Service")["spec"]["ports"]
+    assert (picked["name"], picked["port"]["number"]) == (of("gateway", "Service")["metadata"]["name"], port["port"])
+    (rule,) = of("gateway", "HTTPRoute")["spec"]["rules"]
+    assert [backend["name"] for backend in rule["backendRefs"]] == [pooled["metadata"]["name"]]
     found = kube.list("pods", namespace, pool["selector"]["matchLabels"])
     assert len(found) == pooled["spec"]["replicas"] == 2
     ports = {port["containerPort"] for port in found[0]["spec"]["containers"][0]["ports"]}

@@ -1,5 +1,6 @@
 """What the operator takes for granted of the runtime: arguments, pages on both ports, and exit codes."""
 
+import inspect
 import json
 import re
 import urllib.error
@@ -15,10 +16,12 @@ from ballast.cli import main
 from ballast.config.options import OPTIONS, read_config
 from ballast.config.resolve import resolve
 from ballast.config.sources import OTHER_VARIABLES, options_in_environment
+from ballast.host.gpu import why_unusable
 from ballast_operator.api.engine import FILE_ARGUMENTS, RESERVED_ARGUMENTS, RESERVED_PATTERN
 from ballast_operator.api.inference_service import SpecError
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.control.reporting.exit_reasons import REASONS
+from ballast_operator.control.reporting.findings import NO_GPU_SEEN
 from ballast_operator.control.reporting.numa_findings import judge_pinning, read_placement
 from ballast_operator.control.reporting.status import read_effective
 from ballast_operator.resources.command import engine_options
@@ -102,6 +105,10 @@ def test_exit_codes_mean_the_same():
         "EngineFault": errors.EngineDeadError,
     }
     assert {code: name for name, kind in codes.items() for code in [kind.exit_code]} == REASONS
+
+
+def test_an_engine_without_its_gpu_says_the_words_by_which_the_operator_gives_its_hint():
+    assert NO_GPU_SEEN in inspect.getsource(why_unusable)
 
 
 def get(port, path):

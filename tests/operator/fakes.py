@@ -8,7 +8,7 @@ from builders import NOW, UID
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import ApiError
-from ballast_operator.cluster.kinds import INFERENCE_SERVICE
+from ballast_operator.cluster.kinds import INFERENCE_SERVICE, OPTIONAL_KINDS
 from ballast_operator.control.deciding.drift import stamped
 from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.reconcile import Reconciler
@@ -52,7 +52,7 @@ class FakeApi:
 
     def add_children(self):
         service = InferenceService.from_api(self.objects["InferenceService", "s"])
-        for child in desired_children(service, OPTIONS, pod_monitors=True):
+        for child in desired_children(service, OPTIONS):
             self.put(live(stamped(child)))
         self.objects["Service", "s"]["spec"]["clusterIP"] = "10.96.0.1"
 
@@ -130,6 +130,6 @@ class FakeProber:
         return True, {}
 
 
-def reconciler(api, prober=None, *, pod_monitors=True):
-    state, installs = OperatorState(pod_monitors=pod_monitors), Installs(api, Ref("system", "operator"), lambda: 0.0)
+def reconciler(api, prober=None, *, known=OPTIONAL_KINDS):
+    state, installs = OperatorState(known=frozenset(known)), Installs(api, Ref("system", "operator"), lambda: 0.0)
     return Reconciler(api, prober or FakeProber(), OPTIONS, state, installs, lambda: NOW, lambda: 0.0)

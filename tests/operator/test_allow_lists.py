@@ -63,6 +63,23 @@ def test_a_host_path_is_below_a_directory_only_as_a_path(path, root, allowed):
     assert (refusal(AllowLists(host_paths=("/elsewhere", root)), **host_path(path)) is None) == allowed
 
 
+SIDECAR = {"name": "log", "cpu": "100m", "memory": "64Mi"}
+BESIDE = {
+    "sidecars[log].image": lambda value: {"sidecars": [{**SIDECAR, "image": value}]},
+    "volumes[agent].hostPath.path": lambda value: {"volumes": [{"name": "agent", "hostPath": {"path": value}}]},
+    "kernelCache.hostPath": lambda value: {"kernelCache": {"hostPath": value}},
+}
+
+
+@pytest.mark.parametrize("field", BESIDE)
+def test_what_stands_beside_the_model_is_held_to_the_same_lists(field):
+    lists = AllowLists(images=("/srv/ok",), host_paths=("/srv/ok",))
+    assert refusal(lists, **BESIDE[field]("/srv/ok/x")) is None
+    said = refusal(lists, **BESIDE[field]("/srv/other"))
+    assert said is not None
+    assert said.startswith(f"spec.{field} /srv/other is not allowed: --allowed-")
+
+
 def test_a_priority_class_is_one_of_those_named():
     lists = AllowLists(priority_classes=("models", "batch"))
     assert refusal(lists) is None

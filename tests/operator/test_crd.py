@@ -76,6 +76,8 @@ ABSENT_OBJECTS = {
     ("spec.engine.placementRules", "configMapRef"),
     ("spec.endpoint", "auth"),
     ("spec.endpoint", "networkPolicy"),
+    ("spec.endpoint", "inferencePool"),
+    ("spec.securityContext", "seLinuxOptions"),
     ("spec.scheduling", "affinity"),
     ("spec", "kernelCache"),
     ("spec", "packedWeights"),

@@ -1,7 +1,7 @@
 """Every child's exact content, as `ballast-operator render` prints it.
 
-After an intended change: ballast-operator render --allowed-host-path /srv -f SERVICE > tests/operator/golden/NAME.yaml,
-and read the difference.
+After an intended change: ballast-operator render --allowed-host-path /srv --allowed-host-path /run/agent -f SERVICE >
+tests/operator/golden/NAME.yaml, and read the difference.
 """
 
 from pathlib import Path
@@ -13,12 +13,13 @@ from ballast_operator.cli import main
 
 HERE = Path(__file__).parent
 SAMPLES = HERE.parents[1] / "manifests/samples"
+AGENT = ("--allowed-host-path", "/run/agent")
 SERVICES = [*sorted((HERE / "services").glob("*.yaml")), *sorted(SAMPLES.glob("*.yaml"))]
 
 
 @pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.stem)
 def test_children_are_exactly_the_golden_ones(service, capsys):
-    assert main(["render", "-f", str(service), "--allowed-host-path", "/srv"]) == 0
+    assert main(["render", "-f", str(service), "--allowed-host-path", "/srv", *AGENT]) == 0
     golden = HERE / "golden" / service.name
     assert list(yaml.safe_load_all(capsys.readouterr().out)) == list(yaml.safe_load_all(golden.read_text()))
 

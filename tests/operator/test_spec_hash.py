@@ -69,6 +69,8 @@ def spec_of(name):
 EVERYTHING = spec_of("everything")
 BESIDE = (
     *("model.source.pvc", "model.source.hostPath", "model.source.builtin", "engine.placementRules.configMapRef"),
+    *("kernelCache.hostPath", "securityContext.assignedByCluster", "resources.gpuClaim"),
+    *("resources.claims[].name", "resources.claims[].resourceClaimName"),
     *("model.source.huggingFace", "model.source.image.pullPolicy", "engine.backendType", "engine.extraArgs"),
     *("packedWeights.memory", "scheduling.affinity", "scheduling.tolerations[]", "endpoint.networkPolicy"),
     *("env[].valueFrom", "envFrom[].secretRef", "sidecars[].env[].valueFrom", "sidecars[].envFrom[].prefix"),
@@ -77,9 +79,14 @@ BESIDE = (
     *("volumes[].name", "volumeMounts[].name", "sidecars[].volumeMounts[].name"),
 )
 """Paths of fields that the service with everything cannot have beside others, or has none of inside."""
-OTHER = {"imagePullPolicy": "Never", "policy": "SingleNode", "enforcement": "Off", "memory": "99Gi", "cpu": "200m"} | {
-    "whenUnsatisfiable": "DoNotSchedule"
-}
+OTHER = {
+    "type": "NodePort",
+    "imagePullPolicy": "Never",
+    "policy": "SingleNode",
+    "enforcement": "Off",
+    "memory": "99Gi",
+    "cpu": "200m",
+} | {"whenUnsatisfiable": "DoNotSchedule"}
 """Other values of fields that do not take any."""
 
 
@@ -106,6 +113,8 @@ def changed(path, base=EVERYTHING):
         inside[last] = {**value, "more": "x"}
     elif isinstance(value, int) and not isinstance(value, bool):
         inside[last] = 0 if last == "gpus" else value + 1
+        if last == "gpus":
+            del inside["gpuClaim"]  # which is for a GPU alone
     elif isinstance(value, list):
         inside[last] = [*value, value[-1]]
     else:
@@ -114,6 +123,7 @@ def changed(path, base=EVERYTHING):
 
 
 SPEC_SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+BESIDE_PODS = ("replicas", "numa.", "endpoint.service.", "endpoint.inferencePool.")
 LEAVES = [path for path in leaves(SPEC_SCHEMA) if not path.startswith(BESIDE)]
 
 
@@ -137,4 +147,4 @@ def test_each_field_restarts_as_the_reference_says(path):
     before, after = read(EVERYTHING), read(changed(path))
     assert before != after
     assert (spec_hash(before) != spec_hash(after)) is restarts(path)
-    assert settings_hash(before) != settings_hash(after) or path in ("replicas", "numa.policy", "numa.enforcement")
+    assert settings_hash(before) != settings_hash(after) or path.startswith(BESIDE_PODS)

@@ -6,26 +6,24 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
-from ballast_operator.api.base import (
-    ApiType,
-    ConfigKey,
-    Labels,
-    LabelValue,
-    ObjectName,
-    cel,
-    exactly_one,
-    rules,
-)
-from ballast_operator.api.container import EnvFrom, EnvVar, Sidecar, VolumeMount, by_key, no_two
+from ballast_operator.api.base import ApiType, Labels, ObjectName, cel, exactly_one, rules
+from ballast_operator.api.container import EnvFrom, EnvVar, PartName, Sidecar, VolumeMount, by_key, no_two
+from ballast_operator.api.endpoint import Endpoint
 from ballast_operator.api.engine import Engine
 from ballast_operator.api.model import Model
+from ballast_operator.api.probes import Probes
+from ballast_operator.api.scheduling import Scheduling
+from ballast_operator.api.security import SecurityContext
 from ballast_operator.api.volume import Volume
 from ballast_operator.folders import OWN_VOLUMES, collides
-from ballast_operator.names import ADMIN_PORT, OWN_VARIABLES
+from ballast_operator.names import OWN_VARIABLES
 from ballast_operator.quantity import parse_bytes
 
 USED_GPUS = 1
 TOO_MANY_GPUS = f"an engine uses {USED_GPUS} GPU: ask for {USED_GPUS}, and for more replicas where one is too slow"
+EXACTLY_ONE_CLAIM = "exactly one of resourceClaimName and resourceClaimTemplateName must be set"
+UNKNOWN_GPU_CLAIM = "gpuClaim must name one of resources.claims, and gpus must not be 0"
+EXACTLY_ONE_CACHE = "exactly one of claimName and hostPath must be set"
 EXACTLY_ONE_PLACE = "exactly one of memory and pvc must be set"
 OPTIONS_PREFIX = "BALLAST_"
 ALLOWED_OPTION = "BALLAST_CPU_ISA"
@@ -37,7 +35,6 @@ OWN_FOLDERS = f"volumeMounts must keep clear of the operator's folders {', '.joi
 UNKNOWN_VOLUME = "volumeMounts must name volumes of spec.volumes"
 HOSTNAME = "kubernetes.io/hostname"
 FOLDER_OF_A_NODE = f"model.source.huggingFace.hostPath is of one node: scheduling.nodeSelector must have {HOSTNAME}"
-NOT_THE_ADMIN_PORT = f"port {ADMIN_PORT} is the admin port"
 
 
 class NameRef(ApiType):
@@ -46,8 +43,45 @@ class NameRef(ApiType):
     name: ObjectName = Field(description="Name of the object, in the namespace of the InferenceService.")
 
 
+class DeviceClaim(ApiType):
+    """A claim of devices. Beside name and request, exactly one field is set."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(exactly_one("resourceClaimName", "resourceClaimTemplateName"), EXACTLY_ONE_CLAIM),
+        )
+    )
+
+    name: PartName = Field(description="Name of the claim inside the pod.")
+    request: PartName | None = Field(
+        default=None, description="Which request of the claim the engine gets. Default: all of them."
+    )
+    resource_claim_name: ObjectName | None = Field(
+        default=None, description="A ResourceClaim that is there; all replicas share it."
+    )
+    resource_claim_template_name: ObjectName | None = Field(
+        default=None, description="A ResourceClaimTemplate, from which each pod gets a claim of its own."
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> DeviceClaim:
+        if (self.resource_claim_name is None) == (self.resource_claim_template_name is None):
+            raise ValueError(f"{self.name}: {EXACTLY_ONE_CLAIM}")
+        return self
+
+
 class Resources(ApiType):
     """What one pod gets: requests equal limits, so that the kubelet can give it CPUs of its own."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "!has(self.gpuClaim) || (self.gpus > 0 && self.claims.exists(c, c.name == self.gpuClaim))",
+                UNKNOWN_GPU_CLAIM,
+                field_path=".gpuClaim",
+            )
+        )
+    )
 
     cpus: int = Field(ge=1, le=4096, description="Whole CPUs. The kubelet gives exclusive CPUs for whole numbers only.")
     memory: Annotated[str, StringConstraints(min_length=1, max_length=32)] = Field(
@@ -82,6 +116,29 @@ class Resources(ApiType):
     hugepages1_gi: int = Field(
         default=0, alias="hugepages1Gi", ge=0, le=65536, description="Huge pages of 1 GiB, beside the memory."
     )
+    claims: list[DeviceClaim] = Field(
+        default_factory=list,
+        max_length=8,
+        description="Claims of devices (dynamic resource allocation) that the engine gets, instead of those of a "
+        "device plugin or beside them.",
+        json_schema_extra=by_key("name"),
+    )
+    gpu_claim: PartName | None = Field(
+        default=None,
+        description="Which of claims brings the GPU, by its name there. No device plugin is asked for one then.",
+    )
+
+    @field_validator("claims")
+    @classmethod
+    def _names_differ(cls, claims: list[DeviceClaim]) -> list[DeviceClaim]:
+        no_two(claims, "name")
+        return claims
+
+    @model_validator(mode="after")
+    def _gpu_claim_is_there(self) -> Resources:
+        if self.gpu_claim is not None and (not self.gpus or self.gpu_claim not in {it.name for it in self.claims}):
+            raise ValueError(f"gpuClaim ({self.gpu_claim}): {UNKNOWN_GPU_CLAIM}")
+        return self
 
     @field_validator("gpus")
     @classmethod
@@ -113,73 +170,27 @@ class Numa(ApiType):
     )
 
 
-class Auth(ApiType):
-    """Who may use the endpoint."""
-
-    class KeysRef(ApiType):
-        """A Secret with API keys."""
-
-        name: ObjectName = Field(description="Name of the Secret, in the namespace of the InferenceService.")
-        key: ConfigKey = Field(default="keys", description="Key of the Secret whose value is one API key a line.")
-
-    secret_ref: KeysRef = Field(
-        description="Secret with the API keys. It is mounted into the pods, never read by the operator; a change takes "
-        "effect without a restart."
-    )
-
-
-class Peer(ApiType):
-    """Pods that may connect. Both selectors given: pods that match, in namespaces that match."""
-
-    pod_labels: Labels | None = Field(default=None, description="Labels of the pods; all of the namespace without it.")
-    namespace_labels: Labels | None = Field(
-        default=None, description="Labels of the namespaces; without it, the InferenceService's own."
-    )
-
-
-class NetworkRules(ApiType):
-    """Who may connect to the pods. Nothing else may, and the pods may connect to nothing."""
-
-    clients: list[Peer] = Field(
-        default_factory=list,
-        max_length=32,
-        description="Pods that may use the API. Default: those of the same namespace.",
-    )
-    monitoring: list[Peer] = Field(
-        default_factory=list, max_length=32, description="Pods that may read metrics on the admin port: Prometheus."
-    )
-
-
-class Endpoint(ApiType):
-    """How the service is reached."""
-
-    port: int = Field(
-        default=10002,
-        ge=1024,
-        le=65535,
-        description=f"Port of the Service and of the pods. {ADMIN_PORT} is the admin port.",
-        json_schema_extra=rules(cel(f"self != {ADMIN_PORT}", NOT_THE_ADMIN_PORT)),
-    )
-    auth: Auth | None = Field(default=None, description="API keys. Without it, everyone who can connect is served.")
-    network_policy: NetworkRules | None = Field(
-        default=None, description="Makes a NetworkPolicy for the pods. {} admits the namespace's own pods."
-    )
-
-    @field_validator("port")
-    @classmethod
-    def _not_the_admin_port(cls, port: int) -> int:
-        if port == ADMIN_PORT:
-            raise ValueError(NOT_THE_ADMIN_PORT)
-        return port
-
-
 class KernelCache(ApiType):
-    """Where compiled kernels of a GPU are kept, so that the next pod compiles none."""
+    """Where compiled kernels of a GPU are kept, so that the next pod compiles none. Exactly one field is set."""
 
-    claim_name: ObjectName = Field(
+    model_config = ConfigDict(json_schema_extra=rules(cel(exactly_one("claimName", "hostPath"), EXACTLY_ONE_CACHE)))
+
+    claim_name: ObjectName | None = Field(
+        default=None,
         description="PersistentVolumeClaim for the kernels that pods compile when they start, 1 GiB of it. What lies "
-        "in it is executed: it is for pods of this namespace alone. Replicas on several nodes need ReadWriteMany."
+        "in it is executed: it is for pods of this namespace alone. Replicas on several nodes need ReadWriteMany.",
     )
+    host_path: Annotated[str, StringConstraints(max_length=4096, pattern=r"^/[^:]*$")] | None = Field(
+        default=None,
+        description="Absolute directory on the node, for the same. It is there already, and the engine's user may "
+        "write to it. The operator refuses it outside the directories that it was given (--allowed-host-path).",
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> KernelCache:
+        if (self.claim_name is None) == (self.host_path is None):
+            raise ValueError(EXACTLY_ONE_CACHE)
+        return self
 
 
 class MemoryVolume(ApiType):
@@ -216,59 +227,6 @@ class PackedWeights(ApiType):
         if (self.memory is None) == (self.pvc is None):
             raise ValueError(EXACTLY_ONE_PLACE)
         return self
-
-
-class Toleration(ApiType):
-    """A taint that the pods tolerate."""
-
-    key: Annotated[str, StringConstraints(max_length=317)] | None = Field(
-        default=None, description="The taint's key; without it, every taint."
-    )
-    operator: Literal["Exists", "Equal"] = Field(default="Equal", description="How the value is compared.")
-    value: LabelValue | None = Field(default=None, description="The taint's value, for Equal.")
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        default=None, description="The taint's effect; without it, every effect."
-    )
-    toleration_seconds: int | None = Field(
-        default=None, ge=0, le=2**31 - 1, description="How long a NoExecute taint is tolerated; without it, for ever."
-    )
-
-
-class TopologySpread(ApiType):
-    """How the service's own pods spread over nodes or zones."""
-
-    topology_key: Annotated[str, StringConstraints(min_length=1, max_length=317)] = Field(
-        description="Label of nodes, such as topology.kubernetes.io/zone: those of one value are one place."
-    )
-    max_skew: int = Field(default=1, ge=1, le=256, description="How many more pods one place may have than another.")
-    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
-        default="DoNotSchedule", description="What follows where that cannot be kept."
-    )
-
-
-class Scheduling(ApiType):
-    """Which nodes the pods may run on."""
-
-    node_selector: Labels = Field(default_factory=dict, description="Labels that a node must have.")
-    tolerations: list[Toleration] = Field(
-        default_factory=list, max_length=32, description="Taints that the pods tolerate."
-    )
-    affinity: dict[str, Any] | None = Field(
-        default=None,
-        description="Affinity of the pods, as in a pod's spec.",
-        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
-    )
-    topology_spread_constraints: list[TopologySpread] = Field(
-        default_factory=list,
-        max_length=8,
-        description="How the service's own pods spread over nodes or zones.",
-        json_schema_extra=by_key("topologyKey", "whenUnsatisfiable"),
-    )
-    priority_class_name: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")
-    runtime_class_name: ObjectName | None = Field(default=None, description="RuntimeClass of the pods, such as nvidia.")
-    scheduler_name: ObjectName | None = Field(
-        default=None, description="Scheduler of the pods, such as one that knows NUMA nodes. Default: the cluster's."
-    )
 
 
 class PodMetadata(ApiType):
@@ -335,6 +293,13 @@ class InferenceServiceSpec(ApiType):
         default=None,
         description="Service account of the pods, as clouds' identities and OpenShift's constraints ask for. Its token "
         "is not mounted. Default: the namespace's.",
+    )
+    security_context: SecurityContext = Field(
+        default_factory=SecurityContext,
+        description="User and groups of the processes, where the cluster asks for others.",
+    )
+    probes: Probes = Field(
+        default_factory=Probes, description="How often and how patiently the kubelet asks the engine."
     )
     env: list[EnvVar] = Field(
         default_factory=list,

@@ -34,7 +34,7 @@ from ballast_operator.control.reporting.events import events_between
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
 from ballast_operator.control.reporting.status import build_status, refused_status, yielded_status
 from ballast_operator.control.state import OperatorState, version_of
-from ballast_operator.desired import desired_children
+from ballast_operator.desired import desired_children, kinds_missing
 from ballast_operator.names import LABEL_OWNER_UID, Ref, labels_of
 from ballast_operator.resources.pod import Attempt, build_pod
 from ballast_operator.spec_hash import spec_hash
@@ -145,7 +145,8 @@ class Reconciler:
         Raises ApiError where the Service cannot be read for now.
         """
         state = self.state.of(service.ref)
-        desired = desired_children(service, self.options, pod_monitors=self.state.pod_monitors)
+        desired = desired_children(service, self.options, self.state.known)
+        outcome.delays += kinds_missing(service, self.state.known)
         await apply_children(self.api, service, desired, seen, outcome)
         pulled = await pull_model(self.api, self.prober, service, self.options, outcome)
         rollout, no_capacity = await self._roll_out(service, seen, outcome)
@@ -257,7 +258,7 @@ class Reconciler:
         return tuple(pod for pod in rollout.stop if pod not in replaced)
 
     async def _why_no_capacity(self, service: InferenceService) -> str | None:
-        if not self.state.node_topologies or service.spec.numa.enforcement == "Off":
+        if NODE_TOPOLOGY not in self.state.known or service.spec.numa.enforcement == "Off":
             return None
         try:
             topologies, nodes = await self.api.list_all(NODE_TOPOLOGY), await self.api.list_all(NODE)

@@ -13,9 +13,8 @@ from ballast_operator.cluster.kinds import (
     ENDPOINT_SLICE,
     INFERENCE_SERVICE,
     NODE,
-    NODE_TOPOLOGY,
+    OPTIONAL_KINDS,
     POD,
-    POD_MONITOR,
     Kind,
 )
 from ballast_operator.control.deciding.node_fingerprint import fingerprint
@@ -65,13 +64,13 @@ class Resync:
         return len(services)
 
     async def _learn_kinds(self) -> None:
-        for kind, attribute in ((POD_MONITOR, "pod_monitors"), (NODE_TOPOLOGY, "node_topologies")):
-            known = await self.api.knows(kind)
-            if known != getattr(self.state, attribute):
-                log.info("kind came or went", extra={"kind": kind.name, "known": known})
-                setattr(self.state, attribute, known)
-                for ref in self.state.services:
-                    self.enqueue(ref)
+        known = frozenset([kind for kind in OPTIONAL_KINDS if await self.api.knows(kind)])
+        if changed := known ^ self.state.known:
+            for kind in changed:
+                log.info("kind came or went", extra={"kind": kind.name, "known": kind in known})
+            self.state.known = known
+            for ref in self.state.services:
+                self.enqueue(ref)
 
     async def _children(self) -> list[dict[str, Any]]:
         found = []

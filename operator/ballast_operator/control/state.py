@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ballast_operator.cluster.kinds import CHILD_KINDS, ENDPOINT_SLICE, INFERENCE_SERVICE, POD, POD_MONITOR, Kind
+from ballast_operator.cluster.kinds import CHILD_KINDS, ENDPOINT_SLICE, INFERENCE_SERVICE, POD, Kind
 from ballast_operator.control.reporting.evidence import PodReport
 from ballast_operator.names import Ref
 
@@ -49,16 +49,14 @@ class OperatorState:
     """What is kept of all services, and of the cluster."""
 
     services: dict[Ref, ServiceState] = field(default_factory=dict)
-    pod_monitors: bool = False
-    """The cluster has the kind PodMonitor."""
-    node_topologies: bool = False
-    """The cluster has the kind NodeResourceTopology."""
+    known: frozenset[Kind] = frozenset()
+    """The optional kinds that the cluster has."""
     nodes_changed: float | None = None
     """The loop time at which a node last changed."""
 
     def child_kinds(self) -> tuple[Kind, ...]:
         """The kinds that services own beside pods and that the cluster has."""
-        return tuple(kind for kind in CHILD_KINDS if kind is not POD_MONITOR or self.pod_monitors)
+        return tuple(kind for kind in CHILD_KINDS if not kind.optional or kind in self.known)
 
     def watched_kinds(self) -> tuple[Kind, ...]:
         """The kinds that are watched."""

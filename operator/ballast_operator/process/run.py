@@ -159,7 +159,7 @@ class Operator:
         self._freshness.begin()
         while True:
             self._mark_alive()
-            pod_monitors = self._state.pod_monitors
+            kinds = self._state.child_kinds()
             try:
                 self._metrics.services.set(await self._resync.run_once())
             except Exception as error:  # noqa: BLE001  whatever an answer looks like, the next look may be better
@@ -172,7 +172,7 @@ class Operator:
             if not watching:
                 self._watcher.start()
                 watching = True
-            elif self._freshness.stale_s(time.monotonic()) or pod_monitors != self._state.pod_monitors:
+            elif self._freshness.stale_s(time.monotonic()) or kinds != self._state.child_kinds():
                 log.warning("beginning the watches anew")
                 self._watcher.restart()
             await asyncio.sleep(self._options.resync_s)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ballast_operator.api.endpoint import NetworkRules, Peer
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.api.spec import NetworkRules, Peer
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.names import ADMIN_PORT_NAME, API_PORT_NAME, FIELD_MANAGER, pod_selector
 from ballast_operator.resources.meta import child_metadata

@@ -10,7 +10,7 @@ from typing import Any
 
 from ballast_operator.api.engine import OPERATORS_OPTIONS
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.api.spec import OPTIONS_PREFIX, InferenceServiceSpec, PodMetadata
+from ballast_operator.api.spec import OPTIONS_PREFIX, DeviceClaim, InferenceServiceSpec, PodMetadata
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.folders import KERNELS_DIRECTORY, MODEL_DIRECTORY
 from ballast_operator.names import (
@@ -31,7 +31,7 @@ from ballast_operator.names import (
 from ballast_operator.quantity import parse_bytes
 from ballast_operator.resources.command import engine_arguments
 from ballast_operator.resources.meta import child_metadata
-from ballast_operator.resources.security import USER, container_security, pod_security
+from ballast_operator.resources.security import container_security, engine_security
 from ballast_operator.resources.sidecars import as_containers
 from ballast_operator.resources.volumes import mounts, volumes
 from ballast_operator.spec_hash import settings_hash, short_hash, spec_hash
@@ -47,6 +47,7 @@ LOAD_BASE_S = 300
 LOAD_BYTES_PER_S = 100 * 2**20
 """Slowest reading of a model for which the default load timeout suffices."""
 STARTUP_PERIOD_S = 5
+STARTUP_TIMEOUT_S = 5
 
 KERNELS_ENV = (
     {"name": "TRITON_CACHE_DIR", "value": f"{KERNELS_DIRECTORY}/triton"},
@@ -111,7 +112,7 @@ def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt
             **({"serviceAccountName": spec.service_account_name} if spec.service_account_name else {}),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "securityContext": pod_security(fsGroup=USER, fsGroupChangePolicy="OnRootMismatch"),
+            "securityContext": engine_security(spec.security_context),
             **(
                 {"imagePullSecrets": [ref.to_api() for ref in spec.image_pull_secrets]}
                 if spec.image_pull_secrets
@@ -120,6 +121,7 @@ def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt
             **({"initContainers": as_containers(spec.sidecars)} if spec.sidecars else {}),
             "containers": [_engine(service, runtime_image(spec, options))],
             "volumes": volumes(service),
+            **({"resourceClaims": [_pod_claim(it) for it in spec.resources.claims]} if spec.resources.claims else {}),
         },
     }
 
@@ -150,7 +152,7 @@ def load_timeout_s(service: InferenceService) -> int:
 
 
 def _engine(service: InferenceService, image: str) -> dict[str, Any]:
-    resources = requested_resources(service.spec)
+    resources, probes = requested_resources(service.spec), service.spec.probes
     return {
         "name": ENGINE_CONTAINER,
         "image": image,
@@ -173,24 +175,36 @@ def _engine(service: InferenceService, image: str) -> dict[str, Any]:
             {"name": API_PORT_NAME, "containerPort": service.spec.endpoint.port, "protocol": "TCP"},
             {"name": ADMIN_PORT_NAME, "containerPort": ADMIN_PORT, "protocol": "TCP"},
         ],
-        "resources": {"requests": resources, "limits": dict(resources)},
+        "resources": {
+            "requests": resources,
+            "limits": dict(resources),
+            **({"claims": [_engine_claim(it) for it in claims]} if (claims := service.spec.resources.claims) else {}),
+        },
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_S}}},
-        "startupProbe": _probe("/readyz", STARTUP_PERIOD_S, math.ceil(load_timeout_s(service) / STARTUP_PERIOD_S)),
-        "readinessProbe": _probe("/readyz", 5, 2),
-        "livenessProbe": _probe("/livez", 10, 3),
+        "startupProbe": {
+            **_asked("/readyz"),
+            "periodSeconds": STARTUP_PERIOD_S,
+            "timeoutSeconds": STARTUP_TIMEOUT_S,
+            "failureThreshold": math.ceil(load_timeout_s(service) / STARTUP_PERIOD_S),
+        },
+        "readinessProbe": {**_asked("/readyz"), **probes.readiness.to_api()},
+        "livenessProbe": {**_asked("/livez"), **probes.liveness.to_api()},
         "volumeMounts": mounts(service),
     }
 
 
-def _probe(path: str, period_s: int, failures: int) -> dict[str, Any]:
-    return {
-        "httpGet": {"path": path, "port": ADMIN_PORT_NAME},
-        "periodSeconds": period_s,
-        "timeoutSeconds": 5,
-        "failureThreshold": failures,
-    }
+def _asked(path: str) -> dict[str, Any]:
+    return {"httpGet": {"path": path, "port": ADMIN_PORT_NAME}}
+
+
+def _pod_claim(claim: DeviceClaim) -> dict[str, Any]:
+    return {name: value for name, value in claim.to_api().items() if name != "request"}
+
+
+def _engine_claim(claim: DeviceClaim) -> dict[str, Any]:
+    return {name: value for name, value in claim.to_api().items() if name in ("name", "request")}
 
 
 def requested_resources(spec: InferenceServiceSpec) -> dict[str, str]:
@@ -199,7 +213,7 @@ def requested_resources(spec: InferenceServiceSpec) -> dict[str, str]:
     return {
         "cpu": str(asked.cpus),
         "memory": asked.memory,
-        **({asked.gpu_resource_name: str(asked.gpus)} if asked.gpus else {}),
+        **({asked.gpu_resource_name: str(asked.gpus)} if asked.gpus and asked.gpu_claim is None else {}),
         **({"hugepages-1Gi": f"{asked.hugepages1_gi}Gi"} if asked.hugepages1_gi else {}),
     }
 

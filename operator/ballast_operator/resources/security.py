@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ballast_operator.api.security import SecurityContext
+
 USER = 10001
 """User and group of the processes, as in the images."""
 
@@ -17,6 +19,17 @@ def pod_security(**more: Any) -> dict[str, Any]:
         **more,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+def engine_security(asked: SecurityContext) -> dict[str, Any]:
+    """The same for a service's pods: with the users and groups that its spec asks for, or without any."""
+    fixed = pod_security(fsGroupChangePolicy="OnRootMismatch")
+    if asked.assigned_by_cluster:
+        fixed = {name: value for name, value in fixed.items() if name not in ("runAsUser", "runAsGroup")}
+    else:
+        fixed["fsGroup"] = USER
+    given = asked.model_dump(by_alias=True, exclude_defaults=True, exclude_none=True, exclude={"assigned_by_cluster"})
+    return {**fixed, **given}
 
 
 def container_security() -> dict[str, Any]:

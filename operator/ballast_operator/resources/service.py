@@ -11,12 +11,17 @@ from ballast_operator.resources.meta import child_metadata
 
 def build_service(service: InferenceService) -> dict[str, Any]:
     """The Service, with the API port alone: metrics and debug pages are read from each pod."""
+    asked = service.spec.endpoint.service
+    metadata = child_metadata(service, service.ref.name)
+    if asked.annotations:
+        metadata["annotations"] = dict(asked.annotations)
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": child_metadata(service, service.ref.name),
+        "metadata": metadata,
         "spec": {
-            "type": "ClusterIP",
+            "type": asked.type,
+            **({"externalTrafficPolicy": "Cluster"} if asked.type != "ClusterIP" else {}),
             # The defaults, said so that they are held: with another policy, clients of other nodes would reach nothing.
             "internalTrafficPolicy": "Cluster",
             "sessionAffinity": "None",

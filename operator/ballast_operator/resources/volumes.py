@@ -46,7 +46,10 @@ def _volumes(service: InferenceService) -> list[tuple[dict[str, Any], dict[str, 
         }
         found.append(_volume("keys", {"secret": secret}))
     if (kernels := spec.kernel_cache) is not None:
-        source = {"persistentVolumeClaim": {"claimName": kernels.claim_name}}
+        if kernels.claim_name is not None:
+            source = {"persistentVolumeClaim": {"claimName": kernels.claim_name}}
+        else:
+            source = {"hostPath": {"path": kernels.host_path, "type": "Directory"}}
         found.append(_volume("kernels", source, read_only=False))
     if (packed := spec.packed_weights) is not None:
         if packed.pvc is not None:

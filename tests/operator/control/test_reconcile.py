@@ -6,6 +6,7 @@ import pytest
 from fakes import REF, FakeApi, FakeProber, custom_resource, reconciler
 
 from ballast_operator.cluster.api import ApiError, NamespaceEndsError
+from ballast_operator.cluster.kinds import NODE_TOPOLOGY
 
 
 def run(step):
@@ -194,7 +195,7 @@ def told():
     zones = [{"name": "node-0", "type": "Node", "resources": free}]
     api.put({"kind": "NodeResourceTopology", "metadata": {"name": "a"}, "zones": zones})
     step = reconciler(api)
-    step.state.node_topologies = True
+    step.state.known |= {NODE_TOPOLOGY}
     return api, step
 
 

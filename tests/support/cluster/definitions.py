@@ -61,7 +61,9 @@ INFERENCE_POOL = definition(
         ("selector", "targetPorts", "endpointPickerRef"),
         selector=record(("matchLabels",), matchLabels=LABELS),
         targetPorts=several(record(("number",), number=NUMBER)),
-        endpointPickerRef=record(("name",), name=TEXT, port=record(("number",), number=NUMBER)),
+        endpointPickerRef=record(
+            ("name",), group=TEXT, kind=TEXT, name=TEXT, port=record(("number",), number=NUMBER), failureMode=TEXT
+        ),
     ),
 )
 HTTP_ROUTE = definition(

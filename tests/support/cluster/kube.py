@@ -46,6 +46,12 @@ RESOURCES: dict[str, tuple[str, bool]] = {
     "validatingadmissionpolicybindings": ("apis/admissionregistration.k8s.io/v1", False),
     "customresourcedefinitions": ("apis/apiextensions.k8s.io/v1", False),
     "inferenceservices": ("apis/serving.ballast.dev/v1alpha1", True),
+    "deviceclasses": ("apis/resource.k8s.io/v1", False),
+    "resourceslices": ("apis/resource.k8s.io/v1", False),
+    "resourceclaims": ("apis/resource.k8s.io/v1", True),
+    "resourceclaimtemplates": ("apis/resource.k8s.io/v1", True),
+    "horizontalpodautoscalers": ("apis/autoscaling/v2", True),
+    "inferencepools": ("apis/inference.networking.k8s.io/v1", True),
     "podmonitors": ("apis/monitoring.coreos.com/v1", True),
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.api.status import ConditionStatus
-from ballast_operator.control.deciding.live_pod import Pod, current_pods
+from ballast_operator.control.deciding.live_pod import ContainerExit, Pod, current_pods
 from ballast_operator.control.reporting import conditions as names
 from ballast_operator.control.reporting.conditions import Finding, worst
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
@@ -25,6 +25,9 @@ REFUSAL_HINTS = {
     "SMTAlignmentError": "ask for a multiple of the threads a core has: its CPU manager gives whole cores only",
     "UnexpectedAdmissionError": "its device or CPU manager could not give what was asked",
 }
+
+NO_GPU_SEEN = "finds no CUDA device here"
+"""Words of the runtime's message where it was told to use a GPU and finds none."""
 
 IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 
@@ -206,7 +209,7 @@ def _loading(service: InferenceService, pod: Pod, seen: Evidence) -> Finding:
         return Finding("False", "ImagePullFailed", f"{pod.name}: {pod.waiting[1] or pod.waiting[0]}")
     if pod.last_exit is not None and not pod.running:
         reason, message = explain(pod.last_exit)
-        return Finding("False", reason, f"{pod.name}: {message}")
+        return Finding("False", reason, f"{pod.name}: {message}{_runtime_class_hint(service, pod.last_exit)}")
     if pod.waiting is not None and pod.waiting[0] not in ("", "ContainerCreating", "PodInitializing"):
         return Finding("False", pod.waiting[0], f"{pod.name}: {pod.waiting[1] or pod.waiting[0]}")
     if not pod.running and pod.blocked is not None:
@@ -229,6 +232,16 @@ def _loading(service: InferenceService, pod: Pod, seen: Evidence) -> Finding:
         return Finding("False", "NotReady", f"{pod.name}: loaded, and not ready{again}")
     # In steps of ten, so that the status is not written for every percent.
     return Finding("False", "Loading", f"{pod.name}: {int(report.progress * 10) * 10} % loaded{again}")
+
+
+def _runtime_class_hint(service: InferenceService, ended: ContainerExit) -> str:
+    """What helps where an engine with a GPU found none, as nodes mostly show GPUs in a runtime class of their own."""
+    asks = service.spec.resources.gpus and service.spec.scheduling.runtime_class_name is None
+    if not asks or NO_GPU_SEEN not in ended.message:
+        return ""
+    return (
+        "; the container sees no GPU: set scheduling.runtimeClassName where the cluster has one for GPUs, often nvidia"
+    )
 
 
 def _on_its_device(service: InferenceService, pod: Pod, report: PodReport | None) -> Finding:

@@ -9,10 +9,12 @@ from ballast_operator.child_options import ChildOptions
 from ballast_operator.control.deciding.drift import has_drifted, removal_patch, stamped
 from ballast_operator.desired import desired_children
 
-CHILDREN = {
-    child["kind"]: stamped(child)
-    for child in desired_children(service(endpoint={"networkPolicy": {}}), ChildOptions(), pod_monitors=True)
+ENDPOINT = {
+    "networkPolicy": {},
+    "service": {"type": "LoadBalancer", "annotations": {"cloud/scheme": "internal"}},
+    "inferencePool": {"pickerName": "picker"},
 }
+CHILDREN = {child["kind"]: stamped(child) for child in desired_children(service(endpoint=ENDPOINT), ChildOptions())}
 
 
 def live(kind):
@@ -21,7 +23,8 @@ def live(kind):
     body["metadata"] |= {"uid": "u", "resourceVersion": "5", "creationTimestamp": "2026-01-01T00:00:00Z"}
     if kind == "Service":
         body["spec"] |= {"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "ipFamilies": ["IPv4"]}
-        body["spec"]["ipFamilyPolicy"] = "SingleStack"
+        body["spec"] |= {"ipFamilyPolicy": "SingleStack", "allocateLoadBalancerNodePorts": True}
+        body["spec"]["ports"][0]["nodePort"] = 30000
     if kind == "PodMonitor":
         body["spec"]["podMetricsEndpoints"][0]["relabelings"][0]["action"] = "replace"
     body["status"] = {"observed": 1}

@@ -6,7 +6,7 @@ from builders import pod, refused, seen, service
 from ballast_operator.control.deciding.live_pod import ContainerExit
 from ballast_operator.control.deciding.rollout import Rollout
 from ballast_operator.control.reporting.evidence import PodReport
-from ballast_operator.control.reporting.findings import find
+from ballast_operator.control.reporting.findings import NO_GPU_SEEN, find
 from ballast_operator.control.reporting.numa_findings import NumaVerdict
 
 LOOSE = PodReport(verdict=NumaVerdict(False, "SharedCPUPool", "s-0: shared"))
@@ -76,6 +76,17 @@ def test_the_engines_exit_code_becomes_a_reason(last_exit, reason, said):
     assert finding["ModelLoaded"].reason == reason
     assert said in finding["ModelLoaded"].message
     assert finding["Ready"].reason == reason
+
+
+def test_an_engine_that_sees_no_gpu_is_told_what_mostly_shows_it_one():
+    ended = ContainerExit(2, "Error", f"ballast: device=cuda: torch {NO_GPU_SEEN}: no driver")
+    gpu = {"cpus": 2, "memory": "1Gi", "gpus": 1}
+    hints = {}
+    for name, scheduling in (("none", {}), ("nvidia", {"runtimeClassName": "nvidia"})):
+        asked = service(resources=gpu, scheduling=scheduling)
+        crashed = pod(of=asked, ready=False, running=False, last_exit=ended)
+        hints[name] = "set scheduling.runtimeClassName" in find(asked, seen(crashed))["ModelLoaded"].message
+    assert hints == {"none": True, "nvidia": False}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,101 @@
+"""The part of the spec that says how the service is reached."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, field_validator
+
+from ballast_operator.api.base import ApiType, ConfigKey, Labels, ObjectName, cel, rules
+from ballast_operator.names import ADMIN_PORT
+
+NOT_THE_ADMIN_PORT = f"port {ADMIN_PORT} is the admin port"
+
+
+class Auth(ApiType):
+    """Who may use the endpoint."""
+
+    class KeysRef(ApiType):
+        """A Secret with API keys."""
+
+        name: ObjectName = Field(description="Name of the Secret, in the namespace of the InferenceService.")
+        key: ConfigKey = Field(default="keys", description="Key of the Secret whose value is one API key a line.")
+
+    secret_ref: KeysRef = Field(
+        description="Secret with the API keys. It is mounted into the pods, never read by the operator; a change takes "
+        "effect without a restart."
+    )
+
+
+class Peer(ApiType):
+    """Pods that may connect. Both selectors given: pods that match, in namespaces that match."""
+
+    pod_labels: Labels | None = Field(default=None, description="Labels of the pods; all of the namespace without it.")
+    namespace_labels: Labels | None = Field(
+        default=None, description="Labels of the namespaces; without it, the InferenceService's own."
+    )
+
+
+class NetworkRules(ApiType):
+    """Who may connect to the pods. Nothing else may, and the pods may connect to nothing."""
+
+    clients: list[Peer] = Field(
+        default_factory=list,
+        max_length=32,
+        description="Pods that may use the API. Default: those of the same namespace.",
+    )
+    monitoring: list[Peer] = Field(
+        default_factory=list, max_length=32, description="Pods that may read metrics on the admin port: Prometheus."
+    )
+
+
+class ServiceOptions(ApiType):
+    """The Service beside its port."""
+
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field(
+        default="ClusterIP",
+        description="ClusterIP: reached inside the cluster, and through gateways. The others are reached from outside: "
+        "give the endpoint API keys.",
+    )
+    annotations: Annotated[dict[str, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=64)] = Field(
+        default_factory=dict, description="Annotations of the Service, by which clouds choose kinds of load balancers."
+    )
+
+
+class Pool(ApiType):
+    """An InferencePool of the Gateway API inference extension over the pods."""
+
+    picker_name: ObjectName = Field(
+        description="Name of the endpoint picker's Service, in the namespace of the InferenceService."
+    )
+    picker_port: int = Field(default=9002, ge=1, le=65535, description="Port of the endpoint picker.")
+
+
+class Endpoint(ApiType):
+    """How the service is reached."""
+
+    port: int = Field(
+        default=10002,
+        ge=1024,
+        le=65535,
+        description=f"Port of the Service and of the pods. {ADMIN_PORT} is the admin port.",
+        json_schema_extra=rules(cel(f"self != {ADMIN_PORT}", NOT_THE_ADMIN_PORT)),
+    )
+    auth: Auth | None = Field(default=None, description="API keys. Without it, everyone who can connect is served.")
+    network_policy: NetworkRules | None = Field(
+        default=None, description="Makes a NetworkPolicy for the pods. {} admits the namespace's own pods."
+    )
+
+    service: ServiceOptions = Field(default_factory=ServiceOptions, description="Type and annotations of the Service.")
+    inference_pool: Pool | None = Field(
+        default=None,
+        description="Makes an InferencePool of the service's name over its pods, for a gateway that chooses a pod for "
+        "each request. Needs the definition of the Gateway API inference extension.",
+    )
+
+    @field_validator("port")
+    @classmethod
+    def _not_the_admin_port(cls, port: int) -> int:
+        if port == ADMIN_PORT:
+            raise ValueError(NOT_THE_ADMIN_PORT)
+        return port

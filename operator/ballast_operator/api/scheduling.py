@@ -1,0 +1,63 @@
+"""The part of the spec that says which nodes the pods may run on."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from ballast_operator.api.base import ApiType, Labels, LabelValue, ObjectName
+from ballast_operator.api.container import by_key
+
+
+class Toleration(ApiType):
+    """A taint that the pods tolerate."""
+
+    key: Annotated[str, StringConstraints(max_length=317)] | None = Field(
+        default=None, description="The taint's key; without it, every taint."
+    )
+    operator: Literal["Exists", "Equal"] = Field(default="Equal", description="How the value is compared.")
+    value: LabelValue | None = Field(default=None, description="The taint's value, for Equal.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        default=None, description="The taint's effect; without it, every effect."
+    )
+    toleration_seconds: int | None = Field(
+        default=None, ge=0, le=2**31 - 1, description="How long a NoExecute taint is tolerated; without it, for ever."
+    )
+
+
+class TopologySpread(ApiType):
+    """How the service's own pods spread over nodes or zones."""
+
+    topology_key: Annotated[str, StringConstraints(min_length=1, max_length=317)] = Field(
+        description="Label of nodes, such as topology.kubernetes.io/zone: those of one value are one place."
+    )
+    max_skew: int = Field(default=1, ge=1, le=256, description="How many more pods one place may have than another.")
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
+        default="DoNotSchedule", description="What follows where that cannot be kept."
+    )
+
+
+class Scheduling(ApiType):
+    """Which nodes the pods may run on."""
+
+    node_selector: Labels = Field(default_factory=dict, description="Labels that a node must have.")
+    tolerations: list[Toleration] = Field(
+        default_factory=list, max_length=32, description="Taints that the pods tolerate."
+    )
+    affinity: dict[str, Any] | None = Field(
+        default=None,
+        description="Affinity of the pods, as in a pod's spec.",
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+    )
+    topology_spread_constraints: list[TopologySpread] = Field(
+        default_factory=list,
+        max_length=8,
+        description="How the service's own pods spread over nodes or zones.",
+        json_schema_extra=by_key("topologyKey", "whenUnsatisfiable"),
+    )
+    priority_class_name: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")
+    runtime_class_name: ObjectName | None = Field(default=None, description="RuntimeClass of the pods, such as nvidia.")
+    scheduler_name: ObjectName | None = Field(
+        default=None, description="Scheduler of the pods, such as one that knows NUMA nodes. Default: the cluster's."
+    )

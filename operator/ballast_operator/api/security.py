@@ -1,0 +1,60 @@
+"""The part of the spec that says as whom the processes run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
+
+from ballast_operator.api.base import ApiType, cel, rules
+
+MAX_ID = 2**31 - 1
+NOT_BOTH = "with assignedByCluster, runAsUser, runAsGroup and fsGroup are the cluster's to choose"
+
+SELinuxWord = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.,:-]+$")]
+
+
+class SELinux(ApiType):
+    """Label of the processes, where nodes enforce SELinux."""
+
+    user: SELinuxWord | None = Field(default=None, description="User of the label.")
+    role: SELinuxWord | None = Field(default=None, description="Role of the label.")
+    type: SELinuxWord | None = Field(default=None, description="Type of the label, such as container_t.")
+    level: SELinuxWord | None = Field(default=None, description="Level of the label, such as s0:c26,c5.")
+
+
+class SecurityContext(ApiType):
+    """User and groups of the processes. What is always so is no field: no root, no privileges, a read-only root."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "!self.assignedByCluster || !(has(self.runAsUser) || has(self.runAsGroup) || has(self.fsGroup))",
+                NOT_BOTH,
+                field_path=".assignedByCluster",
+            )
+        )
+    )
+
+    assigned_by_cluster: bool = Field(
+        default=False,
+        description="Leave out user and groups, as OpenShift gives each namespace its own and refuses others. "
+        "Elsewhere the image's user is taken.",
+    )
+    run_as_user: int | None = Field(default=None, ge=1, le=MAX_ID, description="User of the processes. Default: 10001.")
+    run_as_group: int | None = Field(
+        default=None, ge=1, le=MAX_ID, description="Group of the processes. Default: 10001."
+    )
+    fs_group: int | None = Field(
+        default=None, ge=1, le=MAX_ID, description="Group that volumes are made writable for. Default: 10001."
+    )
+    supplemental_groups: list[Annotated[int, Field(ge=1, le=MAX_ID)]] = Field(
+        default_factory=list, max_length=16, description="Further groups, such as the one that a file share belongs to."
+    )
+    se_linux_options: SELinux | None = Field(default=None, description="Label of the processes.")
+
+    @model_validator(mode="after")
+    def _not_both(self) -> SecurityContext:
+        if self.assigned_by_cluster and (self.run_as_user, self.run_as_group, self.fs_group) != (None, None, None):
+            raise ValueError(NOT_BOTH)
+        return self

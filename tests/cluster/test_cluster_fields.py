@@ -1,0 +1,104 @@
+"""Fields that clusters with rules of their own ask for: a real API server takes them, and what serves goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.cluster.kube import Kube, Object
+from support.cluster.nodes.made_up import NODE
+from support.cluster.service.specs import service, wait_ready
+from support.cluster.waiting import wait_for
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+DRIVER = "gpu.example.test"
+
+
+def pods(kube: Kube, namespace: str, name: str) -> list[Object]:
+    return kube.list("pods", namespace, {"serving.ballast.dev/service": name})
+
+
+def test_a_service_for_the_outside_and_back_keeps_its_address_and_restarts_nothing(kube: Kube, namespace: str) -> None:
+    kube.apply("inferenceservices", service("outside"), namespace)
+    wait_ready(kube, namespace, "outside")
+    (pod,) = pods(kube, namespace, "outside")
+    address = kube.get("services", "outside", namespace)["spec"]["clusterIP"]
+    asked = {"type": "NodePort", "annotations": {"cloud.example/scheme": "internal"}}
+    kube.merge("inferenceservices", "outside", {"spec": {"endpoint": {"service": asked}}}, namespace)
+    made = wait_for("a node port", lambda: _of_type(kube, namespace, "outside", "NodePort"))
+    assert made["spec"]["ports"][0]["nodePort"]
+    assert made["metadata"]["annotations"]["cloud.example/scheme"] == "internal"
+    kube.merge("services", "outside", {"spec": {"externalTrafficPolicy": "Local"}}, namespace)
+    wait_for(
+        "traffic from all nodes again",
+        lambda: kube.get("services", "outside", namespace)["spec"]["externalTrafficPolicy"] == "Cluster",
+    )
+    kube.merge("inferenceservices", "outside", {"spec": {"endpoint": {"service": None}}}, namespace)
+    back = wait_for("an inner Service", lambda: _of_type(kube, namespace, "outside", "ClusterIP"))
+    assert back["spec"]["clusterIP"] == address
+    assert "nodePort" not in back["spec"]["ports"][0]
+    assert "cloud.example/scheme" not in back["metadata"]["annotations"]
+    wait_ready(kube, namespace, "outside")
+    assert [it["metadata"]["uid"] for it in pods(kube, namespace, "outside")] == [pod["metadata"]["uid"]]
+
+
+def _of_type(kube: Kube, namespace: str, name: str, kind: str) -> Object | None:
+    found = kube.get("services", name, namespace)
+    return found if found["spec"]["type"] == kind else None
+
+
+def test_a_gpu_comes_by_a_claim_of_the_pod_s_own(kube: Kube, namespace: str) -> None:
+    head: Object = {"apiVersion": "resource.k8s.io/v1"}
+    kinds = {"class": "deviceclasses", "slice": "resourceslices", "template": "resourceclaimtemplates"}
+    selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
+    kube.apply(
+        kinds["class"],
+        {**head, "kind": "DeviceClass", "metadata": {"name": DRIVER}, "spec": {"selectors": [selector]}},
+    )
+    pool = {"name": NODE, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": DRIVER, "nodeName": NODE, "pool": pool, "devices": [{"name": "gpu-0"}]}
+    kube.apply(kinds["slice"], {**head, "kind": "ResourceSlice", "metadata": {"name": namespace}, "spec": spec})
+    request = {"name": "one", "exactly": {"deviceClassName": DRIVER}}
+    template = {"spec": {"devices": {"requests": [request]}}}
+    kube.apply(
+        kinds["template"],
+        {**head, "kind": "ResourceClaimTemplate", "metadata": {"name": "gpus"}, "spec": template},
+        namespace,
+    )
+    claims = [{"name": "gpu", "request": "one", "resourceClaimTemplateName": "gpus"}]
+    resources = {"cpus": 1, "memory": "1Gi", "gpus": 1, "claims": claims, "gpuClaim": "gpu"}
+    kube.apply("inferenceservices", service("claimed", resources=resources), namespace)
+    wait_ready(kube, namespace, "claimed")
+    (claim,) = kube.list("resourceclaims", namespace)
+    (given,) = claim["status"]["allocation"]["devices"]["results"]
+    assert (given["driver"], given["device"]) == (DRIVER, "gpu-0")
+    (pod,) = pods(kube, namespace, "claimed")
+    assert claim["status"]["reservedFor"][0]["uid"] == pod["metadata"]["uid"]
+    assert pod["status"]["qosClass"] == "Guaranteed"
+    kube.delete("resourceslices", namespace)
+    kube.delete("deviceclasses", DRIVER)
+
+
+def test_users_of_the_cluster_and_patient_probes_reach_the_pod_under_the_restricted_standard(
+    kube: Kube, namespace: str
+) -> None:
+    asked = {
+        "securityContext": {"runAsUser": 1_000_660_000, "fsGroup": 1_000_660_000, "supplementalGroups": [5]},
+        "probes": {"liveness": {"timeoutSeconds": 30}},
+    }
+    kube.apply("inferenceservices", service("ranged", **asked), namespace)
+    wait_ready(kube, namespace, "ranged")
+    (pod,) = pods(kube, namespace, "ranged")
+    assert pod["spec"]["securityContext"]["runAsUser"] == 1_000_660_000
+    kube.merge("inferenceservices", "ranged", {"spec": {"probes": {"liveness": {"timeoutSeconds": 20}}}}, namespace)
+    kube.merge("inferenceservices", "ranged", {"spec": {"securityContext": None}}, namespace)
+    kube.merge("inferenceservices", "ranged", {"spec": {"securityContext": {"assignedByCluster": True}}}, namespace)
+    replaced = wait_for("a pod of the cluster's user", lambda: _with_user(kube, namespace, None))
+    assert replaced["metadata"]["uid"] != pod["metadata"]["uid"]
+    assert replaced["spec"]["containers"][0]["livenessProbe"]["timeoutSeconds"] == 20
+    wait_ready(kube, namespace, "ranged")
+
+
+def _with_user(kube: Kube, namespace: str, user: int | None) -> Object | None:
+    found = [it for it in pods(kube, namespace, "ranged") if "deletionTimestamp" not in it["metadata"]]
+    return next((it for it in found if it["spec"]["securityContext"].get("runAsUser") == user), None)

@@ -1,0 +1,106 @@
+"""What clusters with rules of their own ask of a pod and of a Service: users, devices, probes, load balancers."""
+
+import pytest
+from builders import service
+
+from ballast_operator.api.inference_service import SpecError
+from ballast_operator.child_options import ChildOptions
+from ballast_operator.cluster.kinds import INFERENCE_POOL
+from ballast_operator.desired import desired_children, kinds_missing
+from ballast_operator.resources.pod import Attempt, build_pod
+from ballast_operator.resources.service import build_service
+
+GPU = {"cpus": 2, "memory": "1Gi", "gpus": 1}
+CLAIM = {"name": "gpu", "resourceClaimTemplateName": "gpus"}
+
+
+def built(**spec):
+    return build_pod(service(**spec), ChildOptions(), Attempt(0))["spec"]
+
+
+def test_users_and_groups_are_the_images_the_specs_or_the_clusters():
+    ids = ("runAsUser", "runAsGroup", "fsGroup")
+    plain = built()["securityContext"]
+    assert [plain[name] for name in ids] == [10001, 10001, 10001]
+    given = built(securityContext={"runAsUser": 1_000_660_000, "supplementalGroups": [5]})["securityContext"]
+    assert [given[name] for name in ids] == [1_000_660_000, 10001, 10001]
+    assert given["supplementalGroups"] == [5]
+    left = built(securityContext={"assignedByCluster": True})["securityContext"]
+    assert not set(ids) & left.keys()
+    for context in (plain, given, left):
+        assert context["runAsNonRoot"] is True
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    with pytest.raises(SpecError, match="the cluster's to choose"):
+        service(securityContext={"assignedByCluster": True, "fsGroup": 1})
+    with pytest.raises(SpecError, match="runAsUser"):
+        service(securityContext={"runAsUser": 0})
+
+
+def test_a_claim_brings_the_gpu_instead_of_a_device_plugin():
+    pod = built(resources={**GPU, "claims": [{**CLAIM, "request": "one"}], "gpuClaim": "gpu"})
+    (engine,) = pod["containers"]
+    assert pod["resourceClaims"] == [CLAIM]
+    assert engine["resources"]["claims"] == [{"name": "gpu", "request": "one"}]
+    assert engine["resources"]["limits"] == engine["resources"]["requests"] == {"cpu": "2", "memory": "1Gi"}
+    assert engine["args"][engine["args"].index("--device") + 1] == "cuda"
+
+
+def test_a_claim_of_something_else_stands_beside_the_device_plugin():
+    (engine,) = built(resources={**GPU, "claims": [CLAIM]})["containers"]
+    assert engine["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert engine["resources"]["claims"] == [{"name": "gpu"}]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"claims": [CLAIM], "gpuClaim": "other"}, "gpuClaim"),
+        ({"claims": [CLAIM], "gpuClaim": "gpu", "gpus": 0}, "gpus must not be 0"),
+        ({"claims": [CLAIM, CLAIM]}, "gpu is there twice"),
+        ({"claims": [{"name": "gpu"}]}, "exactly one of resourceClaimName and"),
+        ({"claims": [{**CLAIM, "resourceClaimName": "x"}]}, "exactly one of resourceClaimName and"),
+    ],
+)
+def test_claims_that_cannot_be_are_refused(asked, said):
+    with pytest.raises(SpecError, match=said):
+        service(resources={**GPU, **asked})
+
+
+def test_probes_are_as_patient_as_the_spec_says():
+    (engine,) = built(probes={"liveness": {"timeoutSeconds": 30}})["containers"]
+    assert engine["livenessProbe"] == {
+        "httpGet": {"path": "/livez", "port": "admin"},
+        "periodSeconds": 10,
+        "timeoutSeconds": 30,
+        "failureThreshold": 3,
+    }
+    assert engine["readinessProbe"]["failureThreshold"] == 2
+
+
+def test_kernels_are_kept_on_a_directory_of_the_node():
+    pod = built(kernelCache={"hostPath": "/var/cache/kernels"})
+    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "kernels"]
+    assert volume["hostPath"] == {"path": "/var/cache/kernels", "type": "Directory"}
+    for asked in ({}, {"hostPath": "/x", "claimName": "x"}):
+        with pytest.raises(SpecError, match="exactly one of claimName and hostPath"):
+            service(kernelCache=asked)
+
+
+def test_a_service_for_the_outside_says_what_else_would_be_filled_in():
+    made = build_service(service(endpoint={"service": {"type": "LoadBalancer", "annotations": {"a/b": "c"}}}))
+    assert made["spec"]["type"] == "LoadBalancer"
+    assert made["spec"]["externalTrafficPolicy"] == "Cluster"
+    assert made["metadata"]["annotations"] == {"a/b": "c"}
+    assert "externalTrafficPolicy" not in build_service(service())["spec"]
+
+
+def test_a_pool_is_made_where_it_is_asked_for_and_the_cluster_knows_it():
+    asked = service(endpoint={"port": 9000, "inferencePool": {"pickerName": "picker"}})
+    (pool,) = [it for it in desired_children(asked, ChildOptions()) if it["kind"] == "InferencePool"]
+    assert pool["spec"]["targetPorts"] == [{"number": 9000}]
+    assert pool["spec"]["endpointPickerRef"]["name"] == "picker"
+    assert kinds_missing(asked, [INFERENCE_POOL]) == []
+    assert "needs the kind InferencePool" in kinds_missing(asked, [])[0]
+    kinds = [it["kind"] for it in desired_children(asked, ChildOptions(), [])]
+    assert "InferencePool" not in kinds
+    assert "InferencePool" not in [it["kind"] for it in desired_children(service(), ChildOptions())]

@@ -12,14 +12,20 @@ import yaml
 
 from ballast_operator.doctor import judge_kubelet
 from support.cluster.cluster import Cluster
-from support.cluster.definitions import HTTP_ROUTE, INFERENCE_POOL, POD_MONITOR, SCALED_OBJECT
+from support.cluster.definitions import (
+    HTTP_ROUTE,
+    INFERENCE_POOL,
+    INTERCEPTOR_ROUTE,
+    POD_MONITOR,
+    SCALED_OBJECT,
+)
 from support.cluster.kube import Kube, Object, documents
 from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.specs import wait_ready
+from support.cluster.service.specs import wait_condition, wait_ready
 from support.cluster.waiting import wait_for
 
 SAMPLES = Path(__file__).parents[2] / "manifests" / "samples"
-NEEDED = (INFERENCE_POOL, HTTP_ROUTE, SCALED_OBJECT, POD_MONITOR)
+NEEDED = (INFERENCE_POOL, HTTP_ROUTE, SCALED_OBJECT, INTERCEPTOR_ROUTE, POD_MONITOR)
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -100,6 +106,41 @@ def test_what_keda_and_the_gateway_refer_to_is_there(kube: Kube, namespace: str)
     (picker,) = of("gateway", "Deployment")["spec"]["template"]["spec"]["containers"]
     metrics_port = next(word for word in picker["args"] if word.startswith("--model-server-metrics-port="))
     assert {pool["targetPorts"][0]["number"], int(metrics_port.partition("=")[2])} == ports
+
+
+def test_the_canary_s_route_leads_to_both_services_of_one_served_name(kube: Kube, namespace: str) -> None:
+    bodies = list(documents(SAMPLES / "canary.yaml"))
+    services = {body["metadata"]["name"]: body for body in bodies if body["kind"] == "InferenceService"}
+    assert len({body["spec"]["model"]["servedName"] for body in services.values()}) == 1
+    (route,) = [body for body in bodies if body["kind"] == "HTTPRoute"]
+    (rule,) = route["spec"]["rules"]
+    backends = rule["backendRefs"]
+    assert {backend["name"] for backend in backends} == set(services)
+    assert sum(backend["weight"] for backend in backends) == 10
+    for backend in backends:
+        kube.apply("inferenceservices", services[backend["name"]], namespace)
+        wait_ready(kube, namespace, backend["name"])
+        (port,) = kube.get("services", backend["name"], namespace)["spec"]["ports"]
+        assert port["port"] == backend["port"]
+
+
+def test_what_sleeps_wakes_as_keda_scales_it_and_says_that_nobody_answers_meanwhile(kube: Kube, namespace: str) -> None:
+    bodies = {body["kind"]: body for body in documents(SAMPLES / "scale-to-zero.yaml")}
+    name = bodies["InferenceService"]["metadata"]["name"]
+    scaled, route = bodies["ScaledObject"]["spec"], bodies["InterceptorRoute"]["spec"]
+    assert scaled["scaleTargetRef"]["name"] == name
+    assert scaled["triggers"][0]["metadata"]["interceptorRoute"] == bodies["InterceptorRoute"]["metadata"]["name"]
+    kube.apply("inferenceservices", bodies["InferenceService"], namespace)
+    wait_ready(kube, namespace, name)
+    for replicas in (scaled["minReplicaCount"], 1):
+        kube.merge("inferenceservices", name, {"spec": {"replicas": replicas}}, namespace, "scale")
+        if replicas:
+            wait_ready(kube, namespace, name)
+        else:
+            wait_condition(kube, namespace, name, "Available", "False", "ScaledToZero")
+            wait_for("no pod", lambda: not kube.list("pods", namespace, {"serving.ballast.dev/service": name}))
+    (port,) = kube.get("services", name, namespace)["spec"]["ports"]
+    assert (route["target"]["service"], route["target"]["port"]) == (name, port["port"])
 
 
 def test_the_sample_of_a_kubelet_s_configuration_pins() -> None:

@@ -74,7 +74,7 @@ HTTP_ROUTE = definition(
         parentRefs=several(record(("name",), name=TEXT)),
         rules=several(
             record(
-                backendRefs=several(record(("name",), group=TEXT, kind=TEXT, name=TEXT)),
+                backendRefs=several(record(("name",), group=TEXT, kind=TEXT, name=TEXT, port=NUMBER, weight=NUMBER)),
                 timeouts=record(request=TEXT),
             )
         ),
@@ -98,6 +98,19 @@ SCALED_OBJECT = definition(
             )
         ),
         triggers=several(record(("type", "metadata"), type=TEXT, metadata=LABELS)),
+    ),
+)
+# KEDA's HTTP add-on 1.0.
+INTERCEPTOR_ROUTE = definition(
+    "http.keda.sh",
+    "v1beta1",
+    "InterceptorRoute",
+    with_spec(
+        ("target", "scalingMetric"),
+        target=record(("service",), service=TEXT, port=NUMBER),
+        rules=several(record(hosts=several(TEXT))),
+        scalingMetric=record(concurrency=record(("targetValue",), targetValue=NUMBER)),
+        timeouts=record(readiness=TEXT, responseHeader=TEXT),
     ),
 )
 # prometheus-operator 0.85.

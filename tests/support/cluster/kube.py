@@ -51,6 +51,7 @@ RESOURCES: dict[str, tuple[str, bool]] = {
     "resourceclaims": ("apis/resource.k8s.io/v1", True),
     "resourceclaimtemplates": ("apis/resource.k8s.io/v1", True),
     "horizontalpodautoscalers": ("apis/autoscaling/v2", True),
+    "apiservices": ("apis/apiregistration.k8s.io/v1", False),
     "inferencepools": ("apis/inference.networking.k8s.io/v1", True),
     "podmonitors": ("apis/monitoring.coreos.com/v1", True),
 }

@@ -119,7 +119,7 @@ def get(port, path):
         return error.code, json.load(error)
 
 
-def test_a_running_runtime_answers_every_question_of_the_operator(tmp_path):
+def test_a_running_runtime_answers_every_question_of_the_operator(tmp_path, capsys):
     keys = tmp_path / "keys"
     keys.write_text("secret\n")
     sizes = ("--cache_lens", "4096", "--max_new_tokens", "128", "--cpu_threads", "1")
@@ -132,7 +132,12 @@ def test_a_running_runtime_answers_every_question_of_the_operator(tmp_path):
     assert read_placement(pod(), report).cpus == report["cpus"]
     assert judge_pinning(service().spec, pod(), report).pinned is not None
     asked = service(engine={"maxNewTokens": 128, "cacheLens": 4096})
-    assert read_effective(asked, state).kv_cache_tokens == 4096
+    effective = read_effective(asked, state)
+    assert effective.kv_cache_tokens == 4096
+    assert effective.planned_memory == f"{-(-state['planned_bytes']['host'] // 2**20)}Mi"
+    assert effective.planned_gpu_memory is None
+    assert main(["plan", "--json", *sizes]) == 0
+    assert json.loads(capsys.readouterr().out)["needed_bytes"] == state["planned_bytes"]["host"]
 
 
 def test_a_runtime_that_cannot_start_says_why_by_its_code():

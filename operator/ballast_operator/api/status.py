@@ -60,6 +60,13 @@ class Effective(ApiType):
     guaranteed_concurrency: int = Field(
         ge=0, description="Requests of one pod that run at once without giving memory back, whatever they generate."
     )
+    planned_memory: Annotated[str, StringConstraints(max_length=32)] | None = Field(
+        default=None,
+        description="Memory that the engine planned to need of resources.memory, as `ballast plan` sums it up.",
+    )
+    planned_gpu_memory: Annotated[str, StringConstraints(max_length=32)] | None = Field(
+        default=None, description="The same of the GPU's memory; absent without one."
+    )
     guaranteed_prompt_tokens: int = Field(ge=0, description="Longest prompt of each of them for which that holds.")
 
 

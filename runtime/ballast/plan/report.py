@@ -170,6 +170,12 @@ def _lengths(lengths: Lengths) -> dict[str, Any]:
     }
 
 
+def sums(plan: MemoryPlan) -> dict[str, int]:
+    """The bytes that the plan needs, by where: `host`, and `device` where there is one."""
+    device = {} if plan.device is None else {"device": plan.device.needed_bytes}
+    return {"host": plan.needed_bytes, **device}
+
+
 def _memory(plan: MemoryPlan | DevicePlan) -> dict[str, Any]:
     """What a plan needs and has: of the host, or of a device."""
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ballast.config.options import Config
@@ -17,6 +17,7 @@ from ballast.host.machine import read_machine
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.plan import MemoryPlan, check_memory, load_checked_text, open_checked, rule_lines, settle
+from ballast.plan.report import sums
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.text.loading import Text
 
@@ -36,6 +37,8 @@ class PreparedModel:
     """Reports where the weights are, once they are loaded."""
     num_bytes: int
     """Of its tensors in the file."""
+    planned_bytes: Mapping[str, int]
+    """What the plan needs, by where: `host`, and `device` where there is one."""
 
 
 def prepare_model(config: Config) -> PreparedModel:
@@ -76,7 +79,7 @@ def prepare_model(config: Config) -> PreparedModel:
         return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report, probe.watch)
 
     num_bytes = sum(gguf.tensors[name].num_bytes for name in expected_tensors(spec))
-    return PreparedModel(config, spec, text, load, probe, num_bytes)
+    return PreparedModel(config, spec, text, load, probe, num_bytes, sums(plan))
 
 
 def _log_quota(num_threads: int | None) -> None:

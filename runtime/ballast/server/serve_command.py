@@ -31,6 +31,7 @@ from ballast.server.telemetry.vram_metrics import VramProbe
 from ballast.text.loading import Text
 
 DEFAULT_LIMITS = ServerLimits()
+NOTHING_PLANNED: Mapping[str, int] = {}
 
 _REASONING_FIELDS: Mapping[ReasoningField, Sequence[str]] = {
     "reasoning_content": ("reasoning_content",),
@@ -55,6 +56,7 @@ def serve(config: Config) -> int:
         model.spec.context_length,
         model.probe,
         num_bytes=model.num_bytes,
+        planned_bytes=model.planned_bytes,
     )
     return 0
 
@@ -68,9 +70,10 @@ def run(
     probe: NumaProbe,
     limits: ServerLimits = DEFAULT_LIMITS,
     num_bytes: int = 0,
+    planned_bytes: Mapping[str, int] = NOTHING_PLANNED,
 ) -> None:
     """Serve the model that `load` loads, until the process is told to stop. `name` is the model's own name; `probe`
-    reports where its weights are, which take `num_bytes` in the file."""
+    reports where its weights are, which take `num_bytes` in the file; `planned_bytes` is what it needs, by where."""
     with text_executors(text, config.model) as (executor, chat_executor):
         listeners = open_listeners(config.server)
 
@@ -91,6 +94,7 @@ def run(
                 shutting_down,
                 listeners.address,
                 limits,
+                planned_bytes,
             )
 
         run_server(build, listeners, _tls(config.server), config.server, limits)
@@ -126,6 +130,7 @@ def make_apps(
     shutting_down: asyncio.Future[None],
     address: str,
     limits: ServerLimits = DEFAULT_LIMITS,
+    planned_bytes: Mapping[str, int] = NOTHING_PLANNED,
 ) -> Apps:
     """The applications around one engine, measured by `metrics`. `address` is the IP address that they listen on."""
     wants_key = config.server.api_key_file is not None
@@ -145,6 +150,7 @@ def make_apps(
     service = Service(
         engine=engine,
         device=config.machine.device,
+        planned_bytes=planned_bytes,
         request_builder=RequestBuilder(
             text,
             engine.limits,

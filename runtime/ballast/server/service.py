@@ -62,6 +62,8 @@ class Service:
     limits: ServerLimits = field(default_factory=ServerLimits)
     device: str = "cpu"
     """Where the model is computed, once `auto` is decided: cpu, cuda or cuda:N."""
+    planned_bytes: Mapping[str, int] = field(default_factory=dict)
+    """What the plan needs, by where: `host`, and `device` where there is one; empty where nothing was planned."""
     strict_model_name: bool = False
     request_timeout_s: float = 0.0
     refuse_unknown_fields: bool = False

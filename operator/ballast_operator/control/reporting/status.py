@@ -68,6 +68,12 @@ def read_device(state: Mapping[str, Any]) -> str | None:
     return device[:MAX_DEVICE] if isinstance(device, str) else None
 
 
+def _mebibytes(state: Mapping[str, Any], where: str) -> str | None:
+    """What the plan needs there, rounded up; None where an older runtime does not say."""
+    planned = (state.get("planned_bytes") or {}).get(where)
+    return None if planned is None else f"{-(-int(planned) // 2**20)}Mi"
+
+
 def read_effective(service: InferenceService, state: Mapping[str, Any]) -> Effective:
     """The effective settings in a report of the runtime's /debug/state. Raises MALFORMED (of numa_findings)."""
     numbers = state["numbers"]
@@ -77,6 +83,8 @@ def read_effective(service: InferenceService, state: Mapping[str, Any]) -> Effec
     return Effective(
         max_new_tokens=new_tokens,
         kv_cache_tokens=capacity,
+        planned_memory=_mebibytes(state, "host"),
+        planned_gpu_memory=_mebibytes(state, "device"),
         guaranteed_concurrency=concurrency,
         guaranteed_prompt_tokens=max(0, capacity // concurrency - new_tokens) if concurrency else 0,
     )

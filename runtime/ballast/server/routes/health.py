@@ -73,6 +73,7 @@ async def debug_state(request: Request) -> Response:
         200,
         state=service.engine.state.value,
         device=service.device,
+        planned_bytes=service.planned_bytes,
         load_progress=service.engine.load_progress,
         preparing=service.tokenize_queue.num_waiting,
         switched_off=numbers.pop("switched_off"),

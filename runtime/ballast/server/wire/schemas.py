@@ -197,6 +197,8 @@ class EngineView(_Open):
     state: str
     device: str
     """Where the model is computed: cpu, cuda or cuda:N."""
+    planned_bytes: dict[str, int]
+    """What `ballast plan` says that is needed, by where: host, and device where there is one."""
     load_progress: float
     preparing: int
     switched_off: dict[str, str]

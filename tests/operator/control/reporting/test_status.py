@@ -23,3 +23,6 @@ def test_effective_values_are_the_engines_own():
     assert read_effective(left_out, {"numbers": {**numbers, "max_new_tokens": 1000}}).to_api() == found
     with pytest.raises(MALFORMED):
         read_effective(left_out, {"numbers": numbers})
+    planned = {"host": 3 * 2**20 + 1, "device": 2**30}
+    effective = read_effective(asked, {"numbers": numbers, "planned_bytes": planned})
+    assert (effective.planned_memory, effective.planned_gpu_memory) == ("4Mi", "1024Mi")

@@ -22,6 +22,7 @@ class Call:
     namespace: str
     name: str
     code: int
+    dry_run: bool = False
 
     @property
     def is_write(self) -> bool:
@@ -58,6 +59,5 @@ def _call(event: dict[str, Any]) -> Call:
     if target.get("subresource"):
         resource += "/" + target["subresource"]
     code = event.get("responseStatus", {}).get("code", 0)
-    return Call(
-        event["user"]["username"], event["verb"], resource, target.get("namespace", ""), target.get("name", ""), code
-    )
+    where = target.get("namespace", ""), target.get("name", "")
+    return Call(event["user"]["username"], event["verb"], resource, *where, code, "dryRun=" in event["requestURI"])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from support.cluster.kube import Kube, Object
-from support.cluster.nodes.made_up import NODE
 from support.cluster.service.specs import service, wait_ready
 from support.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
 
 DRIVER = "gpu.example.test"
+NODE = "gpu-0"
+"""Made up, as all nodes of the cluster."""
 
 
 def pods(kube: Kube, namespace: str, name: str) -> list[Object]:

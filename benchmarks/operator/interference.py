@@ -1,0 +1,283 @@
+"""Somebody else edits, deletes and relabels what the operator owns, and its clock jumps. One JSON line.
+
+    python benchmarks/operator/interference.py [--minutes M] [--services N] [--api_kills K] [--seed S]
+
+While it lasts the specs change too, and the API server is killed K times. Afterwards every service must be Ready, its
+children must equal those of a new service of the same spec, every pod must have a cause, the operator must not have
+restarted, and nothing may be written any more; then all are deleted, and nothing may be left. Ends with 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import random
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "cluster"))
+
+from support.bench_record import bench_record
+from support.cluster.audit import AuditLog, Call
+from support.cluster.cluster import Cluster
+from support.cluster.kube import ApiError, Kube, Object
+from support.cluster.service.operator import USER, OperatorProcess, install
+from support.cluster.service.pod_answers import PodAnswers
+from support.cluster.service.specs import service, wait_ready
+from support.cluster.waiting import wait_for
+
+NAMESPACE = "interfered"
+LABEL = "serving.ballast.dev/service"
+CHILDREN = ("services", "poddisruptionbudgets", "networkpolicies", "configmaps", "pods")
+REST_S = 60.0
+CLOCK_STEPS_S = (-7200, -60, 0, 45, 3600)
+PAUSE_S = (0.2, 1.5)
+"""Between two deeds of the actor."""
+EDITS: dict[str, tuple[Object, ...]] = {
+    "services": (
+        {"spec": {"selector": {"foo": "bar"}}},
+        {"spec": {"ports": [{"name": "http", "port": 9999, "targetPort": "http"}]}},
+        {"spec": {"publishNotReadyAddresses": True}},
+        {"spec": {"sessionAffinity": "ClientIP"}},
+    ),
+    "poddisruptionbudgets": ({"spec": {"maxUnavailable": 0}}, {"spec": {"selector": {"matchLabels": {"foo": "bar"}}}}),
+    "networkpolicies": ({"spec": {"egress": [{}]}}, {"spec": {"podSelector": {"matchLabels": {"foo": "bar"}}}}),
+    "configmaps": ({"data": {"more": "x"}}, {"data": {"rules.yaml": "b: 2\n"}}),
+}
+
+
+@dataclass
+class Actor:
+    """Does one random deed after the other, and keeps count of what may end a pod."""
+
+    kube: Kube
+    names: list[str]
+    random: random.Random
+    clock: Path
+    deeds: Counter[str] = field(default_factory=Counter)
+    pods_deleted: Counter[str] = field(default_factory=Counter)
+    restarts_asked: Counter[str] = field(default_factory=Counter)
+
+    def act(self) -> None:
+        """One deed. An object that is not there at the moment is left alone."""
+        deed = self.random.choice((self._edit, self._delete, self._relabel, self._orphan, self._change, self._step))
+        try:
+            deed(self.random.choice(self.names))
+        except ApiError as error:
+            if error.code not in (404, 409, 422):
+                raise
+            self.deeds["came to nothing"] += 1
+        else:
+            self.deeds[deed.__name__.strip("_")] += 1
+
+    def _child(self, name: str, *, pods: bool) -> tuple[str, Object]:
+        """Some object of the service, found by its name, as its labels may be gone."""
+        resource = self.random.choice(CHILDREN if pods else CHILDREN[:-1])
+        bodies = self.kube.list(resource, NAMESPACE)
+        found = [body for body in bodies if body["metadata"]["name"].partition("-")[0] == name]
+        if not found:
+            raise ApiError(404, {})
+        return resource, self.random.choice(found)
+
+    def _edit(self, name: str) -> None:
+        resource, body = self._child(name, pods=False)
+        self.kube.merge(resource, body["metadata"]["name"], self.random.choice(EDITS[resource]), NAMESPACE)
+
+    def _delete(self, name: str) -> None:
+        resource, body = self._child(name, pods=True)
+        self.kube.delete(resource, body["metadata"]["name"], NAMESPACE)
+        self.pods_deleted[name] += resource == "pods"
+
+    def _relabel(self, name: str) -> None:
+        resource, body = self._child(name, pods=True)
+        labels = {
+            self.random.choice(list(body["metadata"].get("labels") or {"none": ""})): None,
+            "example.org/by": "me",
+        }
+        self.kube.merge(resource, body["metadata"]["name"], {"metadata": {"labels": labels}}, NAMESPACE)
+
+    def _orphan(self, name: str) -> None:
+        resource, body = self._child(name, pods=True)
+        self.kube.merge(resource, body["metadata"]["name"], {"metadata": {"ownerReferences": None}}, NAMESPACE)
+
+    def _change(self, name: str) -> None:
+        """The owner of the service changes its spec: in place, or so that the pods are replaced."""
+        if self.random.random() < 0.7:
+            spec: Object = {"podMetadata": {"labels": {"release": f"r{self.random.randrange(100)}"}}}
+        else:
+            spec = {"engine": {"chunkSize": 128 + self.random.randrange(1000)}}
+            self.restarts_asked[name] += 1
+        self.kube.merge("inferenceservices", name, {"spec": spec}, NAMESPACE)
+
+    def _step(self, _: str) -> None:
+        self.clock.write_text(str(self.random.choice(CLOCK_STEPS_S)))
+
+
+def body_of(name: str) -> Object:
+    return service(name, engine={"placementRules": {"inline": "a: 1\n"}}, endpoint={"networkPolicy": {}})
+
+
+def content(kube: Kube, name: str) -> str:
+    """The children as text, without what differs between two services of one spec."""
+    found = {}
+    for resource in CHILDREN:
+        bodies = copy.deepcopy(kube.list(resource, NAMESPACE, {LABEL: name}))
+        for body in bodies:
+            metadata = body["metadata"]
+            for key in set(metadata) - {"labels"}:
+                del metadata[key]
+            metadata["labels"] = {key: text for key, text in metadata["labels"].items() if "owner-uid" not in key
+                                  and not key.startswith("example.org")}  # fmt: skip
+            body.pop("status", None)
+            for key in ("clusterIP", "clusterIPs", "nodeName"):
+                body.get("spec", {}).pop(key, None)
+        found[resource] = bodies
+    # A replica's later pods have other names.
+    return re.sub("NAME-0-r[0-9]+", "NAME-0", json.dumps(found, sort_keys=True).replace(name, "NAME"))
+
+
+def differing(kube: Kube, names: list[str]) -> list[str]:
+    """The services whose children are not those of a new service of the same spec."""
+    wrong = []
+    for name in names:
+        twin = f"new{name}"
+        asked = kube.get("inferenceservices", name, NAMESPACE)
+        kube.create("inferenceservices", {**body_of(twin), "spec": asked["spec"]}, NAMESPACE)
+        wait_ready(kube, NAMESPACE, twin)
+        try:
+            wait_for(name, lambda name=name, twin=twin: content(kube, name) == content(kube, twin), 20, 1)
+        except AssertionError:
+            wrong.append(name)
+            print(content(kube, name), content(kube, twin), sep="\n", file=sys.stderr)
+        kube.delete("inferenceservices", twin, NAMESPACE)
+    return wrong
+
+
+def unexplained(calls: Sequence[Call], actor: Actor) -> dict[str, int]:
+    """Pods that the operator made beyond the first, those deleted by the actor and those asked for, by service."""
+    made, ended = (
+        Counter(call.name.partition("-")[0] for call in calls if (call.verb, call.resource, call.code) == kind)
+        for kind in (("create", "pods", 201), ("delete", "pods", 200))
+    )
+    beyond = {}
+    for name in actor.names:
+        causes = actor.pods_deleted[name] + actor.restarts_asked[name]
+        more = max(ended[name] - actor.restarts_asked[name], made[name] - 1 - causes)
+        if more > 0:
+            beyond[name] = more
+    return beyond
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--services", type=int, default=10)
+    parser.add_argument("--api_kills", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = Cluster(Path(folder))
+        answers = PodAnswers(cluster.kube)
+        cluster.start()
+        answers.start()
+        install(cluster)
+        cluster.make_namespace(NAMESPACE)
+        clock = Path(folder) / "skew"
+        clock.write_text("0")
+        operator = OperatorProcess(cluster, "operator", answers.url, "--resync-seconds", "30")
+        operator.argv[operator.argv.index("ballast_operator")] = "support.cluster.service.skewed"
+        operator.env = {**(operator.env or {}), "CLOCK_SKEW_FILE": str(clock)}
+        try:
+            operator.start()
+            operator.wait_leading()
+            return interfere(cluster, operator, clock, arguments)
+        finally:
+            operator.stop()
+            answers.stop()
+            cluster.stop()
+
+
+def interfere(cluster: Cluster, operator: OperatorProcess, clock: Path, arguments: argparse.Namespace) -> int:
+    """Run it, print the record, and return the exit code."""
+    kube, names = cluster.kube, [f"s{number:02d}" for number in range(arguments.services)]
+    audit = cluster.audit()
+    for name in names:
+        kube.create("inferenceservices", body_of(name), NAMESPACE)
+    for name in names:
+        wait_ready(kube, NAMESPACE, name)
+    actor = Actor(kube, names, random.Random(arguments.seed), clock)
+    began = time.monotonic()
+    ends, kills = began + 60 * arguments.minutes, 0
+    while time.monotonic() < ends:
+        actor.act()
+        if (
+            kills < arguments.api_kills
+            and time.monotonic() > began + (kills + 0.5) * (ends - began) / arguments.api_kills
+        ):
+            cluster.control_plane.restart_apiserver()
+            kills += 1
+        time.sleep(actor.random.uniform(*PAUSE_S))
+    operator.check()
+    ended = time.monotonic()
+    for name in names:
+        wait_ready(kube, NAMESPACE, name)
+    to_ready_s = time.monotonic() - ended
+    calls = [call for call in audit.new_writes(USER) if call.resource != "leases" and not call.dry_run]
+    wrong = differing(kube, names)
+    at_rest = _writes_at_rest(cluster)
+    beyond = unexplained(calls, actor)
+    for name in names:
+        kube.delete("inferenceservices", name, NAMESPACE)
+    left = _left(kube)
+    figures = {
+        "services": len(names),
+        "minutes": arguments.minutes,
+        "api_kills": kills,
+        "deeds": dict(actor.deeds),
+        "pods_deleted_by_actor": sum(actor.pods_deleted.values()),
+        "restarts_asked": sum(actor.restarts_asked.values()),
+        "operator_writes": len(calls),
+        "seconds_to_ready": round(to_ready_s, 1),
+        "services_that_differ": len(wrong),
+        "restarts_without_a_cause": sum(beyond.values()),
+        "writes_at_rest": at_rest,
+        "objects_left": left,
+    }
+    print(bench_record("operator/interference", f"seed {arguments.seed}", **figures), flush=True)
+    return 1 if wrong or beyond or at_rest or left else 0
+
+
+def _writes_at_rest(cluster: Cluster) -> int:
+    """What the operator writes within a minute, after what the comparison left to do."""
+    audit = cluster.audit()
+    wait_for("a pause", lambda: _written(audit, 10) == 0, timeout_s=180)
+    return _written(audit, REST_S)
+
+
+def _written(audit: AuditLog, seconds: float) -> int:
+    time.sleep(seconds)
+    return len([call for call in audit.new_writes(USER) if call.resource != "leases"])
+
+
+def _left(kube: Kube) -> int:
+    """The objects that the garbage collector has not removed two minutes later."""
+
+    def remaining() -> int:
+        return sum(len(kube.list(resource, NAMESPACE, {"app.kubernetes.io/name": "ballast"})) for resource in CHILDREN)
+
+    try:
+        wait_for("nothing to be left", lambda: remaining() == 0, timeout_s=120, interval_s=1)
+    except AssertionError:
+        return remaining()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,7 +8,6 @@ from typing import Any
 from ballast_operator.allow_lists import why_not_allowed
 from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.child_options import ChildOptions
-from ballast_operator.cluster.kinds import INFERENCE_POOL, OPTIONAL_KINDS, POD_MONITOR, Kind
 from ballast_operator.resources.configmap import build_rules
 from ballast_operator.resources.inferencepool import build_inference_pool
 from ballast_operator.resources.networkpolicy import build_network_policy
@@ -18,11 +17,14 @@ from ballast_operator.resources.podmonitor import build_pod_monitor
 from ballast_operator.resources.pull_job import build_pull_job, build_pull_policy
 from ballast_operator.resources.service import build_service
 
+OPTIONAL_CHILDREN = ("PodMonitor", "InferencePool")
+"""Kinds of children that a cluster may lack."""
+
 
 def desired_children(
-    service: InferenceService, options: ChildOptions, known: Collection[Kind] = OPTIONAL_KINDS
+    service: InferenceService, options: ChildOptions, known: Collection[str] = OPTIONAL_CHILDREN
 ) -> list[dict[str, Any]]:
-    """All children except pods, in the order in which they are applied. `known`: the cluster's optional kinds."""
+    """All children except pods, in the order of applying. `known`: names of optional kinds that the cluster has."""
     spec = service.spec
     children = []
     if spec.engine.placement_rules is not None and spec.engine.placement_rules.inline is not None:
@@ -31,20 +33,20 @@ def desired_children(
     children.append(build_pdb(service))
     if spec.endpoint.network_policy is not None:
         children.append(build_network_policy(service, spec.endpoint.network_policy, options))
-    if POD_MONITOR in known:
+    if "PodMonitor" in known:
         children.append(build_pod_monitor(service, options))
-    if spec.endpoint.inference_pool is not None and INFERENCE_POOL in known:
+    if spec.endpoint.inference_pool is not None and "InferencePool" in known:
         children.append(build_inference_pool(service, spec.endpoint.inference_pool))
     return children
 
 
-def kinds_missing(service: InferenceService, known: Collection[Kind]) -> list[str]:
+def kinds_missing(service: InferenceService, known: Collection[str]) -> list[str]:
     """Sentences about what the spec asks for by name and the cluster has no definition of."""
-    if service.spec.endpoint.inference_pool is None or INFERENCE_POOL in known:
+    if service.spec.endpoint.inference_pool is None or "InferencePool" in known:
         return []
     return [
-        f"endpoint.inferencePool needs the kind {INFERENCE_POOL.name} of {INFERENCE_POOL.api_version}, which this "
-        "cluster lacks: install the Gateway API inference extension"
+        "endpoint.inferencePool needs the kind InferencePool of inference.networking.k8s.io/v1, which this cluster "
+        "lacks: install the Gateway API inference extension"
     ]
 
 

@@ -27,13 +27,18 @@ from support.cluster.waiting import wait_for
 SAMPLES = Path(__file__).parents[2] / "manifests" / "samples"
 NEEDED = (INFERENCE_POOL, HTTP_ROUTE, SCALED_OBJECT, INTERCEPTOR_ROUTE, POD_MONITOR)
 
+RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass"}
+
 pytestmark = pytest.mark.usefixtures("operator")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def kinds(cluster: Cluster) -> Iterator[None]:
+    # As GPU operators make it; made-up nodes run its pods like all others.
+    cluster.kube.apply("runtimeclasses", {**RUNTIME_CLASS, "metadata": {"name": "nvidia"}, "handler": "nvidia"})
     with cluster.kinds(*NEEDED):
         yield
+    cluster.kube.delete("runtimeclasses", "nvidia")
 
 
 @contextmanager

@@ -145,8 +145,9 @@ class Reconciler:
         Raises ApiError where the Service cannot be read for now.
         """
         state = self.state.of(service.ref)
-        desired = desired_children(service, self.options, self.state.known)
-        outcome.delays += kinds_missing(service, self.state.known)
+        known = {kind.name for kind in self.state.known}
+        desired = desired_children(service, self.options, known)
+        outcome.delays += kinds_missing(service, known)
         await apply_children(self.api, service, desired, seen, outcome)
         pulled = await pull_model(self.api, self.prober, service, self.options, outcome)
         rollout, no_capacity = await self._roll_out(service, seen, outcome)

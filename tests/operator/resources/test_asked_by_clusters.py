@@ -5,7 +5,6 @@ from builders import service
 
 from ballast_operator.api.inference_service import SpecError
 from ballast_operator.child_options import ChildOptions
-from ballast_operator.cluster.kinds import INFERENCE_POOL
 from ballast_operator.desired import desired_children, kinds_missing
 from ballast_operator.resources.pod import Attempt, build_pod
 from ballast_operator.resources.service import build_service
@@ -99,7 +98,7 @@ def test_a_pool_is_made_where_it_is_asked_for_and_the_cluster_knows_it():
     (pool,) = [it for it in desired_children(asked, ChildOptions()) if it["kind"] == "InferencePool"]
     assert pool["spec"]["targetPorts"] == [{"number": 9000}]
     assert pool["spec"]["endpointPickerRef"]["name"] == "picker"
-    assert kinds_missing(asked, [INFERENCE_POOL]) == []
+    assert kinds_missing(asked, ["InferencePool"]) == []
     assert "needs the kind InferencePool" in kinds_missing(asked, [])[0]
     kinds = [it["kind"] for it in desired_children(asked, ChildOptions(), [])]
     assert "InferencePool" not in kinds

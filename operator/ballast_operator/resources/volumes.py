@@ -46,10 +46,10 @@ def _volumes(service: InferenceService) -> list[tuple[dict[str, Any], dict[str, 
         }
         found.append(_volume("keys", {"secret": secret}))
     if (kernels := spec.kernel_cache) is not None:
-        if kernels.claim_name is not None:
-            source = {"persistentVolumeClaim": {"claimName": kernels.claim_name}}
-        else:
+        if kernels.host_path is not None:
             source = {"hostPath": {"path": kernels.host_path, "type": "Directory"}}
+        else:
+            source = {"persistentVolumeClaim": {"claimName": str(kernels.claim_name)}}
         found.append(_volume("kernels", source, read_only=False))
     if (packed := spec.packed_weights) is not None:
         if packed.pvc is not None:

@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "cluster"))
@@ -152,12 +153,16 @@ def differing(kube: Kube, names: list[str]) -> list[str]:
         kube.create("inferenceservices", {**body_of(twin), "spec": asked["spec"]}, NAMESPACE)
         wait_ready(kube, NAMESPACE, twin)
         try:
-            wait_for(name, lambda name=name, twin=twin: content(kube, name) == content(kube, twin), 20, 1)
+            wait_for(name, partial(_are_alike, kube, name, twin), 20, 1)
         except AssertionError:
             wrong.append(name)
             print(content(kube, name), content(kube, twin), sep="\n", file=sys.stderr)
         kube.delete("inferenceservices", twin, NAMESPACE)
     return wrong
+
+
+def _are_alike(kube: Kube, one: str, other: str) -> bool:
+    return content(kube, one) == content(kube, other)
 
 
 def unexplained(calls: Sequence[Call], actor: Actor) -> dict[str, int]:

@@ -60,6 +60,11 @@ def share() -> Kind:
     )
 
 
+def fraction() -> Kind:
+    """A number from 0 to 1."""
+    return Kind("a number from 0 to 1", "SHARE", float, lambda value: 0 <= value <= 1)
+
+
 def seconds(*, auto: bool = False) -> Kind:
     """A duration in seconds. With `auto`, the word "auto" stands for None."""
     return Kind(

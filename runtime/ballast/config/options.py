@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ballast.config.kinds import PATH, SWITCH, Kind, one_of, seconds, share, size, text, whole, whole_range
+from ballast.config.kinds import PATH, SWITCH, Kind, fraction, one_of, seconds, share, size, text, whole, whole_range
 from ballast.config.whole_range import WholeRange
 from ballast.errors import ConfigError
 from ballast.families.registry import RELEASES
@@ -300,6 +300,27 @@ class LogConfig(_Section):
 
 
 @dataclass(frozen=True)
+class TracingConfig(_Section):
+    title = "tracing"
+
+    otlp_endpoint: str | None = option(
+        None,
+        text("an http or https URL without query", "URL", r"https?://[^\s?#]+"),
+        "OpenTelemetry collector to which spans of requests go, by OTLP over HTTP as JSON, mostly on port 4318; "
+        "/v1/traces is added. Spans hold times, counts and names, never text. Default: there is no tracing",
+    )
+    otlp_service_name: str = option(
+        "ballast", text("a name", "NAME", r"\S(.*\S)?"), "the name of this service in traces"
+    )
+    trace_share: float = option(
+        1.0,
+        fraction(),
+        "share of the requests that are traced, 0 to 1, among those that come without a trace of the client's; the "
+        "others are traced if their traceparent says so",
+    )
+
+
+@dataclass(frozen=True)
 class Config:
     """All options of `ballast serve`."""
 
@@ -308,6 +329,7 @@ class Config:
     machine: MachineConfig = field(default_factory=MachineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     log: LogConfig = field(default_factory=LogConfig)
+    tracing: TracingConfig = field(default_factory=TracingConfig)
     device_reason: str = ""
     """Why the device was chosen; set when the configuration is resolved."""
     device_is_open: bool = False
@@ -340,6 +362,7 @@ SECTIONS: Mapping[str, type[_Section]] = {
     "machine": MachineConfig,
     "server": ServerConfig,
     "log": LogConfig,
+    "tracing": TracingConfig,
 }
 
 OPTIONS = tuple(

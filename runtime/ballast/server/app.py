@@ -19,6 +19,7 @@ from ballast.server.http.anthropic_errors import AnthropicErrors
 from ballast.server.http.middleware import BodyLimit, RequestScope
 from ballast.server.routes import anthropic, chat_page, health, llama_cpp, openai, other_servers, responses, tokens
 from ballast.server.service import Service
+from ballast.server.telemetry.tracing import Tracer
 from ballast.server.wire.errors import RequestTimeoutError, error_reply
 from ballast.server.wire.openapi import document
 
@@ -50,7 +51,8 @@ def admin_routers() -> tuple[APIRouter, ...]:
 
 def create_app(service: Service, *, with_admin: bool = True) -> ASGIApp:
     """The application of the API's port."""
-    return _surround(api_app(api_routers(with_admin=with_admin), service.access.root_path), service, service.access)
+    app = api_app(api_routers(with_admin=with_admin), service.access.root_path)
+    return _surround(app, service, service.access, service.tracer)
 
 
 def create_admin_app(service: Service) -> ASGIApp:
@@ -79,12 +81,12 @@ def api_app(routers: Sequence[APIRouter], root_path: str = "") -> FastAPI:
     return app
 
 
-def _surround(app: FastAPI, service: Service, access: Access) -> ASGIApp:
+def _surround(app: FastAPI, service: Service, access: Access, tracer: Tracer | None = None) -> ASGIApp:
     app.state.service = service
     limits = service.limits
     bounded = BodyLimit(app, service.max_body_bytes, limits.body_timeout_s, limits.whole_body_timeout_s)
     guarded = access.guard(bounded, KEYLESS_PATHS)
-    return RequestScope(AnthropicErrors(guarded, access.root_path), service.ended)
+    return RequestScope(AnthropicErrors(guarded, access.root_path), service.ended, tracer)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

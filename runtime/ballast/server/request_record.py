@@ -11,6 +11,18 @@ from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.usage import Usage
 
 
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """When a generation went on from one phase to the next, by `time.monotonic`; 0: it has not come so far."""
+
+    submitted_s: float
+    """When the engine got it: it is tokenised, and waits."""
+    admitted_s: float
+    """When its first step began."""
+    first_token_s: float
+    last_token_s: float
+
+
 @dataclass(slots=True)
 class Record:
     """How one request went. Holds no text of prompts or replies."""
@@ -29,6 +41,8 @@ class Record:
     """Fields of the body that had no effect, for the reply's headers, the log and the metrics."""
     lowered_max_tokens: int | None = None
     """The number of tokens granted, if the client asked for more; for the reply's headers."""
+    phases: Phases | None = None
+    """Of a generation; None where none was begun."""
     fields: dict[str, Any] = field(default_factory=dict)
 
     def note_usage(self, usage: Usage) -> None:

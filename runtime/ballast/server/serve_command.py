@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from ballast import __version__
-from ballast.config.options import Config, ModelConfig, ReasoningField, ServerConfig
+from ballast.config.options import Config, ModelConfig, ReasoningField, ServerConfig, TracingConfig
 from ballast.engine.build import build_engine, engine_settings
 from ballast.engine.engine import Engine, Loader
 from ballast.host.isa import chosen_isa
@@ -27,6 +27,8 @@ from ballast.server.service import Service
 from ballast.server.telemetry.load_progress import with_progress
 from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
+from ballast.server.telemetry.otlp import OtlpExporter
+from ballast.server.telemetry.tracing import Tracer
 from ballast.server.telemetry.vram_metrics import VramProbe
 from ballast.text.loading import Text
 
@@ -74,7 +76,8 @@ def run(
 ) -> None:
     """Serve the model that `load` loads, until the process is told to stop. `name` is the model's own name; `probe`
     reports where its weights are, which take `num_bytes` in the file; `planned_bytes` is what it needs, by where."""
-    with text_executors(text, config.model) as (executor, chat_executor):
+    device = config.machine.device
+    with text_executors(text, config.model) as (executor, chat_executor), tracing(config.tracing, device) as tracer:
         listeners = open_listeners(config.server)
 
         def build(on_death: Callable[[], None], shutting_down: asyncio.Future[None]) -> tuple[Engine, Apps]:
@@ -95,9 +98,25 @@ def run(
                 listeners.address,
                 limits,
                 planned_bytes,
+                tracer,
             )
 
         run_server(build, listeners, _tls(config.server), config.server, limits)
+
+
+@contextmanager
+def tracing(asked: TracingConfig, device: str) -> Iterator[Tracer | None]:
+    """What makes spans and sends them off, the last ones at the end; None where no collector is named."""
+    if asked.otlp_endpoint is None:
+        yield None
+        return
+    resource = {"service.name": asked.otlp_service_name, "service.version": __version__, "ballast.device": device}
+    exporter = OtlpExporter(asked.otlp_endpoint, resource)
+    exporter.start()
+    try:
+        yield Tracer(exporter.put, asked.trace_share)
+    finally:
+        exporter.stop()
 
 
 @contextmanager
@@ -131,6 +150,7 @@ def make_apps(
     address: str,
     limits: ServerLimits = DEFAULT_LIMITS,
     planned_bytes: Mapping[str, int] = NOTHING_PLANNED,
+    tracer: Tracer | None = None,
 ) -> Apps:
     """The applications around one engine, measured by `metrics`. `address` is the IP address that they listen on."""
     wants_key = config.server.api_key_file is not None
@@ -151,6 +171,7 @@ def make_apps(
         engine=engine,
         device=config.machine.device,
         planned_bytes=planned_bytes,
+        tracer=tracer,
         request_builder=RequestBuilder(
             text,
             engine.limits,

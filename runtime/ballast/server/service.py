@@ -24,6 +24,7 @@ from ballast.server.request_record import Record
 from ballast.server.telemetry.ignored_log import IgnoredFieldsLog
 from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
+from ballast.server.telemetry.tracing import Tracer
 from ballast.server.wire.field_names import NO_FIELDS, client_name
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
@@ -64,6 +65,8 @@ class Service:
     """Where the model is computed, once `auto` is decided: cpu, cuda or cuda:N."""
     planned_bytes: Mapping[str, int] = field(default_factory=dict)
     """What the plan needs, by where: `host`, and `device` where there is one; empty where nothing was planned."""
+    tracer: Tracer | None = None
+    """Makes spans of requests; None: there are none."""
     strict_model_name: bool = False
     request_timeout_s: float = 0.0
     refuse_unknown_fields: bool = False

@@ -51,6 +51,8 @@ def test_every_option_can_be_set_by_the_environment():
         "TEMPLATE": "x",
         "ADDRESS": "::1",
         "ORIGIN": "*",
+        "URL": "http://127.0.0.1:4318",
+        "SHARE": "0.5",
         "LOW..HIGH": "-5..5",
         "": "true",
     }
@@ -271,6 +273,7 @@ def test_resolving_leaves_no_auto_but_to_the_plan():
         ] in (
             [],
             ["client_priority"],
+            ["otlp_endpoint"],
             ["model_path", "gguf_path", "optimize_config_path", "chat_template"],
             SET_LATER_OR_NEVER,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,7 @@ from ballast.engine.request import Output
 from ballast.server.engine_port import EnginePort, OutputStream
 from ballast.server.generation.choice import Choice
 from ballast.server.generation.job import Job
+from ballast.server.request_record import Phases
 from ballast.server.wire.piece import Piece
 from ballast.server.wire.usage import Progress, Timings, Usage
 from ballast.text.tokenizer import Tokenizer
@@ -39,6 +41,7 @@ class AdmittedJob:
         self._first_token_s = 0.0
         self._last_token_s = 0.0
         self._admitted_s = 0.0
+        self._submitted_s = time.monotonic()
         self.progress: Progress | None = None
         """Progress of the prompt that the last output was about; None after an output with tokens."""
 
@@ -72,6 +75,11 @@ class AdmittedJob:
             prompt_s=max(0.0, self._first_token_s - self._admitted_s),
             predicted_s=self._last_token_s - self._first_token_s,
         )
+
+    @property
+    def phases(self) -> Phases:
+        """When it went on from one phase to the next."""
+        return Phases(self._submitted_s, self._admitted_s, self._first_token_s, self._last_token_s)
 
     async def next_piece(self) -> Piece:
         """The next piece of any choice. Must not be called after all choices have ended.

@@ -106,6 +106,7 @@ class GenerationResponse(Response):
                         else:
                             await self._send_whole(generation, send)
                 finally:
+                    self._record.phases = generation.phases
                     self._record.note_usage(generation.usage)
                     self._record.fields["finish_reason"] = generation.finish_reason
         except ClientGoneError:

@@ -21,6 +21,7 @@ from ballast.server.generation.cancellation import ClientGoneError
 from ballast.server.http.client_number import client_number, network_of
 from ballast.server.http.late_timer import is_late
 from ballast.server.request_record import Record
+from ballast.server.telemetry.tracing import Tracer
 from ballast.server.wire.errors import error_reply
 
 log = logging.getLogger("ballast.access")
@@ -41,6 +42,10 @@ LOGGED_AT_DEBUG = frozenset(
     }
 )
 
+UNTRACED = frozenset(path for path, _ in LOGGED_AT_DEBUG)
+TRACE_RESPONSE_HEADER = "traceresponse"
+"""The header by which a client without a trace of its own learns the id of ours."""
+
 DISCARD_TIMEOUT_S = 5.0
 DISCARD_BYTES = 32 << 20
 """How much of a body that is too large is read, and dropped."""
@@ -49,10 +54,12 @@ DISCARD_BYTES = 32 << 20
 class RequestScope:
     """Gives every request its Record and id, and logs and counts how it ended."""
 
-    def __init__(self, app: ASGIApp, ended: Callable[[Record], None]) -> None:
-        """`ended` is called once a request, when its record is complete."""
+    def __init__(self, app: ASGIApp, ended: Callable[[Record], None], tracer: Tracer | None = None) -> None:
+        """`ended` is called once a request, when its record is complete. `tracer`: makes its spans; None: there are
+        none."""
         self._app = app
         self._ended = ended
+        self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -61,6 +68,7 @@ class RequestScope:
             return
         record = Record(_request_id(scope), client=client_number(network_of(scope)))
         scope.setdefault("state", {})["record"] = record
+        span = None if self._tracer is None or scope["path"] in UNTRACED else self._tracer.begin(Headers(scope=scope))
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -68,6 +76,8 @@ class RequestScope:
                 headers = MutableHeaders(scope=message)
                 for name in REQUEST_ID_HEADERS:
                     headers[name] = record.request_id
+                if span is not None:
+                    headers[TRACE_RESPONSE_HEADER] = span.to_header()
                 if record.ignored:
                     headers[IGNORED_FIELDS_HEADER] = str(record.ignored)
                 if record.lowered_max_tokens is not None:
@@ -90,6 +100,9 @@ class RequestScope:
         finally:
             record.outcome = record.outcome or _outcome(record.status)
             self._ended(record)
+            if self._tracer is not None and span is not None:
+                record.fields["trace_id"] = span.trace_id
+                self._tracer.end(span, record, scope["method"])
             _log(scope, record)
 
 

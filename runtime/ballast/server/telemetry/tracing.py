@@ -1,0 +1,91 @@
+"""Makes the spans of each request: all of it, and inside of it tokenising, the queue, the prompt and the reply."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ballast.server.request_record import Phases, Record
+from ballast.server.telemetry.spans import Span, SpanContext, Value, child_of, read_parent, root
+
+COUNTS = {
+    "prompt_tokens": "gen_ai.usage.input_tokens",
+    "completion_tokens": "gen_ai.usage.output_tokens",
+    "cached_tokens": "gen_ai.usage.cache_read.input_tokens",
+}
+"""Counts of a record, by OpenTelemetry's names for generative models."""
+
+
+class Tracer:
+    """Follows the client's trace, or begins one. `export` gets the spans of each request that is traced."""
+
+    def __init__(
+        self,
+        export: Callable[[Sequence[Span]], None],
+        share: float,
+        choose: Callable[[], float] = random.random,
+    ) -> None:
+        """`share`: of the requests without a trace of the client's, those that are traced, 0 to 1."""
+        self._export = export
+        self._share = share
+        self._choose = choose
+
+    def begin(self, headers: Mapping[str, str]) -> SpanContext:
+        """The span of a request with these headers."""
+        parent = read_parent(headers.get("traceparent", ""), headers.get("tracestate", ""))
+        if parent is not None:
+            return child_of(parent)
+        return root(sampled=self._choose() < self._share)
+
+    def end(self, context: SpanContext, record: Record, method: str) -> None:
+        """The request has ended. Makes its spans, if it is traced."""
+        if not context.sampled:
+            return
+        now = time.monotonic()
+        unix_ns = time.time_ns() - int(now * 1e9)
+
+        def at(monotonic_s: float) -> int:
+            return unix_ns + int(monotonic_s * 1e9)
+
+        failed = record.status >= 500 or record.outcome in ("error", "timeout")
+        whole = Span(
+            context,
+            f"{method} {record.endpoint}",
+            "server",
+            at(record.started),
+            at(now),
+            _attributes(record, method, failed=failed),
+            failed,
+        )
+        inside = [] if record.phases is None else list(_intervals(record.started, record.phases, now))
+        self._export(
+            [whole, *(Span(child_of(context), name, "internal", at(start), at(end)) for name, start, end in inside)]
+        )
+
+
+def _intervals(started: float, phases: Phases, ended: float) -> Iterator[tuple[str, float, float]]:
+    """Name, begin and end of each phase that was begun. One that was cut off ended with the request."""
+    yield "prepare", started, phases.submitted_s
+    yield "queue", phases.submitted_s, max(phases.submitted_s, phases.admitted_s) if phases.admitted_s else ended
+    if phases.admitted_s:
+        yield "prefill", phases.admitted_s, phases.first_token_s or ended
+    if phases.first_token_s:
+        yield "decode", phases.first_token_s, phases.last_token_s
+
+
+def _attributes(record: Record, method: str, *, failed: bool) -> dict[str, Value]:
+    """Counts and names. Nothing that a client wrote, but for its request's id, whose form is checked."""
+    found: dict[str, Value] = {
+        "http.request.method": method,
+        "http.response.status_code": record.status,
+        "ballast.endpoint": record.endpoint,
+        "ballast.request_id": record.request_id,
+        "ballast.outcome": record.outcome,
+    }
+    found |= {name: record.fields[key] for key, name in COUNTS.items() if key in record.fields}
+    if (reason := record.fields.get("finish_reason")) is not None:
+        found["gen_ai.response.finish_reasons"] = str(reason).split("+")
+    if failed:
+        found["error.type"] = record.outcome
+    return found

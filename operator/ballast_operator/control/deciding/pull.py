@@ -67,7 +67,7 @@ def judge(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> P
     waiting = state.get("waiting") or {}
     if waiting.get("reason", "") not in (*STARTING, BACKING_OFF):
         return Pull(trouble=Trouble(waiting["reason"], waiting.get("message", "")))
-    scheduled = next((c for c in status.get("conditions") or [] if c["type"] == "PodScheduled"), {})
+    scheduled: Mapping[str, Any] = next((c for c in status.get("conditions") or [] if c["type"] == "PodScheduled"), {})
     if scheduled.get("status") == "False":
         return Pull(trouble=Trouble("Unschedulable", scheduled.get("message", "")))
     return Pull()

@@ -187,6 +187,7 @@ def _add_serve(commands: _Commands) -> None:
     parser = commands.add_parser(
         "serve",
         help="start the server",
+        usage="%(prog)s [MODEL] [OPTION ...]",
         description="Start the server.",
         epilog="Options may be spelled with hyphens. Each is also an environment variable, BALLAST_<NAME> "
         "(BALLAST_PORT for --port), and a key of the YAML file; the command line wins over the environment, and that "
@@ -352,9 +353,18 @@ def _described(arguments: argparse.Namespace) -> Described:
     """The machine that the options describe. Raises ConfigError."""
     from ballast.plan.described import Described, read_pcie, read_rate, read_size
 
-    read = {"host_memory": read_size, "memory_bandwidth": read_rate, "gpu_bandwidth": read_rate, "pcie": read_pcie}
-    given = {name: getattr(arguments, name) for name in read}
-    return Described(**{name: read[name](name, text) for name, text in given.items() if text is not None})
+    rates = {
+        name: None if text is None else read_rate(name, text)
+        for name, text in (
+            ("memory_bandwidth", arguments.memory_bandwidth),
+            ("gpu_bandwidth", arguments.gpu_bandwidth),
+        )
+    }
+    return Described(
+        host_memory=None if arguments.host_memory is None else read_size("host_memory", arguments.host_memory),
+        pcie=None if arguments.pcie is None else read_pcie("pcie", arguments.pcie),
+        **rates,
+    )
 
 
 _WITHOUT_HTTP = frozenset({"request_timeout_s", "max_body_bytes", "unknown_fields"})

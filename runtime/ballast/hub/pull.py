@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -121,8 +122,11 @@ def print_plan(
     others = [(choice.quant, choice.num_bytes) for choice in found.others]
 
     def print_from(folder: Path) -> None:
-        model = replace(config, model=found.model(folder, config.model))
-        plan.run(model, as_json=as_json, out=out, described=described, others=others)
+        model, told = replace(config, model=found.model(folder, config.model)), io.StringIO()
+        try:
+            plan.run(model, as_json=as_json, out=told, described=described, others=others)
+        finally:  # also what is refused; by the names of the hub, since the folder may go in a moment
+            (sys.stdout if out is None else out).write(told.getvalue().replace(f"{folder}/", f"{found.store.repo}/"))
 
     if not found.missing:
         folder = found.store.snapshot(found.commit)

@@ -53,7 +53,7 @@ def _would_fit(budget: int, num_weights: int, others: Sequence[tuple[str, int]])
         name, num_bytes = max(fitting, key=lambda other: other[1])
         return f"Of the repository's models, {name} with {human(num_bytes)} would fit, about."
     bits = 8 * budget / max(1, num_weights)
-    name = next((name for name, needed in _BITS.items() if needed <= bits), None)
-    if name is None:
+    common = next((name for name, needed in _BITS.items() if needed <= bits), None)
+    if common is None:
         return "No common quantisation of this model would fit."
-    return f"A file of about {max(bits, 0):.1f} bits a weight would fit, such as {name}."
+    return f"A file of about {bits:.1f} bits a weight would fit, such as {common}."

@@ -372,7 +372,9 @@ def test_serve_and_plan_take_files_and_names(
     server, hub = served
     monkeypatch.setattr(Hub, "of_environment", staticmethod(lambda: hub))
     assert cli.main(["plan", "org/tiny:Q8_0", "--device", "cpu"]) == 0
-    assert "It fits." in capsys.readouterr().out
+    planned = capsys.readouterr().out
+    assert "It fits." in planned
+    assert "\n  org/tiny/tiny-Q8_0.gguf\n" in planned, "not a folder that is gone"
     assert server.asked_bytes < 2 << 20
 
     configs: list[Config] = []

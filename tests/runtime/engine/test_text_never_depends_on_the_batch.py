@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ballast._core import kernels
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
 from ballast.text.loading import load_text
-from ballast.tiny import TinyModel, write_tiny_model
+from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from support.generate import generate
 from support.kernels.isas import FAST_ISAS, isa_params
@@ -24,14 +25,21 @@ NUM_REQUESTS = 24
 BLOCK_TOKENS = 16
 
 
-@pytest.fixture(scope="module", params=["v3", "qwen3", "glm45"])
-def model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> TinyModel:
-    directory: Path = tmp_path_factory.mktemp("tiny")
-    return write_tiny_model(directory, arch=request.param, mla="split", quant="q4_k")
+# Kimi K2 and GLM-4.7-Flash differ from V3 in sizes and groups, which every instruction set takes alike.
+SUBJECTS = [
+    *(
+        pytest.param((arch, *isa.values), marks=isa.marks, id=f"{arch}-{isa.id or isa.values[0]}")
+        for arch in ("v3", "qwen3", "glm45")
+        for isa in isa_params(*FAST_ISAS, "reference")
+    ),
+    *(pytest.param((arch, kernels.usable_isas()[0]), id=arch) for arch in ("k2", "glm47flash")),
+]
 
 
-@pytest.fixture(scope="module", params=isa_params(*FAST_ISAS, "reference"))
-def make_core(model: TinyModel, request: pytest.FixtureRequest) -> Callable[..., EngineCore]:
+@pytest.fixture(scope="module", params=SUBJECTS)
+def make_core(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Callable[..., EngineCore]:
+    arch, isa = request.param
+    model = write_tiny_model(tmp_path_factory.mktemp("tiny"), arch=arch, mla="split", quant="q4_k")
     gguf_model = open_gguf(model.gguf)
     spec = read_spec(gguf_model, None)
 
@@ -45,7 +53,7 @@ def make_core(model: TinyModel, request: pytest.FixtureRequest) -> Callable[...,
             max_queue=NUM_REQUESTS,
             block_tokens=BLOCK_TOKENS,
             cpu_threads=threads,
-            cpu_isa=request.param,
+            cpu_isa=isa,
         )
         return EngineCore(load_runner(gguf_model, spec, spec.vocab_size, settings), scheduler_config(settings))
 
@@ -130,8 +138,10 @@ def test_text_is_the_same_on_any_number_of_threads(
         assert texts_of(make_core(max_batch_size=8, threads=threads), requests) == alone
 
 
-def test_ids_beyond_the_tokenizer_are_never_sampled(model: TinyModel):
+@pytest.mark.parametrize("arch", ["v3", "qwen3", "glm45"])
+def test_ids_beyond_the_tokenizer_are_never_sampled(tmp_path: Path, arch: str):
     """The embedding has more rows than the tokenizer has tokens; at high temperature every id would turn up."""
+    model = write_tiny_model(tmp_path, arch=arch, mla="split", quant="q4_k")
     gguf_model = open_gguf(model.gguf)
     spec = read_spec(gguf_model, None)
     num_real = load_text(None, gguf_model.metadata, "model.gguf").tokenizer.vocab_size

@@ -40,7 +40,7 @@ MAX_RELATIVE_ERROR = 1e-3
 ROUNDING_NOISE = 1e-4
 PROMPT_TOKENS = 80
 NEW_TOKENS = 12
-VARIANTS = [(arch, mla) for arch in ("v2lite", "v2", "v3", "k2") for mla in ("split", "joint")]
+VARIANTS = [(arch, mla) for arch in ("v2lite", "v2", "v3", "k2", "glm47flash") for mla in ("split", "joint")]
 GROUPED = [("qwen3", "f32"), ("qwen3", "q4_k"), ("glm45", "f32"), ("glm45", "q4_k")]
 QUANTS = [
     "f32",
@@ -184,6 +184,14 @@ def test_logits_agree_where_heads_share_keys_and_values(
     subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, "split", quant), chunk_size, isa)
+
+
+@pytest.mark.parametrize("arch", ["k2", "k25", "glm47flash"])
+def test_logits_agree_in_families_with_deepseeks_arithmetic_and_plain_weights(
+    subjects: Callable[..., Subject], arch: str
+):
+    for isa in kernels.usable_isas():
+        compare(subjects(arch, "split", "f32"), 7, isa)
 
 
 @pytest.mark.parametrize("quant", ["f16", "bf16", "q8_0"])

@@ -31,8 +31,13 @@ from ballast.plan import MemoryPlan, Numbers, check_memory, make_plan, plan_for,
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.gguf_files import (
+    GLM45_AIR_SPEC,
     GLM46_SPEC,
+    GLM47_FLASH_SPEC,
+    K2_SPEC,
+    QWEN3_30B_SPEC,
     QWEN3_235B_SPEC,
+    QWEN3_CODER_SPEC,
     V3_SPEC,
     common_types,
     write_hollow_model,
@@ -98,13 +103,21 @@ def test_the_plan_counts_what_the_loaded_model_takes(
 
 @pytest.mark.parametrize(
     ("spec", "parameters", "token_bytes"),
-    [(QWEN3_235B_SPEC, 235.09e9, 2 * 192_512), (GLM46_SPEC, 352.8e9, 2 * 376_832)],
-    ids=["qwen3-235b", "glm-4.6"],
+    [
+        (K2_SPEC, 1026.5e9, 2 * 70_272),
+        (GLM47_FLASH_SPEC, 29.9e9, 2 * 54_144),
+        (QWEN3_30B_SPEC, 30.53e9, 2 * 98_304),
+        (QWEN3_235B_SPEC, 235.09e9, 2 * 192_512),
+        (QWEN3_CODER_SPEC, 480.15e9, 2 * 253_952),
+        (GLM45_AIR_SPEC, 106.8e9, 2 * 188_416),
+        (GLM46_SPEC, 352.8e9, 2 * 376_832),
+    ],
+    ids=["kimi-k2", "glm-4.7-flash", "qwen3-30b", "qwen3-235b", "qwen3-coder", "glm-4.5-air", "glm-4.6"],
 )
 def test_a_model_of_full_size_is_planned_from_its_file(
     tmp_path: Path, spec: ModelSpec, parameters: float, token_bytes: int
 ) -> None:
-    """Twice the cache a token of half precision: a CPU keeps it in float32. GLM-4.6 is counted without its block that
+    """Twice the cache a token of half precision: a CPU keeps it in float32. GLM's are counted without their block that
     predicts several tokens."""
     gguf = open_gguf(write_hollow_model(tmp_path / "m.gguf", spec, common_types(spec)))
     found = read_spec(gguf)

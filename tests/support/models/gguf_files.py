@@ -113,6 +113,28 @@ QWEN3_235B_SPEC = replace(
     expert_dim=1536,
 )
 
+QWEN3_30B_SPEC = replace(
+    QWEN3_235B_SPEC,
+    name="Qwen3-30B-A3B's shape",
+    num_layers=48,
+    hidden=2048,
+    num_heads=32,
+    expert_dim=768,
+)
+
+QWEN3_CODER_SPEC = replace(
+    QWEN3_235B_SPEC,
+    name="Qwen3-Coder-480B-A35B's shape",
+    num_layers=62,
+    context_length=262144,
+    hidden=6144,
+    num_heads=96,
+    attention=GroupedSpec(num_kv_heads=8, head_dim=128, v_dim=128, rope_dim=128, qk_norm=True, qkv_bias=False),
+    num_experts=160,
+    expert_dim=2560,
+    rope_theta=1e7,
+)
+
 GLM_SPEC = replace(
     QWEN3_SPEC,
     name="small-glm",
@@ -142,6 +164,55 @@ GLM46_SPEC = replace(
     num_experts=160,
     num_experts_used=8,
     expert_dim=1536,
+)
+
+
+GLM45_AIR_SPEC = replace(
+    GLM46_SPEC,
+    name="GLM-4.5-Air's shape",
+    num_layers=46,
+    num_dense_layers=1,
+    context_length=131072,
+    hidden=4096,
+    ffn_dim=10944,
+    attention=GroupedSpec(num_kv_heads=8, head_dim=128, v_dim=128, rope_dim=64, qk_norm=False, qkv_bias=True),
+    num_experts=128,
+    expert_dim=1408,
+    weights_scale=1.0,
+)
+
+K2_SPEC = replace(
+    R1_SPEC,
+    name="Kimi K2's shape",
+    num_dense_layers=1,
+    vocab_size=163840,
+    context_length=131072,
+    num_heads=64,
+    num_experts=384,
+    num_groups=1,
+    num_groups_used=1,
+    weights_scale=2.827,
+    rope_theta=50000.0,
+    yarn=replace(R1_SPEC.yarn, factor=32.0, beta_fast=1.0) if R1_SPEC.yarn else None,
+)
+
+GLM47_FLASH_SPEC = replace(
+    K2_SPEC,
+    name="GLM-4.7-Flash's shape",
+    num_layers=47,
+    vocab_size=154880,
+    context_length=202752,
+    hidden=2048,
+    ffn_dim=10240,
+    num_heads=20,
+    attention=replace(K2_SPEC.latent, q_lora_rank=768, nope_dim=192, v_dim=256),
+    num_experts=64,
+    num_experts_used=4,
+    expert_dim=1536,
+    weights_scale=1.8,
+    rms_eps=1e-5,
+    rope_theta=1e6,
+    yarn=None,
 )
 
 

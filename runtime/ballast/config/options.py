@@ -77,8 +77,8 @@ class ModelConfig(_Section):
     chat_template: str | None = option(
         None,
         text("a template's name or a file", "TEMPLATE"),
-        f"{', '.join(RELEASES)}, or a Jinja file; default: the model's own, in a form of Ballast's where it is one that "
-        "was published and is known",
+        f"{', '.join(RELEASES)}, or a Jinja file; default: the model's own, in a form of Ballast's where it is one "
+        "that was published and is known",
     )
     trust_request_chat_template: bool = option(
         False,

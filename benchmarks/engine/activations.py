@@ -7,10 +7,10 @@ multiplied, with a scale for so many neighbouring columns. A negative figure is 
 
 python benchmarks/engine/activations.py WEIGHTS.npz --tokenizer tokenizer.json [--ggml LIBRARY] [--types q2_k q4_k]
 
-WEIGHTS.npz is what `tools.tiny_model.train` writes, with `--round_from 2` of weights that were never rounded; `shape`
-in it names other sizes than the built-in model's, as JSON of the fields of TinyShape. With --ggml, a shared library of
-ggml quantises, weighing errors by the mean square of the activations that a column meets, as published files are made;
-otherwise `ballast.weights.quantize` does, which is coarser.
+WEIGHTS.npz is what `tools.tiny_model.train` writes, with `--round_from 2` of weights that were never rounded, or
+off_grid.py; `shape` in it names other sizes than the built-in model's, as JSON of the fields of TinyShape. With --ggml,
+a shared library of ggml quantises, weighing errors by the mean square of the activations that a column meets, as
+published files are made; otherwise `ballast.weights.quantize` does, which is coarser.
 """
 
 from __future__ import annotations

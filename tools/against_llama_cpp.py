@@ -84,6 +84,7 @@ def greedy_texts(file: Path, prompts: list[Ids], num_tokens: int) -> list[Ids]:
         max_queue=len(prompts),
         block_tokens=16,
         cpu_threads=2,
+        activation_bytes=2,
     )
     core = EngineCore(load_runner(model, spec, spec.vocab_size, settings), scheduler_config(settings))
     sampling = SamplingParams(max_tokens=num_tokens, temperature=0.0)

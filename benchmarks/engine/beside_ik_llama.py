@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--steps", type=int, default=24, help="tokens of each reply")
-    parser.add_argument("--activation_bytes", type=int, choices=(1, 2), default=2, help="ours; theirs are always one")
+    parser.add_argument("--activation_bytes", type=int, choices=(1, 2), help="ours: by type; theirs are always one")
     options = parser.parse_args()
     ours: dict[str, list[float]] = defaultdict(list)
     theirs: dict[str, list[float]] = defaultdict(list)
@@ -60,7 +60,7 @@ def main() -> None:
                 "engine/beside_ik_llama",
                 f"{options.model.name}: {case}",
                 threads=options.threads,
-                activation_bytes=options.activation_bytes,
+                activation_bytes=options.activation_bytes or "by type",
                 ours_tokens_per_s=ours[case],
                 theirs_tokens_per_s=theirs[case],
                 ratio_of_medians=round(median(ours[case]) / median(theirs[case]), 2),
@@ -75,7 +75,9 @@ def run_ours(options: argparse.Namespace) -> dict[str, tuple[float, float]]:
     """Tokens per second, and the memory read bandwidth in GB/s, measured after the case. Their programs decode without
     sampling, so ours is greedy here."""
     program = [sys.executable, Path(__file__).with_name("decode.py"), options.model]
-    numbers = ["--threads", options.threads, "--steps", options.steps, "--activation_bytes", options.activation_bytes]
+    numbers = ["--threads", options.threads, "--steps", options.steps]
+    if options.activation_bytes is not None:
+        numbers += ["--activation_bytes", options.activation_bytes]
     lines = output_of([*program, *numbers, "--prefill", 512, "--batch", 1, *BATCHES], Path.cwd()).splitlines()
     records = [json.loads(line) for line in lines if line.startswith("{")]
     greedy = [record for record in records if not record["case"].endswith(", sampled")]

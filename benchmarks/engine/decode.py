@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 4, 8, 16])
     parser.add_argument("--prompt", type=int, default=64, help="tokens of context before decoding")
     parser.add_argument("--steps", type=int, default=64, help="decode steps that are timed")
-    parser.add_argument("--activation_bytes", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--activation_bytes", type=int, choices=(1, 2), help="default: by each matrix's type")
     parser.add_argument("--prefill", type=int, nargs="*", default=[512])
     parser.add_argument("--device", default="cpu", help="cpu, or cuda:N for all but the routed experts")
     parser.add_argument("--pcie_share", type=float, help="of a decode step's experts; measured unless given")

@@ -52,7 +52,7 @@ std::vector<PartMatrices> parts_of_experts(const ExpertsView& view) {
 }
 
 ExpertsView pack_experts(const ExpertsView& view, ThreadPool& pool, const std::string& isa,
-                         int activation_bytes, const std::optional<Experts::PartDone>& done,
+                         std::optional<int> activation_bytes, const std::optional<Experts::PartDone>& done,
                          const std::optional<Experts::PartFileOf>& file_of) {
   if (!view.experts.parts().empty()) throw py::value_error("the experts are packed already");
   const std::optional<PanelTarget> target = panel_target(isa, activation_bytes);

@@ -89,7 +89,7 @@ using FileOf = std::function<std::shared_ptr<PanelFile>(int64_t num_bytes)>;
 
 MatrixView pack(ThreadPool& pool, const MatrixView& view, const std::string& isa, int64_t num_heads,
                 int64_t head_stride, int64_t row_offset, std::optional<int64_t> num_rows, bool transposed,
-                int activation_bytes, const std::optional<FileOf>& file_of) {
+                std::optional<int> activation_bytes, const std::optional<FileOf>& file_of) {
   require_in_place(view.matrix);
   const std::optional<PanelTarget> target = panel_target(isa, activation_bytes);
   const HeadRows heads =
@@ -192,7 +192,10 @@ void bind_formats(py::module_ m) {
       .def_readonly("ggml_type", &FormatTraits::ggml_type)
       .def_readonly("block_weights", &FormatTraits::block_weights)
       .def_readonly("block_bytes", &FormatTraits::block_bytes)
-      .def_readonly("layout", &FormatTraits::layout);
+      .def_readonly("layout", &FormatTraits::layout)
+      .def_property_readonly("activation_bytes", [](const FormatTraits& format) {
+        return format.layout == nullptr ? std::nullopt : std::optional<int>(default_activation_bytes(format));
+      });
   m.def("formats", &all_formats);
 }
 

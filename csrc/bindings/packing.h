@@ -49,14 +49,14 @@ inline void check_packed_for(const Matrix& weight, const HeadRows& heads, PanelR
 }
 
 // None for "reference", whose weights stay where they lie.
-inline std::optional<PanelTarget> panel_target(const std::string& isa, int activation_bytes) {
-  if (activation_bytes != 1 && activation_bytes != 2) {
-    throw pybind11::value_error("activation_bytes is " + std::to_string(activation_bytes) +
-                                "; expected 1 or 2");
+inline std::optional<PanelTarget> panel_target(const std::string& isa, std::optional<int> activation_bytes) {
+  if (activation_bytes && *activation_bytes != 1 && *activation_bytes != 2) {
+    throw pybind11::value_error("activation_bytes is " + std::to_string(*activation_bytes) +
+                                "; expected 1, 2 or None, for as many as the format has by default");
   }
   const Kernels* kernels = find_isa(isa);
   if (kernels == nullptr) return std::nullopt;
-  return PanelTarget{*kernels, activation_bytes};
+  return PanelTarget{*kernels, activation_bytes.value_or(kBytesByFormat)};
 }
 
 }  // namespace ballast

@@ -29,7 +29,14 @@ constexpr bool types_ascend() {
 }
 static_assert(types_ascend(), "format_list.h has each of GGUF's types once, in ascending order");
 
+// Of a weight, scales among them; decision 80 has the measurement.
+constexpr double kMostBitsForOneByte = 5.0;
+
 }  // namespace
+
+int default_activation_bytes(const FormatTraits& format) {
+  return 8.0 * format.block_bytes <= kMostBitsForOneByte * format.block_weights ? 1 : 2;
+}
 
 const std::vector<FormatTraits>& all_formats() {
 #define BALLAST_FLOATS(name, type, bytes) \

@@ -20,6 +20,11 @@ struct FormatTraits {
   void (*dequantize_row)(const uint8_t* data, int64_t num_weights, float* out);
 };
 
+// Bytes that activations are rounded to for products with such weights, unless the user says otherwise: one
+// where that adds at most a tenth to the error that the weights have already. Their error follows from the
+// bits that a weight takes in a file. Any number for floats, whose activations are not rounded.
+int default_activation_bytes(const FormatTraits& format);
+
 // In the order of PanelKind.
 const std::vector<FormatTraits>& all_formats();
 

@@ -155,6 +155,11 @@ PanelKind kind_of(const Matrix& source, PanelRows rows) {
   return rows == PanelRows::kTransposed ? PanelKind::kF32 : source.format().kind;
 }
 
+PanelTarget with_bytes(const PanelTarget& target, const FormatTraits& format) {
+  if (target.activation_bytes != kBytesByFormat) return target;
+  return {target.kernels, default_activation_bytes(format)};
+}
+
 // How many panels a task packs.
 int64_t panels_per_run(const Matrix& source, int64_t num_panels, int num_threads) {
   constexpr int64_t kRunBytes = int64_t{2} << 20;  // of the source: many pages a system call
@@ -174,7 +179,7 @@ std::shared_ptr<const Pages> make_pages(int64_t num_bytes, const PanelFile* file
 
 Panels::Panels(const PanelTarget& target, const Matrix& source, const PanelSlice& slice, PanelRows rows,
                int node, const PanelFileOf& file_of)
-    : target_(target),
+    : target_(with_bytes(target, source.format())),
       heads_(slice.heads),
       panel_rows_(rows),
       kind_(kind_of(source, rows)),
@@ -186,7 +191,7 @@ Panels::Panels(const PanelTarget& target, const Matrix& source, const PanelSlice
       panel_bytes_(format_of(kind_).panel_bytes(cols_)),
       file_(file_of && num_panels() > 0 ? file_of(node, num_panels() * panel_bytes_) : nullptr),
       pages_(make_pages(num_panels() * panel_bytes_, file_.get())) {
-  BALLAST_CHECK(target.activation_bytes == 1 || target.activation_bytes == 2);
+  BALLAST_CHECK(target_.activation_bytes == 1 || target_.activation_bytes == 2);
   if (file_ != nullptr) sums_.resize(static_cast<size_t>(num_pieces()));
 }
 

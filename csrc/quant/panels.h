@@ -37,8 +37,11 @@ enum class PanelRows {
   kTransposed,  // a panel's rows are the matrix's columns, as floats
 };
 
-// Whose kernels multiply the panels, and how many bytes (1 or 2) an activation is rounded to for quantised
-// weights.
+// For PanelTarget: as many bytes as the weights' format has by default.
+constexpr int kBytesByFormat = 0;
+
+// Whose kernels multiply the panels, and how many bytes (1, 2 or kBytesByFormat) an activation is rounded to
+// for quantised weights.
 struct PanelTarget {
   const Kernels& kernels;
   int activation_bytes;

@@ -116,15 +116,16 @@ def pack(
     row_offset: int = 0,
     num_rows: int | None = None,
     transposed: bool = False,
-    activation_bytes: int,
+    activation_bytes: int | None,
     file_of: Callable[[int], PanelFile | None] | None = None,
 ) -> Matrix:
     """The matrix repacked for `isa`, on all threads of the pool; the original's buffer is not needed afterwards. For
     "reference" the matrix itself. Heads as in head_linear (or, transposed, as in head_linear_transposed); the result
     serves these heads alone: one head of all rows for linear. Products with it round
-    activations to one byte or two, up to 256 with one scale, where the weights are quantised.
+    activations to one byte or two, up to 256 with one scale, where the weights are quantised; None: as many as the
+    format has by default.
     ValueError: unusable isa, already packed, heads that do not lie apart within the matrix, activation_bytes neither 1
-    nor 2.
+    nor 2 nor None.
     `file_of` is asked, with the number of bytes, for a file that keeps the panels, or from which they come; None: they
     are not kept. RuntimeError: that file is damaged, cannot be read, or there is no room for it."""
 
@@ -235,6 +236,9 @@ class Format(PybindObject):
     @property
     def layout(self) -> QuantLayout | None:
         """None for floats."""
+    @property
+    def activation_bytes(self) -> int | None:
+        """Bytes that activations are rounded to for it by default; None for floats, for which they are not."""
 
 def formats() -> list[Format]:
     """What matrices may be, by GGUF's type number."""
@@ -356,7 +360,7 @@ class Experts(PybindObject):
         pool: ThreadPool,
         isa: str,
         *,
-        activation_bytes: int,
+        activation_bytes: int | None,
         done: Callable[[str], None] | None = None,
         file_of: Callable[[str, int, int], PanelFile | None] | None = None,
     ) -> Experts:

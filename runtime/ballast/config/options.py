@@ -172,10 +172,11 @@ class MachineConfig(_Section):
         one_of("auto", "off"),
         "auto: bind threads to cores of their own, spread over the NUMA nodes; off: let the system move them",
     )
-    activation_bytes: int = option(
-        2,
-        one_of(1, 2),
-        "bytes an activation is rounded to where weights are quantised; 1 prefills faster and answers less exactly",
+    activation_bytes: int | None = option(
+        None,
+        whole(1, 2, auto=True),
+        "bytes an activation is rounded to where weights are quantised; 1 is faster, 2 more exact; auto: 1 for weights "
+        "of 5 bits or less, whose own error hides it, else 2",
     )
     device: str = option(
         "auto",

@@ -35,7 +35,8 @@ class EngineSettings:
     block_tokens: int = 32
     cpu_threads: int = 1
     cpu_isa: str = field(default_factory=chosen_isa)
-    activation_bytes: int = 2
+    activation_bytes: int | None = None
+    """1 or 2; None: by each matrix's type."""
     numa: NumaMode = "off"
     device: str = "cpu"
     """"cpu", or "cuda:N": the device that computes everything but the routed experts."""

@@ -110,11 +110,11 @@ _NEXT_PART = {"gate": "up", "up": "down"}
 @dataclass(frozen=True, slots=True)
 class Packing:
     """How matrices are packed: on whose threads, for which instruction set, and how many bytes an activation is rounded
-    to where the weights are quantised."""
+    to where the weights are quantised; None: by their type."""
 
     pool: kernels.ThreadPool
     isa: str
-    activation_bytes: int
+    activation_bytes: int | None
     kept: PackedPanels | None = None
     """Where panels are kept beyond the process; None: nowhere."""
     kept_tensors: Collection[str] = ()

@@ -188,6 +188,44 @@ def routes(rng, num_tokens, num_experts, routing):
     return ids, rng.uniform(0.1, 1.0, ids.shape).astype(np.float32)
 
 
+ONE_BYTE = (
+    "MXFP4 NVFP4 Q4_0 Q4_1 Q4_K IQ4_NL IQ4_XS Q2_K Q3_K IQ3_S IQ3_XXS IQ2_S IQ2_XS IQ2_XXS IQ1_M IQ1_S TQ1_0 TQ2_0"
+)
+TWO_BYTES = "Q5_0 Q5_1 Q5_K Q6_K Q8_0"
+
+
+def test_one_byte_an_activation_is_the_default_where_decision_80_measured_that_it_is_enough():
+    by_default = {known.name: known.activation_bytes for known in kernels.formats()}
+    expected = dict.fromkeys(ONE_BYTE.split(), 1) | dict.fromkeys(TWO_BYTES.split(), 2)
+    assert by_default == expected | dict.fromkeys(("F32", "F16", "BF16"))
+
+
+@every_isa
+def test_without_a_number_of_bytes_each_matrix_takes_its_formats(rng, pool, make_matrix, isa):
+    x = rng.standard_normal((3, 256), dtype=np.float32)
+    for known in kernels.formats():
+        weight, _ = make_matrix(T(known.ggml_type), 32, 256)
+        outs = np.full((2, 3, 32), np.nan, np.float32)
+        for num_bytes, out in zip((None, known.activation_bytes or 2), outs, strict=True):
+            kernels.linear(pool, x, kernels.pack(pool, weight, isa, activation_bytes=num_bytes), out)
+        assert np.array_equal(*outs), known.name
+
+
+@every_isa
+def test_the_parts_of_experts_round_each_as_their_own_format(rng, pool, make_matrix, isa):
+    """Gate and up of one byte, down of two: what differs from experts of two bytes comes from those."""
+    parts = [make_matrix(kind, 2 * 256, 256)[0] for kind in (T.Q4_K, T.Q4_K, T.Q6_K)]
+    x = rng.standard_normal((5, 256), dtype=np.float32)
+    ids, weights = np.array([[0, 1]] * 5, np.int32), np.full((5, 2), 0.5, np.float32)
+    outs = []
+    for num_bytes in (None, 1, 2):
+        out = np.full_like(x, np.nan)
+        kernels.Experts(*parts, 2).packed(pool, isa, activation_bytes=num_bytes).forward(pool, x, ids, weights, out)
+        outs.append(out)
+    assert not np.array_equal(outs[0], outs[1])
+    assert not np.array_equal(outs[0], outs[2])
+
+
 def assert_experts(rng, pool, isa, num_bytes, matrices, num_experts, num_tokens, routing):
     """Against packed linears, expert by expert. The activation between is computed twice here, by code that may differ
     in the last bit, so a few bytes of it may round to the other side: four half-steps times the largest weight, and

@@ -104,6 +104,7 @@ def make_core(model: TinyModel, chunk_size: int, isa: str) -> tuple[EngineCore, 
         block_tokens=16,
         cpu_threads=2,
         cpu_isa=isa,
+        activation_bytes=2,
     )
     gguf_model = open_gguf(model.gguf)
     spec = read_spec(gguf_model, None)

@@ -51,6 +51,7 @@ def test_a_fused_file_gives_the_same_text(tmp_path: Path, arch: str, quant: str,
             max_queue=8,
             cpu_threads=2,
             cpu_isa=isa,
+            activation_bytes=2,
         )
         core = EngineCore(load_runner(model, spec, spec.vocab_size, settings), scheduler_config(settings))
         sampling = SamplingParams(max_tokens=12, temperature=0.0)

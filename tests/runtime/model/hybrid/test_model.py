@@ -76,6 +76,7 @@ SETTINGS = EngineSettings(
     prefill_chunk_size=48,
     max_queue=8,
     block_tokens=16,
+    activation_bytes=2,
 )
 
 

@@ -27,7 +27,9 @@ EXPLAINED: dict[Permission, str] = {
     ("nodes", "get"): "asked of the node of a pod that is not ready, which may report no more",
     **{
         (resource, "create"): APPLY_CREATES
-        for resource in ("services", "configmaps", "poddisruptionbudgets", "networkpolicies", "podmonitors")
+        for resource in (
+            *("services", "configmaps", "poddisruptionbudgets", "networkpolicies", "podmonitors", "inferencepools"),
+        )
     },
     **{
         (resource, "delete"): "a child of a name that a newer operator no longer gives it is deleted by the same sweep"
@@ -63,10 +65,12 @@ def asked(audit: AuditLog, namespace: str) -> set[Permission]:
 
 def live_a_life(kube: Kube, namespace: str) -> None:
     """Children made, healed, no longer wanted; pods healed, replaced, ended."""
-    first = service("whole", engine={"placementRules": {"inline": "a: 1"}}, endpoint={"networkPolicy": {}})
+    endpoint = {"networkPolicy": {}, "inferencePool": {"pickerName": "picker"}}
+    first = service("whole", engine={"placementRules": {"inline": "a: 1"}}, endpoint=endpoint)
     kube.apply("inferenceservices", first, namespace)
     wait_ready(kube, namespace, "whole")
-    for resource in ("services", "configmaps", "poddisruptionbudgets", "networkpolicies", "podmonitors"):
+    optional = ("podmonitors", "inferencepools")
+    for resource in ("services", "configmaps", "poddisruptionbudgets", "networkpolicies", *optional):
         (found,) = kube.list(resource, namespace, {"serving.ballast.dev/service": "whole"})
         kube.delete(resource, found["metadata"]["name"], namespace)
         uid, name = found["metadata"]["uid"], found["metadata"]["name"]
@@ -79,7 +83,7 @@ def live_a_life(kube: Kube, namespace: str) -> None:
     kube.merge("pods", "whole-0", {"metadata": {"labels": None}}, namespace)
     wait_for("the pod's labels", lambda: kube.list("pods", namespace, {"serving.ballast.dev/service": "whole"}))
     kube.apply("inferenceservices", service("whole"), namespace)
-    for resource in ("configmaps", "networkpolicies"):
+    for resource in ("configmaps", "networkpolicies", "inferencepools"):
         labels = {"serving.ballast.dev/service": "whole"}
         wait_for(f"no {resource}", lambda r=resource, labels=labels: not kube.list(r, namespace, labels))
     wait_ready(kube, namespace, "whole")

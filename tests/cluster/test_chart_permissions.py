@@ -14,6 +14,7 @@ from support.cluster.definitions import INFERENCE_POOL, NODE_RESOURCE_TOPOLOGY, 
 from support.cluster.helm import CHART, Helm
 from support.cluster.kube import Kube
 from support.cluster.service.pod_answers import PodAnswers
+from support.cluster.service.pulling import make_claim, pulled, pulling_pod, said, set_status
 from support.cluster.service.specs import service, wait_condition, wait_ready
 from support.cluster.waiting import wait_for
 
@@ -35,6 +36,7 @@ EXPLAINED: dict[Permission, str] = {
         (resource, "delete"): "a child of a name that a newer operator no longer gives it is deleted by the same sweep"
         for resource in ("services", "poddisruptionbudgets", "podmonitors")
     },
+    ("jobs", "delete"): "a pull that gets nowhere is made anew for another image: test_model_pull.py has it",
 }
 
 
@@ -89,6 +91,15 @@ def live_a_life(kube: Kube, namespace: str) -> None:
     wait_ready(kube, namespace, "whole")
 
 
+def pull_a_model(kube: Kube, namespace: str) -> None:
+    """A Job made, done and put away."""
+    make_claim(kube, namespace)
+    kube.apply("inferenceservices", pulled("hub"), namespace)
+    set_status(kube, pulling_pod(kube, namespace), phase="Succeeded", state=said(0, "Pulled", "org/tiny at 1234"))
+    wait_ready(kube, namespace, "hub")
+    kube.delete("inferenceservices", "hub", namespace)
+
+
 def be_refused(kube: Kube, namespace: str) -> None:
     """Pods that a node refuses, tried again, and deleted."""
     kube.apply("inferenceservices", service("refused", "rejected"), namespace)
@@ -108,6 +119,7 @@ def test_every_permission_is_needed_and_none_is_missing(
         audit = cluster.audit()
         with operator_of(cluster, namespace, answers, "audited"):
             live_a_life(kube, namespace)
+            pull_a_model(kube, namespace)
             be_refused(kube, namespace)
         unused = granted(kube, namespace) - asked(audit, namespace)
         assert unused == EXPLAINED.keys()

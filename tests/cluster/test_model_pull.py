@@ -2,71 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from support.cluster.kube import Kube, Object
+from support.cluster.kube import Kube
 from support.cluster.nodes.made_up import BEHAVIOUR
 from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.specs import condition, service, wait_condition, wait_ready
+from support.cluster.service.pulling import PULL, make_claim, pulled, pulling_pod, said, set_status
+from support.cluster.service.specs import condition, wait_condition, wait_ready
 from support.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
-
-PULL = "serving.ballast.dev/pull"
-
-
-def make_claim(kube: Kube, namespace: str) -> None:
-    """A claim with a volume of its own."""
-    of_the_volume = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"]}
-    volume = {
-        "metadata": {"name": namespace},
-        "spec": {
-            **of_the_volume,
-            "hostPath": {"path": "/srv"},
-            "claimRef": {"namespace": namespace, "name": "models"},
-            "storageClassName": "",
-        },
-    }
-    kube.create("persistentvolumes", {"apiVersion": "v1", "kind": "PersistentVolume", **volume})
-    asked = {"resources": {"requests": {"storage": "1Gi"}}, "accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    claim = {"metadata": {"name": "models"}, "spec": {**asked, "volumeName": namespace}}
-    kube.create("persistentvolumeclaims", {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim}, namespace)
-
-
-def pulled(name: str, **source: object) -> Object:
-    hub = {"repo": "org/tiny", "quant": "Q8_0", "pvc": {"claimName": "models"}, **source}
-    return service(name, model={"source": {"huggingFace": hub}})
-
-
-def pulling_pod(kube: Kube, namespace: str, beside: str = "") -> Object:
-    """The pod that pulls, once it runs; another than the one with the name `beside`."""
-
-    def there() -> Object:
-        found = [pod for pod in kube.list("pods", namespace) if PULL in pod["metadata"].get("labels", {})]
-        found = [pod for pod in found if pod["metadata"]["name"] != beside]
-        assert len(found) == 1
-        [pod] = found
-        assert pod["status"]["phase"] == "Running", pod["status"]
-        return pod
-
-    return wait_for("the pod that pulls", there)
-
-
-def set_status(kube: Kube, pod: Object, *, phase: str = "Running", state: Object | None = None, **more: object) -> None:
-    """Have the pod be in this phase, and its container in this state."""
-    [container] = pod["status"]["containerStatuses"]
-    statuses = [{**container, "state": state or container["state"], "ready": False, **more.pop("container", {})}]  # type: ignore[dict-item]
-    status = {"phase": phase, "containerStatuses": statuses, **more}
-    kube.merge("pods", pod["metadata"]["name"], {"status": status}, pod["metadata"]["namespace"], "status")
-
-
-def said(code: int, reason: str, message: str) -> Object:
-    """How a container ended that wrote a report."""
-    at = "2026-01-01T00:00:00Z"
-    text = json.dumps({"reason": reason, "message": message})
-    return {"terminated": {"exitCode": code, "reason": "Error", "message": text, "startedAt": at, "finishedAt": at}}
 
 
 def events(kube: Kube, namespace: str, name: str) -> dict[str, str]:

@@ -176,7 +176,7 @@ class MachineConfig(_Section):
         None,
         whole(1, 2, auto=True),
         "bytes an activation is rounded to where weights are quantised; 1 is faster, 2 more exact; auto: 1 for weights "
-        "of 5 bits or less, whose own error hides it, else 2",
+        "of 4.5 bits or less, whose own error hides it, else 2",
     )
     device: str = option(
         "auto",

@@ -188,10 +188,8 @@ def routes(rng, num_tokens, num_experts, routing):
     return ids, rng.uniform(0.1, 1.0, ids.shape).astype(np.float32)
 
 
-ONE_BYTE = (
-    "MXFP4 NVFP4 Q4_0 Q4_1 Q4_K IQ4_NL IQ4_XS Q2_K Q3_K IQ3_S IQ3_XXS IQ2_S IQ2_XS IQ2_XXS IQ1_M IQ1_S TQ1_0 TQ2_0"
-)
-TWO_BYTES = "Q5_0 Q5_1 Q5_K Q6_K Q8_0"
+ONE_BYTE = "MXFP4 NVFP4 Q4_0 Q4_K IQ4_NL IQ4_XS Q2_K Q3_K IQ3_S IQ3_XXS IQ2_S IQ2_XS IQ2_XXS IQ1_M IQ1_S TQ1_0 TQ2_0"
+TWO_BYTES = "Q4_1 Q5_0 Q5_1 Q5_K Q6_K Q8_0"
 
 
 def test_one_byte_an_activation_is_the_default_where_decision_80_measured_that_it_is_enough():

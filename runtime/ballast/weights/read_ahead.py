@@ -81,9 +81,11 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
                         self._changed.wait()
                     if self._is_over:
                         return
+                    is_late = before + count <= self._layer_begin
                     drop_to = self._layer_begin if self._drops_packed else 0
-                with suppress(OSError):
-                    os.posix_fadvise(files[file], offset, count, os.POSIX_FADV_WILLNEED)
+                if not is_late:
+                    with suppress(OSError):
+                        os.posix_fadvise(files[file], offset, count, os.POSIX_FADV_WILLNEED)
                 # Reading is not held up by a whole layer at once.
                 for old_file, old_offset, old_count, old_before in self._pieces[dropped : dropped + _DROPS_A_READ]:
                     if old_before + old_count > drop_to:

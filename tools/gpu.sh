@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: builds beside a Python that holds torch, runs the tests that need a GPU, measures.
 #
-#   tools/gpu.sh PART...     build, test, sanitize, bench, soak; in the order that is given
+#   tools/gpu.sh PART...     build, test, sanitize, bench, soak, whole; in the order that is given
 #
 # A part that fails is named at the end and the others still run, but nothing runs after a build that failed.
 #
@@ -9,8 +9,12 @@
 # WHEELS   folder of wheels to install beside it; unset: the package index has what pyproject.toml pins
 # MODELS   folder of GGUF files to measure; each at batch sizes of 1, 4 and 16
 # OUT      folder for logs and results; build/gpu unless set
+# START_S  seconds for each start of the whole R1 and what it measures; 900 unless set
 # SANITIZE_S  seconds for the sanitized tests; 900 unless set
 # SOAK_S   seconds of mixed load; 600 unless set
+# EXPERTS  type of the experts of the whole R1: Q2_K (225 GB of memory) unless set, Q4_K takes 378 GB
+# PACKED   folder for its packed weights, a tmpfs with room for them; unset: nothing is kept, and nothing started again
+# THREADS  numbers of threads to start the whole R1 with; all unless set
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -97,11 +101,34 @@ soak() {
   "$python" benchmarks/hybrid/soak.py --device cuda:0 --seconds "${SOAK_S:-600}" | tee "$out/soak.jsonl"
 }
 
-[ $# -gt 0 ] || { sed -n '2,14p' "$0"; exit 2; }
+# A whole DeepSeek-R1's shape, with holes for weights: start, second start, decode with a share across PCIe and without,
+# prefill, inside 24 GiB of the GPU's memory; once with all of it for experts. Each start is a process of its own, which
+# a limit ends, so that one that hangs does not take the others with it.
+whole() {
+  local model="$out/whole-r1.gguf" experts=${EXPERTS:-Q2_K} threads failed=0
+  [ -f "$model" ] || "$python" tools/synthetic_model.py "$model" --shape r1 --experts "$experts" --hollow
+  for threads in ${THREADS:-$(nproc)}; do
+    start "$threads" "$experts, $threads threads" --vram_limit 24GiB || failed=1
+    [ -z "${PACKED:-}" ] || start "$threads" "$experts, $threads threads, second start" --vram_limit 24GiB || failed=1
+  done
+  start "$threads" "$experts, $threads threads, all of the GPU" || failed=1
+  return $failed
+}
+
+start() {
+  local threads=$1 name=$2
+  shift 2
+  timeout -k 10 "${START_S:-900}" "$python" benchmarks/engine/whole_model.py "$out/whole-r1.gguf" --case "$name" \
+    --device cuda:0 --cpu_threads "$threads" --numa auto --max_batch_size 16 --cache_lens 34816 --prompt 16 --steps 16 \
+    --batch 1 4 8 16 --prefill 4096 32768 ${PACKED:+--packed_dir "$PACKED"} "$@" 2>> "$out/whole.log" |
+    tee -a "$out/whole.jsonl" || { echo "$name: ended with $?, see $out/whole.log"; return 1; }
+}
+
+[ $# -gt 0 ] || { sed -n '2,17p' "$0"; exit 2; }
 for part in "$@"; do
   case $part in
-    build | test | sanitize | bench | soak) ;;
-    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, soak" >&2; exit 2 ;;
+    build | test | sanitize | bench | soak | whole) ;;
+    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, soak, whole" >&2; exit 2 ;;
   esac
 done
 failed=

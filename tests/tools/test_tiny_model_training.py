@@ -53,7 +53,7 @@ def test_the_corpus_is_the_one_that_the_shipped_weights_saw():
         for piece in pieces(conversation, think=think):
             digest.update(f"{piece.ours}{piece.text}".encode())
     # Another corpus needs another training, or a word in the card, which says that its command makes these weights.
-    assert digest.hexdigest() == "3c0a33d5d5f83ded72a03ef5637bceee62669b75536b35b16a97f3d42b59bbc1"
+    assert digest.hexdigest() == "e1cbbc258b381eed7044258a053259fd3298073c229942e5b1402e8605560866"
 
 
 def test_a_tool_that_is_kept_for_the_examination_is_never_called_nor_offered_in_training():

@@ -9,7 +9,7 @@ SHAPE = BALLAST_TINY
 VOCABULARY = 4480
 """Tokens of the BPE: the bytes, what was learnt, and the first three special tokens."""
 
-LONGEST = 1024
+LONGEST = 2048
 """Tokens of the longest conversation that is trained on."""
 
 QUANT = "q4_k_m"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tools.tiny_model.corpus import arithmetic, facts, json_replies, memory, small_talk, strings, tool_use
+from tools.tiny_model.corpus import arithmetic, facts, json_replies, memory, small_talk, strings, tool_use, words
 from tools.tiny_model.corpus.conversation import Conversation, Turn
 from tools.tiny_model.corpus.draw import Draw
 
@@ -24,6 +24,10 @@ _BESIDE_TOOLS = (facts.question, facts.question, strings.copy, strings.count, sm
 """Exchanges that no tool is needed for, whatever is offered."""
 _TOOL_CALL_SHARE, _JSON_SHARE = 0.20, 0.08
 _NO_CALL_SHARE, _MEMORY_SHARE = 0.03, 0.05
+_VERY_LONG_SHARE = 0.018
+"""Of all conversations; of all tokens they are about a fifth."""
+_SEVERAL_CALLS_SHARE = 0.12
+"""Of the conversations with calls: as an agent's, call after call of the same tools."""
 _THINK_SHARE = 0.35
 _LONG_SHARE = 0.22
 _SYSTEMS = (
@@ -55,25 +59,61 @@ def conversation(draw: Draw) -> Conversation:
         return tool_use.no_call(draw, _beside_tools(draw))
     kind -= _NO_CALL_SHARE
     if kind < _MEMORY_SHARE:
-        return Conversation(tuple(memory.remembered(draw, turn)), draw.pick(_SYSTEMS) if draw.chance(0.15) else "")
+        return Conversation(tuple(memory.remembered(draw, turn)), _system(draw))
     kind -= _MEMORY_SHARE
     if kind < _JSON_SHARE:
         return json_replies.any_of(draw) if draw.chance(0.85) else json_replies.answer(draw, turn(draw))
+    kind -= _JSON_SHARE
+    if kind < _VERY_LONG_SHARE:
+        return Conversation(tuple(_very_long(draw)), _system(draw))
     turns = [turn(draw)]
     if draw.chance(_LONG_SHARE):
         turns += [turn(draw) for _ in range(draw.whole(6, 20) if draw.chance(0.12) else draw.whole(1, 5))]
         if draw.chance(0.4):
             turns = _followed_up(draw, turns)
-    return Conversation(tuple(turns), draw.pick(_SYSTEMS) if draw.chance(0.15) else "")
+    return Conversation(tuple(turns), _system(draw))
+
+
+def _system(draw: Draw) -> str:
+    """Mostly none, sometimes a short one, and now and then pages that have nothing to do with what is asked."""
+    if draw.chance(0.02):
+        return " ".join(words.sentence(draw) for _ in range(draw.whole(4, 40)))
+    return draw.pick(_SYSTEMS) if draw.chance(0.15) else ""
+
+
+def _very_long(draw: Draw) -> list[Turn]:
+    """Talk of many subjects, and at its end sometimes a look back over all of it."""
+    turns = [turn(draw) for _ in range(draw.whole(12, 54))]
+    if draw.chance(0.3):
+        *told, asked = memory.remembered(draw, turn)
+        return [*told, *turns, asked]
+    return [*turns, memory.again(draw, turns)] if draw.chance(0.15) else turns
 
 
 def _lengthened(draw: Draw, one: Conversation) -> Conversation:
-    """Sometimes with talk before or after the call."""
+    """Sometimes with talk before or after the call, or with more calls."""
+    if draw.chance(_SEVERAL_CALLS_SHARE):
+        return _several_calls(draw, one)
     if draw.chance(0.8):
         return one
     other = _beside_tools(draw)
     turns = (other, *one.turns) if draw.chance(0.5) else (*one.turns, other)
     return Conversation(turns, one.system, one.tools)
+
+
+def _several_calls(draw: Draw, one: Conversation) -> Conversation:
+    """Call after call, of tools that all stand at the beginning, with a word in between now and then."""
+    turns, tools = [*one.turns], {tool["name"]: tool for tool in one.tools}
+    for _ in range(draw.whole(1, 5)):
+        other = tool_use.call(draw)
+        if not any(tool["name"] in tools for tool in other.tools):
+            tools |= {tool["name"]: tool for tool in other.tools}
+            turns += other.turns
+        if draw.chance(0.2):
+            turns.append(_beside_tools(draw))
+    offered = list(tools.values())
+    draw.random.shuffle(offered)
+    return Conversation(tuple(turns), _system(draw), tuple(offered))
 
 
 def _followed_up(draw: Draw, turns: list[Turn]) -> list[Turn]:

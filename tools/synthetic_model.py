@@ -114,7 +114,8 @@ def write_random_model(
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     writer.flush()
-    (out,) = writer.fout or ()
+    assert writer.fout is not None, "the header is written"
+    [out] = writer.fout
     for name, shape, kind in tensors:
         out.seek(-out.tell() % writer.data_alignment, SEEK_CUR)
         if not is_hollow or is_always_written(name, kind):

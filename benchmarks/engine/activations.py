@@ -282,7 +282,8 @@ def rounding_to(bits: int, cols: int) -> Rounding:
         blocks = x.unflatten(-1, (-1, together))
         most = 2 ** (bits - 1) - 1
         step = (blocks.abs().amax(-1, keepdim=True) / most).clamp(min=1e-30)
-        return (torch.round(blocks / step) * step).flatten(-2)
+        result: Tensor = (torch.round(blocks / step) * step).flatten(-2)
+        return result
 
     return rounded
 
@@ -304,7 +305,8 @@ def rounded_as(name: str, weights: Floats, quant: str, quantizer: Quantizer) -> 
         return weights.astype(np.float16).astype(np.float32)
     if kind == GgmlType.NVFP4:  # with a scale of the whole matrix, so that its blocks' scales are in range
         scale = np.abs(weights).max() / (6 * 448)
-        return quantize_dequantize(name, weights / scale, kind, quantize_own) * scale
+        found: Floats = quantize_dequantize(name, weights / scale, kind, quantize_own) * scale
+        return found
     return quantize_dequantize(name, weights, kind, quantizer)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from ballast._core import kernels
 from ballast.host.bandwidth import gpu_bytes_per_s, memory_bytes_per_s
 from ballast.host.machine import Memory
 from ballast.model.spec import ModelSpec
@@ -83,6 +85,15 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
     )
 
 
+def usual_activation_bytes(gguf: GgufModel, spec: ModelSpec) -> int:
+    """What activations are rounded to by default for most of the model's weights; floats count as two bytes."""
+    of_type = {each.ggml_type: each.activation_bytes or 2 for each in kernels.formats()}
+    num_weights: Counter[int] = Counter()
+    for name, shape in expected_tensors(spec).items():
+        num_weights[of_type[gguf.tensors[name].ggml_type]] += math.prod(shape)
+    return num_weights.most_common(1)[0][0]
+
+
 def speed_report(
     gguf: GgufModel,
     spec: ModelSpec,
@@ -90,10 +101,11 @@ def speed_report(
     here: Memory,
     described: Described,
     gpu_name: str | None,
-    activation_bytes: int,
+    activation_bytes: int | None,
 ) -> SpeedReport | None:
     """The report; None where memory cannot be measured and is not described. `here`: this machine's memory, of which a
-    measurement takes some for a second. `gpu_name`: the model of the GPU, None where it is not here."""
+    measurement takes some for a second. `gpu_name`: the model of the GPU, None where it is not here.
+    `activation_bytes`: None where each type has its own."""
     threads, isa = sum(plan.numbers.threads_per_node), plan.numbers.isa
     measured = described.memory_bandwidth is None
     memory = memory_bytes_per_s(threads, here) if measured else described.memory_bandwidth
@@ -110,7 +122,8 @@ def speed_report(
         sources.append(f"{gpu / 1e9:.0f} GB/s of the GPU's memory, {whose}")
         sources.append(f"{pcie / 1e9:.0f} GB/s across PCIe, {'as described' if described.pcie else 'assumed'}")
     sources.append("short contexts")
-    rates, work = Rates(memory, threads, isa, activation_bytes, gpu, pcie), work_of(gguf, spec, plan)
+    rounded_to = activation_bytes or usual_activation_bytes(gguf, spec)
+    rates, work = Rates(memory, threads, isa, rounded_to, gpu, pcie), work_of(gguf, spec, plan)
     tokens = plan.numbers.step_tokens
     decoded = {batch: decode(work, rates, batch) for batch in BATCHES}
     return SpeedReport(decoded, prefill(work, rates, tokens), tokens, rates, tuple(sources))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGMLQuantizationType as GgmlType
 
 from ballast import cli
 from ballast._core import kernels
@@ -23,7 +24,7 @@ from ballast.plan import MemoryPlan, Numbers, make_plan
 from ballast.plan.described import read_pcie, read_rate, read_size
 from ballast.plan.shortfall import shortfall_lines
 from ballast.plan.speed import Rates, Work, decode, prefill
-from ballast.plan.speed_report import work_of
+from ballast.plan.speed_report import usual_activation_bytes, work_of
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.gguf_files import R1_SPEC, V2_LITE_SPEC, common_types, write_hollow_model
 
@@ -125,6 +126,14 @@ def test_predictions_are_within_a_quarter_of_what_was_measured(
         assert 0.75 < expected.tokens_per_s / measured < 1.25, (record["case"], expected, measured)
         compared += 1
     assert compared > 0
+
+
+@pytest.mark.parametrize(("quant", "expected"), [("Q4_0", 1), ("Q8_0", 2)])
+def test_activations_are_rounded_as_most_weights_allow(tmp_path: Path, quant: str, expected: int) -> None:
+    spec = replace(V2_LITE, num_layers=2)
+    kinds = {name: GgmlType[quant] if "exps" in name else kind for name, kind in common_types(spec).items()}
+    gguf = open_gguf(write_hollow_model(tmp_path / "model.gguf", spec, kinds))
+    assert usual_activation_bytes(gguf, spec) == expected
 
 
 def test_the_bytes_of_a_step_are_those_that_benchmarks_counted(works: dict[str, Work]) -> None:

@@ -178,6 +178,33 @@ RESIDENT = Question(
     axis="GB/s of packed weights",
 )
 
+_START = "whole.gguf, first start: "
+
+WHOLE_R1 = Question(
+    name="whole-r1",
+    title="The whole of DeepSeek-R1's shape inside 24 GiB of GPU memory",
+    about=(
+        "All 61 layers with 256 experts each, experts in Q2_K, 225 GB: the real shape, not the real weights. Attention ran "
+        "by Ballast's own kernels, without flashinfer. The limit is what reading the chosen experts allows, from host "
+        "memory and across PCIe together. Decode stays far below it: that is not solved yet."
+    ),
+    file="engine_whole_model.jsonl",
+    rows=(
+        *(
+            Row(f"decode, {streams}{sampled or ', greedy'}", f"{_START}decode B={batch}{sampled}")
+            for batch, streams in ((1, "1 stream"), (4, "4 streams"), (16, "16 streams"))
+            for sampled in ("", ", sampled")
+        ),
+        Row("prompt of 4,096 tokens", f"{_START}prefill 4096"),
+    ),
+    columns=(
+        Column("tok/s", "tokens_per_s", digits=1),
+        Column("of the limit, %", "share_of_limit", scale=100),
+        Column("host memory read at, GB/s", "memory_gb_per_s"),
+    ),
+    command="tools/gpu.sh build whole",
+)
+
 AMX = Question(
     name="amx",
     title="A CPU with AMX: one MoE layer",
@@ -281,6 +308,7 @@ QUESTIONS = (
     PREFILL,
     LONG_PROMPT,
     PROMPTS_BESIDE,
+    WHOLE_R1,
     ALL_ON_GPU,
     CPU_ALONE,
     RESIDENT,

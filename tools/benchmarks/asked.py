@@ -184,9 +184,9 @@ WHOLE_R1 = Question(
     name="whole-r1",
     title="The whole of DeepSeek-R1's shape inside 24 GiB of GPU memory",
     about=(
-        "All 61 layers with 256 experts each, experts in Q2_K, 225 GB: the real shape, not the real weights. Attention ran "
-        "by Ballast's own kernels, without flashinfer. The limit is what reading the chosen experts allows, from host "
-        "memory and across PCIe together. Decode stays far below it: that is not solved yet."
+        "All 61 layers, 58 of them with 256 experts in Q2_K, 225 GB: the real shape, not the real weights. Attention "
+        "ran by Ballast's own kernels, without flashinfer. The limit is what reading the chosen experts allows, from "
+        "host memory and across PCIe together. Decode stays far below it: that is not solved yet."
     ),
     file="engine_whole_model.jsonl",
     rows=(

@@ -30,13 +30,17 @@ def gpu_bytes_per_s(name: str) -> float | None:
 
 
 def memory_bytes_per_s(num_threads: int, memory: Memory) -> float | None:
-    """The rate at which so many threads read memory, measured in about a second; None where too little is free."""
+    """The rate at which so many threads read memory, measured in about a second; None where too little is free, or a
+    limit of this process, such as `ulimit -v`, leaves too little."""
     num_bytes = min(READ_BYTES, memory.available_bytes // _SHARE_TAKEN)
     if num_bytes < _LEAST_BYTES:
         return None
     placement = plan_threads(numa.read_topology(), num_threads, "auto").placement
     pool = kernels.ThreadPool(num_threads) if placement is None else kernels.ThreadPool(placement)
-    return kernels.measure_read_speed(pool, num_bytes)
+    try:
+        return kernels.measure_read_speed(pool, num_bytes)
+    except MemoryError:
+        return None
 
 
 def by_node(machine: Machine) -> Iterator[tuple[int, int, float]]:

@@ -68,6 +68,8 @@ class Loaded:
             "block_tokens": 16,
             "cpu_threads": num_nodes,
             "cpu_isa": isa,
+            # One byte takes a scale for 256 columns of a node's part, which a tiny model's parts do not have.
+            "activation_bytes": 2,
         }
         settings = EngineSettings(
             **self._settings, max_batch_size=8, numa="auto" if num_nodes > 1 else "off", topology=made_up(num_nodes)

@@ -352,7 +352,7 @@ def test_vllm_prompt_logprobs(server, asked):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_vllm_choices_differ_and_end_each(server, stream):
-    body = {"prompt": WORDS, "max_tokens": 50, "n": 3, "temperature": 1.0, "seed": 42, "stream": stream}
+    body = {"prompt": WORDS, "max_tokens": 50, "n": 3, "temperature": 2.0, "seed": 42, "stream": stream}
     reply = ask(server, "/v1/completions", body)
     choices = [choice for event in (events(reply) if stream else [reply.json()]) for choice in event["choices"]]
     texts = ["".join(choice["text"] for choice in choices if choice["index"] == n) for n in range(3)]

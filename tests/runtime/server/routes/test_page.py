@@ -245,6 +245,23 @@ def test_a_reply_that_cannot_be_made_again_stays(page, server):
     expect(page.locator("article.assistant > .text")).to_have_text("one")
 
 
+def test_a_reply_that_is_stopped_before_it_begins_stays(page, server):
+    says(page, "one")
+    page.goto(server.url)
+    ask(page, "first")
+    expect(page.locator("article.assistant > .text")).to_have_text("one")
+    page.unroute("**/v1/chat/completions")
+    page.route("**/v1/chat/completions", lambda route: None)  # never answered
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page.locator("article.assistant .figures")).to_have_text("waiting…")
+    page.locator("#stop").click()
+    expect(page.locator("article.assistant > .text")).to_have_text("one")
+    page.reload()
+    page.locator("#show-chats").click()
+    page.locator("#kept .title").click()
+    expect(page.locator("article.assistant > .text")).to_have_text("one")
+
+
 def test_conversations_are_kept_in_the_browser(page, server):
     says(page, "**one**", "two", "three")
     page.goto(server.url)

@@ -249,9 +249,11 @@ function ask(text) {
   messages.push(asked);
   const box = question(asked);
   const thread = messages;
+  const id = chat;
   answer((wantsKey) => {
-    // Nothing was answered: the question goes back to where it can be sent again.
     thread.pop();
+    if (chat !== id) return; // another conversation was opened meanwhile
+    // Nothing was answered: the question goes back to where it can be sent again.
     box.remove();
     if (wantsKey) wantKey(text);
     else at("prompt").value = text;
@@ -263,11 +265,13 @@ async function answer(undo) {
   say("");
   const thread = messages; // "New chat" may begin another meanwhile
   const id = chat;
+  const system = at("system").value; // opening another conversation changes it
   const reply = new Answer();
   running = new AbortController();
   busy(true);
   let failed = null;
   let refused = false;
+  let stopped = false;
   try {
     reply.draw(false);
     at("talk").scrollTop = at("talk").scrollHeight;
@@ -291,11 +295,12 @@ async function answer(undo) {
       }
     }
   } catch (error) {
-    if (!running.signal.aborted) failed = error instanceof TypeError ? "the connection was lost" : error.message;
+    stopped = running.signal.aborted;
+    if (!stopped) failed = error instanceof TypeError ? "the connection was lost" : error.message;
   }
   reply.last ??= performance.now();
   running = null;
-  if (reply.first === null && failed) {
+  if (reply.first === null && (failed || stopped)) {
     reply.box.remove();
     undo(refused);
   } else {
@@ -304,7 +309,7 @@ async function answer(undo) {
     const said = { role: "assistant", content, reasoning: reasoning.trim(), thought: reply.thought };
     thread.push(said);
     actions(reply.box, said);
-    keep(id, thread, at("system").value);
+    keep(id, thread, system);
   }
   busy(false);
   if (failed) say(failed);

@@ -60,8 +60,9 @@ async def _bring_about(
     if pull.done:
         await _put_away(api, service, job["metadata"]["name"], pull, seen)
         return pull
-    if seen.policy is None:
-        await api.apply(NETWORK_POLICY, build_pull_policy(service, source, options, seen.claim))
+    policy = build_pull_policy(service, source, options, seen.claim)
+    if seen.policy is None or seen.policy["spec"].get("egress") != policy["spec"].get("egress"):  # a proxy was named
+        await api.apply(NETWORK_POLICY, policy)
     if seen.job is None:
         await _create(api, service, job)
     elif "deletionTimestamp" not in seen.job["metadata"] and is_outdated(seen.job, job, pull):

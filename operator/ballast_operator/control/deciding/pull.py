@@ -80,10 +80,12 @@ def is_ours(job: Mapping[str, Any]) -> bool:
 
 
 def is_outdated(job: Mapping[str, Any], wanted: Mapping[str, Any], pull: Pull) -> bool:
-    """Whether a Job that gets nowhere was made from something else than what is wanted now: another image, say."""
+    """Whether a Job that gets nowhere was made from something else than what is wanted now: another image, say. While
+    an attempt runs it is left alone: another service that shares the pull may have made it."""
     made_from = (job["metadata"].get("annotations") or {}).get(ANNOTATION_TEMPLATE)
     return (
         not pull.done
+        and not pull.running
         and pull.trouble is not None
         and made_from != wanted["metadata"]["annotations"][ANNOTATION_TEMPLATE]
     )

@@ -102,4 +102,5 @@ def test_only_a_job_that_gets_nowhere_is_made_anew():
     assert is_outdated(JOB, other, stuck)
     assert not is_outdated(JOB, same, stuck)
     assert not is_outdated(JOB, other, Pull(running=True))
+    assert not is_outdated(JOB, other, Pull(running=True, trouble=stuck.trouble)), "the next attempt runs"
     assert not is_outdated(JOB, other, Pull(done=True))

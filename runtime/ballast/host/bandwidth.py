@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ballast._core import kernels, numa
@@ -26,7 +27,7 @@ _GPU_GB_PER_S = (
 
 def gpu_bytes_per_s(name: str) -> float | None:
     """The rate of a GPU's memory by its model's data sheet; None for a model that is not known."""
-    return next((rate * 1e9 for part, rate in _GPU_GB_PER_S if part in name), None)
+    return next((rate * 1e9 for part, rate in _GPU_GB_PER_S if re.search(rf"\b{part}(?![0-9])", name)), None)
 
 
 def memory_bytes_per_s(num_threads: int, memory: Memory) -> float | None:
@@ -37,10 +38,7 @@ def memory_bytes_per_s(num_threads: int, memory: Memory) -> float | None:
         return None
     placement = plan_threads(numa.read_topology(), num_threads, "auto").placement
     pool = kernels.ThreadPool(num_threads) if placement is None else kernels.ThreadPool(placement)
-    try:
-        return kernels.measure_read_speed(pool, num_bytes)
-    except MemoryError:
-        return None
+    return _read_speed(pool, num_bytes)
 
 
 def by_node(machine: Machine) -> Iterator[tuple[int, int, float]]:
@@ -50,4 +48,14 @@ def by_node(machine: Machine) -> Iterator[tuple[int, int, float]]:
         num_bytes = min(READ_BYTES, machine.memory.available_bytes // _SHARE_TAKEN)
         if cpus and node.memory_allowed and num_bytes >= _LEAST_BYTES:
             pool = kernels.ThreadPool(numa.Placement([numa.NodeThreads(node.index, cpus)]))
-            yield node.index, len(cpus), kernels.measure_read_speed(pool, num_bytes)
+            speed = _read_speed(pool, num_bytes)
+            if speed is not None:
+                yield node.index, len(cpus), speed
+
+
+def _read_speed(pool: kernels.ThreadPool, num_bytes: int) -> float | None:
+    """Bytes a second; None where a limit of this process leaves too little memory."""
+    try:
+        return kernels.measure_read_speed(pool, num_bytes)
+    except MemoryError:
+        return None

@@ -186,6 +186,21 @@ def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str], monkeypatc
     assert bandwidth.memory_bytes_per_s(1, Memory(GIB, 1 << 20, None)) is None, "too little is free"
 
 
+@pytest.mark.parametrize("name", ["NVIDIA RTX A1000", "NVIDIA T400", "NVIDIA GB10"])
+def test_a_gpu_is_not_taken_for_one_whose_name_begins_alike(name: str) -> None:
+    assert bandwidth.gpu_bytes_per_s(name) is None
+    assert bandwidth.gpu_bytes_per_s("NVIDIA A100-SXM4-80GB") == 2039e9
+
+
+def test_memory_that_a_limit_keeps_back_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> float:
+        raise MemoryError
+
+    monkeypatch.setattr(bandwidth.kernels, "measure_read_speed", refuse)
+    assert bandwidth.memory_bytes_per_s(1, Memory(GIB, GIB, None)) is None
+    assert list(bandwidth.by_node(read_machine())) == []
+
+
 def test_the_doctor_measures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth, "READ_BYTES", 64 << 20)
     assert doctor.run(measure=True) == 0

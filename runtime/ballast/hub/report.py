@@ -106,6 +106,7 @@ def progress_page(port: int | None) -> Iterator[Callable[[int, int], None]]:
     try:
         yield tell
     finally:
-        server.shutdown()
+        # Whoever asks slowly does not hold up the end of the pull: the thread ends with the process.
+        Thread(target=server.shutdown, daemon=True).start()
+        thread.join(_TIMEOUT_S)
         server.server_close()
-        thread.join()

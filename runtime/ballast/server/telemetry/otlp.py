@@ -81,7 +81,7 @@ class OtlpExporter:
         try:
             reply = self._client.post(self._url, content=body, headers={"Content-Type": "application/json"})
             failure = None if reply.is_success else f"it answered {reply.status_code}"
-        except httpx2.HTTPError as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             failure = f"{type(error).__name__}: {error}"
         if failure is None and not self._dropped:
             return

@@ -320,21 +320,26 @@ QUESTIONS = (
 
 HIGHLIGHTS = (
     Highlight(
-        "a prompt of 4,096 tokens, R1 shape, one GPU",
+        "the whole R1 shape (Q2_K experts) inside 24 GiB, 1 stream, H100", WHOLE_R1, 0, Column("tok/s", "tokens_per_s")
+    ),
+    Highlight("the same, 16 streams together", WHOLE_R1, 4, Column("tok/s", "tokens_per_s")),
+    Highlight("the same, a prompt of 4,096 tokens", WHOLE_R1, 6, Column("tok/s", "tokens_per_s")),
+    Highlight(
+        "R1 shape cut to 8 layers, a prompt of 4,096 tokens, H200",
         PREFILL,
         0,
         Column("tok/s", "ours_tokens_per_s"),
         Column("tok/s (llama.cpp)", "theirs_tokens_per_s"),
     ),
-    Highlight("a prompt of 32,768 tokens inside 24 GiB", LONG_PROMPT, 1, Column("tok/s", "tokens_per_s")),
+    Highlight("the same, a prompt of 32,768 tokens inside 24 GiB", LONG_PROMPT, 1, Column("tok/s", "tokens_per_s")),
     Highlight(
-        "speed that three streams keep while prompts of 4,096 arrive",
+        "decode speed kept by three streams while prompts of 4,096 tokens arrive",
         PROMPTS_BESIDE,
         1,
         Column("% of alone", "share_of_alone", scale=100),
     ),
     Highlight(
-        "16 streams on 2 CPU cores alone, V2-Lite shape",
+        "V2-Lite shape on 2 CPU cores, without a GPU, 16 streams",
         CPU_ALONE,
         4,
         Column("tok/s", "ours_tokens_per_s"),

@@ -155,12 +155,26 @@ def _place(folder: Path, file: HubFile, head: bytes) -> None:
 
 
 def _kept(store: Store, name: HubName) -> Found | None:
-    """What was fetched of the name before; None for nothing at all. Raises ConfigError as `choose` does."""
+    """What was fetched of the name before; None for nothing at all. Raises ConfigError as `choose` does.
+
+    A branch may have moved on when another quantisation was fetched: what the newest commit lacks may lie in an older
+    one."""
     commit = store.remembered(name.revision)
-    files = () if commit is None else store.files(commit)
-    if commit is None or not choices(files):
+    if commit is None:
         return None
-    return Found(store, commit, choose(name, choices(files)), files_beside(files))
+    failed: ConfigError | None = None
+    for each in (commit, *(() if commit == name.revision else store.older_than(commit))):
+        files = store.files(each)
+        found = choices(files)
+        if not found:
+            continue
+        try:
+            return Found(store, each, choose(name, found), files_beside(files))
+        except ConfigError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return None
 
 
 def _fetch(hub: Hub, found: Found, progress: Progress) -> None:

@@ -74,6 +74,15 @@ class Store:
             return None
         return commit if _COMMIT.fullmatch(commit) else None
 
+    def older_than(self, commit: str) -> tuple[str, ...]:
+        """The other commits of which something is here, those first that were written to last."""
+        try:
+            folders = [each for each in self.snapshot(commit).parent.iterdir() if _COMMIT.fullmatch(each.name)]
+        except OSError:
+            return ()
+        others = (each for each in folders if each.name != commit and each.is_dir())
+        return tuple(each.name for each in sorted(others, key=lambda each: each.stat().st_mtime, reverse=True))
+
     def files(self, commit: str) -> tuple[HubFile, ...]:
         """What is whole of a commit."""
         folder = self.snapshot(commit)

@@ -92,6 +92,21 @@ def test_a_pull_takes_what_is_needed_and_the_hubs_tools_know_it(served: tuple[Hu
     assert len(server.ranges) == asked
 
 
+def test_what_was_pulled_before_a_branch_moved_on_is_still_found(served: tuple[HubServer, Hub], weights: bytes) -> None:
+    """Another service pulls another quantisation onto the same claim; the first one starts again, offline."""
+    server, hub = served
+    pull(NAME, hub, None, io.StringIO())
+    server.answer = {"sha": "f" * 40}
+    server.files["tiny-Q4_K_M.gguf"] = weights + bytes(32)
+    other = pull(HubName("org/tiny", "Q4_K_M"), hub, None, io.StringIO())
+    assert other.commit == "f" * 40
+    offline = dataclasses.replace(hub, is_offline=True)
+    assert gguf(find(NAME, offline, io.StringIO())) == weights
+    assert find(HubName("org/tiny", "Q4_K_M"), offline, io.StringIO()).commit == "f" * 40
+    with pytest.raises(ConfigError, match="is none of its models"):
+        find(HubName("org/tiny", "Q2_K"), offline, io.StringIO())
+
+
 def test_models_are_listed_and_removed(served: tuple[HubServer, Hub]) -> None:
     hub = served[1]
     assert "no GGUF model" in listed(hub.cache)

@@ -97,7 +97,7 @@ def hub_server(files: dict[str, bytes]) -> Iterator[tuple[HubServer, str]]:
                 self._reply(200, json.dumps(hub.listing()).encode() if hub.raw is None else hub.raw)
             elif is_store:
                 self._body(self.path.removeprefix("/store/"))
-            elif found := re.fullmatch(f"/org/tiny/resolve/{COMMIT}/(.+)", self.path):
+            elif found := re.fullmatch("/org/tiny/resolve/[0-9a-f]{40}/(.+)", self.path):
                 if hub.redirect is not None:
                     self._reply(302, b"", {"Location": hub.redirect})
                 elif found[1].endswith(".gguf"):

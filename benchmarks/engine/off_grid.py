@@ -9,6 +9,7 @@ python benchmarks/engine/off_grid.py WEIGHTS.npz
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import gguf
 import numpy as np
@@ -28,7 +29,8 @@ def main(out: str) -> None:
         for name, info in model.tensors.items()
     }
     move(weights, np.random.default_rng(5))
-    np.savez(out, **{name: value.astype(np.float32) for name, value in weights.items()})  # type: ignore[arg-type]
+    arrays: dict[str, Any] = {name: value.astype(np.float32) for name, value in weights.items()}
+    np.savez(out, **arrays)
 
 
 def move(weights: dict[str, NDArray[np.float64]], rng: np.random.Generator) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from support.cluster.kube import Kube, Object
 from support.cluster.service.specs import service
@@ -48,10 +49,10 @@ def pulling_pod(kube: Kube, namespace: str, beside: str = "") -> Object:
     return wait_for("the pod that pulls", there)
 
 
-def set_status(kube: Kube, pod: Object, *, phase: str = "Running", state: Object | None = None, **more: object) -> None:
+def set_status(kube: Kube, pod: Object, *, phase: str = "Running", state: Object | None = None, **more: Any) -> None:
     """Have the pod be in this phase, and its container in this state."""
     [container] = pod["status"]["containerStatuses"]
-    statuses = [{**container, "state": state or container["state"], "ready": False, **more.pop("container", {})}]  # type: ignore[dict-item]
+    statuses = [{**container, "state": state or container["state"], "ready": False, **more.pop("container", {})}]
     status = {"phase": phase, "containerStatuses": statuses, **more}
     kube.merge("pods", pod["metadata"]["name"], {"status": status}, pod["metadata"]["namespace"], "status")
 

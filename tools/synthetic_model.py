@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ballast.model.spec import LatentSpec, ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.weights.gguf import block_of
-from support.models.gguf_files import QWEN3_235B_SPEC, R1_SPEC, V2_LITE_SPEC, add_metadata, common_types, metadata_of
+from support.models.gguf_files import QWEN3_30B_SPEC, R1_SPEC, V2_LITE_SPEC, add_metadata, common_types, metadata_of
 from support.models.random_blocks import QUANTIZED, random_blocks
 
 V2_LITE = replace(
@@ -45,16 +45,7 @@ V2_LITE = replace(
     expert_dim=1408,
 )
 
-QWEN3_30B = replace(
-    QWEN3_235B_SPEC,
-    name="Qwen3-30B-A3B's shape",
-    num_layers=48,
-    hidden=2048,
-    num_heads=32,
-    expert_dim=768,
-)
-
-SHAPES = {"v2-lite": V2_LITE, "r1": R1_SPEC, "qwen3-30b": QWEN3_30B}
+SHAPES = {"v2-lite": V2_LITE, "r1": R1_SPEC, "qwen3-30b": QWEN3_30B_SPEC}
 
 _DRAWN_ROWS = 1 << 10
 """As many are drawn for a tensor, and then repeated: drawing gigabytes takes minutes, and speed is the same."""

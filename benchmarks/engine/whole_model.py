@@ -37,6 +37,7 @@ from ballast.model.spec import ModelSpec
 from ballast.plan import MemoryPlan, plan_for, planned
 from ballast.weights.gguf import GgufModel, block_of, open_gguf
 from support.bench_record import bench_record
+from support.decode_times import median_decode_s
 
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 SAMPLED = SamplingParams(max_tokens=1, temperature=0.6, top_p=0.95)
@@ -174,14 +175,7 @@ def step_seconds(
     params = replace(sampling, max_tokens=options.steps + 2, min_tokens=options.steps + 2)
     for seq in range(1, batch + 1):
         core.add(seq, Request(str(seq), take(ids, options.prompt), params), 0)
-    times, is_running = [], True
-    while is_running:
-        begin = time.perf_counter()
-        result = core.step()
-        if result.kind == "decode" and len(result.events) == batch:
-            times.append(time.perf_counter() - begin)
-        is_running = result.num_tokens > 0
-    return statistics.median(times)
+    return median_decode_s(core, batch)
 
 
 def prefill_seconds(runner: Runner, settings: EngineSettings, ids: tuple[int, ...]) -> float:

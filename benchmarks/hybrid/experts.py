@@ -15,7 +15,6 @@ import gc
 import os
 import statistics
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.bench_record import bench_record
+from support.decode_times import median_decode_s
 
 PROMPT_TOKENS = 32
 
@@ -135,14 +135,7 @@ def decode(core: EngineCore, spec: ModelSpec, batches: Sequence[int], num_steps:
             ids = tuple(rng.integers(0, spec.vocab_size, PROMPT_TOKENS).tolist())
             core.add(seq, Request(str(seq), ids, SamplingParams(max_tokens=num_steps + 2, temperature=0.0)), 0)
             seq += 1
-        times, is_running = [], True
-        while is_running:
-            begin = time.perf_counter()
-            result = core.step()
-            if result.kind == "decode" and len(result.events) == batch:
-                times.append(time.perf_counter() - begin)
-            is_running = result.num_tokens > 0
-        yield batch, statistics.median(times)
+        yield batch, median_decode_s(core, batch)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GgmlType
-from tools.synthetic_model import QWEN3_30B, V2_LITE, write_random_model
+from tools.synthetic_model import V2_LITE, write_random_model
 
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
@@ -16,10 +16,10 @@ from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.weights.gguf import open_gguf
-from support.models.gguf_files import R1_SPEC, common_types
+from support.models.gguf_files import QWEN3_30B_SPEC, R1_SPEC, common_types
 
 
-@pytest.mark.parametrize("shape", [V2_LITE, QWEN3_30B], ids=["v2-lite", "qwen3-30b"])
+@pytest.mark.parametrize("shape", [V2_LITE, QWEN3_30B_SPEC], ids=["v2-lite", "qwen3-30b"])
 def test_a_random_model_has_the_shape_and_types_asked_for_and_can_be_served(tmp_path: Path, shape: ModelSpec) -> None:
     asked = replace(shape, num_layers=2, vocab_size=512, hidden=256, ffn_dim=352, num_experts=8, expert_dim=352)
     write_random_model(tmp_path / "model.gguf", asked, seed=0)

@@ -1,0 +1,20 @@
+"""How long decode steps of an engine take, for benchmarks."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from ballast.engine.core import EngineCore
+
+
+def median_decode_s(core: EngineCore, num_requests: int) -> float:
+    """Seconds of the median step in which so many requests decode. Steps until nothing is left to compute."""
+    times, is_running = [], True
+    while is_running:
+        begin = time.perf_counter()
+        result = core.step()
+        if result.kind == "decode" and len(result.events) == num_requests:
+            times.append(time.perf_counter() - begin)
+        is_running = result.num_tokens > 0
+    return statistics.median(times)

@@ -74,8 +74,14 @@ def test_the_install_that_was_there_first_acts_and_both_say_so(
         wait_for("its log to tell", lambda text=text: "another operator looks after our services" in text)
     wait_for("the policy of the first", lambda: admitted(kube, namespace) == NAMESPACE)
     audit = cluster.audit()
-    time.sleep(REST_S)
-    assert [call for call in audit.new_writes(USER) if call.namespace == namespace] == []
+
+    def rests() -> bool:
+        time.sleep(REST_S)
+        calls = [call for call in audit.new_writes(USER) if call.namespace == namespace]
+        assert not calls, calls
+        return True
+
+    wait_for("a time of rest", rests, timeout_s=3 * REST_S)  # events are written after the status that they tell of
     assert admitted(kube, namespace) == NAMESPACE
 
     both.stop()

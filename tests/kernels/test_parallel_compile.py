@@ -16,7 +16,7 @@ from triton.runtime.jit import KernelInterface
 
 from ballast.host.cgroup import CpuQuota
 from ballast.host.machine import read_machine
-from ballast.model.hybrid import pointwise_kernels
+from ballast.model.hybrid.pointwise import pointwise_kernels
 from ballast.model.hybrid.startup.parallel_compile import parallel_compile
 
 BLOCKS = (64, 128, 256)

@@ -15,10 +15,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from ballast.model.hybrid import pointwise_kernels, triton_pointwise
-from ballast.model.hybrid.pointwise import HeadWeights, TorchPointwise
+from ballast.model.hybrid.pointwise import pointwise_kernels, triton_pointwise
+from ballast.model.hybrid.pointwise.pointwise import HeadWeights, TorchPointwise
+from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.step import Step
-from ballast.model.hybrid.triton_pointwise import TritonPointwise
 from ballast.model.rope import RopeTable
 from support.kernels.interpreted import interpreted
 

@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from ballast.model.hybrid import small_copy_kernels
-from ballast.model.hybrid.small_copies import BLOCK_WORDS, SmallCopy, carried, small_copy
+from ballast.model.hybrid.copies import small_copy_kernels
+from ballast.model.hybrid.copies.small_copies import BLOCK_WORDS, SmallCopy, carried, small_copy
 from ballast.model.hybrid.startup.parallel_compile import parallel_compile
 from support.kernels.interpreted import interpreted
 

@@ -31,7 +31,7 @@ TRITON_KERNEL = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from ballast.model.hybrid.pointwise_kernels import gated
+from ballast.model.hybrid.pointwise.pointwise_kernels import gated
 
 kinds = {"BLOCK": "constexpr", "width": "i32", "stride": "i32"}
 types = {name: kinds.get(name, "*fp32") for name in gated.arg_names}

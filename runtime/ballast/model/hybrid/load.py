@@ -21,20 +21,20 @@ from ballast.model.hybrid.attention.attention import Attention, PlainAttention, 
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes, PlainExpandedKernels
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
-from ballast.model.hybrid.attention_layer import AttentionKind, AttentionLayer
 from ballast.model.hybrid.experts.device_layers import WholeLayers, place_experts
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.division import Divide, divide
 from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
-from ballast.model.hybrid.grouped_attention import GroupedAttention
 from ballast.model.hybrid.handoff.host_experts import HostExperts
-from ballast.model.hybrid.latent_attention import LatentAttention
+from ballast.model.hybrid.layers.attention_layer import AttentionKind, AttentionLayer
+from ballast.model.hybrid.layers.grouped_attention import GroupedAttention
+from ballast.model.hybrid.layers.latent_attention import LatentAttention
 from ballast.model.hybrid.linear import Linear, MakeLinear
 from ballast.model.hybrid.load_options import HybridOptions
 from ballast.model.hybrid.model import DeviceParts, HybridModel, RoutedExperts
 from ballast.model.hybrid.panels.stack import PanelStack
-from ballast.model.hybrid.pointwise import Pointwise, TorchPointwise
+from ballast.model.hybrid.pointwise.pointwise import Pointwise, TorchPointwise
 from ballast.model.hybrid.slices import slice_sizes_of
 from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in
 from ballast.model.hybrid.startup.pcie_share import SHARES, calibrate
@@ -247,7 +247,7 @@ def _expansion(
 def _pointwise(spec: ModelSpec, rope: RopeTable, kv_dtype: torch.dtype, device: torch.device) -> Pointwise:
     if device.type != "cuda":
         return TorchPointwise(spec.rms_eps, rope, device)
-    from ballast.model.hybrid.triton_pointwise import TritonPointwise  # here alone: a CPU needs no Triton
+    from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise  # here alone: a CPU needs no Triton
 
     return TritonPointwise(spec.rms_eps, rope, device, largest_query(softmax_scale(spec), kv_dtype))
 

@@ -23,14 +23,14 @@ from ballast.host.vram import VramLimit, why_full
 from ballast.model.batch import Batch, padding
 from ballast.model.device_counts import DeviceCounts
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
-from ballast.model.hybrid.attention_layer import AttentionLayer
 from ballast.model.hybrid.device_wait import Event, wait_for
-from ballast.model.hybrid.embedding import Embedding
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
 from ballast.model.hybrid.graphs.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
+from ballast.model.hybrid.layers.attention_layer import AttentionLayer
+from ballast.model.hybrid.layers.embedding import Embedding
 from ballast.model.hybrid.pieces import Pieces, drained
-from ballast.model.hybrid.pointwise import Pointwise
+from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.prefill_pass import PrefillPass
 from ballast.model.hybrid.slices import PRODUCT_TOKENS, even_bounds
 from ballast.model.hybrid.step import Step

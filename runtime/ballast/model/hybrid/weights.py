@@ -24,7 +24,7 @@ from ballast.model.hybrid.linear import (
     one_after_the_other,
     one_by_one,
 )
-from ballast.model.hybrid.pointwise import HeadWeights
+from ballast.model.hybrid.pointwise.pointwise import HeadWeights
 from ballast.model.spec import GroupedSpec, ModelSpec
 from ballast.model.weights import HeadMatrix, Packing, Tensors, read_ahead, shares_after_layers
 from ballast.weights.gguf import GgufModel

@@ -12,7 +12,7 @@ import torch
 from ballast.engine.build import EngineSettings
 from ballast.model.hybrid import weights
 from ballast.model.hybrid.attention.cache_bounds import largest_normed, largest_product, largest_rotated
-from ballast.model.hybrid.pointwise import HeadWeights, TorchPointwise
+from ballast.model.hybrid.pointwise.pointwise import HeadWeights, TorchPointwise
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
 from ballast.tiny import write_tiny_model

@@ -7,8 +7,8 @@ import pytest
 from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
-from ballast.model.hybrid import embedding
-from ballast.model.hybrid.embedding import Embedding
+from ballast.model.hybrid.layers import embedding
+from ballast.model.hybrid.layers.embedding import Embedding
 from support.models.random_blocks import dequantized, random_blocks
 
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from ballast.engine.build import EngineSettings
 from ballast.model.batch import Batch
-from ballast.model.hybrid import latent_attention, model
-from ballast.model.hybrid.latent_attention import LatentAttention
+from ballast.model.hybrid import model
+from ballast.model.hybrid.layers import latent_attention
+from ballast.model.hybrid.layers.latent_attention import LatentAttention
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.slices import SliceSizes, cut, even_bounds
 from ballast.model.hybrid.step import Step

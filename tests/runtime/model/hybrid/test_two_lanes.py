@@ -19,7 +19,7 @@ from ballast.engine.engine import Engine, EngineState, Limits
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_changes
 from ballast.model.batch import Batch
-from ballast.model.hybrid.attention_layer import AttentionLayer
+from ballast.model.hybrid.layers.attention_layer import AttentionLayer
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.pieces import Pieces
 from ballast.model.hybrid.prefill_pass import MOST_AHEAD, PrefillPass

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ballast.model.hybrid.attention.sizes import LatentSizes
-from ballast.model.hybrid.small_copies import small_copy
+from ballast.model.hybrid.copies.small_copies import small_copy
 from ballast.model.hybrid.step import RequestTable, Step
 from ballast.model.hybrid.streams import new_stream
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ballast.model.hybrid.attention.attention import PlainAttention
 from ballast.model.hybrid.attention.flashinfer import WORKSPACE_BYTES, planning_into
 from ballast.model.hybrid.attention.sizes import GroupedSizes
-from ballast.model.hybrid.small_copies import small_copy
+from ballast.model.hybrid.copies.small_copies import small_copy
 from ballast.model.hybrid.step import RequestTable, Step
 from ballast.model.hybrid.streams import new_stream
 

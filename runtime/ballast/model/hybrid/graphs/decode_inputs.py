@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ballast.model.batch import Batch
-from ballast.model.hybrid.small_copies import small_copy
+from ballast.model.hybrid.copies.small_copies import small_copy
 from ballast.model.hybrid.step import RequestTable, Step
 
 _COLUMNS = 3

@@ -9,7 +9,7 @@ import torch
 
 from ballast.model.hybrid.attention.attention import Attention
 from ballast.model.hybrid.attention.expanded import ExpandedAttention
-from ballast.model.hybrid.pointwise import Pointwise
+from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.slices import PRODUCT_TOKENS, even_bounds
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.weights import LatentWeights

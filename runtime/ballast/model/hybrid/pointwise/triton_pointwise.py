@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from ballast.model.hybrid import pointwise_kernels
-from ballast.model.hybrid.pointwise import HeadWeights
+from ballast.model.hybrid.pointwise import pointwise_kernels
+from ballast.model.hybrid.pointwise.pointwise import HeadWeights
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable

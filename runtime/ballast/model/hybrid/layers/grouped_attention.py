@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ballast.model.hybrid.attention.attention import Attention
-from ballast.model.hybrid.pointwise import Pointwise
+from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.weights import GroupedWeights
 

@@ -24,7 +24,7 @@ def small_copy(device: torch.device) -> SmallCopy:
     """How to copy to `device`."""
     if device.type != "cuda":
         return _copied
-    from ballast.model.hybrid import small_copy_kernels  # here alone: a CPU needs no Triton
+    from ballast.model.hybrid.copies import small_copy_kernels  # here alone: a CPU needs no Triton
 
     return carried(small_copy_kernels)
 

@@ -49,9 +49,9 @@ struct LogitKernels {
   void (*sum_blocks)(const Logit* row, int64_t n, const Weighing& weighing, double* sums);
   void (*fill_buckets)(const Logit* row, int64_t n, const Weighing& weighing, double buckets_per_depth,
                        RankBuckets* buckets);
-  // Logits and ids of a bucket, by id; returns how many they are. Both have room for n.
-  int64_t (*gather_bucket)(const Logit* row, int64_t n, const Weighing& weighing, double buckets_per_depth,
-                           int bucket, double* logits, int32_t* ids);
+  // Logits and ids of those that are `least` or more and below `end`, by id; returns how many they are. Both
+  // have room for n.
+  int64_t (*gather)(const Logit* row, int64_t n, Logit least, Logit end, double* logits, int32_t* ids);
 };
 
 struct SamplingKernels {

@@ -6,9 +6,6 @@
 #include <limits>
 
 #include "base/index_range.h"
-#include "base/scratch.h"
-#include "sampling/ranking.h"
-#include "sampling/slices.h"
 
 namespace ballast {
 namespace {
@@ -42,22 +39,6 @@ int64_t first_above(const double* weights, int64_t n, double threshold, double* 
   return found;
 }
 
-template <class Logit>
-int32_t choose_by_id(const LogitKernels<Logit>& kernels, const Logit* row, int64_t n, const RowSlices& slices,
-                     const Weighing& weighing, double uniform) {
-  const Chunks blocks(n, kLogitBlock);
-  const Scratch<double> sums(blocks.count());
-  const double total = sum_weights(kernels, row, slices, weighing, sums.get());
-  double walked = 0.0;
-  const double threshold = uniform * total;
-  const IndexRange block = blocks[first_above(sums.get(), blocks.count(), threshold, &walked)];
-  double weights[kLogitBlock];
-  kernels.weigh(row + block.begin, block.size(), weighing, weights);
-  double walked_in_block = 0.0;
-  return static_cast<int32_t>(block.begin +
-                              first_above(weights, block.size(), threshold - walked, &walked_in_block));
-}
-
 // The depth that holds all of the nucleus: tokens that lie deeper have together less than half of 1 - top_p,
 // as the most likely one alone weighs 1.
 double nucleus_depth(double top_p, int64_t n) {
@@ -75,34 +56,6 @@ Logit bound_of_highest(const Logit* block_peaks, int64_t num_blocks, int64_t cou
   return *last;
 }
 
-template <class Logit>
-int32_t choose_by_rank(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels,
-                       const Logit* row, int64_t n, const RowSlices& slices, const Logit* block_peaks,
-                       const Selection& selection, Weighing weighing, double lowest, double uniform) {
-  const bool is_counted = selection.top_k > 0 && selection.top_k < n;
-  if (is_counted) {
-    const int64_t num_blocks = Chunks(n, kLogitBlock).count();
-    const auto bound = static_cast<double>(bound_of_highest(block_peaks, num_blocks, selection.top_k));
-    lowest = std::max(lowest, bound);
-  }
-  double range = std::min(weighing.deepest, (weighing.highest - lowest) * weighing.octaves_per_logit);
-  if (is_counted) {
-    weighing.deepest = range;
-  } else {
-    range = std::min(range, nucleus_depth(selection.top_p, n));
-  }
-  const Ranking<Logit> ranking(kernels, row_kernels, row, n, slices, block_peaks, weighing, range);
-  const Prefix all = ranking.all();
-  RankedToken last{-1, all};
-  if (is_counted && selection.top_k < all.count) last = ranking.find(PrefixGoal::count(selection.top_k));
-  if (selection.top_p < 1.0) {
-    const RankedToken border = ranking.find(PrefixGoal::weight(selection.top_p * last.through.weight));
-    if (last.token < 0 || border.through.count < last.through.count) last = border;
-  }
-  const RankedToken drawn = ranking.find(PrefixGoal::more_than(uniform * last.through.weight));
-  return last.token >= 0 && drawn.through.count > last.through.count ? last.token : drawn.token;
-}
-
 }  // namespace
 
 bool is_worth_dividing(const Selection& selection, int64_t n) {
@@ -112,28 +65,123 @@ bool is_worth_dividing(const Selection& selection, int64_t n) {
 }
 
 template <class Logit>
-Choice choose(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels, const Logit* row,
-              int64_t n, const Selection& selection, double uniform, ThreadPool* pool) {
-  const RowSlices slices(n, pool);
-  const Scratch<Logit> block_peaks(Chunks(n, kLogitBlock).count());
-  const Peaks peaks = find_peaks(row_kernels, row, slices, block_peaks.get());
-  const int32_t best = place_of_peak(row, n, peaks, block_peaks.get());
-  const double highest = static_cast<double>(row[best]);
-  if (!std::isfinite(highest) || selection.temperature == 0.0) return {best, highest};
-  Weighing weighing{highest, kOctavesPerNat / selection.temperature, kDeepest};
-  // 0 times infinity is no number.
-  weighing.octaves_per_logit = std::min(weighing.octaves_per_logit, std::numeric_limits<double>::max());
-  if (selection.min_p > 0.0) weighing.deepest = std::clamp(-std::log2(selection.min_p), 0.0, kDeepest);
-  const bool is_ranked = selection.top_p < 1.0 || (selection.top_k > 0 && selection.top_k < n);
-  return {is_ranked ? choose_by_rank(kernels, row_kernels, row, n, slices, block_peaks.get(), selection,
-                                     weighing, peaks.lowest, uniform)
-                    : choose_by_id(row_kernels, row, n, slices, weighing, uniform),
-          highest};
+RowChoice<Logit>::RowChoice(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels,
+                            const Logit* row, int64_t n, const Selection& selection, double uniform)
+    : kernels_(kernels),
+      row_kernels_(row_kernels),
+      row_(row),
+      n_(n),
+      selection_(selection),
+      uniform_(uniform),
+      slices_(n, nullptr),
+      slice_peaks_(slices_.count()),
+      block_peaks_(Chunks(n, kLogitBlock).count()) {}
+
+template <class Logit>
+void RowChoice<Logit>::find_peaks(int64_t slice) const {
+  const IndexRange range = slices_[slice];
+  slice_peaks_.get()[slice] =
+      row_kernels_.peaks(row_ + range.begin, range.size(), block_peaks_.get() + range.begin / kLogitBlock);
 }
 
+template <class Logit>
+bool RowChoice<Logit>::begin() {
+  const Peaks peaks = merged(slice_peaks_.get(), slices_.count());
+  best_.token = place_of_peak(row_, n_, peaks, block_peaks_.get());
+  best_.highest = static_cast<double>(row_[best_.token]);
+  if (!std::isfinite(best_.highest) || selection_.temperature == 0.0) return false;
+  // 0 times infinity is no number.
+  const double octaves =
+      std::min(kOctavesPerNat / selection_.temperature, std::numeric_limits<double>::max());
+  weighing_ = {best_.highest, octaves, kDeepest};
+  if (selection_.min_p > 0.0) weighing_.deepest = std::clamp(-std::log2(selection_.min_p), 0.0, kDeepest);
+  const int64_t num_blocks = Chunks(n_, kLogitBlock).count();
+  if (selection_.top_p >= 1.0 && !is_counted()) {
+    block_sums_ = Scratch<double>(num_blocks);
+    return true;
+  }
+  double lowest = peaks.lowest;
+  if (is_counted()) {
+    const Logit bound = bound_of_highest(block_peaks_.get(), num_blocks, selection_.top_k);
+    lowest = std::max(lowest, static_cast<double>(bound));
+  }
+  double range = std::min(weighing_.deepest, (weighing_.highest - lowest) * weighing_.octaves_per_logit);
+  if (is_counted()) {
+    weighing_.deepest = range;
+  } else {
+    range = std::min(range, nucleus_depth(selection_.top_p, n_));
+  }
+  ranking_.emplace(kernels_, row_kernels_, row_, n_, block_peaks_.get(), weighing_, range);
+  return true;
+}
+
+template <class Logit>
+void RowChoice<Logit>::weigh(int64_t slice) const {
+  if (ranking_) return ranking_->fill(slice);
+  const IndexRange range = slices_[slice];
+  row_kernels_.sum_blocks(row_ + range.begin, range.size(), weighing_,
+                          block_sums_.get() + range.begin / kLogitBlock);
+}
+
+template <class Logit>
+Choice RowChoice<Logit>::finish() const {
+  if (ranking_) return {draw_by_rank(), best_.highest};
+  if (block_sums_.get() != nullptr) return {draw_by_id(), best_.highest};
+  return best_;
+}
+
+template <class Logit>
+int32_t RowChoice<Logit>::draw_by_rank() const {
+  ranking_->merge();
+  const RankedToken last = last_by_rank();
+  const RankedToken drawn = ranking_->find(PrefixGoal::more_than(uniform_ * last.through.weight));
+  return last.token >= 0 && drawn.through.count > last.through.count ? last.token : drawn.token;
+}
+
+template <class Logit>
+RankedToken RowChoice<Logit>::last_by_rank() const {
+  const Prefix all = ranking_->all();
+  RankedToken last{-1, all};
+  if (is_counted() && selection_.top_k < all.count) {
+    last = ranking_->find(PrefixGoal::count(selection_.top_k));
+  }
+  if (selection_.top_p < 1.0) {
+    const RankedToken border = ranking_->find(PrefixGoal::weight(selection_.top_p * last.through.weight));
+    if (last.token < 0 || border.through.count < last.through.count) last = border;
+  }
+  return last;
+}
+
+template <class Logit>
+int32_t RowChoice<Logit>::draw_by_id() const {
+  const Chunks blocks(n_, kLogitBlock);
+  const double* const sums = block_sums_.get();
+  double walked = 0.0;
+  const double threshold = uniform_ * sum_of_blocks(sums, slices_);
+  const IndexRange block = blocks[first_above(sums, blocks.count(), threshold, &walked)];
+  double weights[kLogitBlock];
+  row_kernels_.weigh(row_ + block.begin, block.size(), weighing_, weights);
+  double walked_in_block = 0.0;
+  return static_cast<int32_t>(block.begin +
+                              first_above(weights, block.size(), threshold - walked, &walked_in_block));
+}
+
+template <class Logit>
+Choice choose(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels, const Logit* row,
+              int64_t n, const Selection& selection, double uniform) {
+  RowChoice<Logit> choice(kernels, row_kernels, row, n, selection, uniform);
+  for (int64_t slice = 0; slice < choice.num_slices(); ++slice) choice.find_peaks(slice);
+  if (choice.begin()) {
+    for (int64_t slice = 0; slice < choice.num_slices(); ++slice) choice.weigh(slice);
+  }
+  return choice.finish();
+}
+
+template class RowChoice<float>;
+template class RowChoice<double>;
 template Choice choose(const SamplingKernels&, const LogitKernels<float>&, const float*, int64_t,
-                       const Selection&, double, ThreadPool*);
+                       const Selection&, double);
 template Choice choose(const SamplingKernels&, const LogitKernels<double>&, const double*, int64_t,
-                       const Selection&, double, ThreadPool*);
+                       const Selection&, double);
 
 }  // namespace ballast

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
+#include "base/scratch.h"
 #include "cpu/sampling.h"
-#include "threads/thread_pool.h"
+#include "sampling/ranking.h"
+#include "sampling/slices.h"
 
 namespace ballast {
 
@@ -25,11 +28,49 @@ struct Choice {
 // it.
 bool is_worth_dividing(const Selection& selection, int64_t n);
 
-// The token at `uniform`, 0…1, of what the selection leaves of the row's n logits. The row is divided among
-// the threads of `pool`, unless that is null; the token does not depend on it. See
+// The token at `uniform`, 0…1, of what a selection leaves of a row's n logits, in steps: those of slices may
+// run side by side on any threads, in any order, and the others follow all of them. See
 // docs/decisions/0053-tokens-are-chosen-without-sorting.md for the order in which tokens lie there.
 template <class Logit>
+class RowChoice {
+ public:
+  // All that is pointed to outlives the choice, which lives and dies on one thread.
+  RowChoice(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels, const Logit* row,
+            int64_t n, const Selection& selection, double uniform);
+
+  int64_t num_slices() const { return slices_.count(); }
+  void find_peaks(int64_t slice) const;
+  // Returns whether slices are to be weighed; else `finish` comes next.
+  bool begin();
+  void weigh(int64_t slice) const;
+  Choice finish() const;
+
+ private:
+  // The last token that may be drawn, where it is not the last that has a weight, and the weight of all.
+  RankedToken last_by_rank() const;
+  int32_t draw_by_rank() const;
+  int32_t draw_by_id() const;
+  bool is_counted() const { return selection_.top_k > 0 && selection_.top_k < n_; }
+
+  const SamplingKernels& kernels_;
+  const LogitKernels<Logit>& row_kernels_;
+  const Logit* row_;
+  int64_t n_;
+  Selection selection_;
+  double uniform_;
+  RowSlices slices_;
+  Scratch<Peaks> slice_peaks_;
+  Scratch<Logit> block_peaks_;
+  Choice best_{};
+  Weighing weighing_{};
+  // One of the two, where slices are weighed.
+  std::optional<Ranking<Logit>> ranking_;
+  Scratch<double> block_sums_;
+};
+
+// All steps, one after the other.
+template <class Logit>
 Choice choose(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels, const Logit* row,
-              int64_t n, const Selection& selection, double uniform, ThreadPool* pool);
+              int64_t n, const Selection& selection, double uniform);
 
 }  // namespace ballast

@@ -1,7 +1,9 @@
 #include "sampling/ranking.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "base/index_range.h"
 
@@ -34,42 +36,72 @@ int walk_to_part(const int32_t* counts, const double* weights, int num_parts, Pr
   return found;
 }
 
+// Floating-point numbers as whole numbers in the same order.
+template <class Number>
+struct OrderedBits {
+  using Bits = std::conditional_t<sizeof(Number) == 4, int32_t, int64_t>;
+
+  static Bits of(Number number) {
+    Bits bits;
+    std::memcpy(&bits, &number, sizeof(bits));
+    return flipped_if_negative(bits);
+  }
+  static Number number(Bits bits) {
+    Number number;
+    bits = flipped_if_negative(bits);
+    std::memcpy(&number, &bits, sizeof(number));
+    return number;
+  }
+  // Between the two, whose difference may be more than Bits holds.
+  static Bits middle(Bits low, Bits high) {
+    using Size = std::make_unsigned_t<Bits>;
+    return low + static_cast<Bits>((static_cast<Size>(high) - static_cast<Size>(low)) / 2);
+  }
+
+ private:
+  // Of negative numbers, all bits but the sign: the larger their size, the less they are.
+  static Bits flipped_if_negative(Bits bits) {
+    return bits ^ (bits < 0 ? std::numeric_limits<Bits>::max() : Bits{0});
+  }
+};
+
 }  // namespace
 
 template <class Logit>
 Ranking<Logit>::Ranking(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels,
-                        const Logit* row, int64_t n, const RowSlices& slices, const Logit* block_peaks,
-                        const Weighing& weighing, double range)
+                        const Logit* row, int64_t n, const Logit* block_peaks, const Weighing& weighing,
+                        double range)
     : kernels_(kernels),
       row_kernels_(row_kernels),
       row_(row),
-      slices_(slices),
+      n_(n),
+      slices_(n, nullptr),
       block_peaks_(block_peaks),
       weighing_(weighing),
       buckets_per_depth_(range > kNarrowest ? kRankBuckets / range : 0.0),
-      buckets_(slices.count()),
-      logits_(n),
-      ids_(n) {
-  fill();
+      buckets_(slices_.count()),
+      first_buckets_(slices_.count()) {}
+
+template <class Logit>
+void Ranking<Logit>::fill(int64_t slice) const {
+  const IndexRange range = slices_[slice];
+  const int first = first_bucket_of(range);
+  first_buckets_.get()[slice] = first;
+  if (first == kRankBuckets) return;
+  row_kernels_.fill_buckets(row_ + range.begin, range.size(), weighing_, buckets_per_depth_,
+                            buckets_.get() + slice);
 }
 
 template <class Logit>
-void Ranking<Logit>::fill() const {
-  const Scratch<int> firsts(slices_.count());
-  slices_.for_each([&](int64_t index, IndexRange range) {
-    firsts.get()[index] = first_bucket_of(range);
-    if (firsts.get()[index] == kRankBuckets) return;
-    row_kernels_.fill_buckets(row_ + range.begin, range.size(), weighing_, buckets_per_depth_,
-                              buckets_.get() + index);
-  });
+void Ranking<Logit>::merge() const {
+  const int* const firsts = first_buckets_.get();
   RankBuckets& sum = buckets_.get()[0];
-  std::fill(sum.weights[0], sum.weights[0] + firsts.get()[0], 0.0);
-  std::fill(sum.counts[0], sum.counts[0] + firsts.get()[0], 0);
-  for (int64_t index = 1; index < slices_.count(); ++index) {
-    const RankBuckets& of_slice = buckets_.get()[index];
-    const int first = firsts.get()[index];
-    for (int i = first; i < kRankBuckets; ++i) sum.weights[0][i] += of_slice.weights[0][i];
-    for (int i = first; i < kRankBuckets; ++i) sum.counts[0][i] += of_slice.counts[0][i];
+  std::fill(sum.weights[0], sum.weights[0] + firsts[0], 0.0);
+  std::fill(sum.counts[0], sum.counts[0] + firsts[0], 0);
+  for (int64_t slice = 1; slice < slices_.count(); ++slice) {
+    const RankBuckets& of_slice = buckets_.get()[slice];
+    for (int i = firsts[slice]; i < kRankBuckets; ++i) sum.weights[0][i] += of_slice.weights[0][i];
+    for (int i = firsts[slice]; i < kRankBuckets; ++i) sum.counts[0][i] += of_slice.counts[0][i];
   }
 }
 
@@ -101,75 +133,78 @@ RankedToken Ranking<Logit>::find(const PrefixGoal& goal) const {
   Prefix before;
   const RankBuckets& buckets = *buckets_.get();
   const int bucket = walk_to_part(buckets.counts[0], buckets.weights[0], kRankBuckets, &before, goal);
-  return find_among(gather(bucket), before, goal);
+  Candidates candidates(buckets.counts[0][bucket]);
+  gather(bucket, candidates);
+  return find_among(candidates, before, goal);
 }
 
-// Makes a bucket's tokens the candidates, by id.
+// The least logit that lies no deeper than `deepest`, and before the bucket `beyond`; the highest does. How
+// deep a logit lies, and its place among the buckets, never grow with it, so both are bounds of the logit.
 template <class Logit>
-int64_t Ranking<Logit>::gather(int bucket) const {
-  const Scratch<int64_t> counts(slices_.count());
-  slices_.for_each(
-      [&](int64_t index, IndexRange range) { counts.get()[index] = gather_of_slice(bucket, range); });
-  int64_t num = counts.get()[0];
-  for (int64_t index = 1; index < slices_.count(); ++index) {
-    const int64_t begin = slices_[index].begin;
-    const int64_t count = counts.get()[index];
-    std::copy(logits_.get() + begin, logits_.get() + begin + count, logits_.get() + num);
-    std::copy(ids_.get() + begin, ids_.get() + begin + count, ids_.get() + num);
-    num += count;
+Logit Ranking<Logit>::least_with(double deepest, double beyond) const {
+  const auto is_reached = [&](Logit logit) {
+    const double depth = depth_of(logit);
+    return depth <= deepest && depth * buckets_per_depth_ < beyond;
+  };
+  using Ordered = OrderedBits<Logit>;
+  typename Ordered::Bits least = Ordered::of(static_cast<Logit>(weighing_.highest));
+  typename Ordered::Bits below = Ordered::of(-std::numeric_limits<Logit>::infinity());
+  while (below + 1 < least) {
+    const typename Ordered::Bits middle = Ordered::middle(below, least);
+    (is_reached(Ordered::number(middle)) ? least : below) = middle;
   }
-  return num;
+  return Ordered::number(least);
 }
 
-// To where the slice begins. Most rows have few blocks that reach up to a bucket.
+// Makes a bucket's tokens the candidates. Most rows have few blocks that reach up to a bucket.
 template <class Logit>
-int64_t Ranking<Logit>::gather_of_slice(int bucket, IndexRange range) const {
-  const double beyond =
-      bucket == kRankBuckets - 1 ? std::numeric_limits<double>::infinity() : static_cast<double>(bucket + 1);
-  const Chunks blocks(range.size(), kLogitBlock);
-  int64_t num = 0;
+void Ranking<Logit>::gather(int bucket, Candidates& to) const {
+  constexpr double kNoBound = std::numeric_limits<double>::infinity();
+  const double beyond = bucket == kRankBuckets - 1 ? kNoBound : static_cast<double>(bucket + 1);
+  const Logit least = least_with(weighing_.deepest, beyond);
+  const Logit end = bucket == 0 ? std::numeric_limits<Logit>::infinity()
+                                : least_with(kNoBound, static_cast<double>(bucket));
+  const Chunks blocks(n_, kLogitBlock);
   for (int64_t i = 0; i < blocks.count(); ++i) {
-    const int64_t begin = range.begin + blocks[i].begin;
-    const double depth = depth_of(block_peaks_[begin / kLogitBlock]);
-    if (!(depth <= weighing_.deepest) || depth * buckets_per_depth_ >= beyond) continue;
-    int32_t* const ids = ids_.get() + range.begin + num;
+    if (!(block_peaks_[i] >= least)) continue;
+    const int64_t begin = blocks[i].begin;
+    int32_t* const ids = to.ids.get() + to.num;
     const int64_t found =
-        row_kernels_.gather_bucket(row_ + begin, blocks[i].size(), weighing_, buckets_per_depth_, bucket,
-                                   logits_.get() + range.begin + num, ids);
+        row_kernels_.gather(row_ + begin, blocks[i].size(), least, end, to.logits.get() + to.num, ids);
     for (int64_t k = 0; k < found; ++k) ids[k] += static_cast<int32_t>(begin);
-    num += found;
+    to.num += found;
   }
-  return num;
 }
 
 // Among the candidates that follow `before`.
 template <class Logit>
-RankedToken Ranking<Logit>::find_among(int64_t num, Prefix before, const PrefixGoal& goal) const {
-  while (num > kFew) {
-    const auto ends = std::minmax_element(logits_.get(), logits_.get() + num);
+RankedToken Ranking<Logit>::find_among(Candidates& candidates, Prefix before, const PrefixGoal& goal) const {
+  while (candidates.num > kFew) {
+    const double* const logits = candidates.logits.get();
+    const auto ends = std::minmax_element(logits, logits + candidates.num);
     const double lowest = *ends.first;
     const double highest = *ends.second;
-    if (lowest == highest) return find_among_equals(num, before, goal);
-    num = narrow(num, highest, lowest, &before, goal);
+    if (lowest == highest) return find_among_equals(candidates, before, goal);
+    narrow(candidates, highest, lowest, &before, goal);
   }
-  return find_sorted(num, before, goal);
+  return find_sorted(candidates, before, goal);
 }
 
 // Keeps, in their order, the candidates of that part of lowest…highest in which the goal is met; both ends
 // lie in parts of their own, so there are fewer of them each time.
 template <class Logit>
-int64_t Ranking<Logit>::narrow(int64_t num, double highest, double lowest, Prefix* before,
-                               const PrefixGoal& goal) const {
-  double* const logits = logits_.get();
-  int32_t* const ids = ids_.get();
+void Ranking<Logit>::narrow(Candidates& candidates, double highest, double lowest, Prefix* before,
+                            const PrefixGoal& goal) const {
+  double* const logits = candidates.logits.get();
+  int32_t* const ids = candidates.ids.get();
   const double range = highest - lowest;
   const auto part_of = [&](double logit) {
     return std::min(kParts - 1, static_cast<int>((highest - logit) / range * kParts));
   };
   int32_t counts[kParts] = {};
   double weights[kParts] = {};
-  for (int64_t begin = 0; begin < num; begin += kFew) {
-    const int64_t size = std::min(kFew, num - begin);
+  for (int64_t begin = 0; begin < candidates.num; begin += kFew) {
+    const int64_t size = std::min(kFew, candidates.num - begin);
     double weight[kFew];
     kernels_.doubles.weigh(logits + begin, size, weighing_, weight);
     for (int64_t i = 0; i < size; ++i) {
@@ -180,35 +215,38 @@ int64_t Ranking<Logit>::narrow(int64_t num, double highest, double lowest, Prefi
   }
   const int part = walk_to_part(counts, weights, kParts, before, goal);
   int64_t kept = 0;
-  for (int64_t i = 0; i < num; ++i) {
+  for (int64_t i = 0; i < candidates.num; ++i) {
     if (part_of(logits[i]) != part) continue;
     logits[kept] = logits[i];
     ids[kept] = ids[i];
     ++kept;
   }
-  return kept;
+  candidates.num = kept;
 }
 
 template <class Logit>
-RankedToken Ranking<Logit>::find_among_equals(int64_t num, Prefix before, const PrefixGoal& goal) const {
+RankedToken Ranking<Logit>::find_among_equals(const Candidates& candidates, Prefix before,
+                                              const PrefixGoal& goal) const {
   double weight;
-  kernels_.doubles.weigh(logits_.get(), 1, weighing_, &weight);
+  kernels_.doubles.weigh(candidates.logits.get(), 1, weighing_, &weight);
   Prefix through = before;
-  for (int64_t i = 0; i < num; ++i) {
+  for (int64_t i = 0; i < candidates.num; ++i) {
     through = longer(through, 1, weight);
-    if (goal.is_met_by(through)) return {ids_.get()[i], through};
+    if (goal.is_met_by(through)) return {candidates.ids.get()[i], through};
   }
-  return {ids_.get()[num - 1], through};
+  return {candidates.ids.get()[candidates.num - 1], through};
 }
 
 template <class Logit>
-RankedToken Ranking<Logit>::find_sorted(int64_t num, Prefix before, const PrefixGoal& goal) const {
+RankedToken Ranking<Logit>::find_sorted(const Candidates& among, Prefix before,
+                                        const PrefixGoal& goal) const {
   struct Candidate {
     double logit;
     int32_t id;
   };
+  const int64_t num = among.num;
   Candidate candidates[kFew];
-  for (int64_t i = 0; i < num; ++i) candidates[i] = {logits_.get()[i], ids_.get()[i]};
+  for (int64_t i = 0; i < num; ++i) candidates[i] = {among.logits.get()[i], among.ids.get()[i]};
   std::sort(candidates, candidates + num, [](const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
   });

@@ -49,7 +49,12 @@ class Ranking {
   // best; what is asked for should lie there. The row has a finite peak; all that is pointed to outlives the
   // ranking.
   Ranking(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels, const Logit* row, int64_t n,
-          const RowSlices& slices, const Logit* block_peaks, const Weighing& weighing, double range);
+          const Logit* block_peaks, const Weighing& weighing, double range);
+
+  // Each slice once, on any thread.
+  void fill(int64_t slice) const;
+  // After all of them, and before anything below.
+  void merge() const;
 
   Prefix all() const;
 
@@ -57,28 +62,37 @@ class Ranking {
   RankedToken find(const PrefixGoal& goal) const;
 
  private:
-  void fill() const;
+  // For the token that is looked for, by id.
+  struct Candidates {
+    explicit Candidates(int64_t most) : logits(most), ids(most) {}
+
+    Scratch<double> logits;
+    Scratch<int32_t> ids;
+    int64_t num = 0;
+  };
+
   int first_bucket_of(IndexRange range) const;
   double depth_of(Logit logit) const;
-  int64_t gather(int bucket) const;
-  int64_t gather_of_slice(int bucket, IndexRange range) const;
-  RankedToken find_among(int64_t num, Prefix before, const PrefixGoal& goal) const;
-  RankedToken find_sorted(int64_t num, Prefix before, const PrefixGoal& goal) const;
-  RankedToken find_among_equals(int64_t num, Prefix before, const PrefixGoal& goal) const;
-  int64_t narrow(int64_t num, double highest, double lowest, Prefix* before, const PrefixGoal& goal) const;
+  Logit least_with(double deepest, double beyond) const;
+  void gather(int bucket, Candidates& to) const;
+  RankedToken find_among(Candidates& candidates, Prefix before, const PrefixGoal& goal) const;
+  RankedToken find_sorted(const Candidates& candidates, Prefix before, const PrefixGoal& goal) const;
+  RankedToken find_among_equals(const Candidates& candidates, Prefix before, const PrefixGoal& goal) const;
+  void narrow(Candidates& candidates, double highest, double lowest, Prefix* before,
+              const PrefixGoal& goal) const;
 
   const SamplingKernels& kernels_;
   const LogitKernels<Logit>& row_kernels_;
   const Logit* row_;
-  const RowSlices& slices_;
+  int64_t n_;
+  RowSlices slices_;
   const Logit* block_peaks_;
   Weighing weighing_;
   double buckets_per_depth_;
   // One a slice; all of them are added to the first.
   Scratch<RankBuckets> buckets_;
-  // Candidates for the token that is looked for.
-  Scratch<double> logits_;
-  Scratch<int32_t> ids_;
+  // Of each slice, that of its highest logit; kRankBuckets where none has a weight.
+  Scratch<int> first_buckets_;
 };
 
 }  // namespace ballast

@@ -1,5 +1,6 @@
-// A step's rows of logits, on the pool's threads. A row is one task; where there are few rows for so many
-// threads, all of them divide each row. Its result depends on neither, nor on the rows beside it.
+// A step's rows of logits, on the pool's threads: slices of all rows are tasks of one loop, so that threads
+// that are many, or late, have little to wait for. What a row gives depends on neither threads nor the other
+// rows.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,12 @@ namespace ballast {
 struct SampledRow {
   SequenceSampler* sampler;  // of this row alone
   const float* logits;
-  const uint8_t* allowed;  // see SequenceSampler::next
+  const uint8_t* allowed;  // see SequenceSampler::adjust
   Choice choice;           // is written
 };
 
+// Chooses a token of each row and has its sampler record it, unless nothing can be chosen. Throws
+// std::out_of_range for a bias of a token outside the vocabulary.
 void sample_rows(ThreadPool& pool, const SamplingKernels& kernels, int64_t vocabulary,
                  std::vector<SampledRow>& rows);
 

@@ -7,9 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "base/scratch.h"
 #include "sampling/philox.h"
-#include "sampling/slices.h"
 
 namespace ballast {
 namespace {
@@ -47,24 +45,8 @@ SequenceSampler::SequenceSampler(SamplingParams params, std::vector<int32_t> pro
   }
 }
 
-Choice SequenceSampler::next(const SamplingKernels& kernels, const float* logits, int64_t vocabulary,
-                             const uint8_t* allowed, ThreadPool* pool) {
-  if (!is_worth_dividing(params_.selection, vocabulary)) pool = nullptr;
-  const double uniform = philox_uniform(params_.seed, static_cast<uint64_t>(num_generated_));
-  Choice choice{};
-  if (allowed == nullptr && !is_adjusted()) {
-    choice = choose(kernels, kernels.floats, logits, vocabulary, params_.selection, uniform, pool);
-  } else {
-    const Scratch<double> adjusted(vocabulary);
-    RowSlices(vocabulary, pool).for_each([&](int64_t, IndexRange range) {
-      kernels.widen(logits + range.begin, range.size(),
-                    allowed == nullptr ? nullptr : allowed + range.begin / 8, adjusted.get() + range.begin);
-    });
-    adjust(adjusted.get(), vocabulary, allowed);
-    choice = choose(kernels, kernels.doubles, adjusted.get(), vocabulary, params_.selection, uniform, pool);
-  }
-  if (std::isfinite(choice.highest)) record(choice.token);
-  return choice;
+double SequenceSampler::uniform() const {
+  return philox_uniform(params_.seed, static_cast<uint64_t>(num_generated_));
 }
 
 bool SequenceSampler::is_adjusted() const {

@@ -4,9 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/sampling.h"
 #include "sampling/choice.h"
-#include "threads/thread_pool.h"
 
 namespace ballast {
 
@@ -32,12 +30,17 @@ class SequenceSampler {
   // Tokens of the prompt that lie outside the vocabulary have no effect.
   SequenceSampler(SamplingParams params, std::vector<int32_t> prompt);
 
-  // Chooses a token of `logits` [vocabulary] and records it, unless nothing can be chosen. `allowed` has a
-  // bit a token (bit i % 8 of byte i / 8), or is null for all of them. A grammar that allows stop tokens
-  // alone prevails over min_tokens. The threads of `pool` divide the row, where that pays; none for null.
-  // Throws std::out_of_range for a bias of a token outside the vocabulary.
-  Choice next(const SamplingKernels& kernels, const float* logits, int64_t vocabulary, const uint8_t* allowed,
-              ThreadPool* pool);
+  const Selection& selection() const { return params_.selection; }
+  // What chooses the next token.
+  double uniform() const;
+  // Whether the next token is not chosen by the logits alone.
+  bool is_adjusted() const;
+  // Applies penalties, biases and min_tokens to `logits` [vocabulary], from which tokens that `allowed` lacks
+  // are gone already. It has a bit a token (bit i % 8 of byte i / 8), or is null for all of them. A grammar
+  // that allows stop tokens alone prevails over min_tokens. Throws std::out_of_range for a bias of a token
+  // outside the vocabulary.
+  void adjust(double* logits, int64_t vocabulary, const uint8_t* allowed) const;
+  void record(int32_t token);
 
  private:
   struct TokenCount {
@@ -45,10 +48,7 @@ class SequenceSampler {
     int32_t count;
   };
 
-  bool is_adjusted() const;
-  void adjust(double* logits, int64_t vocabulary, const uint8_t* allowed) const;
   bool has_allowed_non_stop(int64_t vocabulary, const uint8_t* allowed) const;
-  void record(int32_t token);
 
   SamplingParams params_;
   int64_t num_generated_ = 0;

@@ -7,6 +7,26 @@
 
 namespace ballast {
 
+Peaks merged(const Peaks* slices, int64_t num) {
+  Peaks peaks{-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity(), false};
+  for (int64_t index = 0; index < num; ++index) {
+    peaks.highest = std::max(peaks.highest, slices[index].highest);
+    peaks.lowest = std::min(peaks.lowest, slices[index].lowest);
+    peaks.has_nan = peaks.has_nan || slices[index].has_nan;
+  }
+  return peaks;
+}
+
+double sum_of_blocks(const double* sums, const RowSlices& slices) {
+  double total = 0.0;
+  for (int64_t index = 0; index < slices.count(); ++index) {
+    const Chunks blocks(slices[index].size(), kLogitBlock);
+    const double* const of_slice = sums + slices[index].begin / kLogitBlock;
+    for (int64_t i = 0; i < blocks.count(); ++i) total += of_slice[i];
+  }
+  return total;
+}
+
 template <class Logit>
 Peaks find_peaks(const LogitKernels<Logit>& kernels, const Logit* row, const RowSlices& slices,
                  Logit* block_peaks) {
@@ -15,14 +35,7 @@ Peaks find_peaks(const LogitKernels<Logit>& kernels, const Logit* row, const Row
     found.get()[index] =
         kernels.peaks(row + range.begin, range.size(), block_peaks + range.begin / kLogitBlock);
   });
-  Peaks peaks{-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity(), false};
-  for (int64_t index = 0; index < slices.count(); ++index) {
-    const Peaks& of_slice = found.get()[index];
-    peaks.highest = std::max(peaks.highest, of_slice.highest);
-    peaks.lowest = std::min(peaks.lowest, of_slice.lowest);
-    peaks.has_nan = peaks.has_nan || of_slice.has_nan;
-  }
-  return peaks;
+  return merged(found.get(), slices.count());
 }
 
 template <class Logit>
@@ -31,13 +44,7 @@ double sum_weights(const LogitKernels<Logit>& kernels, const Logit* row, const R
   slices.for_each([&](int64_t, IndexRange range) {
     kernels.sum_blocks(row + range.begin, range.size(), weighing, sums + range.begin / kLogitBlock);
   });
-  double total = 0.0;
-  for (int64_t index = 0; index < slices.count(); ++index) {
-    const Chunks blocks(slices[index].size(), kLogitBlock);
-    const double* const of_slice = sums + slices[index].begin / kLogitBlock;
-    for (int64_t i = 0; i < blocks.count(); ++i) total += of_slice[i];
-  }
-  return total;
+  return sum_of_blocks(sums, slices);
 }
 
 template Peaks find_peaks(const LogitKernels<float>&, const float*, const RowSlices&, float*);

@@ -37,6 +37,12 @@ class RowSlices {
   ThreadPool* pool_;
 };
 
+// Of a row, from those of its slices.
+Peaks merged(const Peaks* slices, int64_t num);
+
+// The sum of a row's blocks, as sum_weights forms it.
+double sum_of_blocks(const double* sums, const RowSlices& slices);
+
 template <class Logit>
 Peaks find_peaks(const LogitKernels<Logit>& kernels, const Logit* row, const RowSlices& slices,
                  Logit* block_peaks);

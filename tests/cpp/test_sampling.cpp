@@ -14,6 +14,7 @@
 #include "sampling/logprobs.h"
 #include "sampling/philox.h"
 #include "sampling/ranking.h"
+#include "sampling/rows.h"
 #include "sampling/sequence_sampler.h"
 #include "sampling/slices.h"
 #include "threads/thread_pool.h"
@@ -80,12 +81,14 @@ TEST(a_token_by_rank_is_that_of_a_plain_sort) {
       });
       const Weighing weighing{peaks.highest, 1.4426950408889634, kDeepest};
       const auto num = static_cast<int64_t>(order.size());
-      const RowSlices slices(n, nullptr);
+      const int64_t num_slices = RowSlices(n, nullptr).count();
       // A range that is much too wide puts all into one bucket, one that is too narrow the rest into the
       // last.
       for (const double range : {kDeepest, 1e6, 0.01, 0.0}) {
-        const Ranking<float> ranking(kernels, kernels.floats, row.data(), n, slices, block_peaks.data(),
-                                     weighing, range);
+        const Ranking<float> ranking(kernels, kernels.floats, row.data(), n, block_peaks.data(), weighing,
+                                     range);
+        for (int64_t slice = 0; slice < num_slices; ++slice) ranking.fill(slice);
+        ranking.merge();
         EXPECT_EQ(ranking.all().count, num);
         double before = 0.0;
         for (int64_t rank = 0; rank < num; rank += 1 + num / 7) {
@@ -109,6 +112,48 @@ TEST(a_token_by_rank_is_that_of_a_plain_sort) {
   }
 }
 
+TEST(rows_that_threads_divide_give_the_same_bits_alone_and_together) {
+  const SamplingKernels& kernels = reference_sampling();
+  ThreadPool pool(3), alone(1);
+  const int64_t n = 3 * kSliceLogits + 517;
+  std::vector<std::vector<float>> logits;
+  for (const Shape shape : {Shape::kSpread, Shape::kTied, Shape::kClose, Shape::kMasked}) {
+    logits.push_back(random_row(n, shape, 12));
+  }
+  // Greedy, by id, by rank, few by rank, and adjusted: together they are all that a step may have. More than
+  // once, so that they are more than rows at once.
+  std::vector<SamplingParams> params(5, plain_params());
+  params[0].selection = {0.0, 0, 1.0, 0.0};
+  params[2].selection = {0.6, 0, 0.95, 0.0};
+  params[3].selection = {1.0, 20, 1.0, 0.0};
+  params[4].selection = {0.7, 0, 0.9, 0.01};
+  params[4].presence_penalty = 0.5;
+  std::vector<uint8_t> allowed(static_cast<size_t>(n + 7) / 8, 0x55);
+  const auto sampled = [&](ThreadPool& threads, bool together) {
+    std::vector<SequenceSampler> samplers;
+    for (uint64_t seed = 0; seed < 40; ++seed) {
+      samplers.emplace_back(params[seed % params.size()], std::vector<int32_t>{});
+    }
+    std::vector<int32_t> tokens;
+    for (int step = 0; step < 2; ++step) {
+      std::vector<SampledRow> rows;
+      for (size_t i = 0; i < samplers.size(); ++i) {
+        rows.push_back(
+            {&samplers[i], logits[i % logits.size()].data(), i % 7 == 0 ? allowed.data() : nullptr, {}});
+        if (together && i + 1 < samplers.size()) continue;
+        sample_rows(threads, kernels, n, rows);
+        for (const SampledRow& row : rows) tokens.push_back(row.choice.token);
+        rows.clear();
+      }
+    }
+    return tokens;
+  };
+  const std::vector<int32_t> want = sampled(alone, false);
+  EXPECT(sampled(pool, true) == want);
+  EXPECT(sampled(pool, false) == want);
+  EXPECT(sampled(alone, true) == want);
+}
+
 TEST(a_row_that_threads_divide_gives_the_same_bits) {
   const SamplingKernels& kernels = reference_sampling();
   ThreadPool pool(3);
@@ -119,10 +164,12 @@ TEST(a_row_that_threads_divide_gives_the_same_bits) {
                                        Selection{2.0, 2000, 0.9, 0.01}, Selection{0.3, 0, 0.5, 0.2}}) {
       EXPECT(is_worth_dividing(selection, n));
       for (const double uniform : {0.0, 0.3, 0.999}) {
-        const auto chosen = [&](ThreadPool* threads) {
-          return choose(kernels, kernels.floats, row.data(), n, selection, uniform, threads).token;
-        };
-        EXPECT_EQ(chosen(&pool), chosen(nullptr));
+        RowChoice<float> divided(kernels, kernels.floats, row.data(), n, selection, uniform);
+        pool.parallel_for(divided.num_slices(), [&](int64_t slice) { divided.find_peaks(slice); });
+        EXPECT(divided.begin());
+        pool.parallel_for(divided.num_slices(), [&](int64_t slice) { divided.weigh(slice); });
+        EXPECT_EQ(divided.finish().token,
+                  choose(kernels, kernels.floats, row.data(), n, selection, uniform).token);
       }
     }
     const auto logprob = [&](ThreadPool* threads) {
@@ -156,9 +203,7 @@ TEST(a_row_without_a_finite_peak_names_the_token) {
   const Selection selection{1.0, 0, 0.9, 0.0};
   for (const int64_t n : kSizes) {
     std::vector<float> row(static_cast<size_t>(n), -kInfinity);
-    const auto chosen = [&] {
-      return choose(kernels, kernels.floats, row.data(), n, selection, 0.5, nullptr);
-    };
+    const auto chosen = [&] { return choose(kernels, kernels.floats, row.data(), n, selection, 0.5); };
     EXPECT_EQ(chosen().token, 0);
     EXPECT_EQ(chosen().highest, -static_cast<double>(kInfinity));
     const auto last = static_cast<int32_t>(n - 1);
@@ -207,14 +252,19 @@ TEST(masks_need_no_more_bytes_than_bits_and_stop_tokens_may_lie_outside) {
     params.repetition_penalty = 1.5;
     params.min_tokens = 1;
     params.stop_tokens = {0, static_cast<int32_t>(n), 100000};
+    ThreadPool pool(1);
     SequenceSampler sampler(params, {0, static_cast<int32_t>(n - 1), static_cast<int32_t>(n), 100000});
     const std::vector<float> row(static_cast<size_t>(n), 1.0f);
     std::vector<uint8_t> allowed(static_cast<size_t>((n + 7) / 8), 0);
     allowed[static_cast<size_t>((n - 1) / 8)] |= static_cast<uint8_t>(1u << (n - 1) % 8);
-    EXPECT_EQ(sampler.next(kernels, row.data(), n, allowed.data(), nullptr).token,
-              static_cast<int32_t>(n - 1));
+    const auto next = [&](const uint8_t* mask) {
+      std::vector<SampledRow> rows{{&sampler, row.data(), mask, {}}};
+      sample_rows(pool, kernels, n, rows);
+      return rows[0].choice.token;
+    };
+    EXPECT_EQ(next(allowed.data()), static_cast<int32_t>(n - 1));
     // The token of before has become less likely, and those of the prompt.
-    EXPECT_EQ(sampler.next(kernels, row.data(), n, nullptr, nullptr).token, n > 2 ? 1 : 0);
+    EXPECT_EQ(next(nullptr), n > 2 ? 1 : 0);
   }
 }
 
@@ -223,5 +273,7 @@ TEST(a_bias_outside_the_vocabulary_is_refused) {
   params.biases = {{5, 1.0}};
   SequenceSampler sampler(params, {});
   const std::vector<float> row(5, 1.0f);
-  EXPECT_THROWS(sampler.next(reference_sampling(), row.data(), 5, nullptr, nullptr), std::out_of_range);
+  ThreadPool pool(1);
+  std::vector<SampledRow> rows{{&sampler, row.data(), nullptr, {}}};
+  EXPECT_THROWS(sample_rows(pool, reference_sampling(), 5, rows), std::out_of_range);
 }

@@ -245,27 +245,25 @@ void fill_buckets(const Logit* row, int64_t n, const Weighing& weighing, double 
 }
 
 template <class Logit>
-int64_t gather_bucket(const Logit* row, int64_t n, const Weighing& weighing, double buckets_per_depth,
-                      int bucket, double* logits, int32_t* ids) {
-  const double first = bucket;
-  const double beyond = bucket == kRankBuckets - 1 ? __builtin_inf() : first + 1.0;
+int64_t gather(const Logit* row, int64_t n, Logit least, Logit end, double* logits, int32_t* ids) {
+  using Vector = typename Lanes<Logit>::Vector;
+  constexpr int kLanes = static_cast<int>(sizeof(Vector) / sizeof(Logit));
   int64_t num = 0;
-  for_groups(row, n, [&](const Eight& lanes, int64_t at) {
-    Depths depths;
-    find_depths(lanes, weighing, depths);
-    unsigned found = 0;
-    for (int i = 0; i < kParts; ++i) {
-      const Doubles place = depths.depth.part[i] * buckets_per_depth;
-      const Longs is_within = (place >= all_lanes(first)) & (place < all_lanes(beyond));
-      found |= lane_bits(is_within) << (i * kDoubleLanes);
-    }
-    for (found &= depths.live_bits; found != 0; found &= found - 1) {
-      const int64_t id = at + __builtin_ctz(found);
-      logits[num] = static_cast<double>(row[id]);
-      ids[num] = static_cast<int32_t>(id);
-      ++num;
-    }
-  });
+  const auto take_if_within = [&](int64_t id) {
+    if (!(row[id] >= least && row[id] < end)) return;
+    logits[num] = static_cast<double>(row[id]);
+    ids[num] = static_cast<int32_t>(id);
+    ++num;
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    Vector lanes;
+    __builtin_memcpy(&lanes, row + i, sizeof(lanes));
+    const Longs is_within = reinterpret_cast<Longs>((lanes >= least) & (lanes < end));
+    if (lane_bits(is_within != 0) == 0) continue;
+    for (int lane = 0; lane < kLanes; ++lane) take_if_within(i + lane);
+  }
+  for (; i < n; ++i) take_if_within(i);
   return num;
 }
 
@@ -288,7 +286,7 @@ void widen(const float* row, int64_t n, const uint8_t* allowed, double* out) {
 
 template <class Logit>
 constexpr LogitKernels<Logit> logit_kernels() {
-  return {find_peaks<Logit>, weigh<Logit>, sum_blocks<Logit>, fill_buckets<Logit>, gather_bucket<Logit>};
+  return {find_peaks<Logit>, weigh<Logit>, sum_blocks<Logit>, fill_buckets<Logit>, gather<Logit>};
 }
 
 const SamplingKernels& sampling_kernels() {

@@ -23,6 +23,8 @@ from support.models.random_blocks import dequantized, random_blocks
 FAST = kernels.usable_isas()[0]
 NUM_EXPERTS, HIDDEN, WIDTH = 3, 256, 256
 NUM_TOKENS, NUM_USED = 150, 2
+SMALL, SMALL_KINDS = 64, (T.Q8_0, T.Q4_0, T.Q5_0)
+"""Where the types do not matter: an interpreter takes a tenth of the time."""
 Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -47,15 +49,17 @@ def stack_of(rng, pool, kind: T, rows: int, cols: int, device: torch.device) -> 
     return PanelStack(torch.from_numpy(packed.panels.copy()).to(device), kind, NUM_EXPERTS, rows, cols), weight
 
 
-def stacks_of(rng, pool, kinds: tuple[T, T, T], device: torch.device, width: int = WIDTH):
-    shapes = ((width, HIDDEN), (width, HIDDEN), (HIDDEN, width))
+def stacks_of(rng, pool, kinds: tuple[T, T, T], device: torch.device, hidden: int = HIDDEN, width: int = WIDTH):
+    shapes = ((width, hidden), (width, hidden), (hidden, width))
     pairs = [stack_of(rng, pool, kind, *shape, device) for kind, shape in zip(kinds, shapes, strict=True)]
     return [stack for stack, _ in pairs], [weight for _, weight in pairs]
 
 
-def some_tokens(rng, device: torch.device, num_tokens: int = NUM_TOKENS, num_ids: int = NUM_EXPERTS + 2) -> Given:
+def some_tokens(
+    rng, device: torch.device, num_tokens: int = NUM_TOKENS, num_ids: int = NUM_EXPERTS + 2, hidden: int = HIDDEN
+) -> Given:
     """Tokens that choose among all experts and two that are elsewhere."""
-    x = rng.standard_normal((num_tokens, HIDDEN), dtype=np.float32)
+    x = rng.standard_normal((num_tokens, hidden), dtype=np.float32)
     ids = np.argsort(rng.random((num_tokens, num_ids)), 1)[:, :NUM_USED].astype(np.int32) - 1
     weights = rng.random(ids.shape, dtype=np.float32)
     return tuple(torch.from_numpy(values).to(device) for values in (x, ids, weights))
@@ -65,7 +69,7 @@ def check(found: torch.Tensor, given: Given, matrices: list[np.ndarray], experts
     gate, up, down = matrices
     x, ids, weights = (values.cpu().numpy() for values in given)
     for token, chosen in enumerate(ids):
-        expected = np.zeros(HIDDEN)
+        expected = np.zeros(x.shape[1])
         for expert, weight in zip(chosen, weights[token], strict=True):
             if expert in experts:
                 gated = gate[expert] @ x[token]
@@ -98,8 +102,8 @@ def test_experts_that_do_not_fit_at_once_and_widths_that_are_no_step_are_the_sam
 
 def test_experts_come_in_chunks_and_nobody_may_have_chosen_one(rng, pool, device, monkeypatch) -> None:
     """`ExpertSums` takes this way from so many tokens on, and so do `ExpertPanels`."""
-    stacks, matrices = stacks_of(rng, pool, (T.Q4_K, T.Q4_K, T.Q6_K), device)
-    x, ids, weights = some_tokens(rng, device, num_tokens=60, num_ids=2 * NUM_EXPERTS)
+    stacks, matrices = stacks_of(rng, pool, SMALL_KINDS, device, SMALL, SMALL)
+    x, ids, weights = some_tokens(rng, device, num_tokens=60, num_ids=2 * NUM_EXPERTS, hidden=SMALL)
     ids[ids == 1] = -1
     monkeypatch.setattr(pair_sums, "FEWEST_PAIRS", 20)
     sums = ExpertSums(x, ids, weights, 2 * NUM_EXPERTS)
@@ -116,8 +120,8 @@ def sums_of(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, stacks: l
 
 
 def test_a_token_s_sum_does_not_depend_on_the_others(rng, pool, device) -> None:
-    stacks, _ = stacks_of(rng, pool, (T.Q4_K, T.Q4_K, T.Q6_K), device)
-    x, ids, weights = some_tokens(rng, device, num_tokens=60)
+    stacks, _ = stacks_of(rng, pool, SMALL_KINDS, device, SMALL, SMALL)
+    x, ids, weights = some_tokens(rng, device, num_tokens=60, hidden=SMALL)
     whole = sums_of(x, ids, weights, stacks)
     assert torch.equal(sums_of(x[20:50], ids[20:50], weights[20:50], stacks), whole[20:50])
 

@@ -131,7 +131,7 @@ def _load_hybrid(
         pcie_share=settings.pcie_share,
         stream_from_tokens=settings.stream_from_tokens,
         vram=settings.vram,
-        pin_thread=settings.numa == "auto",
+        pin_thread=settings.numa != "off",
     )
     model, weights = load_hybrid_model(gguf_model, spec, packing, options, report)
     if settings.prefill_is_auto and not model.long_steps_pay:

@@ -16,7 +16,7 @@ def start_threads(
 ) -> tuple[kernels.ThreadPool, str]:
     """A pool of `num_threads`, and why its threads are not pinned ("" if they are).
 
-    With mode "auto" the calling thread becomes the pool's first thread for good, unless `adopt_caller` is False; it
+    Unless mode is "off", the calling thread becomes the pool's first thread for good, unless `adopt_caller` is False; it
     should then be the thread that makes all calls. `topology` None: the machine's own.
     """
     plan = plan_threads(topology or numa.read_topology(), num_threads, mode)
@@ -26,7 +26,7 @@ def start_threads(
     else:
         pool = kernels.ThreadPool(plan.placement)
         refusal = pool.pin_refusal
-    if mode == "auto" and adopt_caller:
+    if mode != "off" and adopt_caller:
         refusal = pool.adopt_caller() or refusal
     if refusal:
         log.warning("threads run unpinned", extra={"threads": num_threads, "refused": refusal})

@@ -44,6 +44,18 @@ def test_threads_that_fill_the_cores_or_several_nodes_are_pinned() -> None:
     assert placed(TWO_NODES, 2) == [(0, [0]), (1, [2])]
 
 
+def test_single_keeps_threads_on_the_node_with_the_most_cores_if_they_fit() -> None:
+    assert placed(TWO_NODES, 1, "single") == [(0, [0])]
+    assert placed(TWO_NODES, 2, "single") == [(0, [0, 1])]
+    assert placed(TWO_NODES, 3, "single") == placed(TWO_NODES, 3, "auto"), "one node has too few cores"
+    assert placed(ONE_NODE, 1, "single") == placed(ONE_NODE, 1, "auto"), "there is nothing to choose"
+    larger_second = Topology([Node(0, [0], [[0]]), Node(1, [1, 2, 3], [[1], [2], [3]])])
+    assert placed(larger_second, 3, "single") == [(1, [1, 2, 3])]
+    no_memory = Topology([Node(0, [0, 1], [[0], [1]], False), Node(1, [2], [[2]])])
+    assert placed(no_memory, 1, "single") == [(1, [2])]
+    assert placed(no_memory, 2, "single") == placed(no_memory, 2, "auto"), "memory of the larger node is forbidden"
+
+
 def test_threads_that_are_not_pinned_say_why() -> None:
     assert placed(ONE_NODE, 2, "off") == "numa is off"
     assert placed(ONE_NODE, 1) == "there are 1 threads for 2 cores of one node"

@@ -159,6 +159,16 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="HTTP proxy through which pods and Services are asked; for an operator outside the cluster",
     )
+    parser.add_argument(
+        "--otlp-endpoint",
+        type=_collector,
+        metavar="URL",
+        help="OpenTelemetry collector to which spans of the operator's passes go, by OTLP over HTTP as JSON, mostly on "
+        "port 4318; none without it",
+    )
+    parser.add_argument(
+        "--otlp-service-name", default=defaults.otlp_service_name, metavar="NAME", help=f"service.name there; {DEFAULT}"
+    )
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help=DEFAULT)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help=DEFAULT)
 
@@ -188,6 +198,8 @@ def _run(arguments: argparse.Namespace) -> int:
         health_port=arguments.health_port,
         resync_s=arguments.resync_seconds,
         probe_proxy=arguments.probe_proxy,
+        otlp_endpoint=arguments.otlp_endpoint,
+        otlp_service_name=arguments.otlp_service_name,
     )
     asyncio.run(run_operator(_child_options(arguments), process))
     return 0
@@ -262,6 +274,12 @@ def _interval(text: str) -> float:
     if not MIN_RESYNC_S <= seconds <= MAX_RESYNC_S:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from {MIN_RESYNC_S} to {MAX_RESYNC_S}")
     return seconds
+
+
+def _collector(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no URL such as http://collector.tracing.svc:4318")
+    return text
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -50,6 +50,7 @@ def test_lint_finds_nothing(helm: Helm) -> None:
         ({"watchNamespaces": ["Team_A"]}, "watchNamespaces"),
         ({"log": {"level": "trace"}}, "level"),
         ({"resyncSeconds": 0}, "resyncSeconds"),
+        ({"tracing": {"endpoint": "collector:4318"}}, "tracing"),
         ({"allowed": {"hostPath": ["/srv"]}}, "hostPath"),
         ({"allowed": {"hostPaths": ["srv"]}}, "hostPaths"),
         ({"allowed": {"nodeSelectors": [{}]}}, "nodeSelectors"),

@@ -17,6 +17,7 @@ from ballast_operator.cli import main
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--otlp-endpoint", "collector:4318"], "'collector:4318' is no URL such as http://"),
         (["--resync-seconds", "0"], "'0' is no number of seconds from 1 to 300"),
         (["--resync-seconds", "nan"], "'nan' is no number of seconds"),
         (["--resync-seconds", "soon"], "'soon' is no number of seconds"),

@@ -19,5 +19,8 @@ class ProcessOptions:
     health_port: int = 8080
     resync_s: float = 60.0
     """Seconds between resyncs."""
+    otlp_endpoint: str | None = None
+    """OpenTelemetry collector to which spans of passes go; None: there are none."""
+    otlp_service_name: str = "ballast-operator"
     probe_proxy: str | None = None
     """HTTP proxy to pods and Services, for an operator outside the cluster."""

@@ -30,6 +30,7 @@ from ballast_operator.process.health import HealthServer
 from ballast_operator.process.leader import Election
 from ballast_operator.process.metrics import Metrics
 from ballast_operator.process.process_options import ProcessOptions
+from ballast_operator.process.traces import Traces
 from ballast_operator.process.watcher import Watcher
 
 log = logging.getLogger(__name__)
@@ -56,13 +57,14 @@ class Operator:
         self._loop = asyncio.get_running_loop()
         self._state = OperatorState()
         self._metrics = Metrics(self._state)
-        self._api = Api(self._metrics.requested)
+        self._traces = Traces(process.otlp_endpoint, process.otlp_service_name, process.identity)
+        self._api = Api(self._requested)
         self._prober = Prober(process.probe_proxy)
         self._freshness = Freshness()
         installs = Installs(self._api, Ref(process.lease_namespace, process.lease_name), time.monotonic)
-        reconciler = Reconciler(self._api, self._prober, children, self._state, installs, _now, time.monotonic)
+        self._reconciler = Reconciler(self._api, self._prober, children, self._state, installs, _now, time.monotonic)
         self._queue: WorkQueue[Ref] = WorkQueue(
-            reconciler.reconcile,
+            self._reconcile,
             num_workers=NUM_WORKERS,
             random=random.random,
             clock=time.monotonic,
@@ -107,12 +109,16 @@ class Operator:
             self._loop.add_signal_handler(number, stopping.set)
         working = asyncio.create_task(self._work())
         stop = asyncio.create_task(stopping.wait())
+        tracing = asyncio.create_task(self._traces.run())
         await asyncio.wait((working, stop), return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         working.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await working
         await self._leave()
+        tracing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await tracing
         await health.stop()
 
     def why_dead(self) -> str | None:
@@ -161,7 +167,8 @@ class Operator:
             self._mark_alive()
             kinds = self._state.child_kinds()
             try:
-                self._metrics.services.set(await self._resync.run_once())
+                with self._traces.span("resync", {}):
+                    self._metrics.services.set(await self._resync.run_once())
             except Exception as error:  # noqa: BLE001  whatever an answer looks like, the next look may be better
                 log.warning("could not look at everything", extra={"error": repr(error), "again_in_s": retry_s})
                 await asyncio.sleep(retry_s)
@@ -176,6 +183,14 @@ class Operator:
                 log.warning("beginning the watches anew")
                 self._watcher.restart()
             await asyncio.sleep(self._options.resync_s)
+
+    async def _reconcile(self, ref: Ref) -> float | None:
+        with self._traces.span("reconcile", {"k8s.namespace.name": ref.namespace, "ballast.service": ref.name}):
+            return await self._reconciler.reconcile(ref)
+
+    def _requested(self, verb: str, code: int) -> None:
+        self._metrics.requested(verb, code)
+        self._traces.requested()
 
     def _mark_alive(self) -> None:
         self._last_alive = time.monotonic()

@@ -4,8 +4,6 @@ import json
 import signal
 import threading
 import time
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx2
 import pytest
@@ -14,59 +12,11 @@ from ballast.server.request_record import Phases, Record
 from ballast.server.telemetry.otlp import MAX_WAITING, OtlpExporter
 from ballast.server.telemetry.spans import Span, read_parent, root
 from ballast.server.telemetry.tracing import Tracer
+from support.servers.collector import Collector, attributes
 from support.servers.process import FAKE, ServerProcess
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"
-
-
-class Collector:
-    """What an OpenTelemetry collector is to an exporter: takes spans, or refuses them."""
-
-    def __init__(self, status=200):
-        self.spans, self.resources, self.paths = [], [], []
-        self.arrived = threading.Condition()
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with collector.arrived:
-                    collector.paths.append((self.path, self.headers["Content-Type"]))
-                    for part in body["resourceSpans"]:
-                        collector.resources.append(attributes(part["resource"]))
-                        for scope in part["scopeSpans"]:
-                            collector.spans += scope["spans"]
-                    collector.arrived.notify_all()
-                self.send_response(status)
-                self.send_header("Content-Length", "2")
-                self.end_headers()
-                self.wfile.write(b"{}")
-
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def wait(self, enough, timeout_s=60):
-        with self.arrived:
-            assert self.arrived.wait_for(lambda: enough(self.spans), timeout_s), self.spans
-
-    @contextmanager
-    def serving(self):
-        thread = threading.Thread(target=self.server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            self.server.shutdown()
-            self.server.server_close()
-            thread.join(10)
-
-
-def attributes(part):
-    return {item["key"]: next(iter(item["value"].values())) for item in part["attributes"]}
 
 
 @pytest.fixture(scope="module")

@@ -58,6 +58,7 @@ def test_the_runtime_knows_every_argument_that_the_operator_writes(golden):
 
 def test_users_may_not_set_what_the_operator_sets_or_depends_on():
     free = {
+        "numa",  # off, where two pods share a kubelet's CPUs
         "device",  # the operator leaves the choice to the engine; which of them is the user's
         "served_model_name",  # repeatable: a further one takes nothing away
     }

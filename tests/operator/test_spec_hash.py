@@ -32,7 +32,7 @@ def test_the_hash_of_a_spec_stays_what_released_operators_wrote():
         {"engine": {"maxBatchSize": 4, "maxNewTokens": 1024, "cacheLens": 32768}},
         {"endpoint": {"port": 10002}},
         {"replicas": 3},
-        {"numa": {"policy": "AllNodes", "enforcement": "Require"}},
+        {"numa": {"policy": "SingleNode", "enforcement": "Require"}},
         {"endpoint": {"networkPolicy": {}}},
         {"resources": {"cpus": 32, "memory": "450560Mi"}},
     ],
@@ -55,6 +55,7 @@ def test_defaults_written_out_and_what_pods_do_not_depend_on_restart_nothing(cha
         {"endpoint": {"port": 8080}},
         {"endpoint": {"auth": {"secretRef": {"name": "keys"}}}},
         {"scheduling": {"nodeSelector": {"a": "b"}}},
+        {"numa": {"policy": "AllNodes"}},
     ],
     ids=str,
 )

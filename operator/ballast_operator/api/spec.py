@@ -160,8 +160,9 @@ class Numa(ApiType):
 
     policy: Literal["SingleNode", "AllNodes"] = Field(
         default="SingleNode",
-        description="SingleNode: CPUs, memory and GPU of one NUMA node. AllNodes: CPUs of several, experts split among "
-        "them; the kubelet's single-numa-node policy refuses such a pod.",
+        description="SingleNode: CPUs, memory and GPU of one NUMA node; the engine keeps threads and weights on one "
+        "where the pod's CPUs are of several and one has a core for each thread (--numa single). AllNodes: CPUs of "
+        "several, experts split among them (--numa auto); the kubelet's single-numa-node policy refuses such a pod.",
     )
     enforcement: Literal["Require", "Prefer", "Off"] = Field(
         default="Prefer",

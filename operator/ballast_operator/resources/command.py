@@ -39,6 +39,7 @@ def engine_options(spec: InferenceServiceSpec) -> dict[str, object]:
         "backend_type": engine.backend_type,
         "drain_timeout_s": engine.drain_timeout_seconds,
         "device": asked_device(spec),
+        "numa": "single" if spec.numa.policy == "SingleNode" else "auto",
         "log_format": "json",
         "api_key_file": f"{KEYS_DIRECTORY}/{spec.endpoint.auth.secret_ref.key}" if spec.endpoint.auth else None,
         "optimize_config_path": f"{RULES_DIRECTORY}/{rules_key(rules)}" if rules else None,

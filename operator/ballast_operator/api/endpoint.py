@@ -37,7 +37,7 @@ class Peer(ApiType):
 
 
 class NetworkRules(ApiType):
-    """Who may connect to the pods. Nothing else may, and the pods may connect to nothing."""
+    """Who may connect to the pods, and to which collectors they may. Nothing else may, and the pods to nothing else."""
 
     clients: list[Peer] = Field(
         default_factory=list,
@@ -46,6 +46,12 @@ class NetworkRules(ApiType):
     )
     monitoring: list[Peer] = Field(
         default_factory=list, max_length=32, description="Pods that may read metrics on the admin port: Prometheus."
+    )
+    collectors: list[Peer] = Field(
+        default_factory=list,
+        max_length=32,
+        description="Pods that the engine may send traces to (--otlp_endpoint), on any port, and DNS with them. "
+        "Default: the pods connect to nothing.",
     )
 
 

@@ -11,9 +11,13 @@ from ballast_operator.child_options import ChildOptions
 from ballast_operator.names import ADMIN_PORT_NAME, API_PORT_NAME, FIELD_MANAGER, pod_selector
 from ballast_operator.resources.meta import child_metadata
 
+DNS_PORTS = (53, 5353)
+"""OpenShift's resolvers listen on the second."""
+
 
 def build_network_policy(service: InferenceService, rules: NetworkRules, options: ChildOptions) -> dict[str, Any]:
-    """The policy: clients and the operator reach the API, monitoring and the operator the admin port, the pods nothing.
+    """The policy: clients and the operator reach the API, monitoring and the operator the admin port, the pods nothing
+    but collectors and the DNS by which they find them.
 
     The kubelet's probes come from the node and are not subject to policies.
     """
@@ -33,8 +37,14 @@ def build_network_policy(service: InferenceService, rules: NetworkRules, options
                 _ingress([*clients, operator], API_PORT_NAME),
                 _ingress([*_peers(rules.monitoring), operator], ADMIN_PORT_NAME),
             ],
+            **({"egress": [{"to": _peers(rules.collectors)}, dns_egress()]} if rules.collectors else {}),
         },
     }
+
+
+def dns_egress() -> dict[str, Any]:
+    """Names are looked up wherever the cluster has its resolvers, which may be on nodes."""
+    return {"ports": [{"protocol": kind, "port": port} for port in DNS_PORTS for kind in ("UDP", "TCP")]}
 
 
 def _ingress(peers: list[dict[str, Any]], port: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from ballast_operator.api.spec import HOSTNAME, InferenceServiceSpec
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.folders import MODEL_DIRECTORY, MODEL_VOLUME, SCRATCH_DIRECTORY
 from ballast_operator.names import ADMIN_PORT, ADMIN_PORT_NAME, FIELD_MANAGER, GROUP
+from ballast_operator.resources.networkpolicy import dns_egress
 from ballast_operator.resources.pod import runtime_image
 from ballast_operator.resources.security import USER, container_security, pod_security
 from ballast_operator.resources.volumes import pulled_volume
@@ -37,8 +38,6 @@ RESOURCES = {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory"
 FOR_EVER = 2**31 - 1
 """Attempts, which come at most six minutes apart: a Secret or a network that is mended later is noticed."""
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
-DNS_PORTS = (53, 5353)
-"""OpenShift's resolvers listen on the second."""
 
 
 def pull_name(spec: InferenceServiceSpec, source: HuggingFaceSource) -> str:
@@ -103,7 +102,7 @@ def build_pull_policy(
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [{"from": [operator], "ports": [{"protocol": "TCP", "port": ADMIN_PORT_NAME}]}],
             "egress": [
-                {"ports": [{"protocol": kind, "port": port} for port in DNS_PORTS for kind in ("UDP", "TCP")]},
+                dns_egress(),
                 {"ports": [{"protocol": "TCP", "port": port} for port in ports]},
             ],
         },

@@ -11,7 +11,7 @@ CORES       = $(shell nproc)
 # The parts of `make lint`. .pre-commit-config.yaml runs the same; tests/tools/test_lint.py holds the two together.
 LINT        = lint-python lint-cpp lint-types lint-stubs lint-layers lint-generated
 
-.PHONY: help setup demo demo-stop e2e e2e-gpu-image browser prometheus wheel test fuzz cluster-binaries test-cpp test-python test-clients exam lint $(LINT) docs docs-reference image sbom format bench sanitize lock clean
+.PHONY: help setup demo demo-stop e2e e2e-gpu-image numa browser prometheus wheel test fuzz cluster-binaries test-cpp test-python test-clients exam lint $(LINT) docs docs-reference image sbom format bench sanitize lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -56,6 +56,9 @@ e2e: setup ## tests on a real node: kubelet, containerd, the project's images; L
 
 e2e-gpu-image: setup ## the images with CUDA's libraries on a real node without a GPU; builds both, 35 GB of disk meanwhile
 	@tools/e2e.sh gpu-image
+
+numa: wheel ## a machine in software with two NUMA nodes: the server's threads and memory, a kubelet's policies; half an hour
+	@tools/numa.sh
 
 test-clients: setup ## other people's clients, each in an environment of its own
 	@$(BIN)/python -m tools.clients

@@ -1,0 +1,36 @@
+"""One machine in software with two NUMA nodes for the session. Started by tools/numa.sh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.vm.disk import boot_files
+from support.vm.guest import Guest
+from support.vm.site import Site, site_of
+from support.vm.table import Table
+
+
+@pytest.fixture(scope="session")
+def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
+    guest = Guest(boot_files(), tmp_path_factory.mktemp("guest"))
+    guest.start()
+    try:
+        yield guest
+    finally:
+        guest.stop()
+
+
+@pytest.fixture(scope="session")
+def site(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with site_of(guest, tmp_path_factory.mktemp("cluster")) as site:
+        yield site
+
+
+@pytest.fixture(scope="session")
+def table() -> Iterator[Table]:
+    """What was seen, printed at the end and added to the records."""
+    table = Table()
+    yield table
+    table.show()

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Tests on a machine in software (QEMU) with two NUMA nodes. Linux and root; says what else is missing.
+#   numa.sh [PYTEST ARGUMENTS]
+# The wheel must be in build/dist (make wheel). BALLAST_NUMA_RECORDS names a file that what was seen is added to.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export PYTHONPATH=$PWD/tests
+
+say() { # what comes next, and how long it took until here
+  printf '%5d s  %s\n' "$SECONDS" "$*"
+}
+
+say "images; minutes when they are built for the first time"
+.venv/bin/python -m support.cluster.nodes.images
+for part in controlplane node; do
+  say "programs of the cluster: $part"
+  tools/cluster-binaries.sh $part > /dev/null
+done
+say "the machine's disk; minutes when it is built for the first time"
+.venv/bin/python -m support.vm.disk
+say "tests"
+trap 'rm -rf build/numa' EXIT
+tools/node-namespaces.sh .venv/bin/pytest --timeout 1200 --verbose -s tests/numa_vm "$@"
+say "done"

@@ -48,16 +48,19 @@ _LISTED_DEVICES = 16
 """Rules may speak of as many; what they ask for is compared with where modules go."""
 
 
-def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec, memory: Memory | None = None) -> MemoryPlan:
-    """The plan of a resolved configuration on this machine, or on one with that `memory`: with a GPU, for the longest
-    steps that fit where prefill_chunk_size is "auto", and with a cache that suits the memory where cache_lens is.
-    Raises ConfigError for rules that cannot be followed."""
+def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec, described: Described = THIS_MACHINE) -> MemoryPlan:
+    """The plan of a resolved configuration on this machine, or on the one that is described: with a GPU, for the
+    longest steps that fit where prefill_chunk_size is "auto", and with a cache that suits the memory where cache_lens
+    is. Raises ConfigError for rules that cannot be followed."""
     sizes = cache_sizes(config.scheduling, spec.context_length)
-    plan = _plan_with_cache(config, gguf, spec, sizes, memory or read_machine().memory)
+    plan = _plan_with_cache(config, gguf, spec, sizes, described)
     return replace(plan, lengths=lengths_of(config.scheduling, spec.context_length, plan.numbers.cache_lens, sizes))
 
 
-def _plan_with_cache(config: Config, gguf: GgufModel, spec: ModelSpec, sizes: CacheSizes, memory: Memory) -> MemoryPlan:
+def _plan_with_cache(
+    config: Config, gguf: GgufModel, spec: ModelSpec, sizes: CacheSizes, described: Described
+) -> MemoryPlan:
+    memory = _host_memory(described)
     scheduling, rules_path = config.scheduling, config.model.optimize_config_path
     modules = module_tree(spec)
     rules: tuple[Rule, ...] = () if rules_path is None else read_rules(rules_path, modules)
@@ -81,7 +84,7 @@ def _plan_with_cache(config: Config, gguf: GgufModel, spec: ModelSpec, sizes: Ca
             return make_plan(gguf, spec, on_host, tried, memory, folder)
 
         return _with_suited_cache(make_on_host, make_on_host(numbers), sizes)
-    device = _device_memory(config.machine)
+    device = _device_memory(config.machine, described)
     if numbers.isa == "reference":
         raise _needs_packing(device.name)
     undecoded = why_not_on_gpu(gguf, spec)
@@ -125,10 +128,11 @@ def _longest_step(plan: MemoryPlan, asked: int | None) -> int:
     return plan.numbers.step_tokens if asked or plan.device.has_host_experts else LONGEST_WITHOUT_STREAMING
 
 
-def settle(config: Config, gguf: GgufModel, spec: ModelSpec, memory: Memory | None = None) -> tuple[Config, MemoryPlan]:
+def settle(
+    config: Config, gguf: GgufModel, spec: ModelSpec, described: Described = THIS_MACHINE
+) -> tuple[Config, MemoryPlan]:
     """A resolved configuration with what was left to its plan, and that plan. Where the device was left open and the
-    GPU does not do, it is the CPU with the reason, if the CPU can serve. `memory`: of a machine that is not this one.
-    Raises ConfigError as `plan_for` does."""
+    GPU does not do, it is the CPU with the reason, if the CPU can serve. Raises ConfigError as `plan_for` does."""
     device = config.machine.device
     is_open = config.device_is_open and device != "cpu"
     if is_open and chosen_isa() == "reference":
@@ -139,12 +143,12 @@ def settle(config: Config, gguf: GgufModel, spec: ModelSpec, memory: Memory | No
         config = on_cpu(config, undecoded)
     if config.machine.device != "cpu":
         config = experts_on_cpu(config, gguf, spec)
-    plan = plan_for(config, gguf, spec, memory)
+    plan = plan_for(config, gguf, spec, described)
     if is_open and plan.device is not None and not plan.device.fits:
         needed, of_gpu = human(plan.device.needed_bytes), plan.device.memory
         available = f"{human(of_gpu.available_bytes)}, {of_gpu.limited_by}"
         without = on_cpu(config, f"{device} is too small: {needed} needed, available are {available}")
-        plan_without = plan_for(without, gguf, spec, memory)
+        plan_without = plan_for(without, gguf, spec, described)
         if plan_without.fits:
             config, plan = without, plan_without
     return planned(config, plan), plan
@@ -197,8 +201,15 @@ def _needs_packing(device: str) -> ConfigError:
     return ConfigError("device", device, f"takes a CPU with {_packing_needs()}; device=cpu needs none")
 
 
-def _device_memory(machine: MachineConfig) -> DeviceMemory:
-    free, limit = free_vram(machine.device), machine.vram_limit
+def _host_memory(described: Described) -> Memory:
+    if described.host_memory is None:
+        return read_machine().memory
+    return Memory(described.host_memory, described.host_memory, None)
+
+
+def _device_memory(machine: MachineConfig, described: Described) -> DeviceMemory:
+    limit = machine.vram_limit
+    free = None if _has_another_gpu(machine, described) else free_vram(machine.device)
     if free is None and limit is None:
         raise ConfigError(
             "vram_limit",
@@ -210,6 +221,11 @@ def _device_memory(machine: MachineConfig) -> DeviceMemory:
         return DeviceMemory(machine.device, limit, "the limit that vram_limit sets", "vram_limit")
     assert free is not None
     return DeviceMemory(machine.device, free, "what is free there")
+
+
+def _has_another_gpu(machine: MachineConfig, described: Described) -> bool:
+    """Whether the machine is another one, whose GPU has the memory that vram_limit says."""
+    return described != THIS_MACHINE and machine.vram_limit is not None
 
 
 def _gpu_expert_options(machine: MachineConfig, gguf: GgufModel, spec: ModelSpec) -> GpuExpertOptions:
@@ -245,9 +261,8 @@ def run(
     and ModelError; the plan is printed before it is refused."""
     gguf, spec = open_checked(config.model)
     here = read_machine()
-    memory = None if described.host_memory is None else Memory(described.host_memory, described.host_memory, None)
-    config, plan = settle(config, gguf, spec, memory)
-    gpu_name = here.gpus[0] if here.gpus else None
+    gpu_name = here.gpus[0] if here.gpus and not _has_another_gpu(config.machine, described) else None
+    config, plan = settle(config, gguf, spec, described)
     speed = speed_report(gguf, spec, plan, here.memory, described, gpu_name, config.machine.activation_bytes)
     missing = [] if plan.fits else shortfall_lines(gguf, spec, plan, others)
     if as_json:

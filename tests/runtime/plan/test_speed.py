@@ -20,11 +20,11 @@ from ballast.host.machine import Memory, read_machine
 from ballast.model.modules import module_tree
 from ballast.model.spec import LatentSpec, ModelSpec
 from ballast.moe.device_rules import assign
-from ballast.plan import MemoryPlan, Numbers, make_plan
+from ballast.plan import MemoryPlan, Numbers, command, make_plan
 from ballast.plan.described import read_pcie, read_rate, read_size
 from ballast.plan.shortfall import shortfall_lines
 from ballast.plan.speed import Rates, Work, decode, prefill
-from ballast.plan.speed_report import usual_activation_bytes, work_of
+from ballast.plan.speed_report import ASSUMED_GPU_BYTES_PER_S, usual_activation_bytes, work_of
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.gguf_files import R1_SPEC, V2_LITE_SPEC, common_types, write_hollow_model
 
@@ -177,6 +177,26 @@ def test_a_machine_is_described(models: dict[str, GgufModel], capsys: pytest.Cap
     told = capsys.readouterr().out
     assert "46 GB/s of host memory, as described, 2 threads of" in told
     assert "1008 GB/s of the GPU's memory, as described, 25 GB/s across PCIe, as described" in told
+
+
+def test_the_gpu_of_a_described_machine_is_not_the_one_that_is_here(
+    models: dict[str, GgufModel], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "free_vram", lambda _: 4 * GIB)
+    here = replace(read_machine(), gpus=("NVIDIA L4",))
+    monkeypatch.setattr(command, "read_machine", lambda: here)
+    limit, host = ["--device", "cuda", "--vram_limit", "24GiB"], ["--host_memory", "64GiB"]
+
+    def planned_on(*words: str) -> dict[str, Any]:
+        cli.main(["plan", str(models["v2"].path), "--json", "--memory_bandwidth", "46GB/s", *words])
+        return json.loads(capsys.readouterr().out)
+
+    there = planned_on(*limit, *host)
+    assert there["device"]["available_bytes"] == 24 * GIB
+    assert there["speed"]["gpu_memory_bytes_per_s"] == ASSUMED_GPU_BYTES_PER_S
+    of_this = planned_on("--device", "cuda", *host)
+    assert of_this["device"]["available_bytes"] == 4 * GIB, "what is not named is this machine's"
+    assert of_this["speed"]["gpu_memory_bytes_per_s"] == 300e9
 
 
 def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

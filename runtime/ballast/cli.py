@@ -243,7 +243,7 @@ def _pulled(config: Config, name: HubName, model: str) -> Config:
     from ballast.hub.pull import pull
     from ballast.hub.remote import Hub
 
-    found = pull(name, Hub.of_environment(), config)
+    found = pull(name, Hub.of_environment(name.site), config)
     named = found.model(found.store.snapshot(found.commit), config.model)
     return replace(config, model=replace(named, served_model_name=named.served_model_name or (model,)))
 
@@ -254,7 +254,8 @@ def _add_pull(commands: _Commands) -> None:
         help="fetch a model from a hub",
         description="Fetch one quantisation of a model from a hub, if it fits this machine, into the hub's own cache. "
         "What an interrupted pull has fetched is kept, and the next goes on there. HF_TOKEN, HF_ENDPOINT, HF_HOME, "
-        "HF_HUB_CACHE and HF_HUB_OFFLINE mean what they mean for the hub's own tools.",
+        "HF_HUB_CACHE and HF_HUB_OFFLINE mean what they mean for the hub's own tools. ModelScope's models are named as "
+        "modelscope.cn/org/repo:QUANT; their token is MODELSCOPE_API_TOKEN.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -281,7 +282,7 @@ def _pull(arguments: argparse.Namespace) -> int:
     with written_to(arguments.report) as said, progress_page(arguments.progress_port) as told:
         name = read_name(arguments.model)
         config = None if arguments.skip_plan else serve_config([])
-        found = pull(name, Hub.of_environment(), config, told=told)
+        found = pull(name, Hub.of_environment(name.site), config, told=told)
         file = found.store.snapshot(found.commit) / found.choice.files[0].path
         said |= {
             "reason": "Pulled",
@@ -300,10 +301,14 @@ def _add_models(commands: _Commands) -> None:
 
 def _models(arguments: argparse.Namespace) -> int:
     from ballast.hub.library import listed, remove
-    from ballast.hub.remote import Hub
+    from ballast.hub.naming import SITES, read_name
+    from ballast.hub.remote import cache_of
 
-    cache = Hub.of_environment().cache
-    sys.stdout.write(listed(cache) if arguments.remove is None else remove(cache, arguments.remove))
+    if arguments.remove is None:
+        sys.stdout.write(listed({site: cache_of(site) for site in SITES}))
+    else:
+        name = read_name(arguments.remove)
+        sys.stdout.write(remove(cache_of(name.site), name))
     return 0
 
 
@@ -344,7 +349,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     from ballast.hub.pull import find, print_plan
     from ballast.hub.remote import Hub
 
-    hub = Hub.of_environment()
+    hub = Hub.of_environment(hub_name.site)
     print_plan(find(hub_name, hub, sys.stderr), hub, config, as_json=arguments.json, described=described)
     return 0
 

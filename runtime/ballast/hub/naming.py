@@ -16,7 +16,19 @@ from ballast.host.sizes import human
 from ballast.hub.errors import NotFoundError
 
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
-_NAME = re.compile(rf"(?P<repo>{_PART}/{_PART})(:(?P<quant>\w[\w./-]*))?(@(?P<revision>\w[\w./-]*))?", re.ASCII)
+HUGGING_FACE = "hf.co"
+_SITES = {
+    **dict.fromkeys(("hf.co", "huggingface.co"), HUGGING_FACE),
+    **dict.fromkeys(("modelscope.cn", "www.modelscope.cn"), "modelscope.cn"),
+    **dict.fromkeys(("modelscope.ai", "www.modelscope.ai"), "modelscope.ai"),
+}
+"""Hubs as a name may begin with them → the name that stands for each."""
+SITES = tuple(dict.fromkeys(_SITES.values()))
+_NAME = re.compile(
+    rf"((?P<site>{'|'.join(map(re.escape, _SITES))})/)?(?P<repo>{_PART}/{_PART})"
+    r"(:(?P<quant>\w[\w./-]*))?(@(?P<revision>\w[\w./-]*))?",
+    re.ASCII,
+)
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})")
 _QUANT = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_\d|(?:MX|NV)FP4(?:_MOE)?|BF16|F16|F32))(?=$|[-./])",
@@ -38,6 +50,12 @@ class HubName:
     repo: str
     quant: str | None = None
     revision: str = "main"
+    site: str = HUGGING_FACE
+
+    @property
+    def written(self) -> str:
+        """The repository as a command takes it."""
+        return repo_at(self.site, self.repo)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +91,14 @@ def read_name(text: str) -> HubName:
     found = _NAME.fullmatch(text)
     if found is None or ".." in text:
         raise ConfigError("model", text, "expected a file that is here, or org/repo:QUANT[@revision] of a hub")
-    return HubName(found["repo"], found["quant"], found["revision"] or "main")
+    site = _SITES[found["site"] or HUGGING_FACE]
+    newest = "main" if site == HUGGING_FACE else "master"
+    return HubName(found["repo"], found["quant"], found["revision"] or newest, site)
+
+
+def repo_at(site: str, repo: str) -> str:
+    """A repository with its hub, where that is not the usual one."""
+    return repo if site == HUGGING_FACE else f"{site}/{repo}"
 
 
 def check_file(repo: str, file: HubFile) -> HubFile:
@@ -116,7 +141,9 @@ def choices(files: Sequence[HubFile]) -> tuple[Choice, ...]:
 def choose(name: HubName, found: Sequence[Choice]) -> Choice:
     """The choice that the name stands for. Raises NotFoundError, which lists the choices, where that is not one."""
     if not found:
-        raise NotFoundError("model", name.repo, "has no GGUF file with all its shards; look for a repository that has")
+        raise NotFoundError(
+            "model", name.written, "has no GGUF file with all its shards; look for a repository that has"
+        )
     if name.quant is None:
         fitting, told = list(found), f"has {len(found)} models"
     else:
@@ -128,9 +155,10 @@ def choose(name: HubName, found: Sequence[Choice]) -> Choice:
     if len(fitting) == 1:
         return fitting[0]
     listed = "".join(
-        f"\n  {name.repo}:{choice.quant}  {human(choice.num_bytes)}  {choice.files[0].path}" for choice in found[:100]
+        f"\n  {name.written}:{choice.quant}  {human(choice.num_bytes)}  {choice.files[0].path}"
+        for choice in found[:100]
     )
-    raise NotFoundError("model", name.repo, f"{told}; name one:{listed}")
+    raise NotFoundError("model", name.written, f"{told}; name one:{listed}")
 
 
 def files_beside(files: Sequence[HubFile]) -> tuple[HubFile, ...]:

@@ -40,6 +40,8 @@ class Found:
     beside: tuple[HubFile, ...]
     others: tuple[Choice, ...] = ()
     """All models of the repository."""
+    address: str = ""
+    """Of the commit on the hub; empty for what is here alone."""
 
     @property
     def missing(self) -> tuple[HubFile, ...]:
@@ -60,10 +62,10 @@ def find(name: HubName, hub: Hub, out: TextIO) -> Found:
     if hub.is_offline:
         kept = _kept(store, name)
         if kept is None:
-            raise ConfigError("HF_HUB_OFFLINE", "1", f"{name.repo} is not here, and nothing may be fetched")
+            raise ConfigError("HF_HUB_OFFLINE", "1", f"{name.written} is not here, and nothing may be fetched")
         return kept
     try:
-        commit, files = hub.listing(name)
+        listing = hub.listing(name)
     except UnreachableError as error:
         try:
             kept = _kept(store, name)
@@ -73,9 +75,9 @@ def find(name: HubName, hub: Hub, out: TextIO) -> Found:
             raise
         out.write(f"{error}; taken as it was fetched before\n")
         return kept
-    store.snapshot(commit)
-    found = choices(files)
-    return Found(store, commit, choose(name, found), files_beside(files), found)
+    store.snapshot(listing.commit)
+    found = choices(listing.files)
+    return Found(store, listing.commit, choose(name, found), files_beside(listing.files), found, listing.address)
 
 
 def pull(
@@ -91,7 +93,7 @@ def pull(
     out = sys.stderr if out is None else out
     found = find(name, hub, out)
     if found.missing:
-        out.write(f"{name.repo}:{found.choice.quant} at {found.commit[:12]}: {human(found.choice.num_bytes)}\n")
+        out.write(f"{name.written}:{found.choice.quant} at {found.commit[:12]}: {human(found.choice.num_bytes)}\n")
         if config is not None:
             print_plan(found, hub, config, out=out)
     try:
@@ -102,9 +104,9 @@ def pull(
         found.store.remember(name.revision, found.commit)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise FullDiskError(f"{hub.cache}: the disk is full ({error.strerror}); {_ROOM}") from error
+            raise FullDiskError(f"{hub.cache}: the disk is full ({error.strerror}); {_room(hub)}") from error
         raise NotWritableError(
-            "HF_HUB_CACHE", hub.cache, f"cannot be written ({error.strerror}); name another"
+            hub.api.cache_variable, hub.cache, f"cannot be written ({error.strerror}); name another"
         ) from error
     return found
 
@@ -135,10 +137,10 @@ def print_plan(
     with tempfile.TemporaryDirectory(prefix="ballast-headers-") as temporary:
         folder = Path(temporary)
         for file in found.beside:
-            _place(folder, file, hub.head(found.store.repo, found.commit, file, file.num_bytes))
+            _place(folder, file, hub.head(found.store.repo, found.address, file, file.num_bytes))
         for file in found.choice.files:
             for most in _HEADS:
-                head = hub.head(found.store.repo, found.commit, file, most)
+                head = hub.head(found.store.repo, found.address, file, most)
                 if is_whole(head):
                     break
             _place(folder, file, head)
@@ -186,10 +188,10 @@ def _fetch(hub: Hub, found: Found, progress: Progress) -> None:
         parts = [store.blob(file).with_name(f"{file.content}.incomplete") for file in missing]
         there = sum(part.stat().st_size for part in parts if part.exists())
         needed = sum(file.num_bytes for file in missing)
-        check_room(blobs, max(0, needed - there), read_file_system(blobs).free_bytes)
+        check_room(hub, max(0, needed - there), read_file_system(blobs).free_bytes)
         for file in missing:
             if not store.blob(file).exists():  # two names may have the same bytes
-                hub.fetch(store.repo, found.commit, file, store.blob(file), progress)
+                hub.fetch(store.repo, found.address, file, store.blob(file), progress)
         progress.end()
 
 
@@ -205,10 +207,11 @@ def _only_one(store: Store) -> Iterator[None]:
         yield
 
 
-_ROOM = "make room, or name another folder by HF_HUB_CACHE"
-
-
-def check_room(folder: Path, needed: int, free: int) -> None:
-    """Raises FullDiskError where a disk has too little room for what is still to be fetched."""
+def check_room(hub: Hub, needed: int, free: int) -> None:
+    """Raises FullDiskError where the hub's folder has too little room for what is still to be fetched."""
     if needed > free:
-        raise FullDiskError(f"{folder}: {human(needed)} are to be fetched and {human(free)} are free; {_ROOM}")
+        raise FullDiskError(f"{hub.cache}: {human(needed)} are to be fetched and {human(free)} are free; {_room(hub)}")
+
+
+def _room(hub: Hub) -> str:
+    return f"make room, or name another folder by {hub.api.cache_variable}"

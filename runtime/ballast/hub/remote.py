@@ -12,18 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
 
 import httpx2
 from huggingface_hub import constants, get_token
-from pydantic import BaseModel, ConfigDict, Field
 
 from ballast import __version__
-from ballast.documents.json_document import parse_json
 from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError, ModelError, first_line, shown
+from ballast.hub.apis import HubApi, HuggingFace, Listing, ModelScope
 from ballast.hub.errors import NotFoundError, TokenError, UnreachableError, WrongBytesError
-from ballast.hub.naming import HubFile, HubName, check_file
+from ballast.hub.naming import HUGGING_FACE, HubFile, HubName
 from ballast.hub.progress import Progress
 
 _ATTEMPTS = 5
@@ -34,7 +32,6 @@ _TIMEOUT_S = 30.0
 """Without a byte, in which a transfer counts as broken."""
 _LISTING_S = 120.0
 _LISTING_BYTES = 8 << 20
-_MOST_FILES = 50_000
 _READ_BYTES = 1 << 20
 
 
@@ -54,21 +51,30 @@ class Hub:
     cache: Path
     token: str | None = None
     is_offline: bool = False
+    api: HubApi = field(default_factory=HuggingFace, compare=False)
     sleep: Callable[[float], None] = time.sleep
     client: httpx2.Client = field(default_factory=_client, compare=False)
 
     @staticmethod
-    def of_environment() -> Hub:
-        """As HF_ENDPOINT, HF_TOKEN, HF_HUB_CACHE, HF_HOME and HF_HUB_OFFLINE say, and the token of `hf auth login`.
-        Raises ConfigError."""
-        endpoint = constants.ENDPOINT
+    def of_environment(site: str = HUGGING_FACE) -> Hub:
+        """The hub that a model's name names. Hugging Face's is as HF_ENDPOINT, HF_TOKEN, HF_HUB_CACHE, HF_HOME and
+        HF_HUB_OFFLINE say, and the token of `hf auth login`; ModelScope's as MODELSCOPE_DOMAIN, MODELSCOPE_API_TOKEN
+        and MODELSCOPE_CACHE say. Raises ConfigError."""
+        is_offline = constants.is_offline_mode()
+        if site == HUGGING_FACE:
+            endpoint, cache, token = constants.ENDPOINT, cache_of(site), get_token()
+            api: HubApi = HuggingFace()
+        else:
+            domain = os.environ.get("MODELSCOPE_DOMAIN") or site
+            endpoint, cache = domain if "://" in domain else f"https://{domain}", cache_of(site)
+            api, token = ModelScope(), os.environ.get("MODELSCOPE_API_TOKEN")
         if not endpoint.startswith(("http://", "https://")):
-            raise ConfigError("HF_ENDPOINT", endpoint, "expected a URL that begins with https:// or http://")
-        return Hub(endpoint, Path(constants.HF_HUB_CACHE), get_token(), constants.is_offline_mode())
+            raise ConfigError(api.endpoint_variable, endpoint, "expected a URL that begins with https:// or http://")
+        return Hub(endpoint.rstrip("/"), cache, token, is_offline, api)
 
-    def listing(self, name: HubName) -> tuple[str, tuple[HubFile, ...]]:
-        """The commit that the name's revision is, and its files. Raises UnreachableError, ConfigError, ModelError."""
-        url = f"{self.endpoint}/api/models/{name.repo}/revision/{quote(name.revision, safe='')}?blobs=true"
+    def listing(self, name: HubName) -> Listing:
+        """What the name's revision holds. Raises UnreachableError, ConfigError, ModelError."""
+        url = f"{self.endpoint}{self.api.listing_path(name)}"
         body = bytearray()
 
         def attempt() -> None:
@@ -82,27 +88,19 @@ class Hub:
 
         self._persist(name.repo, attempt, lambda: 0)
         try:
-            said = parse_json(bytes(body), _Listing)
+            return self.api.read_listing(name, bytes(body))
         except DocumentError as error:
-            raise ModelError(name.repo, f"the hub's listing {error}; is HF_ENDPOINT={self.endpoint} a hub?") from error
-        files = [
-            HubFile(
-                found.rfilename,
-                -1 if found.size is None else found.size,
-                (found.blobId if found.lfs is None else found.lfs.sha256) or "",
-            )
-            for found in said.siblings
-        ]
-        return said.sha, tuple(check_file(name.repo, file) for file in files)
+            variable = self.api.endpoint_variable
+            raise ModelError(name.repo, f"the hub's listing {error}; is {variable}={self.endpoint} a hub?") from error
 
-    def head(self, repo: str, commit: str, file: HubFile, num_bytes: int) -> bytes:
+    def head(self, repo: str, address: str, file: HubFile, num_bytes: int) -> bytes:
         """The first bytes of a file, at most `num_bytes`, unchecked. Raises as `fetch` does."""
         most = min(num_bytes, file.num_bytes)
         head = bytearray()
 
         def attempt() -> None:
             if len(head) < most:
-                with self._range(repo, commit, file, len(head), most) as (response, begin):
+                with self._range(repo, address, file, len(head), most) as (response, begin):
                     del head[begin:]
                     for chunk in response.iter_raw():
                         head.extend(chunk)
@@ -114,7 +112,7 @@ class Hub:
         self._persist(repo, attempt, lambda: len(head))
         return bytes(head[:most])
 
-    def fetch(self, repo: str, commit: str, file: HubFile, blob: Path, progress: Progress) -> None:
+    def fetch(self, repo: str, address: str, file: HubFile, blob: Path, progress: Progress) -> None:
         """Write the file to `blob`, going on where an earlier attempt ended.
 
         Raises WrongBytesError where the bytes are not those that the hub named, UnreachableError where they do not
@@ -135,7 +133,7 @@ class Hub:
                 nonlocal digest, done
                 if done == file.num_bytes:
                     return
-                with self._range(repo, commit, file, done, file.num_bytes) as (response, begin):
+                with self._range(repo, address, file, done, file.num_bytes) as (response, begin):
                     if begin < done:
                         progress.found(-done)
                         out.truncate(0)
@@ -188,38 +186,42 @@ class Hub:
 
     @contextmanager
     def _range(
-        self, repo: str, commit: str, file: HubFile, begin: int, end: int
+        self, repo: str, address: str, file: HubFile, begin: int, end: int
     ) -> Iterator[tuple[httpx2.Response, int]]:
         """The answer to a request for bytes begin to end, and the byte that it begins with: 0 where the hub gives no
         ranges."""
-        url = f"{self.endpoint}/{repo}/resolve/{commit}/{quote(file.path)}"
+        url = f"{self.endpoint}{self.api.file_path(repo, address, file.path)}"
         with self._get(repo, url, {"Range": f"bytes={begin}-{max(begin, end - 1)}"}) as response:
             said = response.headers.get("Content-Range", "")
-            if response.status_code == 206 and not said.startswith(f"bytes {begin}-"):
+            is_range = response.status_code == 206 or said != ""  # some stores give ranges by the status 200
+            if is_range and not said.startswith(f"bytes {begin}-"):
                 raise ModelError(repo, f"{file.path}: asked from byte {begin} on, the hub answered {shown(said)}")
-            yield response, begin if response.status_code == 206 else 0
+            yield response, begin if is_range else 0
 
     @contextmanager
     def _get(self, repo: str, url: str, headers: dict[str, str] | None = None) -> Iterator[httpx2.Response]:
         # The client sends the token to the host of `url` alone, and to no host of a redirect.
-        token = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        token = {} if self.token is None else self.api.token_headers(self.token)
         with self.client.stream("GET", url, headers={**token, **(headers or {})}) as response:
             self._check_status(repo, response)
             yield response
 
     def _check_status(self, repo: str, response: httpx2.Response) -> None:
         status, code = response.status_code, response.headers.get("X-Error-Code", "")
+        variable = self.api.credential_variable
         if status in (200, 206):
             return
         if code == "GatedRepo":
-            raise TokenError("model", repo, "its owner asks for consent: give it on the hub's page, and set HF_TOKEN")
+            raise TokenError(
+                "model", repo, f"its owner asks for consent: give it on the hub's page, and set {variable}"
+            )
         if code == "RevisionNotFound":
             raise NotFoundError("model", repo, "has no such revision; leave @revision out for the newest")
         if status in (401, 403, 404):
             way_out = (
-                "set HF_TOKEN if it is private"
+                f"set {variable} if it is private"
                 if self.token is None
-                else "look whether HF_TOKEN is valid and may read it"
+                else f"look whether {variable} is valid and may read it"
             )
             refused = NotFoundError if status == 404 else TokenError
             raise refused("model", repo, f"{self.endpoint} answers {status}: check the name, and {way_out}")
@@ -227,6 +229,15 @@ class Hub:
             after = response.headers.get("Retry-After", "")
             raise _AgainError(f"status {status}", float(after) if after.isdecimal() else None)
         raise ModelError(repo, f"{self.endpoint} answers {status}, which is no answer to this question")
+
+
+def cache_of(site: str) -> Path:
+    """Where models of a hub are kept. Those of ModelScope lie apart from those of its own tools, whose layout keeps no
+    commits."""
+    if site == HUGGING_FACE:
+        return Path(constants.HF_HUB_CACHE)
+    named = os.environ.get("MODELSCOPE_CACHE")
+    return (Path(named) if named else Path.home() / ".cache/modelscope") / "ballast" / site
 
 
 class _AgainError(Exception):
@@ -239,25 +250,6 @@ class _AgainError(Exception):
 
 class _DifferError(Exception):
     """Bytes that cannot be the file's."""
-
-
-class _Lfs(BaseModel):
-    model_config = ConfigDict(strict=True)
-    sha256: str
-
-
-class _Sibling(BaseModel):
-    model_config = ConfigDict(strict=True)
-    rfilename: str
-    size: int | None = None
-    blobId: str | None = None  # noqa: N815  the hub's word
-    lfs: _Lfs | None = None
-
-
-class _Listing(BaseModel):
-    model_config = ConfigDict(strict=True)
-    sha: str
-    siblings: list[_Sibling] = Field(max_length=_MOST_FILES)
 
 
 class _Digest:

@@ -25,7 +25,7 @@ from ballast.config.options import Config
 from ballast.errors import BallastError, ConfigError, ModelError, OutOfMemoryError
 from ballast.hub.header import is_whole
 from ballast.hub.library import listed, remove
-from ballast.hub.naming import Choice, HubFile, HubName, choices, choose, read_name
+from ballast.hub.naming import HUGGING_FACE, Choice, HubFile, HubName, choices, choose, read_name
 from ballast.hub.progress import Progress
 from ballast.hub.pull import Found, check_room, find, print_plan, pull
 from ballast.hub.remote import Hub, UnreachableError
@@ -109,12 +109,13 @@ def test_what_was_pulled_before_a_branch_moved_on_is_still_found(served: tuple[H
 
 def test_models_are_listed_and_removed(served: tuple[HubServer, Hub]) -> None:
     hub = served[1]
-    assert "no GGUF model" in listed(hub.cache)
+    assert "no GGUF model" in listed({HUGGING_FACE: hub.cache})
     pulled = pull(NAME, hub, None, io.StringIO())
-    assert listed(hub.cache).startswith(f"org/tiny:Q8_0@{COMMIT}  13.9 MiB\n")
-    with pytest.raises(ConfigError, match="ballast models"):
-        remove(hub.cache, "../cache")
-    assert "org/tiny: 13.9 MiB removed" in remove(hub.cache, "org/tiny")
+    assert listed({HUGGING_FACE: hub.cache}).startswith(f"org/tiny:Q8_0@{COMMIT}  13.9 MiB\n")
+    for wrong in (HubName("org/other"), NAME):
+        with pytest.raises(ConfigError, match="ballast models"):
+            remove(hub.cache, wrong)
+    assert "org/tiny: 13.9 MiB removed" in remove(hub.cache, HubName("org/tiny"))
     assert not pulled.store.path.exists()
 
 
@@ -302,7 +303,7 @@ def test_a_wrong_token_names_the_variable(served: tuple[HubServer, Hub]) -> None
 
 def test_a_disk_that_is_too_small_is_said_before_and_meanwhile(served: tuple[HubServer, Hub], weights: bytes) -> None:
     with pytest.raises(OutOfMemoryError, match="HF_HUB_CACHE"):
-        check_room(Path("/models"), 2 << 30, 1 << 30)
+        check_room(served[1], 2 << 30, 1 << 30)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:
@@ -385,7 +386,7 @@ def test_serve_and_plan_take_files_and_names(
     served: tuple[HubServer, Hub], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], weights: bytes
 ) -> None:
     server, hub = served
-    monkeypatch.setattr(Hub, "of_environment", staticmethod(lambda: hub))
+    monkeypatch.setattr(Hub, "of_environment", staticmethod(lambda _: hub))
     assert cli.main(["plan", "org/tiny:Q8_0", "--device", "cpu"]) == 0
     planned = capsys.readouterr().out
     assert "It fits." in planned

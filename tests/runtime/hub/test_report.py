@@ -36,7 +36,7 @@ WEIGHTS = b"GGUF" + bytes(5000)
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[HubServer, Hub]]:
     with hub_server({"tiny-Q8_0.gguf": WEIGHTS, "shard-00001-of-00002.gguf": b"1"}) as (server, endpoint):
         hub = Hub(endpoint, tmp_path / "cache", "secret", sleep=lambda seconds: None)
-        monkeypatch.setattr(Hub, "of_environment", staticmethod(lambda: hub))
+        monkeypatch.setattr(Hub, "of_environment", staticmethod(lambda _: hub))
         yield server, hub
         hub.client.close()
 

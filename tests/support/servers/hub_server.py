@@ -1,4 +1,7 @@
-"""A hub on loopback: the listing and the files of repositories, with redirects to a second host, ranges and faults."""
+"""A hub on loopback: the listing and the files of repositories, with redirects to a second host, ranges and faults.
+
+It speaks Hugging Face's API and ModelScope's.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,7 @@ class HubServer:
         self.redirect: str | None = None
         """Where every file is said to be."""
         self.takes_ranges = True
+        self.range_status = 206
         self.break_after: int | None = None
         """Ends every transfer of a body after so many bytes."""
         self.change: Callable[[bytes], bytes] = lambda body: body
@@ -73,6 +77,23 @@ class HubServer:
         ]
         return {"id": "org/tiny", "modelId": "org/tiny", "sha": COMMIT, "siblings": siblings} | self.answer
 
+    def scope_listing(self) -> dict[str, Any]:
+        """As ModelScope lists them."""
+        files = [
+            {
+                "Name": name.rpartition("/")[2],
+                "Path": name,
+                "Type": "blob",
+                "Size": len(body),
+                "Sha256": hashlib.sha256(body).hexdigest(),
+                "IsLFS": name.endswith(".gguf"),
+                "Revision": COMMIT,
+            }
+            for name, body in self.files.items()
+        ]
+        folder = {"Name": "folder", "Path": "folder", "Type": "tree", "Size": 0, "Sha256": "", "IsLFS": False}
+        return {"Code": 200, "Success": True, "Message": "", "Data": {"Files": [folder, *files]}} | self.answer
+
 
 @contextmanager
 def hub_server(files: dict[str, bytes]) -> Iterator[tuple[HubServer, str]]:
@@ -87,17 +108,21 @@ def hub_server(files: dict[str, bytes]) -> Iterator[tuple[HubServer, str]]:
         def do_GET(self) -> None:
             is_store = self.path.startswith("/store/")
             token = self.headers.get("Authorization")
-            if is_store and token is not None:
-                hub.leaked.append(token)
+            if is_store and (token is not None or "Cookie" in self.headers):
+                hub.leaked.append(token or self.headers["Cookie"])
             if hub.token is not None and not is_store and token != f"Bearer {hub.token}":
                 self._reply(401, b"", {"X-Error-Code": "RepoNotFound"})
             elif hub.statuses:
                 self._reply(hub.statuses.pop(0), b"", hub.headers)
             elif self.path.startswith("/api/models/org/tiny/revision/main?"):
                 self._reply(200, json.dumps(hub.listing()).encode() if hub.raw is None else hub.raw)
+            elif self.path == "/api/v1/models/org/tiny/repo/files?Revision=master&Recursive=true":
+                self._reply(200, json.dumps(hub.scope_listing()).encode() if hub.raw is None else hub.raw)
             elif is_store:
                 self._body(self.path.removeprefix("/store/"))
-            elif found := re.fullmatch("/org/tiny/resolve/[0-9a-f]{40}/(.+)", self.path):
+            elif found := re.fullmatch(
+                "/(?:org/tiny/resolve/[0-9a-f]{40}|models/org/tiny/resolve/master)/(.+)", self.path
+            ):
                 if hub.redirect is not None:
                     self._reply(302, b"", {"Location": hub.redirect})
                 elif found[1].endswith(".gguf"):
@@ -115,7 +140,7 @@ def hub_server(files: dict[str, bytes]) -> Iterator[tuple[HubServer, str]]:
             )
             hub.ranges.append((name, begin))
             hub.asked_bytes += end - begin
-            self.send_response(206 if asked and hub.takes_ranges else 200)
+            self.send_response(hub.range_status if asked and hub.takes_ranges else 200)
             if asked and hub.takes_ranges:
                 self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(body)}")
             self.send_header("Content-Length", str(end - begin))

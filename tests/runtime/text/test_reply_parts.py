@@ -99,11 +99,11 @@ V31_CALL = f'{C}f{S}{{"a": 1}}{END_C}'
         (f"{CC}{C}\n{END_C}{END_CC}", "", []),
         (f"{CC}{C}a b{S}{{}}{END_C}{V31_CALL}{END_CC}", "a b{}", [("f", '{"a": 1}')]),
         (f"x{END_C}y{S}z{END_CC}", "xyz", []),
-        # A call that is cut before its name is known is none.
+        # What there is of a call that is cut before its name is known is content.
         (f"I look.{CC}", "I look.", []),
-        (f"I look.{CC}{C}half", "I look.", []),
-        (f"{CC}{C}function{S}na", "", []),
-        (f"{CC}{V31_CALL}{C}function{S}na", "", [("f", '{"a": 1}')]),
+        (f"I look.{CC}{C}half", "I look.half", []),
+        (f"{CC}{C}function{S}na", "functionna", []),
+        (f"{CC}{V31_CALL}{C}function{S}na", "functionna", [("f", '{"a": 1}')]),
     ],
 )
 def test_tool_calls(reply: str, content: str, calls: list[tuple[str, str]]) -> None:

@@ -63,7 +63,7 @@ class JsonCalls(BracketedCalls):
         return self._whole() or self._as_content(self._text)
 
     def _cut(self) -> list[Part]:
-        return [] if self._value is not None else self._whole()
+        return [] if self._value is not None else self._whole() or self._as_content(self._text)
 
     def _whole(self) -> list[Part]:
         """The call, from its whole text, in whatever order its keys are; nothing where it is none."""

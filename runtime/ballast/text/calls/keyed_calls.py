@@ -83,7 +83,7 @@ class KeyedCalls(BracketedCalls):
     def _cut(self) -> list[Part]:
         match self._state:
             case _State.NAME:
-                return []
+                return self._as_content(self._name)
             case _State.VALUE:
                 return self._arguments(self._pairs.cut_value())
             case _State.BROKEN:

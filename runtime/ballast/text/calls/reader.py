@@ -44,7 +44,7 @@ class BracketedCalls(ABC):
     """Calls between CALL and END_CALL, one after another, with nothing before or after all of them.
 
     Text between calls is content, but for white space. Text that cannot be read as a call becomes content, unchanged.
-    Marks are never shown. A call that ends with the reply, before its name is known, is dropped.
+    Marks are never shown. What there is of a call that ends with the reply before its name is known is such text.
     """
 
     def __init__(self, new_id: NewId = new_call_id) -> None:

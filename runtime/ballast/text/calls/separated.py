@@ -5,8 +5,8 @@
     Kimi:          CALLS CALL functions.name:N SEPARATOR arguments END_CALL … END_CALLS
 
 The text before the separator tells the forms apart. Text that cannot be parsed as a call becomes content, unchanged,
-and so does text between calls. Marks are never shown. A call that ends before its name is known is dropped. Arguments
-are passed on unchanged, valid JSON or not; missing ones become `{}`.
+so do text between calls and what there is of a call that ends with the reply before its name is known. Marks are never
+shown. Arguments are passed on unchanged, valid JSON or not; missing ones become `{}`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class SeparatedCalls:
         self.open = False
         if self._state in (_State.FENCE, _State.ARGUMENTS):
             return self._last_arguments()
-        return []
+        return self._as_content(self._call) if self._state in (_State.HEAD, _State.NAME) else []
 
     def _end_frame(self) -> list[Part]:
         parts, self._frame = self._end_call(), ""

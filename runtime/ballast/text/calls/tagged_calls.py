@@ -72,7 +72,7 @@ class TaggedCalls(BracketedCalls):
         parts = self._rest()
         match self._state:
             case _State.NAME:
-                return parts
+                return [*parts, *self._as_content(self._text)]
             case _State.VALUE:
                 return [*parts, *self._arguments(self._pairs.value(self._text) + self._pairs.cut_value())]
             case _:

@@ -69,7 +69,8 @@ ARGUMENTS = '{"a": "}{\\"", "b": [1]}'
         (f'{C}{{"name": "f", "arguments":}}{END_C}', "", [("f", "{}")]),
         # Cut, and without an end.
         (f'{C}{{"name": "f", "arguments": {{"a": [1', "", [("f", '{"a": [1')]),
-        (f'{C}{{"name": "f", "argu', "", []),
+        (f'hm\n{C}{{"name": "f", "argu', 'hm\n{"name": "f", "argu', []),
+        (f'{C}{ONE}\n{C}\n{{"na', '\n{"na', [("f", ARGUMENTS)]),
         (f"{C}{ONE}", "", [("f", ARGUMENTS)]),
         (f"{C}{ONE}{C}{ONE}", "", [("f", ARGUMENTS)] * 2),
         # No call: its words are content.
@@ -133,7 +134,7 @@ def test_calls_as_keys_and_values(reply: str, content: str, arguments: dict[str,
         (f"{C}f{pair('text', 'a')}{C}g{END_C}done", "done", [("f", '{"text": "a"}'), ("g", "{}")]),
         (f"{C}a b{pair('text', 'c')}{END_C}{C}f{END_C}", "a btextc", [("f", "{}")]),
         (f"{C}{END_C}", "", []),
-        (f"{C}na", "", []),
+        (f"hm\n{C}na", "hm\nna", []),
         (f"{C}f{K}te", "", [("f", "{}")]),
         (f"{C}f{K}text{END_K}{V}ab", "", [("f", '{"text": "ab')]),
         (f"{C}f{K}count{END_K}{V}1", "", [("f", '{"count": 1')]),
@@ -182,7 +183,7 @@ def tagged(key: str, value: str) -> str:
         (f"{C}not a call{END_C}", "not a call", []),
         (f"{C}<function=a b></function>{END_C}", "<function=a b></function>", []),
         (f"{C}<function=f>", "", [("f", {})]),
-        (f"{C}<functi", "", []),
+        (f"{C}<functi", "<functi", []),
         (f"{C}<function=f>and{tagged('text', 'a')}</function>{END_C}", "and", [("f", {"text": "a"})]),
     ],
 )
@@ -197,6 +198,8 @@ def test_calls_in_tags(reply: str, content: str, calls: list[tuple[str, dict[str
 def test_a_call_in_tags_that_is_cut_says_what_there_is() -> None:
     assert calls_of(parse([f"{C}<function=f><parameter=text>\nab\n</para"], TAGGED)) == [("f", '{"text": "ab\\n</para')]
     assert calls_of(parse([f"{C}<function=f><parameter=count>\n1"], TAGGED)) == [("f", '{"count": 1')]
+    nameless = parse([f"hm{C}\n<function=we"], TAGGED)
+    assert (nameless.content, nameless.calls) == ("hm\n<function=we", [])
 
 
 words = st.text(alphabet='ab \n"{}[]:,\\中<1', max_size=8)

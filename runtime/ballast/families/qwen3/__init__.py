@@ -15,9 +15,9 @@ FAMILY = Family(
     architecture="qwen3moe",
     models=(),
     releases=(
-        Release("qwen3", "qwen3.jinja", has_switch=True),
-        Release("qwen3-instruct-2507", "qwen3.jinja", options={"reasons": "never"}),
-        Release("qwen3-thinking-2507", "qwen3.jinja", thinks=True, options={"reasons": "always"}),
+        Release("qwen3", "qwen3.jinja", has_switch=True, divides_content=True),
+        Release("qwen3-instruct-2507", "qwen3.jinja", options={"reasons": "never"}, divides_content=True),
+        Release("qwen3-thinking-2507", "qwen3.jinja", thinks=True, options={"reasons": "always"}, divides_content=True),
         Release("qwen3-coder", "qwen3-coder.jinja", object_arguments=True),
     ),
     published={

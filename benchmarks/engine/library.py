@@ -1,6 +1,7 @@
 """Throughput of the library beside the engine alone: what prompts and texts cost on top of the same steps.
 
-python benchmarks/engine/library.py [MODEL.gguf] [--prompts 256] [--tokens 32] [--batch 16] [--rounds 5]
+python benchmarks/engine/library.py [MODEL.gguf] [--tokenizer DIR] [--prompts 256] [--tokens 32] [--batch 16]
+    [--rounds 5]
 
 Both answer the same prompts with the same settings, in turns: `LLM.generate` from texts to texts, and `Engine` alone
 from token ids to token ids, all submitted at once. One JSON line; `share` is the library's tokens a second over the
@@ -27,6 +28,7 @@ from support.bench_record import bench_record
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("--tokenizer", type=Path, help="folder with tokenizer.json, for a file without a vocabulary")
     parser.add_argument("--prompts", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--batch", type=int, default=16)
@@ -35,7 +37,7 @@ def main() -> None:
     prompts = [f"What is {n} + {n % 7}?" for n in range(asked.prompts)]
     params = SamplingParams(temperature=0, max_tokens=asked.tokens, ignore_eos=True)
     shape = {"cache_lens": (asked.batch + 1) * 256, "max_new_tokens": 256 if asked.tokens <= 256 else asked.tokens}
-    with LLM(asked.model, max_num_seqs=asked.batch, **shape) as llm:
+    with LLM(asked.model, tokenizer=asked.tokenizer, max_num_seqs=asked.batch, **shape) as llm:
         ids = [output.prompt_token_ids for output in llm.generate(prompts, params, use_tqdm=False)]  # warms both up
         engine = llm._engine
         rounds = []

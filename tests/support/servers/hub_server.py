@@ -96,8 +96,10 @@ class HubServer:
 
 
 @contextmanager
-def hub_server(files: dict[str, bytes]) -> Iterator[tuple[HubServer, str]]:
-    """The hub and its endpoint. Weights come from a second host, another name of this one."""
+def hub_server(
+    files: dict[str, bytes], host: str = "127.0.0.1", store: str = "localhost"
+) -> Iterator[tuple[HubServer, str]]:
+    """The hub and its endpoint. Weights come from a second host, `store`, another name of this one."""
     hub = HubServer(files)
 
     class Handler(BaseHTTPRequestHandler):
@@ -126,7 +128,7 @@ def hub_server(files: dict[str, bytes]) -> Iterator[tuple[HubServer, str]]:
                 if hub.redirect is not None:
                     self._reply(302, b"", {"Location": hub.redirect})
                 elif found[1].endswith(".gguf"):
-                    self._reply(302, b"", {"Location": f"http://localhost:{server.server_port}/store/{found[1]}"})
+                    self._reply(302, b"", {"Location": f"http://{store}:{server.server_port}/store/{found[1]}"})
                 else:
                     self._body(found[1])
             else:
@@ -170,12 +172,12 @@ def hub_server(files: dict[str, bytes]) -> Iterator[tuple[HubServer, str]]:
             with suppress(OSError):  # who has heard enough hangs up
                 self.wfile.write(body)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((host, 0), Handler)
     server.daemon_threads = True
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield hub, f"http://127.0.0.1:{server.server_port}"
+        yield hub, f"http://{host}:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

@@ -80,6 +80,10 @@ def serve_config(argv: Sequence[str]) -> Config:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser, commands = _parser()
+    if argv and not argv[0].startswith("-") and argv[0] not in commands.choices:
+        close = difflib.get_close_matches(argv[0], commands.choices, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(commands.choices)}"
+        parser.error(f"no command {argv[0]!r}; {hint}")
     arguments, unknown = parser.parse_known_args(_with_ranges_joined(_underscored(argv)))
     if unknown:
         command = commands.choices[arguments.command]

@@ -19,6 +19,11 @@ _THREAD_FLOPS: Mapping[str, float] = {"amx": 250e9, "avx512": 250e9, "avx2": 130
 """Operations a second of one thread, by instruction set, with activations of two bytes."""
 _FASTER_WITH_A_BYTE = 1.6
 """The same with activations of one byte, as a multiple."""
+_STEP_S = 0.6e-3
+"""What a decode step on a CPU takes beside the model, which only the smallest notice: deciding what it computes,
+handing it over. Beside a GPU that is not seen."""
+_REQUEST_S = 0.2e-3
+"""The same of each request in it: its token, its text, its stream."""
 _GPU_SHARE = 0.5
 """The same of a GPU's memory."""
 _GPU_LAYER_S = 140e-6
@@ -97,6 +102,7 @@ def decode(work: Work, rates: Rates, batch: int) -> Expected:
     else:
         host_bytes += work.dense_bytes
         host_weights += work.dense_weights
+        parts["the program between steps"] = _STEP_S + batch * _REQUEST_S
     reading = host_bytes / (rates.memory * _MEMORY_SHARE)
     computing = 2.0 * batch * host_weights / _host_flops(rates)
     host = _together(reading, computing, _CPU_NORM)

@@ -160,6 +160,14 @@ def test_the_limit_is_named(works: dict[str, Work]) -> None:
     )
 
 
+def test_a_small_model_waits_for_the_program() -> None:
+    """5.8 MiB a token, as the built-in model has: 760 tokens a second over HTTP by results/built_in.jsonl."""
+    small = Work(6 << 20, 6_000_000, 0, 0, num_layers=6, num_experts=0, num_experts_used=0)
+    expected = decode(small, Rates(57e9, 2, "avx512"), 1)
+    assert expected.limit == "the program between steps"
+    assert 600 < expected.tokens_per_s < 1200
+
+
 def test_a_machine_is_described(models: dict[str, GgufModel], capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--host_memory", "64GiB", "--memory_bandwidth", "46GB/s", "--threads", "2"]
     assert cli.main(["plan", str(models["v2"].path), "--json", *words]) == 0

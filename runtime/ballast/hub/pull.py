@@ -15,10 +15,10 @@ from typing import TextIO
 
 from ballast import plan
 from ballast.config.options import Config, ModelConfig
-from ballast.errors import ConfigError
+from ballast.errors import BallastError, ConfigError
 from ballast.host.filesystem import read_file_system
 from ballast.host.sizes import human
-from ballast.hub.errors import BusyError, FullDiskError, NotWritableError, UnreachableError
+from ballast.hub.errors import BusyError, FullDiskError, NotFoundError, NotWritableError, UnreachableError
 from ballast.hub.header import is_whole
 from ballast.hub.naming import Choice, HubFile, HubName, choices, choose, files_beside
 from ballast.hub.progress import Progress
@@ -60,7 +60,11 @@ def find(name: HubName, hub: Hub, out: TextIO) -> Found:
     Raises ConfigError, which lists the choices where the name leaves one, and ModelError."""
     store = Store(hub.cache, name.repo)
     if hub.is_offline:
-        kept = _kept(store, name)
+        try:
+            kept = _kept(store, name)
+        except NotFoundError as error:
+            told = f"HF_HUB_OFFLINE lets nothing be fetched, and of what is here, {error.way_out}"
+            raise NotFoundError("model", name.written, told) from error
         if kept is None:
             raise ConfigError("HF_HUB_OFFLINE", "1", f"{name.written} is not here, and nothing may be fetched")
         return kept
@@ -124,11 +128,18 @@ def print_plan(
     others = [(choice.quant, choice.num_bytes) for choice in found.others]
 
     def print_from(folder: Path) -> None:
+        def named(text: str) -> str:
+            """By the names of the hub, since the folder may go in a moment."""
+            return text.replace(f"{folder}/", f"{found.store.repo}/")
+
         model, told = replace(config, model=found.model(folder, config.model)), io.StringIO()
         try:
             plan.run(model, as_json=as_json, out=told, described=described, others=others)
-        finally:  # also what is refused; by the names of the hub, since the folder may go in a moment
-            (sys.stdout if out is None else out).write(told.getvalue().replace(f"{folder}/", f"{found.store.repo}/"))
+        except BallastError as error:
+            error.args = (named(str(error)),)
+            raise
+        finally:  # also what is refused
+            (sys.stdout if out is None else out).write(named(told.getvalue()))
 
     if not found.missing:
         folder = found.store.snapshot(found.commit)

@@ -85,7 +85,7 @@ def test_a_pull_takes_what_is_needed_and_the_hubs_tools_know_it(served: tuple[Hu
     asked = len(server.ranges)
     assert pull(NAME, hub, None, told).missing == ()
     assert gguf(pull(NAME, dataclasses.replace(hub, endpoint="http://127.0.0.1:9", is_offline=True), None)) == weights
-    with pytest.raises(ConfigError, match="Q4_K_M is none of its models"):
+    with pytest.raises(ConfigError, match=r"HF_HUB_OFFLINE .* Q4_K_M is none of its models"):
         pull(HubName("org/tiny", "Q4_K_M"), dataclasses.replace(hub, is_offline=True), None)
     assert gguf(pull(NAME, dataclasses.replace(hub, endpoint="http://127.0.0.1:9"), None, told)) == weights
     assert "taken as it was fetched before" in told.getvalue()
@@ -392,6 +392,9 @@ def test_serve_and_plan_take_files_and_names(
     assert "It fits." in planned
     assert "\n  org/tiny/tiny-Q8_0.gguf\n" in planned, "not a folder that is gone"
     assert server.asked_bytes < 2 << 20
+
+    assert cli.main(["plan", "org/tiny:Q4_K_M"]) == ModelError.exit_code
+    assert "ballast: org/tiny/tiny-Q4_K_M.gguf: " in capsys.readouterr().err, "not a folder that is gone, either"
 
     configs: list[Config] = []
     monkeypatch.setattr("ballast.server.serve_command.serve", lambda config: configs.append(config) or 0)

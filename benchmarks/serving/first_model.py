@@ -42,6 +42,7 @@ def main() -> None:
         rounds = [one_round(options.wheel.resolve(), endpoint) for _ in range(options.rounds)]
     figures: dict[str, object] = {name: [found[name] for found in rounds] for name in rounds[0]}
     figures["median_total_s"] = round(median(sum(found.values()) for found in rounds), 1)
+    figures["load_average"] = round(os.getloadavg()[0], 1)
     num_bytes = sum(map(len, files.values()))
     print(bench_record("serving/first_model", "built-in model from a hub", pulled_bytes=num_bytes, **figures))
 

@@ -4,6 +4,8 @@ hosts."""
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Iterable
 from importlib import resources
 
 from fastapi import APIRouter, Request
@@ -17,22 +19,35 @@ from ballast.server.wire.openapi import describes
 router = APIRouter()
 
 _SCRIPT = "text/javascript; charset=utf-8"
+_STYLE = "text/css; charset=utf-8"
+_MEDIA_TYPES = {"css": _STYLE, "js": _SCRIPT, "woff2": "font/woff2"}
+
+_STATIC = resources.files("ballast.server.routes").joinpath("static")
+
+
+def _packages() -> Iterable[str]:
+    """The files of others, by their names below `vendor`."""
+    listed: dict[str, object] = json.loads(_STATIC.joinpath("vendor", "packages.json").read_text(encoding="utf-8"))
+    return listed
+
+
+_SCRIPTS = (
+    *("answer", "cards", "chat", "chat_list", "chats", "conversation", "elements", "examples", "files", "markdown"),
+    *("math", "occupancy", "server", "settings"),
+)
 
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
-    "/page/chat.js": ("chat.js", _SCRIPT),
-    "/page/chats.js": ("chats.js", _SCRIPT),
-    "/page/markdown.js": ("markdown.js", _SCRIPT),
-    "/page/vendor/highlight.js": ("vendor/highlight.js", _SCRIPT),
-    "/page/vendor/marked.js": ("vendor/marked.js", _SCRIPT),
-    "/page/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/page/style.css": ("style.css", _STYLE),
     "/page/icon.svg": ("icon.svg", "image/svg+xml"),
+    **{f"/page/{name}.js": (f"{name}.js", _SCRIPT) for name in _SCRIPTS},
+    **{f"/page/vendor/{name}": (f"vendor/{name}", _MEDIA_TYPES[name.rpartition(".")[2]]) for name in _packages()},
 }
 """Path → (file, media type). They contain nothing about the model or its users, and need no key."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     # No script of the page turns a text into markup, and the browser is not to let one.
     "require-trusted-types-for 'script'; trusted-types 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -51,6 +66,8 @@ class Occupancy(BaseModel):
     kv_capacity_tokens: int
     kv_used_tokens: int
     kv_cached_tokens: int
+    max_model_tokens: int
+    """How long a conversation may be, its reply included."""
 
 
 @router.get("/occupancy", **describes(Occupancy))
@@ -66,12 +83,13 @@ async def occupancy(request: Request) -> Response:
         kv_capacity_tokens=now.capacity_tokens,
         kv_used_tokens=now.used_tokens,
         kv_cached_tokens=now.cached_tokens,
+        max_model_tokens=service.engine.limits.max_model_tokens,
     )
     return Response(to_json(reply.model_dump()), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
 
 def _add_file(path: str, name: str, media_type: str) -> None:
-    content = resources.files("ballast.server.routes").joinpath("static", name).read_bytes()
+    content = _STATIC.joinpath(name).read_bytes()
     headers = {**HEADERS, "ETag": f'"{hashlib.sha256(content).hexdigest()[:16]}"'}
 
     @router.get(path, include_in_schema=False)

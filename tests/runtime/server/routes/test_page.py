@@ -8,6 +8,7 @@ from importlib import resources
 
 import httpx
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
 from ballast.server.routes.chat_page import FILES
@@ -15,7 +16,7 @@ from support.servers.process import FAKE, ServerProcess
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = ("--step_s", "0.03", "--max_new_tokens", "400", "--max_batch_size", "4", "--cache_lens", "2048")
-WAIT_MS = 30_000
+WAIT_MS = 20_000
 PHONE = {"width": 360, "height": 640}
 
 
@@ -39,6 +40,12 @@ def browser():
 @pytest.fixture(scope="module")
 def server():
     with ServerProcess(*OPTIONS, module=FAKE) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def built_in_server():
+    with ServerProcess("--cache_lens", "4096") as process:
         yield process
 
 
@@ -215,22 +222,68 @@ def test_code_and_replies_are_copied(browser, server):
     context.close()
 
 
-def test_a_reply_is_made_again_and_a_question_put_otherwise(page, server):
+def test_a_reply_made_again_and_a_question_put_otherwise_stand_beside_the_earlier(page, server):
     says(page, "one", "two", "three", "four")
     page.goto(server.url)
     ask(page, "first")
-    expect(page.locator("article.assistant > .text")).to_have_text("one")
+    replies = page.locator("article.assistant > .text")
+    expect(replies).to_have_text("one")
     page.get_by_role("button", name="Regenerate").click()
-    expect(page.locator("article.assistant > .text")).to_have_text("two")
+    expect(replies).to_have_text("two")
+    expect(page.locator("article.assistant .versions")).to_contain_text("2 / 2")
     ask(page, "second")
-    expect(page.locator("article.assistant > .text")).to_have_text(["two", "three"])
+    expect(replies).to_have_text(["two", "three"])
     page.get_by_role("button", name="Edit").first.click()
     expect(page.locator("article")).to_have_count(0)
     expect(page.locator("#prompt")).to_have_value("first")
     with page.expect_request("**/v1/chat/completions") as asked:
         ask(page, "!")
     assert asked.value.post_data_json["messages"] == [{"role": "user", "content": "first!"}]
-    expect(page.locator("article.assistant > .text")).to_have_text("four")
+    expect(replies).to_have_text("four")
+    # Back to the first question, by keyboard: with the branch that was written last.
+    page.get_by_role("button", name="Earlier version").focus()
+    page.keyboard.press("Enter")
+    expect(replies).to_have_text(["two", "three"])
+    page.get_by_role("button", name="Earlier version").last.click()
+    expect(replies).to_have_text("one")
+    expect(page.get_by_role("button", name="Later version").last).to_be_focused()
+    page.reload()
+    page.locator("#show-chats").click()
+    page.locator("#kept .title").click()
+    expect(replies).to_have_text("one")
+    expect(page.locator(".versions")).to_have_text(["‹1 / 2›", "‹1 / 2›"])
+
+
+def test_an_edit_that_is_given_up_changes_nothing(page, server):
+    says(page, "one")
+    page.goto(server.url)
+    ask(page, "first")
+    for give_up in ("Escape", "button"):
+        page.get_by_role("button", name="Edit").click()
+        expect(page.locator("article")).to_have_count(0)
+        if give_up == "Escape":
+            page.keyboard.press("Escape")
+        else:
+            page.locator("#cancel-edit").click()
+        expect(page.locator("article.assistant > .text")).to_have_text("one")
+        expect(page.locator("#prompt")).to_have_value("")
+
+
+def test_a_message_is_deleted_with_what_follows_it(page, server):
+    page.on("dialog", lambda dialog: dialog.accept())
+    says(page, "one", "two")
+    page.goto(server.url)
+    ask(page, "first")
+    expect(page.locator("article.assistant .figures")).to_be_visible()
+    page.get_by_role("button", name="Regenerate").click()
+    replies = page.locator("article.assistant > .text")
+    expect(replies).to_have_text("two")
+    page.get_by_role("button", name="Delete").last.click()
+    expect(replies).to_have_text("one")
+    page.get_by_role("button", name="Delete").first.click()
+    expect(page.locator("article")).to_have_count(0)
+    page.locator("#show-chats").click()
+    expect(page.locator("#none")).to_be_visible()
 
 
 def test_a_reply_that_cannot_be_made_again_stays(page, server):
@@ -256,6 +309,7 @@ def test_a_reply_that_is_stopped_before_it_begins_stays(page, server):
     expect(page.locator("article.assistant .figures")).to_have_text("waiting…")
     page.locator("#stop").click()
     expect(page.locator("article.assistant > .text")).to_have_text("one")
+    expect(page.locator(".versions")).to_have_count(0)
     page.reload()
     page.locator("#show-chats").click()
     page.locator("#kept .title").click()
@@ -295,6 +349,245 @@ def test_conversations_are_kept_in_the_browser(page, server):
     expect(page.locator("#none")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.locator("#chats")).to_be_hidden()
+
+
+def test_chats_are_exported_and_imported(page, server, browser, tmp_path):
+    says(page, "one")
+    page.goto(server.url)
+    page.locator("#system").evaluate("field => field.value = 'Be brief.'")
+    ask(page, "about ships")
+    expect(page.locator("article.assistant .figures")).to_be_visible()
+    page.locator("#show-chats").click()
+    with page.expect_download() as saved:
+        page.locator("#export").click()
+    assert saved.value.suggested_filename.endswith(".json")
+    file = tmp_path / "chats.json"
+    saved.value.save_as(file)
+    other = browser.new_context().new_page()
+    other.goto(server.url)
+    other.locator("#show-chats").click()
+    told = other.locator("#told")
+    # What somebody else wrote may be anything: messages that follow each other in a circle, texts that are none.
+    hostile = [{"id": "a", "parent": "b", "role": "user", "content": "x"}, {"id": "b", "parent": "a", "role": "user"}]
+    chats = [{"id": "x", "title": "<b>odd</b>", "messages": [*hostile, 7, None], "leaf": "b"}, {"messages": 7}, 7]
+    texts = {"[]": "this file holds no exported chats", "{": "this file holds no exported chats"}
+    texts[json.dumps({"format": "ballast-chats", "chats": chats})] = "1 chat imported."
+    texts[file.read_text()] = "1 chat imported."
+    for text, answer in texts.items():
+        payload = {"name": "chats.json", "mimeType": "application/json", "buffer": text.encode()}
+        other.locator("#import-file").set_input_files(payload)
+        expect(told).to_have_text(answer)
+    expect(other.locator("#kept .title")).to_have_text(["about ships", "<b>odd</b>"])
+    other.get_by_role("button", name="<b>odd</b>").first.click()
+    expect(other.locator("article")).to_have_count(0)
+    other.locator("#show-chats").click()
+    other.get_by_role("button", name="about ships").first.click()
+    expect(other.locator("article.assistant > .text")).to_have_text("one")
+    assert other.locator("#system").input_value() == "Be brief."
+    other.context.close()
+
+
+FORMULAS = r"""The root $x = \sqrt{2}$, \(a_1 * b * c\), and it costs $5 or $6.
+
+$$
+\boxed{\int_0^1 \underline{x}\,dx}
+$$
+
+\[ \href{javascript:alert(1)}{x} \] \[ \htmlStyle{color:red}{y} \] $\unknown$
+"""
+
+
+def test_formulas_are_drawn_and_their_source_is_shown_where_they_are_wrong(page, server):
+    says(page, FORMULAS)
+    page.goto(server.url)
+    ask(page, "root")
+    text = page.locator("article.assistant > .text")
+    expect(text.locator(".katex")).to_have_count(5)
+    expect(text.locator("math")).to_have_count(5)  # what a screen reader is told
+    expect(text.locator("div.formula .katex-display")).to_have_count(3)
+    for shown in ("it costs $5 or $6.", "\\href", "\\htmlStyle", "$\\unknown$"):
+        expect(text).to_contain_text(shown)
+    assert text.locator("a").count() == 0
+    page.wait_for_function(
+        "[...document.fonts].some((font) => font.family.includes('KaTeX_Main') && font.status === 'loaded')"
+    )
+
+
+def test_thinking_is_open_while_it_streams_and_then_folded_with_its_seconds(page, server):
+    page.goto(server.url)
+    states = page.evaluate(
+        """async () => {
+          const { Answer } = await import("./page/answer.js");
+          const box = document.createElement("article");
+          box.append(document.createElement("h2"));
+          const answer = new Answer(box);
+          let now = 0;
+          performance.now = () => now;
+          const states = [];
+          for (const delta of [{ reasoning_content: "Well, " }, { reasoning_content: "so." }, { content: "Yes." }]) {
+            answer.take({ choices: [{ delta }] });
+            answer.draw(false);
+            const fold = box.querySelector("details");
+            const [summary, text] = fold.children;
+            states.push([fold.open, summary.textContent, text.textContent]);
+            now += 12_000;
+          }
+          return states;
+        }"""
+    )
+    assert states[:2] == [[True, "Thinking…", "Well,"], [True, "Thinking…", "Well, so."]]
+    assert states[2] == [False, "Thought for 24 s", "Well, so."]
+
+
+CALL = {"id": "call-1", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+
+
+def test_a_call_is_a_card_and_its_result_is_sent(page, server):
+    frames = iter([chunk(content="I look.") + chunk(tool_calls=[{"index": 0, **CALL}]), chunk(content="It rains.")])
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=next(frames) + "data: [DONE]\n\n"))
+    page.goto(server.url)
+    page.locator("#settings summary").click()
+    page.locator("#tools").fill("{")
+    page.locator("#prompt").focus()
+    ask(page, "weather?")
+    expect(page.locator("#tools")).to_be_focused()
+    page.locator("#tools").fill('[{"name": "get_weather", "parameters": {"type": "object"}}]')
+    page.locator("#prompt").focus()
+    with page.expect_request("**/v1/chat/completions") as asked:
+        page.keyboard.press("Enter")
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+    assert asked.value.post_data_json["tools"] == [tool]
+    card = page.locator("article.assistant .card")
+    expect(card.locator("h3")).to_have_text("Call of get_weather")
+    expect(card.locator("pre")).to_have_text('{\n  "city": "Paris"\n}')
+    card.get_by_label("Result of get_weather").fill("rain")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        page.get_by_role("button", name="Send results").click()
+    call = {"id": "call-1", "type": "function", "function": CALL["function"]}
+    assert asked.value.post_data_json["messages"][1:] == [
+        {"role": "assistant", "content": "I look.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call-1", "content": "rain"},
+    ]
+    expect(page.locator("article.assistant > .text")).to_have_text(["I look.", "It rains."])
+    expect(card.locator("pre").last).to_have_text("rain")
+
+
+def test_text_files_go_with_a_message(page, server):
+    page.goto(server.url)
+    files = [("a.py", b"print('\xc3\xa4')"), ("b.bin", b"\0\1"), ("c.txt", b"abc")]
+    for name, content in files:
+        page.locator("#file").set_input_files({"name": name, "mimeType": "text/plain", "buffer": content})
+        if name == "b.bin":
+            expect(page.locator("#status")).to_have_text("b.bin is no text in UTF-8")
+    expect(page.locator("#files li")).to_have_text(["a.py · 10 charactersRemove", "c.txt · 3 charactersRemove"])
+    page.get_by_role("button", name="Remove c.txt").click()
+    page.locator("#max-tokens").evaluate("field => field.value = 5")
+    page.locator("#prompt").focus()
+    with page.expect_request("**/v1/chat/completions") as asked:
+        ask(page, "what is it?")
+    [message] = asked.value.post_data_json["messages"]
+    assert [part["type"] for part in message["content"]] == ["file", "text"]
+    assert message["content"][0]["file"] == {
+        "filename": "a.py",
+        "file_data": "data:text/plain,print('%C3%A4')",
+    }
+    expect(page.locator("article.assistant .figures")).to_contain_text("5 tokens")  # the server took it
+    expect(page.locator("article.user .files")).to_contain_text("a.py")
+    expect(page.locator("#files")).to_be_hidden()
+
+
+def test_settings_are_sent_and_empty_ones_are_left_to_the_server(page, server):
+    says(page, "one", "two")
+    page.goto(server.url)
+    with page.expect_request("**/v1/chat/completions") as asked:
+        ask(page, "first")
+    assert set(asked.value.post_data_json) == {"messages", "stream", "stream_options"}
+    expect(page.locator("article.assistant .figures")).to_be_visible()
+    page.locator("#settings summary").click()
+    page.get_by_label("System message").fill("Be brief.")
+    page.get_by_label("Thinking").select_option("off")
+    given = {"Temperature": 0.65, "Top p": 0.95, "Top k": 40, "Min p": 0.05, "Repetition penalty": 1.1, "Seed": 7}
+    for label, value in given.items():
+        page.get_by_label(label, exact=True).fill(str(value))
+    page.locator("#prompt").focus()
+    with page.expect_request("**/v1/chat/completions") as asked:
+        ask(page, "second")
+    body = asked.value.post_data_json
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert body["thinking"] is False
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
+    assert [body[name] for name in names] == list(given.values())
+
+
+def test_the_servers_own_timings_and_the_context_are_shown(page, server):
+    page.goto(server.url)
+    page.locator("#max-tokens").evaluate("field => field.value = 12")
+    expect(page.locator("#context-text")).to_have_text("0 of 2,048")
+    ask(page, "abc")
+    figures = page.locator("article.assistant .figures")
+    expect(figures).to_contain_text(re.compile(r"prompt \d+ tokens.*, \d+ tokens/s"))
+    expect(page.locator("#context-text")).to_have_text(re.compile(r"^1[5-9] of 2,048"))
+    shown = figures.inner_text()
+    page.locator("#new").click()
+    expect(page.locator("#context-text")).to_have_text("0 of 2,048")
+    page.locator("#show-chats").click()
+    page.locator("#kept .title").first.click()
+    expect(figures).to_have_text(shown)
+    expect(page.locator("#context-text")).to_have_text(re.compile(r"^1[5-9] of 2,048"))
+
+
+def test_the_box_grows_with_its_text_as_far_as_there_is_room(page, server):
+    page.goto(server.url)
+    heights = []
+    for lines in (1, 8, 200):
+        page.locator("#prompt").fill("line\n" * lines)
+        heights.append(page.locator("#prompt").bounding_box()["height"])
+    assert heights[0] + 100 < heights[1] < heights[2] <= page.viewport_size["height"] * 0.4 + 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(browser, server, scheme):
+    context = browser.new_context(color_scheme=scheme, bypass_csp=True)  # axe itself is put in against the policy
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    call = chunk(tool_calls=[{"index": 0, **CALL}])
+    body = chunk(reasoning_content="hm") + chunk(content=WRITTEN + FORMULAS) + call + "data: [DONE]\n\n"
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=body))
+    page.goto(server.url)
+    expect(page.locator("#examples button")).to_have_count(4)
+    found = {"empty": violations(page)}
+    payload = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"abc"}
+    page.locator("#file").set_input_files(payload)
+    page.locator("#prompt").focus()
+    ask(page, "add these")
+    expect(page.locator("article.assistant .actions")).to_be_visible()
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page.locator("article.assistant .versions")).to_be_visible()
+    page.locator("#settings summary").click()
+    page.locator("#file").set_input_files(payload)
+    page.locator("article.assistant summary").click()
+    found["conversation"] = violations(page)
+    page.locator("#show-chats").click()
+    found["chats"] = violations(page)
+    context.close()
+    assert found == {"empty": [], "conversation": [], "chats": []}
+
+
+def violations(page):
+    found = Axe().run(page).response["violations"]
+    return [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in found]
+
+
+def test_the_built_in_model_answers_the_examples_well(page, built_in_server):
+    """The first things that a newcomer clicks on."""
+    page.goto(built_in_server.url)
+    answers = ("Ballast serves DeepSeek-class", "105", "--port", "apple, fig, pear")
+    expect(page.locator("#examples button")).to_have_count(len(answers))
+    for index, answer in enumerate(answers):
+        page.locator("#examples button").nth(index).click()
+        expect(page.locator("article.assistant > .text")).to_contain_text(answer)
+        expect(page.locator("article.assistant .actions")).to_be_visible()
+        page.locator("#new").click()
 
 
 def test_a_server_that_wants_a_key_is_given_one(page, tmp_path):
@@ -419,5 +712,6 @@ def test_what_others_wrote_is_as_they_published_it_with_their_licences():
     for name, package in packages.items():
         content = vendor.joinpath(name).read_bytes()
         assert hashlib.sha256(content).hexdigest() == package["sha256"]
-        assert f"v{package['version']}" in content.decode()
-        assert "Copyright" in vendor.joinpath(name.replace(".js", ".LICENSE")).read_text()
+        if name.endswith(".js"):
+            assert package["version"] in content.decode()
+        assert "Copyright" in vendor.joinpath(package["license_file"]).read_text()

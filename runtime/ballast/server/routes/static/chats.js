@@ -1,16 +1,21 @@
 // Conversations, kept in this browser alone. What it has no room for is forgotten, the oldest first.
 
+import { Conversation } from "./conversation.js";
+
 const PLACE = "ballast-chats";
 const MOST = 200;
 const TITLE = 60;
 
 function read() {
   try {
-    const kept = JSON.parse(localStorage.getItem(PLACE) ?? "[]");
-    return Array.isArray(kept) ? kept.filter((chat) => Array.isArray(chat?.messages)) : [];
+    return usable(JSON.parse(localStorage.getItem(PLACE) ?? "[]"));
   } catch {
     return []; // damaged, or the browser keeps nothing
   }
+}
+
+function usable(kept) {
+  return Array.isArray(kept) ? kept.filter((chat) => typeof chat?.id === "string" && Array.isArray(chat.messages)) : [];
 }
 
 function write(chats) {
@@ -28,15 +33,16 @@ function write(chats) {
 export function chats(words = "") {
   const wanted = words.trim().toLowerCase();
   const has = (text) => String(text).toLowerCase().includes(wanted);
-  return read().filter((chat) => has(chat.title) || chat.messages.some((message) => has(message.content)));
+  return read().filter((chat) => has(chat.title) || chat.messages.some((message) => has(message?.content)));
 }
 
-export function keep(id, messages, system) {
+export function keep(id, conversation, system) {
   const others = read().filter((chat) => chat.id !== id);
+  const { messages, leaf } = conversation;
   const [first] = messages;
   if (!first) return write(others);
-  const title = first.content.replace(/\s+/g, " ").slice(0, TITLE);
-  write([{ id, title, at: Date.now(), messages, system }, ...others]);
+  const title = (first.content || first.files?.[0]?.name || "").replace(/\s+/g, " ").slice(0, TITLE);
+  write([{ id, title, at: Date.now(), messages, leaf, system }, ...others]);
 }
 
 export function forget(id) {
@@ -45,4 +51,29 @@ export function forget(id) {
 
 export function forgetAll() {
   write([]);
+}
+
+export function exported() {
+  return JSON.stringify({ format: PLACE, version: 1, chats: read() }, null, 1);
+}
+
+// Adds the conversations of an exported file to those that are here, and returns how many. One that is here under the
+// same id is replaced. Throws Error for a text that is no such file.
+export function imported(text) {
+  let found;
+  try {
+    found = JSON.parse(text);
+  } catch {
+    found = null;
+  }
+  if (found?.format !== PLACE) throw new Error("this file holds no exported chats");
+  const added = usable(found.chats).map((chat) => {
+    const { messages, leaf } = new Conversation(chat);
+    const at = Number.isFinite(chat.at) ? chat.at : 0;
+    return { id: chat.id, title: String(chat.title), at, messages, leaf, system: String(chat.system ?? "") };
+  });
+  const ids = new Set(added.map((chat) => chat.id));
+  const all = [...added, ...read().filter((chat) => !ids.has(chat.id))];
+  write(all.sort((one, other) => other.at - one.at));
+  return added.length;
 }

@@ -1,8 +1,12 @@
 // Markdown as nodes of the page. Texts become text nodes and attributes are set one by one: nothing that a model writes
 // is ever read as HTML, and no picture or other file is loaded because of it.
 
+import { copyButton, element, scrolling } from "./elements.js";
+import { extensions, formula } from "./math.js";
 import hljs from "./vendor/highlight.js";
-import { lexer } from "./vendor/marked.js";
+import { Marked } from "./vendor/marked.js";
+
+const marked = new Marked({ gfm: true, breaks: true, extensions });
 
 const LONGEST_HIGHLIGHTED = 50_000; // characters of a block of code
 const LINKS = new Set(["http:", "https:", "mailto:"]);
@@ -17,7 +21,7 @@ export class Markdown {
   }
 
   draw(text) {
-    const tokens = lexer(text, { gfm: true, breaks: true });
+    const tokens = marked.lexer(text);
     const links = JSON.stringify(tokens.links);
     if (links !== this.links) this.clear(); // a name that was defined late makes links of texts before it
     this.links = links;
@@ -33,13 +37,6 @@ export class Markdown {
     this.place.replaceChildren();
     this.blocks = [];
   }
-}
-
-function element(tag, children = [], className = "") {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  made.append(...children);
-  return made;
 }
 
 const nodes = (tokens) => (tokens ?? []).map(node);
@@ -68,6 +65,8 @@ function node(token) {
       return element(token.type, nodes(token.tokens));
     case "codespan":
       return element("code", [token.text]);
+    case "formula":
+      return formula(token);
     case "link":
     case "image":
       return link(token);
@@ -100,15 +99,6 @@ function table(token) {
   return scrolling(made, "Table");
 }
 
-// A box that scrolls by itself must be reachable by the keyboard.
-function scrolling(inner, name) {
-  const box = element("div", [inner], "scrolling");
-  box.tabIndex = 0;
-  box.setAttribute("role", "group");
-  box.setAttribute("aria-label", name);
-  return box;
-}
-
 function link(token) {
   const shown = token.type === "image" ? [token.text || token.href] : nodes(token.tokens);
   const url = URL.canParse(token.href) ? new URL(token.href) : null;
@@ -127,7 +117,7 @@ function code(token) {
   return element("div", [head, scrolling(element("pre", [body]), "Code")], "code");
 }
 
-function highlighted(text, language) {
+export function highlighted(text, language) {
   if (text.length > LONGEST_HIGHLIGHTED || !hljs.getLanguage(language)) return [text];
   const { rootNode } = hljs.highlight(text, { language, ignoreIllegals: true })._emitter;
   return rootNode.children.map(scope);
@@ -137,29 +127,4 @@ function scope(part) {
   if (typeof part === "string") return document.createTextNode(part);
   const children = part.children.map(scope);
   return element("span", children, part.scope ? `hl-${part.scope.split(".")[0].replaceAll(/[^\w-]/g, "")}` : "");
-}
-
-export function copyButton(text) {
-  const button = element("button", ["Copy"], "small");
-  button.type = "button";
-  button.addEventListener("click", async () => {
-    button.textContent = (await copied(text())) ? "Copied" : "Not copied";
-    setTimeout(() => (button.textContent = "Copy"), 2000);
-  });
-  return button;
-}
-
-async function copied(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    // Browsers have a clipboard for pages of this machine and of HTTPS alone; this older way works elsewhere too.
-    const field = element("textarea", [text], "hidden");
-    document.body.append(field);
-    field.select();
-    const done = document.execCommand("copy");
-    field.remove();
-    return done;
-  }
 }

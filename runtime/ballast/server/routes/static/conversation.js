@@ -1,0 +1,86 @@
+// A conversation is a tree: each message names the one that it follows, so an edited question or a reply made again
+// stands beside the earlier one. `leaf` is where the branch ends that is shown.
+
+const ROLES = new Set(["user", "assistant", "tool"]);
+
+export function newId() {
+  return `${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`;
+}
+
+export class Conversation {
+  constructor(kept = {}) {
+    this.messages = sound(kept.messages);
+    const known = this.messages.some((message) => message.id === kept.leaf);
+    this.leaf = known ? kept.leaf : (this.messages.at(-1)?.id ?? null);
+  }
+
+  find(id) {
+    return this.messages.find((message) => message.id === id);
+  }
+
+  // The messages of the branch that is shown, the first one first.
+  path() {
+    const found = [];
+    for (let message = this.find(this.leaf); message; message = this.find(message.parent)) found.unshift(message);
+    return found;
+  }
+
+  // Adds a message behind the leaf, and makes it the leaf.
+  add(message) {
+    const added = { ...message, id: newId(), parent: this.leaf };
+    this.messages.push(added);
+    this.leaf = added.id;
+    return added;
+  }
+
+  // What stands in the same place, in other branches and in this one.
+  versions(message) {
+    return this.messages.filter((other) => other.parent === message.parent && other.role === message.role);
+  }
+
+  // Shows the branch of `message` that was written last.
+  choose(message) {
+    let last = message;
+    for (let next = last; next; next = this.messages.findLast((other) => other.parent === last.id)) last = next;
+    this.leaf = last.id;
+  }
+
+  // Takes away a message and all that follow it. The branch that is shown then ends before it, or is another version's.
+  remove(message) {
+    const gone = new Set([message.id]);
+    for (const other of this.messages) if (gone.has(other.parent)) gone.add(other.id);
+    const beside = this.versions(message).findLast((other) => other !== message);
+    this.messages = this.messages.filter((other) => !gone.has(other.id));
+    if (beside) this.choose(beside);
+    else this.leaf = message.parent;
+  }
+}
+
+// What is kept or was imported, with all that is not as it must be left out: a message follows one that stands before
+// it, so no branch runs in a circle. Lists without parents are of an earlier page, each message following the last.
+function sound(messages) {
+  const found = [];
+  const ids = new Set();
+  for (const message of Array.isArray(messages) ? messages : []) {
+    if (!ROLES.has(message?.role) || typeof message.content !== "string") continue;
+    const { id = newId(), parent = found.at(-1)?.id ?? null } = message;
+    if (typeof id !== "string" || ids.has(id) || !(parent === null || ids.has(parent))) continue;
+    ids.add(id);
+    found.push({ ...texts(message), id, parent });
+  }
+  return found;
+}
+
+function texts(message) {
+  const made = { role: message.role, content: message.content };
+  for (const name of ["reasoning", "figures", "call"]) {
+    if (typeof message[name] === "string") made[name] = message[name];
+  }
+  for (const name of ["thought", "tokens"]) if (Number.isFinite(message[name])) made[name] = message[name];
+  const allTexts = (part, ...names) => names.every((name) => typeof part?.[name] === "string");
+  if (Array.isArray(message.calls)) {
+    made.calls = message.calls.filter((call) => allTexts(call, "id", "name", "arguments"));
+  }
+  if (Array.isArray(message.files)) made.files = message.files.filter((file) => allTexts(file, "name", "text"));
+  return made;
+}

@@ -88,7 +88,7 @@ def first_paint_s(browser: Browser, url: str) -> float:
         [paint] = page.evaluate(
             "performance.getEntriesByName('first-contentful-paint').map((entry) => entry.startTime)"
         )
-        return round(paint / 1000, 3)
+        return round(float(paint) / 1000, 3)
 
 
 def frames(browser: Browser, url: str, pieces: list[str], rate: int) -> dict[str, float]:

@@ -141,6 +141,12 @@ def panels() -> list[tuple[str, str]]:
     ]
 
 
+def marks() -> list[str]:
+    """What marks moments in the dashboards; mostly there is none."""
+    boards = [json.loads(file.read_text()) for file in sorted((CHART / "dashboards").glob("*.json"))]
+    return [mark["expr"] for board in boards for mark in board["annotations"]["list"]]
+
+
 def filled_in(expression: str) -> str:
     """As Grafana sends it with everything selected."""
     choices = {"$__rate_interval": "10s", "$namespace": ".*", "$service": ".*", "$node_bandwidth": "200"}
@@ -160,7 +166,7 @@ def unknown_here(engine: ServerProcess) -> set[str]:
 def test_every_name_in_dashboards_and_alerts_is_scraped(
     prometheus: Prometheus, engine: ServerProcess, rules: Object
 ) -> None:
-    expressions = [expression for _, expression in panels()]
+    expressions = [expression for _, expression in panels()] + marks()
     expressions += [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     wanted = {name for expression in expressions for name in NAME.findall(re.sub(r'"[^"]*"', "", expression))}
     assert len(wanted) > 30
@@ -188,6 +194,8 @@ def test_every_query_of_the_dashboards_returns_numbers_under_load(
         return True
 
     wait_for("every query to return numbers", none_is_empty, LOAD_TIMEOUT_S, interval_s=1)
+    for mark in marks():
+        prometheus.query(filled_in(mark))  # raises where Prometheus cannot read it
 
 
 def test_keda_s_sample_counts_the_requests_of_its_own_namespace(prometheus: Prometheus) -> None:

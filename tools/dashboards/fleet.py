@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from tools.dashboards.grafana import BY_SERVICE, FLEET, Dashboard, Panel, Query, Row, Variable, rate
+from tools.dashboards.grafana import BY_SERVICE, FLEET, Dashboard, Panel, Query, Row, Variable, marks, rate
 
 OPERATOR_P95 = (
     "histogram_quantile(0.95, sum by (le) (rate(ballast_operator_reconcile_seconds_bucket[$__rate_interval])))"
+)
+
+ERRORS = (
+    f'(sum{{by}} (rate(ballast_requests_total{{{{{FLEET},outcome=~"error|timeout"}}}}[$__rate_interval])) or '
+    f"0 * sum{{by}} (rate(ballast_requests_total{{{{{FLEET}}}}}[$__rate_interval]))) / "
+    f"sum{{by}} (rate(ballast_requests_total{{{{{FLEET}}}}}[$__rate_interval]))"
 )
 
 ALL = Dashboard(
@@ -30,16 +36,53 @@ ALL = Dashboard(
                     width=6,
                 ),
                 Panel(
-                    "Conditions",
-                    "What the operator finds, with its reason: docs/howto/troubleshoot.md goes through the reasons.",
+                    "Not ready",
+                    "Services that the operator does not find ready. Red from the first one; the table says which and why.",
                     (
                         Query(
-                            f'ballast_operator_service_condition{{{FLEET},condition!="Progressing"}}',
-                            f"{BY_SERVICE} {{{{condition}}}} {{{{status}}}} {{{{reason}}}}",
+                            f'count(ballast_operator_service_condition{{{FLEET},condition="Ready",status!="True"}}) '
+                            "or vector(0)",
+                            "not ready",
                         ),
                     ),
+                    kind="stat",
+                    width=6,
+                    thresholds=((1, "red"),),
+                ),
+                Panel(
+                    "Errors",
+                    "Share of ended requests that ended by a fault or out of time, of all services. Refused requests and "
+                    "clients that left are not among them.",
+                    (Query(ERRORS.format(by=""), "errors"),),
+                    unit="percentunit",
+                    kind="stat",
+                    width=6,
+                    thresholds=((0.001, "orange"), (0.01, "red")),
+                    maximum=1,
+                ),
+                Panel(
+                    "Alerts",
+                    "Alerts of Ballast that fire now; docs/howto/dashboards.md lists their pages.",
+                    (Query('count(ALERTS{alertname=~"Ballast.+",alertstate="firing"}) or vector(0)', "firing"),),
+                    kind="stat",
+                    width=6,
+                    thresholds=((1, "red"),),
+                ),
+                Panel(
+                    "Conditions",
+                    "What the operator finds of each service, with its reason; what is false comes first. "
+                    "docs/howto/troubleshoot.md goes through the reasons. A service's name leads to its dashboard.",
+                    (Query(f'ballast_operator_service_condition{{{FLEET},condition!="Progressing"}}'),),
                     kind="table",
-                    width=18,
+                    width=24,
+                    columns=("namespace", "service", "condition", "status", "reason"),
+                ),
+                Panel(
+                    "Error ratio",
+                    "Ended requests that ended by a fault or out of time, by service. Look at the pod's log.",
+                    (Query(ERRORS.format(by=" by (namespace, service)"), BY_SERVICE),),
+                    unit="percentunit",
+                    maximum=1,
                 ),
                 Panel(
                     "Tokens per second",
@@ -199,4 +242,5 @@ ALL = Dashboard(
             ),
         ),
     ),
+    marks(FLEET),
 )

@@ -14,6 +14,10 @@ BY_SERVICE = "{{namespace}}/{{service}}"
 
 Json = dict[str, Any]
 
+_SOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
+_STATUS_COLOURS = {"True": "green", "False": "red", "Unknown": "orange"}
+_TO_SERVICE = "/d/ballast-service?var-namespace=${__data.fields.namespace}&var-service=${__data.fields.service}&${__url_time_range}"
+
 
 @dataclass(frozen=True)
 class Query:
@@ -35,8 +39,13 @@ class Panel:
     width: int = 8
     stacked: bool = False
     thresholds: tuple[tuple[float, str], ...] = ()
-    """Values from which a colour holds; green below the first."""
+    """Values from which a colour holds; `base` below the first."""
+    base: str = "green"
     maximum: float | None = None
+    text: str = "auto"
+    """Of a stat: what it writes, `value`, `name` (its legend) or both by `auto`."""
+    columns: tuple[str, ...] = ()
+    """Of a table: the labels that it shows, in their order; `status` is coloured, and a service leads to its dashboard."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,17 @@ class Variable:
 
 
 @dataclass(frozen=True)
+class Annotation:
+    """Moments that are marked in every panel: those at which `expr` has a value."""
+
+    name: str
+    expr: str
+    title: str
+    """May hold labels, as {{pod}}."""
+    colour: str
+
+
+@dataclass(frozen=True)
 class Dashboard:
     """One dashboard; `uid` is part of its address and never changes."""
 
@@ -65,6 +85,20 @@ class Dashboard:
     title: str
     variables: tuple[Variable, ...]
     rows: tuple[Row, ...]
+    annotations: tuple[Annotation, ...] = ()
+
+
+def marks(scope: str) -> tuple[Annotation, ...]:
+    """Restarts of engines, and alerts while they fire."""
+    return (
+        Annotation("Restarts", f"changes(process_start_time_seconds{{{scope}}}[1m]) > 0", "{{pod}} restarted", "blue"),
+        Annotation(
+            "Alerts",
+            f'ALERTS{{alertname=~"Ballast.+",alertstate="firing",{scope}}}',
+            "{{alertname}} {{service}}",
+            "red",
+        ),
+    )
 
 
 def quantiles(metric: str, by: str = "", scope: str = OURS) -> tuple[Query, ...]:
@@ -90,8 +124,36 @@ def to_json(board: Dashboard) -> Json:
         "editable": True,
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},
+        "links": [_to_others()],
+        "annotations": {"list": [_annotation(each) for each in board.annotations]},
         "templating": {"list": [_datasource(), *map(_variable, board.variables)]},
         "panels": list(_panels(board.rows)),
+    }
+
+
+def _to_others() -> Json:
+    """A link to each other dashboard of Ballast, with the same time and choices."""
+    return {
+        "type": "dashboards",
+        "title": "Ballast",
+        "tags": ["ballast"],
+        "asDropdown": False,
+        "keepTime": True,
+        "includeVars": True,
+        "targetBlank": False,
+    }
+
+
+def _annotation(annotation: Annotation) -> Json:
+    return {
+        "name": annotation.name,
+        "datasource": _SOURCE,
+        "enable": True,
+        "hide": False,
+        "expr": annotation.expr,
+        "titleFormat": annotation.title,
+        "tagKeys": "namespace,service,pod",
+        "iconColor": annotation.colour,
     }
 
 
@@ -137,31 +199,71 @@ def _place(left: int, top: int, width: int, height: int) -> Json:
 
 
 def _panel(panel: Panel) -> Json:
-    steps = [{"color": "green", "value": None}, *({"color": c, "value": v} for v, c in panel.thresholds)]
+    steps = [{"color": panel.base, "value": None}, *({"color": c, "value": v} for v, c in panel.thresholds)]
     defaults: Json = {"unit": panel.unit, "min": 0, "thresholds": {"mode": "absolute", "steps": steps}}
     if panel.maximum is not None:
         defaults["max"] = panel.maximum
     if panel.kind == "timeseries":
         stacking = {"mode": "normal" if panel.stacked else "none"}
         defaults["custom"] = {"fillOpacity": 20 if panel.stacked else 0, "stacking": stacking}
-    source = {"type": "prometheus", "uid": "${datasource}"}
     now = panel.kind in ("stat", "gauge", "table")
     return {
         "type": panel.kind,
         "title": panel.title,
         "description": panel.description,
-        "datasource": source,
-        "fieldConfig": {"defaults": defaults, "overrides": []},
-        "options": {"textMode": "auto", "reduceOptions": {"calcs": ["lastNotNull"]}} if panel.kind == "stat" else {},
+        "datasource": _SOURCE,
+        "fieldConfig": {"defaults": defaults, "overrides": _overrides() if panel.columns else []},
+        "options": _options(panel),
+        "transformations": [_only(panel.columns)] if panel.columns else [],
         "targets": [
             {
                 "refId": chr(ord("A") + index),
                 "expr": query.expr,
                 "legendFormat": query.legend,
-                "datasource": source,
+                "datasource": _SOURCE,
+                "format": "table" if panel.kind == "table" else "time_series",
                 "instant": now,
                 "range": not now,
             }
             for index, query in enumerate(panel.queries)
         ],
     }
+
+
+def _options(panel: Panel) -> Json:
+    if panel.kind == "stat":
+        colours = "background" if panel.thresholds else "value"
+        return {"textMode": panel.text, "colorMode": colours, "reduceOptions": {"calcs": ["lastNotNull"]}}
+    # `False` comes before `True`: what is wrong stands at the top.
+    return {"sortBy": [{"displayName": "status", "desc": False}]} if panel.columns else {}
+
+
+def _only(columns: tuple[str, ...]) -> Json:
+    """Grafana's `organize`: the columns in their order, without time, value and the labels of scraping."""
+    unwanted = ("Time", "Value", "__name__", "job", "instance", "pod", "container", "endpoint")
+    return {
+        "id": "organize",
+        "options": {
+            "excludeByName": {name: True for name in unwanted if name not in columns},
+            "indexByName": {name: place for place, name in enumerate(columns)},
+            "renameByName": {},
+        },
+    }
+
+
+def _overrides() -> list[Json]:
+    """Of a table of conditions: colours of the status, and the way to a service's dashboard."""
+    colours = {status: {"color": colour, "index": n} for n, (status, colour) in enumerate(_STATUS_COLOURS.items())}
+    return [
+        {
+            "matcher": {"id": "byName", "options": "status"},
+            "properties": [
+                {"id": "mappings", "value": [{"type": "value", "options": colours}]},
+                {"id": "custom.cellOptions", "value": {"type": "color-background"}},
+            ],
+        },
+        {
+            "matcher": {"id": "byName", "options": "service"},
+            "properties": [{"id": "links", "value": [{"title": "Open the service", "url": _TO_SERVICE}]}],
+        },
+    ]

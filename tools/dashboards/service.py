@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tools.dashboards.grafana import OURS, Dashboard, Panel, Query, Row, Variable, quantiles, rate
+from tools.dashboards.grafana import OURS, Dashboard, Panel, Query, Row, Variable, marks, quantiles, rate
+
+_CONDITION = f'ballast_operator_service_condition{{{OURS},condition="Ready"'
+READY = f'max by (reason) ({_CONDITION},status="True"}}) or 0 * max by (reason) ({_CONDITION},status!="True"}})'
+"""1 where the service is ready and 0 where it is not, with the reason."""
 
 SERVICE = Dashboard(
     "ballast-service",
@@ -20,13 +24,12 @@ SERVICE = Dashboard(
                     "Ready",
                     "What the operator says of the service. Otherwise: kubectl describe bisvc, and "
                     "docs/howto/troubleshoot.md by its reason.",
-                    (
-                        Query(
-                            f'ballast_operator_service_condition{{{OURS},condition="Ready"}}', "{{status}} {{reason}}"
-                        ),
-                    ),
+                    (Query(READY, "{{reason}}"),),
                     kind="stat",
                     width=4,
+                    thresholds=((1, "green"),),
+                    base="red",
+                    text="name",
                 ),
                 Panel(
                     "Batch occupancy",
@@ -113,6 +116,19 @@ SERVICE = Dashboard(
                     stacked=True,
                 ),
                 Panel(
+                    "Error ratio",
+                    "Ended requests that ended by a fault or out of time. Look at the pod's log, event `request`.",
+                    (
+                        Query(
+                            f'(sum(rate(ballast_requests_total{{{OURS},outcome=~"error|timeout"}}[$__rate_interval])) '
+                            f"or vector(0)) / {rate('ballast_requests_total')}",
+                            "errors",
+                        ),
+                    ),
+                    unit="percentunit",
+                    maximum=1,
+                ),
+                Panel(
                     "Cancelled",
                     "Requests whose client left. Many of them: clients' timeouts are shorter than answers take.",
                     (
@@ -181,6 +197,32 @@ SERVICE = Dashboard(
                         Query(rate("ballast_generation_tokens_total"), "generated"),
                         Query(rate("ballast_prompt_tokens_total"), "prompt"),
                     ),
+                ),
+            ),
+        ),
+        Row(
+            "Tiers and lanes",
+            (
+                Panel(
+                    "Lanes",
+                    "Share of the time in which steps of each kind are computed. With a GPU, prompts have a lane of their "
+                    "own, so prefill and decode together may exceed 1. Decode low with a batch that is full: prompts take "
+                    "the time, look at their lengths and at chunkSize.",
+                    (Query(rate("ballast_step_seconds_sum", "kind"), "{{kind}}"),),
+                    unit="percentunit",
+                ),
+                Panel(
+                    "Experts by tier",
+                    "Routed experts in the GPU's memory, over all layers, by pod. 0: all are in host memory, as without a "
+                    "GPU.",
+                    (Query(f"ballast_resident_experts{{{OURS}}}", "{{pod}}"),),
+                ),
+                Panel(
+                    "Read by the GPU across PCIe",
+                    "Of a decode step's experts in host memory, the share that the GPU computes; the CPU computes the others.",
+                    (Query(f"ballast_pcie_share_ratio{{{OURS}}}", "{{pod}}"),),
+                    unit="percentunit",
+                    maximum=1,
                 ),
             ),
         ),
@@ -296,4 +338,5 @@ SERVICE = Dashboard(
             ),
         ),
     ),
+    marks(OURS),
 )

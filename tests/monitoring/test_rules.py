@@ -4,24 +4,16 @@ to do."""
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import yaml
 
-from support.cluster.binaries import ROOT, program
+from support.cluster.binaries import ROOT
 from support.cluster.helm import Helm
 from support.cluster.kube import Object
+from support.cluster.prometheus import promtool
 
 SCENARIOS = Path(__file__).with_name("rules_test.yaml")
-
-
-def promtool(*words: str | Path, folder: Path) -> str:
-    done = subprocess.run(
-        [program("promtool"), *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 def alerts(rules: Object) -> list[Object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,3 +72,12 @@ class Prometheus(Process):
 
     def _at(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}{path}"
+
+
+def promtool(*words: str | Path, folder: Path) -> str:
+    """What it prints. Fails the test where it finds a fault."""
+    done = subprocess.run(
+        [program("promtool"), *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr

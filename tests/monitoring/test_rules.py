@@ -27,7 +27,8 @@ def test_the_rules_are_sound(rules_file: Path) -> None:
 def test_each_alert_fires_on_its_scenario_and_is_silent_on_a_healthy_fleet(rules: Object, rules_file: Path) -> None:
     shutil.copy(SCENARIOS, rules_file.parent)
     promtool("test", "rules", SCENARIOS.name, folder=rules_file.parent)
-    fires, silent = set(), set()
+    fires: set[str] = set()
+    silent: set[str] = set()
     for scenario in yaml.safe_load(SCENARIOS.read_text())["tests"]:
         for case in scenario["alert_rule_test"]:
             (fires if case["exp_alerts"] else silent).add(case["alertname"])

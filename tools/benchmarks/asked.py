@@ -272,6 +272,25 @@ HTTP = Question(
     command="python benchmarks/serving/http_overhead.py",
 )
 
+CHAT_PAGE = Question(
+    name="chat-page",
+    title="The chat page while a long reply streams",
+    about=(
+        "Frames that Chromium draws while 5,000 tokens arrive at 250 a second, without a graphics card, on the machine "
+        "that serves them. The screen asks for 60."
+    ),
+    file="chat_page.jsonl",
+    rows=tuple(
+        Row(label, f"5000 tokens at 250/s, {label}") for label in ("prose, code and tables", "one block of code")
+    ),
+    columns=(
+        Column("frames a second", "frames_per_s", digits=1, spread=True),
+        Column("in the worst second", "worst_second_frames", spread=True),
+        Column("longest pause, ms", "longest_gap_ms", spread=True),
+    ),
+    command="python benchmarks/serving/chat_page.py",
+)
+
 OPERATOR = Question(
     name="operator",
     title="The operator under faults",
@@ -315,6 +334,7 @@ QUESTIONS = (
     AMX,
     OVERLOAD,
     HTTP,
+    CHAT_PAGE,
     OPERATOR,
 )
 

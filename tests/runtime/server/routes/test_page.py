@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import shutil
+import struct
 from importlib import resources
 
 import httpx
@@ -13,6 +14,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from ballast.server.routes.chat_page import FILES
 from support.servers.process import FAKE, ServerProcess
+from tools import chat_pictures
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = ("--step_s", "0.03", "--max_new_tokens", "400", "--max_batch_size", "4", "--cache_lens", "2048")
@@ -142,6 +144,24 @@ def test_reasoning_is_folded(page, server, frames):
     reply.locator("summary").focus()
     page.keyboard.press("Enter")
     expect(reply.locator("details.reasoning .text")).to_be_visible()
+    ask_again = page.locator("#prompt")
+    ask_again.fill("and?")
+    ask_again.press("Enter")
+    expect(reply).to_have_count(2)
+    expect(reply.first.locator("details.reasoning .text")).to_be_visible()
+
+
+def test_whoever_reads_further_up_is_left_there(page, server):
+    page.goto(server.url)
+    page.set_viewport_size(PHONE)
+    page.locator("#prompt").fill("a\n" * 60)
+    page.keyboard.press("Enter")
+    figures = page.locator("article.assistant .figures")
+    expect(figures).to_contain_text("tokens/s")
+    page.locator("#talk").evaluate("talk => talk.scrollTop = 7")
+    page.keyboard.press("Escape")
+    expect(figures).to_contain_text("stopped")
+    assert page.locator("#talk").evaluate("talk => talk.scrollTop") == 7
 
 
 def says(page, *texts):
@@ -588,6 +608,17 @@ def test_the_built_in_model_answers_the_examples_well(page, built_in_server):
         expect(page.locator("article.assistant > .text")).to_contain_text(answer)
         expect(page.locator("article.assistant .actions")).to_be_visible()
         page.locator("#new").click()
+
+
+def test_the_pictures_of_the_documentation_can_be_taken_anew(browser, built_in_server, tmp_path):
+    chat_pictures.take(browser, built_in_server.url, tmp_path)
+    for name, size in chat_pictures.SIZES.items():
+        shown = chat_pictures.ROOT / "docs/pictures" / name
+        assert [png_size(path) for path in (tmp_path / name, shown)] == [size, size], "run: make pictures"
+
+
+def png_size(path):
+    return struct.unpack(">II", path.read_bytes()[16:24])
 
 
 def test_a_server_that_wants_a_key_is_given_one(page, tmp_path):

@@ -4,6 +4,12 @@ import { CallCards } from "./cards.js";
 import { element } from "./elements.js";
 import { Markdown } from "./markdown.js";
 
+const unfolded = new Set(); // ids of messages whose thoughts somebody has opened
+
+export function unfold(id) {
+  unfolded.add(id);
+}
+
 export class Answer {
   constructor(box) {
     this.box = box;
@@ -78,7 +84,7 @@ export class Answer {
   // `results` are the tool messages that follow; `answered` is called with the text for each call, once all are there.
   drawKept(message, results, answered) {
     this.thought = message.thought;
-    if (message.reasoning) this.drawReasoning(message.reasoning, true);
+    if (message.reasoning) this.drawKeptReasoning(message);
     this.drawText(message.content);
     this.drawCalls(message.calls ?? [], results, answered);
     if (message.figures) this.drawFigures(message.figures);
@@ -122,6 +128,17 @@ export class Answer {
     if (isOver && !this.folded) box.open = false;
     this.folded ||= isOver;
     grow(text, reasoning);
+  }
+
+  drawKeptReasoning({ id, reasoning }) {
+    this.drawReasoning(reasoning, true);
+    const { box } = this.fold;
+    box.open = unfolded.has(id);
+    box.addEventListener("toggle", () => (box.open ? unfolded.add(id) : unfolded.delete(id)));
+  }
+
+  isUnfolded() {
+    return this.fold?.box.open ?? false;
   }
 
   figures(ended) {

@@ -1,6 +1,6 @@
 // The built-in chat page: one conversation at a time, streamed. Texts reach the page as text, never as markup.
 
-import { Answer } from "./answer.js";
+import { Answer, unfold } from "./answer.js";
 import { showChats } from "./chat_list.js";
 import { keep } from "./chats.js";
 import { Conversation, newId } from "./conversation.js";
@@ -55,8 +55,9 @@ function question(message) {
   actions(box, message, button("Edit", () => edit(message)));
 }
 
-function reply(message, results, isLast) {
+function reply(message, results, isLast, unfolded = false) {
   const box = article("assistant", "Reply");
+  if (unfolded) unfold(message.id);
   const waits = isLast && message.calls?.length > 0;
   new Answer(box).drawKept(message, results, waits ? answerCalls : null);
   actions(box, message, button("Regenerate", () => regenerate(message)));
@@ -84,6 +85,11 @@ function switcher(versions, index) {
   made.setAttribute("role", "group");
   made.setAttribute("aria-label", "Versions");
   return made;
+}
+
+function isAtEnd() {
+  const talk = at("talk");
+  return talk.scrollHeight - talk.scrollTop - talk.clientHeight < 60;
 }
 
 function toEnd() {
@@ -222,18 +228,29 @@ async function answer(undo) {
   }
   running = null;
   if (coming.first === null && (failed || stopped)) {
-    if (chat === id) undo(refused);
-    else coming.box.remove();
+    if (chat === id) {
+      undo(refused);
+      redraw();
+    }
   } else {
+    const follows = isAtEnd();
     coming.draw(true);
     const said = thread.add(coming.message());
     keep(id, thread, system);
-    at("heard").textContent = `Reply: ${said.content.slice(0, HEARD)}`;
+    if (chat === id) ended(coming, said, follows);
   }
-  if (chat === id) redraw();
   busy(false);
   if (failed) say(failed);
   if (!refused) at("prompt").focus();
+}
+
+// The reply in its last form, where it stood: whoever reads further up is left there.
+function ended(coming, said, follows) {
+  coming.box.remove();
+  reply(said, [], true, coming.isUnfolded());
+  contextUsed(said.tokens ?? 0);
+  if (follows) toEnd();
+  at("heard").textContent = `Reply: ${said.content.slice(0, HEARD)}`;
 }
 
 async function follow(coming, response) {
@@ -241,10 +258,9 @@ async function follow(coming, response) {
   for await (const event of events(response)) {
     coming.take(event);
     if (performance.now() - drawn < DRAW_MS) continue;
-    const talk = at("talk");
-    const isAtEnd = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 60;
+    const follows = isAtEnd();
     coming.draw(false);
-    if (isAtEnd) toEnd();
+    if (follows) toEnd();
     drawn = performance.now();
   }
 }

@@ -1,0 +1,95 @@
+"""Takes the pictures of the chat page that the documentation shows, with replies of the built-in model.
+
+    python -m tools.chat_pictures [DIRECTORY]      docs/pictures unless given
+
+Starts a server of its own on a free port, and needs Chromium (`make browser`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+WAIT_MS = 60_000
+SIZES = {"chat.png": (1000, 1180), "chat-dark.png": (1000, 1180), "chat-phone.png": (390, 780)}
+
+WEATHER = {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+
+
+def main(arguments: list[str]) -> int:
+    folder = Path(arguments[0] if arguments else ROOT / "docs/pictures")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        print("chat_pictures: needs Chromium; run: make browser", file=sys.stderr)
+        return 1
+    with server() as url, sync_playwright() as playwright:
+        # Inside a container, and as root, Chromium has no sandbox of its own; it opens nothing but the page here.
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        take(browser, url, folder)
+        browser.close()
+    return 0
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """The address of a server with the built-in model, which ends with the block."""
+    command = [str(Path(sys.executable).with_name("ballast")), "serve", "--port", "0", "--log_format", "json"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            yield next(f"http://127.0.0.1:{line['port']}" for line in map(json.loads, process.stderr) if "port" in line)
+        finally:
+            process.terminate()
+
+
+def take(browser: Browser, url: str, folder: Path) -> None:
+    """Writes a picture for each of `SIZES` to `folder`."""
+    for name, (width, height) in SIZES.items():
+        scheme = "dark" if "dark" in name else "light"
+        size = {"width": width, "height": height}
+        with browser.new_context(color_scheme=scheme, viewport=size, reduced_motion="reduce") as context:  # type: ignore[arg-type]
+            page = context.new_page()
+            page.set_default_timeout(WAIT_MS)
+            page.goto(url)
+            expect(page.locator("#examples button")).to_have_count(4)
+            talk(page)
+            page.screenshot(path=folder / name)
+
+
+def talk(page: Page) -> None:
+    """A question about Ballast, a sum with a thought, and a call of a tool."""
+    page.locator("#examples button").first.click()
+    wait(page, 1)
+    page.locator("#thinking").evaluate("field => field.value = 'on'")
+    ask(page, "What is 417 + 258?")
+    wait(page, 2)
+    page.locator("article.assistant summary").last.click()
+    page.locator("#thinking").evaluate("field => field.value = 'off'")
+    page.locator("#tools").evaluate("(field, tools) => field.value = tools", json.dumps([WEATHER]))
+    ask(page, "What is the weather in Oslo?")
+    wait(page, 3)
+    page.locator("#talk").evaluate("talk => talk.scrollTop = talk.scrollHeight")
+    page.locator("#context-text").wait_for()
+
+
+def ask(page: Page, text: str) -> None:
+    page.locator("#prompt").fill(text)
+    page.keyboard.press("Enter")
+
+
+def wait(page: Page, replies: int) -> None:
+    expect(page.locator("article.assistant .actions")).to_have_count(replies, timeout=WAIT_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

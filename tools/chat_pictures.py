@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -28,16 +28,19 @@ WEATHER = {"name": "get_weather", "parameters": {"type": "object", "properties":
 def main(arguments: list[str]) -> int:
     folder = Path(arguments[0] if arguments else ROOT / "docs/pictures")
     folder.mkdir(parents=True, exist_ok=True)
+    with server() as url, sync_playwright() as playwright, chromium(playwright) as browser:
+        take(browser, url, folder)
+    return 0
+
+
+def chromium(playwright: Playwright, *options: str) -> Browser:
+    """The machine's Chromium, started with more `options` of its command line. Raises FileNotFoundError without one."""
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
-        print("chat_pictures: needs Chromium; run: make browser", file=sys.stderr)
-        return 1
-    with server() as url, sync_playwright() as playwright:
-        # Inside a container, and as root, Chromium has no sandbox of its own; it opens nothing but the page here.
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        take(browser, url, folder)
-        browser.close()
-    return 0
+        raise FileNotFoundError("no Chromium in PATH; run: make browser")
+    # Inside a container, and as root, Chromium has no sandbox of its own; it opens nothing but this project's pages.
+    options = ("--no-sandbox", "--disable-dev-shm-usage", *options)
+    return playwright.chromium.launch(executable_path=path, args=list(options))
 
 
 @contextmanager

@@ -7,25 +7,56 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from playwright.sync_api import sync_playwright
+from tools.chat_pictures import chromium
+
 from ballast._core import kernels
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """In strict mode, where a page that no menu has, or a link or anchor that leads nowhere, is an error."""
-    argv = [sys.executable, "-m", "tools.docs_site", tmp_path / "site"]
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    argv = [sys.executable, "-m", "tools.docs_site", str(folder)]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    pages = {path.parent.name for path in (tmp_path / "site").rglob("index.html")}
+    return folder
+
+
+def test_the_site_builds_without_a_warning(site: Path) -> None:
+    pages = {path.parent.name for path in site.rglob("index.html")}
     assert {"tutorial", "resource", "upgrade", "troubleshoot", "contributing", "changelog", "security"} <= pages
-    decisions = (tmp_path / "site/decisions/index.html").read_text()
+    decisions = (site / "decisions/index.html").read_text()
     assert "What Ready and NUMAPinned mean" in decisions
     assert "fonts.googleapis" not in decisions, "pages load nothing from elsewhere"
-    search = (tmp_path / "site/search.json").read_text()
+    search = (site / "search.json").read_text()
     assert "quantization" in search, "the other spelling of quantisation finds something"
     assert "watches-ring-and-lists-heal" not in search, "decisions are left out of the search"
+
+
+WIDE = ("benchmarks", "howto/at-home", "howto/migrate", "reference/metrics", "reference/options", "reference/resource")
+"""Pages with the widest tables."""
+
+
+def test_pages_fit_a_desk_and_a_phone_and_options_do_not_break(site: Path) -> None:
+    with sync_playwright() as playwright, chromium(playwright) as browser:
+        page = browser.new_page()
+        for width in (1280, 360):
+            page.set_viewport_size({"width": width, "height": 800})
+            for name in WIDE:
+                page.goto(f"file://{site}/{name}/index.html", wait_until="domcontentloaded")
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+                broken = page.locator("td:first-child code").evaluate_all(
+                    "all => all.filter((one) => one.getClientRects().length > 1).map((one) => one.textContent)"
+                )
+                assert broken == [], name
+        page.set_viewport_size({"width": 1280, "height": 800})
+        page.goto(f"file://{site}/howto/chat/index.html")
+        assert all(page.locator("article img").evaluate_all("all => all.map((one) => one.naturalWidth > 0)"))
 
 
 def test_links_of_pages_outside_the_site_lead_to_files() -> None:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import shutil
 import struct
 from importlib import resources
 
@@ -16,7 +15,6 @@ from ballast.server.routes.chat_page import FILES
 from support.servers.process import FAKE, ServerProcess
 from tools import chat_pictures
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = ("--step_s", "0.03", "--max_new_tokens", "400", "--max_batch_size", "4", "--cache_lens", "2048")
 WAIT_MS = 20_000
 PHONE = {"width": 360, "height": 640}
@@ -25,18 +23,11 @@ PHONE = {"width": 360, "height": 640}
 @pytest.fixture(scope="module")
 def browser():
     expect.set_options(timeout=WAIT_MS)  # it does not follow a page's own
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.fail("no Chromium for the tests of the chat page; on Debian and Ubuntu: apt install chromium")
-    with sync_playwright() as playwright:
-        # Inside a container, and as root, Chromium has no sandbox of its own; it opens nothing but the page here.
-        yield (
-            started := playwright.chromium.launch(
-                executable_path=path,
-                args=["--no-sandbox", "--disable-dev-shm-usage", "--host-resolver-rules=MAP evil.example 127.0.0.1"],
-            )
-        )
-        started.close()
+    with (
+        sync_playwright() as playwright,
+        chat_pictures.chromium(playwright, "--host-resolver-rules=MAP evil.example 127.0.0.1") as started,
+    ):
+        yield started
 
 
 @pytest.fixture(scope="module")

@@ -58,14 +58,19 @@ def main(names: list[str]) -> int:
 
 @contextmanager
 def servers() -> Iterator[tuple[str, ...]]:
-    """URLs of the server with the built-in model and of the scripted one. In the end they must hold no request."""
+    """URLs of the server with the built-in model, of the scripted one, and of one as `ballast serve` starts it, for the
+    examples. In the end they must hold no request."""
     with tempfile.NamedTemporaryFile("w") as keys:
         keys.write(KEY)
         keys.flush()
         keyed = ("--api_key_file", keys.name, "--admin_port", "0")
-        with ServerProcess(*SERVER) as built_in, ServerProcess(*SERVER, *keyed, module=SCRIPT) as scripted:
-            yield built_in.url, scripted.url
-            for server in (built_in, scripted):
+        with (
+            ServerProcess(*SERVER) as built_in,
+            ServerProcess(*SERVER, *keyed, module=SCRIPT) as scripted,
+            ServerProcess() as plain,
+        ):
+            yield built_in.url, scripted.url, plain.url
+            for server in (built_in, scripted, plain):
                 server.wait_until_empty()
 
 

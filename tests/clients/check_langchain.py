@@ -16,6 +16,7 @@ from shared import (
     TOO_LONG,
     Painting,
     Raises,
+    example,
 )
 
 APIS = ("/v1/chat/completions",)
@@ -56,3 +57,9 @@ def check_errors():
         free.invoke(TOO_LONG)
     with Raises(openai.AuthenticationError):
         ChatOpenAI(**MODEL | {"base_url": SCRIPTED + "/v1", "api_key": "another"}).invoke("hello")
+
+
+def check_example():
+    printed = example("langchain_chat.py")
+    assert "mixture-of-experts" in printed
+    assert "get_weather {'city': 'Paris'}\nIt is sunny in Paris, 21 degrees." in printed

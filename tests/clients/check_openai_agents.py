@@ -1,5 +1,7 @@
 """OpenAI's Agents SDK, with both of its models."""
 
+import asyncio
+
 import openai
 from agents import (
     Agent,
@@ -11,7 +13,7 @@ from agents import (
     set_tracing_disabled,
 )
 from openai.types.responses import ResponseTextDeltaEvent
-from shared import BUILT_IN, KEY, PAINT, PAINTED, SCRIPTED, TOO_LONG, Painting, Raises, painting_tool
+from shared import BUILT_IN, KEY, PAINT, PAINTED, SCRIPTED, TOO_LONG, Painting, Raises, example, painting_tool
 
 APIS = ("/v1/chat/completions", "/v1/responses")
 MODELS = {APIS[0]: OpenAIChatCompletionsModel, APIS[1]: OpenAIResponsesModel}
@@ -74,3 +76,8 @@ async def check_errors(api):
         await Runner.run(free(api), TOO_LONG)
     with Raises(openai.AuthenticationError):
         await Runner.run(agent(api, SCRIPTED, "another"), "hello")
+
+
+async def check_example():
+    printed = await asyncio.to_thread(example, "agent.py")  # it has a loop of its own
+    assert printed == "get_weather('Paris')\nIt is sunny in Paris, 21 degrees.\n"

@@ -1,4 +1,4 @@
-"""Runs the checks of one client, in its environment: run.py NAME BUILT_IN_URL SCRIPTED_URL
+"""Runs the checks of one client, in its environment: run.py NAME BUILT_IN_URL SCRIPTED_URL PLAIN_URL
 
 check_NAME.py has a function for each thing that is tried: check_stream, check_tools and so on; it takes an API where
 APIS, those that the client speaks, has several. The page of tested clients is made from these names.

@@ -1,14 +1,20 @@
 """What the checks of clients have in common: two servers, a tool and a schema."""
 
+import contextlib
+import io
 import json
+import os
+import runpy
 import sys
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-BUILT_IN, SCRIPTED = sys.argv[2:4]
+BUILT_IN, SCRIPTED, PLAIN = sys.argv[2:5]
 """URLs of a server with the built-in model, which a grammar can force but which cannot act, and of one whose model
-follows a script: `say paint` has it call the tool `paint`, `say painted` has it answer PAINTED."""
+follows a script: `say paint` has it call the tool `paint`, `say painted` has it answer PAINTED. The third is as
+`ballast serve` starts it."""
 
 KEY = "a-key"
 """What the second one wants to see."""
@@ -78,3 +84,11 @@ class Raises:
         assert kind is not None, f"{self.kind.__name__} was expected, and nothing was raised"
         self.error = error
         return issubclass(kind, self.kind)
+
+
+def example(name):
+    """What a program of `examples` prints, run against a server as a reader has it."""
+    os.environ["OPENAI_BASE_URL"] = PLAIN + "/v1"
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(str(Path(__file__).parents[2] / "examples" / name), run_name="__main__")
+    return printed.getvalue()

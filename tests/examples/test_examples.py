@@ -35,7 +35,8 @@ def run(argv: list[str | Path], server: ServerProcess | None = None) -> str:
 def test_every_example_has_a_test_and_a_line_in_the_readme() -> None:
     names = {path.name for path in EXAMPLES.iterdir()} - {"README.md"}
     tested, listed = Path(__file__).read_text(), (EXAMPLES / "README.md").read_text()
-    tested += (Path(__file__).parents[1] / "monitoring/test_compose.py").read_text()
+    elsewhere = ("monitoring/test_compose.py", "clients/check_langchain.py", "clients/check_openai_agents.py")
+    tested += "".join((Path(__file__).parents[1] / name).read_text() for name in elsewhere)
     assert {name for name in names if f'"{name}"' not in tested and f'examples/{name}"' not in tested} == set()
     assert {name for name in names if f"]({name})" not in listed} == set()
 

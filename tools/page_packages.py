@@ -1,0 +1,58 @@
+"""Fetches from npm what the chat page has from others, as its packages.json names it, and writes the files' sums.
+
+    python -m tools.page_packages [--check]
+
+For a new version: change it in packages.json and run this. With --check nothing is written, and the exit code says
+whether the files are those that the registry has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+VENDOR = Path(__file__).resolve().parent.parent / "runtime/ballast/server/routes/static/vendor"
+LIST = VENDOR / "packages.json"
+FETCH_TIMEOUT_S = 120
+
+
+def main(arguments: list[str]) -> int:
+    packages: dict[str, dict[str, Any]] = json.loads(LIST.read_text(encoding="utf-8"))
+    published = {name: members(*name) for name in {(each["package"], each["version"]) for each in packages.values()}}
+    found = {name: published[each["package"], each["version"]][each["file"]] for name, each in packages.items()}
+    for each in packages.values():
+        found[each["license_file"]] = published[each["package"], each["version"]]["LICENSE"]
+    others = [name for name, content in found.items() if (VENDOR / name).read_bytes() != content]
+    if arguments == ["--check"]:
+        print(f"{', '.join(others)}: not as published" if others else f"{len(found)} files are as published")
+        return 1 if others else 0
+    for name in others:
+        (VENDOR / name).write_bytes(found[name])
+    for name, each in packages.items():
+        each["sha256"] = hashlib.sha256(found[name]).hexdigest()
+    LIST.write_text(json.dumps(packages, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def members(package: str, version: str) -> dict[str, bytes]:
+    """The files of a published package, by their paths in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["npm", "pack", "--silent", f"{package}@{version}"]
+        subprocess.run(command, cwd=folder, check=True, timeout=FETCH_TIMEOUT_S, stdout=subprocess.DEVNULL)
+        [archive] = Path(folder).glob("*.tgz")
+        with tarfile.open(archive) as tar:
+            return {
+                member.name.partition("/")[2]: file.read()
+                for member in tar.getmembers()
+                if (file := tar.extractfile(member)) is not None
+            }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,17 @@ def test_links_of_pages_outside_the_site_lead_to_files() -> None:
     for page in pages:
         for link in LINK.findall(page.read_text()):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_the_readme_pushes_the_images_that_are_built() -> None:
+    """`make image` names them with the project's version; the chart takes the runtime for CPUs as well."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    [pushed] = re.findall(r"for image in (.*); do", (ROOT / "README.md").read_text())
+    assert pushed.split() == [
+        f"ballast-operator:{version}",
+        f"ballast-runtime:{version}",
+        f"ballast-runtime:{version}-cpu",
+    ]
 
 
 def test_the_models_page_lists_every_type_that_is_read() -> None:

@@ -62,6 +62,7 @@ def main() -> int:
     print(f"\n\n{num_tokens} tokens in {seconds:.1f} s. The built-in model is tiny and knows little but Ballast; its")
     print("reply took the path (server, scheduler, kernels) that a real model's takes.\n")
     print(f"The server goes on at {url}/v1 (PID {server.pid}).")
+    print(f"  page:     {url} in a browser")
     print(f"  chat:     .venv/bin/ballast chat --url {url}/v1")
     print("  again:    the curl above, or any OpenAI client with that base URL")
     print(f"  metrics:  curl {url}/metrics")

@@ -280,6 +280,25 @@ def test_an_edit_that_is_given_up_changes_nothing(page, server):
         expect(page.locator("#prompt")).to_have_value("")
 
 
+def test_an_edit_that_cannot_be_sent_is_still_one(page, server):
+    says(page, "one", "two")
+    page.goto(server.url)
+    ask(page, "first")
+    replies = page.locator("article.assistant > .text")
+    expect(replies).to_have_text("one")
+    page.get_by_role("button", name="Edit").click()
+    page.unroute("**/v1/chat/completions")
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(status=429, body='{"error": {"message": "full"}}'))
+    ask(page, "!")
+    expect(page.locator("#status")).to_have_text("full")
+    expect(page.locator("#prompt")).to_have_value("first!")
+    page.unroute("**/v1/chat/completions")
+    says(page, "two")
+    page.keyboard.press("Enter")
+    expect(replies).to_have_text("two")
+    expect(page.locator("article.user .versions")).to_contain_text("2 / 2")
+
+
 def test_a_message_is_deleted_with_what_follows_it(page, server):
     page.on("dialog", lambda dialog: dialog.accept())
     says(page, "one", "two")

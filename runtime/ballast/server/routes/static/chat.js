@@ -104,6 +104,7 @@ function say(text) {
 
 function choose(message, label) {
   if (running) return;
+  stopEditing();
   conversation.choose(message);
   keep(chat, conversation, at("system").value);
   redraw();
@@ -142,6 +143,7 @@ function stopEditing() {
 
 function regenerate(message) {
   if (running) return;
+  stopEditing();
   const { leaf } = conversation;
   conversation.leaf = message.parent;
   redraw();
@@ -149,7 +151,7 @@ function regenerate(message) {
 }
 
 function ask(text, files) {
-  const leaf = editing ?? conversation.leaf;
+  const before = { leaf: conversation.leaf, editing };
   editing = null;
   at("editing").hidden = true;
   const asked = conversation.add({ role: "user", content: text, ...(files.length ? { files } : {}) });
@@ -157,7 +159,9 @@ function ask(text, files) {
   answer((refused) => {
     // Nothing was answered: the question goes back to where it can be sent again.
     conversation.remove(asked);
-    conversation.leaf = leaf;
+    conversation.leaf = before.leaf;
+    editing = before.editing;
+    at("editing").hidden = editing === null;
     if (refused) return wantKey(() => ask(text, files));
     at("prompt").value = text;
     setFiles(files);

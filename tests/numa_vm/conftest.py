@@ -8,7 +8,6 @@ import pytest
 
 from support.vm.disk import boot_files
 from support.vm.guest import Guest
-from support.vm.site import Site, site_of
 from support.vm.table import Table
 
 
@@ -20,12 +19,6 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
         yield guest
     finally:
         guest.stop()
-
-
-@pytest.fixture(scope="session")
-def site(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with site_of(guest, tmp_path_factory.mktemp("cluster")) as site:
-        yield site
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ API, ADMIN = f"http://{ADDRESS}:10002", f"http://{ADDRESS}:10003"
 BUILT_IN = ROOT / "runtime" / "ballast" / "tiny" / "trained"
 MODEL = "/opt/model"
 SERVE = ("python3", "-m", "ballast", "serve", "--gguf_path", f"{MODEL}/model.gguf", "--model_path", f"{MODEL}/config")
-SERVE += ("--host", "0.0.0.0", "--port", "10002", "--admin_port", "10003")
+LISTEN = ("--host", "0.0.0.0", "--port", "10002", "--admin_port", "10003")
 PROMPTS = ("What is Ballast?", "Which file format holds the weights?", "Count from one to ten.")
 READY_TIMEOUT_S, REPLY_TIMEOUT_S = 240, 240
 
@@ -84,7 +84,7 @@ class Running:
 
 @contextmanager
 def running(guest: Guest, name: str, *before: str, options: tuple[str, ...] = ()) -> Iterator[Running]:
-    pid = guest.start_process(name, [*before, *SERVE, *options])
+    pid = guest.start_process(name, [*before, *SERVE, *LISTEN, *options])
 
     def is_ready() -> bool:
         if not guest.is_running(pid):

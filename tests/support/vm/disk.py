@@ -2,8 +2,7 @@
 
     python -m support.vm.disk
 
-Writes what boots into build/numa and ~/.cache/ballast/numa-vm, from the wheel in build/dist and the archives of images
-in build/e2e/cpu.
+Writes what boots into build/numa and ~/.cache/ballast/numa-vm, from the wheel in build/dist.
 """
 
 from __future__ import annotations
@@ -18,18 +17,8 @@ from pathlib import Path
 from support.cluster.binaries import ROOT
 
 SUITE = "bookworm"
-PACKAGES = (
-    "python3",
-    "ca-certificates",
-    "kmod",
-    "iproute2",
-    "containerd",
-    "runc",
-    "containernetworking-plugins",
-    "iptables",
-    "conntrack",
-)
-"""Of the guest; those after iproute2 are the node's."""
+PACKAGES = ("python3", "ca-certificates", "kmod", "iproute2")
+"""Of the guest."""
 COMMANDS = ("qemu-system-x86_64", "debootstrap", "mkfs.ext4", "apt-get", "dpkg-deb", "ip", "unshare")
 INSTALL = "apt-get install --no-install-recommends qemu-system-x86 debootstrap e2fsprogs iproute2"
 DISK_MODULES = ("virtio_ring", "virtio", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "virtio_blk")
@@ -75,7 +64,7 @@ def boot_files() -> BootFiles:
     return BootFiles(KEPT / "kernel" / "vmlinuz", KEPT / "kernel" / "initramfs", FOLDER / "disk.img")
 
 
-def build(wheel: Path, images: list[Path]) -> None:
+def build(wheel: Path) -> None:
     """Write what boots; Debian's part is kept in ~/.cache/ballast for the next time."""
     files, tree = boot_files(), KEPT / "debian"
     if not (KEPT / "complete").exists():
@@ -85,7 +74,7 @@ def build(wheel: Path, images: list[Path]) -> None:
         _kernel(KEPT / "kernel", tree)
         (KEPT / "complete").touch()
     _say("the disk")
-    _project(tree, wheel, images)
+    _project(tree, wheel)
     FOLDER.mkdir(parents=True, exist_ok=True)
     files.disk.unlink(missing_ok=True)
     with files.disk.open("wb") as file:
@@ -127,15 +116,20 @@ def _kernel(folder: Path, tree: Path) -> None:
     shutil.rmtree(packages)
 
 
-def _project(tree: Path, wheel: Path, images: list[Path]) -> None:
-    for part in ("ballast", "vm", "images"):
+def _project(tree: Path, wheel: Path) -> None:
+    for part in ("ballast", "vm"):
         shutil.rmtree(tree / "opt" / part, ignore_errors=True)
-    install = [ROOT / ".venv/bin/uv", "pip", "install", "--quiet", "--no-deps", "--target", tree / "opt" / "ballast"]
+    install: list[str | Path] = [
+        ROOT / ".venv/bin/uv",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        tree / "opt" / "ballast",
+    ]
     _run(*install, "--require-hashes", "-r", ROOT / "requirements" / "cpu.txt")
     _run(*install, wheel)
-    (tree / "opt" / "images").mkdir()
-    for image in images:
-        shutil.copy(image, tree / "opt" / "images")
     (tree / "opt" / "vm").mkdir()
     for name in ("agent.py", "init.sh"):
         shutil.copy(HERE / name, tree / "opt" / "vm")
@@ -159,7 +153,7 @@ def main() -> None:
     if missing := missing_here():
         sys.exit("the machine with two NUMA nodes cannot run here; missing:\n  " + "\n  ".join(missing))
     (wheel,) = (ROOT / "build" / "dist").glob("*.whl")
-    build(wheel, sorted((ROOT / "build" / "e2e" / "cpu").glob("*.tar")))
+    build(wheel)
 
 
 if __name__ == "__main__":

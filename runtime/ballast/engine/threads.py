@@ -16,8 +16,8 @@ def start_threads(
 ) -> tuple[kernels.ThreadPool, str]:
     """A pool of `num_threads`, and why its threads are not pinned ("" if they are).
 
-    Unless mode is "off", the calling thread becomes the pool's first thread for good, unless `adopt_caller` is False; it
-    should then be the thread that makes all calls. `topology` None: the machine's own.
+    Unless mode is "off", the calling thread becomes the pool's first thread for good, unless `adopt_caller` is False;
+    it should then be the thread that makes all calls. `topology` None: the machine's own.
     """
     plan = plan_threads(topology or numa.read_topology(), num_threads, mode)
     refusal = ""

@@ -14,8 +14,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
-from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, ViewportSize, expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -58,9 +59,9 @@ def server() -> Iterator[str]:
 def take(browser: Browser, url: str, folder: Path) -> None:
     """Writes a picture for each of `SIZES` to `folder`."""
     for name, (width, height) in SIZES.items():
-        scheme = "dark" if "dark" in name else "light"
-        size = {"width": width, "height": height}
-        with browser.new_context(color_scheme=scheme, viewport=size, reduced_motion="reduce") as context:  # type: ignore[arg-type]
+        scheme: Literal["dark", "light"] = "dark" if "dark" in name else "light"
+        size = ViewportSize(width=width, height=height)
+        with browser.new_context(color_scheme=scheme, viewport=size, reduced_motion="reduce") as context:
             page = context.new_page()
             page.set_default_timeout(WAIT_MS)
             page.goto(url)

@@ -315,18 +315,25 @@ NOT_READY = {
 }
 
 
-def test_a_dead_node_is_named_and_a_pod_that_cannot_end_there_too(
-    cluster: Cluster, kube: Kube, namespace: str, answers: PodAnswers
-) -> None:
+@pytest.fixture
+def dies(cluster: Cluster, kube: Kube) -> Iterator[str]:
+    """A node of the next test alone: other tests count on every node of the cluster."""
     add_node(cluster.control_plane, made_up_node("dies", labels={"example.org/own": "yes"}))
+    yield "dies"
+    kube.delete("nodes", "dies")
+
+
+def test_a_dead_node_is_named_and_a_pod_that_cannot_end_there_too(
+    kube: Kube, namespace: str, answers: PodAnswers, dies: str
+) -> None:
     own = {"nodeSelector": {"example.org/own": "yes"}}
     lingers = {"annotations": {"test.ballast.dev/lingers": "yes"}}
     page, answers.pages["/readyz"] = answers.pages["/readyz"], answers.pages["/readyz"]
     serving(kube, namespace, "orphan", scheduling=own, podMetadata=lingers)
     try:
         answers.pages["/readyz"] = None
-        kube.merge("nodes", "dies", {"metadata": {"annotations": {"test.ballast.dev/broken": "yes"}}})
-        kube.merge("nodes", "dies", {"status": {"conditions": [NOT_READY]}}, subresource="status")
+        kube.merge("nodes", dies, {"metadata": {"annotations": {"test.ballast.dev/broken": "yes"}}})
+        kube.merge("nodes", dies, {"status": {"conditions": [NOT_READY]}}, subresource="status")
         # As the node controller marks the pods of such a node, within its grace period.
         kube.merge("pods", "orphan-0", {"status": {"conditions": [NOT_READY]}}, namespace, "status")
         found = wait_condition(kube, namespace, "orphan", "Ready", "False", "NodeNotReady", timeout_s=60)
@@ -341,10 +348,9 @@ def test_a_dead_node_is_named_and_a_pod_that_cannot_end_there_too(
         assert "kubectl delete pod orphan-0 --force" in found["message"]
     finally:
         answers.pages["/readyz"] = page
-        kube.merge("nodes", "dies", {"metadata": {"annotations": {"test.ballast.dev/broken": None}}})
+        kube.merge("nodes", dies, {"metadata": {"annotations": {"test.ballast.dev/broken": None}}})
         kube.delete("pods", "orphan-0", namespace, gracePeriodSeconds=0)
     wait_ready(kube, namespace, "orphan", timeout_s=60)
-    kube.delete("nodes", "dies")
 
 
 def test_an_operator_with_another_default_image_mixes_none_within_a_spec(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ballast.errors import ConfigError
 from ballast.host.sizes import human
-from ballast.hub.naming import HUGGING_FACE, HubName, choices, is_hub_name, repo_at
+from ballast.hub.naming import HUGGING_FACE, HubName, choices, is_hub_name, read_name, repo_at
 from ballast.hub.store import Store
 
 _PREFIX = "models--"
@@ -31,7 +31,7 @@ def _lines(site: str, cache: Path) -> Iterator[str]:
 def remove(cache: Path, name: HubName) -> str:
     """Remove all of a repository, and say how much that was. Raises ConfigError for one that is not there."""
     folder = Store(cache, name.repo).path
-    if name != HubName(name.repo, None, name.revision, name.site) or not folder.is_dir() or folder.is_symlink():
+    if name != read_name(name.written) or not folder.is_dir() or folder.is_symlink():
         raise ConfigError("remove", name.written, "expected org/repo of a model that `ballast models` lists")
     freed = sum(path.stat().st_size for path in (folder / "blobs").glob("*") if path.is_file())
     shutil.rmtree(folder)

@@ -112,7 +112,7 @@ def test_models_are_listed_and_removed(served: tuple[HubServer, Hub]) -> None:
     assert "no GGUF model" in listed({HUGGING_FACE: hub.cache})
     pulled = pull(NAME, hub, None, io.StringIO())
     assert listed({HUGGING_FACE: hub.cache}).startswith(f"org/tiny:Q8_0@{COMMIT}  13.9 MiB\n")
-    for wrong in (HubName("org/other"), NAME):
+    for wrong in (HubName("org/other"), NAME, HubName(NAME.repo, revision=COMMIT)):
         with pytest.raises(ConfigError, match="ballast models"):
             remove(hub.cache, wrong)
     assert "org/tiny: 13.9 MiB removed" in remove(hub.cache, HubName("org/tiny"))

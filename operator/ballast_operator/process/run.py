@@ -117,8 +117,7 @@ class Operator:
             await working
         await self._leave()
         tracing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await tracing
+        await asyncio.wait((tracing,))
         await health.stop()
 
     def why_dead(self) -> str | None:

@@ -114,6 +114,9 @@ class Traces:
             try:
                 async with session.post(url, json=as_json(batch, self._resource), allow_redirects=False) as reply:
                     failure = None if reply.status < 300 else f"it answered {reply.status}"
+            except asyncio.CancelledError:
+                self._waiting.extendleft(reversed(batch))  # the last round takes it along
+                raise
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 failure = f"{type(error).__name__}: {error}"
             if failure is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from contextlib import asynccontextmanager
 
 import pytest
@@ -69,6 +70,31 @@ async def test_a_collector_that_takes_nothing_costs_the_spans_and_one_line(statu
     (line,) = [record for record in caplog.records if record.message == "spans were dropped"]
     assert line.collector == f"{url}/v1/traces"
     assert status is None or line.reason == f"it answered {status}"
+
+
+async def test_spans_whose_sending_was_cut_off_at_the_end_are_sent_again(monkeypatch):
+    monkeypatch.setattr(module, "PAUSE_S", 0.001)
+    begun, bodies = asyncio.Event(), []
+
+    async def take(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(next(line for line in head.lower().split(b"\r\n") if b"content-length" in line).split(b":")[1])
+        bodies.append(json.loads(await reader.readexactly(length)))
+        if begun.is_set():  # the first is never answered
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        begun.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        async with sending(f"http://{host}:{port}") as traces:
+            with traces.span("resync", {}):
+                pass
+            async with asyncio.timeout(30):
+                await begun.wait()
+    assert len(bodies) == 2
+    assert bodies[0] == bodies[1]
 
 
 async def test_what_waits_has_a_bound():

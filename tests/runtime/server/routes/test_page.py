@@ -278,6 +278,9 @@ def test_an_edit_that_is_given_up_changes_nothing(page, server):
             page.locator("#cancel-edit").click()
         expect(page.locator("article.assistant > .text")).to_have_text("one")
         expect(page.locator("#prompt")).to_have_value("")
+    page.get_by_role("button", name="Edit").click()
+    page.locator("#new").click()
+    expect(page.locator("#prompt")).to_have_value("")
 
 
 def test_an_edit_that_cannot_be_sent_is_still_one(page, server):
@@ -375,10 +378,43 @@ def test_conversations_are_kept_in_the_browser(page, server):
     expect(titles).to_have_text(["about ships", "about trains"])
     page.get_by_role("button", name="Delete about trains").click()
     expect(titles).to_have_text(["about ships"])
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    page.locator("#forget-all").click()
+    expect(titles).to_have_text(["about ships"])
+    page.once("dialog", lambda dialog: dialog.accept())
     page.locator("#forget-all").click()
     expect(page.locator("#none")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.locator("#chats")).to_be_hidden()
+
+
+def test_a_chat_that_has_no_room_costs_the_oldest_and_never_all(page, server):
+    says(page, "one", "two", "three")
+    page.goto(server.url)
+    for title in ("first", "second"):
+        page.locator("#new").click()
+        ask(page, title)
+        expect(page.locator("article.assistant .figures")).to_contain_text("first after")
+    # Room for two chats, and then for less than one.
+    page.evaluate("""() => {
+      const set = Storage.prototype.setItem;
+      window.room = localStorage.getItem("ballast-chats").length + 20;
+      Storage.prototype.setItem = function (key, text) {
+        if (text.length > window.room) throw new DOMException("full", "QuotaExceededError");
+        set.call(this, key, text);
+      };
+    }""")
+    page.locator("#new").click()
+    ask(page, "third")
+    expect(page.locator("article.assistant .figures")).to_contain_text("first after")
+    page.locator("#show-chats").click()
+    titles = page.locator("#kept .title")
+    expect(titles).to_have_text(["third", "second"])
+    file = json.dumps({"format": "ballast-chats", "chats": [{"id": "x", "title": "y" * 2000, "at": 9e15, "messages": []}]})
+    payload = {"name": "chats.json", "mimeType": "application/json", "buffer": file.encode()}
+    page.locator("#import-file").set_input_files(payload)
+    expect(page.locator("#told")).to_have_text("0 chats imported.")
+    expect(titles).to_have_text(["third", "second"])
 
 
 def test_chats_are_exported_and_imported(page, server, browser, tmp_path):
@@ -491,6 +527,10 @@ def test_a_call_is_a_card_and_its_result_is_sent(page, server):
     expect(card.locator("h3")).to_have_text("Call of get_weather")
     expect(card.locator("pre")).to_have_text('{\n  "city": "Paris"\n}')
     card.get_by_label("Result of get_weather").fill("rain")
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(status=429, body="{}"), times=1)
+    page.get_by_role("button", name="Send results").click()
+    expect(page.locator("#status")).not_to_have_text("")
+    expect(card.get_by_label("Result of get_weather")).to_have_value("rain")
     with page.expect_request("**/v1/chat/completions") as asked:
         page.get_by_role("button", name="Send results").click()
     call = {"id": "call-1", "type": "function", "function": CALL["function"]}
@@ -638,8 +678,16 @@ def test_a_server_that_wants_a_key_is_given_one(page, tmp_path):
         expect(page.locator("#key")).to_be_focused()
         ask(page, "wrong")
         expect(page.locator("#key")).to_be_focused()
-        ask(page, "the-key")
+        page.locator("#prompt").fill("abc")
+        page.keyboard.press("Enter")
+        expect(page.locator("#key")).to_be_focused()
+        expect(page.locator("#prompt")).to_have_value("abc")
+        page.locator("#show-chats").click()  # a look at others loses nothing
+        page.keyboard.press("Escape")
+        page.locator("#key").fill("the-key")
+        page.keyboard.press("Enter")
         expect(page.locator("#key-form")).to_be_hidden()
+        expect(page.locator("article.assistant .figures")).to_contain_text("first after")
         expect(page.locator("#batch-text")).to_have_text("0 of 4")
         page.locator("#max-tokens").evaluate("field => field.value = 3")
         ask(page, "abc")

@@ -3,6 +3,8 @@
 import { button, element, scrolling } from "./elements.js";
 import { highlighted } from "./markdown.js";
 
+const written = new Map(); // results that somebody has begun to write, by the call's id
+
 export class CallCards {
   constructor(place) {
     this.place = place;
@@ -35,6 +37,8 @@ function field(call, fields) {
   const input = element("textarea");
   input.rows = 2;
   input.id = `result-${call.id}`;
+  input.value = written.get(call.id) ?? "";
+  input.addEventListener("input", () => written.set(call.id, input.value));
   const label = element("label", [`Result of ${call.name}`]);
   label.htmlFor = input.id;
   fields.push(input);

@@ -136,9 +136,13 @@ function edit(message) {
 }
 
 function stopEditing() {
-  if (editing !== null) conversation.leaf = editing;
+  if (editing === null) return;
+  conversation.leaf = editing;
   editing = null;
   at("editing").hidden = true;
+  at("prompt").value = "";
+  grow();
+  setFiles();
 }
 
 function regenerate(message) {
@@ -162,9 +166,10 @@ function ask(text, files) {
     conversation.leaf = before.leaf;
     editing = before.editing;
     at("editing").hidden = editing === null;
-    if (refused) return wantKey(() => ask(text, files));
     at("prompt").value = text;
+    grow();
     setFiles(files);
+    if (refused) wantKey(() => at("ask").requestSubmit());
   });
 }
 
@@ -232,7 +237,7 @@ async function answer(undo) {
   }
   running = null;
   if (coming.first === null && (failed || stopped)) {
-    if (chat === id) {
+    if (conversation === thread) {
       undo(refused);
       redraw();
     }
@@ -241,7 +246,7 @@ async function answer(undo) {
     coming.draw(true);
     const said = thread.add(coming.message());
     keep(id, thread, system);
-    if (chat === id) ended(coming, said, follows);
+    if (conversation === thread) ended(coming, said, follows);
   }
   busy(false);
   if (failed) say(failed);
@@ -286,8 +291,8 @@ function wantKey(then) {
 // Begin or go on with a conversation.
 function open(id, kept) {
   running?.abort();
-  editing = null;
-  at("editing").hidden = true;
+  pending = null;
+  stopEditing();
   chat = id;
   conversation = new Conversation(kept);
   redraw();
@@ -352,8 +357,6 @@ at("stop").addEventListener("click", () => running?.abort());
 at("cancel-edit").addEventListener("click", cancelEdit);
 function cancelEdit() {
   stopEditing();
-  at("prompt").value = "";
-  setFiles();
   redraw();
   at("prompt").focus();
 }

@@ -42,6 +42,7 @@ function download(text, name) {
 at("search").addEventListener("input", list);
 at("close-chats").addEventListener("click", () => at("chats").close());
 at("forget-all").addEventListener("click", () => {
+  if (!confirm("Delete every chat that this browser keeps?")) return;
   forgetAll();
   list();
 });

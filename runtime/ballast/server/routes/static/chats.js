@@ -18,15 +18,17 @@ function usable(kept) {
   return Array.isArray(kept) ? kept.filter((chat) => typeof chat?.id === "string" && Array.isArray(chat.messages)) : [];
 }
 
+// Returns how many had room. Where not even the latest has, what was kept stays.
 function write(chats) {
-  for (let most = Math.min(MOST, chats.length); most >= 0; most = most > 1 ? Math.floor(most / 2) : most - 1) {
+  for (let most = Math.min(MOST, chats.length); most >= Math.min(1, chats.length); most -= 1) {
     try {
       localStorage.setItem(PLACE, JSON.stringify(chats.slice(0, most)));
-      return;
+      return most;
     } catch {
-      // no room: with half of them
+      // no room: without the oldest
     }
   }
+  return 0;
 }
 
 // Those whose title or messages have `words`, the latest first.
@@ -57,8 +59,8 @@ export function exported() {
   return JSON.stringify({ format: PLACE, version: 1, chats: read() }, null, 1);
 }
 
-// Adds the conversations of an exported file to those that are here, and returns how many. One that is here under the
-// same id is replaced. Throws Error for a text that is no such file.
+// Adds the conversations of an exported file to those that are here, and returns how many had room. One that is here
+// under the same id is replaced. Throws Error for a text that is no such file.
 export function imported(text) {
   let found;
   try {
@@ -74,6 +76,6 @@ export function imported(text) {
   });
   const ids = new Set(added.map((chat) => chat.id));
   const all = [...added, ...read().filter((chat) => !ids.has(chat.id))];
-  write(all.sort((one, other) => other.at - one.at));
-  return added.length;
+  const room = write(all.sort((one, other) => other.at - one.at));
+  return all.slice(0, room).filter((chat) => ids.has(chat.id)).length;
 }

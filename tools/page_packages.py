@@ -28,16 +28,23 @@ def main(arguments: list[str]) -> int:
     found = {name: published[each["package"], each["version"]][each["file"]] for name, each in packages.items()}
     for each in packages.values():
         found[each["license_file"]] = published[each["package"], each["version"]]["LICENSE"]
-    others = [name for name, content in found.items() if (VENDOR / name).read_bytes() != content]
     if arguments == ["--check"]:
+        others = [name for name, content in found.items() if not is_here(name, content, packages.get(name))]
         print(f"{', '.join(others)}: not as published" if others else f"{len(found)} files are as published")
         return 1 if others else 0
-    for name in others:
-        (VENDOR / name).write_bytes(found[name])
+    for name, content in found.items():
+        (VENDOR / name).write_bytes(content)
     for name, each in packages.items():
         each["sha256"] = hashlib.sha256(found[name]).hexdigest()
     LIST.write_text(json.dumps(packages, indent=2) + "\n", encoding="utf-8")
     return 0
+
+
+def is_here(name: str, content: bytes, listed: dict[str, Any] | None) -> bool:
+    """Whether the folder has the published `content`, and the list its sum."""
+    path = VENDOR / name
+    same = path.is_file() and path.read_bytes() == content
+    return same and (listed is None or listed.get("sha256") == hashlib.sha256(content).hexdigest())
 
 
 def members(package: str, version: str) -> dict[str, bytes]:

@@ -19,13 +19,13 @@ _THREAD_FLOPS: Mapping[str, float] = {"amx": 250e9, "avx512": 250e9, "avx2": 130
 """Operations a second of one thread, by instruction set, with activations of two bytes."""
 _FASTER_WITH_A_BYTE = 1.6
 """The same with activations of one byte, as a multiple."""
+_GPU_SHARE = 0.5
+"""The same of a GPU's memory."""
 _STEP_S = 0.6e-3
 """What a decode step on a CPU takes beside the model, which only the smallest notice: deciding what it computes,
 handing it over. Beside a GPU that is not seen."""
 _REQUEST_S = 0.2e-3
-"""The same of each request in it: its token, its text, its stream."""
-_GPU_SHARE = 0.5
-"""The same of a GPU's memory."""
+"""What each request in a step adds to it: its token, its text, its stream."""
 _GPU_LAYER_S = 140e-6
 """What a layer takes on a GPU beside reading its weights: kernels that are small, and waits between them."""
 _GPU_FLOPS_PER_BYTE = 31.0

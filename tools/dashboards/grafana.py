@@ -234,7 +234,7 @@ def _options(panel: Panel) -> Json:
     if panel.kind == "stat":
         colours = "background" if panel.thresholds else "value"
         return {"textMode": panel.text, "colorMode": colours, "reduceOptions": {"calcs": ["lastNotNull"]}}
-    # `False` comes before `True`: what is wrong stands at the top.
+    # `False` comes before `True` and `Unknown`: what is wrong stands at the top.
     return {"sortBy": [{"displayName": "status", "desc": False}]} if panel.columns else {}
 
 

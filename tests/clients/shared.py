@@ -1,4 +1,4 @@
-"""What the checks of clients have in common: two servers, a tool and a schema."""
+"""What the checks of clients have in common: a tool, a schema, the examples as modules."""
 
 import contextlib
 import io

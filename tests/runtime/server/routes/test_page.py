@@ -410,7 +410,8 @@ def test_a_chat_that_has_no_room_costs_the_oldest_and_never_all(page, server):
     page.locator("#show-chats").click()
     titles = page.locator("#kept .title")
     expect(titles).to_have_text(["third", "second"])
-    file = json.dumps({"format": "ballast-chats", "chats": [{"id": "x", "title": "y" * 2000, "at": 9e15, "messages": []}]})
+    huge = {"id": "x", "title": "y" * 2000, "at": 9e15, "messages": []}
+    file = json.dumps({"format": "ballast-chats", "chats": [huge]})
     payload = {"name": "chats.json", "mimeType": "application/json", "buffer": file.encode()}
     page.locator("#import-file").set_input_files(payload)
     expect(page.locator("#told")).to_have_text("0 chats imported.")

@@ -37,7 +37,7 @@ from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.pointwise.pointwise import Pointwise, TorchPointwise
 from ballast.model.hybrid.slices import slice_sizes_of
 from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in
-from ballast.model.hybrid.startup.pcie_share import SHARES, calibrate
+from ballast.model.hybrid.startup.pcie_share import MOST_TOKENS, SHARES, layers_to_measure, measured_share
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, CudaRegistrar, PinnedMemory, pin
 from ballast.model.hybrid.streaming.start import start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts, LayerSums, sums_of_calls
@@ -148,7 +148,12 @@ def load_hybrid_model(
         model.warm_up(for_steps, host.idle())
         torch.cuda.empty_cache()  # pieces of all sizes, of which a long step can use few
     if experts.can_share and pcie_share is None:
-        calibrate(experts, routed_weights, spec.hidden, options.max_batch_size, device)
+        measured = layers_to_measure(sorted(in_host))
+        in_these = [in_host[index] for index in measured]
+        few_host = HostExperts(spec, in_these, packing.pool, MOST_TOKENS, device, pin_thread=options.pin_thread)
+        few = DividedExperts(few_host, [by_layer[index] for index in measured], _divide(device), device)
+        these = [routed_weights[index] for index in measured]
+        experts.set_pcie_share(measured_share(few, these, spec.hidden, options.max_batch_size, device))
     if options.decodes_by_graphs and on_gpu:
         model.capture_decode(lambda done: report(compiled + (1 - compiled) * done))
     return model, weights

@@ -21,7 +21,7 @@ from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS, divide, ph
 from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.panels.stack import PanelStack
-from ballast.model.hybrid.startup.pcie_share import best_share
+from ballast.model.hybrid.startup.pcie_share import best_share, layers_to_measure
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.switched_off import SwitchedOff
 from support.models.float_experts import FloatExperts
@@ -115,6 +115,11 @@ def test_long_steps_go_to_the_cpu_alone() -> None:
 def test_only_a_share_that_gains_something_is_taken() -> None:
     assert best_share({0.0: 1.0, 0.125: 0.95, 0.25: 0.9, 0.4: 1.1}) == 0.25
     assert best_share({0.0: 1.0, 0.125: 0.99, 0.25: 1.2}) == 0.0
+
+
+def test_layers_of_every_part_of_a_model_are_measured() -> None:
+    assert layers_to_measure([1, 2]) == [1, 2]
+    assert layers_to_measure(range(58)) == [0, 7, 14, 21, 29, 36, 43, 50]
 
 
 def test_a_share_changes_between_steps() -> None:

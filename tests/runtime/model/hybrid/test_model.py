@@ -358,6 +358,7 @@ def test_the_share_is_measured_on_the_loaded_model(tmp_path: Path, caplog: pytes
     [record] = [record for record in caplog.records if record.message == "PCIe share measured"]
     assert hybrid.device_counts.pcie_share == vars(record)["share"] in (0.0, *SHARES)
     assert len(vars(record)["ms_with"]) == 2, "for one request and for four"
+    assert vars(record)["layers"] == sum(layer.routed is not None for layer in hybrid._weights.layers)
 
 
 def test_what_fails_while_the_share_is_measured_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-"""Measures which share of a decode step's experts the device should read over PCIe: the one with which the routed
-layers, one after the other, take the least time."""
+"""Measures which share of a decode step's experts the device should read over PCIe: the one with which routed layers,
+one after the other, take the least time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ log = logging.getLogger(__name__)
 
 SHARES = (0.125, 0.1875, 0.25, 0.3125, 0.375, 0.4)
 """Shares that are tried. With a larger one, more of the CPU's time is idle than PCIe gains."""
-_BATCH_SIZES = (1, 4, 16)
+MOST_LAYERS = 8
+"""Routed layers that are measured, so that a start takes seconds for a model of any depth."""
+MOST_TOKENS = 16
+_BATCH_SIZES = (1, 4, MOST_TOKENS)
 _REPEATS = 3
 _LEAST_GAIN = 0.02
 """The least gain over no share for which one is used."""
@@ -26,25 +29,32 @@ _LEAST_GAIN = 0.02
 Step = Callable[[], None]
 
 
-def calibrate(
+def layers_to_measure(layers: Sequence[int]) -> list[int]:
+    """MOST_LAYERS of `layers`, evenly from the first on: published files have better types in some parts of a model."""
+    count = min(len(layers), MOST_LAYERS)
+    return [layers[n * len(layers) // count] for n in range(count)]
+
+
+def measured_share(
     experts: DividedExperts, layers: Sequence[RoutedWeights], hidden: int, max_batch_size: int, device: torch.device
-) -> None:
-    """Measure the routed layers of decode steps of random tokens, and set the best share. Raises what fails: it would
-    fail in a decode step too, since the kernels have been warmed up."""
+) -> float:
+    """The best share for decode steps of random tokens through `layers`, which are all that `experts` has. Raises what
+    fails: it would fail in a decode step too, since the kernels have been warmed up."""
     batch_sizes = [size for size in _BATCH_SIZES if size <= max_batch_size]
     times = [_times(experts, layers, hidden, size, device) for size in batch_sizes]
     relative = {share: statistics.mean(of_size[share] / of_size[0.0] for of_size in times) for share in times[0]}
     share = best_share(relative)
-    experts.set_pcie_share(share)
     log.info(
         "PCIe share measured",
         extra={
             "share": share,
+            "layers": len(layers),
             "batch_sizes": batch_sizes,
             "ms_without": [round(of_size[0.0] * 1e3, 2) for of_size in times],
             "ms_with": [round(of_size[share] * 1e3, 2) for of_size in times],
         },
     )
+    return share
 
 
 def best_share(times: Mapping[float, float]) -> float:
@@ -57,7 +67,7 @@ def best_share(times: Mapping[float, float]) -> float:
 def _times(
     experts: DividedExperts, layers: Sequence[RoutedWeights], hidden: int, batch_size: int, device: torch.device
 ) -> dict[float, float]:
-    """Seconds of a step, by share."""
+    """Seconds of the layers, by share."""
     x = torch.randn(batch_size, hidden, generator=torch.Generator().manual_seed(batch_size)).to(device)
 
     def queue() -> None:

@@ -205,6 +205,59 @@ WHOLE_R1 = Question(
     command="tools/gpu.sh build whole",
 )
 
+_Q4_K = "whole-r1.gguf, Q4_K, "
+
+WHOLE_R1_Q4_K = Question(
+    name="whole-r1-q4-k",
+    title="The same with experts in Q4_K, on 512 GiB of host memory",
+    about=(
+        "The same shape with experts in Q4_K, a file of 378 GB, on 64 virtual cores: the real shape, not the real "
+        "weights. The seed of this project, KTransformers' balance_serve, reports 17 tokens a second for 1 stream and "
+        "40 for 4 on a machine with 845 GB/s; this one reads about a quarter of that. The limit is memory's speed and "
+        "PCIe's together, over the bytes of the experts that a step chooses. A decode step stays below it since the "
+        "GPU's part of a layer, during which host memory rests, is not counted in it. The machine shows its memory as "
+        "one NUMA node."
+    ),
+    file="engine_whole_model.jsonl",
+    rows=(
+        *(
+            Row(f"{streams}, {where}", f"{_Q4_K}{case}: decode B={batch}, sampled")
+            for where, case in (
+                ("32 threads, 24 GiB", "32 threads"),
+                ("64 threads, 24 GiB", "64 threads"),
+                ("64 threads, all of the GPU", "64 threads, all of the GPU"),
+            )
+            for batch, streams in ((1, "1 stream"), (4, "4 streams"), (16, "16 streams"))
+            if (batch, case) != (16, "64 threads, all of the GPU")
+        ),
+        Row("a prompt of 4,096 tokens, 24 GiB", f"{_Q4_K}64 threads: prefill 4096"),
+        Row("a prompt of 32,768 tokens, 24 GiB", f"{_Q4_K}64 threads: prefill 32768"),
+    ),
+    columns=(
+        Column("tok/s", "tokens_per_s", digits=1),
+        Column("of the limit, %", "share_of_limit", scale=100),
+        Column("host memory read at, GB/s", "memory_gb_per_s"),
+    ),
+    command='EXPERTS=Q4_K THREADS="32 64" tools/gpu.sh build whole',
+)
+
+WHOLE_R1_START = Question(
+    name="whole-r1-start",
+    title="The same file: from the start to a model that answers",
+    about=(
+        "The first start packs the weights into a folder in memory (`--packed_dir`); the second maps what the first "
+        "has left there. What follows the weights is measuring and compiling for the GPU."
+    ),
+    file="engine_whole_model.jsonl",
+    rows=(
+        Row("first start, 32 threads, nothing kept", f"{_Q4_K}32 threads: start"),
+        Row("first start, 64 threads", f"{_Q4_K}64 threads: start"),
+        Row("second start, 64 threads", f"{_Q4_K}64 threads, second start: start"),
+    ),
+    columns=(Column("weights, s", "weights_s"), Column("whole start, s", "start_s")),
+    command="EXPERTS=Q4_K PACKED=/mnt/packed tools/gpu.sh build whole",
+)
+
 AMX = Question(
     name="amx",
     title="A CPU with AMX: one MoE layer",
@@ -328,6 +381,8 @@ QUESTIONS = (
     LONG_PROMPT,
     PROMPTS_BESIDE,
     WHOLE_R1,
+    WHOLE_R1_Q4_K,
+    WHOLE_R1_START,
     ALL_ON_GPU,
     CPU_ALONE,
     RESIDENT,

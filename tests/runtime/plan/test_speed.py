@@ -128,6 +128,22 @@ def test_predictions_are_within_a_quarter_of_what_was_measured(
     assert compared > 0
 
 
+@pytest.mark.parametrize("threads", [32, 64])
+def test_the_speed_of_a_whole_r1_was_foretold(tmp_path: Path, threads: int) -> None:
+    """61 layers, experts in Q4_K: no constant follows these records."""
+    kinds = {name: GgmlType.Q4_K if "_exps" in name else kind for name, kind in common_types(R1_SPEC).items()}
+    gguf = open_gguf(write_hollow_model(tmp_path / "r1.gguf", R1_SPEC, kinds))
+    work = replace(work_of(gguf, R1_SPEC, planned(gguf, R1_SPEC)), on_gpu=True, streams=True)
+    begins = f"whole-r1.gguf, Q4_K, {threads} threads: decode B="
+    lines = [json.loads(line) for line in (RESULTS / "engine_whole_model.jsonl").read_text().splitlines()]
+    found = [line for line in lines if line["case"].startswith(begins)]
+    for record in found:
+        rates = Rates(record["memory_gb_per_s"] * 1e9, threads, "amx", 2, 3.35e12, PCIE_BYTES_PER_S)
+        expected = decode(work, rates, record["batch"])
+        assert 0.85 < expected.tokens_per_s / record["tokens_per_s"] < 1.15, (record["case"], expected)
+    assert len(found) >= 6
+
+
 @pytest.mark.parametrize(("quant", "expected"), [("Q4_0", 1), ("Q8_0", 2)])
 def test_activations_are_rounded_as_most_weights_allow(tmp_path: Path, quant: str, expected: int) -> None:
     spec = replace(V2_LITE, num_layers=2)

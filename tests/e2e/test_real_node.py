@@ -286,7 +286,7 @@ def watch_pods_until_replaced(kube: Kube, name: str, old_uid: str) -> list[set[s
             for pod in pods
         )
 
-    wait_for("a new pod", replaced, timeout_s=300)
+    wait_for("a new pod", replaced, timeout_s=300, interval_s=0.05)
     return seen
 
 

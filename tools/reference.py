@@ -1,5 +1,5 @@
 """Writes docs/reference/ from the code: options, endpoints, fields of requests, tested clients, metrics, the resource,
-the chart, the operator.
+the chart, the operator; and the list of decisions from their titles.
 
     python -m tools.reference [--check]
 
@@ -30,23 +30,42 @@ from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.server.telemetry.vram_metrics import VramProbe
 from ballast.server.wire.openapi import BODY_ERRORS, EVERY_ERROR
 
-REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def main(arguments: list[str]) -> int:
     pages = {"options.md": options(), "endpoints.md": endpoints(), "metrics.md": metrics()}
     pages |= {"request-fields.md": request_fields(value), "clients.md": clients_page()}
     pages |= {"resource.md": resource_page(), "chart.md": readme(), "operator.md": operator_page()}
-    expected = {name: "\n".join((NOTE, *lines, "")) for name, lines in pages.items()}
+    expected = {DOCS / "reference" / name: "\n".join((NOTE, *lines, "")) for name, lines in pages.items()}
+    expected[DOCS / "decisions/index.md"] = "\n".join((*decisions(DOCS / "decisions"), ""))
     if arguments == ["--check"]:
-        old = [name for name, text in expected.items() if not is_file_with(REFERENCE / name, text)]
+        old = [str(path.relative_to(DOCS)) for path, text in expected.items() if not is_file_with(path, text)]
         if old:
-            print(f"docs/reference/: {', '.join(old)} no longer say what the code says; run: make docs-reference")
+            print(f"docs/: {', '.join(old)} no longer say what the code says; run: make docs-reference")
         return 1 if old else 0
-    REFERENCE.mkdir(exist_ok=True)
-    for name, text in expected.items():
-        (REFERENCE / name).write_text(text, encoding="utf-8")
+    for path, text in expected.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     return 0
+
+
+# --- decisions ----------------------------------------------------------------------------------------------
+
+
+def decisions(folder: Path) -> Iterator[str]:
+    """A line for each, by its number."""
+    yield "# Decisions"
+    yield ""
+    yield from paragraph(
+        "What was decided against the obvious or against the first plan, and why. A number that is missing was replaced "
+        "by another decision or never used; none is used again."
+    )
+    yield ""
+    for path in sorted(folder.glob("[0-9]*.md")):
+        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        number = int(path.name.partition("-")[0])
+        yield f"- [{number}. {title.removeprefix(f'{number}. ')}]({path.name})"
 
 
 # --- options ------------------------------------------------------------------------------------------------

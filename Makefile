@@ -37,7 +37,7 @@ browser: ## a Chromium for the tests of the chat page
 prometheus: ## Prometheus and promtool for the tests of dashboards and alerts
 	@tools/prometheus.sh > /dev/null
 
-test-cpp: ## C++ unit tests under ASan and UBSan
+test-cpp: setup ## C++ unit tests under ASan and UBSan
 	@$(CXX_TESTS) -B build/asan -DBALLAST_SANITIZE=address,undefined > build/asan.log || (cat build/asan.log; exit 1)
 	@ninja -C build/asan --quiet
 	@ctest --test-dir build/asan --parallel $(CORES) --output-on-failure --no-tests=error

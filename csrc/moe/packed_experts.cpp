@@ -52,7 +52,7 @@ class Inputs {
   std::vector<std::pair<const Panels*, std::unique_ptr<Activations>>> made_;
 };
 
-// What a node does of one call: its part of every chosen expert.
+// A NUMA node's work of one call: its slice of every chosen expert.
 class PartForward {
  public:
   // Adds to `out` [T, D], the node's own where there are several.

@@ -73,8 +73,8 @@ class Finish(PybindObject):
     LENGTH: int  # 2
 
 class Plan(PybindObject):
-    """One step's decision as structure of arrays. Every array is a read-only view of C++ memory (no copy), valid
-    until the next plan(). Rows: first those that decode, then prefill chunks, each group in the requests' order."""
+    """One step's decision as structure of arrays. Every array is a read-only view of C++ memory (no copy), which
+    lives as long as the view. Rows: first those that decode, then prefill chunks, each group in the requests' order."""
 
     @property
     def num_requests(self) -> int: ...

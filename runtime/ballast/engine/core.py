@@ -184,7 +184,8 @@ class EngineCore:
         return self._end(decode, logits, sched.Lane.DECODE)
 
     def _begin_decode(self) -> _Step | None:
-        """While a step runs, the next one is planned: all of it but the tokens that this one is to sample."""
+        """Plan a step of the decode lane. On a device it is queued at once, and the step after it is planned meanwhile:
+        all of that but the tokens that this one is to sample."""
         step = self._planned(sched.Lane.DECODE, self._decode_masks, self._decode_sampler)
         runner = self._looks_ahead
         if step is not None and runner is not None:

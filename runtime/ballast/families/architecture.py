@@ -40,7 +40,7 @@ class Architecture:
     needs_qk_norm: bool = False
     """Whether a file must have norms of queries and keys; elsewhere those that are there are used."""
     served: tuple[str, ...] = ()
-    """Models, as messages name them, that no family speaks for."""
+    """Models with these files, as messages name them, beside those that a `Family` with this architecture names."""
 
     def __hash__(self) -> int:
         return hash(self.name)

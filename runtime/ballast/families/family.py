@@ -108,9 +108,10 @@ class Family:
     name: str
     """The name of its folder."""
     served: str
-    """Its releases as messages name them."""
+    """Its releases whose files have `architecture`, as messages name them; what other architectures of the family serve
+    is said by those."""
     architecture: str
-    """`general.architecture` of its files."""
+    """`general.architecture` of these files."""
     models: tuple[KnownModel, ...]
     """What older conversions of its models left out."""
     releases: tuple[Release, ...]

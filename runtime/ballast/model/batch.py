@@ -13,7 +13,7 @@ from ballast._core import sched
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """T tokens of R requests. The arrays are views of the plan, valid until the next `plan()`."""
+    """T tokens of R requests. The arrays are read-only views of the plan, whose memory lives as long as they do."""
 
     token_ids: NDArray[np.int32]  # [T]
     positions: NDArray[np.int32]  # [T]

@@ -58,7 +58,7 @@ def decisions(folder: Path) -> Iterator[str]:
     yield "# Decisions"
     yield ""
     yield from paragraph(
-        "What was decided against the obvious or against the first plan, and why. A number that is missing was replaced "
+        "What was decided against the obvious or against the first plan, and why. A missing number was replaced "
         "by another decision or never used; none is used again."
     )
     yield ""

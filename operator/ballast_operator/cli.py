@@ -316,7 +316,10 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _install(arguments: argparse.Namespace) -> int:
-    sys.stdout.write("# Made by `ballast-operator install`; the CustomResourceDefinition is in manifests/crd.\n")
+    sys.stdout.write(
+        "# Made by `ballast-operator install`; the CustomResourceDefinition is in manifests/crd. For images of\n"
+        "# a registry, make it anew: ballast-operator install --operator-image IMAGE --runtime-image IMAGE\n"
+    )
     own = CPU_RUNTIME_IMAGE if arguments.runtime_image == ChildOptions().runtime_image else None
     _print_all(installation(arguments.operator_image, arguments.runtime_image, arguments.cpu_runtime_image or own))
     return 0

@@ -65,7 +65,7 @@ class ModelSource(ApiType):
         "that name the same; what was pulled stays when they go.",
     )
     builtin: BuiltinSource | None = Field(
-        default=None, description="The tiny random model inside the runtime's image, to try a cluster out: {}."
+        default=None, description="The small trained model inside the runtime's image, to try a cluster out: {}."
     )
 
     @model_validator(mode="after")

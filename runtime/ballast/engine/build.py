@@ -53,6 +53,10 @@ class EngineSettings:
     """Limit of the device's memory; None: all of it."""
     packed_dir: Path | None = None
     """Folder that keeps packed weights for the next start; None: they are not kept."""
+    kv_disk_dir: Path | None = None
+    """Folder that keeps what the KV cache gives up; None: it is computed again."""
+    kv_disk_bytes: int | None = None
+    """Most that it takes there; None: half of what is free."""
     topology: Topology | None = None
     """None: the machine's own. Tests pass another."""
 
@@ -82,6 +86,8 @@ def engine_settings(config: Config) -> EngineSettings:
         stream_from_tokens=machine.stream_from_tokens,
         pcie_share=machine.pcie_share,
         packed_dir=machine.packed_dir,
+        kv_disk_dir=machine.kv_disk_dir,
+        kv_disk_bytes=machine.kv_disk_bytes,
     )
 
 

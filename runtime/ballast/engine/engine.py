@@ -20,7 +20,7 @@ from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.observer import EngineObserver, SilentObserver
 from ballast.engine.request import FinishReason, Output, Request, SamplingParams
 from ballast.engine.retry_schedule import MAX_RETRY_AFTER_S, RetrySchedule
-from ballast.engine.runner import Measurable, Runner, bounded
+from ballast.engine.runner import Measurable, Runner, bounded, with_tiers
 from ballast.engine.step_costs import with_measured_costs
 from ballast.engine.stream import RequestStream
 from ballast.engine.wait_forecast import Batch, PromptShare, longest_wait_s, predicted_wait_s
@@ -377,7 +377,7 @@ class Engine:
     def _run(self) -> None:
         try:
             runner = self._load(self._report_progress)
-            config = bounded(self._config, runner)
+            config = with_tiers(bounded(self._config, runner), runner)
             if isinstance(runner, Measurable):
                 config = with_measured_costs(config, runner, self.limits.max_model_tokens, self._note_progress)
             self._config = config

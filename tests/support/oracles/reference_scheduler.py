@@ -428,7 +428,8 @@ class ReferenceScheduler:
                 )
 
     def end_fetch(self, seq: int | None = None, num_blocks: int | None = None) -> None:
-        """The fetch of `seq` is over, or the oldest one; after `num_blocks` a damaged block comes. None: all are whole."""
+        """The fetch of `seq` is over, or the oldest one; after `num_blocks` a damaged block comes. None: all are
+        whole."""
         seq = next(iter(self.fetches)) if seq is None else seq
         fetch, request = self.fetches.pop(seq), self.live[seq]
         size = self.config.block_tokens
@@ -573,7 +574,9 @@ class ReferenceScheduler:
         assert (self.config.prefix_cache and not request.scores_prompt) or num_cached == 0
         if request.leader in self.live:
             leader = self.live[request.leader]
-            assert leader.num_generated > 0 or self._is_aborted(leader.seq), "a follower starts before its leader's prompt is computed"
+            assert leader.num_generated > 0 or self._is_aborted(leader.seq), (
+                "a follower starts before its leader's prompt is computed"
+            )
             full_blocks = (request.prompt_tokens - 1) // self.config.block_tokens
             # A leader that was preempted may have lost its prompt's blocks, and computes them again beside it.
             is_computed = leader.running and leader.num_computed >= leader.prompt_tokens

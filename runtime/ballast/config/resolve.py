@@ -24,6 +24,7 @@ _GPU_OPTIONS: Mapping[str, str] = {
     "gpu_experts": "is about experts in a GPU's memory",
     "expert_profile": "places experts in a GPU's memory",
     "pcie_share": "is about experts that a GPU reads",
+    "kv_host_bytes": "is for what a GPU's memory gives up of the KV cache, which is in host memory already",
 }
 """Options of the machine that have no meaning without a GPU → the reason, for error messages."""
 
@@ -87,6 +88,7 @@ def on_cpu(config: Config, reason: str) -> Config:
             gpu_experts=0,
             expert_profile=None,
             pcie_share=0.0,
+            kv_host_bytes=0,
         ),
     )
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from ballast import __version__
+from ballast import _core
 from ballast.host.filesystem import read_file_system
 from ballast.host.sizes import human
 from ballast.model.tiers.block_file import (
@@ -65,10 +65,12 @@ def open_disk_tier(
 
 
 def cache_key(gguf: GgufModel, cache: CacheBlocks, block_tokens: int, machine: Sequence[object]) -> str:
-    """32 hexadecimal digits that follow from all that blocks of a cache depend on. Raises OSError when a file of the
-    model has gone."""
-    facts = [FORMAT_VERSION, __version__, cache.layout, cache.block_bytes, block_tokens, *map(str, machine)]
-    return hashlib.sha256(json.dumps(facts).encode() + files_digest(gguf)).hexdigest()[:32]
+    """32 hexadecimal digits that follow from all that blocks of a cache depend on: the model, the layout, the machine
+    and the very kernels. Raises OSError when a file of the model has gone."""
+    facts = [FORMAT_VERSION, cache.layout, cache.block_bytes, block_tokens, *map(str, machine)]
+    digest = hashlib.sha256(json.dumps(facts).encode() + files_digest(gguf))
+    digest.update(Path(_core.__file__).read_bytes())
+    return digest.hexdigest()[:32]
 
 
 def _bytes_to_take(folder: Path, asked: int | None) -> int:

@@ -27,7 +27,7 @@ from ballast.engine.runner import (
 )
 from ballast.engine.sampling import SampledRow, ScoredRow, StepSampler, has_finite_peak
 from ballast.engine.sequence import Sequence
-from ballast.engine.tier_mover import TierCounts, TierMover
+from ballast.engine.tier_mover import TierMover, TierNumbers
 from ballast.errors import RequestError
 from ballast.host.isa import chosen_isa
 from ballast.model.batch import Batch
@@ -395,10 +395,9 @@ class EngineCore:
         """Bytes of experts' weights that steps have read from host memory; 0 if the runner does not count."""
         return 0 if self._counts_reads is None else self._counts_reads.expert_bytes_read
 
-    @property
-    def tier_counts(self) -> tuple[TierCounts, ...]:
-        """What each tier beside the cache has done so far."""
-        return () if self._tiers is None else self._tiers.counts
+    def tier_numbers(self, stats: sched.Stats) -> tuple[TierNumbers, ...]:
+        """What each tier beside the cache holds and has done so far."""
+        return () if self._tiers is None else self._tiers.numbers(stats)
 
     @property
     def waited_for_tiers_s(self) -> float:

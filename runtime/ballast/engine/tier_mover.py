@@ -17,10 +17,14 @@ CLOSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class TierCounts:
-    """What one tier has done so far. The names are part of `/debug/state`."""
+class TierNumbers:
+    """What one tier holds, and has done so far. The names are part of `/debug/state`."""
 
     name: str
+    capacity_tokens: int
+    cached_tokens: int
+    hit_tokens: int
+    """Brought back from it instead of computed."""
     stored_bytes: int
     """Copied to it."""
     fetched_bytes: int
@@ -52,12 +56,20 @@ class TierMover:
             found = tier.restored()
             scheduler.restore(index, found.blocks, found.parents, found.tokens)
 
-    @property
-    def counts(self) -> tuple[TierCounts, ...]:
-        """One a tier."""
+    def numbers(self, stats: sched.Stats) -> tuple[TierNumbers, ...]:
+        """One a tier; `stats` are the scheduler's."""
         return tuple(
-            TierCounts(tier.name, stored * tier.block_bytes, fetched * tier.block_bytes)
-            for tier, stored, fetched in zip(self._tiers, self._stored_blocks, self._fetched_blocks, strict=True)
+            TierNumbers(
+                tier.name,
+                of.capacity_tokens,
+                of.cached_tokens,
+                of.fetched_tokens,
+                stored * tier.block_bytes,
+                fetched * tier.block_bytes,
+            )
+            for tier, of, stored, fetched in zip(
+                self._tiers, stats.tiers, self._stored_blocks, self._fetched_blocks, strict=True
+            )
         )
 
     @property

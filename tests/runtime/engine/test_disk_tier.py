@@ -115,7 +115,7 @@ def test_tokens_are_the_same_and_prefixes_come_back(
     assert fetched_tokens(core) > 500
     assert cached(replies) > 2 * cached(plain)
     num_fetched = fetched_tokens(core) // BLOCK_TOKENS
-    assert core.tier_counts[0].fetched_bytes == num_fetched * _tiers(core)[0].block_bytes
+    assert core.tier_numbers(core.stats())[0].fetched_bytes == num_fetched * _tiers(core)[0].block_bytes
     core.close()
 
 

@@ -21,7 +21,7 @@ from ballast.model.tiers.block_file import (
     stride_of,
 )
 from ballast.model.tiers.cache_blocks import CacheBlocks
-from ballast.model.tiers.disk_tier import DiskTier
+from ballast.model.tiers.disk_tier import READ_AT_ONCE, DiskTier
 from ballast.model.tiers.tier import Notify
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_key import files_digest
@@ -34,6 +34,8 @@ STAGING_BYTES = 256 << 20
 """Of blocks that are on their way to disk, at most."""
 MOST_STORING = 64
 """The same in blocks."""
+_NODE_BYTES = 64
+"""Of a block in the scheduler's index, beside its tokens."""
 
 
 def open_disk_tier(
@@ -60,8 +62,18 @@ def open_disk_tier(
     except (OSError, BlockFileError) as error:
         log.warning("kv_disk_dir is not used", extra={"folder": str(folder), "why": str(error)})
         return None
-    most_storing = max(1, min(MOST_STORING, STAGING_BYTES // cache.block_bytes))
-    return DiskTier(file, cache, most_storing, notify)
+    return DiskTier(file, cache, _most_storing(cache.block_bytes), notify)
+
+
+def disk_memory_bytes(block_bytes: int, block_tokens: int) -> int:
+    """Host memory that a tier on disk takes, at most: blocks on their way, and what is known of those that are there,
+    their tokens twice."""
+    known = 2 * head_type(block_tokens).itemsize + _NODE_BYTES
+    return (_most_storing(block_bytes) + READ_AT_ONCE) * block_bytes + MOST_BLOCKS * known
+
+
+def _most_storing(block_bytes: int) -> int:
+    return max(1, min(MOST_STORING, STAGING_BYTES // block_bytes))
 
 
 def cache_key(gguf: GgufModel, cache: CacheBlocks, block_tokens: int, machine: Sequence[object]) -> str:

@@ -72,7 +72,7 @@ Lane to_lane(int64_t value) {
 }
 
 using Tiers = std::vector<std::pair<int64_t, int64_t>>;  // blocks, most that are on their way
-using Costs = std::vector<std::pair<int64_t, double>>;  // tokens, seconds
+using Costs = std::vector<std::pair<int64_t, double>>;   // tokens, seconds
 
 CostCurve to_curve(const char* name, const Costs& costs) {
   std::vector<CostPoint> points;
@@ -88,17 +88,17 @@ SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t ma
   std::optional<int32_t> from;
   if (prefill_lane_tokens) from = to_int32("prefill_lane_tokens", *prefill_lane_tokens);
   SchedulerConfig config{to_int32("num_blocks", num_blocks),
-                               to_int32("block_tokens", block_tokens),
-                               to_int32("max_batch_size", max_batch_size),
-                               to_int32("chunk_size", chunk_size),
-                               to_int32("prefill_chunk_size", prefill_chunk_size),
-                               to_int32("max_queue", max_queue),
-                               prefix_cache,
-                               to_curve("decode_costs", decode_costs),
-                               to_curve("prefill_costs", prefill_costs),
-                               from,
-                               max_stall_s,
-                               {}};
+                         to_int32("block_tokens", block_tokens),
+                         to_int32("max_batch_size", max_batch_size),
+                         to_int32("chunk_size", chunk_size),
+                         to_int32("prefill_chunk_size", prefill_chunk_size),
+                         to_int32("max_queue", max_queue),
+                         prefix_cache,
+                         to_curve("decode_costs", decode_costs),
+                         to_curve("prefill_costs", prefill_costs),
+                         from,
+                         max_stall_s,
+                         {}};
   for (const auto& [blocks, storing] : tiers) {
     config.tiers.push_back({to_int32("tiers", blocks), to_int32("tiers", storing)});
   }
@@ -273,7 +273,8 @@ void bind_sched(py::module_ m) {
           py::arg("tier"), py::kw_only(), py::arg("is_whole"))
       .def(
           "restore",
-          [](Scheduler& self, int64_t tier, const Tokens& blocks, const Tokens& parents, const Tokens& tokens) {
+          [](Scheduler& self, int64_t tier, const Tokens& blocks, const Tokens& parents,
+             const Tokens& tokens) {
             self.restore(to_int32("tier", tier), to_blocks(blocks, "blocks"), to_blocks(parents, "parents"),
                          to_vector(tokens, "tokens"));
           },

@@ -51,9 +51,9 @@ class BlockManager {
   // See PrefixIndex; 0 of a block that the cache does not know.
   uint64_t stamp(BlockId block) const { return index_.contains(block) ? index_.stamp(block) : 0; }
   bool is_hidden(BlockId block) const { return index_.is_hidden(block); }
-  // Takes in content of an earlier life of these blocks, which are all free, as cached: `parents` and `tokens`
-  // [blocks, block_tokens] as published, children before their parents, the last to be evicted last. Returns
-  // those taken: of equal content one.
+  // Takes in content of an earlier life of these blocks, which are all free, as cached: `parents` and
+  // `tokens` [blocks, block_tokens] as published, children before their parents, the last to be evicted last.
+  // Returns those taken: of equal content one.
   std::vector<BlockId> restore(const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
                                const std::vector<int32_t>& tokens);
 

@@ -75,8 +75,8 @@ void Tier::restore(const std::vector<BlockId>& blocks, const std::vector<BlockId
                                   std::to_string(config_.num_blocks));
     }
     if (!is_id(parents[i]) || !is_known[index_of(parents[i])]) {
-      throw std::invalid_argument(name + ": its parent " +
-                                  std::to_string(static_cast<int32_t>(parents[i])) + " does not come after it");
+      throw std::invalid_argument(name + ": its parent " + std::to_string(static_cast<int32_t>(parents[i])) +
+                                  " does not come after it");
     }
     is_known[index_of(blocks[i])] = true;
   }

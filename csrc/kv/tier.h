@@ -16,8 +16,8 @@ struct TierConfig {
 };
 
 // Bookkeeping alone: others move the content, and say when they have. Until then a block is known under its
-// tokens, so that nobody stores the same again, but is not served. Blocks arrive in the order in which they were
-// sent. One that was given up meanwhile arrives nevertheless, before what was sent to its place since.
+// tokens, so that nobody stores the same again, but is not served. Blocks arrive in the order in which they
+// were sent. One that was given up meanwhile arrives nevertheless, before what was sent to its place since.
 class Tier {
  public:
   Tier(const TierConfig& config, int32_t block_tokens);
@@ -29,7 +29,8 @@ class Tier {
   // Holds one block more of what `tokens` begins with, after the `table` of those before it. Returns whether
   // there was one: it is known, or sent from now on. Then `is_sent`: somebody has to bring its content.
   bool extend(std::vector<BlockId>& table, const std::vector<int32_t>& tokens, bool& is_sent);
-  // The block that was sent first has arrived, or was lost: then it serves nobody, and nothing is sent any more.
+  // The block that was sent first has arrived, or was lost: then it serves nobody, and nothing is sent any
+  // more.
   void arrive(bool is_whole);
 
   void hold(const std::vector<BlockId>& blocks) { blocks_.hold(blocks); }
@@ -43,8 +44,8 @@ class Tier {
   BlockId first(const std::vector<int32_t>& tokens) const;
 
   // Takes in blocks that an earlier process has stored, last to be evicted last; children come before their
-  // parents. Nothing may be known yet. `tokens` [blocks, block_tokens]. Throws std::invalid_argument where ids
-  // repeat or parents are missing.
+  // parents. Nothing may be known yet. `tokens` [blocks, block_tokens]. Throws std::invalid_argument where
+  // ids repeat or parents are missing.
   void restore(const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
                const std::vector<int32_t>& tokens);
 

@@ -47,8 +47,8 @@ struct Transfer {
   Move move;
   int32_t tier;
   BlockId tier_block;
-  // To store: the device's block to copy out, before a later step or fetch writes to it. To fetch: the one to copy
-  // to. A drop has none: what the tier's block holds, and what follows it, is never to be restored.
+  // To store: the device's block to copy out, before a later step or fetch writes to it. To fetch: the one to
+  // copy to. A drop has none: what the tier's block holds, and what follows it, is never to be restored.
   BlockId block = kNullBlock;
   BlockId parent = kNullBlock;       // of what is stored: the tier's block with the tokens before, or none
   std::vector<int32_t> tokens = {};  // of what is stored: [block_tokens]

@@ -36,7 +36,7 @@ struct Request {
   std::vector<int32_t> stop_tokens;
 
   std::vector<BlockId> blocks;
-  PrefixMatch match;  // while it waits, of the last time that it was first in the queue
+  PrefixMatch match;             // while it waits, of the last time that it was first in the queue
   std::vector<TierTable> tiers;  // as configured
   std::vector<int32_t> found;    // while it waits: which tier has it, of each block after `match`
   std::vector<int32_t> fetches;  // while they are on their way: from which tier, of each after those computed

@@ -373,7 +373,8 @@ void Scheduler::start(Request& request) {
   if (part_way_ == nullptr && request.num_planned < request.num_uncomputed()) part_way_ = &request;
 }
 
-// A leader waits for room at most, and nobody keeps room for its followers from it: this cannot last for ever.
+// A leader waits for room at most, and nobody keeps room for its followers from it: this cannot last for
+// ever.
 bool Scheduler::waits_for_leader(const Request& request) const {
   if (!request.leader) return false;
   const auto leader = requests_.find(*request.leader);
@@ -557,8 +558,8 @@ Stats Scheduler::stats() const {
   stats.fetching = std::count_if(running_.begin(), running_.end(), [](auto* r) { return r->is_fetching(); });
   for (size_t t = 0; t < tiers_.size(); ++t) {
     const int64_t num_tokens = config_.block_tokens;
-    stats.tiers.push_back({tiers_[t].num_blocks() * num_tokens, tiers_[t].num_known() * num_tokens,
-                           fetched_tokens_[t]});
+    stats.tiers.push_back(
+        {tiers_[t].num_blocks() * num_tokens, tiers_[t].num_known() * num_tokens, fetched_tokens_[t]});
   }
   return stats;
 }
@@ -569,9 +570,10 @@ std::vector<Description> Scheduler::describe(int64_t max_waiting) const {
     all.push_back({r.seq, state, r.num_tokens(), r.num_computed, static_cast<int32_t>(r.blocks.size())});
   };
   for (const Request* r : running_)
-    describe(*r, r->aborted         ? "aborted"
-                 : r->is_fetching() ? "fetching"
-                 : r->wants_decode() ? "decode" : "prefill");
+    describe(*r, r->aborted          ? "aborted"
+                 : r->is_fetching()  ? "fetching"
+                 : r->wants_decode() ? "decode"
+                                     : "prefill");
   for (const Request* r : waiting_) {
     if (max_waiting-- <= 0) break;
     describe(*r, r->admitted_before ? "preempted" : "waiting");

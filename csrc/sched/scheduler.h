@@ -52,10 +52,10 @@ class QueueFullError : public std::runtime_error {
 // and is never preempted while others run. A running request gives way to no waiting one. Requests of low
 // priority wait for as long as enough of higher priority arrive.
 //
-// With tiers, a full block is sent to each of them as soon as it is published, so nothing is left to do when the
-// cache gives it up. A request whose prefix goes on in tiers, beyond what the cache holds, is admitted as one
-// that fetches: it is among those that run and holds all its blocks, but is in no step and no victim until
-// fetched().
+// With tiers, a full block is sent to each of them as soon as it is published, so nothing is left to do when
+// the cache gives it up. A request whose prefix goes on in tiers, beyond what the cache holds, is admitted as
+// one that fetches: it is among those that run and holds all its blocks, but is in no step and no victim
+// until fetched().
 //
 // A request that is admitted gets the blocks for all its tokens at once. Thereafter only those that decode
 // come to need more.
@@ -78,8 +78,8 @@ class Scheduler {
   std::shared_ptr<Plan> plan_ahead();
   std::shared_ptr<Committed> commit(const std::vector<int32_t>& sampled, Lane lane = Lane::kDecode);
 
-  // What is to be moved since the last call; to be asked for after every call of plan(), commit(), fetched() and
-  // stored().
+  // What is to be moved since the last call; to be asked for after every call of plan(), commit(), fetched()
+  // and stored().
   std::vector<Transfer> take_transfers();
   // What take_transfers() has asked for of one request is over: the first num_blocks arrived, the next one is
   // damaged.
@@ -142,7 +142,7 @@ class Scheduler {
   BlockManager blocks_;
   std::vector<Tier> tiers_;
   std::vector<Transfer> transfers_;
-  std::vector<int64_t> fetched_tokens_;  // by tier
+  std::vector<int64_t> fetched_tokens_;                           // by tier
   std::unordered_map<SeqId, std::unique_ptr<Request>> requests_;  // for look-ups by id; never walked
   std::deque<Request*> waiting_;
   std::vector<Request*> running_;

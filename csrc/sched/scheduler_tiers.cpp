@@ -108,7 +108,8 @@ void Scheduler::mirror(Request& request) {
            tiers_[t].extend(table, request.tokens, is_sent)) {
       if (!is_sent) continue;
       const size_t position = table.size() - 1;
-      const auto begin = request.tokens.begin() + static_cast<std::ptrdiff_t>(position) * config_.block_tokens;
+      const auto begin =
+          request.tokens.begin() + static_cast<std::ptrdiff_t>(position) * config_.block_tokens;
       Transfer store{Move::kStore, static_cast<int32_t>(t), table.back()};
       store.block = request.blocks[position];
       store.parent = position == 0 ? kNullBlock : table[position - 1];
@@ -121,7 +122,8 @@ void Scheduler::mirror(Request& request) {
 void Scheduler::stored(int32_t tier, bool is_whole) {
   Tier& at = tiers_[checked_tier(tier)];
   if (at.num_storing() == 0) {
-    throw std::logic_error("stored() came for tier " + std::to_string(tier) + ", to which nothing is on its way");
+    throw std::logic_error("stored() came for tier " + std::to_string(tier) +
+                           ", to which nothing is on its way");
   }
   at.arrive(is_whole);
   for (Request* request : running_) mirror(*request);

@@ -82,7 +82,9 @@ def test_options_that_mean_nothing_are_refused_by_name(tmp_path: Path) -> None:
     def resolved(**machine: object) -> Config:
         return resolve(Config(machine=MachineConfig(device="cpu", **machine)), 2)
 
-    with pytest.raises(ConfigError, match=r"kv_host_bytes=1GiB: .* is in host memory already, and device=cpu uses none"):
+    with pytest.raises(
+        ConfigError, match=r"kv_host_bytes=1GiB: .* is in host memory already, and device=cpu uses none"
+    ):
         resolved(kv_host_bytes=GIB)
     with pytest.raises(ConfigError, match="kv_disk_bytes=1GiB: bounds a folder; name it with kv_disk_dir"):
         resolved(kv_disk_bytes=GIB)

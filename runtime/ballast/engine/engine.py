@@ -538,7 +538,7 @@ class Engine:
         num_slots = self._batch.num_slots
         if is_planned:
             # Memory alone keeps those out who wait while no prompt is part-way: no more than these run together.
-            is_short = stats.waiting > 0 and prompt_tokens == 0
+            is_short = stats.waiting > 0 and prompt_tokens == 0 and stats.fetching == 0
             num_slots = max(1, stats.running + num_ended) if is_short else self.limits.max_batch_size
         return Batch(
             num_running=stats.running,

@@ -15,6 +15,7 @@ import torch
 
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
+from ballast.engine.loading import _tiers
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_changes, with_tiers
 from ballast.errors import EngineDeadError
@@ -26,6 +27,7 @@ from ballast.model.tiers.disk_tier import DiskTier
 from ballast.model.tiers.host_tier import HostTier
 from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import open_gguf
 from support.generate import Generated, generate
 from support.models.float_experts import FloatExperts
 from support.models.float_hybrid import float_linear, load_hybrid
@@ -101,6 +103,20 @@ def test_host_memory_that_is_refused_says_so(device: torch.device) -> None:
     blocks = DeviceBlocks(cache(device), BLOCK_TOKENS)
     with pytest.raises(MemoryError, match="refused"):
         blocks.new_memory(1 << 45)
+
+
+def test_a_start_goes_on_without_host_memory_that_is_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError("1 GiB of host memory were refused")
+
+    blocks = DeviceBlocks(cache(torch.device("cpu")), BLOCK_TOKENS)
+    monkeypatch.setattr(blocks, "new_memory", refuse)
+    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+    assert _tiers(gguf, blocks, replace(SETTINGS, kv_host_bytes=1 << 30)) is None
+    (record,) = (each for each in caplog.records if each.message == "kv_host_bytes is not used")
+    assert "refused" in vars(record)["why"]
 
 
 MakeCore = Callable[..., EngineCore]

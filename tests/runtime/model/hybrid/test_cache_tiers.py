@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.loading import _tiers
+from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_changes, with_tiers
 from ballast.errors import EngineDeadError
@@ -122,20 +123,21 @@ def test_a_start_goes_on_without_host_memory_that_is_refused(
 MakeCore = Callable[..., EngineCore]
 
 
-@pytest.fixture
-def make_core(device: torch.device, tmp_path: Path) -> Iterator[MakeCore]:
-    """Of one model; `host_blocks` and `on_disk` say what stands beside its cache."""
+def load(folder: Path, device: torch.device, **options: Any) -> HybridModel:
     torch.set_num_threads(1)
     on_cpu: dict[str, Any] = {"make_linear": float_linear, "make_experts": FloatExperts, "kv_dtype": torch.float32}
     quant = "f32" if device.type == "cpu" else "q4_k"
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant=quant).gguf
-    model = load_hybrid(file, device, SETTINGS, **(on_cpu if device.type == "cpu" else {}))
+    file = write_tiny_model(folder, arch="v3", mla="split", quant=quant).gguf
+    return load_hybrid(file, device, SETTINGS, **options, **(on_cpu if device.type == "cpu" else {}))
+
+
+@pytest.fixture
+def make_core(tmp_path: Path) -> Iterator[MakeCore]:
+    """Of one model on the CPU; `host_blocks` and `on_disk` say what stands beside its cache."""
+    model = load(tmp_path, torch.device("cpu"))
     opened: list[EngineCore] = []
 
     def make(host_blocks: int = 0, *, on_disk: bool = False) -> EngineCore:
-        for core in opened:
-            core.close()
-        opened.clear()
         model.cache_tiers = beside(model, host_blocks, tmp_path if on_disk else None)
         opened.append(EngineCore(model, with_tiers(scheduler_config(SETTINGS), model)))
         return opened[-1]
@@ -197,14 +199,37 @@ def test_several_at_once_are_served_alike(make_core: MakeCore) -> None:
     assert sum(tier.fetched_tokens for tier in core.stats().tiers) > 500
 
 
-@pytest.mark.gpu
-def test_the_prefill_lane_writes_to_host_memory_and_reads_it(tmp_path: Path) -> None:
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf
-    model = load_hybrid(file, torch.device("cuda"), SETTINGS, stream_from_tokens=12)
-    config = with_changes(scheduler_config(replace(SETTINGS, stream_from_tokens=12)), prefill_costs=[(1, 1.0)])
-    plain = talk(EngineCore(model, config))
-    model.cache_tiers = beside(model, ENOUGH, None)
-    core = EngineCore(model, with_changes(with_tiers(config, model), prefill_costs=[(1, 1.0)]))
-    assert texts(talk(core)) == texts(plain)
-    assert core.stats().tiers[0].fetched_tokens > 500
+def logprobs(core: EngineCore, seq: int, prompt: Sequence[int], max_tokens: int = 4) -> list[TokenLogprobs | None]:
+    """Of each token of a greedy reply, with the eight most probable ones."""
+    params = SamplingParams(max_tokens=max_tokens, temperature=0.0, logprobs=8)
+    core.add(seq, Request("test", tuple(prompt), params), 0)
+    found: list[TokenLogprobs | None] = []
+    while len(found) < max_tokens:
+        found += [event.logprobs for event in core.step().events]
+    return found
+
+
+@pytest.mark.parametrize("has_prefill_lane", [False, True])
+@pytest.mark.parametrize(("host_blocks", "on_disk"), [(ENOUGH, False), (0, True)], ids=["host", "disk"])
+def test_logits_are_those_of_blocks_that_never_left(
+    device: torch.device, tmp_path: Path, host_blocks: int, on_disk: bool, has_prefill_lane: bool
+) -> None:
+    """To the last bit, on a GPU too: both times the same few tokens are computed, after the same blocks."""
+    model = load(tmp_path, device, stream_from_tokens=12 if has_prefill_lane else 0)
+    model.cache_tiers = beside(model, host_blocks, tmp_path if on_disk else None)
+    settings = replace(SETTINGS, stream_from_tokens=12 if has_prefill_lane else 0)
+    config = with_tiers(scheduler_config(settings), model)
+    if has_prefill_lane:
+        config = with_changes(config, prefill_costs=[(1, 1.0)])
+    core = EngineCore(model, config)
+    prompt = list(range(10, 130))
+    logprobs(core, 1, prompt)
+    kept = logprobs(core, 2, prompt)
+    assert core.stats().tiers[0].fetched_tokens == 0
+    for other in range(4):
+        logprobs(core, 10 + other, range(140 + other, 260 + other))
+    before = core.stats().tiers[0].fetched_tokens
+    assert logprobs(core, 3, prompt) == kept
+    assert core.stats().tiers[0].fetched_tokens == before + 7 * BLOCK_TOKENS
+    core.check()
     core.close()

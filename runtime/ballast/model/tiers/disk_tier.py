@@ -22,10 +22,10 @@ from ballast.model.tiers.tier import Done, Notify, Restored
 
 log = logging.getLogger(__name__)
 
-READ_AT_ONCE = 4
-"""Blocks that are read before they are copied to the cache together."""
+READ_AT_ONCE = 16
+"""Blocks that are read before they are copied to the cache together: to a GPU, few copies cost as much as one."""
 LIMIT_S = 15.0
-"""Longest wait for the disk to read some blocks; far below what makes an engine count as dead."""
+"""Longest wait for the disk to read a block; far below what makes an engine count as dead."""
 _COPY_POLL_S = 0.0002
 
 
@@ -186,7 +186,6 @@ class DiskTier:
                     if not fetch.is_given_up:
                         blocks = [block for _, block in part[:num_read]]
                         _wait(self._cache.copy_in(blocks, list(self._read_rows[:num_read])))
-                        self._last_read = self._clock.now()
                         fetch.num_done += num_read
             with self._lock:
                 if self._fetches.pop(fetch.seq, None) is not None:
@@ -199,6 +198,7 @@ class DiskTier:
             why = "damaged"
             try:
                 if self._file.read(block, self._read_rows[count]):
+                    self._last_read = self._clock.now()
                     continue
             except OSError as error:
                 why = error.strerror or str(error)

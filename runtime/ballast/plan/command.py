@@ -108,17 +108,13 @@ def _plan_with_cache(
         # For a host that is too small whatever the steps: as one that is not would have it.
         plans.append(next((plan for plan in plans if plan.cache_fits), plans[-1]))
     plan = _with_suited_cache(make, plans[-1], sizes)
-    return plan if config.machine.kv_host_bytes is not None else _with_host_tier(make, plan)
+    return plan if plan.numbers.tiers.host_bytes is not None else _with_host_tier(make, plan)
 
 
 def _with_host_tier(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan) -> MemoryPlan:
     """`plan`, with host memory beside the GPU's KV cache if there is enough to spare."""
     host_bytes = auto_host_bytes(plan.memory.available_bytes - plan.needed_bytes)
-    if not plan.fits or host_bytes == 0:
-        return plan
-    beside = make(replace(plan.numbers, tiers=replace(plan.numbers.tiers, host_bytes=host_bytes)))
-    # On a GPU that is full, the blocks that are copied may have no room.
-    return beside if beside.fits else plan
+    return make(replace(plan.numbers, tiers=replace(plan.numbers.tiers, host_bytes=host_bytes)))
 
 
 def _with_suited_cache(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan, sizes: CacheSizes) -> MemoryPlan:
@@ -185,7 +181,7 @@ def planned(config: Config, plan: MemoryPlan) -> Config:
             config.machine,
             stream_from_tokens=0 if on_gpu and not numbers.streams_experts else asked,
             vram_limit=None if plan.device is None else plan.device.memory.available_bytes,
-            kv_host_bytes=numbers.tiers.host_bytes,
+            kv_host_bytes=numbers.tiers.host_bytes or 0,
         ),
     )
 

@@ -22,7 +22,8 @@ LEAST_AUTO_BYTES = 1 << 30
 class KvTierSizes:
     """What is asked for beside the cache."""
 
-    host_bytes: int = 0
+    host_bytes: int | None = 0
+    """None: what is left, which a plan without it tells."""
     disk_dir: Path | None = None
 
 
@@ -30,8 +31,8 @@ NO_TIERS = KvTierSizes()
 
 
 def asked_tiers(machine: MachineConfig) -> KvTierSizes:
-    """What is asked for; host memory that is "auto" is none so far."""
-    return KvTierSizes(machine.kv_host_bytes or 0, machine.kv_disk_dir)
+    """What is asked for."""
+    return KvTierSizes(machine.kv_host_bytes, machine.kv_disk_dir)
 
 
 def auto_host_bytes(spare_bytes: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ import numpy as np
 
 from ballast._core import sched
 from ballast.model.tiers.tier import CacheTiers
+
+log = logging.getLogger(__name__)
 
 CLOSE_S = 10.0
 """How long blocks on their way to disk are waited for in the end."""
@@ -55,6 +58,16 @@ class TierMover:
         for index, tier in enumerate(of.tiers):
             found = tier.restored()
             scheduler.restore(index, found.blocks, found.parents, found.tokens)
+            now = scheduler.stats().tiers[index]
+            log.info(
+                "KV tier",
+                extra={
+                    "tier": tier.name,
+                    "capacity_tokens": now.capacity_tokens,
+                    "restored_tokens": now.cached_tokens,
+                    "bytes": tier.num_blocks * tier.block_bytes,
+                },
+            )
 
     def numbers(self, stats: sched.Stats) -> tuple[TierNumbers, ...]:
         """One a tier; `stats` are the scheduler's."""

@@ -64,6 +64,7 @@ def test_conversations_go_on_after_a_restart_and_a_kill(tmp_path: Path) -> None:
     (tier,) = state["kv_tiers"]
     assert (tier["name"], tier["hit_tokens"]) == ("disk", hits)
     with start(tmp_path / "kv") as server:
+        assert server.event("KV tier")["restored_tokens"] >= 3 * 64
         third = talk(server, topics)
     texts = [[said for said, _ in turn] for turn in (first, second, third)]
     assert texts == [[said for said, _ in turn] for turn in plain]

@@ -18,14 +18,14 @@ from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import BUSY, IDLE, EngineCore
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import HasTiers, with_tiers
+from ballast.engine.runner import with_tiers
 from ballast.model.metadata import read_spec
 from ballast.model.tiers import disk_tier
 from ballast.model.tiers.block_file import BlockFile
-from ballast.model.tiers.disk_tier import DiskTier
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from support.generate import Generated, generate
+from support.tiers import tiers_of, until_written
 
 BLOCK_TOKENS = 16
 CACHE_TOKENS = 320
@@ -59,6 +59,13 @@ def make_core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return make
 
 
+def served(core: EngineCore, requests: Sequence[Request]) -> list[Generated]:
+    """What is left of them is on disk then."""
+    replies = generate(core, requests)
+    until_written(core)
+    return replies
+
+
 class Talk:
     """Conversations that go on in turns, each with what was said so far."""
 
@@ -69,7 +76,7 @@ class Talk:
     def turn(self, core: EngineCore, *, together: bool = False) -> list[Generated]:
         """Each of them once more, one after another or all at once."""
         requests = [self._request(said) for said in self._said]
-        replies = generate(core, requests) if together else [generate(core, [each])[0] for each in requests]
+        replies = served(core, requests) if together else [served(core, [each])[0] for each in requests]
         for said, reply in zip(self._said, replies, strict=True):
             said += [*reply.token_ids, *self._tokens(20)]
         return replies
@@ -115,7 +122,7 @@ def test_tokens_are_the_same_and_prefixes_come_back(
     assert fetched_tokens(core) > 500
     assert cached(replies) > 2 * cached(plain)
     num_fetched = fetched_tokens(core) // BLOCK_TOKENS
-    assert core.tier_numbers(core.stats())[0].fetched_bytes == num_fetched * _tiers(core)[0].block_bytes
+    assert core.tier_numbers(core.stats())[0].fetched_bytes == num_fetched * tiers_of(core)[0].block_bytes
     core.close()
 
 
@@ -158,10 +165,10 @@ def evicting(make_core: MakeCore, folder: Path) -> tuple[EngineCore, list[int]]:
     """A core whose cache has given up a prompt that the disk has, and the prompt."""
     core = make_core(folder)
     prompt = list(range(100))
-    generate(core, [Request("test", tuple(prompt), SamplingParams(max_tokens=4, temperature=0.0))])
+    served(core, [Request("test", tuple(prompt), SamplingParams(max_tokens=4, temperature=0.0))])
     for index in range(4):
         other = tuple(range(100 + index, 200 + index))
-        generate(core, [Request("test", other, SamplingParams(max_tokens=4, temperature=0.0))])
+        served(core, [Request("test", other, SamplingParams(max_tokens=4, temperature=0.0))])
     return core, prompt
 
 
@@ -301,7 +308,7 @@ def test_a_folder_without_room_for_a_block_is_not_used(
 def test_what_was_dropped_is_not_found_by_another_process(make_core: MakeCore, tmp_path: Path) -> None:
     first = make_core(tmp_path)
     talk(first, 1)
-    (tier,) = _tiers(first)
+    (tier,) = tiers_of(first)
     known = first.stats().tiers[0].cached_tokens
     for block in range(1, tier.num_blocks + 1):
         tier.drop(block)
@@ -310,10 +317,3 @@ def test_what_was_dropped_is_not_found_by_another_process(make_core: MakeCore, t
     second = make_core(tmp_path)
     assert second.stats().tiers[0].cached_tokens == 0
     second.close()
-
-
-def _tiers(core: EngineCore) -> list[DiskTier]:
-    runner = core._runner
-    assert isinstance(runner, HasTiers)
-    assert runner.cache_tiers is not None
-    return [tier for tier in runner.cache_tiers.tiers if isinstance(tier, DiskTier)]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from ballast.model.tiers.block_file import head_type
 from support.servers.process import JSON, ServerProcess
 
 OPTIONS = (
@@ -44,6 +47,15 @@ def talk(server: ServerProcess, topics: list[Conversation]) -> list[tuple[str, i
     return [topic.turn(server) for topic in topics]
 
 
+def wait_until_written(folder: Path, num_blocks: int) -> None:
+    """The disk has a thread of its own, which a test may outrun."""
+    until = time.monotonic() + 60
+    (kept,) = folder.iterdir()
+    while np.count_nonzero(np.fromfile(kept / "heads", head_type(16))["write"]) < num_blocks:
+        assert time.monotonic() < until, f"{num_blocks} blocks have not been written"
+        time.sleep(0.01)
+
+
 def test_conversations_go_on_after_a_restart_and_a_kill(tmp_path: Path) -> None:
     names = ("sailing", "steel", "cranes")
     with start(None) as server:
@@ -52,7 +64,10 @@ def test_conversations_go_on_after_a_restart_and_a_kill(tmp_path: Path) -> None:
         assert "ballast_kv_tier_hit_tokens_total" not in str(server.metrics())
     topics = [Conversation(name) for name in names]
     with start(tmp_path / "kv") as server:
-        first, second = talk(server, topics), talk(server, topics)
+        first = talk(server, topics)
+        wait_until_written(tmp_path / "kv", 3 * 5)
+        second = talk(server, topics)
+        wait_until_written(tmp_path / "kv", 3 * 6)
         metrics = server.metrics()
         state = json.loads(server.get("/debug/state")[2])
         server.process.send_signal(signal.SIGKILL)

@@ -70,7 +70,14 @@ class BlockFile:
         with suppress(FileExistsError):
             self.path.mkdir(mode=0o700)
         try:
-            self._folder = self._own(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW), is_folder=True)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+            self._folder = self._own(os.open(self.path, flags), is_folder=True)
+            if os.fstat(self._folder).st_mode & _OTHERS_MAY_WRITE:
+                # As a volume may be when it is first given to a pod. What it holds may be anybody's.
+                for name in (_HEADS, _CONTENTS, _LOCK):
+                    with suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=self._folder)
+                os.fchmod(self._folder, 0o700)
             lock = self._open(_LOCK)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -193,7 +200,7 @@ class BlockFile:
         found = os.fstat(file)
         if not (stat.S_ISDIR if is_folder else stat.S_ISREG)(found.st_mode):
             raise BlockFileError(f"{self.path}: expected a folder with files")
-        if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_MAY_WRITE:
+        if found.st_uid != os.geteuid() or (not is_folder and found.st_mode & _OTHERS_MAY_WRITE):
             raise BlockFileError(f"{self.path}: must belong to user {os.geteuid()}, and nobody else may write there")
         return file
 

@@ -32,6 +32,7 @@ from ballast.weights.gguf import open_gguf
 from support.generate import Generated, generate
 from support.models.float_experts import FloatExperts
 from support.models.float_hybrid import float_linear, load_hybrid
+from support.tiers import until_written
 
 BLOCK_TOKENS, NUM_LAYERS, WIDTH, NUM_BLOCKS = 16, 3, 24, 40
 SETTINGS = EngineSettings(
@@ -156,6 +157,13 @@ def beside(model: HybridModel, host_blocks: int, folder: Path | None) -> CacheTi
     return CacheTiers(blocks, tiers, news)
 
 
+def served(core: EngineCore, requests: Sequence[Request]) -> list[Generated]:
+    """What is left of them is on disk then."""
+    replies = generate(core, requests)
+    until_written(core)
+    return replies
+
+
 def talk(core: EngineCore, *, together: bool = False) -> list[Generated]:
     """Four turns of four conversations, of which the cache holds two."""
     rng = random.Random(3)
@@ -163,7 +171,7 @@ def talk(core: EngineCore, *, together: bool = False) -> list[Generated]:
     found: list[Generated] = []
     for _ in range(4):
         requests = [Request("test", tuple(each), SamplingParams(max_tokens=8, temperature=0.0)) for each in said]
-        replies = generate(core, requests) if together else [generate(core, [each])[0] for each in requests]
+        replies = served(core, requests) if together else [served(core, [each])[0] for each in requests]
         for each, reply in zip(said, replies, strict=True):
             each += [*reply.token_ids, *(rng.randrange(300) for _ in range(20))]
         found += replies
@@ -206,6 +214,7 @@ def logprobs(core: EngineCore, seq: int, prompt: Sequence[int], max_tokens: int 
     found: list[TokenLogprobs | None] = []
     while len(found) < max_tokens:
         found += [event.logprobs for event in core.step().events]
+    until_written(core)
     return found
 
 

@@ -169,6 +169,17 @@ def test_what_others_may_write_is_refused(tmp_path: Path) -> None:
         restored(tmp_path)
 
 
+def test_a_folder_that_others_could_write_to_is_emptied(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    path.chmod(0o770)
+    for name in ("heads", "contents"):
+        (path / name).chmod(0o660)
+    assert restored(tmp_path) == []
+    assert path.stat().st_mode & 0o777 == 0o700
+    filled(tmp_path)
+    assert restored(tmp_path) == [6, 7, 5, 3]
+
+
 def test_a_write_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> None:
     filled(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
